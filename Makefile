@@ -1,0 +1,44 @@
+# PYTHON (3.11 or newer) makes .venv; EXTRAS names the optional groups of pyproject.toml to install.
+PYTHON ?= python3
+EXTRAS ?= dev
+WORKERS ?= 2
+# K/N: run the K-th of N parts of the slow tests as well.
+SLOW_SHARD ?=
+
+venv_python := .venv/bin/python
+# One stamp per choice of extras: asking for others installs them.
+installed := .venv/.installed-$(EXTRAS)
+
+.PHONY: .venv sweep test test-all lint types bench clean
+
+.venv: $(installed)
+
+$(installed): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blis_jax needs Python 3.11 or newer, but $(PYTHON) is " + sys.version.split()[0] + ": try make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(venv_python) -m pip install --quiet --upgrade pip
+	$(venv_python) -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+sweep: $(installed)
+	$(venv_python) -m blis_jax.sweep --vmap-seeds 256
+
+test: $(installed)
+	$(venv_python) -m pytest -n $(WORKERS) $(if $(SLOW_SHARD),--slow-shard $(SLOW_SHARD))
+
+test-all: $(installed)
+	$(venv_python) -m pytest -n $(WORKERS) --run-slow
+
+lint: $(installed)
+	$(venv_python) -m ruff check .
+	$(venv_python) -m ruff format --check .
+
+types: $(installed)
+	$(venv_python) -m mypy
+
+bench: $(installed)
+	$(venv_python) -m benchmarks
+
+clean:
+	rm -rf build *.egg-info out .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

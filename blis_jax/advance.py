@@ -1,0 +1,237 @@
+"""The end of a step: its duration, first tokens, completions, and when the instance steps next."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.batch_formation import Work, add_chain, ceil_div, failing, with_chains
+from blis_jax.columns import build, get, put
+from blis_jax.context import Context, SlotRows, least_key, row, slot_of
+from blis_jax.exact import truncate
+from blis_jax.kv_cache.no_eviction import PathRows, read_path, release
+from blis_jax.state import Dyn, Inst, InstTime, Log, Mode, Reg, Req, Slot, SlotTime, State, Time
+from blis_jax.types import LAST, NO_REQUEST, Outcome, StepTokens, pytree
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
+
+@pytree
+class Finished:
+    """A step that has been timed, and its record."""
+
+    work: Work
+    log: Int[Array, "column"]
+    log_time: Any
+
+
+def finish_step(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    visited_slot: jax.Array,
+    visited_finish: jax.Array,
+) -> Finished:
+    """Time the step, advance every member, and count the members that are done.
+
+    `visited_slot` was served in this scan step and its row is not written yet; -1 if there is none.
+    """
+    registers, inst, now = work.registers, work.inst, get(work.times, Time.NOW)
+    steps, prefill = get(registers, Reg.NUM_STEPS), get(registers, Reg.PREFILL_TOKENS)
+    tokens = StepTokens(prefill, get(registers, Reg.DECODE_TOKENS))
+    raw = ctx.mechanism.step_time(row(ctx.params.cluster.beta, instance), tokens, ctx.infinity)
+    duration = truncate(raw, ctx.clock)
+    last_start = now + (steps - 1).astype(ctx.clock) * duration
+    total = get(work.inst_time, InstTime.TOTAL_DURATION) + steps.astype(ctx.clock) * duration
+    index = get(inst, Inst.STEP_INDEX) + steps
+    finish = SlotRows(state, instance).column(Slot.FINISH)
+    is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited_slot
+    finish = jnp.where(is_visited, visited_finish, finish)
+    num_done = jnp.sum(finish == index, dtype=jnp.int32)
+    used, count = get(inst, Inst.USED_BLOCKS), get(registers, Reg.NUM_RECORDS)
+    record = {
+        Log.INSTANCE: instance,
+        Log.NUM_STEPS: steps,
+        Log.LAST_INDEX: index,
+        Log.RUNNING: get(inst, Inst.NUM_PREFILL) + get(inst, Inst.NUM_DECODE),
+        Log.WAITING: get(registers, Reg.NUM_WAITING),
+        Log.USED_BLOCKS: used,
+        Log.SUM_USED_BLOCKS: jnp.where(steps == 1, used, get(registers, Reg.SUM_USED)),
+        Log.NUM_DECODE: get(registers, Reg.NUM_DECODE),
+        Log.NUM_COMPLETED: num_done,
+        Log.PREFILL_TOKENS: prefill,
+        Log.NUM_SCHEDULED: get(registers, Reg.NUM_SCHEDULED),
+    }
+    outcome = _check_memory(ctx, work, instance)
+    outcome = failing(outcome, count >= ctx.shape.log_capacity, Outcome.LOG_FULL)
+    # the next step would start beyond the clock and come back as a time in the past
+    outcome = failing(outcome, last_start > ctx.never - duration, Outcome.CLOCK_OVERFLOW)
+    changes = {
+        Reg.OUTCOME: outcome,
+        Reg.MODE: jnp.int32(Mode.COMPLETING),
+        Reg.NUM_TO_COMPLETE: num_done,
+        Reg.NUM_RECORDS: count + 1,
+    }
+    at_start = get(inst, Inst.STEPS_AT_NOW) + steps
+    inst_changes = {
+        Inst.STEP_INDEX: index,
+        Inst.STEPS_AT_NOW: jnp.where(last_start == now, at_start, 1),
+    }
+    time_changes = {InstTime.LAST_START: last_start, InstTime.TOTAL_DURATION: total}
+    return Finished(
+        Work(
+            put(registers, changes),
+            put(work.times, {Time.NOW: last_start, Time.DURATION: duration}),
+            put(inst, inst_changes),
+            put(work.inst_time, time_changes),
+        ),
+        build(Log, record, jnp.int32),
+        jnp.stack([now, duration, total]),
+    )
+
+
+def _check_memory(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
+    """Exact while blocks never used before remain, or if no content can be looked up again."""
+    total = ctx.params.cluster.total_kv_blocks[instance]
+    is_over = get(work.inst, Inst.USED_BLOCKS) > total
+    is_reused = (get(work.inst, Inst.MISSES) > total) & (ctx.requests.has_shared == 1)
+    outcome = get(work.registers, Reg.OUTCOME)
+    return failing(outcome, is_over | is_reused, Outcome.KV_CHECK_TRIPPED)
+
+
+@pytree
+class Completion:
+    """A request that leaves: the slot to clear, its shared blocks, and its own row."""
+
+    work: Work
+    slot: Int[Array, ""]
+    path: PathRows
+    request: Int[Array, ""]
+    dyn: Int[Array, "column"]
+
+
+def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> Completion:
+    """Complete the first done member in batch order and release its blocks."""
+    slots, inst, size = SlotRows(state, instance), work.inst, ctx.shape.block_size
+    index = get(inst, Inst.STEP_INDEX)
+    is_done = slots.column(Slot.FINISH) == index
+    slot = slot_of(least_key(is_done, slots.column(Slot.ORDER)))
+    slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
+    slot_row, _ = slots.one(slot)
+    request = get(slot_row, Slot.REQUEST)
+    fixed = row(ctx.requests.table, request)
+    freed = release(read_path(state.shared, ctx.requests, instance, slot, request))
+    held = index + get(slot_row, Slot.ALLOC_OFFSET)
+    extra = jnp.minimum(get(fixed, Req.OUTPUT_LEN), 1)
+    is_new = (extra == 1) & (lax.rem(held, jnp.int32(size)) == 0)
+    private = ceil_div(held + extra, size) - freed.num_held
+    used, total = get(inst, Inst.USED_BLOCKS), ctx.params.cluster.total_kv_blocks[instance]
+    registers = work.registers
+    is_short = is_new & (used >= total)
+    changes = {
+        Reg.OUTCOME: failing(get(registers, Reg.OUTCOME), is_short, Outcome.KV_CHECK_TRIPPED),
+        Reg.NUM_TO_COMPLETE: get(registers, Reg.NUM_TO_COMPLETE) - 1,
+    }
+    inst_changes = {
+        Inst.USED_BLOCKS: used + is_new - private - freed.num_freed,
+        Inst.MISSES: get(inst, Inst.MISSES) + is_new,
+        Inst.LOAD: get(inst, Inst.LOAD) - 1,
+        Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) - 1,
+    }
+    work = dataclasses.replace(
+        work, registers=put(registers, changes), inst=put(inst, inst_changes)
+    )
+    # the step's record was counted when the step was timed, so this is its number plus 1
+    dyn = put(row(state.dyn, request), {Dyn.FINISH_RECORD: get(registers, Reg.NUM_RECORDS)})
+    return Completion(work, slot, freed.rows, request, dyn)
+
+
+def free_slot_row() -> jax.Array:
+    """Integer columns of a free slot."""
+    values = {Slot.REQUEST: NO_REQUEST, Slot.ORDER: LAST, Slot.FINISH: LAST}
+    return jnp.array([values.get(column, 0) for column in Slot], jnp.int32)
+
+
+def _next_event(
+    ctx: Context, slots: SlotRows, is_idle: jax.Array, chains: jax.Array, gone: jax.Array
+) -> jax.Array:
+    """When the instance acts next: a step event, a request that wakes it, or one to be dropped."""
+    wakes = is_idle | (slots.column(Slot.OVERSIZED) == 1)
+    wakes = wakes & (lax.iota(jnp.int32, ctx.shape.num_slots) != gone)
+    queued = jnp.min(jnp.where(wakes, slots.time(SlotTime.QUEUED), ctx.never))
+    return jnp.minimum(jnp.min(chains), queued)
+
+
+def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
+    """End the step: schedule the next one, or go idle at once if nothing is left.
+
+    Idle means idle from the step's start on, as in the reference: a request queued before the step's
+    end starts an overlapping one.
+    """
+    registers, inst = work.registers, work.inst
+    members = get(inst, Inst.NUM_PREFILL) + get(inst, Inst.NUM_DECODE)
+    goes_on = (members > 0) | (get(registers, Reg.NUM_WAITING) > 0)
+    next_step = get(work.times, Time.NOW) + get(work.times, Time.DURATION)
+    chains, fits = add_chain(
+        work.inst_time[InstTime.CHAIN :], next_step, goes_on.astype(jnp.int32), ctx.never
+    )
+    changes = {
+        Reg.OUTCOME: failing(get(registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL),
+        Reg.MODE: jnp.int32(Mode.BETWEEN),
+    }
+    event = _next_event(ctx, SlotRows(state, instance), ~goes_on, chains, jnp.int32(-1))
+    inst_time = put(with_chains(work.inst_time, chains), {InstTime.EVENT: event})
+    return Work(
+        put(registers, changes), work.times, put(inst, {Inst.IS_IDLE: ~goes_on}), inst_time
+    )
+
+
+@pytree
+class Drop:
+    """An oversized request that leaves when it would be queued."""
+
+    work: Work
+    slot: Int[Array, ""]
+    request: Int[Array, ""]
+
+
+def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
+    """Packed key of the oversized request whose queueing time has come."""
+    slots = SlotRows(state, instance)
+    is_due = slots.time(SlotTime.QUEUED) <= get(work.times, Time.NOW)
+    is_due = is_due & (slots.column(Slot.OVERSIZED) == 1)
+    return least_key(is_due, slots.column(Slot.QUEUE_RANK))
+
+
+def drop(ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.Array) -> Drop:
+    """Drop it; on an idle instance that still starts a step, an empty one."""
+    slots, inst = SlotRows(state, instance), work.inst
+    slot = jnp.minimum(slot_of(key), jnp.int32(ctx.shape.num_slots - 1))
+    slot_row, _ = slots.one(slot)
+    is_idle = get(inst, Inst.IS_IDLE) == 1
+    chains, fits = add_chain(
+        work.inst_time[InstTime.CHAIN :],
+        get(work.times, Time.NOW),
+        is_idle.astype(jnp.int32),
+        ctx.never,
+    )
+    outcome = failing(get(work.registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL)
+    inst_changes = {
+        Inst.LOAD: get(inst, Inst.LOAD) - 1,
+        Inst.NUM_OVERSIZED: get(inst, Inst.NUM_OVERSIZED) - 1,
+        Inst.NUM_DROPPED: get(inst, Inst.NUM_DROPPED) + 1,
+    }
+    event = _next_event(ctx, slots, is_idle, chains, slot)
+    work = Work(
+        put(work.registers, {Reg.OUTCOME: outcome}),
+        work.times,
+        put(inst, inst_changes),
+        put(with_chains(work.inst_time, chains), {InstTime.EVENT: event}),
+    )
+    return Drop(work, slot, get(slot_row, Slot.REQUEST))

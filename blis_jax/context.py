@@ -1,0 +1,104 @@
+"""What every phase of a scan step reads: static sizes, functions, numbers and the request table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.branching import When
+from blis_jax.state import Requests, Slot, SlotTime, State
+from blis_jax.types import EngineShape, Mechanism, Params, RequestView, never
+
+SLOT_BITS = 13  # low bits of a packed key hold the slot
+
+
+@dataclass(frozen=True)
+class Context:
+    """Read-only surroundings of a scan step; built once per compilation, never traced as a whole."""
+
+    shape: EngineShape
+    mechanism: Mechanism
+    params: Params
+    requests: Requests
+    when: When
+
+    @property
+    def clock(self) -> Any:
+        """The clock's dtype."""
+        return self.shape.clock_dtype
+
+    @property
+    def never(self) -> jax.Array:
+        """A time after every event."""
+        return jnp.asarray(never(self.clock))
+
+    @property
+    def infinity(self) -> jax.Array:
+        """+inf, known only at run time."""
+        return self.params.cluster.infinity
+
+    def time(self, value: jax.Array) -> jax.Array:
+        """A parameter in µs as a time of the clock's dtype."""
+        return value.astype(self.clock)
+
+
+@dataclass(frozen=True)
+class SlotRows:
+    """The slots of one instance, read lazily column by column, each `[slot]`."""
+
+    state: State
+    instance: jax.Array
+
+    def column(self, column: Slot) -> jax.Array:
+        """One integer column."""
+        slots = self.state.slot.shape[2]
+        at = (jnp.int32(column), self.instance, jnp.int32(0))
+        return lax.dynamic_slice(self.state.slot, at, (1, 1, slots))[0, 0]
+
+    def time(self, column: SlotTime) -> jax.Array:
+        """One time column."""
+        slots = self.state.slot_time.shape[2]
+        at = (jnp.int32(column), self.instance, jnp.int32(0))
+        return lax.dynamic_slice(self.state.slot_time, at, (1, 1, slots))[0, 0]
+
+    def view(self) -> RequestView:
+        """What policies may know about the requests in the slots."""
+        return RequestView(
+            slo_class=self.column(Slot.SLO_CLASS),
+            input_len=self.column(Slot.INPUT_LEN),
+            arrival_us=self.time(SlotTime.ARRIVAL),
+            tenant=self.column(Slot.TENANT),
+            tie_rank=self.column(Slot.TIE_RANK),
+            queue_rank=self.column(Slot.QUEUE_RANK),
+        )
+
+    def one(self, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """All columns of one slot."""
+        table, times = self.state.slot, self.state.slot_time
+        at = (jnp.int32(0), self.instance, slot)
+        row = lax.dynamic_slice(table, at, (table.shape[0], 1, 1))[:, 0, 0]
+        return row, lax.dynamic_slice(times, at, (times.shape[0], 1, 1))[:, 0, 0]
+
+
+NO_KEY = jnp.iinfo(jnp.int64).max
+
+
+def least_key(mask: jax.Array, rank: jax.Array) -> jax.Array:
+    """Packed (rank, slot) of the least rank where `mask[slot]`, NO_KEY if there is none; ranks ≥ 0."""
+    slot = lax.iota(jnp.int64, mask.shape[0])
+    packed = (rank.astype(jnp.int64) << SLOT_BITS) | slot
+    return jnp.min(jnp.where(mask, packed, jnp.int64(NO_KEY)))
+
+
+def slot_of(key: jax.Array) -> jax.Array:
+    """Slot of a packed key."""
+    return (key & jnp.int64((1 << SLOT_BITS) - 1)).astype(jnp.int32)
+
+
+def row(table: jax.Array, index: jax.Array) -> jax.Array:
+    """One row of a two-dimensional table."""
+    return lax.dynamic_slice(table, (index, jnp.int32(0)), (1, table.shape[1]))[0]

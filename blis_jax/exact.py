@@ -1,0 +1,39 @@
+"""IEEE float64 arithmetic that the compiler must not rearrange.
+
+XLA contracts `a * b + c` into one rounding and turns a division by a broadcast scalar into a
+multiplication by its reciprocal. Both move truncated step times by a microsecond and break ties
+between scores differently, so every product that enters a sum, and every quotient, goes through here.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def exact_product(a: jax.Array, b: jax.Array, infinity: jax.Array) -> jax.Array:
+    """Product rounded on its own; `infinity` is +inf known only at run time, so `min` cannot be folded."""
+    return jnp.minimum(a * b, infinity)
+
+
+def exact_quotient(numerator: jax.Array, divisor: jax.Array) -> jax.Array:
+    """Correctly rounded quotient, whatever the shapes; the barrier hides a constant or scalar divisor."""
+    shape = jnp.broadcast_shapes(jnp.shape(numerator), jnp.shape(divisor))
+    hidden = lax.optimization_barrier(jnp.broadcast_to(divisor, shape))
+    return jnp.broadcast_to(numerator, shape) / hidden
+
+
+@jax.custom_jvp
+def _truncate_float(value: jax.Array) -> jax.Array:
+    return jnp.trunc(value)
+
+
+@_truncate_float.defjvp
+def _truncate_float_jvp(primals, tangents):
+    return _truncate_float(*primals), tangents[0]
+
+
+def truncate(value: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Whole microseconds toward zero in the clock's dtype; on the float clock the derivative passes through."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return _truncate_float(value).astype(dtype)
+    return value.astype(dtype)

@@ -1,0 +1,275 @@
+"""The cluster's side of a scan step: admit the next request, and route the next admitted one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.columns import build, get, put
+from blis_jax.context import Context, SlotRows, row
+from blis_jax.latency import queueing_time
+from blis_jax.policies.routing import combined_scores, first_where
+from blis_jax.snapshot import ROUTER_INDEX_CAPACITY, matched_blocks, refreshed, snapshots
+from blis_jax.state import Inst, InstTime, Reg, Req, RouterIndex, Slot, SlotTime, State, Time
+from blis_jax.types import LAST, NO_REQUEST, REJECTED, Outcome, RequestView, RoutedView, pytree
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
+
+@pytree
+class Decisions:
+    """What the gateway did, as few rows to write; spare indices where nothing is written."""
+
+    registers: Int[Array, "column"]
+    times: Any
+    stale: Any
+    admission: Any
+    routing: Any
+    where: Int[Array, "4"]  # request turned away, request routed, its instance, its slot
+    slot_row: Int[Array, "column"]
+    slot_time_row: Any
+    inst_row: Int[Array, "column"]
+    inst_time_row: Any
+    path: Int[Array, "path"]
+    touched: Int[Array, "path instance"]
+    private_at: Int[Array, "path instance"]
+    num_private: Int[Array, "instance"]
+    num_distinct: Int[Array, "instance"]
+
+
+def later(ctx: Context, time: jax.Array, latency: jax.Array) -> jax.Array:
+    """`time + latency`, or never if there is no such time."""
+    return jnp.where(time >= ctx.never, ctx.never, time + ctx.time(latency))
+
+
+def next_times(ctx: Context, registers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Times of the next admission and of the next routing decision."""
+    cluster, arrival = ctx.params.cluster, ctx.requests.arrival
+    admit = later(ctx, arrival[get(registers, Reg.NEXT_ADMIT)], cluster.admission_latency_us)
+    both = cluster.admission_latency_us + cluster.routing_latency_us
+    return admit, later(ctx, arrival[get(registers, Reg.NEXT_ROUTE)], both)
+
+
+def _view(ctx: Context, request: jax.Array) -> tuple[RoutedView, jax.Array]:
+    table = row(ctx.requests.table, request)
+    view = RequestView(
+        slo_class=get(table, Req.SLO_CLASS),
+        input_len=get(table, Req.INPUT_LEN),
+        arrival_us=ctx.requests.arrival[request],
+        tenant=get(table, Req.TENANT),
+        tie_rank=get(table, Req.TIE_RANK),
+        queue_rank=get(table, Req.QUEUE_RANK),
+    )
+    blocks = lax.div(view.input_len, jnp.int32(ctx.shape.block_size))
+    return RoutedView(view, blocks, get(table, Req.PROMPT_KEY)), table
+
+
+def no_decisions(ctx: Context, state: State) -> Decisions:
+    """Nothing admitted, nothing routed."""
+    spare, rows = ctx.shape.num_requests, ctx.shape.num_instances
+    depth = ctx.shape.path_depth
+    return Decisions(
+        registers=state.registers,
+        times=state.times,
+        stale=state.stale,
+        admission=state.admission,
+        routing=state.routing,
+        where=jnp.array([spare, spare, rows, 0], jnp.int32),
+        slot_row=jnp.zeros((len(Slot),), jnp.int32),
+        slot_time_row=jnp.zeros((len(SlotTime),), ctx.clock),
+        inst_row=jnp.zeros((len(Inst),), jnp.int32),
+        inst_time_row=jnp.full((state.inst_time.shape[1],), ctx.never, ctx.clock),
+        path=jnp.full((depth,), ctx.shape.num_nodes, jnp.int32),
+        touched=jnp.zeros((depth, rows), jnp.int32),
+        private_at=jnp.zeros((depth, rows), jnp.int32),
+        num_private=state.router.num_private,
+        num_distinct=state.router.num_distinct,
+    )
+
+
+def _touch(
+    ctx: Context,
+    router: RouterIndex,
+    request: jax.Array,
+    path: jax.Array,
+    view: RoutedView,
+    chosen: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Record the prompt's blocks for the chosen instance, in order: shared nodes, then private blocks."""
+    rows = ctx.shape.num_instances
+    is_chosen = lax.iota(jnp.int32, rows) == chosen
+    touched, private_at = [], []
+    shared_blocks, new_blocks = jnp.int32(0), jnp.zeros((rows,), jnp.int32)
+    first_touch = request * jnp.int32(path.shape[0])
+    for depth in range(path.shape[0]):
+        node = path[depth]
+        old = row(router.touched, node)
+        length = ctx.requests.node_blocks[node]
+        counts = (ctx.requests.node_start[node] < view.num_prompt_blocks) & (length > 0)
+        update = is_chosen & counts
+        new_blocks = new_blocks + jnp.where(update & (old == 0), length, 0)
+        shared_blocks = shared_blocks + jnp.where(counts, length, 0)
+        touched.append(jnp.where(update, first_touch + jnp.int32(depth + 1), old))
+        private_at.append(jnp.where(update, router.num_private, row(router.private_at, node)))
+    private = jnp.where(is_chosen, view.num_prompt_blocks - shared_blocks, 0)
+    return (
+        jnp.stack(touched),
+        jnp.stack(private_at),
+        router.num_private + private,
+        router.num_distinct + private + new_blocks,
+    )
+
+
+def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Array) -> Decisions:
+    """Admit the next request if its time has come, and route the next admitted one if its time has.
+
+    With zero latencies all arrivals of one microsecond pass admission before the first is routed.
+    """
+    registers, times = state.registers, state.times
+    is_admit = admit_time <= route_time
+    now = jnp.where(is_admit, admit_time, route_time)
+    fields, last_refresh = refreshed(ctx, state, now, get(times, Time.LAST_REFRESH))
+    candidate, rejected = get(registers, Reg.NEXT_ADMIT), get(registers, Reg.NUM_REJECTED)
+    view, _ = _view(ctx, candidate)
+    no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    seen = snapshots(ctx, state, now, fields, no_match, rejected)
+    is_admitted, admission = ctx.mechanism.admission(
+        ctx.params.policy.admission, state.admission, view, seen, now, ctx.infinity
+    )
+    is_rejected = is_admit & ~is_admitted
+    admission = jax.tree.map(lambda a, b: jnp.where(is_admit, a, b), admission, state.admission)
+    next_admit = candidate + is_admit
+    following = later(
+        ctx, ctx.requests.arrival[next_admit], ctx.params.cluster.admission_latency_us
+    )
+    is_turn = ~is_admit | ((route_time == now) & (route_time < following))
+    request = get(registers, Reg.NEXT_ROUTE)
+    was_rejected = (state.instance_of[request] == REJECTED) | (is_rejected & (request == candidate))
+    is_routed = is_turn & ~was_rejected
+    is_seen = is_admit | is_routed
+    went_back = now < get(times, Time.LAST_EVENT)
+    changes = {
+        Reg.NEXT_ADMIT: next_admit,
+        Reg.NEXT_ROUTE: request + is_turn,
+        Reg.NUM_REJECTED: rejected + is_rejected,
+        Reg.INVARIANT_FAILURES: get(registers, Reg.INVARIANT_FAILURES) + went_back,
+    }
+    refreshed_at = jnp.where(is_seen, last_refresh, get(times, Time.LAST_REFRESH))
+    turned_away = jnp.where(is_rejected, candidate, jnp.int32(ctx.shape.num_requests))
+    base = dataclasses.replace(
+        no_decisions(ctx, state),
+        registers=put(registers, changes),
+        times=put(times, {Time.LAST_EVENT: now, Time.LAST_REFRESH: refreshed_at}),
+        stale=jnp.where(is_seen, fields, state.stale),
+        admission=admission,
+    )
+    base = dataclasses.replace(base, where=put(base.where, {0: turned_away}))
+    return ctx.when(
+        is_routed, lambda: _route(ctx, state, base, request, now, fields), lambda: base
+    )
+
+
+def _route(
+    ctx: Context,
+    state: State,
+    base: Decisions,
+    request: jax.Array,
+    now: jax.Array,
+    fields: jax.Array,
+) -> Decisions:
+    rows = ctx.shape.num_instances
+    view, table = _view(ctx, request)
+    path = row(ctx.requests.path, request)
+    matched = jnp.zeros((rows,), jnp.int32)
+    if ctx.mechanism.uses_prefix_index:
+        matched = matched_blocks(ctx, state, path, view.num_prompt_blocks)
+    rejected = get(base.registers, Reg.NUM_REJECTED)
+    seen = snapshots(ctx, state, now, fields, matched, rejected)
+    policy = ctx.params.policy
+    scores = combined_scores(ctx.mechanism.scorers, policy, view, seen, ctx.infinity)
+    chosen, routing = ctx.mechanism.routing(
+        policy.routing, state.routing, view, seen, scores, ctx.infinity
+    )
+    placed = _place(ctx, state, base, request, chosen, now, view, table)
+    placed = dataclasses.replace(placed, routing=routing)
+    if not ctx.mechanism.uses_prefix_index:
+        return placed
+    touched, private_at, num_private, num_distinct = _touch(
+        ctx, state.router, request, path, view, chosen
+    )
+    registers = placed.registers
+    if not ctx.shape.has_router_eviction:
+        is_over = jnp.any(num_distinct > ROUTER_INDEX_CAPACITY)
+        code = jnp.int32(Outcome.ROUTER_INDEX_FULL)
+        outcome = jnp.where(is_over, code, get(registers, Reg.OUTCOME))
+        registers = put(registers, {Reg.OUTCOME: outcome})
+    return dataclasses.replace(
+        placed,
+        registers=registers,
+        path=path,
+        touched=touched,
+        private_at=private_at,
+        num_private=num_private,
+        num_distinct=num_distinct,
+    )
+
+
+def _place(
+    ctx: Context,
+    state: State,
+    base: Decisions,
+    request: jax.Array,
+    chosen: jax.Array,
+    now: jax.Array,
+    view: RoutedView,
+    table: jax.Array,
+) -> Decisions:
+    """Give the request a free slot of the chosen instance, pending until its queueing time has passed."""
+    cluster, size = ctx.params.cluster, jnp.int32(ctx.shape.block_size)
+    slots, after = SlotRows(state, chosen), get(table, Req.AFTER_STEPS)
+    input_len = view.request.input_len
+    free = first_where(slots.column(Slot.REQUEST) == NO_REQUEST)
+    delay = queueing_time(row(cluster.alpha, chosen), input_len, ctx.clock, ctx.infinity)
+    queued = now + delay
+    is_tie = jnp.any(slots.time(SlotTime.QUEUED) == queued) & (after < 0)
+    is_oversized = lax.div(input_len + size - 1, size) > cluster.total_kv_blocks[chosen]
+    inst, inst_time = row(state.inst, chosen), row(state.inst_time, chosen)
+    starts = (get(inst, Inst.IS_IDLE) == 1) | is_oversized
+    event = get(inst_time, InstTime.EVENT)
+    event = jnp.where(starts, jnp.minimum(event, queued), event)
+    inst_changes = {
+        Inst.LOAD: get(inst, Inst.LOAD) + 1,
+        Inst.NUM_OVERSIZED: get(inst, Inst.NUM_OVERSIZED) + is_oversized,
+    }
+    outcome = get(base.registers, Reg.OUTCOME)
+    outcome = jnp.where(free >= LAST, jnp.int32(Outcome.SLOTS_FULL), outcome)
+    outcome = jnp.where(queued < now, jnp.int32(Outcome.CLOCK_OVERFLOW), outcome)
+    ties = get(base.registers, Reg.NUM_OPEN_TIES) + is_tie
+    values = {
+        Slot.REQUEST: request,
+        Slot.ORDER: jnp.int32(LAST),
+        Slot.FINISH: jnp.int32(LAST),
+        Slot.ALLOC_OFFSET: jnp.int32(0),
+        Slot.SLO_CLASS: view.request.slo_class,
+        Slot.INPUT_LEN: input_len,
+        Slot.TENANT: view.request.tenant,
+        Slot.TIE_RANK: view.request.tie_rank,
+        Slot.QUEUE_RANK: view.request.queue_rank,
+        Slot.AFTER_STEPS: after,
+        Slot.OVERSIZED: is_oversized,
+    }
+    slot = jnp.minimum(free, jnp.int32(ctx.shape.num_slots - 1))
+    return dataclasses.replace(
+        base,
+        registers=put(base.registers, {Reg.OUTCOME: outcome, Reg.NUM_OPEN_TIES: ties}),
+        where=put(base.where, {1: request, 2: chosen, 3: slot}),
+        slot_row=build(Slot, values, jnp.int32),
+        slot_time_row=jnp.stack([queued, view.request.arrival_us]),
+        inst_row=put(inst, inst_changes),
+        inst_time_row=put(inst_time, {InstTime.EVENT: event}),
+    )

@@ -1,0 +1,1 @@
+"""KV-cache memory models behind one interface: look up, allocate, release."""

@@ -1,0 +1,1 @@
+"""Admission, routing, priority and scheduling policies: one small pure function each."""

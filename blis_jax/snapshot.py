@@ -1,0 +1,99 @@
+"""What the router may see of the instances, and how stale it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.context import Context
+from blis_jax.exact import exact_quotient
+from blis_jax.state import Inst, SlotTime, State
+from blis_jax.types import Snapshots
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int
+
+ROUTER_INDEX_CAPACITY = 10_000  # blocks per instance in the router's prefix index (BLIS default)
+
+
+def kv_fields(ctx: Context, state: State) -> Float[Array, "field instance"]:
+    """KV utilisation, free blocks and hit rate of every instance now."""
+    rows = ctx.shape.num_instances
+    used = state.inst[:rows, Inst.USED_BLOCKS].astype(jnp.float64)
+    total = ctx.params.cluster.total_kv_blocks.astype(jnp.float64)
+    hits = state.inst[:rows, Inst.HITS].astype(jnp.float64)
+    lookups = hits + state.inst[:rows, Inst.MISSES].astype(jnp.float64)
+    hit_rate = exact_quotient(hits, jnp.maximum(lookups, 1.0))
+    return jnp.stack([exact_quotient(used, total), total - used, hit_rate])
+
+
+def refreshed(
+    ctx: Context, state: State, now: jax.Array, last_refresh: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """KV fields as the router reads them at `now`, and when they were last refreshed."""
+    interval = ctx.time(ctx.params.cluster.snapshot_refresh_interval_us)
+    is_due = (interval <= 0) | (now - last_refresh >= interval)
+    fields = jnp.where(is_due, kv_fields(ctx, state), state.stale)
+    return fields, jnp.where(is_due, now, last_refresh)
+
+
+def matched_blocks(
+    ctx: Context, state: State, path: Int[Array, "path"], num_prompt_blocks: jax.Array
+) -> Int[Array, "instance"]:
+    """Leading prompt blocks in the router's index of every instance.
+
+    The index holds the most recently touched blocks up to its capacity, and a touch goes through a node
+    from its first block on; so a node counts iff its first block is still within that distance.
+    """
+    requests, router = ctx.requests, state.router
+    total = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    reached = jnp.ones((ctx.shape.num_instances,), bool)
+    for depth in range(path.shape[0]):
+        node = path[depth]
+        length = requests.node_blocks[node]
+        touched = lax.dynamic_slice(router.touched, (node, jnp.int32(0)), (1, router.touched.shape[1]))[0]
+        present = (touched > 0) & (requests.node_start[node] < num_prompt_blocks) & (length > 0)
+        if ctx.shape.has_router_eviction:
+            at = lax.dynamic_slice(router.private_at, (node, jnp.int32(0)), (1, router.touched.shape[1]))[0]
+            later = router.touched > touched[None, :]
+            between = jnp.sum(
+                jnp.where(later, requests.node_blocks[:, None], 0), axis=0, dtype=jnp.int32
+            )
+            distance = (router.num_private - at) + between + (length - 1)
+            present = present & (distance < ROUTER_INDEX_CAPACITY)
+        reached = reached & present
+        total = total + jnp.where(reached, length, 0)
+    return total
+
+
+def snapshots(
+    ctx: Context,
+    state: State,
+    now: jax.Array,
+    fields: Float[Array, "field instance"],
+    prefix_match_blocks: Int[Array, "instance"],
+    num_rejected: jax.Array,
+) -> Snapshots:
+    """The router's view at `now`, which is before every instance event of that microsecond."""
+    rows = ctx.shape.num_instances
+    load = state.inst[:rows, Inst.LOAD]
+    batch = state.inst[:rows, Inst.NUM_PREFILL] + state.inst[:rows, Inst.NUM_DECODE]
+    queued = jnp.sum(state.slot_time[SlotTime.QUEUED, :rows] < now, axis=1, dtype=jnp.int32)
+    nothing = jnp.zeros((rows,), jnp.float64)
+    return Snapshots(
+        effective_load=load,
+        queue_depth=queued,
+        batch_size=batch,
+        num_pending=load - batch - queued,
+        kv_utilization=fields[0],
+        free_kv_blocks=fields[1],
+        cache_hit_rate=fields[2],
+        transfer_latency_us=nothing,
+        thrashing_rate=nothing,
+        prefix_match_blocks=prefix_match_blocks,
+        num_rejected=num_rejected,
+        is_active=lax.iota(jnp.int32, rows) < ctx.params.cluster.num_instances,
+    )

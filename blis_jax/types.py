@@ -1,0 +1,238 @@
+"""What the engine's parts hand to each other: sentinels, outcome codes, views and contracts.
+
+This module imports nothing of ours. Times are whole microseconds in the clock's dtype.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+NO_INSTANCE = -1  # a request that was not routed
+REJECTED = -2  # in the instance column: turned away by admission
+NO_REQUEST = -1  # a free slot
+NO_NODE = -1  # end of a request's path of shared contents
+LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every real one
+
+SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
+CRITICAL, STANDARD_NONE, STANDARD = 1, 0, 2
+
+
+def never(dtype: Any) -> np.generic:
+    """A time after every event, in the clock's dtype; twice it must not overflow in sums we form."""
+    if np.issubdtype(dtype, np.floating):
+        return np.dtype(dtype).type(2.0**61)
+    return np.dtype(dtype).type(np.iinfo(dtype).max)
+
+
+class Outcome(enum.IntEnum):
+    """How a run ended; combined over a batch by taking the row's own code, never an exception."""
+
+    COMPLETED = 0
+    HORIZON = 1
+    SLOTS_FULL = 2
+    ITERATIONS_EXHAUSTED = 3
+    KV_CHECK_TRIPPED = 4
+    OPEN_TIE = 5
+    LIVELOCK = 6
+    CLOCK_OVERFLOW = 7
+    COPIES_FULL = 8
+    CHAINS_FULL = 9
+    ROUTER_INDEX_FULL = 10
+    LOG_FULL = 11
+    WORKLOAD_SHORT = 12
+
+    @property
+    def sentence(self) -> str:
+        """What the code means and what to do about it."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Outcome.COMPLETED: "every admitted request completed",
+    Outcome.HORIZON: "the horizon was reached with requests still in the system",
+    Outcome.SLOTS_FULL: "an instance held more requests than it has slots; raise --slots",
+    Outcome.ITERATIONS_EXHAUSTED: "the run needed more scan steps than allowed",
+    Outcome.KV_CHECK_TRIPPED: "the KV cache came under pressure, which needs the block-level memory "
+    "model that this version does not have yet; raise the number of KV blocks",
+    Outcome.OPEN_TIE: "events of one microsecond on one instance could not be put in the reference's order",
+    Outcome.LIVELOCK: "an instance made 10,000 steps without a completion or progress",
+    Outcome.CLOCK_OVERFLOW: "simulated time left the range of the clock; use a 64-bit clock",
+    Outcome.COPIES_FULL: "more copies of one shared block were alive than the table holds",
+    Outcome.CHAINS_FULL: "more step chains ran on one instance than the table holds",
+    Outcome.ROUTER_INDEX_FULL: "an instance's router index went past its capacity without eviction on",
+    Outcome.LOG_FULL: "the run made more steps than the step log holds",
+    Outcome.WORKLOAD_SHORT: "the generator drew fewer requests of a client than the workload needs",
+}
+
+REPAIRABLE = frozenset(
+    {
+        Outcome.SLOTS_FULL,
+        Outcome.ITERATIONS_EXHAUSTED,
+        Outcome.OPEN_TIE,
+        Outcome.CLOCK_OVERFLOW,
+        Outcome.COPIES_FULL,
+        Outcome.CHAINS_FULL,
+        Outcome.ROUTER_INDEX_FULL,
+        Outcome.LOG_FULL,
+        Outcome.WORKLOAD_SHORT,
+    }
+)
+
+
+def pytree(cls: type) -> type:
+    """A frozen dataclass whose fields are all traced arrays (or pytrees of them)."""
+    return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
+
+
+@pytree
+class RequestView:
+    """What a policy may know about a request; the true output length is not in it.
+
+    Scalars at admission and routing, `[slot]` for priorities and schedulers.
+    """
+
+    slo_class: Int[jax.Array, "..."]  # index into SLO_CLASSES
+    input_len: Int[jax.Array, "..."]  # prompt tokens
+    arrival_us: jax.Array  # clock dtype
+    tenant: Int[jax.Array, "..."]
+    tie_rank: Int[jax.Array, "..."]  # rank by (arrival, id as text)
+    queue_rank: Int[jax.Array, "..."]  # order of entry among requests queued in the same microsecond
+
+
+@pytree
+class RoutedView:
+    """One request at admission or routing, with the identity of its prompt."""
+
+    request: RequestView
+    num_prompt_blocks: Int[jax.Array, ""]  # full blocks of the prompt
+    prompt_key: Int[jax.Array, ""]  # equal iff the last full prompt block is
+
+
+@pytree
+class Snapshots:
+    """What the router sees of every instance `[instance]`; KV fields may be stale."""
+
+    effective_load: Int[jax.Array, "instance"]  # queued + running + pending
+    queue_depth: Int[jax.Array, "instance"]
+    batch_size: Int[jax.Array, "instance"]
+    num_pending: Int[jax.Array, "instance"]
+    kv_utilization: Float[jax.Array, "instance"]
+    free_kv_blocks: Float[jax.Array, "instance"]
+    cache_hit_rate: Float[jax.Array, "instance"]
+    transfer_latency_us: Float[jax.Array, "instance"]
+    thrashing_rate: Float[jax.Array, "instance"]
+    prefix_match_blocks: Int[jax.Array, "instance"]  # leading prompt blocks in the router's index
+    num_rejected: Int[jax.Array, ""]
+    is_active: Bool[jax.Array, "instance"]  # part of the cluster (the table may be larger)
+
+
+@pytree
+class QueueView:
+    """The slots of one instance when its wait queue is ordered, `[slot]`; entries not waiting are junk."""
+
+    request: RequestView
+    priority: Float[jax.Array, "slot"]
+    queued_us: jax.Array  # clock dtype
+    num_cached_blocks: Int[jax.Array, "slot"]  # 0 unless the scheduler declares that it needs it
+
+
+@pytree
+class StepTokens:
+    """What a latency model sees of a batch."""
+
+    num_prefill_tokens: Int[jax.Array, ""]
+    num_decode_tokens: Int[jax.Array, ""]
+
+
+AdmissionFn = Callable[..., Any]  # (params, state, view, snapshots, clock, key, infinity) -> (admit, state)
+ScorerFn = Callable[..., jax.Array]  # (params, view, snapshots, infinity) -> float[instance] in [0, 1]
+RoutingFn = Callable[..., Any]  # (params, state, view, snapshots, key, infinity) -> (instance, state)
+PriorityFn = Callable[..., jax.Array]  # (params, view[slot], queue_depth, clock, infinity) -> float[slot]
+SchedulerFn = Callable[..., Any]  # (params, QueueView) -> (value[slot], rank[slot]); least first
+LatencyFn = Callable[..., jax.Array]  # (params, StepTokens, infinity) -> float µs
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """The functions of one strategy: static, hashable, compared by identity of module-level functions."""
+
+    admission: AdmissionFn
+    routing: RoutingFn
+    scorers: tuple[ScorerFn, ...]
+    priority: PriorityFn
+    scheduler: SchedulerFn
+    step_time: LatencyFn
+    uses_prefix_index: bool  # some scorer looks at the router's prefix index
+    has_stateless_admission: bool = True  # admission keeps no state beyond the snapshots
+
+
+@pytree
+class PolicyParams:
+    """The numbers of one strategy, all traced."""
+
+    admission: Any
+    routing: Any
+    scorers: tuple[Any, ...]
+    scorer_weights: Float[jax.Array, "scorer"]  # as given; normalised where used
+    priority: Any
+    scheduler: Any
+
+
+@pytree
+class ClusterParams:
+    """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included."""
+
+    alpha: Float[jax.Array, "instance 3"]  # µs, µs per prompt token, µs per output token
+    beta: Float[jax.Array, "instance 3"]  # µs, µs per prefill token, µs per decode token
+    total_kv_blocks: Int[jax.Array, "instance"]
+    max_num_running_reqs: Int[jax.Array, "instance"]
+    max_num_scheduled_tokens: Int[jax.Array, "instance"]
+    prefill_threshold: Int[jax.Array, "instance slo_class"]  # 0: prompts are not chunked
+    num_instances: Int[jax.Array, ""]
+    admission_latency_us: Int[jax.Array, ""]
+    routing_latency_us: Int[jax.Array, ""]
+    snapshot_refresh_interval_us: Int[jax.Array, ""]
+    horizon_us: Int[jax.Array, ""]
+    infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
+
+
+@pytree
+class Params:
+    """Everything numeric that a run depends on besides its requests."""
+
+    cluster: ClusterParams
+    policy: PolicyParams
+
+
+@dataclass(frozen=True)
+class EngineShape:
+    """Static sizes of a compiled engine; every change compiles again."""
+
+    num_instances: int  # rows of the instance table, at least the active ones
+    num_slots: int  # resident requests per instance
+    num_requests: int
+    num_nodes: int  # shared contents
+    path_depth: int  # shared contents on one request's path
+    num_keys: int = 1  # distinct prompt keys, for the prefix-affinity routing policy
+    node_blocks: int = 1  # longest shared content
+    num_copies: int = 4  # live physical copies of one shared block on one instance
+    num_chains: int = 2  # step events pending on one instance
+    log_capacity: int = 4096
+    block_size: int = 16
+    clock: str = "int32"
+    has_router_eviction: bool = False
+
+    @property
+    def clock_dtype(self) -> Any:
+        """The clock's dtype: int32, int64, or float64 holding whole microseconds."""
+        return jnp.dtype(self.clock)

@@ -1,0 +1,1 @@
+"""Request tables, from wherever they come: golden files, YAML specifications, device draws."""

@@ -1,0 +1,242 @@
+"""From a JAX key to a request table on the device: a pure function to jit, map and vmap.
+
+Every client draws from keys of its own (client, then purpose), so a change of one client's law
+leaves the others' draws as they are; more draws per client extend the same stream.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.exact import exact_quotient
+from blis_jax.workload.plan import (
+    ClientParams,
+    ClientShape,
+    DrawPlan,
+    PlanParams,
+    PlanShape,
+    compile_plan,
+    params_for,
+)
+from blis_jax.workload.samplers import GAP_LAWS, LENGTH_LAWS, whole_tokens
+from blis_jax.workload.table import (
+    NEVER_US,
+    NO_NODE,
+    NO_PROMPT_KEY,
+    NO_SESSION,
+    RequestTable,
+    text_rank,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float64, Int32, Int64, PRNGKeyArray
+
+__all__ = ["DrawPlan", "PlanParams", "PlanShape", "compile_plan", "draw", "params_for"]
+
+MOST_PADDING = 2.25  # draws made over draws used, in clients that are drawn together
+
+
+class _Stream(NamedTuple):
+    """One client's draws; rejected and inactive ones have arrival NEVER_US."""
+
+    arrival_us: Int64[Array, " proposal"]
+    input_len: Int32[Array, " proposal"]  # without the prefix
+    output_len: Int32[Array, " proposal"]
+    covered_us: Int64[Array, " proposal"]  # all of the client's arrivals up to here were drawn
+
+
+def draw(
+    shape: PlanShape, params: PlanParams, key: PRNGKeyArray
+) -> tuple[RequestTable, Bool[Array, ""]]:
+    """Draw one workload; the flag says that a client had too few draws, and the table is wrong.
+
+    `shape` is static. A short table is repaired by a plan with more headroom and the same key.
+    """
+    if jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
+        raise ConfigError("draw needs 64-bit numbers; call it inside `with jax.enable_x64(True):`")
+    streams = _draw_streams(shape, params, key)
+    order, arrival_us = _merge(shape, streams)
+    is_request = arrival_us != NEVER_US
+    sizes = [client.num_proposals for client in shape.clients]
+    client = jnp.asarray(np.repeat(np.arange(len(sizes), dtype=np.int32), sizes))[order]
+    input_len = jnp.concatenate([stream.input_len for stream in streams])[order]
+    output_len = jnp.concatenate([stream.output_len for stream in streams])[order]
+    group = jnp.asarray([client.prefix_group for client in shape.clients], jnp.int32)[client]
+    prefix_len = jnp.append(params.prefix_len, jnp.int32(0))  # the last entry serves NO_GROUP
+    node_blocks = prefix_len // shape.block_size
+    input_len = jnp.where(is_request, input_len + prefix_len[group], 1)
+    has_node = is_request & (node_blocks[group] > 0)
+    is_all_prefix = has_node & (input_len // shape.block_size == node_blocks[group])
+    table = RequestTable(
+        arrival_us=arrival_us,
+        input_len=input_len,
+        output_len=jnp.where(is_request, output_len, 1),
+        slo_class=_of_client(params, "slo_class", client, is_request),
+        tenant=_of_client(params, "tenant", client, is_request),
+        client=jnp.where(is_request, client, 0),
+        session=jnp.full_like(client, NO_SESSION),
+        round_index=jnp.zeros_like(client),
+        tie_rank=_tie_rank(arrival_us),
+        path_nodes=jnp.where(has_node, group, NO_NODE)[:, None],
+        prompt_key=_prompt_key(group, is_all_prefix, is_request, shape.num_groups),
+        node_start=jnp.zeros(max(shape.num_groups, 1), jnp.int32),
+        node_blocks=node_blocks[: max(shape.num_groups, 1)],
+    )
+    return table, _is_short(shape, params, streams, arrival_us)
+
+
+def _draw_streams(shape: PlanShape, params: PlanParams, key: PRNGKeyArray) -> list[_Stream]:
+    """One stream per client; those of the same laws are drawn together and cut to length."""
+    means_us = _mean_gaps(params)
+    streams: dict[int, _Stream] = {}
+    for members in _batches(shape, params):
+        longest = shape.clients[members[0]]
+        one = partial(_draw_client, longest, shape.latest_arrival_us)
+        mean_us = jnp.stack([means_us[index] for index in members])
+        client = jax.tree.map(lambda *leaf: jnp.stack(leaf), *(params.clients[i] for i in members))
+        keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.asarray(members, jnp.uint32))
+        batch = jax.vmap(one, in_axes=(None, 0, 0, 0))(params.horizon_us, mean_us, client, keys)
+        for row, index in enumerate(members):
+            num = shape.clients[index].num_proposals
+            streams[index] = _Stream(*(field[row, :num] for field in batch))
+    return [streams[index] for index in range(len(shape.clients))]
+
+
+def _batches(shape: PlanShape, params: PlanParams) -> list[list[int]]:
+    """Clients that one graph draws, longest first: fewer graphs for some unused draws."""
+    alike = defaultdict(list)
+    for index, (kind, client) in enumerate(zip(shape.clients, params.clients, strict=True)):
+        laws = dataclasses.replace(kind, num_proposals=0, prefix_group=0)
+        leaf_shapes = tuple(jnp.shape(leaf) for leaf in jax.tree.leaves(client))
+        alike[laws, leaf_shapes].append(index)
+    batches = []
+    for members in alike.values():
+        members.sort(key=lambda index: -shape.clients[index].num_proposals)
+        sizes: list[int] = []
+        for index in members:
+            sizes.append(shape.clients[index].num_proposals)
+            if len(sizes) == 1 or len(sizes) * sizes[0] > MOST_PADDING * sum(sizes):
+                batches.append([index])
+                sizes = sizes[-1:]
+            else:
+                batches[-1].append(index)
+    return batches
+
+
+def _mean_gaps(params: PlanParams) -> list[Float64[Array, ""]]:
+    """Mean gap of each client in microseconds, rounded as the reference rounds it."""
+    total = sum(
+        (client.rate_fraction for client in params.clients[1:]), params.clients[0].rate_fraction
+    )
+    means_us = []
+    for client in params.clients:
+        rate_s = params.aggregate_rate * exact_quotient(client.rate_fraction, total)
+        us_per_s = jnp.where(jnp.isnan(rate_s), jnp.nan, 1e6)  # not a constant, also under vmap
+        means_us.append(exact_quotient(jnp.float64(1.0), exact_quotient(rate_s, us_per_s)))
+    return means_us
+
+
+def _draw_client(
+    shape: ClientShape,
+    latest_us: int,
+    horizon_us: Int64[Array, ""],
+    mean_us: Float64[Array, ""],
+    client: ClientParams,
+    key: PRNGKeyArray,
+) -> _Stream:
+    """All proposals of one client; gaps are whole microseconds and at least 1."""
+    num = shape.num_proposals
+    key_gaps, key_input, key_output = jax.random.split(key, 3)
+    gap_us, is_accepted = GAP_LAWS[shape.gap_law](key_gaps, num, mean_us, client.gap_shape)
+    whole_us = jnp.clip(gap_us, 1.0, float(latest_us)).astype(jnp.int64)
+    time_us = jnp.cumsum(jnp.where(is_accepted, whole_us, 0))
+    is_arrival = is_accepted & (time_us < jnp.minimum(horizon_us, latest_us))
+    stop_us = horizon_us
+    if shape.num_windows:
+        start, end = client.windows_us[:, 0], client.windows_us[:, 1]
+        is_inside = (time_us[:, None] >= start[None, :]) & (time_us[:, None] < end[None, :])
+        is_arrival &= jnp.any(is_inside, axis=1)
+        stop_us = jnp.minimum(horizon_us, jnp.max(end))
+    input_law, output_law = LENGTH_LAWS[shape.input_law], LENGTH_LAWS[shape.output_law]
+    covered_us = jnp.minimum(time_us, latest_us - 1)
+    return _Stream(
+        arrival_us=jnp.where(is_arrival, time_us, NEVER_US),
+        input_len=whole_tokens(input_law(key_input, num, client.input_law)),
+        output_len=whole_tokens(output_law(key_output, num, client.output_law)),
+        covered_us=jnp.where(covered_us >= stop_us - 1, NEVER_US, covered_us),
+    )
+
+
+def _merge(
+    shape: PlanShape, streams: list[_Stream]
+) -> tuple[Int64[Array, " request"], Int64[Array, " request"]]:
+    """Index among all proposals and arrival of the first requests, ties in client order."""
+    arrival_us = jnp.concatenate([stream.arrival_us for stream in streams])
+    index = jnp.arange(arrival_us.size, dtype=jnp.int64)
+    packed = jnp.where(arrival_us == NEVER_US, NEVER_US, (arrival_us << shape.index_bits) | index)
+    missing = max(shape.num_requests - packed.size, 0)
+    packed = jnp.pad(jnp.sort(packed), (0, missing), constant_values=NEVER_US)[: shape.num_requests]
+    is_request = packed != NEVER_US
+    order = jnp.where(is_request, packed & (2**shape.index_bits - 1), 0)
+    return order, jnp.where(is_request, packed >> shape.index_bits, NEVER_US)
+
+
+def _is_short(
+    shape: PlanShape,
+    params: PlanParams,
+    streams: list[_Stream],
+    arrival_us: Int64[Array, " request"],
+) -> Bool[Array, ""]:
+    """Whether an arrival that was not drawn could belong among the rows."""
+    covered_us = jnp.min(jnp.stack([stream.covered_us[-1] for stream in streams]))
+    if shape.is_capped:
+        return covered_us < arrival_us[-1]
+    num_drawn = sum(jnp.sum(stream.arrival_us != NEVER_US) for stream in streams)
+    return (covered_us < NEVER_US) | (num_drawn > shape.num_requests)
+
+
+def _of_client(
+    params: PlanParams,
+    name: str,
+    client: Int32[Array, " request"],
+    is_request: Bool[Array, " request"],
+) -> Int32[Array, " request"]:
+    per_client = jnp.stack([jnp.asarray(getattr(one, name), jnp.int32) for one in params.clients])
+    return jnp.where(is_request, per_client[client], 0)
+
+
+def _tie_rank(arrival_us: Int64[Array, " request"]) -> Int32[Array, " request"]:
+    """Rank by (arrival, id as text) of rows that are already sorted by arrival."""
+    num = arrival_us.size
+    rank_of_row = text_rank(num)
+    row_of_rank = np.argsort(rank_of_row).astype(np.int32)
+    bits = num.bit_length()
+    dtype = jnp.int32 if 2 * bits < 32 else jnp.int64
+    is_later = jnp.concatenate([jnp.zeros(1, bool), arrival_us[1:] != arrival_us[:-1]])
+    tie_group = jnp.cumsum(is_later.astype(dtype))
+    packed = jnp.sort((tie_group << bits) | jnp.asarray(rank_of_row, dtype))
+    rows = jnp.asarray(row_of_rank)[packed & (2**bits - 1)]
+    return jnp.zeros(num, jnp.int32).at[rows].set(jnp.arange(num, dtype=jnp.int32))
+
+
+def _prompt_key(
+    group: Int32[Array, " request"],
+    is_all_prefix: Bool[Array, " request"],
+    is_request: Bool[Array, " request"],
+    num_groups: int,
+) -> Int32[Array, " request"]:
+    """Dense keys by first use: one per group for the prompts whose full blocks are all prefix."""
+    row = jnp.arange(group.size, dtype=jnp.int32)
+    first_row = jnp.full(num_groups + 1, group.size, jnp.int32)
+    first_row = first_row.at[group].min(jnp.where(is_all_prefix, row, group.size))
+    content = jnp.where(is_all_prefix, first_row[group], row)
+    dense = jnp.cumsum((content == row).astype(jnp.int32)) - 1
+    return jnp.where(is_request, dense[content], NO_PROMPT_KEY)

@@ -1,0 +1,170 @@
+"""Length laws of the YAML specification, and what all its parts share."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from blis_jax.workload.strict_yaml import closest
+
+
+def no_boolean(value: Any) -> Any:
+    """Refuse true and false, which would pass as 1 and 0."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("boolean", f"got {str(value).lower()}, allowed is a number")
+    return value
+
+
+def _power_of_ten(value: Any) -> Any:
+    """Numbers such as 1e6, which YAML reads as text."""
+    if isinstance(value, str) and "e" in value.lower():
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value
+
+
+Number = Annotated[float, BeforeValidator(no_boolean), Field(allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
+Whole = Annotated[
+    int, BeforeValidator(_power_of_ten), BeforeValidator(no_boolean), Field(ge=-(2**63), lt=2**63)
+]
+Count = Annotated[Whole, Field(ge=0)]
+
+
+class Strict(BaseModel):
+    """A frozen part of the specification that names unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for key in data:
+                if key not in cls.model_fields:
+                    allowed = ", ".join(cls.model_fields)
+                    hint = closest(key, cls.model_fields)
+                    text = f"unknown key, allowed here: {allowed}{hint}"
+                    raise PydanticCustomError(
+                        "unknown_key", "{text}", {"below": [key], "text": text}
+                    )
+        return data
+
+
+class GaussianParams(Strict):
+    """Clamped to [min, max] tokens, then rounded; min = max draws that value."""
+
+    mean: Number
+    std_dev: NonNegative
+    min: Count
+    max: Count
+
+    @model_validator(mode="after")
+    def _ordered(self) -> GaussianParams:
+        if self.min > self.max:
+            raise problem_at(
+                ["min"], f"got {self.min}, allowed is a number of at most max = {self.max}"
+            )
+        return self
+
+
+class ExponentialParams(Strict):
+    """Mean in tokens."""
+
+    mean: Positive
+    min: Count | None = None  # accepted without effect, as in the reference
+    max: Count | None = None  # accepted without effect, as in the reference
+
+
+class ParetoLognormalParams(Strict):
+    """Mixture of two heavy tails, in tokens."""
+
+    alpha: Positive  # tail index of the Pareto part
+    xm: Positive  # least value of the Pareto part
+    mu: Number  # mean of the logarithm
+    sigma: NonNegative  # standard deviation of the logarithm
+    mix_weight: Annotated[Number, Field(ge=0, le=1)]  # probability of the Pareto part
+
+
+class ConstantParams(Strict):
+    """A fixed number of tokens."""
+
+    value: Count
+
+
+class _Law(Strict):
+    file: None = None
+
+    @field_validator("file", mode="before")
+    @classmethod
+    def _no_file(cls, file: Any) -> None:
+        if file not in (None, ""):
+            raise ValueError(
+                f"got {file!r}, but files are not supported; write the values under params"
+            )
+
+
+class GaussianLaw(_Law):
+    """Clamped gaussian lengths."""
+
+    type: Literal["gaussian"]
+    params: GaussianParams
+
+
+class ExponentialLaw(_Law):
+    """Exponential lengths."""
+
+    type: Literal["exponential"]
+    params: ExponentialParams
+
+
+class ParetoLognormalLaw(_Law):
+    """A Pareto value with probability mix_weight, else a lognormal one."""
+
+    type: Literal["pareto_lognormal"]
+    params: ParetoLognormalParams
+
+
+class ConstantLaw(_Law):
+    """Fixed lengths."""
+
+    type: Literal["constant"]
+    params: ConstantParams
+
+
+class EmpiricalLaw(_Law):
+    """Token counts and their probabilities, which need not sum to 1."""
+
+    type: Literal["empirical"]
+    params: dict[Whole, NonNegative]
+
+    @field_validator("params", mode="before")
+    @classmethod
+    def _whole_keys(cls, params: Any) -> Any:
+        if isinstance(params, dict) and len({str(key) for key in params}) < len(params):
+            raise ValueError("a token count is given twice; keep one of them")
+        return params
+
+    @field_validator("params")
+    @classmethod
+    def _some_weight(cls, params: dict[int, float]) -> dict[int, float]:
+        if not sum(params.values()) > 0:
+            raise ValueError("no token count has a probability above 0; give at least one")
+        if min(params) < 0:
+            raise ValueError(f"token count {min(params)} is negative, allowed is 0 or more")
+        return params
+
+
+LengthLaw = Annotated[
+    GaussianLaw | ExponentialLaw | ParetoLognormalLaw | ConstantLaw | EmpiricalLaw,
+    Field(discriminator="type"),
+]
+
+
+def problem_at(below: list[str | int], text: str) -> PydanticCustomError:
+    """An error at a key below the one whose validator raises it."""
+    return PydanticCustomError("value", "{text}", {"below": below, "text": text})

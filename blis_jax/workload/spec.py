@@ -1,0 +1,294 @@
+"""The YAML workload specification (version "2" of the reference), parsed and checked.
+
+Every key of the reference's format is known here, also those that no generator of ours supports
+yet. `measure` is an addition of ours: the reference refuses a file that has it.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from blis_jax.errors import ConfigError
+from blis_jax.workload.length_laws import (
+    ConstantLaw,
+    Count,
+    EmpiricalLaw,
+    ExponentialLaw,
+    LengthLaw,
+    NonNegative,
+    Positive,
+    Strict,
+    Whole,
+    problem_at,
+)
+from blis_jax.workload.strict_yaml import closest, read_mapping, sentence
+
+DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default
+WEIBULL_CV_RANGE = (0.01, 10.4)  # the reference's
+
+
+class ArrivalSpec(Strict):
+    """Law of the gaps between a client's requests; cv is their coefficient of variation."""
+
+    process: Literal["poisson", "gamma", "weibull", "constant"]
+    cv: Positive | None = None
+
+    @model_validator(mode="after")
+    def _solvable(self) -> ArrivalSpec:
+        low, high = WEIBULL_CV_RANGE
+        if self.process == "weibull" and self.cv is not None and not low <= self.cv <= high:
+            raise problem_at(["cv"], f"got {self.cv:g}, allowed for weibull is {low:g} to {high:g}")
+        return self
+
+
+class NetworkSpec(Strict):
+    """Path between client and cluster; shifts client-side latencies only."""
+
+    rtt_ms: NonNegative
+    bandwidth_mbps: NonNegative = 0.0  # 0: unlimited
+
+
+class ActiveWindow(Strict):
+    """A span in which the client sends requests."""
+
+    start_us: Count
+    end_us: Count  # exclusive
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ActiveWindow:
+        if self.end_us <= self.start_us:
+            raise problem_at(
+                ["end_us"], f"got {self.end_us}, allowed is more than start_us = {self.start_us}"
+            )
+        return self
+
+
+class LifecycleSpec(Strict):
+    """Spans outside of which the client is silent."""
+
+    windows: Annotated[tuple[ActiveWindow, ...], Field(min_length=1)]
+
+
+class MultiTurnSpec(Strict):
+    """Conversations of several rounds."""
+
+    max_rounds: Annotated[Whole, Field(ge=1)]
+    think_time_us: Count = 0
+    context_growth: Literal["", "accumulate"] = ""
+
+
+class ReasoningSpec(Strict):
+    """Share of reasoning tokens, and conversations."""
+
+    reason_ratio_distribution: LengthLaw | None = None
+    multi_turn: MultiTurnSpec | None = None
+
+
+class MultimodalSpec(Strict):
+    """Token counts of the parts of a multimodal prompt."""
+
+    text_distribution: LengthLaw | None = None
+    image_distribution: LengthLaw | None = None
+    image_count_distribution: LengthLaw | None = None
+    audio_distribution: LengthLaw | None = None
+    audio_count_distribution: LengthLaw | None = None
+    video_distribution: LengthLaw | None = None
+    video_count_distribution: LengthLaw | None = None
+
+
+class ClientSpec(Strict):
+    """One source of requests."""
+
+    id: str = ""
+    tenant_id: str = ""
+    slo_class: Literal["", "critical", "standard", "sheddable", "batch", "background"] = ""
+    model: str = ""
+    rate_fraction: Positive  # normalised over clients
+    arrival: ArrivalSpec
+    input_distribution: LengthLaw
+    output_distribution: LengthLaw
+    prefix_group: str = ""
+    prefix_length: Count = 0  # tokens; 0: DEFAULT_PREFIX_LENGTH
+    streaming: bool = False
+    network: NetworkSpec | None = None
+    lifecycle: LifecycleSpec | None = None
+    multimodal: MultimodalSpec | None = None
+    reasoning: ReasoningSpec | None = None
+
+    @model_validator(mode="after")
+    def _positive_lengths(self) -> ClientSpec:
+        for name in ("input_distribution", "output_distribution"):
+            law = getattr(self, name)
+            if isinstance(law, ConstantLaw) and law.params.value < 1:
+                raise problem_at(
+                    [name, "params", "value"], f"got {law.params.value}, allowed is 1 token or more"
+                )
+            if isinstance(law, EmpiricalLaw) and min(law.params) < 1:
+                raise problem_at(
+                    [name, "params"],
+                    f"has token count {min(law.params)}, allowed is 1 token or more",
+                )
+        return self
+
+
+class ServeGenSpec(Strict):
+    """Recorded ServeGen data to take clients from."""
+
+    path: str
+    span_start: Count = 0
+    span_end: Count = 0
+
+
+class StageSpec(Strict):
+    """A span of constant rate."""
+
+    rate: Positive  # requests/s
+    duration: Annotated[Whole, Field(ge=1)]  # s
+
+
+class SharedPrefixSpec(Strict):
+    """Clients of an inference-perf workload with shared system prompts."""
+
+    num_unique_system_prompts: Annotated[Whole, Field(ge=1)]
+    num_users_per_system_prompt: Annotated[Whole, Field(ge=1)]
+    system_prompt_len: Count
+    question_len: Count
+    output_len: Count
+    enable_multi_turn_chat: bool = False
+
+
+class InferencePerfSpec(Strict):
+    """A workload in the compact form of inference-perf."""
+
+    stages: Annotated[tuple[StageSpec, ...], Field(min_length=1)]
+    shared_prefix: SharedPrefixSpec
+
+
+class MeasureSpec(Strict):
+    """Spans at the ends of the arrivals that are simulated but left out of the metrics (ours)."""
+
+    warm_up_s: NonNegative = 0.0
+    cool_down_s: NonNegative = 0.0
+
+
+class WorkloadSpec(Strict):
+    """A whole workload: an aggregate rate shared out among clients."""
+
+    version: Literal["2"]
+    seed: Whole = 0
+    category: Literal["", "language", "multimodal", "reasoning"] = ""
+    aggregate_rate: Positive | None = None  # requests/s
+    num_requests: Count = 0  # 0: no limit but the horizon
+    horizon: Count = 0  # microseconds, exclusive; 0: none
+    clients: tuple[ClientSpec, ...] = ()
+    servegen_data: ServeGenSpec | None = None
+    inference_perf: InferencePerfSpec | None = None
+    measure: MeasureSpec = MeasureSpec()
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _version_two(cls, version: Any) -> Any:
+        if isinstance(version, bool) or str(version) != "2":
+            raise ValueError(
+                f"got {version!r}, allowed is '2'; in version 1 files rename the classes "
+                f"realtime to critical and interactive to standard"
+            )
+        return "2"
+
+    @model_validator(mode="after")
+    def _has_source(self) -> WorkloadSpec:
+        if self.servegen_data is None and self.inference_perf is None:
+            if self.aggregate_rate is None:
+                raise problem_at(
+                    ["aggregate_rate"], "missing, but it must be given (requests per second)"
+                )
+            if not self.clients:
+                raise problem_at(["clients"], "no client is given, allowed is one or more")
+        first_use: dict[str, int] = {}
+        for index, client in enumerate(self.clients):
+            if client.id and first_use.setdefault(client.id, index) != index:
+                other = f"clients[{first_use[client.id]}]"
+                text = f"{client.id!r} is the id of {other} too; give each its own"
+                raise problem_at(["clients", index, "id"], text)
+        return self
+
+
+def parse_spec(text: str, source: str = "workload specification") -> WorkloadSpec:
+    """Parse and check a YAML text; `source` names it in errors."""
+    data = read_mapping(text, source)
+    try:
+        return WorkloadSpec.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {sentence(error)}") from None
+
+
+def load_spec(path: str | Path) -> WorkloadSpec:
+    """Parse and check a YAML file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a UTF-8 text"
+        raise ConfigError(f"{path}: cannot be read ({reason}); give a YAML workload file") from None
+    return parse_spec(text, str(path))
+
+
+def override(spec: WorkloadSpec, **changes: Any) -> WorkloadSpec:
+    """The same workload with top-level keys replaced, checked again."""
+    try:
+        return WorkloadSpec.model_validate({**spec.model_dump(), **changes})
+    except ValidationError as error:
+        raise ConfigError(sentence(error)) from None
+
+
+def list_builtin() -> tuple[str, ...]:
+    """Names of the workloads that come with the package."""
+    folder = resources.files("blis_jax") / "data" / "workloads"
+    return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
+
+
+def load_builtin(name: str) -> WorkloadSpec:
+    """A workload that comes with the package."""
+    if name not in list_builtin():
+        allowed = ", ".join(list_builtin())
+        raise ConfigError(
+            f"workload {name!r} is unknown, allowed is one of {allowed}"
+            f"{closest(name, list_builtin())}"
+        )
+    file = resources.files("blis_jax") / "data" / "workloads" / f"{name}.yaml"
+    return parse_spec(file.read_text(encoding="utf-8"), f"{name}.yaml")
+
+
+def prefix_lengths(spec: WorkloadSpec) -> dict[str, int]:
+    """Tokens of each prefix group's one prefix, given by the group's first client."""
+    lengths: dict[str, int] = {}
+    for client in spec.clients:
+        if client.prefix_group:
+            lengths.setdefault(client.prefix_group, client.prefix_length or DEFAULT_PREFIX_LENGTH)
+    return lengths
+
+
+def ineffective_settings(spec: WorkloadSpec) -> list[str]:
+    """One sentence for each setting that is valid and yet changes nothing."""
+    remarks = []
+    lengths = prefix_lengths(spec)
+    for index, client in enumerate(spec.clients):
+        path = f"clients[{index}]"
+        used = lengths.get(client.prefix_group, 0)
+        if client.prefix_length and not client.prefix_group:
+            remarks.append(f"{path}.prefix_length has no effect without a prefix_group")
+        elif client.prefix_length not in (0, used):
+            remarks.append(
+                f"{path}.prefix_length has no effect: the group's first client sets {used} tokens"
+            )
+        if client.arrival.cv is not None and client.arrival.process in ("poisson", "constant"):
+            remarks.append(f"{path}.arrival.cv has no effect on {client.arrival.process} arrivals")
+        for name in ("input_distribution", "output_distribution"):
+            law = getattr(client, name)
+            bounds = {law.params.min, law.params.max} if isinstance(law, ExponentialLaw) else set()
+            if bounds - {None}:
+                remarks.append(f"{path}.{name}: min and max have no effect on an exponential law")
+    return remarks

@@ -1,0 +1,133 @@
+"""YAML read strictly, and validation errors put into one sentence each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from blis_jax.errors import ConfigError
+
+LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """A safe loader for which a repeated key is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    f"the key {key!r} is given twice; keep one of them",
+                    key_node.start_mark,
+                )
+            seen.add(key if isinstance(key, Hashable) else None)
+        return super().construct_mapping(node, deep)
+
+
+def read_mapping(text: str, source: str) -> dict[Any, Any]:
+    """Parse a YAML text whose top level is a mapping; `source` names it in errors."""
+    try:
+        data = yaml.load(text, Loader=_UniqueKeyLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise ConfigError(f"{source}{line}: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not a YAML text ({str(error).splitlines()[0]})") from None
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{source}: the top level is {_kind(data)}, allowed is a mapping of keys to values"
+        )
+    return data
+
+
+def sentence(error: ValidationError) -> str:
+    """The first problem of a failed validation as `path: what was given, what is allowed`."""
+    details = error.errors(include_url=False)[0]
+    path = _path(details)
+    return f"{path}: {_problem(details)}" if path else _problem(details)
+
+
+def closest(word: Any, allowed: Iterable[str]) -> str:
+    """A hint naming the nearest allowed word, or nothing."""
+    match = difflib.get_close_matches(str(word), list(allowed), n=1)
+    return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def _path(details: ErrorDetails) -> str:
+    """Location as `clients[0].arrival.cv`, without the tag that a law's type adds."""
+    path, previous = "", ""
+    steps = [*details["loc"], *details.get("ctx", {}).get("below", [])]
+    for step in steps:
+        if isinstance(step, int) and previous != "params":
+            path += f"[{step}]"
+        elif not (step in LAW_TYPES and previous.endswith("_distribution")) and step != "[key]":
+            path += f".{step}" if path else str(step)
+        previous = str(step)
+    return path
+
+
+def _problem(details: ErrorDetails) -> str:
+    kind, given, context = details["type"], details.get("input"), details.get("ctx", {})
+    if kind == "missing":
+        return "missing, but it must be given"
+    if kind == "union_tag_not_found":
+        return f"the key 'type' is missing, allowed is one of {', '.join(LAW_TYPES)}"
+    if kind == "union_tag_invalid":
+        tag, allowed = context["tag"], ", ".join(LAW_TYPES)
+        return f"type {tag!r} is unknown, allowed is one of {allowed}{closest(tag, LAW_TYPES)}"
+    if kind == "literal_error":
+        options = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        return f"got {given!r}, allowed is {context['expected']}{closest(given, options)}"
+    if kind in _BOUNDS:
+        words, limit = _BOUNDS[kind]
+        return f"got {given!r}, allowed is a number {words} {context[limit]:g}"
+    if kind == "too_short":
+        return "the list is empty, allowed is one entry or more"
+    if kind in _EXPECTED:
+        return f"got {given!r} ({_kind(given)}), allowed is {_EXPECTED[kind]}"
+    return str(context["error"]) if "error" in context else details["msg"]
+
+
+_BOUNDS = {
+    "greater_than": ("greater than", "gt"),
+    "greater_than_equal": ("of at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("of at most", "le"),
+}
+_EXPECTED = {
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of at most 64 bits",
+    "int_from_float": "a whole number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "a text (put it in quotes)",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+}
+
+
+def _kind(value: Any) -> str:
+    kinds = {
+        dict: "a mapping",
+        list: "a list",
+        str: "a text",
+        bool: "true/false",
+        type(None): "empty",
+    }
+    return kinds.get(type(value), "a number")

@@ -1,0 +1,297 @@
+"""The request table: every request of a workload as arrays, with shared contents as radix nodes.
+
+Tokens never appear. A *node* is a maximal run of consecutive KV blocks that the same requests (two
+or more) share, cut also where the prompt of one of them ends; so each request covers a node either
+wholly with its prompt or wholly with its output. Blocks outside all nodes are private.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import jax
+import numpy as np
+
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jaxtyping import Int32, Int64
+
+    Array = jax.Array | np.ndarray
+
+NEVER_US = np.iinfo(np.int64).max  # arrival of a padding row
+NO_NODE = np.int32(-1)  # end of a request's path
+NO_SESSION = np.int32(-1)  # a single-turn request
+NO_PROMPT_KEY = np.int32(-1)  # a padding row's prompt
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RequestTable:
+    """All requests of one workload by arrival; padding rows (arrival NEVER_US) come last."""
+
+    arrival_us: Int64[Array, " request"]
+    input_len: Int32[Array, " request"]  # prompt tokens, shared prefix included
+    output_len: Int32[Array, " request"]  # tokens the request will produce
+    slo_class: Int32[Array, " request"]  # index into blis_jax.types.SLO_CLASSES
+    tenant: Int32[Array, " request"]
+    client: Int32[Array, " request"]
+    session: Int32[Array, " request"]  # NO_SESSION for a single-turn request
+    round_index: Int32[Array, " request"]  # turn within the session
+    tie_rank: Int32[Array, " request"]  # rank by (arrival, id as text), a permutation
+    path_nodes: Int32[Array, "request depth"]  # nodes from block 0 on, NO_NODE at the end
+    prompt_key: Int32[Array, " request"]  # dense; equal iff the last full prompt block is
+    node_start: Int32[
+        Array, " node"
+    ]  # the node's first block, counted from the start of the prompt
+    node_blocks: Int32[Array, " node"]  # its length; 0 marks a padding node
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, padding included."""
+        return int(self.arrival_us.shape[-1])
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of node rows, padding included."""
+        return int(self.node_start.shape[-1])
+
+    @property
+    def depth(self) -> int:
+        """Most nodes on one request's path."""
+        return int(self.path_nodes.shape[-1])
+
+
+@dataclass(frozen=True)
+class WorkloadNames:
+    """Texts behind the integer columns; they stay on the host."""
+
+    tenant_names: tuple[str, ...] = ()
+    prefix_group_names: tuple[str, ...] = ()
+
+
+def text_rank(num_requests: int) -> np.ndarray:
+    """Rank of `request_<i>` among its peers in byte-wise text order, int32 [request]."""
+    order = np.argsort(np.arange(num_requests).astype(str), kind="stable")
+    rank = np.empty(num_requests, np.int32)
+    rank[order] = np.arange(num_requests, dtype=np.int32)
+    return rank
+
+
+def from_golden(arrays: Mapping[str, Any], block_size: int | None = None) -> RequestTable:
+    """Fold the block ids of a golden workload into radix nodes; arrays stay on the host."""
+    file_block_size = int(arrays["block_size"])
+    if block_size not in (None, file_block_size):
+        raise ConfigError(
+            f"block_size {block_size} was asked for, but the workload's contents are cut into "
+            f"blocks of {file_block_size} tokens; set the KV block size to {file_block_size}"
+        )
+    input_len = np.asarray(arrays["input_len"], np.int32)
+    arrival_us = np.asarray(arrays["arrival_us"], np.int64)
+    _check_rows(arrays, arrival_us, input_len)
+    block_ptr = np.asarray(arrays["block_ptr"], np.int64)
+    block_ids = np.cumsum(arrays["block_ids_delta"], dtype=np.int64)
+    prompt_blocks = input_len // file_block_size
+    path_nodes, node_start, node_blocks = _fold_nodes(block_ptr, block_ids, prompt_blocks)
+    order = np.lexsort((np.asarray(arrays["id_rank"]), arrival_us))
+    tie_rank = np.empty(len(order), np.int32)
+    tie_rank[order] = np.arange(len(order), dtype=np.int32)
+    return RequestTable(
+        arrival_us=arrival_us,
+        input_len=input_len,
+        output_len=np.asarray(arrays["output_len"], np.int32),
+        slo_class=np.asarray(arrays["slo_class"], np.int32),
+        tenant=np.asarray(arrays["tenant"], np.int32),
+        client=np.asarray(arrays["client"], np.int32),
+        session=np.asarray(arrays["session"], np.int32),
+        round_index=np.asarray(arrays["round_index"], np.int32),
+        tie_rank=tie_rank,
+        path_nodes=path_nodes,
+        prompt_key=_prompt_keys(
+            block_ptr, block_ids, prompt_blocks, np.asarray(arrays["short_input_id"], np.int64)
+        ),
+        node_start=node_start,
+        node_blocks=node_blocks,
+    )
+
+
+def load_table(
+    path: str | Path, block_size: int | None = None
+) -> tuple[RequestTable, WorkloadNames]:
+    """Read an npz file of the golden format."""
+    arrays = _read_arrays(Path(path))
+    missing = sorted(_REQUIRED - arrays.keys())
+    if missing:
+        raise ConfigError(
+            f"{path} has no array {missing[0]!r}, which every workload file needs; "
+            f"give a file of the golden workload format"
+        )
+    try:
+        table = from_golden(arrays, block_size)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    names = WorkloadNames(
+        tenant_names=tuple(str(name) for name in arrays["tenant_names"]),
+        prefix_group_names=tuple(str(name) for name in arrays["prefix_group_names"]),
+    )
+    return table, names
+
+
+def pad_to(table: RequestTable, num_requests: int, num_nodes: int, depth: int) -> RequestTable:
+    """Add rows that never arrive and nodes that nobody holds, so that few sizes occur."""
+    for name, wanted, present in (
+        ("num_requests", num_requests, table.num_rows),
+        ("num_nodes", num_nodes, table.num_nodes),
+        ("depth", depth, table.depth),
+    ):
+        if wanted < present:
+            raise ConfigError(
+                f"{name} {wanted} is below the table's own {present}; pad to {present} or more"
+            )
+    more = num_requests - table.num_rows
+    padding: dict[str, Any] = {
+        "arrival_us": NEVER_US,
+        "input_len": 1,
+        "output_len": 1,
+        "session": NO_SESSION,
+    }
+    padding["prompt_key"] = NO_PROMPT_KEY
+    columns = {name: np.asarray(getattr(table, name)) for name in RequestTable.__dataclass_fields__}
+    padded = {
+        name: np.pad(column, (0, more), constant_values=padding.get(name, 0))
+        for name, column in columns.items()
+        if name not in ("tie_rank", "path_nodes", "node_start", "node_blocks")
+    }
+    more_ranks = np.arange(table.num_rows, num_requests, dtype=np.int32)
+    padded["tie_rank"] = np.concatenate([columns["tie_rank"], more_ranks])
+    padded["path_nodes"] = np.pad(
+        columns["path_nodes"], ((0, more), (0, depth - table.depth)), constant_values=NO_NODE
+    )
+    for name in ("node_start", "node_blocks"):
+        padded[name] = np.pad(columns[name], (0, num_nodes - table.num_nodes))
+    return RequestTable(**cast(Any, padded))
+
+
+_PER_REQUEST = [
+    "arrival_us",
+    "input_len",
+    "output_len",
+    "slo_class",
+    "tenant",
+    "client",
+    "session",
+    "round_index",
+    "id_rank",
+    "short_input_id",
+]
+_REQUIRED = {
+    *_PER_REQUEST,
+    "block_ptr",
+    "block_ids_delta",
+    "block_size",
+    "tenant_names",
+    "prefix_group_names",
+}
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; give the path of a workload .npz file") from None
+    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
+        raise ConfigError(
+            f"{path} is not a readable .npz archive without pickled objects"
+        ) from None
+
+
+def _check_rows(arrays: Mapping[str, Any], arrival_us: np.ndarray, input_len: np.ndarray) -> None:
+    """Refuse arrays that contradict each other; what they mean is not checked further."""
+    num_requests = len(arrival_us)
+    for name in _PER_REQUEST:
+        if np.shape(arrays[name]) != (num_requests,):
+            raise ConfigError(
+                f"{name} has shape {np.shape(arrays[name])}, allowed is ({num_requests},), "
+                f"one value per request"
+            )
+    if np.any(np.diff(arrival_us) < 0):
+        row = int(np.argmax(np.diff(arrival_us) < 0)) + 1
+        raise ConfigError(
+            f"arrival_us falls from row {row - 1} to row {row}; requests must be sorted by arrival"
+        )
+    if num_requests and input_len.min() < 1:
+        row = int(np.argmin(input_len))
+        raise ConfigError(f"input_len[{row}] is {input_len[row]}; a prompt has at least 1 token")
+    tokens = input_len + np.asarray(arrays["output_len"], np.int64)
+    full_blocks = tokens // int(arrays["block_size"])
+    block_ptr = np.asarray(arrays["block_ptr"], np.int64)
+    consistent = len(block_ptr) == num_requests + 1 and np.array_equal(
+        np.diff(block_ptr), full_blocks
+    )
+    deltas = np.asarray(arrays["block_ids_delta"], np.int64)
+    if not consistent or block_ptr[-1] != len(deltas) or np.cumsum(deltas).min(initial=0) < 0:
+        raise ConfigError(
+            "block_ptr and block_ids_delta do not list (input_len + output_len) // block_size "
+            "blocks per request; write the file again"
+        )
+
+
+def _fold_nodes(
+    block_ptr: np.ndarray, block_ids: np.ndarray, prompt_blocks: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Path nodes [request, depth], first block [node] and length [node].
+
+    An id stands for the whole prefix up to its block, so its requests are among those of the id
+    before it, and equal counts mean equal sets.
+    """
+    num_requests = len(prompt_blocks)
+    row = np.repeat(np.arange(num_requests), np.diff(block_ptr))
+    position = np.arange(len(block_ids)) - block_ptr[row]
+    num_holders = np.bincount(block_ids, minlength=1)
+    holders = num_holders[block_ids]
+    previous_holders = np.concatenate([[0], holders])[:-1]
+    is_shared = holders >= 2
+    cuts = (position == 0) | (holders != previous_holders) | (position == prompt_blocks[row])
+    starts_node = np.zeros(len(num_holders), bool)
+    starts_node[block_ids[is_shared & cuts]] = True
+    node_of_id = np.cumsum(starts_node) - 1
+
+    at_start = np.flatnonzero(is_shared & starts_node[block_ids])
+    nodes = node_of_id[block_ids[at_start]]
+    num_nodes = max(int(starts_node.sum()), 1)
+    nodes_before = np.concatenate(
+        [[0], np.cumsum(np.bincount(row[at_start], minlength=num_requests))]
+    )
+    column = np.arange(len(at_start)) - nodes_before[row[at_start]]
+    depth = int(column.max(initial=0)) + 1
+    path_nodes = np.full((num_requests, depth), NO_NODE, np.int32)
+    path_nodes[row[at_start], column] = nodes
+
+    node_start = np.zeros(num_nodes, np.int32)
+    node_start[nodes] = position[at_start]
+    node_blocks = np.zeros(num_nodes, np.int32)
+    next_start = np.append(at_start[1:], len(block_ids))
+    shared_before = np.concatenate([[0], np.cumsum(is_shared)])
+    node_blocks[nodes] = shared_before[next_start] - shared_before[at_start]
+    return path_nodes, node_start, node_blocks
+
+
+def _prompt_keys(
+    block_ptr: np.ndarray,
+    block_ids: np.ndarray,
+    prompt_blocks: np.ndarray,
+    short_input_id: np.ndarray,
+) -> np.ndarray:
+    """Dense key of the last full prompt block, or of the whole prompt where there is none."""
+    content = -1 - short_input_id
+    has_block = prompt_blocks > 0
+    content[has_block] = block_ids[(block_ptr[:-1] + prompt_blocks - 1)[has_block]]
+    _, first_row, inverse = np.unique(content, return_index=True, return_inverse=True)
+    dense = np.empty(len(first_row), np.int32)
+    dense[np.argsort(first_row)] = np.arange(len(first_row), dtype=np.int32)
+    return dense[inverse]

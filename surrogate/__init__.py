@@ -1,0 +1,1 @@
+"""Learned stand-ins for the simulator: features, models, fitting, calibrated intervals."""

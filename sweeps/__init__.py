@@ -1,0 +1,1 @@
+"""Search over strategies and the record of it: optimisation, comparison, robustness, ledger."""

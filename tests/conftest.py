@@ -1,0 +1,69 @@
+"""Settings of the test run: strict numerics, slow tests on request, reference data."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tests.reference_data import find_golden_dir
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, database=None, deadline=None, print_blob=True
+)
+hypothesis.settings.load_profile("repeatable")
+
+
+def _shard(text: str) -> tuple[int, int]:
+    part, slash, num_parts = text.partition("/")
+    if slash and part.isdecimal() and num_parts.isdecimal() and 1 <= int(part) <= int(num_parts):
+        return int(part), int(num_parts)
+    raise argparse.ArgumentTypeError(f"{text!r} is not K/N with 1 <= K <= N, such as 2/8")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("slow tests")
+    group.addoption("--run-slow", action="store_true", help="run every slow test as well")
+    group.addoption(
+        "--slow-shard",
+        type=_shard,
+        metavar="K/N",
+        help="run the slow tests number K, K+N, K+2N, ... as well, in order of collection",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--run-slow"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    shard = config.getoption("--slow-shard")
+    chosen = slow[shard[0] - 1 :: shard[1]] if shard else []
+    deselected = set(slow) - set(chosen)
+    if deselected:
+        config.hook.pytest_deselected(items=list(deselected))
+        items[:] = [item for item in items if item not in deselected]
+
+
+@pytest.fixture(autouse=True)
+def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Makes implicit promotion of ranks and dtypes an error in our own array code."""
+    if request.node.get_closest_marker("lenient_promotion"):
+        yield
+        return
+    import jax
+
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def golden_dir() -> Path:
+    """The folder of recorded reference results, with `scheduling/` and `routing/` in it."""
+    path = find_golden_dir()
+    if path is None:
+        pytest.skip("no reference results: neither ../shared/golden nor tests/data/golden is here")
+    return path
