@@ -12,7 +12,7 @@ from jax import lax
 from blis_jax.batch_formation import Work, add_chain, ceil_div, failing, with_chains
 from blis_jax.columns import build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
-from blis_jax.exact import truncate
+from blis_jax.exact import exact_quotient, truncate
 from blis_jax.kv_cache.no_eviction import PathRows, read_path, release
 from blis_jax.state import Dyn, Inst, InstTime, Log, Mode, Reg, Req, Slot, SlotTime, State, Time
 from blis_jax.types import LAST, NO_REQUEST, Outcome, StepTokens, pytree
@@ -133,13 +133,18 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> Com
     private = ceil_div(held + extra, size) - freed.num_held
     used, total = get(inst, Inst.USED_BLOCKS), ctx.params.cluster.total_kv_blocks[instance]
     registers = work.registers
+    left = used + is_new - private - freed.num_freed
+    share = exact_quotient(left.astype(jnp.float64), total.astype(jnp.float64))
     is_short = is_new & (used >= total)
+    offloads = share > ctx.params.cluster.offload_threshold
     changes = {
-        Reg.OUTCOME: failing(get(registers, Reg.OUTCOME), is_short, Outcome.KV_CHECK_TRIPPED),
+        Reg.OUTCOME: failing(
+            get(registers, Reg.OUTCOME), is_short | offloads, Outcome.KV_CHECK_TRIPPED
+        ),
         Reg.NUM_TO_COMPLETE: get(registers, Reg.NUM_TO_COMPLETE) - 1,
     }
     inst_changes = {
-        Inst.USED_BLOCKS: used + is_new - private - freed.num_freed,
+        Inst.USED_BLOCKS: left,
         Inst.MISSES: get(inst, Inst.MISSES) + is_new,
         Inst.LOAD: get(inst, Inst.LOAD) - 1,
         Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) - 1,

@@ -60,6 +60,7 @@ class RequestRecords:
     cached_tokens_first_sched: Int[np.ndarray, "request"]
     scheduled_step_idx: Int[np.ndarray, "request"]
     finished_step_idx: Int[np.ndarray, "request"]
+    token_step_idx: Int[np.ndarray, "request"]  # step of the (last) first token, -1 if none
     num_itl: Int[np.ndarray, "request"]
     progress_index: Int[np.ndarray, "request"]
     ttft_parts_us: Int[np.ndarray, "request part"]  # TTFT_PARTS; their sum is ttft_us

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.types import LAST, NO_REQUEST, EngineShape, Mechanism, never, pytree
+from blis_jax.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int
@@ -220,7 +220,7 @@ class Req(enum.IntEnum):
     PROMPT_KEY = 7
 
 
-def initial_state(shape: EngineShape, mechanism: Mechanism, policy_state: tuple[Any, Any]) -> State:
+def initial_state(shape: EngineShape, mechanism: Mechanism, params: Params) -> State:
     """An empty cluster at time zero."""
     rows, slots, clock = shape.num_instances + 1, shape.num_slots, shape.clock_dtype
     nodes, depth = shape.num_nodes + 1, shape.path_depth
@@ -255,6 +255,6 @@ def initial_state(shape: EngineShape, mechanism: Mechanism, policy_state: tuple[
         stale=jnp.zeros((3, shape.num_instances), jnp.float64),
         log=jnp.zeros((shape.log_capacity + 1, len(Log)), i32),
         log_time=jnp.zeros((shape.log_capacity + 1, len(LogTime)), clock),
-        admission=policy_state[0],
-        routing=policy_state[1],
+        admission=mechanism.admission_state(params.policy.admission, shape),
+        routing=mechanism.routing_state(params.policy.routing, shape),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
+
+T = TypeVar("T")
 
 NO_INSTANCE = -1  # a request that was not routed
 REJECTED = -2  # in the instance column: turned away by admission
@@ -89,7 +91,8 @@ REPAIRABLE = frozenset(
 )
 
 
-def pytree(cls: type) -> type:
+@dataclass_transform(frozen_default=True)
+def pytree(cls: type[T]) -> type[T]:
     """A frozen dataclass whose fields are all traced arrays (or pytrees of them)."""
     return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
 
@@ -167,13 +170,14 @@ class Mechanism:
     """The functions of one strategy: static, hashable, compared by identity of module-level functions."""
 
     admission: AdmissionFn
+    admission_state: Callable[..., Any]  # (params, shape) -> initial state
     routing: RoutingFn
+    routing_state: Callable[..., Any]
     scorers: tuple[ScorerFn, ...]
     priority: PriorityFn
     scheduler: SchedulerFn
     step_time: LatencyFn
     uses_prefix_index: bool  # some scorer looks at the router's prefix index
-    has_stateless_admission: bool = True  # admission keeps no state beyond the snapshots
 
 
 @pytree
@@ -203,6 +207,7 @@ class ClusterParams:
     routing_latency_us: Int[jax.Array, ""]
     snapshot_refresh_interval_us: Int[jax.Array, ""]
     horizon_us: Int[jax.Array, ""]
+    offload_threshold: Float[jax.Array, ""]  # KV utilisation above which the CPU tier acts
     infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
 
 

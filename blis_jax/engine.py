@@ -1,0 +1,209 @@
+"""The compiled engine: from requests and numbers to raw results, for one row or many.
+
+Two loop forms over the same scan step. `rows`: each row by itself, with real branches, early exit after
+every chunk of a scan; the form for CPUs. `lanes`: all rows in one vectorised loop, every phase masked; the
+form for GPUs, where one loop must serve all rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.branching import branch, masked
+from blis_jax.columns import get
+from blis_jax.context import Context
+from blis_jax.state import Reg, Requests, State, initial_state
+from blis_jax.step import scan_step
+from blis_jax.types import EngineShape, Mechanism, Outcome, Params, never, pytree
+from blis_jax.workload.table import NEVER_US, RequestTable
+
+CHUNK = 64  # scan steps between two looks at whether the run is over
+
+
+@pytree
+class Order:
+    """Verified order of events of one microsecond, per request; see ties.py."""
+
+    queue_rank: Any  # int32[request]: order of entry among requests queued in one microsecond
+    after_steps: Any  # int32[request]: steps of that microsecond that come before; -1 not verified
+
+
+@pytree
+class Raw:
+    """What the engine leaves behind, before any interpretation."""
+
+    registers: Any
+    instance_of: Any
+    dyn: Any
+    log: Any
+    log_time: Any
+    inst: Any
+    inst_time: Any
+
+
+def first_order(num_requests: int) -> Order:
+    """The engine's own rule: queued before any step, in order of arrival; nothing verified."""
+    rank = jnp.arange(num_requests, dtype=jnp.int32)
+    return Order(rank, jnp.full((num_requests,), -1, jnp.int32))
+
+
+def requests_of(shape: EngineShape, table: RequestTable, order: Order) -> Requests:
+    """The request table as the engine reads it."""
+    clock = shape.clock_dtype
+    forever = never(clock)
+    columns = [
+        table.input_len,
+        table.output_len,
+        table.slo_class,
+        table.tenant,
+        table.tie_rank,
+        order.queue_rank,
+        order.after_steps,
+        table.prompt_key,
+    ]
+    stacked = jnp.stack([jnp.asarray(column, jnp.int32) for column in columns], axis=1)
+    arrival = jnp.asarray(table.arrival_us)
+    arrival = jnp.where(arrival == NEVER_US, forever, arrival.astype(clock))
+    if shape.num_nodes == 0:
+        path = jnp.zeros((shape.num_requests, shape.path_depth), jnp.int32)
+        start = blocks = jnp.zeros((0,), jnp.int32)
+    else:
+        path = jnp.asarray(table.path_nodes, jnp.int32)
+        start = jnp.asarray(table.node_start, jnp.int32)
+        blocks = jnp.asarray(table.node_blocks, jnp.int32)
+        path = jnp.where(path < 0, jnp.int32(shape.num_nodes), path)
+    has_shared = jnp.any(path < shape.num_nodes).astype(jnp.int32)
+    return Requests(
+        table=jnp.pad(stacked, ((0, 1), (0, 0))),
+        arrival=jnp.pad(arrival, (0, 1), constant_values=forever),
+        path=jnp.pad(path, ((0, 1), (0, 0)), constant_values=shape.num_nodes),
+        node_start=jnp.pad(start, (0, 1)),
+        node_blocks=jnp.pad(blocks, (0, 1)),
+        has_shared=has_shared,
+    )
+
+
+def _is_running(state: State, max_scan_steps: jax.Array, chunks: jax.Array) -> jax.Array:
+    is_open = state.registers[..., Reg.IS_DONE] == 0
+    return jnp.any(is_open) & (chunks < max_scan_steps // CHUNK)
+
+
+def _raw(state: State, chunks: jax.Array) -> Raw:
+    registers = state.registers
+    is_cut = (registers[..., Reg.IS_DONE] == 0) & (registers[..., Reg.OUTCOME] == 0)
+    code = jnp.where(is_cut, jnp.int32(Outcome.ITERATIONS_EXHAUSTED), registers[..., Reg.OUTCOME])
+    registers = registers.at[..., Reg.OUTCOME].set(code)
+    registers = registers.at[..., Reg.CURSOR].set(chunks * CHUNK)
+    return Raw(
+        registers,
+        state.instance_of,
+        state.dyn,
+        state.log,
+        state.log_time,
+        state.inst,
+        state.inst_time,
+    )
+
+
+def run_row(
+    shape: EngineShape,
+    mechanism: Mechanism,
+    params: Params,
+    requests: Requests,
+    max_scan_steps: jax.Array,
+) -> Raw:
+    """One run, with real branches."""
+    ctx = Context(shape, mechanism, params, requests, branch)
+
+    def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
+        state, count = carry
+        state, _ = lax.scan(lambda s, _: (scan_step(ctx, s), None), state, None, length=CHUNK)
+        return state, count + 1
+
+    start = (initial_state(shape, mechanism, params), jnp.zeros((), jnp.int32))
+    state, chunks = lax.while_loop(lambda c: _is_running(c[0], max_scan_steps, c[1]), chunk, start)
+    return _raw(state, chunks)
+
+
+def run_lanes(
+    shape: EngineShape,
+    mechanism: Mechanism,
+    params: Params,
+    requests: Requests,
+    max_scan_steps: jax.Array,
+) -> Raw:
+    """Many runs `[row]` in one loop; every phase of every lane is evaluated in each scan step."""
+
+    def one(params: Params, requests: Requests, state: State) -> State:
+        return scan_step(Context(shape, mechanism, params, requests, masked), state)
+
+    def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
+        state, count = carry
+        state, _ = lax.scan(
+            lambda s, _: (jax.vmap(one)(params, requests, s), None), state, None, length=CHUNK
+        )
+        return state, count + 1
+
+    states = jax.vmap(lambda p: initial_state(shape, mechanism, p))(params)
+    start = (states, jnp.zeros((), jnp.int32))
+    state, chunks = lax.while_loop(lambda c: _is_running(c[0], max_scan_steps, c[1]), chunk, start)
+    return jax.vmap(_raw, in_axes=(0, None))(state, chunks)
+
+
+def num_scan_steps(raw: Raw) -> jax.Array:
+    """Scan steps that the loop made, to the next multiple of the chunk."""
+    return get(raw.registers, Reg.CURSOR)
+
+
+@functools.lru_cache(maxsize=64)
+def compiled_tables(shape: EngineShape, mechanism: Mechanism, form: str) -> Any:
+    """Jitted `(params[row], table[row], order[row], max_scan_steps) -> Raw[row]`."""
+
+    def rows(params: Any, tables: Any, orders: Any, max_scan_steps: Any) -> Raw:
+        def prepare(table: Any, order: Any) -> Requests:
+            return requests_of(shape, table, order)
+
+        if form == "lanes":
+            requests = jax.vmap(prepare)(tables, orders)
+            return run_lanes(shape, mechanism, params, requests, max_scan_steps)
+
+        def one(row: Any) -> Raw:
+            row_params, table, order = row
+            requests = prepare(table, order)
+            return run_row(shape, mechanism, row_params, requests, max_scan_steps)
+
+        return lax.map(one, (params, tables, orders))
+
+    return jax.jit(rows)
+
+
+@functools.lru_cache(maxsize=64)
+def compiled_draws(shape: EngineShape, mechanism: Mechanism, plan_shape: Any, form: str) -> Any:
+    """Jitted `(params[row], plan_params[row], keys[row], max_scan_steps) -> (Raw, tables, is_short)[row]`."""
+    from blis_jax.workload.draw import draw
+
+    def rows(params: Any, plans: Any, keys: Any, max_scan_steps: Any) -> Any:
+        def drawn(plan: Any, key: Any) -> tuple[Any, Any, Requests]:
+            table, is_short = draw(plan_shape, plan, key)
+            requests = requests_of(shape, table, first_order(shape.num_requests))
+            return table, is_short, requests
+
+        if form == "lanes":
+            tables, is_short, requests = jax.vmap(drawn)(plans, keys)
+            raw = run_lanes(shape, mechanism, params, requests, max_scan_steps)
+            return raw, tables, is_short
+
+        def one(row: Any) -> Any:
+            row_params, plan, key = row
+            table, is_short, requests = drawn(plan, key)
+            raw = run_row(shape, mechanism, row_params, requests, max_scan_steps)
+            return raw, table, is_short
+
+        return lax.map(one, (params, plans, keys))
+
+    return jax.jit(rows)

@@ -1,0 +1,160 @@
+"""Entry points: one run, or many rows of parameters and seeds, repaired until they are whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from blis_jax.config import ClusterConfig, mechanism, params
+from blis_jax.engine import Order as EngineOrder
+from blis_jax.engine import compiled_tables
+from blis_jax.observe import Observation, unstack
+from blis_jax.records import RunRecord
+from blis_jax.ties import Order, correct
+from blis_jax.types import EngineShape, Mechanism, Outcome
+from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
+
+MAX_SLOTS = 8192
+MAX_REPAIRS = 4000
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, apart from what is simulated."""
+
+    num_slots: int | None = None  # per instance; found by itself if None
+    log_capacity: int | None = None
+    clock: str = "int32"
+    form: str = "rows"  # "rows": branches, for CPUs; "lanes": one vectorised loop, for GPUs
+    resolve_ties: bool = True
+    max_scan_steps: int = 2**30
+
+
+def rounded(value: int, least: int = 1) -> int:
+    """The next size of the grid 1, 1.5 × powers of two, so that near sizes share a compilation."""
+    size = least
+    while size < value:
+        size = size * 3 // 2 if size & (size - 1) == 0 and size >= 2 else _next_power(size)
+    return size
+
+
+def _next_power(value: int) -> int:
+    return 1 << value.bit_length()
+
+
+def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> EngineShape:
+    """Static sizes for a table: bucketed, with guesses that repair.py's loop enlarges if they fail."""
+    rows = int(np.sum(np.asarray(table.arrival_us) != NEVER_US))
+    num_requests = rounded(max(rows, 64), 64)
+    longest = int(np.max(np.asarray(table.node_blocks), initial=0))
+    has_nodes = longest > 0 and bool(np.any(np.asarray(table.path_nodes) >= 0))
+    guess = min(max(64, -(-rows * 5 // (4 * config.num_instances)) + 16), 512)
+    has_keys = config.routing_policy == "prefix-affinity"
+    return EngineShape(
+        num_instances=config.num_instances,
+        num_slots=options.num_slots or rounded(guess, 64),
+        num_requests=num_requests,
+        num_nodes=rounded(table.num_nodes) if has_nodes else 0,
+        path_depth=rounded(table.depth) if has_nodes else 1,
+        num_keys=num_requests if has_keys else 1,
+        node_blocks=rounded(longest) if has_nodes else 1,
+        log_capacity=options.log_capacity or rounded(4 * num_requests, 1024),
+        block_size=config.block_size_in_tokens,
+        clock=options.clock,
+    )
+
+
+def enlarged(shape: EngineShape, outcome: Outcome) -> EngineShape | None:
+    """The shape that can repair a row with this outcome, or None."""
+    if outcome == Outcome.SLOTS_FULL and shape.num_slots < MAX_SLOTS:
+        return dataclasses.replace(shape, num_slots=min(2 * shape.num_slots, MAX_SLOTS))
+    if outcome == Outcome.LOG_FULL:
+        return dataclasses.replace(shape, log_capacity=4 * shape.log_capacity)
+    if outcome == Outcome.COPIES_FULL:
+        return dataclasses.replace(shape, num_copies=2 * shape.num_copies)
+    if outcome == Outcome.CHAINS_FULL:
+        return dataclasses.replace(shape, num_chains=4 * shape.num_chains)
+    if outcome == Outcome.ROUTER_INDEX_FULL:
+        return dataclasses.replace(shape, has_router_eviction=True)
+    if outcome == Outcome.CLOCK_OVERFLOW and shape.clock == "int32":
+        return dataclasses.replace(shape, clock="int64")
+    return None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run to make."""
+
+    config: ClusterConfig
+    table: RequestTable  # numpy
+
+
+def _identity_order(num_requests: int) -> Order:
+    return Order(np.arange(num_requests, dtype=np.int32), np.full(num_requests, -1, np.int32))
+
+
+def _run_once(
+    shape: EngineShape, functions: Mechanism, row: Row, order: Order, options: Options
+) -> Observation:
+    nodes = max(shape.num_nodes, 1)
+    table = row.table
+    if shape.num_nodes == 0:
+        empty = np.full((table.num_rows, 1), -1, np.int32)
+        zero = np.zeros(1, np.int32)
+        table = dataclasses.replace(table, path_nodes=empty, node_start=zero, node_blocks=zero)
+    table = pad_to(table, shape.num_requests, nodes, shape.path_depth)
+    numbers = params(row.config, shape.num_instances)
+    spare = shape.num_requests - len(order.queue_rank)
+    rank = np.arange(shape.num_requests, dtype=np.int32)
+    rank[: len(order.queue_rank)] = order.queue_rank
+    after = np.pad(order.after_steps, (0, spare), constant_values=-1).astype(np.int32)
+    one = [jax.tree.map(lambda leaf: np.asarray(leaf)[None], tree) for tree in (numbers, table)]
+    orders = EngineOrder(rank[None], after[None])
+    with jax.enable_x64(True):
+        function = compiled_tables(shape, functions, options.form)
+        raw = jax.device_get(function(*one, orders, np.int32(options.max_scan_steps)))
+    seen = Observation(unstack(raw, 0), table, numbers)
+    seen.block_size = shape.block_size
+    return seen
+
+
+def simulate(
+    config: ClusterConfig, table: RequestTable, options: Options | None = None
+) -> RunRecord:
+    """One run, repaired: capacities enlarged where they were hit, ties put in the reference's order.
+
+    What cannot be repaired stays in the record's `outcome`.
+    """
+    options = options or Options()
+    functions, row = mechanism(config), Row(config, table)
+    shape = shape_for(config, table, options)
+    order = _identity_order(int(np.sum(np.asarray(table.arrival_us) != NEVER_US)))
+    has_replayed = False
+    for repairs in range(MAX_REPAIRS):
+        seen = _run_once(shape, functions, row, order, options)
+        outcome = seen.outcome()
+        larger = enlarged(shape, outcome)
+        if larger is not None:
+            shape = larger
+            continue
+        is_whole = outcome in (Outcome.COMPLETED, Outcome.HORIZON)
+        has_ties = seen.record().num_open_ties > 0 or has_replayed
+        if not (options.resolve_ties and is_whole and has_ties):
+            return seen.record(repairs)
+        has_replayed = True
+        if correct(seen.histories(), order):
+            return dataclasses.replace(seen.record(repairs), num_open_ties=0)
+    return dataclasses.replace(seen.record(repairs), outcome=Outcome.OPEN_TIE)
+
+
+def simulate_all(rows: Sequence[Row], options: Options | None = None) -> list[RunRecord]:
+    """Several runs one after the other; runs of one shape and mechanism share a compilation."""
+    return [simulate(row.config, row.table, options) for row in rows]
+
+
+__all__: list[str] = ["Options", "Row", "simulate", "simulate_all"]
+

@@ -1,0 +1,184 @@
+"""Which of several events of one microsecond comes first on an instance of the reference.
+
+The reference keeps an instance's events in a binary heap ordered by time alone, so the order among equals
+follows from the heap's history. That history follows from what a run has recorded: arrivals at the instance, queue
+times, steps and how many requests each scheduled and finished. A run is replayed until the heap contradicts
+the order that the engine used; the contradiction is corrected and the engine runs again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+ARRIVAL, QUEUED, STEP, NOTHING = range(4)
+Event = tuple[int, int, int]  # time, kind, request
+
+
+class EventHeap:
+    """Array heap with sift-up on push and sift-down on pop; only times are compared, strictly."""
+
+    def __init__(self) -> None:
+        """An empty heap."""
+        self._items: list[Event] = []
+
+    def __len__(self) -> int:
+        """Number of events."""
+        return len(self._items)
+
+    def push(self, event: Event) -> None:
+        """Add an event."""
+        items = self._items
+        items.append(event)
+        child = len(items) - 1
+        while child > 0:
+            parent = (child - 1) // 2
+            if items[child][0] >= items[parent][0]:
+                break
+            items[child], items[parent] = items[parent], items[child]
+            child = parent
+
+    def peek(self) -> int:
+        """Time of the next event."""
+        return self._items[0][0]
+
+    def pop(self) -> Event:
+        """Take the next event."""
+        items = self._items
+        last = len(items) - 1
+        items[0], items[last] = items[last], items[0]
+        parent = 0
+        while (child := 2 * parent + 1) < last:
+            if child + 1 < last and items[child + 1][0] < items[child][0]:
+                child += 1
+            if items[child][0] >= items[parent][0]:
+                break
+            items[child], items[parent] = items[parent], items[child]
+            parent = child
+        return items.pop()
+
+
+@dataclass(frozen=True)
+class InstanceHistory:
+    """What one instance recorded, in order of execution."""
+
+    requests: np.ndarray  # routed to it, in order of routing
+    routed_us: np.ndarray
+    queued_us: np.ndarray
+    step_start_us: np.ndarray
+    step_duration_us: np.ndarray
+    step_scheduled: np.ndarray  # requests that entered the batch
+    step_completed: np.ndarray
+    step_continues: np.ndarray  # whether the step scheduled its successor
+
+
+@dataclass
+class Order:
+    """The order of one run's requests as used by the engine, and corrected in place."""
+
+    queue_rank: np.ndarray
+    after_steps: np.ndarray  # negative: never verified
+
+
+class _Contradiction(Exception):
+    pass
+
+
+class _Replay:
+    """One instance's heap, run against the record."""
+
+    def __init__(self, history: InstanceHistory, order: Order) -> None:
+        self.history, self.order = history, order
+        self.heap = EventHeap()
+        self.next_step = 0
+        self.has_successor = False
+        self.steps_at, self.tick = 0, -1
+        self.waiting_at: dict[int, list[int]] = {}
+        for request, time in zip(history.requests, history.queued_us, strict=True):
+            self.waiting_at.setdefault(int(time), []).append(int(request))
+        self.queued = dict(zip(history.requests.tolist(), history.queued_us.tolist(), strict=True))
+
+    def run(self) -> None:
+        """Replay to the end of the record, or to the first contradiction."""
+        history = self.history
+        arrivals = list(zip(history.routed_us.tolist(), history.requests.tolist(), strict=True))
+        for time, request in arrivals:
+            while len(self.heap) and self.heap.peek() < time:
+                if not self._execute():
+                    return
+            self.heap.push((time, ARRIVAL, request))
+        while len(self.heap):
+            if not self._execute():
+                return
+
+    def _execute(self) -> bool:
+        time, kind, request = self.heap.pop()
+        if time != self.tick:
+            self.tick, self.steps_at = time, 0
+        if kind == ARRIVAL:
+            self.heap.push((self.queued[request], QUEUED, request))
+        elif kind == QUEUED:
+            self._enter(time, request)
+        elif kind == STEP:
+            return self._step(time)
+        return True
+
+    def _enter(self, time: int, request: int) -> None:
+        order, peers = self.order, self.waiting_at[time]
+        peers.remove(request)
+        before = max(int(order.after_steps[request]), 0)
+        if before > self.steps_at:
+            order.after_steps[request] = self.steps_at
+            raise _Contradiction
+        rank = order.queue_rank
+        earlier = [r for r in peers if rank[r] < rank[request]]
+        earlier = [r for r in earlier if max(int(order.after_steps[r]), 0) <= before]
+        if earlier:
+            ranks = sorted([int(rank[r]) for r in earlier] + [int(rank[request])])
+            rank[request] = ranks[0]
+            for peer, value in zip(sorted(earlier, key=lambda r: rank[r]), ranks[1:], strict=True):
+                rank[peer] = value
+            raise _Contradiction
+        order.after_steps[request] = before
+        if not self.has_successor:
+            self.heap.push((time, STEP, -1))
+
+    def _step(self, time: int) -> bool:
+        history, index = self.history, self.next_step
+        early = [
+            r
+            for r in self.waiting_at.get(time, [])
+            if max(int(self.order.after_steps[r]), 0) <= self.steps_at
+        ]
+        if early:
+            for request in early:
+                self.order.after_steps[request] = self.steps_at + 1
+            raise _Contradiction
+        if index >= len(history.step_start_us):
+            return False  # past the horizon
+        self.next_step += 1
+        self.steps_at += 1
+        end = time + int(history.step_duration_us[index])
+        for _ in range(int(history.step_scheduled[index])):
+            self.heap.push((time, NOTHING, -1))
+        for _ in range(int(history.step_completed[index])):
+            self.heap.push((end, NOTHING, -1))
+        self.has_successor = bool(history.step_continues[index])
+        if self.has_successor:
+            self.heap.push((end, STEP, -1))
+        return True
+
+
+def correct(histories: list[InstanceHistory], order: Order) -> bool:
+    """Verify the order instance by instance; True if every event came as the engine assumed.
+
+    Otherwise the first contradiction of each instance has been corrected in `order`.
+    """
+    is_true = True
+    for history in histories:
+        try:
+            _Replay(history, order).run()
+        except _Contradiction:
+            is_true = False
+    return is_true
