@@ -1,1 +1,40 @@
-"""A tensor simulator of LLM inference clusters, equal to BLIS request by request."""
+"""A tensor simulator of multi-instance LLM-serving clusters, equal to BLIS request by request."""
+
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.config import ClusterConfig
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from blis_jax.batch import over_params, over_seeds, run_grid
+    from blis_jax.records import RunRecord
+    from blis_jax.simulate import Options, simulate
+
+__version__ = "0.1.0"
+__all__ = [
+    "ClusterConfig",
+    "ConfigError",
+    "Options",
+    "RunRecord",
+    "over_params",
+    "over_seeds",
+    "run_grid",
+    "simulate",
+]
+_LAZY = {
+    "over_params": "batch",
+    "over_seeds": "batch",
+    "run_grid": "batch",
+    "RunRecord": "records",
+    "Options": "simulate",
+    "simulate": "simulate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # jax takes a second to import; --help and refused input must answer before
+    if name not in _LAZY:
+        raise AttributeError(f"module 'blis_jax' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"blis_jax.{_LAZY[name]}"), name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -93,7 +93,11 @@ def _printed(record: RunRecord, instance: int | None) -> dict[str, Any] | None:
 
 
 _LATENCY_FIELDS = (
-    *(f"{name}_{kind}_ms" for name in ("e2e", "ttft", "itl") for kind in ("mean", "p90", "p95", "p99")),
+    *(
+        f"{name}_{kind}_ms"
+        for name in ("e2e", "ttft", "itl")
+        for kind in ("mean", "p90", "p95", "p99")
+    ),
     "scheduling_delay_p99_ms",
 )
 
@@ -102,7 +106,6 @@ def _block(
     record: RunRecord, instance: int | None, latencies: Mapping[str, float]
 ) -> dict[str, Any]:
     counts = {name: _total(record.instances, name, instance) for name in COUNTERS}
-    duration_s = ended_us(record, instance) / 1e6
     injected = sum(
         counts[name]
         for name in ("completed_requests", "still_queued", "still_running", "dropped_unservable")
@@ -115,9 +118,8 @@ def _block(
         "injected_requests": injected,
         "total_input_tokens": counts["total_input_tokens"],
         "total_output_tokens": counts["total_output_tokens"],
-        "vllm_estimated_duration_s": duration_s,
-        "responses_per_sec": _rate(counts["completed_requests"], counts, duration_s),
-        "tokens_per_sec": _rate(counts["total_output_tokens"], counts, duration_s),
+        "vllm_estimated_duration_s": ended_us(record, instance) / 1e6,
+        **rates(record, instance)._asdict(),
         **latencies,
     }
     if counts["kv_allocation_failures"]:
@@ -134,7 +136,7 @@ def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str
     """
     instances = record.instances
     counts = {name: _total(instances, name) for name in COUNTERS}
-    duration_s = ended_us(record) / 1e6
+    per_second = rates(record)
     steps = overlaps(record)
     statuses = np.bincount(record.requests.status, minlength=len(Status))
     ttft = sample_of(recorded(record.requests.ttft_us))
@@ -155,8 +157,8 @@ def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str
         "ttft_sum_us": int(ttft.total),
         "sim_ended_time_us": ended_us(record),
         "rejected_requests": int(statuses[Status.REJECTED]),
-        "requests_per_sec": _rate(counts["completed_requests"], counts, duration_s),
-        "tokens_per_sec": _rate(counts["total_output_tokens"], counts, duration_s),
+        "requests_per_sec": per_second.responses_per_sec,
+        "tokens_per_sec": per_second.tokens_per_sec,
         "priority_inversions": priority_inversions(record, priority_policy),
         "hol_blocking_events": hol_blocking_events(record),
         "preemption_rate": preemption_rate(record),
@@ -186,11 +188,16 @@ def per_slo(record: RunRecord) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def instances(record: RunRecord, has_cpu_tier: bool = False) -> list[dict[str, Any]]:
-    """One entry per instance, as in the golden data; a configured CPU tier that stayed empty shows zeros."""
+    """One entry per instance, as in the golden data.
+
+    A configured CPU tier shows zeros. `latency` is empty in a cluster of one, whose instance the
+    reference does not print.
+    """
     requests, table = record.requests, record.instances
     hit_rates = cache_hit_rates(record)
+    num_instances = len(hit_rates)
     entries = []
-    for row in range(len(table.completed_requests)):
+    for row in range(num_instances):
         is_here = requests.instance == row
         is_completed = is_here & (requests.status == Status.COMPLETED)
         kv = {
@@ -220,10 +227,27 @@ def instances(record: RunRecord, has_cpu_tier: bool = False) -> list[dict[str, A
                 "total_input_tokens": totals["total_input_tokens"],
                 "total_output_tokens": totals["total_output_tokens"],
                 "ttft_sum_us": int(recorded(requests.ttft_us, is_here).sum()),
-                "latency": instance_json(record, row),
+                "latency": instance_json(record, row) if num_instances > 1 else {},
             }
         )
     return entries
+
+
+class Rates(NamedTuple):
+    """Completed requests, and tokens of decode steps, per second up to the last event."""
+
+    responses_per_sec: float
+    tokens_per_sec: float
+
+
+def rates(record: RunRecord, instance: int | None = None) -> Rates:
+    """The reference's two rates, of one instance or of all; 0 if nothing completed."""
+    completed = _total(record.instances, "completed_requests", instance)
+    duration_s = ended_us(record, instance) / 1e6
+    if not completed or duration_s <= 0:
+        return Rates(0.0, 0.0)
+    tokens = _total(record.instances, "total_output_tokens", instance)
+    return Rates(completed / duration_s, tokens / duration_s)
 
 
 def cache_hit_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
@@ -298,7 +322,9 @@ def _count_pairs_above(
     return count
 
 
-def jain_fairness(record: RunRecord, is_measured: Bool[np.ndarray, "request"] | None = None) -> float:
+def jain_fairness(
+    record: RunRecord, is_measured: Bool[np.ndarray, "request"] | None = None
+) -> float:
     """Jain's index of the tenants' completed output tokens; 1 is even, 1/n all to one of n tenants.
 
     The scale drops out, so it is the index of their throughputs. Every tenant that sent a request
@@ -366,7 +392,3 @@ def _is_on(record: RunRecord, instance: int | None) -> Bool[np.ndarray, "request
 def _total(table: InstanceRecords, name: str, instance: int | None = None) -> int:
     values: np.ndarray = getattr(table, name)
     return int(values.sum()) if instance is None else int(values[instance])
-
-
-def _rate(count: int, counts: Mapping[str, int], duration_s: float) -> float:
-    return count / duration_s if duration_s > 0 and counts["completed_requests"] else 0.0

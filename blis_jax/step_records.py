@@ -57,7 +57,9 @@ def completed_itl_counts(record: RunRecord) -> Int[np.ndarray, "record"]:
     if not is_open.any():
         return counts
     span = int(steps.last_index.max()) + 2
-    token_step = requests.token_step_idx[is_open] + requests.instance[is_open].astype(np.int64) * span
+    token_step = (
+        requests.token_step_idx[is_open] + requests.instance[is_open].astype(np.int64) * span
+    )
     token_step.sort()
     sums = np.concatenate([[0], np.cumsum(token_step)])
     instance_start = steps.instance.astype(np.int64) * span
