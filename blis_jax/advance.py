@@ -13,7 +13,7 @@ from blis_jax.batch_formation import Work, add_chain, ceil_div, failing, with_ch
 from blis_jax.columns import build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.exact import exact_quotient, truncate
-from blis_jax.kv_cache.no_eviction import PathRows, read_path, release
+from blis_jax.kv_cache.no_eviction import PathRows, allocate, read_path, release
 from blis_jax.state import Dyn, Inst, InstTime, Log, Mode, Reg, Req, Slot, SlotTime, State, Time
 from blis_jax.types import LAST, NO_REQUEST, Outcome, StepTokens, pytree
 
@@ -126,9 +126,18 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> Com
     slot_row, _ = slots.one(slot)
     request = get(slot_row, Slot.REQUEST)
     fixed = row(ctx.requests.table, request)
-    freed = release(read_path(state.shared, ctx.requests, instance, slot, request))
     held = index + get(slot_row, Slot.ALLOC_OFFSET)
     extra = jnp.minimum(get(fixed, Req.OUTPUT_LEN), 1)
+    path = read_path(state.shared, ctx.requests, instance, slot, request)
+    before = row(state.dyn, request)
+    is_full = jnp.array(0, jnp.int32)
+    if ctx.shape.has_shared_outputs:
+        is_prefix = get(before, Dyn.CACHED_FIRST) * size < get(fixed, Req.INPUT_LEN)
+        last = lax.div(held + extra, jnp.int32(size))
+        first = jnp.where(is_prefix, lax.div(held, jnp.int32(size)), last)
+        allocation = allocate(path, jnp.array(False), jnp.int32(0), first, last)
+        path, is_full = allocation.rows, allocation.is_full
+    freed = release(path)
     is_new = (extra == 1) & (lax.rem(held, jnp.int32(size)) == 0)
     private = ceil_div(held + extra, size) - freed.num_held
     used, total = get(inst, Inst.USED_BLOCKS), ctx.params.cluster.total_kv_blocks[instance]
@@ -137,10 +146,9 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> Com
     share = exact_quotient(left.astype(jnp.float64), total.astype(jnp.float64))
     is_short = is_new & (used >= total)
     offloads = share > ctx.params.cluster.offload_threshold
+    outcome = failing(get(registers, Reg.OUTCOME), is_full == 1, Outcome.COPIES_FULL)
     changes = {
-        Reg.OUTCOME: failing(
-            get(registers, Reg.OUTCOME), is_short | offloads, Outcome.KV_CHECK_TRIPPED
-        ),
+        Reg.OUTCOME: failing(outcome, is_short | offloads, Outcome.KV_CHECK_TRIPPED),
         Reg.NUM_TO_COMPLETE: get(registers, Reg.NUM_TO_COMPLETE) - 1,
     }
     inst_changes = {
@@ -153,7 +161,7 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> Com
         work, registers=put(registers, changes), inst=put(inst, inst_changes)
     )
     # the step's record was counted when the step was timed, so this is its number plus 1
-    dyn = put(row(state.dyn, request), {Dyn.FINISH_RECORD: get(registers, Reg.NUM_RECORDS)})
+    dyn = put(before, {Dyn.FINISH_RECORD: get(registers, Reg.NUM_RECORDS)})
     return Completion(work, slot, freed.rows, request, dyn)
 
 

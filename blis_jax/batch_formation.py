@@ -134,8 +134,9 @@ def begin(
     num_prefill, num_decode = get(inst, Inst.NUM_PREFILL), get(inst, Inst.NUM_DECODE)
     budget = ctx.params.cluster.max_num_scheduled_tokens[instance]
     is_pure = (num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget) & (num_decode > 0)
-    is_pure = is_pure & jnp.all(next_chains == ctx.never)
-    visit_all = (get(inst, Inst.IS_SEQUENTIAL) == 1) & ~is_pure
+    is_pure = is_pure & jnp.all(next_chains == ctx.never) & (not ctx.shape.has_shared_outputs)
+    visit_all = (get(inst, Inst.IS_SEQUENTIAL) == 1) | ctx.shape.has_shared_outputs
+    visit_all = visit_all & ~is_pure
     finish = slots.column(Slot.FINISH)
     next_queued = jnp.min(jnp.where(is_waiting, ctx.never, queued))
     fast = _fast_steps(ctx, work, instance, next_queued, jnp.min(finish), next_cluster)
@@ -301,12 +302,16 @@ def _serve(
     new_blocks = jnp.where(is_chunk, ceil_div(end, size) - ceil_div(progress, size), 0)
     new_blocks = new_blocks + takes_block
     hits = jnp.where(~is_member & (chunk > 0), cached, 0)
+    # a list that began with a fully cached prompt holds outputs only: its contents match no prefix
+    fills = is_decode & is_served & (get(dyn, Dyn.CACHED_FIRST) * size < get(fixed, Req.INPUT_LEN))
+    start = jnp.where(is_chunk, progress, jnp.where(fills, held, 0))
+    stop = jnp.where(is_chunk, end, jnp.where(fills, held + 1, 0))
     allocation = allocate(
         chosen.path,
         ~is_member,
         hits,
-        jnp.where(is_chunk, lax.div(progress, jnp.int32(size)), 0),
-        jnp.where(is_chunk, lax.div(end, jnp.int32(size)), 0),
+        lax.div(start, jnp.int32(size)),
+        lax.div(stop, jnp.int32(size)),
     )
     used = get(inst, Inst.USED_BLOCKS)
     needed = jnp.where(is_chunk, ceil_div(chunk, size), takes_block.astype(jnp.int32))

@@ -186,7 +186,14 @@ POLICY_NAMES: dict[str, tuple[str, ...]] = {
         "prefix-affinity",
         "always-busiest",
     ),
-    "priority_policy": ("constant", "slo-based", "inverted-slo", "slo-tiered", "load-adaptive"),
+    "priority_policy": (
+        "constant",
+        "slo-based",
+        "inverted-slo",
+        "slo-tiered",
+        "load-adaptive",
+        "slo-class",
+    ),
     "scheduler": ("fcfs", "priority-fcfs", "sjf", "reverse-priority"),
 }
 SCORER_NAMES = ("prefix-affinity", "queue-depth", "kv-utilization", "load-balance", "slo-priority")
@@ -318,8 +325,9 @@ def params(config: ClusterConfig, num_rows: int | None = None) -> Any:
         numbers["age_weight"] = config.slo_age_weight
 
     def filled(entry: Any) -> Any:
+        given = {} if entry.has_fixed_numbers else numbers
         return entry.params(
-            **{name: np.float64(numbers.get(name, default)) for name, default in entry.defaults}
+            **{name: np.float64(given.get(name, default)) for name, default in entry.defaults}
         )
 
     def per_instance(value: int) -> np.ndarray:

@@ -101,27 +101,21 @@ def _touch(
     chosen: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Record the prompt's blocks for the chosen instance, in order: shared nodes, then private blocks."""
-    rows = ctx.shape.num_instances
+    rows, depth = ctx.shape.num_instances, path.shape[0]
     is_chosen = lax.iota(jnp.int32, rows) == chosen
-    touched, private_at = [], []
-    shared_blocks, new_blocks = jnp.int32(0), jnp.zeros((rows,), jnp.int32)
-    first_touch = request * jnp.int32(path.shape[0])
-    for depth in range(path.shape[0]):
-        node = path[depth]
-        old = row(router.touched, node)
-        length = ctx.requests.node_blocks[node]
-        counts = (ctx.requests.node_start[node] < view.num_prompt_blocks) & (length > 0)
-        update = is_chosen & counts
-        new_blocks = new_blocks + jnp.where(update & (old == 0), length, 0)
-        shared_blocks = shared_blocks + jnp.where(counts, length, 0)
-        touched.append(jnp.where(update, first_touch + jnp.int32(depth + 1), old))
-        private_at.append(jnp.where(update, router.num_private, row(router.private_at, node)))
+    length = ctx.requests.node_blocks[path]
+    counts = (ctx.requests.node_start[path] < view.num_prompt_blocks) & (length > 0)
+    old = router.touched[path]
+    update = counts[:, None] & is_chosen[None, :]
+    new = jnp.sum(jnp.where(update & (old == 0), length[:, None], 0), axis=0, dtype=jnp.int32)
+    shared_blocks = jnp.sum(jnp.where(counts, length, 0), dtype=jnp.int32)
+    touch = request * jnp.int32(depth) + lax.iota(jnp.int32, depth) + 1
     private = jnp.where(is_chosen, view.num_prompt_blocks - shared_blocks, 0)
     return (
-        jnp.stack(touched),
-        jnp.stack(private_at),
+        jnp.where(update, touch[:, None], old),
+        jnp.where(update, router.num_private[None, :], router.private_at[path]),
         router.num_private + private,
-        router.num_distinct + private + new_blocks,
+        router.num_distinct + private + new,
     )
 
 

@@ -14,6 +14,7 @@ from blis_jax.engine import Order as EngineOrder
 from blis_jax.engine import compiled_tables
 from blis_jax.observe import Observation, unstack
 from blis_jax.records import RunRecord
+from blis_jax.snapshot import ROUTER_INDEX_CAPACITY
 from blis_jax.ties import Order, correct
 from blis_jax.types import EngineShape, Mechanism, Outcome
 from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
@@ -54,6 +55,13 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
     has_nodes = longest > 0 and bool(np.any(np.asarray(table.path_nodes) >= 0))
     guess = min(max(64, -(-rows * 5 // (4 * config.num_instances)) + 16), 512)
     has_keys = config.routing_policy == "prefix-affinity"
+    block_size = config.block_size_in_tokens
+    shares_outputs = has_nodes and _shares_outputs(table, block_size)
+    # such runs make every step by itself, the others skip through pure decode
+    records = 4 * num_requests
+    if shares_outputs:
+        records += int(np.sum(np.asarray(table.output_len), dtype=np.int64))
+    prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))
     return EngineShape(
         num_instances=config.num_instances,
         num_slots=options.num_slots or rounded(guess, 64),
@@ -62,10 +70,20 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
         path_depth=rounded(table.depth) if has_nodes else 1,
         num_keys=num_requests if has_keys else 1,
         node_blocks=rounded(longest) if has_nodes else 1,
-        log_capacity=options.log_capacity or rounded(4 * num_requests, 1024),
-        block_size=config.block_size_in_tokens,
+        log_capacity=options.log_capacity or rounded(records, 1024),
+        block_size=block_size,
         clock=options.clock,
+        has_router_eviction=prompt_blocks > config.num_instances * ROUTER_INDEX_CAPACITY,
+        has_shared_outputs=shares_outputs,
     )
+
+
+def _shares_outputs(table: RequestTable, block_size: int) -> bool:
+    """Whether a shared content lies in some request's output."""
+    path = np.asarray(table.path_nodes)
+    start = np.asarray(table.node_start)[np.maximum(path, 0)]
+    prompt_blocks = np.asarray(table.input_len) // block_size
+    return bool(np.any((path >= 0) & (start >= prompt_blocks[:, None])))
 
 
 def enlarged(shape: EngineShape, outcome: Outcome) -> EngineShape | None:
@@ -75,7 +93,7 @@ def enlarged(shape: EngineShape, outcome: Outcome) -> EngineShape | None:
     if outcome == Outcome.LOG_FULL:
         return dataclasses.replace(shape, log_capacity=4 * shape.log_capacity)
     if outcome == Outcome.COPIES_FULL:
-        return dataclasses.replace(shape, num_copies=2 * shape.num_copies)
+        return dataclasses.replace(shape, num_copies=4 * shape.num_copies)
     if outcome == Outcome.CHAINS_FULL:
         return dataclasses.replace(shape, num_chains=4 * shape.num_chains)
     if outcome == Outcome.ROUTER_INDEX_FULL:

@@ -49,24 +49,18 @@ def matched_blocks(
     from its first block on; so a node counts iff its first block is still within that distance.
     """
     requests, router = ctx.requests, state.router
-    total = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
-    reached = jnp.ones((ctx.shape.num_instances,), bool)
-    for depth in range(path.shape[0]):
-        node = path[depth]
-        length = requests.node_blocks[node]
-        touched = lax.dynamic_slice(router.touched, (node, jnp.int32(0)), (1, router.touched.shape[1]))[0]
-        present = (touched > 0) & (requests.node_start[node] < num_prompt_blocks) & (length > 0)
-        if ctx.shape.has_router_eviction:
-            at = lax.dynamic_slice(router.private_at, (node, jnp.int32(0)), (1, router.touched.shape[1]))[0]
-            later = router.touched > touched[None, :]
-            between = jnp.sum(
-                jnp.where(later, requests.node_blocks[:, None], 0), axis=0, dtype=jnp.int32
-            )
-            distance = (router.num_private - at) + between + (length - 1)
-            present = present & (distance < ROUTER_INDEX_CAPACITY)
-        reached = reached & present
-        total = total + jnp.where(reached, length, 0)
-    return total
+    length = requests.node_blocks[path]
+    is_prompt = (requests.node_start[path] < num_prompt_blocks) & (length > 0)
+    touched = router.touched[path]
+    present = (touched > 0) & is_prompt[:, None]
+    if ctx.shape.has_router_eviction:
+        later = router.touched[None, :, :] > touched[:, None, :]
+        blocks = requests.node_blocks[None, :, None]
+        between = jnp.sum(jnp.where(later, blocks, 0), axis=1, dtype=jnp.int32)
+        distance = (router.num_private[None, :] - router.private_at[path]) + between
+        present = present & (distance + (length[:, None] - 1) < ROUTER_INDEX_CAPACITY)
+    reached = jnp.cumprod(present.astype(jnp.int32), axis=0)
+    return jnp.sum(reached * length[:, None], axis=0, dtype=jnp.int32)
 
 
 def snapshots(

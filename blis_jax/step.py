@@ -298,11 +298,13 @@ def _write_router(ctx: Context, state: State, done: Writes) -> RouterIndex:
     if not ctx.mechanism.uses_prefix_index:
         return router
     touched, private_at = router.touched, router.private_at
-    for depth in range(ctx.shape.path_depth):
-        at = (get(done.route_path, depth), jnp.int32(0))
-        touched = _put(touched, done.touched[depth][None], *at)
-        if ctx.shape.has_router_eviction:
-            private_at = _put(private_at, done.private_at[depth][None], *at)
+    if ctx.shape.path_depth > 1:
+        touched = touched.at[done.route_path].set(done.touched)
+    else:
+        at = (get(done.route_path, 0), jnp.int32(0))
+        touched = _put(touched, done.touched, *at)
+    if ctx.shape.has_router_eviction:
+        private_at = private_at.at[done.route_path].set(done.private_at)
     return RouterIndex(touched, private_at, done.num_private, done.num_distinct)
 
 

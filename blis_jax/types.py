@@ -236,6 +236,7 @@ class EngineShape:
     block_size: int = 16
     clock: str = "int32"
     has_router_eviction: bool = False
+    has_shared_outputs: bool = False  # a later request's prompt holds an earlier one's output
 
     @property
     def clock_dtype(self) -> Any:

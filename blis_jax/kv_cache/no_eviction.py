@@ -37,49 +37,44 @@ def read_path(
     shared: SharedBlocks, requests: Requests, instance: jax.Array, slot: jax.Array, request: jax.Array
 ) -> PathRows:
     """Rows of the request's nodes; one contiguous read each."""
-    zero = jnp.int32(0)
-    path = lax.dynamic_slice(requests.path, (request, zero), (1, requests.path.shape[1]))[0]
+    zero, depth = jnp.int32(0), requests.path.shape[1]
+    path = lax.dynamic_slice(requests.path, (request, zero), (1, depth))[0]
     _, _, copies, blocks = shared.holders.shape
-    holders, named, start, length = [], [], [], []
-    for depth in range(path.shape[0]):
-        node = path[depth]
-        holders.append(
-            lax.dynamic_slice(shared.holders, (instance, node, zero, zero), (1, 1, copies, blocks))[0, 0]
-        )
-        named.append(lax.dynamic_slice(shared.named, (instance, node, zero), (1, 1, blocks))[0, 0])
-        start.append(requests.node_start[node])
-        length.append(requests.node_blocks[node])
-    held = lax.dynamic_slice(
-        shared.held, (instance, slot, zero, zero), (1, 1, path.shape[0], blocks)
-    )[0, 0]
-    return PathRows(
-        path, jnp.stack(start), jnp.stack(length), jnp.stack(holders), jnp.stack(named), held
-    )
+    held = lax.dynamic_slice(shared.held, (instance, slot, zero, zero), (1, 1, depth, blocks))[0, 0]
+    if depth > 1:
+        holders, named = shared.holders[instance, path], shared.named[instance, path]
+    else:
+        at = (instance, path[0], zero)
+        holders = lax.dynamic_slice(shared.holders, (*at, zero), (1, 1, copies, blocks))[0]
+        named = lax.dynamic_slice(shared.named, at, (1, 1, blocks))[0]
+    start, length = requests.node_start[path], requests.node_blocks[path]
+    return PathRows(path, start, length, holders, named, held)
 
 
 def write_path(
     shared: SharedBlocks, rows: PathRows, instance: jax.Array, slot: jax.Array
 ) -> SharedBlocks:
     """Put the rows back; the spare instance takes writes that must not happen."""
-    holders, named, zero = shared.holders, shared.named, jnp.int32(0)
-    for depth in range(rows.node.shape[0]):
-        at = (instance, rows.node[depth])
-        holders = lax.dynamic_update_slice(holders, rows.holders[depth][None, None], (*at, zero, zero))
-        named = lax.dynamic_update_slice(named, rows.named[depth][None, None], (*at, zero))
-    held = lax.dynamic_update_slice(shared.held, rows.held[None, None], (instance, slot, zero, zero))
+    zero = jnp.int32(0)
+    if rows.node.shape[0] > 1:
+        holders = shared.holders.at[instance, rows.node].set(rows.holders)
+        named = shared.named.at[instance, rows.node].set(rows.named)
+    else:
+        at = (instance, rows.node[0], zero)
+        holders = lax.dynamic_update_slice(shared.holders, rows.holders[None], (*at, zero))
+        named = lax.dynamic_update_slice(shared.named, rows.named[None], at)
+    at_slot = (instance, slot, zero, zero)
+    held = lax.dynamic_update_slice(shared.held, rows.held[None, None], at_slot)
     return SharedBlocks(holders, named, held)
 
 
 def cached_blocks(rows: PathRows, num_prompt_blocks: jax.Array) -> jax.Array:
     """Leading blocks of the prompt that the table holds."""
     found = jnp.sum(rows.named >= 0, axis=1, dtype=jnp.int32)
-    total = jnp.zeros((), jnp.int32)
-    reached = jnp.array(True)
-    for depth in range(rows.node.shape[0]):
-        reached = reached & (rows.start[depth] < num_prompt_blocks)
-        total = total + jnp.where(reached, found[depth], 0)
-        reached = reached & (found[depth] == rows.length[depth])
-    return total
+    found = jnp.where(rows.start < num_prompt_blocks, found, 0)
+    is_whole = (found == rows.length).astype(jnp.int32)
+    reached = jnp.concatenate([jnp.ones((1,), jnp.int32), jnp.cumprod(is_whole)[:-1]])
+    return jnp.sum(found * reached, dtype=jnp.int32)
 
 
 @pytree

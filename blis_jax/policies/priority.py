@@ -52,6 +52,38 @@ def inverted_slo(
 
 
 @pytree
+class ClassParams:
+    """Numbers of the routing track's class priority."""
+
+    base_critical: Float[Array, ""]
+    base_standard: Float[Array, ""]
+    base_sheddable: Float[Array, ""]
+    base_batch: Float[Array, ""]
+    base_background: Float[Array, ""]
+    base_none: Float[Array, ""]  # requests without a class
+    age_weight: Float[Array, ""]  # per µs
+
+
+def slo_class(
+    params: ClassParams, view: RequestView, depth: Any, clock: Any, infinity: Any
+) -> jax.Array:
+    """Base score of the class plus age; the routing track's policy."""
+    del depth
+    bases = (
+        params.base_none,
+        params.base_critical,
+        params.base_standard,
+        params.base_sheddable,
+        params.base_batch,
+        params.base_background,
+    )
+    base = bases[0]
+    for code in range(1, len(bases)):
+        base = jnp.where(view.slo_class == code, bases[code], base)
+    return base + exact_product(params.age_weight, _age_us(view, clock), infinity)
+
+
+@pytree
 class TieredParams:
     """Numbers of the class-tiered priority."""
 

@@ -18,6 +18,7 @@ class Entry:
     defaults: tuple[tuple[str, float], ...] = ()
     initial_state: Callable[..., Any] = admission.no_state
     uses_prefix_index: bool = False
+    has_fixed_numbers: bool = False  # the reference gives no flags for them
 
 
 _SLO = (("base_critical", 10.0), ("base_standard", 5.0), ("base_sheddable", 1.0))
@@ -69,6 +70,20 @@ PRIORITY = {
     ),
     "inverted-slo": Entry(
         priority.inverted_slo, priority.AgeParams, (("base", 0.0), ("age_weight", 1e-6))
+    ),
+    "slo-class": Entry(
+        priority.slo_class,
+        priority.ClassParams,
+        (
+            ("base_critical", 10.0),
+            ("base_standard", 5.0),
+            ("base_sheddable", 3.0),
+            ("base_batch", 1.0),
+            ("base_background", 0.0),
+            ("base_none", 0.0),
+            ("age_weight", 1e-5),
+        ),
+        has_fixed_numbers=True,
     ),
     "slo-tiered": Entry(priority.slo_tiered, priority.TieredParams, _TIERS),
     "load-adaptive": Entry(

@@ -1,0 +1,1 @@
+"""Measurements behind every speed claim: `python -m benchmarks`."""

@@ -1,0 +1,198 @@
+"""One benchmark case in this process; prints one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from blis_jax.batch import _Group, _Row, run_grid
+from blis_jax.config import ClusterConfig, mechanism
+from blis_jax.simulate import Options
+from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
+
+BASELINE = ClusterConfig(
+    num_instances=8,
+    long_prefill_token_threshold=256,
+    routing_policy="weighted",
+    kv_cpu_blocks=44_000,
+)
+BEST = BASELINE.replace(
+    scheduler="priority-fcfs",
+    priority_policy="slo-tiered",
+    slo_base_critical=12.9382,
+    slo_base_sheddable=2.7803,
+    slo_age_weight=9.83659e-05,
+    slo_threshold_sheddable=500_000,
+    max_num_scheduled_tokens=962,
+    slo_prefill=True,
+    slo_prefill_critical=508,
+    slo_prefill_sheddable=256,
+)
+# enough memory that no block is used twice: beyond that the block-level model takes over
+AMPLE_BLOCKS = 4_000_000
+SEEDS = 256
+
+
+def peak_mb() -> float:
+    """Largest resident size of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def best_of(repeats: int, call: Callable[[], Any]) -> float:
+    """Shortest wall time of several calls, in seconds."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def group_of(config: ClusterConfig, spec: WorkloadSpec, form: str, slots: int | None) -> _Group:
+    """Everything to run one configuration on drawn workloads."""
+    options = Options(form=form, resolve_ties=False, num_slots=slots)
+    return _Group(mechanism(config), [config], spec, list(range(SEEDS)), options)
+
+
+def device_time(group: _Group, rows: int, repeats: int) -> tuple[float, float]:
+    """Compile seconds, and best seconds of one call of `rows` seeds, draw included, without host work."""
+    compile_s = group.compile(rows)
+    with jax.enable_x64(True):
+        arguments = group.arguments([_Row(0, seed) for seed in range(rows)], rows)
+
+        def call() -> None:
+            jax.block_until_ready(group.compiled(*arguments))
+
+        call()
+        return compile_s, best_of(repeats, call)
+
+
+def single(config: ClusterConfig, title: str, form: str = "rows", rows: int = 1) -> dict[str, Any]:
+    """One run's latency."""
+    group = group_of(config, load_builtin("mixed"), form, 192)
+    compile_s, seconds = device_time(group, rows, 15 if form == "rows" else 2)
+    per_run = seconds / rows
+    return {
+        "title": title,
+        "compile_s": compile_s,
+        "run": f"{per_run * 1e3:.2f} ms a run",
+        "unit": f"{1 / per_run:.0f} runs/s",
+    }
+
+
+def seeds(config: ClusterConfig, title: str, cores: int | None) -> dict[str, Any]:
+    """256 seeds drawn, simulated and turned into records on the host."""
+    if cores is not None:
+        os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[:cores]))
+    options = Options(resolve_ties=False)
+    spec = load_builtin("mixed")
+
+    def p99(record: Any) -> float:
+        return float(np.percentile(record.requests.ttft_us, 99))
+
+    grids = [run_grid([config], spec, range(SEEDS), p99, options) for _ in range(3)]
+    seconds = min(grid.timing.run_s for grid in grids)
+    return {
+        "title": title,
+        "compile_s": grids[0].timing.compile_s,
+        "run": f"{seconds:.2f} s",
+        "unit": f"{SEEDS / seconds:.0f} runs/s",
+    }
+
+
+def scale(rate: float, count: int, title: str) -> dict[str, Any]:
+    """Cost per request of one run."""
+    spec = override(load_builtin("mixed"), aggregate_rate=rate, num_requests=count)
+    slots = None if rate < 1000 else max(256, count // 4)
+    config = BASELINE.replace(total_kv_blocks=AMPLE_BLOCKS, kv_cpu_blocks=0)
+    group = group_of(config, spec, "rows", slots)
+    compile_s, seconds = device_time(group, 1, 5)
+    records = group.call([_Row(0, 0)], 1)
+    outcome = records[0][1].outcome.name
+    if outcome != "COMPLETED":
+        raise SystemExit(f"{title} ended with {outcome}")
+    return {
+        "title": title,
+        "compile_s": compile_s,
+        "run": f"{seconds * 1e3:.1f} ms, {records[0][1].num_iterations} scan steps",
+        "unit": f"{seconds / count * 1e6:.2f} µs a request",
+    }
+
+
+def compile_cold() -> dict[str, Any]:
+    """Compilation of generator and engine for the baseline, nothing cached."""
+    group = group_of(BASELINE, load_builtin("mixed"), "rows", None)
+    return {
+        "title": "compile, cold",
+        "compile_s": group.compile(16),
+        "run": "-",
+        "unit": "generator and engine in one program",
+    }
+
+
+def compile_cached() -> dict[str, Any]:
+    """The same program from the persistent compilation cache, in a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        import subprocess
+
+        code = (
+            "import time, jax\n"
+            f"jax.config.update('jax_compilation_cache_dir', {folder!r})\n"
+            "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
+            "jax.config.update('jax_persistent_cache_min_entry_size_bytes', 0)\n"
+            "from benchmarks.case import BASELINE, group_of, load_builtin\n"
+            "group = group_of(BASELINE, load_builtin('mixed'), 'rows', None)\n"
+            "print(group.compile(16))\n"
+        )
+        command = [sys.executable, "-c", code]
+        times = [
+            float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            for _ in range(2)
+        ]
+    return {
+        "title": "compile, from the persistent cache",
+        "compile_s": times[1],
+        "run": "-",
+        "unit": f"{times[0]:.1f} s when the cache was filled",
+    }
+
+
+def measure(name: str) -> dict[str, Any]:
+    """The case of that name."""
+    if name.startswith("sustainable-"):
+        count = int(name.partition("-")[2])
+        return scale(500.0, count, f"one run, 500 req/s, {count:,} requests")
+    if name.startswith("overloaded-"):
+        count = int(name.partition("-")[2])
+        return scale(2000.0, count, f"one run, 2,000 req/s, {count:,} requests")
+    cases: dict[str, Callable[[], dict[str, Any]]] = {
+        "single-baseline": lambda: single(BASELINE, "one run, baseline, 1,000 requests"),
+        "single-it08_opt": lambda: single(BEST, "one run, it08_opt, 1,000 requests"),
+        "seeds-256-one-core": lambda: seeds(BASELINE, "256 seeds, baseline, one core", 1),
+        "seeds-256-all-cores": lambda: seeds(BASELINE, "256 seeds, baseline, all cores", None),
+        "seeds-256-it08_opt": lambda: seeds(BEST, "256 seeds, it08_opt, all cores", None),
+        "compile-cold": compile_cold,
+        "compile-cached": compile_cached,
+        "form-thunks": lambda: single(BASELINE, "form: branches, XLA's default executor"),
+        "form-thunks-one-thread": lambda: single(
+            BASELINE, "form: branches, default executor, one thread"
+        ),
+        "form-lanes": lambda: single(
+            BASELINE, "form: 16 lanes in one masked loop, per run", "lanes", 16
+        ),
+    }
+    return cases[name]()
+
+
+if __name__ == "__main__":
+    result = measure(sys.argv[1])
+    print(json.dumps({**result, "peak_mb": peak_mb()}))
