@@ -1,8 +1,8 @@
 """One table of speed and memory, compile apart from run, each case in a process of its own.
 
-    python -m benchmarks                 all cases, table in Markdown on stdout
-    python -m benchmarks --write         the same, and into README.md between its markers
-    python -m benchmarks --case NAME     one case, as JSON
+python -m benchmarks                 all cases, table in Markdown on stdout
+python -m benchmarks --write         the same, and into README.md between its markers
+python -m benchmarks --case NAME     one case, as JSON
 """
 
 from __future__ import annotations

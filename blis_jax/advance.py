@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.batch_formation import Work, add_chain, ceil_div, failing, with_chains
 from blis_jax.columns import build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.exact import exact_quotient, truncate
 from blis_jax.kv_cache.no_eviction import PathRows, allocate, read_path, release
 from blis_jax.state import Dyn, Inst, InstTime, Log, Mode, Reg, Req, Slot, SlotTime, State, Time
 from blis_jax.types import LAST, NO_REQUEST, Outcome, StepTokens, pytree
+from blis_jax.work import Work, add_chain, ceil_div, failing, with_chains
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
@@ -28,6 +28,26 @@ class Finished:
     work: Work
     log: Int[Array, "column"]
     log_time: Any
+
+
+def _log_row(work: Work, instance: jax.Array, index: jax.Array, num_done: jax.Array) -> jax.Array:
+    """Integer columns of the record of the step in progress."""
+    registers, inst = work.registers, work.inst
+    steps, used = get(registers, Reg.NUM_STEPS), get(inst, Inst.USED_BLOCKS)
+    record = {
+        Log.INSTANCE: instance,
+        Log.NUM_STEPS: steps,
+        Log.LAST_INDEX: index,
+        Log.RUNNING: get(inst, Inst.NUM_PREFILL) + get(inst, Inst.NUM_DECODE),
+        Log.WAITING: get(registers, Reg.NUM_WAITING),
+        Log.USED_BLOCKS: used,
+        Log.SUM_USED_BLOCKS: jnp.where(steps == 1, used, get(registers, Reg.SUM_USED)),
+        Log.NUM_DECODE: get(registers, Reg.NUM_DECODE),
+        Log.NUM_COMPLETED: num_done,
+        Log.PREFILL_TOKENS: get(registers, Reg.PREFILL_TOKENS),
+        Log.NUM_SCHEDULED: get(registers, Reg.NUM_SCHEDULED),
+    }
+    return build(Log, record, jnp.int32)
 
 
 def finish_step(
@@ -54,20 +74,8 @@ def finish_step(
     is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited_slot
     finish = jnp.where(is_visited, visited_finish, finish)
     num_done = jnp.sum(finish == index, dtype=jnp.int32)
-    used, count = get(inst, Inst.USED_BLOCKS), get(registers, Reg.NUM_RECORDS)
-    record = {
-        Log.INSTANCE: instance,
-        Log.NUM_STEPS: steps,
-        Log.LAST_INDEX: index,
-        Log.RUNNING: get(inst, Inst.NUM_PREFILL) + get(inst, Inst.NUM_DECODE),
-        Log.WAITING: get(registers, Reg.NUM_WAITING),
-        Log.USED_BLOCKS: used,
-        Log.SUM_USED_BLOCKS: jnp.where(steps == 1, used, get(registers, Reg.SUM_USED)),
-        Log.NUM_DECODE: get(registers, Reg.NUM_DECODE),
-        Log.NUM_COMPLETED: num_done,
-        Log.PREFILL_TOKENS: prefill,
-        Log.NUM_SCHEDULED: get(registers, Reg.NUM_SCHEDULED),
-    }
+    count = get(registers, Reg.NUM_RECORDS)
+    log = _log_row(work, instance, index, num_done)
     outcome = _check_memory(ctx, work, instance)
     outcome = failing(outcome, count >= ctx.shape.log_capacity, Outcome.LOG_FULL)
     # the next step would start beyond the clock and come back as a time in the past
@@ -91,7 +99,7 @@ def finish_step(
             put(inst, inst_changes),
             put(work.inst_time, time_changes),
         ),
-        build(Log, record, jnp.int32),
+        log,
         jnp.stack([now, duration, total]),
     )
 
@@ -200,9 +208,7 @@ def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
     }
     event = _next_event(ctx, SlotRows(state, instance), ~goes_on, chains, jnp.int32(-1))
     inst_time = put(with_chains(work.inst_time, chains), {InstTime.EVENT: event})
-    return Work(
-        put(registers, changes), work.times, put(inst, {Inst.IS_IDLE: ~goes_on}), inst_time
-    )
+    return Work(put(registers, changes), work.times, put(inst, {Inst.IS_IDLE: ~goes_on}), inst_time)
 
 
 @pytree

@@ -1,18 +1,20 @@
 """Many runs: points of a parameter space times seeds, drawn and simulated inside compiled calls.
 
-Points of one mechanism share a compilation. Rows go through in chunks, one single-threaded worker per core on
-a CPU and all in one vectorised loop on a GPU; every row comes back, repaired where it can be, with its outcome.
+Points of one mechanism share a compilation, and mechanisms compile side by side. Rows go through in
+chunks, one single-threaded worker per core on a CPU and all in one vectorised loop on a GPU; every
+row comes back, repaired where it can be, with its outcome.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -25,20 +27,23 @@ from blis_jax.records import RunRecord
 from blis_jax.simulate import Options, enlarged, rounded, simulate
 from blis_jax.types import EngineShape, Mechanism, Outcome
 from blis_jax.workload.draw import compile_plan
-from blis_jax.workload.plan import DrawPlan
+from blis_jax.workload.plan import DrawPlan, PlanShape
 from blis_jax.workload.spec import WorkloadSpec
 
 T = TypeVar("T")
 ROWS_PER_CALL = 16
 LANES_PER_CALL = 4096
 MAX_ROUNDS = 8
+# prompts per instance from which the router's index of 10,000 blocks is likely to evict
+REQUESTS_BEFORE_EVICTION = 300
+LARGEST_SEED = 2**32 - 1
 
 
 @dataclass
 class Timing:
     """Wall time of a batch by what was done, in seconds."""
 
-    compile_s: float = 0.0
+    compile_s: float = 0.0  # waited for compilations; those that ran beside rows are not in it
     run_s: float = 0.0
     num_rows: int = 0
     num_reruns: int = 0
@@ -54,10 +59,16 @@ class Grid(Generic[T]):
     timing: Timing = field(default_factory=Timing)
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     point: int
     seed: int  # place in the list of seeds
+
+
+class _Found(NamedTuple):
+    row: _Row
+    outcome: Outcome
+    is_final: bool  # else it is to be run again
+    summary: Any = None
 
 
 def default_form() -> str:
@@ -73,12 +84,13 @@ def num_workers() -> int:
 
 
 def shape_for_draws(
-    configs: Sequence[ClusterConfig], plan: DrawPlan, options: Options
+    configs: Sequence[ClusterConfig], plans: Sequence[DrawPlan], options: Options
 ) -> EngineShape:
     """Static sizes that serve every point of one mechanism."""
-    blocks = np.asarray(plan.params.prefix_len) // plan.shape.block_size
-    longest = int(np.max(blocks, initial=0))
-    num_requests = plan.shape.num_requests
+    draw_shape = plans[0].shape
+    blocks = [np.asarray(plan.params.prefix_len) // draw_shape.block_size for plan in plans]
+    longest = max(int(np.max(lengths, initial=0)) for lengths in blocks)
+    num_requests = draw_shape.num_requests
     fewest = min(config.num_instances for config in configs)
     guess = min(max(64, -(-num_requests * 5 // (4 * fewest)) + 16), 512)
     has_keys = any(config.routing_policy == "prefix-affinity" for config in configs)
@@ -86,47 +98,62 @@ def shape_for_draws(
         num_instances=max(config.num_instances for config in configs),
         num_slots=options.num_slots or rounded(guess, 64),
         num_requests=num_requests,
-        num_nodes=max(plan.shape.num_groups, 1) if longest > 0 else 0,
+        num_nodes=max(draw_shape.num_groups, 1) if longest > 0 else 0,
         path_depth=1,
         num_keys=num_requests if has_keys else 1,
         node_blocks=rounded(longest) if longest > 0 else 1,
         log_capacity=options.log_capacity or rounded(4 * num_requests, 1024),
-        block_size=plan.shape.block_size,
+        block_size=draw_shape.block_size,
         clock=options.clock,
+        has_router_eviction=num_requests > fewest * REQUESTS_BEFORE_EVICTION,
     )
 
 
 class _Group:
-    """The rows of one mechanism, run until no row can be repaired any more."""
+    """The rows of one mechanism and one kind of draw, run until no row can be repaired any more."""
 
     def __init__(
         self,
-        functions: Mechanism,
         configs: Sequence[ClusterConfig],
-        spec: WorkloadSpec,
+        specs: Sequence[WorkloadSpec],
         seeds: Sequence[int],
         options: Options,
+        summarize: Callable[[RunRecord], Any],
     ) -> None:
-        self.functions, self.configs, self.spec = functions, configs, spec
-        self.seeds, self.options = seeds, options
-        self.headroom = 1.0
+        self.configs, self.specs = configs, specs
+        self.seeds, self.options, self.summarize = seeds, options, summarize
+        self.functions: Mechanism = mechanism(configs[0])
         self.block_size = configs[0].block_size_in_tokens
-        self.plan = compile_plan(spec, block_size=self.block_size)
-        self.shape = shape_for_draws(configs, self.plan, options)
+        self.headroom, self.repairs = 1.0, 0
+        self.plans = self._compile_plans()
+        self.shape = shape_for_draws(configs, self.plans, options)
         self.compiled: Any = None
 
-    def grow(self, outcome: Outcome) -> bool:
-        """Enlarge what the outcome says was too small; False if nothing can be done."""
-        if outcome == Outcome.WORKLOAD_SHORT:
-            self.headroom *= 2
-            plan = compile_plan(self.spec, block_size=self.block_size, headroom=self.headroom)
-            self.plan, self.compiled = plan, None
-            return True
-        larger = enlarged(self.shape, outcome)
-        if larger is None:
-            return False
-        self.shape, self.compiled = larger, None
-        return True
+    def _compile_plans(self) -> list[DrawPlan]:
+        """One plan per point, all of the largest sizes: more draws extend the same streams."""
+        plans = [
+            compile_plan(spec, block_size=self.block_size, headroom=self.headroom)
+            for spec in self.specs
+        ]
+        largest = _largest([plan.shape for plan in plans])
+        return [dataclasses.replace(plan, shape=largest) for plan in plans]
+
+    def grow(self, outcomes: Collection[Outcome]) -> None:
+        """Enlarge what the outcomes say was too small."""
+        self.repairs += 1
+        for outcome in sorted(outcomes):
+            if outcome == Outcome.WORKLOAD_SHORT:
+                self.headroom *= 2
+                self.plans = self._compile_plans()
+            else:
+                self.shape = enlarged(self.shape, outcome) or self.shape
+
+    def chunk_size(self, num_rows: int) -> int:
+        """Rows of one call: enough calls for every worker, and few different sizes."""
+        if self.options.form == "lanes":
+            return min(LANES_PER_CALL, num_rows)
+        each = max(num_rows // num_workers(), 1)
+        return min(ROWS_PER_CALL, 1 << (each.bit_length() - 1))
 
     def arguments(self, rows: Sequence[_Row], size: int) -> tuple[Any, ...]:
         """Stacked arguments of one call; the last row is repeated up to `size`."""
@@ -134,25 +161,23 @@ class _Group:
         numbers = [params(self.configs[row.point], self.shape.num_instances) for row in padded]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *numbers)
         plans = jax.tree.map(
-            lambda leaf: np.broadcast_to(np.asarray(leaf), (size, *np.shape(leaf))),
-            self.plan.params,
+            lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]),
+            *(self.plans[row.point].params for row in padded),
         )
         seeds = np.asarray([self.seeds[row.seed] for row in padded], np.uint32)
         keys = jax.vmap(jax.random.key)(seeds)
         return stacked, plans, keys, np.int32(self.options.max_scan_steps)
 
-    def compile(self, size: int) -> float:
-        """Compile for calls of `size` rows; the seconds that took."""
-        start = time.perf_counter()
+    def compile(self, size: int) -> None:
+        """Compile for calls of `size` rows."""
         with jax.enable_x64(True):
             function = compiled_draws(
-                self.shape, self.functions, self.plan.shape, self.options.form
+                self.shape, self.functions, self.plans[0].shape, self.options.form
             )
             self.compiled = function.lower(*self.arguments([_Row(0, 0)], size)).compile()
-        return time.perf_counter() - start
 
-    def call(self, rows: Sequence[_Row], size: int) -> list[tuple[_Row, RunRecord]]:
-        """Run one chunk."""
+    def call(self, rows: Sequence[_Row], size: int) -> list[_Found]:
+        """Run one chunk and summarise what is whole or beyond repair."""
         with jax.enable_x64(True):
             raw, tables, is_short = jax.device_get(self.compiled(*self.arguments(rows, size)))
         found = []
@@ -160,86 +185,157 @@ class _Group:
             numbers = params(self.configs[row.point], self.shape.num_instances)
             seen = Observation(unstack(raw, place), unstack(tables, place), numbers)
             seen.block_size = self.block_size
-            record = seen.record()
-            if bool(is_short[place]):
-                record = dataclasses.replace(record, outcome=Outcome.WORKLOAD_SHORT)
-            found.append((row, record))
+            outcome = Outcome.WORKLOAD_SHORT if bool(is_short[place]) else seen.outcome()
+            if self._can_repair(outcome):
+                found.append(_Found(row, outcome, is_final=False))
+                continue
+            record = dataclasses.replace(seen.record(self.repairs), outcome=outcome)
+            found.append(_Found(row, outcome, True, self.summarize(record)))
         return found
+
+    def _can_repair(self, outcome: Outcome) -> bool:
+        if outcome not in _REPAIRABLE_HERE or self.repairs + 1 >= MAX_ROUNDS:
+            return False
+        return outcome == Outcome.WORKLOAD_SHORT or enlarged(self.shape, outcome) is not None
+
+    def run(self, rows: Sequence[_Row], size: int) -> Generator[list[_Found]]:
+        """Run the rows in chunks, in order; then let go of what was compiled."""
+        chunks = [rows[at : at + size] for at in range(0, len(rows), size)]
+        with ThreadPoolExecutor(1 if self.options.form == "lanes" else num_workers()) as pool:
+            yield from pool.map(lambda chunk: self.call(chunk, size), chunks)
+        self.compiled = None
+
+
+def _largest(shapes: Sequence[PlanShape]) -> PlanShape:
+    """The shape that holds the draws of all, which differ in sizes only."""
+    clients = tuple(
+        dataclasses.replace(alike[0], num_proposals=max(one.num_proposals for one in alike))
+        for alike in zip(*(shape.clients for shape in shapes), strict=True)
+    )
+    num_requests = max(shape.num_requests for shape in shapes)
+    return dataclasses.replace(shapes[0], clients=clients, num_requests=num_requests)
+
+
+def _kind(config: ClusterConfig, spec: WorkloadSpec) -> tuple[Any, ...]:
+    """What must be equal for two points to share a compilation."""
+    plan = compile_plan(spec, block_size=config.block_size_in_tokens)
+    clients = tuple(dataclasses.replace(one, num_proposals=0) for one in plan.shape.clients)
+    num_requests = plan.shape.num_requests if plan.shape.is_capped else None
+    leaves = tuple(np.shape(leaf) for leaf in jax.tree.leaves(plan.params))
+    return mechanism(config), config.block_size_in_tokens, clients, num_requests, leaves
+
+
+class _Job(NamedTuple):
+    group: _Group
+    points: list[int]  # of the group's points among all
+    rows: list[_Row]  # still to run; they count the group's points
 
 
 def run_grid(
     configs: Sequence[ClusterConfig],
-    spec: WorkloadSpec,
+    spec: WorkloadSpec | Sequence[WorkloadSpec],
     seeds: Sequence[int],
     summarize: Callable[[RunRecord], T],
     options: Options | None = None,
     progress: Callable[[int], None] | None = None,
+    known: Mapping[tuple[int, int], T] | None = None,
+    on_row: Callable[[int, int, T], None] | None = None,
 ) -> Grid[T]:
-    """Every configuration on every seed's workload; `summarize` turns each record into what is kept.
+    """Every configuration on every seed's workload; `summarize` makes of each record what is kept.
 
-    Seeds are common: a seed means the same requests for every configuration. `progress` is told the number of
-    rows that each chunk has finished.
+    `spec` is one for all or one for each configuration. Seeds are common: a seed means the same
+    requests for every configuration with one workload, and the same random numbers where workloads
+    differ. `summarize` is called from several threads. `known` holds summaries by (point, place of
+    the seed) that need no run; `on_row` is told of every other one as it comes, `progress` the
+    number of rows that each chunk has finished.
     """
     if not configs or not len(seeds):
         raise ConfigError("a grid needs at least one configuration and one seed; none was given")
+    for seed in seeds:
+        if not 0 <= seed <= LARGEST_SEED:
+            raise ConfigError(f"seed {seed} is out of range; seeds are 0 to {LARGEST_SEED}")
+    specs = [spec] * len(configs) if isinstance(spec, WorkloadSpec) else list(spec)
+    if len(specs) != len(configs):
+        raise ConfigError(f"{len(specs)} workloads for {len(configs)} configurations; give as many")
     options = options or Options(form=default_form(), resolve_ties=False)
-    groups: dict[Any, list[int]] = {}
-    for index, config in enumerate(configs):
-        groups.setdefault((mechanism(config), config.block_size_in_tokens), []).append(index)
-    kept: dict[tuple[int, int], T] = {}
+    kept = dict(known or {})
     timing = Timing()
-    for (functions, _), points in groups.items():
-        chosen = [configs[point] for point in points]
-        group = _Group(functions, chosen, spec, seeds, options)
-        rows = [_Row(p, s) for p in range(len(points)) for s in range(len(seeds))]
 
-        def keep(row: _Row, record: RunRecord, points: list[int] = points) -> None:
-            kept[points[row.point], row.seed] = summarize(record)
+    def keep(points: list[int], found: list[_Found]) -> None:
+        final = [one for one in found if one.is_final]
+        for one in final:
+            place = points[one.row.point], one.row.seed
+            kept[place] = one.summary
+            if on_row is not None:
+                on_row(*place, one.summary)
+        timing.num_rows += len(final)
+        if progress is not None:
+            progress(len(final))
 
-        _run_group(group, rows, keep, timing, progress)
+    _run_jobs(_jobs(configs, specs, seeds, summarize, options, kept), keep, timing)
     table = tuple(tuple(kept[p, s] for s in range(len(seeds))) for p in range(len(configs)))
     return Grid(tuple(configs), tuple(int(seed) for seed in seeds), table, timing)
 
 
-def _run_group(
-    group: _Group,
-    rows: list[_Row],
-    keep: Callable[[_Row, RunRecord], None],
-    timing: Timing,
-    progress: Callable[[int], None] | None,
+def _jobs(
+    configs: Sequence[ClusterConfig],
+    specs: Sequence[WorkloadSpec],
+    seeds: Sequence[int],
+    summarize: Callable[[RunRecord], Any],
+    options: Options,
+    kept: Mapping[tuple[int, int], Any],
+) -> list[_Job]:
+    """One job per compilation, without the rows that are there already."""
+    kinds: dict[Any, list[int]] = {}
+    for index, config in enumerate(configs):
+        kinds.setdefault(_kind(config, specs[index]), []).append(index)
+    jobs = []
+    for points in kinds.values():
+        rows = [
+            _Row(place, seed)
+            for place, point in enumerate(points)
+            for seed in range(len(seeds))
+            if (point, seed) not in kept
+        ]
+        if rows:
+            chosen = [configs[point] for point in points]
+            of_chosen = [specs[point] for point in points]
+            group = _Group(chosen, of_chosen, seeds, options, summarize)
+            jobs.append(_Job(group, points, rows))
+    return jobs
+
+
+def _run_jobs(
+    jobs: list[_Job], keep: Callable[[list[int], list[_Found]], None], timing: Timing
 ) -> None:
-    """Run the rows; run those again that a larger capacity can repair."""
-    for repairs in range(MAX_ROUNDS):
-        limit = LANES_PER_CALL if group.options.form == "lanes" else ROWS_PER_CALL
-        size = min(limit, len(rows))
-        timing.compile_s += group.compile(size)
-        start = time.perf_counter()
-        chunks = [rows[at : at + size] for at in range(0, len(rows), size)]
-        failed: list[tuple[_Row, RunRecord]] = []
-        with ThreadPoolExecutor(1 if group.options.form == "lanes" else num_workers()) as pool:
-            for found in pool.map(lambda chunk: group.call(chunk, size), chunks):
-                for row, record in found:
-                    if record.outcome in _REPAIRABLE_HERE and repairs + 1 < MAX_ROUNDS:
-                        failed.append((row, record))
-                    else:
-                        keep(row, dataclasses.replace(record, num_repairs=repairs))
-                if progress is not None:
-                    done = sum(record.outcome not in _REPAIRABLE_HERE for _, record in found)
-                    progress(done)
-        timing.run_s += time.perf_counter() - start
-        timing.num_rows += len(rows) - len(failed)
-        if not failed:
-            return
-        timing.num_reruns += len(failed)
-        for outcome in sorted({record.outcome for _, record in failed}):
-            if not group.grow(outcome):
-                for row, record in failed:
-                    if record.outcome == outcome:
-                        keep(row, record)
-                failed = [item for item in failed if item[1].outcome != outcome]
-        rows = [row for row, _ in failed]
-        if not rows:
-            return
+    """Run every group once it is compiled, and again the rows that a larger capacity can repair."""
+    compilers = ThreadPoolExecutor(num_workers())
+    try:
+        while jobs:
+            sizes = [job.group.chunk_size(len(job.rows)) for job in jobs]
+            compilations = [
+                compilers.submit(job.group.compile, size)
+                for job, size in zip(jobs, sizes, strict=True)
+            ]
+            failed: list[_Job] = []
+            for job, size, compilation in zip(jobs, sizes, compilations, strict=True):
+                start = time.perf_counter()
+                compilation.result()
+                compiled = time.perf_counter()
+                again: list[_Found] = []
+                with contextlib.closing(job.group.run(job.rows, size)) as chunks:
+                    for found in chunks:
+                        keep(job.points, found)
+                        again += [one for one in found if not one.is_final]
+                timing.compile_s += compiled - start
+                timing.run_s += time.perf_counter() - compiled
+                if again:
+                    timing.num_reruns += len(again)
+                    job.group.grow({one.outcome for one in again})
+                    failed.append(job._replace(rows=[one.row for one in again]))
+            jobs = failed
+    finally:
+        compilers.shutdown(cancel_futures=True)
 
 
 _REPAIRABLE_HERE = frozenset(

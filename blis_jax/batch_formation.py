@@ -1,6 +1,6 @@
 """Batch formation: which members of the batch and which waiting requests get tokens in a step.
 
-A step begins (`begin`), visits one request at a time (`visit`), and ends in `advance.py`. Running prefills come
+A step begins in `begin.py`, visits one request at a time here, and ends in `advance.py`. Running prefills come
 first in batch order, then waiting requests in the scheduler's order, until the token budget, the batch limit or
 the candidates run out. Decode members take one token each and are counted, not visited, unless the
 budget might not reach all of them: only a fully cached prompt, admitted with no new tokens, can bring that about.
@@ -16,185 +16,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.columns import build, get, put
-from blis_jax.context import NO_KEY, Context, SlotRows, least_key, row, slot_of
-from blis_jax.exact import truncate
+from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.kv_cache.no_eviction import PathRows, allocate, cached_blocks, read_path
-from blis_jax.state import Dyn, Inst, InstTime, Mode, Reg, Req, Slot, SlotTime, State, Time
-from blis_jax.types import LAST, Outcome, QueueView, StepTokens, pytree
+from blis_jax.state import Dyn, Inst, Reg, Req, Slot, SlotTime, State, Time
+from blis_jax.types import LAST, Outcome, QueueView, pytree
+from blis_jax.work import Work, ceil_div, failing, waiting_mask
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
-
-MAX_FAST_STEPS = 2048
-
-
-@pytree
-class Work:
-    """An instance in mid-step: what the phases of one scan step hand on."""
-
-    registers: Int[Array, "column"]
-    times: Any
-    inst: Int[Array, "column"]
-    inst_time: Any
-
-
-def ceil_div(value: jax.Array, size: int) -> jax.Array:
-    """Blocks needed for `value` tokens."""
-    return lax.div(value + jnp.int32(size - 1), jnp.int32(size))
-
-
-def failing(outcome: jax.Array, predicate: jax.Array, code: Outcome) -> jax.Array:
-    """The code where the predicate holds, else the outcome so far."""
-    return jnp.where(predicate, jnp.int32(code), outcome)
-
-
-def _count(mask: jax.Array) -> jax.Array:
-    return jnp.sum(mask, dtype=jnp.int32)
-
-
-def waiting_mask(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
-    """Slots whose request has entered the wait queue by the next step at `now`.
-
-    Queueing and a step in one microsecond: queued first, unless the host found that some steps of
-    that microsecond came before.
-    """
-    queued = slots.time(SlotTime.QUEUED)
-    in_time = (queued < now) | ((queued == now) & (slots.column(Slot.AFTER_STEPS) <= steps_at_now))
-    return in_time & (slots.column(Slot.OVERSIZED) == 0)
-
-
-def take_chain(
-    chains: jax.Array, now: jax.Array, num_new: jax.Array, never: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Step events left when one at `now` is taken after `num_new` were added; and whether they fit."""
-    at_now = chains == now
-    left = _count(at_now) + num_new - 1
-    rest = jnp.where(at_now, never, chains)
-    return add_chain(rest, now, left, never)
-
-
-def add_chain(
-    chains: jax.Array, time: jax.Array, count: jax.Array, never: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Step events with `count` more at `time`; and whether they fit."""
-    added = []
-    for index in range(chains.shape[0]):
-        is_free = chains[index] == never
-        takes = is_free & (count > 0)
-        added.append(jnp.where(takes, time, chains[index]))
-        count = count - takes
-    return jnp.stack(added), count <= 0
-
-
-def with_chains(inst_time: jax.Array, chains: jax.Array) -> jax.Array:
-    """The instance's times with its step events replaced."""
-    return jnp.concatenate([inst_time[: InstTime.CHAIN], chains])
-
-
-def _fast_steps(
-    ctx: Context,
-    work: Work,
-    instance: jax.Array,
-    next_queued: jax.Array,
-    first_finish: jax.Array,
-    next_cluster: jax.Array,
-) -> jax.Array:
-    """Equal decode steps that start before anything else can happen on this instance."""
-    cluster = ctx.params.cluster
-    tokens = StepTokens(jnp.int32(0), get(work.inst, Inst.NUM_DECODE))
-    raw = ctx.mechanism.step_time(row(cluster.beta, instance), tokens, ctx.infinity)
-    duration = jnp.maximum(truncate(raw, ctx.clock).astype(jnp.int64), 1)
-    now = get(work.times, Time.NOW).astype(jnp.int64)
-    until = jnp.minimum(next_queued, next_cluster).astype(jnp.int64)
-    until = jnp.where(cluster.horizon_us < until, cluster.horizon_us + 1, until)
-    by_time = lax.div(until - now + duration - 1, duration)
-    by_finish = (first_finish - get(work.inst, Inst.STEP_INDEX)).astype(jnp.int64)
-    by_sum = lax.div(jnp.int32(LAST), cluster.total_kv_blocks[instance] + 1).astype(jnp.int64)
-    limit = jnp.minimum(jnp.minimum(by_time, by_finish), by_sum)
-    return jnp.clip(limit, 1, MAX_FAST_STEPS).astype(jnp.int32)
-
-
-def begin(
-    ctx: Context, state: State, work: Work, instance: jax.Array, next_cluster: jax.Array
-) -> Work:
-    """Start a step now: count the candidates, reserve the decode tokens, allocate their blocks."""
-    slots, now, inst = SlotRows(state, instance), get(work.times, Time.NOW), work.inst
-    index = get(inst, Inst.STEP_INDEX)
-    has_stepped = (index > 0) & (get(work.inst_time, InstTime.LAST_START) == now)
-    steps_at_now = jnp.where(has_stepped, get(inst, Inst.STEPS_AT_NOW), 0)
-    queued = slots.time(SlotTime.QUEUED)
-    is_waiting = waiting_mask(slots, now, steps_at_now)
-    is_idle = get(inst, Inst.IS_IDLE) == 1
-    starting = _count(is_waiting & (queued == now))
-    unverified = _count((queued == now) & (slots.column(Slot.AFTER_STEPS) < 0))
-    num_waiting = _count(is_waiting)
-    chains = work.inst_time[InstTime.CHAIN :]
-    is_simple = is_idle & jnp.all(chains != now) & (starting == 1) & (unverified == 1)
-    next_chains, fits = take_chain(chains, now, jnp.where(is_idle, starting, 0), ctx.never)
-    num_prefill, num_decode = get(inst, Inst.NUM_PREFILL), get(inst, Inst.NUM_DECODE)
-    budget = ctx.params.cluster.max_num_scheduled_tokens[instance]
-    is_pure = (num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget) & (num_decode > 0)
-    is_pure = is_pure & jnp.all(next_chains == ctx.never) & (not ctx.shape.has_shared_outputs)
-    visit_all = (get(inst, Inst.IS_SEQUENTIAL) == 1) | ctx.shape.has_shared_outputs
-    visit_all = visit_all & ~is_pure
-    finish = slots.column(Slot.FINISH)
-    next_queued = jnp.min(jnp.where(is_waiting, ctx.never, queued))
-    fast = _fast_steps(ctx, work, instance, next_queued, jnp.min(finish), next_cluster)
-    num_steps = jnp.where(is_pure, fast, 1)
-    blocks, summed = _decode_blocks(ctx, slots, finish, index, num_steps)
-    blocks = jnp.where(visit_all, 0, blocks)
-    used = get(inst, Inst.USED_BLOCKS)
-    counted = jnp.where(visit_all, 0, num_decode)
-    ties = (unverified > 0) & ~is_simple
-    registers = work.registers
-    changes = {
-        Reg.OUTCOME: failing(get(registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL),
-        Reg.NUM_OPEN_TIES: get(registers, Reg.NUM_OPEN_TIES) + ties,
-        Reg.ACTIVE: instance,
-        Reg.MODE: jnp.int32(Mode.FORMING),
-        Reg.BUDGET: budget - counted,
-        Reg.PREFILL_TOKENS: jnp.int32(0),
-        Reg.DECODE_TOKENS: counted,
-        Reg.NUM_DECODE: num_decode,
-        Reg.NUM_WAITING: num_waiting,
-        Reg.QUEUE_DEPTH: num_waiting,
-        Reg.NUM_TO_VISIT: num_prefill + jnp.where(visit_all, num_decode, 0),
-        Reg.VISIT_ALL: visit_all,
-        Reg.CURSOR: jnp.int32(-1),
-        Reg.ORDER_LIMIT: get(inst, Inst.NEXT_ORDER) - 1,
-        Reg.NUM_SCHEDULED: jnp.int32(0),
-        Reg.NUM_STEPS: num_steps,
-        Reg.SUM_USED: used * num_steps + summed,
-    }
-    inst_changes = {
-        Inst.USED_BLOCKS: used + blocks,
-        Inst.MISSES: get(inst, Inst.MISSES) + blocks,
-        Inst.STEPS_AT_NOW: steps_at_now,
-    }
-    return Work(
-        put(registers, changes),
-        work.times,
-        put(inst, inst_changes),
-        with_chains(work.inst_time, next_chains),
-    )
-
-
-def _decode_blocks(
-    ctx: Context, slots: SlotRows, finish: jax.Array, step_index: jax.Array, num_steps: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Blocks that decode members take over the next steps, and their sum over these steps."""
-    size = ctx.shape.block_size
-    held = step_index + slots.column(Slot.ALLOC_OFFSET)
-    in_last = lax.rem(held, jnp.int32(size))
-    room = jnp.where(in_last == 0, 0, jnp.int32(size) - in_last)
-    beyond = jnp.maximum(num_steps - room, 0)
-    full, part = lax.div(beyond, jnp.int32(size)), lax.rem(beyond, jnp.int32(size))
-    summed = jnp.int32(size) * lax.div(full * (full + 1), jnp.int32(2)) + part * (full + 1)
-    is_decode = finish != LAST
-    return (
-        jnp.sum(jnp.where(is_decode, ceil_div(beyond, size), 0), dtype=jnp.int32),
-        jnp.sum(jnp.where(is_decode, summed, 0), dtype=jnp.int32),
-    )
 
 
 @pytree
@@ -340,6 +169,19 @@ def _serve(
     return _record(ctx, served, fixed, service, changes, inst_changes)
 
 
+def _members(
+    inst: jax.Array, joins: jax.Array, gains: jax.Array, is_zero: jax.Array
+) -> dict[Any, jax.Array]:
+    """The batch's counts after a request joined it, got its first token, or joined with no tokens."""
+    order, prefill = get(inst, Inst.NEXT_ORDER), get(inst, Inst.NUM_PREFILL)
+    return {
+        Inst.NEXT_ORDER: order + joins,
+        Inst.NUM_PREFILL: prefill + joins.astype(jnp.int32) - gains.astype(jnp.int32),
+        Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) + gains,
+        Inst.IS_SEQUENTIAL: get(inst, Inst.IS_SEQUENTIAL) | is_zero.astype(jnp.int32),
+    }
+
+
 def _record(
     ctx: Context,
     visit: Visit,
@@ -382,13 +224,7 @@ def _record(
         Dyn.TOKEN_INDEX: kept(Dyn.TOKEN_INDEX, has_token, index),
         Dyn.FINISH_RECORD: get(dyn, Dyn.FINISH_RECORD),
     }
-    joins, gains = (~is_member).astype(jnp.int32), has_token.astype(jnp.int32)
-    inst_changes |= {
-        Inst.NEXT_ORDER: order + joins,
-        Inst.NUM_PREFILL: get(inst, Inst.NUM_PREFILL) + joins - gains,
-        Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) + gains,
-        Inst.IS_SEQUENTIAL: get(inst, Inst.IS_SEQUENTIAL) | is_zero.astype(jnp.int32),
-    }
+    inst_changes |= _members(inst, ~is_member, has_token, is_zero)
     slot_changes = {
         Slot.ORDER: jnp.where(is_member, get(slot_row, Slot.ORDER), order),
         Slot.FINISH: finish,

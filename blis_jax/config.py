@@ -198,9 +198,14 @@ POLICY_NAMES: dict[str, tuple[str, ...]] = {
 }
 SCORER_NAMES = ("prefix-affinity", "queue-depth", "kv-utilization", "load-balance", "slo-priority")
 
-_POSITIVE = ("total_kv_blocks", "block_size_in_tokens", "max_num_running_reqs")
+_POSITIVE: tuple[str, ...] = ("total_kv_blocks", "block_size_in_tokens", "max_num_running_reqs")
 _POSITIVE += ("max_num_scheduled_tokens", "token_bucket_capacity", "token_bucket_refill_rate")
-_NOT_NEGATIVE = ("admission_latency", "routing_latency", "snapshot_refresh_interval", "horizon")
+_NOT_NEGATIVE: tuple[str, ...] = (
+    "admission_latency",
+    "routing_latency",
+    "snapshot_refresh_interval",
+    "horizon",
+)
 _NOT_NEGATIVE += ("long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency", "slo_threshold_standard")
 _NOT_NEGATIVE += ("slo_threshold_sheddable", "slo_age_weight", "load_adaptive_low")
@@ -339,26 +344,28 @@ def params(config: ClusterConfig, num_rows: int | None = None) -> Any:
         threshold[list(SHEDDABLE_CLASSES)] = config.slo_prefill_sheddable
     scorers = config.scorers()
     has_cpu_tier = config.kv_cpu_blocks > 0
-    cluster = ClusterParams(
-        alpha=np.tile(np.asarray(config.alpha_coeffs, np.float64), (rows, 1)),
-        beta=np.tile(np.asarray(config.beta_coeffs, np.float64), (rows, 1)),
-        total_kv_blocks=per_instance(config.total_kv_blocks),
-        max_num_running_reqs=per_instance(config.max_num_running_reqs),
-        max_num_scheduled_tokens=per_instance(config.max_num_scheduled_tokens),
-        prefill_threshold=np.tile(threshold, (rows, 1)),
-        num_instances=np.int32(config.num_instances),
-        admission_latency_us=np.int64(config.admission_latency),
-        routing_latency_us=np.int64(config.routing_latency),
-        snapshot_refresh_interval_us=np.int64(config.snapshot_refresh_interval),
-        horizon_us=np.int64(min(config.horizon, NO_HORIZON // 2)),
-        offload_threshold=np.float64(config.kv_offload_threshold if has_cpu_tier else np.inf),
-        infinity=np.float64(np.inf),
-    )
+    arrays: dict[str, Any] = {
+        "alpha": np.tile(np.asarray(config.alpha_coeffs, np.float64), (rows, 1)),
+        "beta": np.tile(np.asarray(config.beta_coeffs, np.float64), (rows, 1)),
+        "total_kv_blocks": per_instance(config.total_kv_blocks),
+        "max_num_running_reqs": per_instance(config.max_num_running_reqs),
+        "max_num_scheduled_tokens": per_instance(config.max_num_scheduled_tokens),
+        "prefill_threshold": np.tile(threshold, (rows, 1)),
+        "num_instances": np.int32(config.num_instances),
+        "admission_latency_us": np.int64(config.admission_latency),
+        "routing_latency_us": np.int64(config.routing_latency),
+        "snapshot_refresh_interval_us": np.int64(config.snapshot_refresh_interval),
+        "horizon_us": np.int64(min(config.horizon, NO_HORIZON // 2)),
+        "offload_threshold": np.float64(config.kv_offload_threshold if has_cpu_tier else np.inf),
+        "infinity": np.float64(np.inf),
+    }
+    cluster = ClusterParams(**arrays)
+    weights: Any = np.asarray([weight for _, weight in scorers] or [1.0], np.float64)
     policy = PolicyParams(
         admission=filled(registry.ADMISSION[admission_name(config)]),
         routing=filled(registry.ROUTING[config.routing_policy]),
         scorers=tuple(filled(registry.SCORERS[name]) for name, _ in scorers),
-        scorer_weights=np.asarray([weight for _, weight in scorers] or [1.0], np.float64),
+        scorer_weights=weights,
         priority=filled(registry.PRIORITY[config.priority_policy]),
         scheduler=filled(registry.SCHEDULERS[config.scheduler]),
     )

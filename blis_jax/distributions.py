@@ -43,7 +43,7 @@ class Sample:
         return float(self.values[index])
 
     def neighbours(self, percent: float) -> tuple[float, float, float]:
-        """The members below and above rank percent/100·(n-1), and how far the rank is between them."""
+        """The members around rank percent/100·(n-1), and how far between them it lies."""
         rank = percent / 100.0 * (self.count - 1)
         below = math.floor(rank)
         low = self.member(below)

@@ -5,6 +5,8 @@ multiplication by its reciprocal. Both move truncated step times by a microsecon
 between scores differently, so every product that enters a sum, and every quotient, goes through here.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -28,7 +30,7 @@ def _truncate_float(value: jax.Array) -> jax.Array:
 
 
 @_truncate_float.defjvp
-def _truncate_float_jvp(primals, tangents):
+def _truncate_float_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     return _truncate_float(*primals), tangents[0]
 
 

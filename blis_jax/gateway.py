@@ -163,9 +163,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
         admission=admission,
     )
     base = dataclasses.replace(base, where=put(base.where, {0: turned_away}))
-    return ctx.when(
-        is_routed, lambda: _route(ctx, state, base, request, now, fields), lambda: base
-    )
+    return ctx.when(is_routed, lambda: _route(ctx, state, base, request, now, fields), lambda: base)
 
 
 def _route(

@@ -140,9 +140,8 @@ def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str
     steps = overlaps(record)
     statuses = np.bincount(record.requests.status, minlength=len(Status))
     ttft = sample_of(recorded(record.requests.ttft_us))
-    hit_rates = cache_hit_rates(record).tolist()
     return {
-        "cache_hit_rate": sum(hit_rates) / len(hit_rates) if hit_rates else 0.0,
+        "cache_hit_rate": cache_hit_rate(record),
         "completed_requests": counts["completed_requests"],
         "dropped_unservable": counts["dropped_unservable"],
         "kv_allocation_failures": counts["kv_allocation_failures"],
@@ -251,10 +250,16 @@ def rates(record: RunRecord, instance: int | None = None) -> Rates:
 
 
 def cache_hit_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
-    """Hit blocks ÷ (hit + newly taken blocks) of every instance; 0 where no prompt was looked up."""
+    """Hit blocks ÷ (hit + newly taken blocks) of every instance; 0 where none was taken."""
     hits = record.instances.gpu_hits.astype(np.float64)
     looked_up = hits + record.instances.gpu_misses
     return hits / np.where(looked_up > 0, looked_up, 1.0)
+
+
+def cache_hit_rate(record: RunRecord) -> float:
+    """The mean of the instances' rates, whatever their traffic."""
+    hit_rates = cache_hit_rates(record).tolist()
+    return sum(hit_rates) / len(hit_rates) if hit_rates else 0.0
 
 
 def preemption_rate(record: RunRecord) -> float:

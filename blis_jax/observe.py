@@ -122,7 +122,7 @@ class Observation:
             token_step_idx=np.where(has_token, index, nothing),
             num_itl=num_itl,
             progress_index=np.where(is_scheduled, progress, 0),
-            ttft_parts_us=self._parts(has_token, scheduled, token_us, at_token, output_time),
+            ttft_parts_us=self._parts(has_token, scheduled, token_us, output_time),
         )
 
     block_size = 16
@@ -139,14 +139,14 @@ class Observation:
         has_token: np.ndarray,
         scheduled: np.ndarray,
         token_us: np.ndarray,
-        at_token: np.ndarray,
         output_time: np.ndarray,
     ) -> np.ndarray:
-        """TTFT split into records.TTFT_PARTS; waiting is what the others leave."""
-        at_start = self._at(Dyn.SCHEDULED_RECORD)
-        total = self._log_time(LogTime.TOTAL_DURATION, at_token)
-        total = total - self._log_time(LogTime.TOTAL_DURATION, at_start)
-        service = total + self._log_time(LogTime.DURATION, at_start)
+        """TTFT split into records.TTFT_PARTS; waiting is what the others leave.
+
+        Service is the time from the last scheduling to the first token: the durations of the steps in between,
+        which follow each other without a gap (on two overlapping step chains their sum would count time twice).
+        """
+        service = token_us - scheduled
         beta = np.asarray(self.cluster.beta)[np.maximum(self.instance, 0), 0].astype(np.int64)
         overhead = (self.dyn[:, Dyn.NUM_PREFILL_STEPS] - 1) * beta
         n = self.num_requests

@@ -12,7 +12,7 @@ import numpy as np
 from blis_jax.distributions import Sample, mean_ms, percentile_ms
 from blis_jax.errors import ConfigError
 from blis_jax.metrics import (
-    cache_hit_rates,
+    cache_hit_rate,
     class_code,
     ended_us,
     hol_blocking_events,
@@ -143,7 +143,7 @@ def _duration_s(selection: Selection) -> float:
 
 
 def _cache_hit_rate(selection: Selection) -> float:
-    return float(np.mean(cache_hit_rates(selection.record)))
+    return cache_hit_rate(selection.record)
 
 
 def _preemption_rate(selection: Selection) -> float:

@@ -175,4 +175,3 @@ def simulate_all(rows: Sequence[Row], options: Options | None = None) -> list[Ru
 
 
 __all__: list[str] = ["Options", "Row", "simulate", "simulate_all"]
-

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 
 from blis_jax.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never, pytree
@@ -30,7 +29,9 @@ class Slot(enum.IntEnum):
     TENANT = 6
     TIE_RANK = 7
     QUEUE_RANK = 8
-    AFTER_STEPS = 9  # steps of the same microsecond that precede its queueing; negative: not verified
+    AFTER_STEPS = (
+        9  # steps of the same microsecond that precede its queueing; negative: not verified
+    )
     OVERSIZED = 10  # 1: will be dropped when it would be queued
 
 
@@ -188,7 +189,9 @@ class State:
     instance_of: Int[Array, "request"]
     shared: SharedBlocks
     router: RouterIndex
-    stale: Float[Array, "field instance"]  # KV utilisation, free blocks, hit rate as the router last read
+    stale: Float[
+        Array, "field instance"
+    ]  # KV utilisation, free blocks, hit rate as the router last read
     log: Int[Array, "record column"]
     log_time: Any
     admission: Any

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.advance import close, complete, drop, find_drop, finish_step, free_slot_row
-from blis_jax.batch_formation import Work, begin, has_candidate, visit
+from blis_jax.batch_formation import has_candidate, visit
+from blis_jax.begin import begin
 from blis_jax.columns import get, put
 from blis_jax.context import NO_KEY, Context, row
 from blis_jax.gateway import decide, next_times
@@ -35,6 +36,7 @@ from blis_jax.state import (
     Time,
 )
 from blis_jax.types import REJECTED, pytree
+from blis_jax.work import Work
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
@@ -97,9 +99,7 @@ def _dropped(
     return result.work, written
 
 
-def _served(
-    ctx: Context, state: State, work: Work, instance: jax.Array
-) -> tuple[Work, SlotWrite]:
+def _served(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
     result = visit(ctx, state, work, instance)
     request = get(result.slot_row, Slot.REQUEST)
     return result.work, SlotWrite(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Steps(NamedTuple):
-    """One entry per step, ordered by instance, then by execution; the golden data's names and dtypes."""
+    """One entry per step, by instance, then by execution; names and dtypes of the golden data."""
 
     step_instance: Int[np.ndarray, "step"]
     step_start_us: Int[np.ndarray, "step"]
@@ -133,8 +133,8 @@ def _blocks_taken(
 ) -> Int[np.ndarray, "step"]:
     """How many decoding requests take a new block in each step.
 
-    A request with its first token in step f holds `held + n - f` tokens after step n. A prompt found
-    entirely in the cache is not held by its request, which then starts from none.
+    A request with its first token in step f holds `held + n - f` tokens after step n. A prompt
+    found entirely in the cache is not held by its request, which then starts from none.
     """
     requests = record.requests
     has_token = requests.token_step_idx >= 0

@@ -207,7 +207,8 @@ def good_requests(
 def tpot_us(record: RunRecord) -> Float[np.ndarray, "request"]:
     """(E2E - TTFT) ÷ max(output_len - 1, 1); 0 without output tokens; junk where not completed."""
     requests = record.requests
-    gaps = (requests.e2e_us - requests.ttft_us) / np.maximum(requests.output_len - 1, 1)
+    decode_us = requests.e2e_us - np.maximum(requests.ttft_us, 0)
+    gaps = decode_us / np.maximum(requests.output_len - 1, 1)
     return np.where(requests.output_len > 0, gaps, 0.0)
 
 

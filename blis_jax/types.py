@@ -29,7 +29,7 @@ SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
 CRITICAL, STANDARD_NONE, STANDARD = 1, 0, 2
 
 
-def never(dtype: Any) -> np.generic:
+def never(dtype: Any) -> Any:
     """A time after every event, in the clock's dtype; twice it must not overflow in sums we form."""
     if np.issubdtype(dtype, np.floating):
         return np.dtype(dtype).type(2.0**61)
@@ -109,7 +109,9 @@ class RequestView:
     arrival_us: jax.Array  # clock dtype
     tenant: Int[jax.Array, "..."]
     tie_rank: Int[jax.Array, "..."]  # rank by (arrival, id as text)
-    queue_rank: Int[jax.Array, "..."]  # order of entry among requests queued in the same microsecond
+    queue_rank: Int[
+        jax.Array, "..."
+    ]  # order of entry among requests queued in the same microsecond
 
 
 @pytree
@@ -157,10 +159,18 @@ class StepTokens:
     num_decode_tokens: Int[jax.Array, ""]
 
 
-AdmissionFn = Callable[..., Any]  # (params, state, view, snapshots, clock, key, infinity) -> (admit, state)
-ScorerFn = Callable[..., jax.Array]  # (params, view, snapshots, infinity) -> float[instance] in [0, 1]
-RoutingFn = Callable[..., Any]  # (params, state, view, snapshots, key, infinity) -> (instance, state)
-PriorityFn = Callable[..., jax.Array]  # (params, view[slot], queue_depth, clock, infinity) -> float[slot]
+AdmissionFn = Callable[
+    ..., Any
+]  # (params, state, view, snapshots, clock, key, infinity) -> (admit, state)
+ScorerFn = Callable[
+    ..., jax.Array
+]  # (params, view, snapshots, infinity) -> float[instance] in [0, 1]
+RoutingFn = Callable[
+    ..., Any
+]  # (params, state, view, snapshots, key, infinity) -> (instance, state)
+PriorityFn = Callable[
+    ..., jax.Array
+]  # (params, view[slot], queue_depth, clock, infinity) -> float[slot]
 SchedulerFn = Callable[..., Any]  # (params, QueueView) -> (value[slot], rank[slot]); least first
 LatencyFn = Callable[..., jax.Array]  # (params, StepTokens, infinity) -> float µs
 

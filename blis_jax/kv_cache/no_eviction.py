@@ -34,7 +34,11 @@ class PathRows:
 
 
 def read_path(
-    shared: SharedBlocks, requests: Requests, instance: jax.Array, slot: jax.Array, request: jax.Array
+    shared: SharedBlocks,
+    requests: Requests,
+    instance: jax.Array,
+    slot: jax.Array,
+    request: jax.Array,
 ) -> PathRows:
     """Rows of the request's nodes; one contiguous read each."""
     zero, depth = jnp.int32(0), requests.path.shape[1]

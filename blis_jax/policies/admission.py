@@ -37,7 +37,12 @@ def no_state(params: Any, shape: Any) -> NoState:
 
 
 def always_admit(
-    params: NoParams, state: NoState, view: RoutedView, snapshots: Snapshots, clock: Any, infinity: Any
+    params: NoParams,
+    state: NoState,
+    view: RoutedView,
+    snapshots: Snapshots,
+    clock: Any,
+    infinity: Any,
 ) -> Decision:
     """Everything is admitted."""
     del params, view, snapshots, clock, infinity
@@ -45,7 +50,12 @@ def always_admit(
 
 
 def reject_all(
-    params: NoParams, state: NoState, view: RoutedView, snapshots: Snapshots, clock: Any, infinity: Any
+    params: NoParams,
+    state: NoState,
+    view: RoutedView,
+    snapshots: Snapshots,
+    clock: Any,
+    infinity: Any,
 ) -> Decision:
     """Nothing is admitted."""
     del params, view, snapshots, clock, infinity
@@ -88,7 +98,9 @@ def token_bucket(
     elapsed = now - state.refilled_us
     refill = exact_quotient(elapsed * params.refill_per_s, jnp.float64(1e6))
     refill = jnp.minimum(refill, infinity)
-    tokens = jnp.where(elapsed > 0, jnp.minimum(params.capacity, state.tokens + refill), state.tokens)
+    tokens = jnp.where(
+        elapsed > 0, jnp.minimum(params.capacity, state.tokens + refill), state.tokens
+    )
     cost = view.request.input_len.astype(jnp.float64)
     is_admitted = tokens >= cost
     return is_admitted, TokenBucketState(jnp.where(is_admitted, tokens - cost, tokens), now)
@@ -98,7 +110,9 @@ def token_bucket(
 class SloGatedParams:
     """Numbers of the scheduling track's gate."""
 
-    load_threshold: Float[Array, ""]  # mean effective load above which sheddable classes are rejected
+    load_threshold: Float[
+        Array, ""
+    ]  # mean effective load above which sheddable classes are rejected
 
 
 def is_sheddable(slo_class: Int[Array, "..."]) -> jax.Array:

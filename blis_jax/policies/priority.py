@@ -23,7 +23,9 @@ def _age_us(view: RequestView, clock: jax.Array) -> jax.Array:
     return (clock - view.arrival_us).astype(jnp.float64)
 
 
-def constant(params: NoParams, view: RequestView, depth: Any, clock: Any, infinity: Any) -> jax.Array:
+def constant(
+    params: NoParams, view: RequestView, depth: Any, clock: Any, infinity: Any
+) -> jax.Array:
     """Everyone alike."""
     del params, depth, clock, infinity
     return jnp.zeros(view.slo_class.shape, jnp.float64)
@@ -37,7 +39,9 @@ class AgeParams:
     age_weight: Float[Array, ""]  # per µs
 
 
-def slo_based(params: AgeParams, view: RequestView, depth: Any, clock: Any, infinity: Any) -> jax.Array:
+def slo_based(
+    params: AgeParams, view: RequestView, depth: Any, clock: Any, infinity: Any
+) -> jax.Array:
     """Older is more urgent."""
     del depth
     return params.base + exact_product(params.age_weight, _age_us(view, clock), infinity)

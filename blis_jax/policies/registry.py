@@ -34,9 +34,7 @@ ADMISSION = {
         (("capacity", 10000.0), ("refill_per_s", 1000.0)),
         admission.full_bucket,
     ),
-    "slo-gated": Entry(
-        admission.slo_gated, admission.SloGatedParams, (("load_threshold", 8.0),)
-    ),
+    "slo-gated": Entry(admission.slo_gated, admission.SloGatedParams, (("load_threshold", 8.0),)),
     "slo-queue-gated": Entry(
         admission.slo_queue_gated,
         admission.QueueGatedParams,
@@ -47,9 +45,7 @@ ROUTING = {
     "round-robin": Entry(routing.round_robin, _NONE, (), routing.zero_counter),
     "least-loaded": Entry(routing.least_loaded, _NONE),
     "weighted": Entry(routing.weighted, _NONE),
-    "prefix-affinity": Entry(
-        routing.prefix_affinity_policy, _NONE, (), routing.empty_prompt_map
-    ),
+    "prefix-affinity": Entry(routing.prefix_affinity_policy, _NONE, (), routing.empty_prompt_map),
     "always-busiest": Entry(routing.always_busiest, _NONE),
 }
 SCORERS = {

@@ -93,7 +93,12 @@ def zero_counter(params: Any, shape: Any) -> CounterState:
 
 
 def round_robin(
-    params: NoParams, state: CounterState, view: Any, snapshots: Snapshots, scores: Any, infinity: Any
+    params: NoParams,
+    state: CounterState,
+    view: Any,
+    snapshots: Snapshots,
+    scores: Any,
+    infinity: Any,
 ) -> Choice:
     """Instances in turn."""
     del params, view, scores, infinity
@@ -126,4 +131,6 @@ def prefix_affinity_policy(
     known = state.instance[view.prompt_key]
     fallback, _ = least_loaded(params, NoState(), view, snapshots, scores, infinity)
     chosen = jnp.where(known == NO_INSTANCE, fallback, known)
-    return chosen, PromptMapState(lax.dynamic_update_slice(state.instance, chosen[None], (view.prompt_key,)))
+    return chosen, PromptMapState(
+        lax.dynamic_update_slice(state.instance, chosen[None], (view.prompt_key,))
+    )

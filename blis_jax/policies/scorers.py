@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
 
-def queue_depth(params: NoParams, view: RoutedView, snapshots: Snapshots, infinity: Any) -> jax.Array:
+def queue_depth(
+    params: NoParams, view: RoutedView, snapshots: Snapshots, infinity: Any
+) -> jax.Array:
     """Effective load scaled between the least and most loaded instance; 1 if all are equal."""
     del params, view, infinity
     load = snapshots.effective_load

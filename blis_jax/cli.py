@@ -1,0 +1,520 @@
+"""What the commands share: options, one-sentence errors, files written whole, the backend's state.
+
+Nothing here imports numpy or JAX before it is needed, so that help and refusals come at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from blis_jax.config import ClusterConfig
+
+EXIT_BAD_INPUT = 2
+EXIT_UNSUPPORTED = 3  # something in the input is right, but cannot be simulated (yet)
+EXIT_INTERRUPTED = 130
+
+# Compiles the whole scan into one function instead of one per operation: ten times faster.
+WHOLE_LOOP_FLAG = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"
+SECONDS_WORTH_CACHING = "0.2"
+
+LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal", "panic")
+KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
+
+
+class Flag(NamedTuple):
+    """One option; the default is the reference's and only shown, so that given ones can be told."""
+
+    name: str  # with another spelling after a slash, if there is one
+    read: Callable[[str], Any]
+    default: Any
+    metavar: str
+    help: str
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def whole(text: str) -> int:
+    """A whole number of at most 64 bits."""
+    value = int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
+    if value is None or not -(2**63) <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not a whole number of at most 64 bits")
+    return value
+
+
+def number(text: str) -> float:
+    """A number; whether it may be infinite or negative is checked with the rest."""
+    try:
+        return float(text.replace("_", "?"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not a number") from None
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them."""
+    return tuple(number(part.strip()) for part in text.split(","))
+
+
+def truth(text: str) -> bool:
+    """The reference's spellings of true and false."""
+    if text.lower() not in _TRUTHS:
+        raise argparse.ArgumentTypeError(f"{_short(text)} is neither true nor false")
+    return _TRUTHS[text.lower()]
+
+
+_TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """One of a few words."""
+
+    def read(text: str) -> str:
+        if text not in choices:
+            allowed = ", ".join(choices)
+            raise argparse.ArgumentTypeError(
+                f"{_short(text)} is not known; use one of {allowed}{closest(text, choices)}"
+            )
+        return text
+
+    return read
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def closest(word: str, allowed: Sequence[str]) -> str:
+    """A hint naming the nearest allowed word, or nothing."""
+    match = difflib.get_close_matches(word, allowed, n=1)
+    return f"; did you mean {match[0]}?" if match else ""
+
+
+# --- the parser -----------------------------------------------------------------------------------
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises ConfigError and sets only what was given."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            argument_default=argparse.SUPPRESS,
+            allow_abbrev=False,
+            formatter_class=_HelpFormatter,
+            **settings,
+        )
+        self.refused: dict[str, str] = {}
+
+    def add_flags(self, title: str, flags: Sequence[Flag]) -> argparse._ArgumentGroup:
+        """A titled group of options, which can take more."""
+        group = self.add_argument_group(title)
+        for flag in flags:
+            text = flag.help.replace("%", "%%")
+            if flag.default not in (None, ""):
+                text += f" (default: {_shown(flag.default)})"
+            is_switch = flag.read is truth
+            group.add_argument(
+                *(f"--{name}" for name in flag.name.split("/")),
+                type=flag.read,
+                metavar=flag.metavar,
+                help=text,
+                nargs="?" if is_switch else None,
+                const=True if is_switch else None,
+            )
+        return group
+
+    def refuse(self, flags: Mapping[str, str]) -> None:
+        """Options of the reference that end in a sentence."""
+        for name, sentence in flags.items():
+            self.refused[name.replace("-", "_")] = sentence
+            self.add_argument(f"--{name}", nargs="?", const="", help=argparse.SUPPRESS)
+
+    def given(self, arguments: Sequence[str] | None) -> dict[str, Any]:
+        """The options that were given, by name with underscores."""
+        namespace, unknown = self.parse_known_args(arguments)
+        if unknown:
+            raise ConfigError(self._unknown(unknown[0]))
+        values = vars(namespace)
+        for name, sentence in self.refused.items():
+            if name in values:
+                written = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{written} is refused: {sentence}")
+        return values
+
+    def error(self, message: str) -> NoReturn:
+        """Say it in one sentence, without the usage."""
+        message = re.sub(r"^argument (-\S+?)(/-\S+)*: ", r"\1: ", message)
+        if message.endswith("expected one argument"):
+            message = message.replace("expected one argument", "a value must follow")
+            message += "; write NAME=VALUE if it begins with a minus".replace(
+                "NAME", message.split(":")[0]
+            )
+        elif message.endswith("expected at least one argument"):
+            message = message.replace("expected at least one argument", "a value must follow")
+        raise ConfigError(message)
+
+    def _unknown(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"{_short(word)} is not an option; options begin with --, see --help"
+        name = word.split("=")[0]
+        known = [text for action in self._actions for text in action.option_strings]
+        if name in known:  # argparse leaves a value behind that a switch does not take
+            return f"{_short(word)}: this option takes no value"
+        return f"unknown option {_short(name)}{closest(name, known) or '; see --help'}"
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=100)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# --- the cluster's options, as in the reference ---------------------------------------------------
+
+MODEL_FLAGS = (
+    Flag("model", str, "", "NAME", "model to serve, such as meta-llama/llama-3.1-8b-instruct"),
+    Flag("hardware", str, "", "GPU", "GPU type, such as H100; the model's default if not given"),
+    Flag("tp", whole, None, "N", "GPUs per instance (tensor parallelism); the model's default"),
+    Flag("vllm-version", str, "", "V", "vLLM version of the fit; the model's default"),
+    Flag(
+        "alpha-coeffs",
+        numbers,
+        None,
+        "A0,A1,A2",
+        "µs of queueing per request, per prompt token, µs of output processing per token",
+    ),
+    Flag("beta-coeffs", numbers, None, "B0,B1,B2", "µs per step, per prefill and per decode token"),
+    Flag(
+        "total-kv-blocks",
+        whole,
+        None,
+        "N",
+        "KV blocks of one instance; the fit's if not given, 1000000 with given coefficients",
+    ),
+    Flag("block-size-in-tokens", whole, 16, "N", "tokens in one KV block"),
+)
+BATCH_FLAGS = (
+    Flag("max-num-running-reqs", whole, 256, "N", "most requests in the running batch"),
+    Flag("max-num-scheduled-tokens", whole, 2048, "N", "token budget of one step"),
+    Flag(
+        "long-prefill-token-threshold",
+        whole,
+        0,
+        "N",
+        "most prompt tokens of one request in a step; 0: prompts are not chunked",
+    ),
+    Flag("slo-prefill", truth, False, "BOOL", "chunk critical and sheddable prompts separately"),
+    Flag("slo-prefill-critical", whole, 128, "N", "threshold of critical requests, tokens"),
+    Flag(
+        "slo-prefill-sheddable", whole, 0, "N", "threshold of sheddable requests, tokens; 0: none"
+    ),
+    Flag(
+        "slo-preemption", truth, False, "BOOL", "evict the least priority instead of the batch tail"
+    ),
+)
+GATEWAY_FLAGS = (
+    Flag("num-instances", whole, 1, "N", "instances behind the router"),
+    Flag(
+        "admission-policy",
+        str,
+        "always-admit",
+        "NAME",
+        "always-admit, reject-all, token-bucket, slo-gated or slo-queue-gated",
+    ),
+    Flag("admission-latency", whole, 0, "US", "µs from arrival to the admission decision"),
+    Flag("token-bucket-capacity", number, 10000.0, "X", "prompt tokens the bucket holds"),
+    Flag("token-bucket-refill-rate", number, 1000.0, "X", "prompt tokens per second"),
+    Flag(
+        "slo-gated-threshold",
+        number,
+        8.0,
+        "X",
+        "mean load per instance above which slo-gated rejects sheddable requests",
+    ),
+    Flag(
+        "routing-policy",
+        str,
+        "round-robin",
+        "NAME",
+        "round-robin, least-loaded, weighted, prefix-affinity or always-busiest",
+    ),
+    Flag(
+        "routing-scorers",
+        str,
+        "prefix-affinity:3,queue-depth:2,kv-utilization:2",
+        "LIST",
+        "name:weight pairs for weighted routing; names: prefix-affinity, queue-depth, "
+        "kv-utilization, load-balance, slo-priority",
+    ),
+    Flag("routing-latency", whole, 0, "US", "µs from admission to the routing decision"),
+    Flag(
+        "snapshot-refresh-interval",
+        whole,
+        0,
+        "US",
+        "µs between refreshes of the router's view of KV use; 0: always fresh",
+    ),
+    Flag("slo-scorer-bias-critical", number, 0.9, "X", "slo-priority scorer, critical: 0 to 1"),
+    Flag("slo-scorer-bias-sheddable", number, 0.2, "X", "slo-priority scorer, sheddable: 0 to 1"),
+    Flag(
+        "slo-priority-bridge", truth, False, "BOOL", "router stamps priorities (changes no result)"
+    ),
+)
+ORDER_FLAGS = (
+    Flag(
+        "priority-policy",
+        str,
+        "constant",
+        "NAME",
+        "constant, slo-based, inverted-slo, slo-tiered or load-adaptive",
+    ),
+    Flag("scheduler", str, "fcfs", "NAME", "fcfs, priority-fcfs, sjf or reverse-priority"),
+    Flag("slo-base-critical", number, 10.0, "X", "slo-tiered: base priority of critical requests"),
+    Flag("slo-base-standard", number, 5.0, "X", "... of standard requests"),
+    Flag("slo-base-sheddable", number, 1.0, "X", "... of sheddable requests"),
+    Flag("slo-age-weight", number, 1e-5, "X", "slo-tiered: priority gained per µs of age"),
+    Flag("slo-threshold-standard", whole, 100_000, "US", "... from this age on, standard"),
+    Flag("slo-threshold-sheddable", whole, 200_000, "US", "... from this age on, sheddable"),
+    Flag(
+        "load-adaptive-low", whole, 2, "N", "load-adaptive: queue depth up to which all are equal"
+    ),
+    Flag("load-adaptive-high", whole, 15, "N", "load-adaptive: queue depth of the full difference"),
+)
+KV_TIER_FLAGS = (
+    Flag("kv-cpu-blocks", whole, 0, "N", "KV blocks in CPU memory per instance; 0: no such tier"),
+    Flag(
+        "kv-offload-threshold", number, 0.9, "X", "GPU use (0 to 1) above which blocks move there"
+    ),
+    Flag("kv-transfer-bandwidth", number, 100.0, "X", "tokens per µs between the tiers"),
+    Flag("kv-transfer-base-latency", whole, 0, "US", "µs per transfer besides"),
+)
+CLUSTER_FLAGS = (*MODEL_FLAGS, *BATCH_FLAGS, *GATEWAY_FLAGS, *ORDER_FLAGS, *KV_TIER_FLAGS)
+
+
+def add_cluster_flags(parser: Parser) -> None:
+    """All options about the cluster and its policies, in groups."""
+    parser.add_flags("model and latency", MODEL_FLAGS)
+    parser.add_flags("admission and routing", GATEWAY_FLAGS)
+    parser.add_flags("priority and order of the wait queue", ORDER_FLAGS)
+    parser.add_flags("batches", BATCH_FLAGS)
+    parser.add_flags("KV blocks in CPU memory", KV_TIER_FLAGS)
+
+
+def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
+    """The cluster that the given options describe; the rest takes the reference's defaults."""
+    from blis_jax.config import FIELDS, ClusterConfig
+
+    defaults = {flag.name.replace("-", "_"): flag.default for flag in CLUSTER_FLAGS}
+    values = {
+        name: given.get(name, default)
+        for name, default in defaults.items()
+        if name in FIELDS and name != "routing_scorers"
+    }
+    values["routing_scorers"] = given.get("routing_scorers", "")
+    values |= {name: given[name] for name in ("horizon", "variant") if name in given}
+    values |= _latency(given)
+    _check_scorers(values["routing_policy"], values["routing_scorers"])
+    try:
+        return ClusterConfig(**values)
+    except ConfigError as error:
+        raise ConfigError(_as_option(str(error), FIELDS)) from None
+
+
+def _as_option(message: str, fields: Mapping[str, Any]) -> str:
+    """The message with the field's name written as the option."""
+    name = re.match(r"[a-z_]+", message)
+    if name is None or name.group() not in fields:
+        return message
+    return f"--{name.group().replace('_', '-')}{message[name.end() :]}"
+
+
+def _latency(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Model, GPU, TP, coefficients and KV blocks: given coefficients win, else those of the fit."""
+    from blis_jax.coefficients import lookup
+
+    model, gpu, tp = (given.get(name) for name in ("model", "hardware", "tp"))
+    if not model:
+        raise ConfigError(
+            "--model is missing; for instance --model meta-llama/llama-3.1-8b-instruct"
+        )
+    if tp is not None and tp < 0:
+        raise ConfigError(f"--tp must be at least 1, got {tp}")
+    alpha = given.get("alpha_coeffs", (0.0, 0.0, 0.0))
+    beta = given.get("beta_coeffs", (0.0, 0.0, 0.0))
+    if any(beta):
+        blocks = given.get("total_kv_blocks", KV_BLOCKS_WITHOUT_FIT)
+        found = {"hardware": gpu or "", "tp": tp or 0}
+        found |= {"alpha_coeffs": alpha, "beta_coeffs": beta, "total_kv_blocks": blocks}
+    elif any(alpha):
+        raise ConfigError(
+            "--alpha-coeffs without --beta-coeffs would give steps that take no time; "
+            "give both, or neither to take the model's fit"
+        )
+    else:
+        fit = lookup(model, gpu or None, tp or None, given.get("vllm_version") or None)
+        blocks = given.get("total_kv_blocks", fit.total_kv_blocks)
+        found = {"hardware": fit.gpu, "tp": fit.tp}
+        found |= {"alpha_coeffs": fit.alpha, "beta_coeffs": fit.beta, "total_kv_blocks": blocks}
+    return {"model": model.lower(), **found}
+
+
+def _check_scorers(policy: str, scorers: str) -> None:
+    names = [part.partition(":")[0].strip() for part in scorers.split(",")]
+    for name in names:
+        if policy == "weighted" and names.count(name) > 1:
+            raise ConfigError(f"--routing-scorers: {name!r} is given twice; add up its weights")
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def run_command(
+    name: str, command: Callable[[Sequence[str] | None], int], arguments: Sequence[str] | None
+) -> int:
+    """Run a command; what the user can put right ends in one sentence on stderr and a code."""
+    try:
+        return command(arguments)
+    except ConfigError as error:
+        say(name, f"error: {error}")
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        say(name, "interrupted; files already written are whole")
+        return EXIT_INTERRUPTED
+    except MemoryError:
+        say(name, "error: out of memory; simulate fewer requests or fewer instances")
+        return EXIT_BAD_INPUT
+    except BrokenPipeError:
+        # the reader of stdout left; keep Python from complaining again when it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        say(name, f"error: {where}{error.strerror or error}")
+        return EXIT_BAD_INPUT
+
+
+def say(name: str, message: str) -> None:
+    """One line on stderr."""
+    print(f"{name}: {' '.join(message.split())}", file=sys.stderr, flush=True)
+
+
+class Notes:
+    """Remarks on stderr, as talkative as the reference's --log asks for."""
+
+    def __init__(self, name: str, level: str = "warn") -> None:
+        self.name = name
+        self.level = LOG_LEVELS.index(level)
+
+    def info(self, message: str) -> None:
+        """What the command is doing."""
+        if self.level <= LOG_LEVELS.index("info"):
+            say(self.name, message)
+
+    def warn(self, message: str) -> None:
+        """What the user may not expect."""
+        if self.level <= LOG_LEVELS.index("warn"):
+            say(self.name, f"note: {message}")
+
+
+class Progress:
+    """One line on stderr that is overwritten; silent where stderr is not a terminal."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.is_shown = total > 1 and sys.stderr.isatty()
+
+    def show(self, done: int, what: str) -> None:
+        """How far the command is."""
+        if self.is_shown:
+            print(f"\r\x1b[K[{done}/{self.total}] {what}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Remove the line, before something else is printed."""
+        if self.is_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def check_writable(path: Path, *, is_folder: bool = False) -> None:
+    """Refuse, before anything is computed, an output path that cannot be written."""
+    if path.is_dir() and not is_folder:
+        raise ConfigError(f"{path} is a folder; give the name of a file to write")
+    if is_folder and path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is not a folder; give a folder for the results")
+    folder = path if is_folder else path.parent
+    while is_folder and not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise ConfigError(f"{path} cannot be written: the folder {folder} {what}")
+    with writing(path), tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"{path} cannot be written ({reason}); choose another place") from None
+
+
+def read_text(path: Path, what: str) -> str:
+    """A UTF-8 text file; `what` it should be is said if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; give the path of {what}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a UTF-8 text; give the path of {what}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{path} cannot be read ({reason}); give the path of {what}") from None
+
+
+# --- backend --------------------------------------------------------------------------------------
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept between runs."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "blis_jax" / "xla"
+
+
+def prepare_backend(*, use_cache: bool = True) -> None:
+    """Set XLA's flags, unless the user has, and the compilation cache; before JAX is imported.
+
+    Where JAX is imported already, as in a notebook or a test, nothing is changed.
+    """
+    if "jax" in sys.modules:
+        return
+    os.environ.setdefault("XLA_FLAGS", WHOLE_LOOP_FLAG)
+    if not use_cache:
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+        return
+    folder = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder()))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", SECONDS_WORTH_CACHING)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError:  # a read-only home: compile every time instead of failing
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"

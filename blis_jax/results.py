@@ -1,0 +1,284 @@
+"""Runs as labelled xarray Datasets with units and provenance, saved whole as Zarr or NetCDF."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from blis_jax import invariants
+from blis_jax.atomic_write import replacing
+from blis_jax.config import PROFILE
+from blis_jax.errors import ConfigError
+from blis_jax.metrics import CLASS_NAMES
+from blis_jax.records import TTFT_PARTS, RequestRecords, RunRecord
+from blis_jax.scalar_metrics import evaluate, lookup, metric_names
+from blis_jax.summaries import ALL, LATENCIES, PERCENTS, SloTargets, Window, class_summary
+from blis_jax.types import Outcome
+
+RESERVED_DIMS = ("slo_class", "quantile", "invariant", "request", "ttft_part")
+RUN_METRICS = tuple(
+    name
+    for name in metric_names()
+    if (name == "jain_fairness" or not lookup(name)[0].has_classes) and not name.startswith("itl_")
+)
+COUNT_FIELDS = ("num_iterations", "num_open_ties", "num_repairs")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a saved result must say to be made again."""
+
+    spec_text: str = ""  # the workload specification
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    seeds: Sequence[int] = ()
+    profile: str = PROFILE
+
+    def attributes(self) -> dict[str, str]:
+        """The attributes of a Dataset; structured ones are JSON."""
+        now = datetime.datetime.now(datetime.UTC)
+        return {
+            "package": "blis-jax",
+            "package_version": _version("blis-jax"),
+            "jax_version": _version("jax"),
+            "profile": self.profile,
+            "spec": self.spec_text,
+            "policies": json.dumps(dict(self.policies), sort_keys=True),
+            "config": json.dumps(dict(self.config), sort_keys=True),
+            "seeds": json.dumps([int(seed) for seed in self.seeds]),
+            "created": now.isoformat(timespec="seconds"),
+        }
+
+
+def to_dataset(
+    records: Sequence[RunRecord],
+    coords: Mapping[str, Sequence[Any]],
+    provenance: Provenance,
+    targets: SloTargets | None = None,
+    window: Window | None = None,
+    priority_policy: str | Sequence[str] = "constant",
+) -> xr.Dataset:
+    """Figures of every run, over the dims of `coords` and over SLO classes and quantiles.
+
+    The records come in row-major order of `coords`, the last name changing fastest, e.g. of
+    {"strategy": …, "param_set": …, "seed": …}; `priority_policy` is one for all or one per record.
+    """
+    shape = _shape(records, coords)
+    policies = (
+        [priority_policy] * len(records)
+        if isinstance(priority_policy, str)
+        else list(priority_policy)
+    )
+    if len(policies) != len(records):
+        raise ConfigError(f"{len(policies)} priority policies for {len(records)} records")
+    classes = _classes(records)
+    dataset = xr.Dataset(coords=_labels(coords), attrs=provenance.attributes())
+    dataset = dataset.assign_coords(
+        slo_class=list(classes), quantile=("quantile", [percent / 100 for percent in PERCENTS])
+    )
+    dataset.attrs["measured_window_us"] = json.dumps(dataclasses.astuple(window or Window()))
+    dataset.attrs["slo_targets"] = _targets_text(targets or SloTargets())
+    summaries = [class_summary(record, targets, window) for record in records]
+    missing = dict.fromkeys(summaries[0][ALL], float("nan"))
+    missing |= {name: 0 for name in missing if name.startswith("num_")}
+    rows = [[summary.get(name, missing) for name in classes] for summary in summaries]
+
+    dims = tuple(coords)
+    for name in missing:
+        if not name.startswith(LATENCIES):
+            values = np.array([[entry[name] for entry in row] for row in rows])
+            _add_variable(dataset, name, (*dims, "slo_class"), values, shape, _unit(name))
+    for latency in LATENCIES:
+        mean_name = f"{latency}_mean_ms"
+        means = np.array([[entry[mean_name] for entry in row] for row in rows])
+        _add_variable(dataset, mean_name, (*dims, "slo_class"), means, shape, "ms")
+        names = [f"{latency}_p{percent}_ms" for percent in PERCENTS]
+        quantiles = np.array([[[entry[name] for name in names] for entry in row] for row in rows])
+        dims_of_quantiles = (*dims, "slo_class", "quantile")
+        _add_variable(dataset, f"{latency}_ms", dims_of_quantiles, quantiles, shape, "ms")
+    _add_run_metrics(dataset, records, policies, dims, shape, window)
+    _add_checks(dataset, records, dims, shape)
+    return dataset
+
+
+def _add_run_metrics(
+    dataset: xr.Dataset,
+    records: Sequence[RunRecord],
+    policies: Sequence[str],
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+    window: Window | None,
+) -> None:
+    """Adds the figures that cover a whole cluster."""
+    quantile_names = [f"itl_p{percent}_ms" for percent in PERCENTS]
+    wanted = (*RUN_METRICS, "itl_mean_ms", *quantile_names)
+    rows = [
+        evaluate(record, wanted, window=window, priority_policy=policy)
+        for record, policy in zip(records, policies, strict=True)
+    ]
+    for name in (*RUN_METRICS, "itl_mean_ms"):
+        _add_variable(
+            dataset, name, dims, np.array([row[name] for row in rows]), shape, _unit(name)
+        )
+    quantiles = np.array([[row[name] for name in quantile_names] for row in rows])
+    _add_variable(dataset, "itl_ms", (*dims, "quantile"), quantiles, shape, "ms")
+
+
+def _add_checks(
+    dataset: xr.Dataset,
+    records: Sequence[RunRecord],
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+) -> None:
+    """Adds how the runs ended, what it took, and how often they broke each invariant."""
+    _add_outcome(dataset, records, dims, shape)
+    for name in COUNT_FIELDS:
+        values = np.array([getattr(record, name) for record in records])
+        _add_variable(dataset, name, dims, values, shape, "1")
+    counts = [invariants.violations(record) | record.invariant_failures for record in records]
+    names = list(dict.fromkeys(name for row in counts for name in row))
+    dataset.coords["invariant"] = names
+    violated = np.array([[row.get(name, 0) for name in names] for row in counts])
+    _add_variable(dataset, "invariant_violations", (*dims, "invariant"), violated, shape, "1")
+
+
+def request_dataset(
+    records: Sequence[RunRecord], coords: Mapping[str, Sequence[Any]], provenance: Provenance
+) -> xr.Dataset:
+    """Every field of every request, over the dims of `coords` and `request`.
+
+    Runs with fewer requests than the longest are filled up with -1; `num_requests` says how many
+    there are.
+    """
+    shape = _shape(records, coords)
+    dims = (*coords, "request")
+    sizes = [len(record.requests.arrival_us) for record in records]
+    dataset = xr.Dataset(coords=_labels(coords), attrs=provenance.attributes())
+    dataset = dataset.assign_coords(ttft_part=list(TTFT_PARTS))
+    for entry in dataclasses.fields(RequestRecords):
+        arrays = [np.asarray(getattr(record.requests, entry.name)) for record in records]
+        table = np.full((len(records), max(sizes), *arrays[0].shape[1:]), -1, arrays[0].dtype)
+        for row, (values, size) in enumerate(zip(arrays, sizes, strict=True)):
+            table[row, :size] = values
+        dims_of_entry = (*dims, "ttft_part") if entry.name == "ttft_parts_us" else dims
+        _add_variable(dataset, entry.name, dims_of_entry, table, shape, _unit(entry.name))
+    _add_variable(dataset, "num_requests", tuple(coords), np.array(sizes), shape, "1")
+    _add_outcome(dataset, records, tuple(coords), shape)
+    return dataset
+
+
+def _add_outcome(
+    dataset: xr.Dataset,
+    records: Sequence[RunRecord],
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+) -> None:
+    outcomes = np.array([int(record.outcome) for record in records], np.int8).reshape(shape)
+    meanings = " ".join(outcome.name.lower() for outcome in Outcome)
+    dataset.coords["outcome"] = (dims, outcomes, {"flag_meanings": meanings})
+
+
+def _add_variable(
+    dataset: xr.Dataset,
+    name: str,
+    dims: tuple[str, ...],
+    values: np.ndarray,
+    shape: tuple[int, ...],
+    unit: str,
+) -> None:
+    """Adds a variable whose values have one row per record, with its unit."""
+    dataset[name] = (dims, values.reshape(*shape, *values.shape[1:]), {"units": unit})
+
+
+def save(dataset: xr.Dataset, path: str | Path) -> None:
+    """Writes a Dataset whole or not at all: Zarr 3 for `.zarr`, NetCDF for `.nc`."""
+    path = Path(path)
+    suffix = _checked_suffix(path)
+    with replacing(path) as written:
+        if suffix == ".zarr":
+            variable_length = _with_text(dataset, object)  # Zarr 3 specifies no other text
+            variable_length.to_zarr(written, zarr_format=3, consolidated=False)
+        else:
+            dataset.to_netcdf(written, engine="h5netcdf")
+
+
+def load(path: str | Path) -> xr.Dataset:
+    """Reads a saved Dataset into memory."""
+    path = Path(path)
+    if _checked_suffix(path) == ".nc":
+        return xr.load_dataset(path, engine="h5netcdf")
+    return _with_text(xr.load_dataset(path, engine="zarr", consolidated=False), str)
+
+
+def _with_text(dataset: xr.Dataset, text_type: type) -> xr.Dataset:
+    dataset = dataset.copy()
+    for name, values in dataset.variables.items():
+        if values.dtype.kind in "UOT":
+            dataset[name] = (values.dims, np.array(values.values.tolist(), text_type), values.attrs)
+    return dataset
+
+
+def _checked_suffix(path: Path) -> str:
+    if path.suffix not in (".zarr", ".nc"):
+        raise ConfigError(f"{path.name!r} does not say its format; end it in .zarr or .nc")
+    if path.suffix == ".nc" and importlib.util.find_spec("h5netcdf") is None:
+        raise ConfigError(f"{path.name!r} needs h5netcdf; install blis-jax[export] or use .zarr")
+    return path.suffix
+
+
+def _shape(records: Sequence[RunRecord], coords: Mapping[str, Sequence[Any]]) -> tuple[int, ...]:
+    taken = [name for name in coords if name in RESERVED_DIMS]
+    if taken:
+        raise ConfigError(f"{taken[0]!r} is a dim of the results; give the coordinate another name")
+    shape = tuple(len(labels) for labels in coords.values())
+    if not records or len(records) != math.prod(shape):
+        sizes = ", ".join(f"{name}: {len(labels)}" for name, labels in coords.items())
+        raise ConfigError(
+            f"{len(records)} records do not fill the coordinates ({sizes}); "
+            "give one record for each combination, the last coordinate changing fastest"
+        )
+    return shape
+
+
+def _labels(coords: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    return {name: (name, np.asarray(labels)) for name, labels in coords.items()}
+
+
+def _classes(records: Sequence[RunRecord]) -> tuple[str, ...]:
+    codes = {code for record in records for code in np.unique(record.requests.slo_class).tolist()}
+    return (ALL, *(CLASS_NAMES[code] for code in sorted(codes)))
+
+
+def _unit(name: str) -> str:
+    endings = {
+        "_ms": "ms",
+        "_us": "us",
+        "_per_s": "1/s",
+        "_per_sec": "1/s",
+        "_rps": "1/s",
+        "_s": "s",
+    }
+    return next((unit for end, unit in endings.items() if name.endswith(end)), "1")
+
+
+def _targets_text(targets: SloTargets) -> str:
+    by_class = {name: vars(target) for name, target in targets.by_class.items()}
+    return json.dumps(by_class | {"otherwise": vars(targets.otherwise)})
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,302 @@
+"""A sweep's tables and sentences for the terminal, and the same as a JSON document."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.compare import (
+    BETTER,
+    CONFIDENCE,
+    METHOD,
+    SAME,
+    UNCLEAR,
+    WORSE,
+    Comparison,
+    Estimate,
+    Figure,
+)
+from blis_jax.sweep_data import INVARIANTS, NOT_RUN, WHOLE, outcome_counts
+from blis_jax.types import Outcome
+
+if TYPE_CHECKING:
+    import numpy as np
+    import xarray as xr
+    from rich.console import Console
+    from rich.table import Table
+
+MOST_FULL_TABLES = 4  # beyond it, one line per class and point
+IN_BRIEF = ("ttft_p99_ms", "e2e_p99_ms", "output_tokens_per_s", "goodput_rps")
+TITLES = {
+    "ttft": "TTFT",
+    "e2e": "E2E",
+    "tpot": "TPOT",
+    "output_tokens_per_s": "throughput, tokens/s",
+    "requests_per_s": "throughput, requests/s",
+    "goodput_rps": "goodput, requests/s",
+    "attainment": "within targets, % of requests",
+}
+COLOURS = {BETTER: "green", WORSE: "red", UNCLEAR: "", SAME: ""}
+NOTHING = "–"
+
+
+def title(metric: str) -> str:
+    """A metric's name for people, with its unit."""
+    if metric in TITLES:
+        return TITLES[metric]
+    latency, _, rest = metric.removesuffix("_ms").partition("_")
+    return f"{TITLES[latency]} {rest.replace('p', 'P') if rest[0] == 'p' else rest}, ms"
+
+
+def _scaled(figure: Figure, value: float) -> float:
+    return 100 * value if figure.metric == "attainment" else value
+
+
+def _number(value: float, signed: bool = False, like: float | None = None) -> str:
+    """Three or four figures that matter; `like` sets the decimals."""
+    if not math.isfinite(value):
+        return NOTHING
+    size = abs(value if like is None or not math.isfinite(like) else like)
+    decimals = 0 if size >= 1000 else 1 if size >= 10 else 2
+    text = f"{value:+,.{decimals}f}" if signed else f"{value:,.{decimals}f}"
+    return text.replace("-", "−").replace(",", " ")  # a narrow space between thousands
+
+
+def _mean(figure: Figure) -> str:
+    mean = _scaled(figure, figure.value.mean)
+    half = _scaled(figure, figure.value.high - figure.value.mean)
+    text = _number(mean)
+    return f"{text} ± {_number(half, like=mean)}" if math.isfinite(half) else text
+
+
+def _interval(estimate: Estimate, scale: float = 1.0) -> str:
+    text = _number(scale * estimate.mean, signed=True)
+    if not math.isfinite(estimate.low):
+        return text
+    low, high = (
+        _number(scale * end, signed=True, like=scale * estimate.mean)
+        for end in (estimate.low, estimate.high)
+    )
+    return f"{text} [{low}, {high}]"
+
+
+def place_text(place: Mapping[str, Any]) -> str:
+    """Where in the grid: `slo_age_weight=1e-05, workload.aggregate_rate=1000`."""
+    return ", ".join(f"{name}={value}" for name, value in place.items())
+
+
+def _partner(comparison: Comparison, comparisons: Sequence[Comparison]) -> Comparison:
+    """The reference of a point: the first strategy at its place, or else the first point."""
+    same_place = [other for other in comparisons if other.place == comparison.place]
+    return next((other for other in same_place if other.reference is None), comparisons[0])
+
+
+def full_table(comparison: Comparison, reference: Comparison) -> Table:
+    """Every class and metric of one point beside its reference."""
+    from rich.table import Table
+
+    heading = place_text(comparison.place)
+    table = Table(title=heading or None, title_justify="left")
+    names = [reference.strategy, comparison.strategy]
+    if reference.strategy == comparison.strategy:
+        names = [place_text(reference.place), place_text(comparison.place)]
+    table.add_column("class")
+    table.add_column("metric")
+    for name in names:
+        table.add_column(name, justify="right")
+    table.add_column("difference [95 %]", justify="right")
+    table.add_column("in % [95 %]", justify="right")
+    table.add_column("", justify="left")
+    for slo_class, figures in comparison.figures.items():
+        for row, (first, second) in enumerate(
+            zip(reference.figures[slo_class], figures, strict=True)
+        ):
+            change = second.difference
+            cells = [slo_class if row == 0 else "", title(second.metric), _mean(first)]
+            if change is None:
+                table.add_row(*cells, "", "", "", "")
+                continue
+            colour = COLOURS[change.verdict]
+            absolute = _interval(change.absolute, _scaled(second, 1.0))
+            verdict = f"[{colour}]{change.verdict}[/]" if colour else change.verdict
+            cells += [_mean(second), absolute, _interval(change.percent), verdict]
+            table.add_row(*cells, end_section=row == len(figures) - 1)
+    return table
+
+
+def single_table(comparison: Comparison) -> Table:
+    """Every class and metric of one point that has nothing to be compared with."""
+    from rich.table import Table
+
+    table = Table(title=place_text(comparison.place) or None, title_justify="left")
+    table.add_column("class")
+    table.add_column("metric")
+    table.add_column(comparison.strategy, justify="right")
+    for slo_class, figures in comparison.figures.items():
+        for row, figure in enumerate(figures):
+            is_last = row == len(figures) - 1
+            name = slo_class if row == 0 else ""
+            table.add_row(name, title(figure.metric), _mean(figure), end_section=is_last)
+    return table
+
+
+def brief_table(comparisons: Sequence[Comparison]) -> Table:
+    """One line per point and class, for grids."""
+    from rich.table import Table
+
+    table = Table()
+    axes = list(comparisons[0].place)
+    for name in (*axes, "strategy", "class"):
+        table.add_column(name)
+    for metric in IN_BRIEF:
+        table.add_column(title(metric), justify="right")
+    table.add_column("TTFT P99, % [95 %]", justify="right")
+    for comparison in comparisons:
+        for row, (slo_class, figures) in enumerate(comparison.figures.items()):
+            chosen = {figure.metric: figure for figure in figures}
+            is_first = row == 0
+            cells = [str(comparison.place[name]) if is_first else "" for name in axes]
+            cells += [comparison.strategy if is_first else "", slo_class]
+            cells += [_mean(chosen[metric]) for metric in IN_BRIEF]
+            change = chosen["ttft_p99_ms"].difference
+            cells.append(_interval(change.percent) if change else "reference")
+            table.add_row(*cells, end_section=row == len(comparison.figures) - 1)
+    return table
+
+
+def show_tables(console: Console, comparisons: Sequence[Comparison]) -> None:
+    """The tables that suit the number of points."""
+    compared = [one for one in comparisons if one.reference is not None]
+    if len(comparisons) == 1:
+        console.print(single_table(comparisons[0]))
+    elif len(compared) <= MOST_FULL_TABLES:
+        for comparison in compared:
+            console.print(full_table(comparison, _partner(comparison, comparisons)))
+    else:
+        console.print(brief_table(comparisons))
+
+
+def verdict_lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """Per class, what improved and what got worse; one line per compared point and class."""
+    compared = [one for one in comparisons if one.reference is not None]
+    if len(compared) > MOST_FULL_TABLES:
+        return []
+    lines = []
+    for comparison in compared:
+        where = place_text(comparison.place)
+        lines.append(
+            f"{comparison.strategy} against {comparison.reference}{f' at {where}' if where else ''}:"
+        )
+        for slo_class in comparison.figures:
+            parts = []
+            for verdict, words in ((BETTER, "better in"), (WORSE, "worse in")):
+                names = [title(name) for name in comparison.metrics_with(slo_class, verdict)]
+                names = [name.removesuffix(", ms") for name in names]
+                if names:
+                    parts.append(f"{words} {'; '.join(names)}")
+            parts = parts or ["no difference that the seeds can tell from none"]
+            lines.append(f"  {slo_class}: {' — '.join(parts)}")
+    return lines
+
+
+def target_line(slo_targets: str, classes: Sequence[str]) -> str:
+    """What goodput counts, in one sentence."""
+    by_class = json.loads(slo_targets)
+    texts = []
+    for name in classes[1:]:
+        target = by_class.get(name, by_class["otherwise"])
+        limits = [
+            f"{limit.removesuffix('_ms').upper()} ≤ {value:g} ms"
+            for limit, value in target.items()
+            if value is not None
+        ]
+        texts.append(f"{name} {' and '.join(limits) or 'completed'}")
+    return f"Goodput counts completed requests within their class's targets: {', '.join(texts)}."
+
+
+def check_lines(dataset: xr.Dataset) -> list[str]:
+    """Outcomes of all runs by strategy, ties and invariants; nothing is left out."""
+    lines, codes = [], set()
+    parts = []
+    for strategy in dataset["strategy"].values:
+        outcome: np.ndarray = dataset["outcome"].sel(strategy=strategy).values
+        codes |= set(outcome.reshape(-1).tolist())
+        counts = outcome_counts(outcome)
+        parts.append(f"{strategy} " + ", ".join(f"{num} {name}" for name, num in counts.items()))
+    lines.append(f"Outcomes of {dataset['outcome'].size} runs: {'; '.join(parts)}.")
+    for code in sorted(codes - {NOT_RUN, *map(int, WHOLE)}):
+        outcome_code = Outcome(code)
+        lines.append(
+            f"  {outcome_code.name.lower()}: {outcome_code.sentence}; these runs have no figures, "
+            "and their seeds are left out of the comparison"
+        )
+    if int(Outcome.HORIZON) in codes:
+        lines.append(
+            "  horizon: requests were left unfinished and have no E2E; goodput misses them"
+        )
+    repaired = int((dataset["num_repairs"].values > 0).sum())
+    if repaired:
+        lines.append(f"  {repaired} runs were made again with larger tables")
+    ties = dataset["num_open_ties"].values
+    lines.append(
+        f"Ties: {int((ties > 0).sum())} runs have events of one microsecond on one instance whose "
+        f"order was not checked against BLIS ({int(ties.sum())} in all)."
+    )
+    violated = dataset["invariant_violations"].values.reshape(-1, len(INVARIANTS)).sum(axis=0)
+    broken = [f"{name} {n}" for name, n in zip(INVARIANTS, violated.tolist(), strict=True) if n]
+    what = "broken: " + ", ".join(broken) if broken else "none broken"
+    lines.append(f"Invariants: {len(INVARIANTS)} checked in every run, {what}.")
+    return lines
+
+
+def to_json(
+    dataset: xr.Dataset, comparisons: Sequence[Comparison], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The tables as a document; what does not exist is null."""
+    checks = {"open_ties": int(dataset["num_open_ties"].sum())}
+    violations = json.loads(dataset.attrs["invariant_violation_counts"])
+    document = {
+        **about,
+        "confidence": CONFIDENCE,
+        "method": METHOD,
+        "slo_targets": json.loads(dataset.attrs["slo_targets"]),
+        "measure": json.loads(dataset.attrs["measure"]),
+        "outcomes": {
+            str(name): outcome_counts(dataset["outcome"].sel(strategy=name).values)
+            for name in dataset["strategy"].values
+        },
+        **checks,
+        "invariant_violations": violations,
+        "points": [_point_json(comparison) for comparison in comparisons],
+    }
+    return _without_nan(document)
+
+
+def _point_json(comparison: Comparison) -> dict[str, Any]:
+    classes = {}
+    for slo_class, figures in comparison.figures.items():
+        classes[slo_class] = {
+            figure.metric: {
+                "unit": figure.unit,
+                **dataclasses.asdict(figure.value),
+                "difference": figure.difference and dataclasses.asdict(figure.difference),
+            }
+            for figure in figures
+        }
+    return {
+        "strategy": comparison.strategy,
+        "place": dict(comparison.place),
+        "reference": comparison.reference,
+        "classes": classes,
+    }
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nan(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

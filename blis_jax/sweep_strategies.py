@@ -1,0 +1,96 @@
+"""Strategies as files: a name, a sentence, and settings under the reference's flag names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from blis_jax.config import FIELDS, ClusterConfig
+from blis_jax.errors import ConfigError
+
+KEYS = ("name", "description", "settings")
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A named cluster configuration; `settings` are those that its file or the user gave."""
+
+    name: str
+    description: str
+    settings: Mapping[str, Any]
+    config: ClusterConfig
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Strategy:
+        """The same strategy with some settings replaced."""
+        config = self.config.replace(**settings)
+        return Strategy(self.name, self.description, {**self.settings, **settings}, config)
+
+
+def parse_strategy(text: str, source: str) -> Strategy:
+    """Parse and check a YAML text; `source` names it in errors."""
+    from blis_jax.workload.strict_yaml import closest, read_mapping
+
+    data = read_mapping(text, source)
+    for key in data:
+        if key not in KEYS:
+            allowed = ", ".join(KEYS)
+            raise ConfigError(f"{source}: the key {key!r} is unknown; use {allowed}")
+    name, settings = data.get("name"), data.get("settings")
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"{source}: name: got {name!r}, allowed is a text")
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{source}: settings: got {settings!r}, allowed is a mapping of settings")
+    for key in settings:
+        if key not in FIELDS:
+            raise ConfigError(
+                f"{source}: settings.{key} is unknown; settings are named as BLIS's flags, with "
+                f"underscores{closest(key, FIELDS)}"
+            )
+    values = {key: _converted(key, value) for key, value in settings.items()}
+    try:
+        config = ClusterConfig(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    description = " ".join(str(data.get("description") or "").split())
+    return Strategy(name.strip(), description, values, config)
+
+
+def _converted(key: str, value: Any) -> Any:
+    """A YAML value as the setting's type; YAML reads 1e-4 as a text and has no tuples."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, str) and FIELDS[key].type == "float":
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def list_builtin() -> tuple[str, ...]:
+    """Names of the strategies that come with the package."""
+    folder = resources.files("blis_jax") / "data" / "strategies"
+    return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
+
+
+def load_strategy(name_or_path: str) -> Strategy:
+    """A strategy that comes with the package, or one in a `.yaml` file."""
+    if name_or_path in list_builtin():
+        file = resources.files("blis_jax") / "data" / "strategies" / f"{name_or_path}.yaml"
+        return parse_strategy(file.read_text(encoding="utf-8"), f"{name_or_path}.yaml")
+    if not name_or_path.endswith((".yaml", ".yml")):
+        from blis_jax.workload.strict_yaml import closest
+
+        allowed = ", ".join(list_builtin())
+        raise ConfigError(
+            f"strategy {name_or_path!r} is unknown; use one of {allowed}, or the path of a .yaml "
+            f"file{closest(name_or_path, list_builtin())}"
+        )
+    from blis_jax.cli import read_text
+
+    return parse_strategy(
+        read_text(Path(name_or_path), "a strategy in YAML"), Path(name_or_path).name
+    )

@@ -1,0 +1,80 @@
+"""An instance in mid-step, and small pieces that its phases share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.context import SlotRows
+from blis_jax.state import InstTime, Slot, SlotTime
+from blis_jax.types import Outcome, pytree
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
+
+@pytree
+class Work:
+    """An instance in mid-step: what the phases of one scan step hand on."""
+
+    registers: Int[Array, "column"]
+    times: Any
+    inst: Int[Array, "column"]
+    inst_time: Any
+
+
+def ceil_div(value: jax.Array, size: int) -> jax.Array:
+    """Blocks needed for `value` tokens."""
+    return lax.div(value + jnp.int32(size - 1), jnp.int32(size))
+
+
+def failing(outcome: jax.Array, predicate: jax.Array, code: Outcome) -> jax.Array:
+    """The code where the predicate holds, else the outcome so far."""
+    return jnp.where(predicate, jnp.int32(code), outcome)
+
+
+def count_of(mask: jax.Array) -> jax.Array:
+    """Number of true entries."""
+    return jnp.sum(mask, dtype=jnp.int32)
+
+
+def waiting_mask(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
+    """Slots whose request has entered the wait queue by the next step at `now`.
+
+    Queueing and a step in one microsecond: queued first, unless the host found that some steps of
+    that microsecond came before.
+    """
+    queued = slots.time(SlotTime.QUEUED)
+    in_time = (queued < now) | ((queued == now) & (slots.column(Slot.AFTER_STEPS) <= steps_at_now))
+    return in_time & (slots.column(Slot.OVERSIZED) == 0)
+
+
+def take_chain(
+    chains: jax.Array, now: jax.Array, num_new: jax.Array, never: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Step events left when one at `now` is taken after `num_new` were added; and whether they fit."""
+    at_now = chains == now
+    left = count_of(at_now) + num_new - 1
+    rest = jnp.where(at_now, never, chains)
+    return add_chain(rest, now, left, never)
+
+
+def add_chain(
+    chains: jax.Array, time: jax.Array, count: jax.Array, never: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Step events with `count` more at `time`; and whether they fit."""
+    added = []
+    for index in range(chains.shape[0]):
+        is_free = chains[index] == never
+        takes = is_free & (count > 0)
+        added.append(jnp.where(takes, time, chains[index]))
+        count = count - takes
+    return jnp.stack(added), count <= 0
+
+
+def with_chains(inst_time: jax.Array, chains: jax.Array) -> jax.Array:
+    """The instance's times with its step events replaced."""
+    return jnp.concatenate([inst_time[: InstTime.CHAIN], chains])
