@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import build, get, put
+from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.exact import exact_quotient, truncate
 from blis_jax.kv_cache.no_eviction import PathRows, allocate, read_path, release
@@ -150,7 +150,7 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> Com
     private = ceil_div(held + extra, size) - freed.num_held
     used, total = get(inst, Inst.USED_BLOCKS), ctx.params.cluster.total_kv_blocks[instance]
     registers = work.registers
-    left = used + is_new - private - freed.num_freed
+    left = used + as_int(is_new) - private - freed.num_freed
     share = exact_quotient(left.astype(jnp.float64), total.astype(jnp.float64))
     is_short = is_new & (used >= total)
     offloads = share > ctx.params.cluster.offload_threshold
@@ -161,7 +161,7 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> Com
     }
     inst_changes = {
         Inst.USED_BLOCKS: left,
-        Inst.MISSES: get(inst, Inst.MISSES) + is_new,
+        Inst.MISSES: get(inst, Inst.MISSES) + as_int(is_new),
         Inst.LOAD: get(inst, Inst.LOAD) - 1,
         Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) - 1,
     }

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import build, get, put
+from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.kv_cache.no_eviction import PathRows, allocate, cached_blocks, read_path
 from blis_jax.state import Dyn, Inst, Reg, Req, Slot, SlotTime, State, Time
@@ -129,7 +129,7 @@ def _serve(
     held = index + get(chosen.slot_row, Slot.ALLOC_OFFSET)
     takes_block = is_decode & is_served & (lax.rem(held, jnp.int32(size)) == 0)
     new_blocks = jnp.where(is_chunk, ceil_div(end, size) - ceil_div(progress, size), 0)
-    new_blocks = new_blocks + takes_block
+    new_blocks = new_blocks + as_int(takes_block)
     hits = jnp.where(~is_member & (chunk > 0), cached, 0)
     # a list that began with a fully cached prompt holds outputs only: its contents match no prefix
     fills = is_decode & is_served & (get(dyn, Dyn.CACHED_FIRST) * size < get(fixed, Req.INPUT_LEN))
@@ -143,7 +143,7 @@ def _serve(
         lax.div(stop, jnp.int32(size)),
     )
     used = get(inst, Inst.USED_BLOCKS)
-    needed = jnp.where(is_chunk, ceil_div(chunk, size), takes_block.astype(jnp.int32))
+    needed = jnp.where(is_chunk, ceil_div(chunk, size), as_int(takes_block))
     is_short = needed > ctx.params.cluster.total_kv_blocks[instance] - used
     outcome = failing(get(registers, Reg.OUTCOME), is_short, Outcome.KV_CHECK_TRIPPED)
     outcome = failing(outcome, allocation.is_full == 1, Outcome.COPIES_FULL)
@@ -152,12 +152,12 @@ def _serve(
         Reg.CURSOR: jnp.where(
             is_member, get(chosen.slot_row, Slot.ORDER), get(registers, Reg.CURSOR)
         ),
-        Reg.NUM_TO_VISIT: get(registers, Reg.NUM_TO_VISIT) - is_member,
+        Reg.NUM_TO_VISIT: get(registers, Reg.NUM_TO_VISIT) - as_int(is_member),
         Reg.BUDGET: budget - jnp.where(is_served, tokens, 0),
         Reg.PREFILL_TOKENS: get(registers, Reg.PREFILL_TOKENS) + jnp.where(is_decode, 0, tokens),
         Reg.DECODE_TOKENS: get(registers, Reg.DECODE_TOKENS) + jnp.where(is_decode, tokens, 0),
-        Reg.NUM_WAITING: get(registers, Reg.NUM_WAITING) - ~is_member,
-        Reg.NUM_SCHEDULED: get(registers, Reg.NUM_SCHEDULED) + ~is_member,
+        Reg.NUM_WAITING: get(registers, Reg.NUM_WAITING) - as_int(~is_member),
+        Reg.NUM_SCHEDULED: get(registers, Reg.NUM_SCHEDULED) + as_int(~is_member),
     }
     inst_changes = {
         Inst.USED_BLOCKS: used + new_blocks + allocation.num_revived,
@@ -175,10 +175,10 @@ def _members(
     """The batch's counts after a request joined it, got its first token, or joined with no tokens."""
     order, prefill = get(inst, Inst.NEXT_ORDER), get(inst, Inst.NUM_PREFILL)
     return {
-        Inst.NEXT_ORDER: order + joins,
-        Inst.NUM_PREFILL: prefill + joins.astype(jnp.int32) - gains.astype(jnp.int32),
-        Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) + gains,
-        Inst.IS_SEQUENTIAL: get(inst, Inst.IS_SEQUENTIAL) | is_zero.astype(jnp.int32),
+        Inst.NEXT_ORDER: order + as_int(joins),
+        Inst.NUM_PREFILL: prefill + as_int(joins) - as_int(gains),
+        Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) + as_int(gains),
+        Inst.IS_SEQUENTIAL: get(inst, Inst.IS_SEQUENTIAL) | as_int(is_zero),
     }
 
 
@@ -202,7 +202,7 @@ def _record(
     finish = jnp.where(has_token, last, get(slot_row, Slot.FINISH))
     order = get(inst, Inst.NEXT_ORDER)
     offset = jnp.where(is_zero, 0, input_len) - index
-    old_offset = get(slot_row, Slot.ALLOC_OFFSET) - is_lagging
+    old_offset = get(slot_row, Slot.ALLOC_OFFSET) - as_int(is_lagging)
     scheduled = get(dyn, Dyn.NUM_SCHEDULED)
     is_first = ~is_member & (scheduled == 0)
     chunks = jnp.where(is_member, get(dyn, Dyn.NUM_PREFILL_STEPS), 0)
@@ -213,9 +213,9 @@ def _record(
     columns = {
         Dyn.PROGRESS: service.end,
         Dyn.NUM_NEW: kept(Dyn.NUM_NEW, ~is_decode, service.tokens),
-        Dyn.LAG: get(dyn, Dyn.LAG) + is_lagging,
-        Dyn.NUM_SCHEDULED: scheduled + ~is_member,
-        Dyn.NUM_PREFILL_STEPS: chunks + (~is_decode & is_served),
+        Dyn.LAG: get(dyn, Dyn.LAG) + as_int(is_lagging),
+        Dyn.NUM_SCHEDULED: scheduled + as_int(~is_member),
+        Dyn.NUM_PREFILL_STEPS: chunks + as_int(~is_decode & is_served),
         Dyn.CACHED_FIRST: kept(Dyn.CACHED_FIRST, is_first, service.cached),
         Dyn.FIRST_RECORD: kept(Dyn.FIRST_RECORD, is_first, record),
         Dyn.SCHEDULED_RECORD: kept(Dyn.SCHEDULED_RECORD, ~is_member, record),

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import get, put
+from blis_jax.columns import as_int, get, put
 from blis_jax.context import Context, SlotRows, row
 from blis_jax.exact import truncate
 from blis_jax.state import Inst, InstTime, Mode, Reg, Slot, SlotTime, State, Time
@@ -92,7 +92,7 @@ def begin(
     registers, ties = work.registers, (unverified > 0) & ~is_simple
     changes = _fresh_step() | {
         Reg.OUTCOME: failing(get(registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL),
-        Reg.NUM_OPEN_TIES: get(registers, Reg.NUM_OPEN_TIES) + ties,
+        Reg.NUM_OPEN_TIES: get(registers, Reg.NUM_OPEN_TIES) + as_int(ties),
         Reg.ACTIVE: instance,
         Reg.BUDGET: budget - counted,
         Reg.DECODE_TOKENS: counted,

@@ -1,6 +1,6 @@
 """What the commands share: options, one-sentence errors, files written whole, the backend's state.
 
-Nothing here imports numpy or JAX before it is needed, so that help and refusals come at once.
+Nothing here imports JAX before it is needed, so that help and refusals come at once.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ GATEWAY_FLAGS = (
         str,
         "always-admit",
         "NAME",
-        "always-admit, reject-all, token-bucket, slo-gated or slo-queue-gated",
+        "which requests are let in",
     ),
     Flag("admission-latency", whole, 0, "US", "µs from arrival to the admission decision"),
     Flag("token-bucket-capacity", number, 10000.0, "X", "prompt tokens the bucket holds"),
@@ -252,15 +252,14 @@ GATEWAY_FLAGS = (
         str,
         "round-robin",
         "NAME",
-        "round-robin, least-loaded, weighted, prefix-affinity or always-busiest",
+        "which instance gets a request",
     ),
     Flag(
         "routing-scorers",
         str,
         "prefix-affinity:3,queue-depth:2,kv-utilization:2",
         "LIST",
-        "name:weight pairs for weighted routing; names: prefix-affinity, queue-depth, "
-        "kv-utilization, load-balance, slo-priority",
+        "name:weight pairs for weighted routing",
     ),
     Flag("routing-latency", whole, 0, "US", "µs from admission to the routing decision"),
     Flag(
@@ -282,9 +281,9 @@ ORDER_FLAGS = (
         str,
         "constant",
         "NAME",
-        "constant, slo-based, inverted-slo, slo-tiered or load-adaptive",
+        "which requests are urgent",
     ),
-    Flag("scheduler", str, "fcfs", "NAME", "fcfs, priority-fcfs, sjf or reverse-priority"),
+    Flag("scheduler", str, "fcfs", "NAME", "which request is first"),
     Flag("slo-base-critical", number, 10.0, "X", "slo-tiered: base priority of critical requests"),
     Flag("slo-base-standard", number, 5.0, "X", "... of standard requests"),
     Flag("slo-base-sheddable", number, 1.0, "X", "... of sheddable requests"),
@@ -309,11 +308,26 @@ CLUSTER_FLAGS = (*MODEL_FLAGS, *BATCH_FLAGS, *GATEWAY_FLAGS, *ORDER_FLAGS, *KV_T
 
 def add_cluster_flags(parser: Parser) -> None:
     """All options about the cluster and its policies, in groups."""
-    parser.add_flags("model and latency", MODEL_FLAGS)
-    parser.add_flags("admission and routing", GATEWAY_FLAGS)
-    parser.add_flags("priority and order of the wait queue", ORDER_FLAGS)
-    parser.add_flags("batches", BATCH_FLAGS)
-    parser.add_flags("KV blocks in CPU memory", KV_TIER_FLAGS)
+    from blis_jax.config import POLICY_NAMES, SCORER_NAMES
+
+    choices = {name.replace("_", "-"): names for name, names in POLICY_NAMES.items()}
+    choices["routing-scorers"] = SCORER_NAMES
+    for title, flags in _CLUSTER_GROUPS:
+        parser.add_flags(title, [_with_choices(flag, choices) for flag in flags])
+
+
+_CLUSTER_GROUPS = (
+    ("model and latency", MODEL_FLAGS),
+    ("admission and routing", GATEWAY_FLAGS),
+    ("priority and order of the wait queue", ORDER_FLAGS),
+    ("batches", BATCH_FLAGS),
+    ("KV blocks in CPU memory", KV_TIER_FLAGS),
+)
+
+
+def _with_choices(flag: Flag, choices: Mapping[str, Sequence[str]]) -> Flag:
+    names = choices.get(flag.name)
+    return flag._replace(help=f"{flag.help}: {', '.join(names)}") if names else flag
 
 
 def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:

@@ -29,6 +29,11 @@ def put(vector: jax.Array, changes: Mapping[Any, jax.Array]) -> jax.Array:
     )
 
 
+def as_int(mask: jax.Array) -> jax.Array:
+    """1 where true, else 0."""
+    return mask.astype(jnp.int32)
+
+
 def build(columns: Any, values: Mapping[Any, jax.Array], dtype: Any) -> jax.Array:
     """A vector with one entry per member of the enumeration `columns`."""
     return jnp.stack([values[column].astype(dtype) for column in columns])

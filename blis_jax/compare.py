@@ -78,10 +78,10 @@ class Comparison:
     reference: str | None  # None if this is the reference
     figures: Mapping[str, tuple[Figure, ...]]  # by SLO class
 
-    def metrics_with(self, slo_class: str, verdict: str) -> list[str]:
-        """Names of the class's metrics on which it is better, worse, …."""
+    def with_verdict(self, slo_class: str, verdict: str) -> list[Figure]:
+        """The class's figures that are better, worse, …."""
         return [
-            figure.metric
+            figure
             for figure in self.figures[slo_class]
             if figure.difference is not None and figure.difference.verdict == verdict
         ]

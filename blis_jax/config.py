@@ -118,6 +118,10 @@ def parse_scorers(text: str) -> list[tuple[str, float]]:
                 f"routing_scorers: {part.strip()!r} is not name:weight with a weight above 0; "
                 f"write for instance {DEFAULT_SCORERS}"
             )
+        if name.strip() in dict(pairs):
+            raise ConfigError(
+                f"routing_scorers: {name.strip()!r} is given twice; give each scorer one weight"
+            )
         pairs.append((name.strip(), value))
     return pairs
 

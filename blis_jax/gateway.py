@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import build, get, put
+from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, row
 from blis_jax.latency import queueing_time
 from blis_jax.policies.routing import combined_scores, first_where
@@ -137,7 +137,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     )
     is_rejected = is_admit & ~is_admitted
     admission = jax.tree.map(lambda a, b: jnp.where(is_admit, a, b), admission, state.admission)
-    next_admit = candidate + is_admit
+    next_admit = candidate + as_int(is_admit)
     following = later(
         ctx, ctx.requests.arrival[next_admit], ctx.params.cluster.admission_latency_us
     )
@@ -149,9 +149,9 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     went_back = now < get(times, Time.LAST_EVENT)
     changes = {
         Reg.NEXT_ADMIT: next_admit,
-        Reg.NEXT_ROUTE: request + is_turn,
-        Reg.NUM_REJECTED: rejected + is_rejected,
-        Reg.INVARIANT_FAILURES: get(registers, Reg.INVARIANT_FAILURES) + went_back,
+        Reg.NEXT_ROUTE: request + as_int(is_turn),
+        Reg.NUM_REJECTED: rejected + as_int(is_rejected),
+        Reg.INVARIANT_FAILURES: get(registers, Reg.INVARIANT_FAILURES) + as_int(went_back),
     }
     refreshed_at = jnp.where(is_seen, last_refresh, get(times, Time.LAST_REFRESH))
     turned_away = jnp.where(is_rejected, candidate, jnp.int32(ctx.shape.num_requests))
@@ -236,12 +236,12 @@ def _place(
     event = jnp.where(starts, jnp.minimum(event, queued), event)
     inst_changes = {
         Inst.LOAD: get(inst, Inst.LOAD) + 1,
-        Inst.NUM_OVERSIZED: get(inst, Inst.NUM_OVERSIZED) + is_oversized,
+        Inst.NUM_OVERSIZED: get(inst, Inst.NUM_OVERSIZED) + as_int(is_oversized),
     }
     outcome = get(base.registers, Reg.OUTCOME)
     outcome = jnp.where(free >= LAST, jnp.int32(Outcome.SLOTS_FULL), outcome)
     outcome = jnp.where(queued < now, jnp.int32(Outcome.CLOCK_OVERFLOW), outcome)
-    ties = get(base.registers, Reg.NUM_OPEN_TIES) + is_tie
+    ties = get(base.registers, Reg.NUM_OPEN_TIES) + as_int(is_tie)
     values = {
         Slot.REQUEST: request,
         Slot.ORDER: jnp.int32(LAST),

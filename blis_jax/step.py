@@ -343,10 +343,11 @@ def scan_step(ctx: Context, state: State) -> State:
     events = state.inst_time[:rows, InstTime.EVENT]
     event_time = jnp.min(events)
     in_step = get(registers, Reg.MODE) != Mode.BETWEEN
-    horizon = jnp.minimum(ctx.params.cluster.horizon_us, ctx.never.astype(jnp.int64) - 1)
-    end = horizon.astype(ctx.clock)
+    horizon, last = ctx.params.cluster.horizon_us, ctx.never.astype(jnp.int64)
+    end = jnp.where(horizon < last, horizon, last).astype(ctx.clock)
     is_sound = get(registers, Reg.OUTCOME) == 0
-    is_gateway = is_sound & ~in_step & (cluster_time <= event_time) & (cluster_time <= end)
+    is_gateway = (cluster_time <= event_time) & (cluster_time <= end) & (cluster_time < ctx.never)
+    is_gateway = is_gateway & is_sound & ~in_step
     is_due = (event_time <= end) & (event_time < cluster_time)
     is_instance = is_sound & (in_step | is_due)
     first = first_where(events == event_time)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +28,7 @@ from blis_jax.summaries import (
     class_summary,
     select,
 )
+from blis_jax.sweep_measure import Measure
 from blis_jax.sweep_plan import SweepPlan
 from blis_jax.types import Outcome
 from blis_jax.workload.spec import WorkloadSpec
@@ -44,47 +44,19 @@ INVARIANTS = (*invariants.NAMES, "monotone_clock")
 LEVELS = np.round(np.concatenate([np.arange(0, 0.98, 0.02), [0.98, 0.985, 0.99, 0.995, 1]]), 3)
 CURVE = "ttft_distribution_ms"
 
-DEFAULT_TARGETS = {
-    "critical": Target(ttft_ms=100.0),
-    "standard": Target(ttft_ms=250.0),
-    "sheddable": Target(ttft_ms=1000.0),
-}
+
+def slo_targets(measure: Measure) -> SloTargets:
+    """The targets as the metrics take them; a class without any only has to complete."""
+    return SloTargets({name: Target(**limits) for name, limits in measure.targets.items()})
 
 
-@dataclass(frozen=True)
-class Measure:
-    """How runs are measured: which arrivals, against which targets."""
-
-    targets: SloTargets = dataclasses.field(default_factory=lambda: SloTargets(DEFAULT_TARGETS))
-    warm_up_s: float = 0.0  # arrivals left out at the beginning
-    cool_down_s: float = 0.0  # and before the last arrival
-
-    def window(self, record: RunRecord) -> Window:
-        """The arrivals of one run that are measured; without a cool-down, up to the last."""
-        from_us, until_us = round(self.warm_up_s * 1e6), None
-        if self.cool_down_s:
-            last_us = int(record.requests.arrival_us.max(initial=0))
-            until_us = last_us - round(self.cool_down_s * 1e6)
-        return Window(from_us, until_us)
-
-    def check(self, spec: WorkloadSpec) -> None:
-        """Refuses spans that leave nothing of the arrivals."""
-        assert spec.aggregate_rate is not None
-        expected_s = spec.horizon / 1e6 if spec.horizon else spec.num_requests / spec.aggregate_rate
-        if self.warm_up_s + self.cool_down_s >= expected_s:
-            raise ConfigError(
-                f"a warm-up of {self.warm_up_s:g} s and a cool-down of {self.cool_down_s:g} s "
-                f"leave nothing of about {expected_s:g} s of arrivals; give a shorter --window"
-            )
-
-    def texts(self) -> dict[str, str]:
-        """The attributes of a Dataset."""
-        by_class = {name: vars(target) for name, target in self.targets.by_class.items()}
-        spans = {"warm_up_s": self.warm_up_s, "cool_down_s": self.cool_down_s}
-        return {
-            "slo_targets": json.dumps(by_class | {"otherwise": vars(self.targets.otherwise)}),
-            "measure": json.dumps(spans),
-        }
+def window_of(measure: Measure, record: RunRecord) -> Window:
+    """The arrivals of one run that are measured; without a cool-down, up to the end."""
+    from_us, until_us = round(measure.warm_up_s * 1e6), None
+    if measure.cool_down_s:
+        last_us = int(record.requests.arrival_us.max(initial=0))
+        until_us = last_us - round(measure.cool_down_s * 1e6)
+    return Window(from_us, until_us)
 
 
 class Summarizer:
@@ -95,6 +67,7 @@ class Summarizer:
         codes = sorted({class_code(client.slo_class) for client in clients})
         self.classes = (ALL, *(CLASS_NAMES[code] for code in codes))
         self.codes, self.measure = codes, measure
+        self.targets = slo_targets(measure)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -128,8 +101,8 @@ class Summarizer:
             row[name] = getattr(record, name)
         if record.outcome not in WHOLE:
             return row
-        window = self.measure.window(record)
-        summaries = class_summary(record, self.measure.targets, window)
+        window = window_of(self.measure, record)
+        summaries = class_summary(record, self.targets, window)
         for place, slo_class in enumerate(self.classes):
             if slo_class in summaries:
                 self._add_class(row, place, summaries[slo_class])
@@ -215,7 +188,8 @@ def _inner_dims(name: str) -> tuple[str, ...]:
 def _unit(name: str) -> str:
     if name.endswith("_ms"):
         return "ms"
-    return "1" if name in ("outcome", "invariant_violations", *RUN_COUNTS) else lookup(name)[0].unit
+    plain = (*COUNTS, *RUN_COUNTS, "outcome", "invariant_violations")
+    return "1" if name in plain else lookup(name)[0].unit
 
 
 def _attributes(plan: SweepPlan, summarizer: Summarizer, table: np.ndarray) -> dict[str, Any]:
@@ -309,8 +283,3 @@ def known_rows(table: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
         (point, seed): table[point, seed]
         for point, seed in zip(points.tolist(), seeds.tolist(), strict=True)
     }
-
-
-def labels_of(dataset: xr.Dataset) -> Sequence[str]:
-    """Names of the grid's axes in a saved sweep."""
-    return [str(dim) for dim in dataset["outcome"].dims if dim not in ("strategy", "seed")]

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from blis_jax.batch import Timing
+
 MOST_FULL_TABLES = 4  # beyond it, one line per class and point
 IN_BRIEF = ("ttft_p99_ms", "e2e_p99_ms", "output_tokens_per_s", "goodput_rps")
 TITLES = {
@@ -37,7 +39,7 @@ TITLES = {
     "output_tokens_per_s": "throughput, tokens/s",
     "requests_per_s": "throughput, requests/s",
     "goodput_rps": "goodput, requests/s",
-    "attainment": "within targets, % of requests",
+    "attainment": "within targets, %",
 }
 COLOURS = {BETTER: "green", WORSE: "red", UNCLEAR: "", SAME: ""}
 NOTHING = "–"
@@ -179,6 +181,15 @@ def show_tables(console: Console, comparisons: Sequence[Comparison]) -> None:
         console.print(brief_table(comparisons))
 
 
+def _change(figure: Figure) -> str:
+    """A metric and its change in %: `TTFT P99 −74 %`."""
+    assert figure.difference is not None
+    percent = figure.difference.percent.mean
+    name = title(figure.metric).replace("throughput, ", "").removesuffix(", ms")
+    name = name.removesuffix(", %").removesuffix(", requests/s")
+    return f"{name} {_number(percent, signed=True)} %" if math.isfinite(percent) else name
+
+
 def verdict_lines(comparisons: Sequence[Comparison]) -> list[str]:
     """Per class, what improved and what got worse; one line per compared point and class."""
     compared = [one for one in comparisons if one.reference is not None]
@@ -192,13 +203,12 @@ def verdict_lines(comparisons: Sequence[Comparison]) -> list[str]:
         )
         for slo_class in comparison.figures:
             parts = []
-            for verdict, words in ((BETTER, "better in"), (WORSE, "worse in")):
-                names = [title(name) for name in comparison.metrics_with(slo_class, verdict)]
-                names = [name.removesuffix(", ms") for name in names]
-                if names:
-                    parts.append(f"{words} {'; '.join(names)}")
-            parts = parts or ["no difference that the seeds can tell from none"]
-            lines.append(f"  {slo_class}: {' — '.join(parts)}")
+            for verdict, words in ((BETTER, "better"), (WORSE, "worse")):
+                changes = [_change(one) for one in comparison.with_verdict(slo_class, verdict)]
+                if changes:
+                    parts.append(f"{words}: {', '.join(changes)}")
+            parts = parts or ["no difference that these seeds can tell from none"]
+            lines.append(f"  {slo_class} — {'; '.join(parts)}")
     return lines
 
 
@@ -207,14 +217,47 @@ def target_line(slo_targets: str, classes: Sequence[str]) -> str:
     by_class = json.loads(slo_targets)
     texts = []
     for name in classes[1:]:
-        target = by_class.get(name, by_class["otherwise"])
         limits = [
             f"{limit.removesuffix('_ms').upper()} ≤ {value:g} ms"
-            for limit, value in target.items()
-            if value is not None
+            for limit, value in by_class.get(name, {}).items()
         ]
         texts.append(f"{name} {' and '.join(limits) or 'completed'}")
     return f"Goodput counts completed requests within their class's targets: {', '.join(texts)}."
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """How many seeds, and which."""
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    is_range = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    if is_range:
+        return f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]})"
+    listed = ", ".join(map(str, seeds[:8])) + (", …" if len(seeds) > 8 else "")
+    return f"{len(seeds)} seeds ({listed})"
+
+
+def window_line(measure: str) -> str:
+    """Which arrivals were measured, in one sentence."""
+    spans = json.loads(measure)
+    if not any(spans.values()):
+        return "All arrivals are measured, from an empty cluster to the last completion."
+    return (
+        f"Arrivals of the first {spans['warm_up_s']:g} s and the last {spans['cool_down_s']:g} s "
+        "are simulated but not measured."
+    )
+
+
+def time_line(timing: Timing, num_known: int) -> str:
+    """What took how long."""
+    line = (
+        f"{timing.num_rows} runs: {timing.compile_s:.1f} s waiting for the compiler, "
+        f"{timing.run_s:.1f} s simulating and measuring"
+    )
+    if timing.num_rows and timing.run_s > 0:
+        line += f" ({timing.num_rows / timing.run_s:.0f} runs/s)"
+    if num_known:
+        line += f"; {num_known} runs taken over from the file"
+    return line + "."
 
 
 def check_lines(dataset: xr.Dataset) -> list[str]:

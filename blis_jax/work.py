@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.columns import as_int
 from blis_jax.context import SlotRows
 from blis_jax.state import InstTime, Slot, SlotTime
 from blis_jax.types import Outcome, pytree
@@ -71,7 +72,7 @@ def add_chain(
         is_free = chains[index] == never
         takes = is_free & (count > 0)
         added.append(jnp.where(takes, time, chains[index]))
-        count = count - takes
+        count = count - as_int(takes)
     return jnp.stack(added), count <= 0
 
 

@@ -1,0 +1,321 @@
+"""`python -m blis_jax.sweep`: strategies on many common seeds, compared per SLO class."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import cli
+from blis_jax.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from blis_jax.compare import Comparison
+    from blis_jax.sweep_measure import Measure
+    from blis_jax.sweep_plan import SweepPlan
+    from blis_jax.sweep_run import Done
+
+NAME = "blis_jax.sweep"
+DEFAULT_OUTPUT = "out/sweep.zarr"
+CLOCKS = ("int32", "int64", "float64")
+MOST_SLOTS = 8192
+WIDTH = 132  # columns of a table that is not written to a terminal
+
+_DESCRIPTION = """\
+Run strategies on the same seeds of a workload and compare them per SLO class: means with 95 %
+intervals, differences paired by seed, goodput, outcomes. Without options: the ledger's baseline
+and its best published strategy on 256 seeds of the `mixed` workload. Writes a Dataset and a figure.
+"""
+_EXAMPLES = """\
+examples:
+  the default comparison:
+    %(prog)s --vmap-seeds 256
+
+  a strategy of your own against the baseline, on other seeds:
+    %(prog)s --strategy baseline --strategy mine.yaml --seeds 1000 --vmap-seeds 64
+
+  a grid over two settings of one strategy (they share one compilation):
+    %(prog)s --strategy it08_opt --grid slo_age_weight=1e-5,1e-4 \\
+      --grid max_num_scheduled_tokens=512:2048:256 --vmap-seeds 64 --output out/grid.zarr
+
+  arrival rates, and a workload of your own:
+    %(prog)s --workload mine.yaml --rate 1000,1500,2000 --output out/rates.zarr
+
+exit codes: 0 done; 2 input that cannot be used, nothing was written; 130 interrupted, what was
+done is saved and --resume goes on from there.
+Requests are drawn by the JAX generator: a seed gives the same requests every time and to every
+strategy, but not those that BLIS draws from that seed.
+"""
+
+_COMPARED = (
+    Flag("workload", str, "mixed", "NAME", "built-in workload or a .yaml file"),
+    Flag("strategy", str, None, "NAME", "built-in strategy or a .yaml file; repeat it, first is "
+         "the baseline (default: baseline and it08_opt)"),
+    Flag("set", str, None, "KEY=VALUE", "a setting for all strategies, such as num_instances=4 or "
+         "workload.num_requests=500; repeat it"),
+    Flag("grid", str, None, "KEY=VALUES", "a setting with several values: a,b,c or "
+         "start:stop:step with the stop; a;b where values have commas; repeat it"),
+    Flag("rate", str, None, "R,…", "requests per second, one value or several"),
+)  # fmt: skip
+_SEEDS = (
+    Flag("vmap-seeds", cli.whole, 256, "N", "number of seeds"),
+    Flag("seeds", str, "0", "START", "first seed, or a list A,B,C of seeds"),
+)
+_MEASURE = (
+    Flag("targets", str, None, "CLASS.LIMIT=MS", "SLO target, such as critical.ttft_ms=80, LIMIT "
+         "being ttft_ms, tpot_ms or e2e_ms; MS may be none; repeat it (default: TTFT 100 ms for "
+         "critical, 250 for standard, 1000 for sheddable)"),
+    Flag("window", str, None, "WARM,COOL", "seconds of arrivals at the start and at the end that "
+         "are simulated but not measured (default: the workload's `measure`)"),
+)  # fmt: skip
+_OUTPUT = (
+    Flag("output", str, DEFAULT_OUTPUT, "PATH", "Dataset to write: .zarr, or .nc for NetCDF"),
+    Flag("figure", str, None, "PATH", "PNG to write, or none (default: beside the Dataset)"),
+)
+_HOW = (
+    Flag("device", cli.one_of("cpu", "gpu"), None, "NAME", "cpu or gpu (default: JAX's choice)"),
+    Flag("slots", cli.whole, None, "N", "requests that an instance can hold; found if not given"),
+    Flag("clock", cli.one_of(*CLOCKS), "int32", "NAME", "int32 (35 minutes), int64 or float64"),
+)
+_SWITCHES = {
+    "resume": "take over the runs that the output has already, and make the others",
+    "overwrite": "replace an existing output",
+    "json": "print the tables as JSON",
+    "quiet": "print no table and no progress",
+    "no-cache": "compile again instead of using programs kept from earlier runs",
+}
+_REPEATED = ("strategy", "set", "grid", "targets")
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    for title, flags in (
+        ("what is compared", _COMPARED),
+        ("seeds", _SEEDS),
+        ("what is measured", _MEASURE),
+        ("output", _OUTPUT),
+        ("how it runs", _HOW),
+    ):
+        parser.add_flags(title, [flag for flag in flags if flag.name not in _REPEATED])
+        group = parser._action_groups[-1]
+        for flag in flags:
+            if flag.name in _REPEATED:
+                group.add_argument(
+                    f"--{flag.name}", action="append", metavar=flag.metavar, help=flag.help
+                )
+    group = parser.add_argument_group("switches")
+    for name, text in _SWITCHES.items():
+        group.add_argument(f"--{name}", action="store_true", help=text)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _sweep, arguments)
+
+
+def _sweep(arguments: Sequence[str] | None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    given = _parser().given(words)
+    plan, measure = _plan(given)
+    output, figure = _outputs(given)
+    clock = given.get("clock", "int32")
+    _check_slots(given.get("slots"))
+    _check_existing(given, output, figure, plan, measure, clock)
+    _choose_device(given.get("device"))
+    cli.prepare_backend(use_cache="no_cache" not in given)
+    _interrupt_on_termination()
+
+    from blis_jax.sweep_run import How, run_sweep
+
+    how = How(
+        slots=given.get("slots"),
+        clock=clock,
+        is_shown="quiet" not in given,
+        command=f"python -m {NAME} {shlex.join(words)}".strip(),
+    )
+    done = run_sweep(plan, measure, how, output, is_resumed="resume" in given)
+    return _report(given, plan, done, output, figure)
+
+
+# --- input ----------------------------------------------------------------------------------------
+
+
+def _plan(given: Mapping[str, Any]) -> tuple[SweepPlan, Measure]:
+    """What the options ask for, checked without JAX."""
+    count = given.get("vmap_seeds")
+    if count is not None and not 1 <= count <= 1_000_000:
+        raise ConfigError(f"--vmap-seeds must be between 1 and 1000000, got {count}")
+
+    from blis_jax.sweep_measure import Measure, read_targets, read_window
+    from blis_jax.sweep_plan import DEFAULT_STRATEGIES, make_plan, read_seeds
+
+    plan = make_plan(
+        workload=given.get("workload", "mixed"),
+        strategies=given.get("strategy", DEFAULT_STRATEGIES),
+        settings=given.get("set", ()),
+        grid=given.get("grid", ()),
+        rates=given.get("rate", ""),
+        seeds=read_seeds(given.get("seeds", "0"), count),
+    )
+    warm_up_s, cool_down_s = read_window(given.get("window"), plan.spec)
+    measure = Measure(read_targets(given.get("targets", ())), warm_up_s, cool_down_s)
+    for point in plan.points:
+        measure.check(point.spec)
+    return plan, measure
+
+
+def _check_slots(slots: int | None) -> None:
+    if slots is not None and not 1 <= slots <= MOST_SLOTS:
+        raise ConfigError(f"--slots must be between 1 and {MOST_SLOTS}, got {slots}")
+
+
+def _outputs(given: Mapping[str, Any]) -> tuple[Path, Path | None]:
+    output = Path(given.get("output", DEFAULT_OUTPUT))
+    if output.suffix not in (".zarr", ".nc"):
+        raise ConfigError(f"--output: {str(output)!r} must end in .zarr or .nc")
+    text = given.get("figure", str(output.with_suffix(".png")))
+    figure = None if text == "none" else Path(text)
+    if figure is not None and figure.suffix != ".png":
+        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
+    if output == Path(DEFAULT_OUTPUT):
+        with cli.writing(output):
+            output.parent.mkdir(parents=True, exist_ok=True)
+    cli.check_writable(output, is_folder=output.suffix == ".zarr")
+    if figure is not None:
+        cli.check_writable(figure)
+    return output, figure
+
+
+def _check_existing(
+    given: Mapping[str, Any],
+    output: Path,
+    figure: Path | None,
+    plan: SweepPlan,
+    measure: Measure,
+    clock: str,
+) -> None:
+    """Refuses to replace what is there, unless asked to or nothing would be lost by it."""
+    if "overwrite" in given and "resume" in given:
+        raise ConfigError("--overwrite and --resume contradict each other; give one of them")
+    if "overwrite" in given or "resume" in given:
+        return
+    is_default = "output" not in given and "figure" not in given
+    if is_default and _holds(output, plan, measure, clock):
+        return
+    for path in (output, figure):
+        if path is not None and path.exists():
+            raise ConfigError(
+                f"{path} exists; give --resume to go on from it, --overwrite to replace it, or "
+                "another --output"
+            )
+
+
+def _holds(output: Path, plan: SweepPlan, measure: Measure, clock: str) -> bool:
+    """Whether a Zarr store holds this very sweep from its beginning to its end."""
+    from blis_jax.sweep_measure import identity
+
+    try:
+        attributes = json.loads((output / "zarr.json").read_text())["attributes"]
+        counts = json.loads(attributes["outcome_counts"])
+        same = attributes["sweep"] == identity(plan, measure, clock)
+        return same and "not_run" not in counts
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _choose_device(device: str | None) -> None:
+    """JAX looks at this variable when it starts."""
+    if device is not None and "jax" not in sys.modules:
+        os.environ["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda"}[device]
+
+
+def _interrupt_on_termination() -> None:
+    """A termination signal ends the command as Ctrl-C does: what was done is saved."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, interrupt)
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _report(
+    given: Mapping[str, Any], plan: SweepPlan, done: Done, output: Path, figure: Path | None
+) -> int:
+    """Tables, sentences and the figure; the exit code."""
+    from blis_jax import sweep_report as report
+    from blis_jax.compare import compare
+    from blis_jax.sweep_data import WHOLE
+
+    comparisons = compare(done.dataset)
+    outcomes = done.dataset["outcome"].values
+    num_whole = int(sum((outcomes == int(code)).sum() for code in WHOLE))
+    if figure is not None and num_whole:
+        from blis_jax.sweep_figure import draw
+
+        with cli.writing(figure):
+            draw(done.dataset, figure)
+    written = [path for path in (output, figure if num_whole else None) if path is not None]
+    if "json" in given:
+        about = {
+            "workload": plan.workload,
+            "seeds": list(plan.seeds),
+            "files": [str(p) for p in written],
+        }
+        print(json.dumps(report.to_json(done.dataset, comparisons, about), allow_nan=False))
+    elif "quiet" not in given:
+        _print_tables(plan, done, comparisons, written)
+    if num_whole < outcomes.size and ("quiet" in given or "json" in given):
+        for line in report.check_lines(done.dataset):
+            cli.say(NAME, line)
+    if done.is_interrupted:
+        cli.say(NAME, f"interrupted; {output} has what was done, --resume goes on from there")
+        return cli.EXIT_INTERRUPTED
+    if not num_whole:
+        cli.say(NAME, "no run came to its end, so there is nothing to compare; see the outcomes")
+        return cli.EXIT_UNSUPPORTED
+    return 0
+
+
+def _print_tables(
+    plan: SweepPlan, done: Done, comparisons: Sequence[Comparison], written: Sequence[Path]
+) -> None:
+    from rich.console import Console
+
+    from blis_jax import sweep_report as report
+    from blis_jax.compare import METHOD
+
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    lines = [
+        f"Workload {plan.workload}, {report.seeds_text(plan.seeds)} common to all strategies; "
+        f"profile {done.dataset.attrs['profile']}.",
+        *(f"{one.name}: {one.description}" for one in plan.strategies),
+    ]
+    for line in lines:
+        console.print(line, markup=False)
+    report.show_tables(console, comparisons)
+    classes = [str(name) for name in done.dataset["slo_class"].values]
+    lines = report.verdict_lines(comparisons)
+    lines.append(f"Mean over seeds ± half of its interval; intervals: {METHOD}.")
+    lines.append(report.target_line(done.dataset.attrs["slo_targets"], classes))
+    lines.append(report.window_line(done.dataset.attrs["measure"]))
+    lines += report.check_lines(done.dataset)
+    lines.append(report.time_line(done.timing, done.num_known))
+    lines.append(f"Written: {', '.join(map(str, written))}")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
