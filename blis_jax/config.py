@@ -106,7 +106,7 @@ FIELDS = {field.name: field for field in dataclasses.fields(ClusterConfig)}
 
 def parse_scorers(text: str) -> list[tuple[str, float]]:
     """`name:weight,name:weight` as a list."""
-    pairs = []
+    pairs: list[tuple[str, float]] = []
     for part in text.split(","):
         name, colon, weight = part.strip().partition(":")
         try:

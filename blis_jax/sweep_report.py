@@ -288,11 +288,25 @@ def check_lines(dataset: xr.Dataset) -> list[str]:
         f"Ties: {int((ties > 0).sum())} runs have events of one microsecond on one instance whose "
         f"order was not checked against BLIS ({int(ties.sum())} in all)."
     )
-    violated = dataset["invariant_violations"].values.reshape(-1, len(INVARIANTS)).sum(axis=0)
-    broken = [f"{name} {n}" for name, n in zip(INVARIANTS, violated.tolist(), strict=True) if n]
-    what = "broken: " + ", ".join(broken) if broken else "none broken"
-    lines.append(f"Invariants: {len(INVARIANTS)} checked in every run, {what}.")
+    lines.append(f"Invariants: {len(INVARIANTS)} checked in every run, {_broken(dataset)}.")
     return lines
+
+
+def _broken(dataset: xr.Dataset) -> str:
+    """Which invariants do not hold, how often, and in which runs."""
+    order = ("invariant", "strategy", "seed", ...)
+    violated = dataset["invariant_violations"].transpose(*order).values
+    texts = []
+    for name, counts in zip(INVARIANTS, violated, strict=True):
+        strategies, seeds = counts.nonzero()[:2]
+        if len(strategies):
+            where = [
+                f"{dataset['strategy'].values[strategy]} seed {dataset['seed'].values[seed]}"
+                for strategy, seed in zip(strategies[:3], seeds[:3], strict=True)
+            ]
+            more = ", …" if len(strategies) > len(where) else ""
+            texts.append(f"{name} {counts.sum()} times ({', '.join(where)}{more})")
+    return "broken: " + "; ".join(texts) if texts else "none broken"
 
 
 def to_json(

@@ -1,0 +1,159 @@
+"""Requests for one run, drawn from a specification or read from a file, and the run itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import cli
+from blis_jax.errors import ConfigError
+from blis_jax.run_flags import LATEST_US, MOST_SEEDS
+
+if TYPE_CHECKING:
+    from blis_jax.config import ClusterConfig
+    from blis_jax.records import RunRecord
+    from blis_jax.simulate import Options
+    from blis_jax.workload.spec import WorkloadSpec
+    from blis_jax.workload.table import RequestTable, WorkloadNames
+
+
+def read_spec(given: Mapping[str, Any]) -> WorkloadSpec:
+    """The workload with the options in place of its own numbers, as the reference resolves them."""
+    from blis_jax.config import NO_HORIZON
+    from blis_jax.workload.spec import list_builtin, load_builtin, load_spec, override
+
+    text = given["workload_spec"]
+    if Path(text).is_file() or os.sep in text or text.endswith((".yaml", ".yml")):
+        spec = load_spec(text)
+    elif text in list_builtin():
+        spec = load_builtin(text)
+    else:
+        raise ConfigError(
+            f"--workload-spec {text!r} is neither a file nor a built-in workload "
+            f"({', '.join(list_builtin())}){cli.closest(text, list_builtin())}"
+        )
+    changes = {}
+    if "num_requests" in given:
+        if given["num_requests"] < 0:
+            raise ConfigError(f"--num-requests must be at least 0, got {given['num_requests']}")
+        changes["num_requests"] = given["num_requests"]
+    if "horizon" in given:
+        changes["horizon"] = given["horizon"] if given["horizon"] < NO_HORIZON else 0
+    return override(spec, **changes) if changes else spec
+
+
+def draw_requests(
+    spec: WorkloadSpec, seed: int, block_size: int
+) -> tuple[RequestTable, WorkloadNames]:
+    """Draw the requests; a client with too few draws gets more from the same key."""
+    import jax
+
+    from blis_jax.types import Outcome
+    from blis_jax.workload.draw import compile_plan, draw
+
+    if not 0 <= seed < MOST_SEEDS:
+        raise ConfigError(
+            f"seed: the workload's {seed} is not between 0 and {MOST_SEEDS - 1}; give --seed"
+        )
+    for headroom in (1.0, 2.0, 4.0, 8.0, 16.0):
+        plan = compile_plan(spec, block_size=block_size, headroom=headroom)
+        with jax.enable_x64(True):
+            drawn = jax.jit(draw, static_argnums=0)(plan.shape, plan.params, jax.random.key(seed))
+            table, is_short = jax.device_get(drawn)
+        if not is_short:
+            return _without_padding(table), plan.names
+    raise ConfigError(f"--workload-spec: {Outcome.WORKLOAD_SHORT.sentence}; draw fewer requests")
+
+
+def _without_padding(table: RequestTable) -> RequestTable:
+    """The rows that arrive, which come first."""
+    import dataclasses
+
+    import numpy as np
+
+    from blis_jax.workload.table import NEVER_US
+
+    num_rows = int(np.count_nonzero(table.arrival_us != NEVER_US))
+    if not num_rows:
+        raise ConfigError("the workload has no request before its horizon; raise --horizon")
+    columns = {
+        field.name: getattr(table, field.name)[:num_rows]
+        for field in dataclasses.fields(table)
+        if not field.name.startswith("node_")
+    }
+    return dataclasses.replace(table, **columns)
+
+
+def load_requests(path: Path, block_size: int) -> tuple[RequestTable, WorkloadNames]:
+    """A recorded workload, also checked for what the engine takes for granted."""
+    import zipfile
+
+    from blis_jax.workload.table import load_table
+
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise ConfigError(f"{path} is not a whole .npz archive; give a recorded workload")
+    try:
+        table, names = load_table(path, block_size)
+    except ConfigError:
+        raise
+    except Exception as error:  # an .npz can be damaged in as many ways as zip, zlib and numpy know
+        raise ConfigError(
+            f"{path} cannot be used as a workload ({type(error).__name__}: {error}); "
+            "give a file of the golden workload format"
+        ) from None
+    _check_table(path, table, names)
+    return table, names
+
+
+def _check_table(path: Path, table: RequestTable, names: WorkloadNames) -> None:
+    import numpy as np
+
+    from blis_jax.types import SLO_CLASSES
+
+    if not table.num_rows:
+        raise ConfigError(f"{path} holds no request; give a workload with at least one")
+    limits = {
+        "arrival_us": (0, LATEST_US),
+        "output_len": (0, 2**31 - 1),
+        "slo_class": (0, len(SLO_CLASSES) - 1),
+        "tenant": (0, max(len(names.tenant_names) - 1, 0)),
+    }
+    for name, (low, high) in limits.items():
+        values = np.asarray(getattr(table, name))
+        is_bad = (values < low) | (values > high)
+        if is_bad.any():
+            row = int(np.argmax(is_bad))
+            raise ConfigError(f"{path}: {name}[{row}] is {values[row]}; allowed is {low} to {high}")
+
+
+def simulated(config: ClusterConfig, table: RequestTable, given: Mapping[str, Any]) -> RunRecord:
+    """One run with the options that the command was given."""
+    from blis_jax.simulate import simulate
+
+    return simulate(config, table, _options(given))
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    import jax
+
+    from blis_jax.simulate import Options
+
+    form = "rows" if jax.default_backend() == "cpu" else "lanes"
+    return Options(num_slots=given.get("slots"), clock=given.get("clock", "int32"), form=form)
+
+
+def is_whole(record: RunRecord) -> bool:
+    """Whether the run ended as the reference would: completed, or at its horizon."""
+    from blis_jax.types import Outcome
+
+    return record.outcome in (Outcome.COMPLETED, Outcome.HORIZON)
+
+
+def dashed(config: ClusterConfig) -> dict[str, Any]:
+    """The configuration under the reference's flag names."""
+    from blis_jax.config import FIELDS
+
+    values = {name.replace("_", "-"): getattr(config, name) for name in FIELDS if name != "variant"}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
