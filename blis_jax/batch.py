@@ -22,6 +22,7 @@ import numpy as np
 from blis_jax.config import ClusterConfig, mechanism, params
 from blis_jax.engine import compiled_draws
 from blis_jax.errors import ConfigError
+from blis_jax.invariants import cheap_violations
 from blis_jax.observe import Observation, unstack
 from blis_jax.records import RunRecord
 from blis_jax.simulate import Options, enlarged, rounded, simulate
@@ -180,7 +181,8 @@ class _Group:
         """Run one chunk and summarise what is whole or beyond repair."""
         with jax.enable_x64(True):
             raw, tables, is_short = jax.device_get(self.compiled(*self.arguments(rows, size)))
-        found = []
+        found: list[_Found] = []
+        whole: list[tuple[_Row, RunRecord]] = []
         for place, row in enumerate(rows):
             numbers = params(self.configs[row.point], self.shape.num_instances)
             seen = Observation(unstack(raw, place), unstack(tables, place), numbers)
@@ -188,10 +190,13 @@ class _Group:
             outcome = Outcome.WORKLOAD_SHORT if bool(is_short[place]) else seen.outcome()
             if self._can_repair(outcome):
                 found.append(_Found(row, outcome, is_final=False))
-                continue
-            record = dataclasses.replace(seen.record(self.repairs), outcome=outcome)
-            found.append(_Found(row, outcome, True, self.summarize(record)))
-        return found
+            else:
+                record = dataclasses.replace(seen.record(self.repairs), outcome=outcome)
+                whole.append((row, record))
+        return found + [
+            _Found(row, record.outcome, True, self.summarize(record))
+            for row, record in _checked(whole)
+        ]
 
     def _can_repair(self, outcome: Outcome) -> bool:
         if outcome not in _REPAIRABLE_HERE or self.repairs + 1 >= MAX_ROUNDS:
@@ -204,6 +209,22 @@ class _Group:
         with ThreadPoolExecutor(1 if self.options.form == "lanes" else num_workers()) as pool:
             yield from pool.map(lambda chunk: self.call(chunk, size), chunks)
         self.compiled = None
+
+
+def _checked(rows: Sequence[tuple[_Row, RunRecord]]) -> list[tuple[_Row, RunRecord]]:
+    """The rows with the counts of the cheap invariants, taken over runs of one size at a time."""
+    sizes: dict[tuple[int, int], list[int]] = {}
+    for place, (_, record) in enumerate(rows):
+        size = len(record.requests.status), len(record.instances.step_count)
+        sizes.setdefault(size, []).append(place)
+    checked = list(rows)
+    for places in sizes.values():
+        counts = cheap_violations([rows[place][1] for place in places])
+        for place, broken in zip(places, counts, strict=True):
+            row, record = rows[place]
+            failures = record.invariant_failures | broken
+            checked[place] = row, dataclasses.replace(record, invariant_failures=failures)
+    return checked
 
 
 def _largest(shapes: Sequence[PlanShape]) -> PlanShape:

@@ -180,11 +180,13 @@ def compare(dataset: xr.Dataset, metrics: Sequence[str] = COMPARED) -> list[Comp
             )
             for row, slo_class in enumerate(classes)
         }
-        names = [str(values[at]) for values, at in zip(labels, first, strict=True)]
-        reference = names[0] if len(labels[0]) > 1 else ", ".join(names)
         setting = dict(zip(axes, place, strict=True))
+        reference = str(labels[0][0])
+        if len(labels[0]) == 1:
+            reference = ", ".join(f"{name}={dataset[name].values[0]}" for name in axes)
+        is_reference = index == first
         found.append(
-            Comparison(str(strategy), setting, None if index == first else reference, figures)
+            Comparison(str(strategy), setting, None if is_reference else reference, figures)
         )
     return found
 

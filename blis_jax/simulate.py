@@ -12,6 +12,7 @@ import numpy as np
 from blis_jax.config import ClusterConfig, mechanism, params
 from blis_jax.engine import Order as EngineOrder
 from blis_jax.engine import compiled_tables
+from blis_jax.invariants import cheap_violations
 from blis_jax.observe import Observation, unstack
 from blis_jax.records import RunRecord
 from blis_jax.snapshot import ROUTER_INDEX_CAPACITY
@@ -162,11 +163,17 @@ def simulate(
         is_whole = outcome in (Outcome.COMPLETED, Outcome.HORIZON)
         has_ties = seen.record().num_open_ties > 0 or has_replayed
         if not (options.resolve_ties and is_whole and has_ties):
-            return seen.record(repairs)
+            return _checked(seen.record(repairs))
         has_replayed = True
         if correct(seen.histories(), order):
-            return dataclasses.replace(seen.record(repairs), num_open_ties=0)
-    return dataclasses.replace(seen.record(repairs), outcome=Outcome.OPEN_TIE)
+            return _checked(dataclasses.replace(seen.record(repairs), num_open_ties=0))
+    return _checked(dataclasses.replace(seen.record(repairs), outcome=Outcome.OPEN_TIE))
+
+
+def _checked(record: RunRecord) -> RunRecord:
+    """The record with the counts of the cheap invariants."""
+    failures = record.invariant_failures | cheap_violations([record])[0]
+    return dataclasses.replace(record, invariant_failures=failures)
 
 
 def simulate_all(rows: Sequence[Row], options: Options | None = None) -> list[RunRecord]:

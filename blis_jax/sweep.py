@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
@@ -48,8 +49,8 @@ examples:
   arrival rates, and a workload of your own:
     %(prog)s --workload mine.yaml --rate 1000,1500,2000 --output out/rates.zarr
 
-exit codes: 0 done; 2 input that cannot be used, nothing was written; 130 interrupted, what was
-done is saved and --resume goes on from there.
+exit codes: 0 done; 2 input that cannot be used, nothing was written; 3 no run came to its end (the
+outcomes say why); 130 interrupted, what was done is saved and --resume goes on from there.
 Requests are drawn by the JAX generator: a seed gives the same requests every time and to every
 strategy, but not those that BLIS draws from that seed.
 """
@@ -181,6 +182,11 @@ def _outputs(given: Mapping[str, Any]) -> tuple[Path, Path | None]:
     output = Path(given.get("output", DEFAULT_OUTPUT))
     if output.suffix not in (".zarr", ".nc"):
         raise ConfigError(f"--output: {str(output)!r} must end in .zarr or .nc")
+    if output.suffix == ".nc" and importlib.util.find_spec("h5netcdf") is None:
+        raise ConfigError(
+            f"--output: {str(output)!r} is NetCDF, which needs the optional group: "
+            "pip install 'blis-jax[export]'; or give a name that ends in .zarr"
+        )
     text = given.get("figure", str(output.with_suffix(".png")))
     figure = None if text == "none" else Path(text)
     if figure is not None and figure.suffix != ".png":
@@ -261,12 +267,13 @@ def _report(
     comparisons = compare(done.dataset)
     outcomes = done.dataset["outcome"].values
     num_whole = int(sum((outcomes == int(code)).sum() for code in WHOLE))
-    if figure is not None and num_whole:
+    written = [output]
+    if figure is not None and num_whole and not done.is_interrupted:
         from blis_jax.sweep_figure import draw
 
         with cli.writing(figure):
             draw(done.dataset, figure)
-    written = [path for path in (output, figure if num_whole else None) if path is not None]
+        written.append(figure)
     if "json" in given:
         about = {
             "workload": plan.workload,

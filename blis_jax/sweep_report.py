@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     from blis_jax.batch import Timing
 
 MOST_FULL_TABLES = 4  # beyond it, one line per class and point
-IN_BRIEF = ("ttft_p99_ms", "e2e_p99_ms", "output_tokens_per_s", "goodput_rps")
+IN_BRIEF = {
+    "ttft_p99_ms": "TTFT P99, ms",
+    "output_tokens_per_s": "tokens/s",
+    "goodput_rps": "goodput, 1/s",
+}
+WIDE = 124  # columns that the full table needs
 TITLES = {
     "ttft": "TTFT",
     "e2e": "E2E",
@@ -63,8 +68,8 @@ def _number(value: float, signed: bool = False, like: float | None = None) -> st
         return NOTHING
     size = abs(value if like is None or not math.isfinite(like) else like)
     decimals = 0 if size >= 1000 else 1 if size >= 10 else 2
-    text = f"{value:+,.{decimals}f}" if signed else f"{value:,.{decimals}f}"
-    return text.replace("-", "−").replace(",", " ")  # a narrow space between thousands
+    text = f"{value:+.{decimals}f}" if signed else f"{value:.{decimals}f}"
+    return text.replace("-", "−")
 
 
 def _mean(figure: Figure) -> str:
@@ -96,44 +101,49 @@ def _partner(comparison: Comparison, comparisons: Sequence[Comparison]) -> Compa
     return next((other for other in same_place if other.reference is None), comparisons[0])
 
 
-def full_table(comparison: Comparison, reference: Comparison) -> Table:
-    """Every class and metric of one point beside its reference."""
+def _table(heading: str = "") -> Table:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    heading = place_text(comparison.place)
-    table = Table(title=heading or None, title_justify="left")
+    return Table(
+        title=heading or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1)
+    )
+
+
+def full_table(comparison: Comparison, reference: Comparison, width: int) -> Table:
+    """Every class and metric of one point beside its reference."""
+    table = _table(place_text(comparison.place))
     names = [reference.strategy, comparison.strategy]
     if reference.strategy == comparison.strategy:
         names = [place_text(reference.place), place_text(comparison.place)]
     table.add_column("class")
     table.add_column("metric")
     for name in names:
-        table.add_column(name, justify="right")
-    table.add_column("difference [95 %]", justify="right")
-    table.add_column("in % [95 %]", justify="right")
-    table.add_column("", justify="left")
+        table.add_column(name, justify="right", no_wrap=True)
+    if width >= WIDE:
+        table.add_column("difference [95 %]", justify="right", no_wrap=True)
+    table.add_column("in % [95 %]", justify="right", no_wrap=True)
+    table.add_column("")
     for slo_class, figures in comparison.figures.items():
         for row, (first, second) in enumerate(
             zip(reference.figures[slo_class], figures, strict=True)
         ):
             change = second.difference
             cells = [slo_class if row == 0 else "", title(second.metric), _mean(first)]
-            if change is None:
-                table.add_row(*cells, "", "", "", "")
-                continue
-            colour = COLOURS[change.verdict]
-            absolute = _interval(change.absolute, _scaled(second, 1.0))
-            verdict = f"[{colour}]{change.verdict}[/]" if colour else change.verdict
-            cells += [_mean(second), absolute, _interval(change.percent), verdict]
+            cells.append(_mean(second))
+            if change is not None:
+                if width >= WIDE:
+                    cells.append(_interval(change.absolute, _scaled(second, 1.0)))
+                colour = COLOURS[change.verdict]
+                verdict = f"[{colour}]{change.verdict}[/]" if colour else change.verdict
+                cells += [_interval(change.percent), verdict]
             table.add_row(*cells, end_section=row == len(figures) - 1)
     return table
 
 
 def single_table(comparison: Comparison) -> Table:
     """Every class and metric of one point that has nothing to be compared with."""
-    from rich.table import Table
-
-    table = Table(title=place_text(comparison.place) or None, title_justify="left")
+    table = _table(place_text(comparison.place))
     table.add_column("class")
     table.add_column("metric")
     table.add_column(comparison.strategy, justify="right")
@@ -147,15 +157,12 @@ def single_table(comparison: Comparison) -> Table:
 
 def brief_table(comparisons: Sequence[Comparison]) -> Table:
     """One line per point and class, for grids."""
-    from rich.table import Table
-
-    table = Table()
+    table = _table()
     axes = list(comparisons[0].place)
     for name in (*axes, "strategy", "class"):
-        table.add_column(name)
-    for metric in IN_BRIEF:
-        table.add_column(title(metric), justify="right")
-    table.add_column("TTFT P99, % [95 %]", justify="right")
+        table.add_column(name, overflow="fold", max_width=14)
+    for heading in (*IN_BRIEF.values(), "TTFT P99, % [95 %]"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for comparison in comparisons:
         for row, (slo_class, figures) in enumerate(comparison.figures.items()):
             chosen = {figure.metric: figure for figure in figures}
@@ -176,7 +183,8 @@ def show_tables(console: Console, comparisons: Sequence[Comparison]) -> None:
         console.print(single_table(comparisons[0]))
     elif len(compared) <= MOST_FULL_TABLES:
         for comparison in compared:
-            console.print(full_table(comparison, _partner(comparison, comparisons)))
+            partner = _partner(comparison, comparisons)
+            console.print(full_table(comparison, partner, console.width))
     else:
         console.print(brief_table(comparisons))
 
@@ -305,7 +313,7 @@ def _broken(dataset: xr.Dataset) -> str:
                 for strategy, seed in zip(strategies[:3], seeds[:3], strict=True)
             ]
             more = ", …" if len(strategies) > len(where) else ""
-            texts.append(f"{name} {counts.sum()} times ({', '.join(where)}{more})")
+            texts.append(f"{name} {counts.sum()}× ({', '.join(where)}{more})")
     return "broken: " + "; ".join(texts) if texts else "none broken"
 
 

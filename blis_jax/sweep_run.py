@@ -63,9 +63,12 @@ def device_text() -> str:
     """The machine at hand, in words."""
     try:
         device = jax.devices()[0]
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"--device: JAX has no such device here ({reason})") from None
+    except (RuntimeError, AssertionError):  # JAX asserts where a platform is not installed at all
+        wanted = os.environ.get("JAX_PLATFORMS", "")
+        raise ConfigError(
+            f"JAX finds no device of platform {wanted!r} here; leave --device out or give cpu "
+            "(GPUs need pip install 'blis-jax[gpu]')"
+        ) from None
     if device.platform == "cpu":
         return f"cpu {platform.machine()}, {num_workers()} workers"
     return f"{device.platform} {device.device_kind}"

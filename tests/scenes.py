@@ -1,6 +1,5 @@
 """Small workloads made by hand or by chance, for the engine and for the oracle alike."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,0 +1,223 @@
+"""Recorded runs of the reference: every array of every request and step, and every total."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blis_jax import config, metrics
+from blis_jax.records import RunRecord
+from blis_jax.simulate import Options, simulate
+from blis_jax.step_records import expand_steps
+from blis_jax.types import Outcome
+from blis_jax.workload.table import from_golden
+from tests.reference_data import find_golden_dir
+from tests.scenes import REQUEST_ARRAYS, STEP_ARRAYS, WHOLE
+
+pytestmark = [
+    pytest.mark.golden,
+    pytest.mark.lenient_promotion,  # the engine adds bools to int32 counts
+]
+
+GOLDEN = find_golden_dir()
+
+# Signs of memory pressure: the model of KV memory that never evicts does not apply.
+UNDER_PRESSURE = frozenset(
+    {
+        "admission_to_batch_blocked_by_kv",
+        "kv_rollbacks",
+        "kv_blocks_orphaned_by_rollback",
+        "evicted_request_revisited",
+        "cpu_reload_retry_same_range",
+        "cpu_reload_retry_with_more_hits",
+    }
+)
+FAST_FAMILIES = (
+    "it00_baseline",
+    "it01_opt",
+    "cov_ties_equal_rr1",
+    "cov_kv120_some_dropped",
+    "cov_kv33_all_dropped",
+    "cov_traces_zero_output_one",
+    "cov_dist_const_one_out",
+    "cov_horizon_lat",
+    "cov_adm_tokenbucket",
+    "cov_adm_rejectall",
+    "cov_prio_loadadaptive_lowgap",
+    "cov_stale100ms",
+    "cov_scorer_all5",
+    "cov_kv1300_single_tier",
+    "cov_kv1400_tiered",
+    "it21_prefill_pool_r400",
+    "it11_round_robin_r2000",
+    "it11_compound_pa3qd2_r2000",
+)
+EXEMPT_FROM_INVERSIONS = "cov_ties_equal_rr1"  # see the golden README: an unstable sort over equal arrivals
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """A recorded run: what went in and what came out."""
+
+    track: str
+    name: str
+
+    @property
+    def path(self) -> Path:
+        assert GOLDEN is not None
+        return GOLDEN / self.track / "scenarios" / f"{self.name}.json"
+
+    @functools.cached_property
+    def recorded(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text())
+
+    @property
+    def family(self) -> str:
+        return self.name.rpartition("_s")[0]
+
+    @property
+    def cluster(self) -> config.ClusterConfig:
+        return config.from_flags(self.recorded["config"])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        with np.load(self.path.with_suffix(".npz")) as file:
+            return dict(file)
+
+    def workload(self) -> dict[str, np.ndarray]:
+        name = f"{self.recorded['workload']}.npz"
+        with np.load(self.path.parents[1] / "workloads" / name) as file:
+            return dict(file)
+
+    @property
+    def is_without_pressure(self) -> bool:
+        """Whether every instance had a never-used block for each allocation."""
+        totals = self.recorded["instances"]
+        has_room = all(
+            each["kv"]["gpu_misses"] <= self.recorded["config"]["total-kv-blocks"]
+            and not each["kv"].get("cpu_offloads", 0)
+            for each in totals
+        )
+        return has_room and not UNDER_PRESSURE & self.recorded["quirk_counters"].keys()
+
+    @property
+    def grouping(self) -> tuple[Any, ...]:
+        """Scenarios of one compilation lie together, so that it is made once."""
+        cluster = self.cluster
+        return (
+            cluster.num_instances,
+            self.recorded["num_requests"],
+            cluster.routing_policy,
+            cluster.routing_scorers,
+            cluster.scheduler,
+            cluster.priority_policy,
+            cluster.admission_policy,
+        )
+
+
+def scenarios() -> list[Any]:
+    """All recorded runs whose mechanism the engine has; most are slow only because they are many."""
+    if GOLDEN is None:
+        return []
+    found = [
+        Scenario(track, row["name"])
+        for track in ("scheduling", "routing")
+        for row in json.loads((GOLDEN / track / "index.json").read_text())["scenarios"]
+    ]
+    found = [each for each in found if config.unsupported(each.recorded["config"]) is None]
+    first: dict[str, Scenario] = {}
+    for each in sorted(found, key=lambda each: each.name):
+        first.setdefault(each.family, each)
+    fast = {first[family] for family in FAST_FAMILIES if family in first}
+    return [
+        pytest.param(each, id=each.name, marks=[] if each in fast else pytest.mark.slow)
+        for each in sorted(found, key=lambda each: each.grouping)
+    ]
+
+
+def run(scenario: Scenario, options: Options | None = None) -> RunRecord:
+    cluster = scenario.cluster
+    table = from_golden(scenario.workload(), cluster.block_size_in_tokens)
+    return simulate(cluster, table, options)
+
+
+def assert_arrays_equal(record: RunRecord, scenario: Scenario) -> None:
+    expected = scenario.arrays()
+    steps = expand_steps(record, scenario.cluster.block_size_in_tokens)
+    for name in REQUEST_ARRAYS:
+        np.testing.assert_array_equal(
+            getattr(record.requests, name), expected[name], err_msg=name
+        )
+    for name in STEP_ARRAYS:
+        np.testing.assert_array_equal(getattr(steps, name), expected[name], err_msg=name)
+
+
+def assert_totals_equal(totals: Any, recorded: Any, where: str = "") -> None:
+    """Everything that is in `totals` as recorded; integers exact, floats within 1e-12."""
+    if isinstance(totals, dict):
+        for name, value in totals.items():
+            assert name in recorded, f"{where}/{name}"
+            assert_totals_equal(value, recorded[name], f"{where}/{name}")
+    elif isinstance(totals, list):
+        assert len(totals) == len(recorded), where
+        for index, (value, other) in enumerate(zip(totals, recorded, strict=True)):
+            assert_totals_equal(value, other, f"{where}[{index}]")
+    elif isinstance(totals, float):
+        assert totals == pytest.approx(recorded, rel=1e-12, abs=0), where
+    else:
+        assert totals == recorded, where
+
+
+def assert_metrics_equal(record: RunRecord, scenario: Scenario) -> None:
+    recorded, cluster = scenario.recorded, scenario.cluster
+    totals = metrics.aggregates(record, cluster.priority_policy)
+    if scenario.family == EXEMPT_FROM_INVERSIONS:
+        del totals["priority_inversions"]
+    assert_totals_equal(totals, recorded["aggregates"], "aggregates")
+    assert_totals_equal(metrics.cluster_json(record), recorded["cluster_json"], "cluster_json")
+    assert_totals_equal(metrics.per_slo(record), recorded["per_slo"], "per_slo")
+    tables = metrics.instances(record, cluster.kv_cpu_blocks > 0)
+    assert_totals_equal(tables, recorded["instances"], "instances")
+
+
+@pytest.mark.parametrize("scenario", scenarios())
+def test_equals_reference(scenario: Scenario):
+    record = run(scenario)
+    if record.outcome not in WHOLE:
+        assert record.outcome == Outcome.KV_CHECK_TRIPPED
+        assert not scenario.is_without_pressure
+        return
+    assert record.num_open_ties == 0
+    assert_arrays_equal(record, scenario)
+    assert_metrics_equal(record, scenario)
+
+
+def test_the_set_here_is_large_enough():
+    """So that an empty folder does not look like success; most runs must be equal, not only refused."""
+    if GOLDEN is None:
+        pytest.skip("no reference results: neither ../shared/golden nor tests/data/golden is here")
+    found = [param.values[0] for param in scenarios()]
+    must_equal = [each for each in found if each.is_without_pressure]
+    assert len(found) >= 230
+    assert len(must_equal) >= 180
+
+
+CLOCK_SAMPLE = ("cov_horizon_lat_s42", "cov_ties_equal_rr1_s42", "it00_baseline_s42")
+
+
+@pytest.mark.parametrize("clock", ["int64", "float64"])
+@pytest.mark.parametrize("name", CLOCK_SAMPLE)
+def test_every_clock_gives_the_same(golden_dir: Path, name: str, clock: str):
+    scenario = Scenario("scheduling", name)
+    assert_arrays_equal(run(scenario, Options(clock=clock)), scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cov_horizon_lat_s42", "cov_adm_tokenbucket_s42"])
+def test_lanes_form_gives_the_same(golden_dir: Path, name: str):
+    """All phases masked in one vectorised loop, as on GPUs; slow on CPUs."""
+    scenario = Scenario("scheduling", name)
+    assert_arrays_equal(run(scenario, Options(form="lanes")), scenario)
