@@ -17,7 +17,13 @@ from jax import lax
 
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
-from blis_jax.kv_cache.no_eviction import PathRows, allocate, cached_blocks, read_path
+from blis_jax.kv_cache.no_eviction import (
+    PathRows,
+    allocate,
+    cached_blocks,
+    cached_for_all,
+    read_path,
+)
 from blis_jax.state import Dyn, Inst, Reg, Req, Slot, SlotTime, State, Time
 from blis_jax.types import LAST, Outcome, QueueView, pytree
 from blis_jax.work import Work, ceil_div, failing, waiting_mask
@@ -60,7 +66,12 @@ def _queue_key(ctx: Context, slots: SlotRows, work: Work) -> jax.Array:
     policy, depth = ctx.params.policy, get(work.registers, Reg.QUEUE_DEPTH)
     priority = ctx.mechanism.priority(policy.priority, view, depth, now, ctx.infinity)
     cached = jnp.zeros_like(view.input_len)
-    queue = QueueView(view, priority, slots.time(SlotTime.QUEUED), cached)
+    if ctx.mechanism.needs_cached_blocks and ctx.shape.num_nodes > 0:
+        requests, prompt_blocks = slots.column(Slot.REQUEST), view.input_len // ctx.shape.block_size
+        shared = slots.state.shared
+        cached = cached_for_all(shared, ctx.requests, slots.instance, requests, prompt_blocks)
+    expected = slots.column(Slot.EXPECTED_BLOCKS)
+    queue = QueueView(view, priority, slots.time(SlotTime.QUEUED), cached, expected)
     value, rank = ctx.mechanism.scheduler(policy.scheduler, queue)
     is_waiting = waiting_mask(slots, now, get(work.inst, Inst.STEPS_AT_NOW))
     is_float = jnp.issubdtype(value.dtype, jnp.floating)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
+from blis_jax.policies import registry
 
 NO_HORIZON = 2**63 - 1
 PROFILE = "blis-2026-02"
@@ -145,7 +146,6 @@ def unsupported(flags: Mapping[str, Any]) -> str | None:
         return "the roofline latency model"
     if flags.get("precise-kv-routing"):
         return "precise KV-aware routing"
-    tables = _registry()
     for key, table in (
         ("admission-policy", "ADMISSION"),
         ("routing-policy", "ROUTING"),
@@ -153,19 +153,13 @@ def unsupported(flags: Mapping[str, Any]) -> str | None:
         ("scheduler", "SCHEDULERS"),
     ):
         name = flags.get(key)
-        if name is not None and name not in getattr(tables, table):
+        if name is not None and name not in getattr(registry, table):
             return f"{key} {name!r}"
     if flags.get("routing-policy") == "weighted" and flags.get("routing-scorers"):
         for name, _ in parse_scorers(flags["routing-scorers"]):
-            if name not in tables.SCORERS:
+            if name not in registry.SCORERS:
                 return f"scorer {name!r}"
     return None
-
-
-def _registry() -> Any:
-    from blis_jax.policies import registry
-
-    return registry
 
 
 def admission_name(config: ClusterConfig) -> str:
@@ -176,31 +170,12 @@ def admission_name(config: ClusterConfig) -> str:
 
 
 POLICY_NAMES: dict[str, tuple[str, ...]] = {
-    "admission_policy": (
-        "always-admit",
-        "reject-all",
-        "token-bucket",
-        "slo-gated",
-        "slo-queue-gated",
-    ),
-    "routing_policy": (
-        "round-robin",
-        "least-loaded",
-        "weighted",
-        "prefix-affinity",
-        "always-busiest",
-    ),
-    "priority_policy": (
-        "constant",
-        "slo-based",
-        "inverted-slo",
-        "slo-tiered",
-        "load-adaptive",
-        "slo-class",
-    ),
-    "scheduler": ("fcfs", "priority-fcfs", "sjf", "reverse-priority"),
+    "admission_policy": tuple(registry.ADMISSION),
+    "routing_policy": tuple(registry.ROUTING),
+    "priority_policy": tuple(registry.PRIORITY),
+    "scheduler": tuple(registry.SCHEDULERS),
 }
-SCORER_NAMES = ("prefix-affinity", "queue-depth", "kv-utilization", "load-balance", "slo-priority")
+SCORER_NAMES = tuple(registry.SCORERS)
 
 _POSITIVE: tuple[str, ...] = ("total_kv_blocks", "block_size_in_tokens", "max_num_running_reqs")
 _POSITIVE += ("max_num_scheduled_tokens", "token_bucket_capacity", "token_bucket_refill_rate")
@@ -290,7 +265,6 @@ def mechanism(config: ClusterConfig) -> Any:
     from blis_jax.latency import blackbox
     from blis_jax.types import Mechanism
 
-    registry = _registry()
     admission = registry.ADMISSION[admission_name(config)]
     routing = registry.ROUTING[config.routing_policy]
     scorers = [registry.SCORERS[name] for name, _ in config.scorers()]
@@ -302,6 +276,7 @@ def mechanism(config: ClusterConfig) -> Any:
         scorers=tuple(entry.function for entry in scorers),
         priority=registry.PRIORITY[config.priority_policy].function,
         scheduler=registry.SCHEDULERS[config.scheduler].function,
+        needs_cached_blocks=registry.SCHEDULERS[config.scheduler].needs_cached_blocks,
         step_time=blackbox,
         uses_prefix_index=any(entry.uses_prefix_index for entry in scorers),
     )
@@ -324,12 +299,12 @@ def _policy_numbers(config: ClusterConfig) -> dict[str, float]:
     }
 
 
-def params(config: ClusterConfig, num_rows: int | None = None) -> Any:
+def params(config: ClusterConfig, num_rows: int | None = None, policy_seed: int = 0) -> Any:
     """The numbers as a pytree of numpy arrays; `num_rows` is the instance table's size."""
     from blis_jax.types import ClusterParams, Params, PolicyParams
 
     rows = num_rows or config.num_instances
-    registry, numbers = _registry(), _policy_numbers(config)
+    numbers = _policy_numbers(config)
     if config.priority_policy in ("slo-tiered", "load-adaptive"):
         numbers["age_weight"] = config.slo_age_weight
 
@@ -364,6 +339,7 @@ def params(config: ClusterConfig, num_rows: int | None = None) -> Any:
         "infinity": np.float64(np.inf),
     }
     cluster = ClusterParams(**arrays)
+    seed: Any = np.uint32(policy_seed)
     weights: Any = np.asarray([weight for _, weight in scorers] or [1.0], np.float64)
     policy = PolicyParams(
         admission=filled(registry.ADMISSION[admission_name(config)]),
@@ -372,5 +348,6 @@ def params(config: ClusterConfig, num_rows: int | None = None) -> Any:
         scorer_weights=weights,
         priority=filled(registry.PRIORITY[config.priority_policy]),
         scheduler=filled(registry.SCHEDULERS[config.scheduler]),
+        seed=seed,
     )
     return Params(cluster, policy)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Int
 
 
+FOR_ADMISSION, FOR_ROUTING = 0, 1  # purposes of the policies' random keys
+
+
 @pytree
 class Decisions:
     """What the gateway did, as few rows to write; spare indices where nothing is written."""
@@ -55,7 +58,7 @@ def next_times(ctx: Context, registers: jax.Array) -> tuple[jax.Array, jax.Array
     return admit, later(ctx, arrival[get(registers, Reg.NEXT_ROUTE)], both)
 
 
-def _view(ctx: Context, request: jax.Array) -> tuple[RoutedView, jax.Array]:
+def _view(ctx: Context, request: jax.Array, purpose: int) -> tuple[RoutedView, jax.Array]:
     table = row(ctx.requests.table, request)
     view = RequestView(
         slo_class=get(table, Req.SLO_CLASS),
@@ -66,7 +69,10 @@ def _view(ctx: Context, request: jax.Array) -> tuple[RoutedView, jax.Array]:
         queue_rank=get(table, Req.QUEUE_RANK),
     )
     blocks = lax.div(view.input_len, jnp.int32(ctx.shape.block_size))
-    return RoutedView(view, blocks, get(table, Req.PROMPT_KEY)), table
+    key = jax.random.fold_in(
+        jax.random.fold_in(jax.random.key(ctx.params.policy.seed), purpose), request
+    )
+    return RoutedView(view, blocks, get(table, Req.PROMPT_KEY), key), table
 
 
 def no_decisions(ctx: Context, state: State) -> Decisions:
@@ -129,7 +135,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     now = jnp.where(is_admit, admit_time, route_time)
     fields, last_refresh = refreshed(ctx, state, now, get(times, Time.LAST_REFRESH))
     candidate, rejected = get(registers, Reg.NEXT_ADMIT), get(registers, Reg.NUM_REJECTED)
-    view, _ = _view(ctx, candidate)
+    view, _ = _view(ctx, candidate, FOR_ADMISSION)
     no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
     seen = snapshots(ctx, state, now, fields, no_match, rejected)
     is_admitted, admission = ctx.mechanism.admission(
@@ -175,7 +181,7 @@ def _route(
     fields: jax.Array,
 ) -> Decisions:
     rows = ctx.shape.num_instances
-    view, table = _view(ctx, request)
+    view, table = _view(ctx, request, FOR_ROUTING)
     path = row(ctx.requests.path, request)
     matched = jnp.zeros((rows,), jnp.int32)
     if ctx.mechanism.uses_prefix_index:
@@ -187,7 +193,8 @@ def _route(
     chosen, routing = ctx.mechanism.routing(
         policy.routing, state.routing, view, seen, scores, ctx.infinity
     )
-    placed = _place(ctx, state, base, request, chosen, now, view, table)
+    expected = matched[chosen]
+    placed = _place(ctx, state, base, request, chosen, now, view, table, expected)
     placed = dataclasses.replace(placed, routing=routing)
     if not ctx.mechanism.uses_prefix_index:
         return placed
@@ -220,6 +227,7 @@ def _place(
     now: jax.Array,
     view: RoutedView,
     table: jax.Array,
+    expected: jax.Array,
 ) -> Decisions:
     """Give the request a free slot of the chosen instance, pending until its queueing time has passed."""
     cluster, size = ctx.params.cluster, jnp.int32(ctx.shape.block_size)
@@ -254,6 +262,7 @@ def _place(
         Slot.QUEUE_RANK: view.request.queue_rank,
         Slot.AFTER_STEPS: after,
         Slot.OVERSIZED: is_oversized,
+        Slot.EXPECTED_BLOCKS: expected,
     }
     slot = jnp.minimum(free, jnp.int32(ctx.shape.num_slots - 1))
     return dataclasses.replace(

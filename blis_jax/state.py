@@ -33,6 +33,7 @@ class Slot(enum.IntEnum):
         9  # steps of the same microsecond that precede its queueing; negative: not verified
     )
     OVERSIZED = 10  # 1: will be dropped when it would be queued
+    EXPECTED_BLOCKS = 11  # prompt blocks that the router's index held for the chosen instance
 
 
 class SlotTime(enum.IntEnum):

@@ -121,6 +121,7 @@ class RoutedView:
     request: RequestView
     num_prompt_blocks: Int[jax.Array, ""]  # full blocks of the prompt
     prompt_key: Int[jax.Array, ""]  # equal iff the last full prompt block is
+    key: Any = None  # random key of this decision; unused, it costs nothing
 
 
 @pytree
@@ -148,7 +149,8 @@ class QueueView:
     request: RequestView
     priority: Float[jax.Array, "slot"]
     queued_us: jax.Array  # clock dtype
-    num_cached_blocks: Int[jax.Array, "slot"]  # 0 unless the scheduler declares that it needs it
+    num_cached_blocks: Int[jax.Array, "slot"]  # 0 unless the registry says that it is needed
+    num_expected_blocks: Int[jax.Array, "slot"]  # what the router expected to be cached
 
 
 @pytree
@@ -188,6 +190,7 @@ class Mechanism:
     scheduler: SchedulerFn
     step_time: LatencyFn
     uses_prefix_index: bool  # some scorer looks at the router's prefix index
+    needs_cached_blocks: bool = False  # the scheduler looks at what is cached for waiting requests
 
 
 @pytree
@@ -200,6 +203,7 @@ class PolicyParams:
     scorer_weights: Float[jax.Array, "scorer"]  # as given; normalised where used
     priority: Any
     scheduler: Any
+    seed: Int[jax.Array, ""]  # of the policies' own random draws
 
 
 @pytree

@@ -180,7 +180,9 @@ def differences(record: RunRecord, expected: Any, block_size: int = 16) -> list[
             found.append(f"{name}: {len(mine)} entries, should be {len(theirs)}")
             continue
         at = np.flatnonzero(mine != theirs)
-        found.append(f"{name}[{at[0]}] is {mine[at[0]]}, should be {theirs[at[0]]} ({len(at)} differ)")
+        found.append(
+            f"{name}[{at[0]}] is {mine[at[0]]}, should be {theirs[at[0]]} ({len(at)} differ)"
+        )
     for index, totals in enumerate(expected.instances):
         for name in ("gpu_hits", "gpu_misses", "used_blocks_at_end"):
             mine = int(getattr(record.instances, name)[index])

@@ -22,7 +22,12 @@ from blis_jax.types import (
 INSTANCES, SLOTS, CASES = 5, 12, 40
 INFINITY = np.float64(np.inf)
 SHAPE = EngineShape(
-    num_instances=INSTANCES, num_slots=SLOTS, num_requests=64, num_nodes=0, path_depth=1, num_keys=64
+    num_instances=INSTANCES,
+    num_slots=SLOTS,
+    num_requests=64,
+    num_nodes=0,
+    path_depth=1,
+    num_keys=64,
 )
 TABLES = {
     "admission": registry.ADMISSION,
@@ -101,9 +106,7 @@ def case(tree: Any, index: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), tree)
 
 
-def call(
-    kind: str, entry: Entry, params: Any, scene: Any, infinity: Any = INFINITY
-) -> Any:
+def call(kind: str, entry: Entry, params: Any, scene: Any, infinity: Any = INFINITY) -> Any:
     """The policy on one scene, with its signature's arguments in order."""
     if kind == "admission":
         view, seen, now = scene
@@ -249,7 +252,9 @@ def test_relabelling_instances_relabels_the_choice(entry: Entry):
     state = entry.initial_state(params, SHAPE)
     for index in range(CASES):
         view, snapshots = case(views, index), case(seen, index)
-        plain, _ = entry.function(params, state, view, snapshots, jnp.asarray(scores[index]), INFINITY)
+        plain, _ = entry.function(
+            params, state, view, snapshots, jnp.asarray(scores[index]), INFINITY
+        )
         other, _ = entry.function(
             params,
             state,

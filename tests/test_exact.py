@@ -30,7 +30,9 @@ def check_step_times() -> int:
     beta = np.stack([two_decimals(rng, high) for high in (9000, 30, 9)], axis=1)
     prefill, decode = rng.integers(0, 4096, SIZE), rng.integers(0, 512, SIZE)
 
-    def one(beta: jax.Array, prefill: jax.Array, decode: jax.Array, infinity: jax.Array) -> jax.Array:
+    def one(
+        beta: jax.Array, prefill: jax.Array, decode: jax.Array, infinity: jax.Array
+    ) -> jax.Array:
         return truncate(blackbox(beta, StepTokens(prefill, decode), infinity), jnp.int32)
 
     mine = jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))(beta, prefill, decode, INFINITY)
@@ -77,7 +79,9 @@ def check_scores() -> int:
     matched = rng.integers(0, 4, (SIZE // 8, 8)).astype(np.float64)
     weights = np.array([3.0, 2.0, 2.0])
 
-    def chosen(loads: jax.Array, matched: jax.Array, weights: jax.Array, inf: jax.Array) -> jax.Array:
+    def chosen(
+        loads: jax.Array, matched: jax.Array, weights: jax.Array, inf: jax.Array
+    ) -> jax.Array:
         share = exact_quotient(weights, jnp.sum(weights))
         most, least = jnp.max(loads), jnp.min(loads)
         by_depth = exact_quotient(most - loads, jnp.maximum(most - least, 1.0))
@@ -95,7 +99,21 @@ def check_scores() -> int:
     return int(np.count_nonzero(np.asarray(mine) != total.argmax(axis=1)))
 
 
+def check_quotients_of_lanes() -> int:
+    """Lanes that share a divisor: the vectorised loop broadcasts it after the barrier was placed."""
+    rng = np.random.default_rng(16)
+    numerator = rng.integers(0, 10**9, SIZE).astype(np.float64)
+    count = 0
+    for divisor in (13.0, 49.0, 1e6):
+        constant = jax.jit(jax.vmap(lambda n, d=divisor: exact_quotient(n, jnp.float64(d))))
+        shared = jax.jit(jax.vmap(exact_quotient, in_axes=(0, None)))
+        for mine in (constant(numerator), shared(numerator, np.float64(divisor))):
+            count += int(np.count_nonzero(np.asarray(mine) != numerator / divisor))
+    return count
+
+
 CHECKS = (check_step_times, check_queueing_times, check_products, check_quotients, check_scores)
+CHECKS += (check_quotients_of_lanes,)
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -141,7 +159,6 @@ def test_truncation_on_the_float_clock_passes_derivatives_through():
 
 
 @pytest.mark.golden
-@pytest.mark.lenient_promotion  # the engine adds bools to int32 counts
 def test_whole_engine_with_two_decimal_coefficients(golden_dir: Path):
     """The baseline's thousand requests, with coefficients whose step times end near whole numbers."""
     track = golden_dir / "scheduling"

@@ -27,8 +27,6 @@ NUM_RUNS, NUM_REQUESTS, WARM_UP = 32, 2000, 500
 # Two-sided Student quantile, 31 degrees of freedom: a correct simulator fails one check in 2,000.
 QUANTILE = 3.89
 
-pytestmark = pytest.mark.lenient_promotion
-
 
 def run(seed: int, load: float, servers: int, is_exponential: bool) -> RunRecord:
     rng = np.random.default_rng(seed)

@@ -6,26 +6,30 @@ from typing import Any
 
 import jax
 import numpy as np
-import pytest
 
 from blis_jax import config
 from blis_jax.config import mechanism, params
 from blis_jax.engine import CHUNK, Order, compiled_tables
-from blis_jax.simulate import Options, simulate
+from blis_jax.simulate import Options, shape_for, simulate
 from blis_jax.state import initial_state
 from blis_jax.types import EngineShape, Outcome
 from blis_jax.workload.table import pad_to
 from tests.scenes import Prompt, flags, table_of, workload_of
 
-pytestmark = pytest.mark.lenient_promotion
 OPTIONS = Options(num_slots=64, log_capacity=1024)
 
 
 def small_table(num_prompts: int, seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
     prompts = [
-        Prompt(2000 * i + int(rng.integers(1000)), int(rng.integers(20, 90)), int(rng.integers(1, 9)),
-               int(rng.integers(6)), 0, 16)
+        Prompt(
+            2000 * i + int(rng.integers(1000)),
+            int(rng.integers(20, 90)),
+            int(rng.integers(1, 9)),
+            int(rng.integers(6)),
+            0,
+            16,
+        )
         for i in range(num_prompts)
     ]
     return table_of(workload_of(prompts))
@@ -91,8 +95,6 @@ def test_other_numbers_and_requests_reuse_one_compilation():
 
     assert compiled_tables.cache_info().misses == 1
     # the one compiled function has seen one kind of arguments; asking for it again is no miss
-    from blis_jax.simulate import shape_for
-
     cluster = config.from_flags(varied_flags(set()))
     shape = shape_for(cluster, small_table(30), OPTIONS)
     function = compiled_tables(shape, mechanism(cluster), "rows")
@@ -162,7 +164,9 @@ def batched_program() -> tuple[Any, Any]:
     """The jaxpr of the `lanes` form, and the parameters it was made with."""
     cluster = config.from_flags(varied_flags(set()))
     table = small_table(40)
-    table = pad_to(table, BATCHED_SHAPE.num_requests, BATCHED_SHAPE.num_nodes, BATCHED_SHAPE.path_depth)
+    table = pad_to(
+        table, BATCHED_SHAPE.num_requests, BATCHED_SHAPE.num_nodes, BATCHED_SHAPE.path_depth
+    )
     numbers = params(cluster)
     size = BATCHED_SHAPE.num_requests
     order = Order(np.arange(size, dtype=np.int32), np.full(size, -1, np.int32))
@@ -173,7 +177,9 @@ def batched_program() -> tuple[Any, Any]:
     with jax.enable_x64(True):
         function = compiled_tables(BATCHED_SHAPE, mechanism(cluster), "lanes")
         program = jax.make_jaxpr(function)(*lanes, np.int32(2**20))
-        state = jax.eval_shape(lambda p: initial_state(BATCHED_SHAPE, mechanism(cluster), p), numbers)
+        state = jax.eval_shape(
+            lambda p: initial_state(BATCHED_SHAPE, mechanism(cluster), p), numbers
+        )
     return program.jaxpr, state
 
 
@@ -214,7 +220,10 @@ def test_a_row_branches():
     cluster = config.from_flags(varied_flags(set()))
     table = pad_to(small_table(40), 64, 16, 2)
     order = Order(np.arange(64, dtype=np.int32), np.full(64, -1, np.int32))
-    one = [jax.tree.map(lambda leaf: np.asarray(leaf)[None], tree) for tree in (params(cluster), table, order)]
+    one = [
+        jax.tree.map(lambda leaf: np.asarray(leaf)[None], tree)
+        for tree in (params(cluster), table, order)
+    ]
     with jax.enable_x64(True):
         function = compiled_tables(BATCHED_SHAPE, mechanism(cluster), "rows")
         program = jax.make_jaxpr(function)(*one, np.int32(2**20))

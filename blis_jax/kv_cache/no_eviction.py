@@ -81,6 +81,24 @@ def cached_blocks(rows: PathRows, num_prompt_blocks: jax.Array) -> jax.Array:
     return jnp.sum(found * reached, dtype=jnp.int32)
 
 
+def cached_for_all(
+    shared: SharedBlocks,
+    requests: Requests,
+    instance: jax.Array,
+    request: Int[Array, "slot"],
+    num_prompt_blocks: Int[Array, "slot"],
+) -> Int[Array, "slot"]:
+    """Leading prompt blocks that the instance's table holds, for every slot at once."""
+    registered = jnp.sum(shared.named[instance] >= 0, axis=1, dtype=jnp.int32)
+    path = requests.path[request]
+    is_prompt = requests.node_start[path] < num_prompt_blocks[:, None]
+    found = jnp.where(is_prompt, registered[path], 0)
+    is_whole = (found == requests.node_blocks[path]).astype(jnp.int32)
+    before = jnp.cumprod(is_whole, axis=1)[:, :-1]
+    reached = jnp.concatenate([jnp.ones((request.shape[0], 1), jnp.int32), before], axis=1)
+    return jnp.sum(found * reached, axis=1, dtype=jnp.int32)
+
+
 @pytree
 class Allocation:
     """Effect of one prefill chunk on the shared blocks."""

@@ -1,96 +1,109 @@
-"""Names of policies, and what each needs: the only place where a name is looked up."""
+"""Names of policies, and what each needs: the only place where a name is looked up.
+
+Functions are named by module and found when asked for, so that a command can list the names without jax.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
-
-from blis_jax.policies import admission, priority, routing, schedulers, scorers
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A policy: its function, the class of its numbers with defaults, and its initial state."""
+    """A policy: where its function is, the class of its numbers with defaults, and what it needs."""
 
-    function: Callable[..., Any]
-    params: type
+    module: str  # within blis_jax.policies
+    function_name: str
+    params_name: str = "admission.NoParams"
     defaults: tuple[tuple[str, float], ...] = ()
-    initial_state: Callable[..., Any] = admission.no_state
-    uses_prefix_index: bool = False
+    state_name: str = "admission.no_state"
+    uses_prefix_index: bool = False  # a scorer that reads the router's index
+    needs_cached_blocks: bool = False  # a scheduler that reads what is cached for waiting requests
     has_fixed_numbers: bool = False  # the reference gives no flags for them
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The policy itself."""
+        return _find(f"{self.module}.{self.function_name}")
+
+    @property
+    def params(self) -> Any:
+        """The class of its numbers."""
+        return _find(self.params_name)
+
+    @property
+    def initial_state(self) -> Callable[..., Any]:
+        """`(params, shape) -> state` before the first decision."""
+        return _find(self.state_name)
+
+
+def _find(path: str) -> Any:
+    module, _, name = path.partition(".")
+    return getattr(import_module(f"blis_jax.policies.{module}"), name)
 
 
 _SLO = (("base_critical", 10.0), ("base_standard", 5.0), ("base_sheddable", 1.0))
 _TIERS = (*_SLO, ("age_weight", 1e-5), ("grace_standard_us", 1e5), ("grace_sheddable_us", 2e5))
-_NONE = admission.NoParams
+_AGE = (("base", 0.0), ("age_weight", 1e-6))
+_LOAD = (*_TIERS, ("low_depth", 2.0), ("high_depth", 15.0))
+_CLASSES: tuple[tuple[str, float], ...] = (
+    ("base_critical", 10.0),
+    ("base_standard", 5.0),
+    ("base_sheddable", 3.0),
+)
+_CLASSES += (("base_batch", 1.0), ("base_background", 0.0), ("base_none", 0.0))
+_CLASSES += (("age_weight", 1e-5),)
+_BUCKET = (("capacity", 10000.0), ("refill_per_s", 1000.0))
+_QUEUES = (("standard_depth", 10.0), ("sheddable_depth", 5.0))
+_BIASES = (("bias_critical", 0.9), ("bias_sheddable", 0.2))
 
 ADMISSION = {
-    "always-admit": Entry(admission.always_admit, _NONE),
-    "reject-all": Entry(admission.reject_all, _NONE),
+    "always-admit": Entry("admission", "always_admit"),
+    "reject-all": Entry("admission", "reject_all"),
     "token-bucket": Entry(
-        admission.token_bucket,
-        admission.TokenBucketParams,
-        (("capacity", 10000.0), ("refill_per_s", 1000.0)),
-        admission.full_bucket,
+        "admission",
+        "token_bucket",
+        "admission.TokenBucketParams",
+        _BUCKET,
+        "admission.full_bucket",
     ),
-    "slo-gated": Entry(admission.slo_gated, admission.SloGatedParams, (("load_threshold", 8.0),)),
-    "slo-queue-gated": Entry(
-        admission.slo_queue_gated,
-        admission.QueueGatedParams,
-        (("standard_depth", 10), ("sheddable_depth", 5)),
+    "slo-gated": Entry(
+        "admission", "slo_gated", "admission.SloGatedParams", (("load_threshold", 8.0),)
     ),
+    "slo-queue-gated": Entry("admission", "slo_queue_gated", "admission.QueueGatedParams", _QUEUES),
 }
 ROUTING = {
-    "round-robin": Entry(routing.round_robin, _NONE, (), routing.zero_counter),
-    "least-loaded": Entry(routing.least_loaded, _NONE),
-    "weighted": Entry(routing.weighted, _NONE),
-    "prefix-affinity": Entry(routing.prefix_affinity_policy, _NONE, (), routing.empty_prompt_map),
-    "always-busiest": Entry(routing.always_busiest, _NONE),
+    "round-robin": Entry("routing", "round_robin", state_name="routing.zero_counter"),
+    "least-loaded": Entry("routing", "least_loaded"),
+    "weighted": Entry("routing", "weighted"),
+    "prefix-affinity": Entry(
+        "routing", "prefix_affinity_policy", state_name="routing.empty_prompt_map"
+    ),
+    "always-busiest": Entry("routing", "always_busiest"),
 }
 SCORERS = {
-    "prefix-affinity": Entry(scorers.prefix_affinity, _NONE, uses_prefix_index=True),
-    "queue-depth": Entry(scorers.queue_depth, _NONE),
-    "kv-utilization": Entry(scorers.kv_utilization, _NONE),
-    "load-balance": Entry(scorers.load_balance, _NONE),
-    "slo-priority": Entry(
-        scorers.slo_priority,
-        scorers.SloPriorityParams,
-        (("bias_critical", 0.9), ("bias_sheddable", 0.2)),
-    ),
+    "prefix-affinity": Entry("scorers", "prefix_affinity", uses_prefix_index=True),
+    "queue-depth": Entry("scorers", "queue_depth"),
+    "kv-utilization": Entry("scorers", "kv_utilization"),
+    "load-balance": Entry("scorers", "load_balance"),
+    "slo-priority": Entry("scorers", "slo_priority", "scorers.SloPriorityParams", _BIASES),
 }
 PRIORITY = {
-    "constant": Entry(priority.constant, _NONE),
-    "slo-based": Entry(
-        priority.slo_based, priority.AgeParams, (("base", 0.0), ("age_weight", 1e-6))
-    ),
-    "inverted-slo": Entry(
-        priority.inverted_slo, priority.AgeParams, (("base", 0.0), ("age_weight", 1e-6))
-    ),
+    "constant": Entry("priority", "constant"),
+    "slo-based": Entry("priority", "slo_based", "priority.AgeParams", _AGE),
+    "inverted-slo": Entry("priority", "inverted_slo", "priority.AgeParams", _AGE),
+    "slo-tiered": Entry("priority", "slo_tiered", "priority.TieredParams", _TIERS),
+    "load-adaptive": Entry("priority", "load_adaptive", "priority.LoadAdaptiveParams", _LOAD),
     "slo-class": Entry(
-        priority.slo_class,
-        priority.ClassParams,
-        (
-            ("base_critical", 10.0),
-            ("base_standard", 5.0),
-            ("base_sheddable", 3.0),
-            ("base_batch", 1.0),
-            ("base_background", 0.0),
-            ("base_none", 0.0),
-            ("age_weight", 1e-5),
-        ),
-        has_fixed_numbers=True,
-    ),
-    "slo-tiered": Entry(priority.slo_tiered, priority.TieredParams, _TIERS),
-    "load-adaptive": Entry(
-        priority.load_adaptive,
-        priority.LoadAdaptiveParams,
-        (*_TIERS, ("low_depth", 2.0), ("high_depth", 15.0)),
+        "priority", "slo_class", "priority.ClassParams", _CLASSES, has_fixed_numbers=True
     ),
 }
 SCHEDULERS = {
-    "fcfs": Entry(schedulers.fcfs, _NONE),
-    "priority-fcfs": Entry(schedulers.priority_fcfs, _NONE),
-    "sjf": Entry(schedulers.sjf, _NONE),
-    "reverse-priority": Entry(schedulers.reverse_priority, _NONE),
+    "fcfs": Entry("schedulers", "fcfs"),
+    "priority-fcfs": Entry("schedulers", "priority_fcfs"),
+    "sjf": Entry("schedulers", "sjf"),
+    "reverse-priority": Entry("schedulers", "reverse_priority"),
 }
