@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.batch_formation import keeps_prefix
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.exact import exact_quotient, truncate
@@ -140,7 +141,7 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> Com
     before = row(state.dyn, request)
     is_full = jnp.array(0, jnp.int32)
     if ctx.shape.has_shared_outputs:
-        is_prefix = get(before, Dyn.CACHED_FIRST) * size < get(fixed, Req.INPUT_LEN)
+        is_prefix = keeps_prefix(ctx, before, fixed, held)
         last = lax.div(held + extra, jnp.int32(size))
         first = jnp.where(is_prefix, lax.div(held, jnp.int32(size)), last)
         allocation = allocate(path, jnp.array(False), jnp.int32(0), first, last)

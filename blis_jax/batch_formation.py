@@ -120,6 +120,18 @@ class Service:
     cached: Any  # blocks found at a first look-up
 
 
+def keeps_prefix(ctx: Context, dyn: jax.Array, fixed: jax.Array, held: jax.Array) -> jax.Array:
+    """Whether a block that the next decode token fills is registered under the request's own prefix.
+
+    Not after a fully cached prompt (the list holds outputs only) nor once the budget passed the request over
+    (a token is missing); and a block that one token fills, fresh from the free list, never is.
+    """
+    size = ctx.shape.block_size
+    is_prefix = get(dyn, Dyn.CACHED_FIRST) * size < get(fixed, Req.INPUT_LEN)
+    is_partial = lax.rem(held, jnp.int32(size)) != 0
+    return is_prefix & is_partial & (get(dyn, Dyn.LAG) == 0)
+
+
 def _serve(
     ctx: Context, chosen: Visit, fixed: jax.Array, instance: jax.Array, is_member: jax.Array
 ) -> Visit:
@@ -142,8 +154,7 @@ def _serve(
     new_blocks = jnp.where(is_chunk, ceil_div(end, size) - ceil_div(progress, size), 0)
     new_blocks = new_blocks + as_int(takes_block)
     hits = jnp.where(~is_member & (chunk > 0), cached, 0)
-    # a list that began with a fully cached prompt holds outputs only: its contents match no prefix
-    fills = is_decode & is_served & (get(dyn, Dyn.CACHED_FIRST) * size < get(fixed, Req.INPUT_LEN))
+    fills = is_decode & is_served & keeps_prefix(ctx, dyn, fixed, held)
     start = jnp.where(is_chunk, progress, jnp.where(fills, held, 0))
     stop = jnp.where(is_chunk, end, jnp.where(fills, held + 1, 0))
     allocation = allocate(

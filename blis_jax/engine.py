@@ -7,6 +7,7 @@ form for GPUs, where one loop must serve all rows.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.branching import branch, masked
-from blis_jax.columns import get
+from blis_jax.columns import get, put
 from blis_jax.context import Context
 from blis_jax.state import Reg, Requests, State, initial_state
 from blis_jax.step import scan_step
@@ -52,7 +53,7 @@ def first_order(num_requests: int) -> Order:
     return Order(rank, jnp.full((num_requests,), -1, jnp.int32))
 
 
-def requests_of(shape: EngineShape, table: RequestTable, order: Order) -> Requests:
+def requests_of(shape: EngineShape, params: Params, table: RequestTable, order: Order) -> Requests:
     """The request table as the engine reads it."""
     clock = shape.clock_dtype
     forever = never(clock)
@@ -68,7 +69,11 @@ def requests_of(shape: EngineShape, table: RequestTable, order: Order) -> Reques
     ]
     stacked = jnp.stack([jnp.asarray(column, jnp.int32) for column in columns], axis=1)
     arrival = jnp.asarray(table.arrival_us)
-    arrival = jnp.where(arrival == NEVER_US, forever, arrival.astype(clock))
+    is_real = arrival != NEVER_US
+    cluster = params.cluster
+    latency = cluster.admission_latency_us + cluster.routing_latency_us
+    is_late = jnp.any(is_real & (arrival >= int(forever) - latency))
+    arrival = jnp.where(is_real, arrival.astype(clock), forever)
     if shape.num_nodes == 0:
         path = jnp.zeros((shape.num_requests, shape.path_depth), jnp.int32)
         start = blocks = jnp.zeros((0,), jnp.int32)
@@ -85,7 +90,17 @@ def requests_of(shape: EngineShape, table: RequestTable, order: Order) -> Reques
         node_start=jnp.pad(start, (0, 1)),
         node_blocks=jnp.pad(blocks, (0, 1)),
         has_shared=has_shared,
+        is_late=is_late.astype(jnp.int32),
     )
+
+
+def _first_state(
+    shape: EngineShape, mechanism: Mechanism, params: Params, requests: Requests
+) -> State:
+    """The empty cluster, or one that has failed already because its times exceed the clock."""
+    state = initial_state(shape, mechanism, params)
+    code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))
+    return dataclasses.replace(state, registers=put(state.registers, {Reg.OUTCOME: code}))
 
 
 def _is_running(state: State, max_scan_steps: jax.Array, chunks: jax.Array) -> jax.Array:
@@ -125,7 +140,7 @@ def run_row(
         state, _ = lax.scan(lambda s, _: (scan_step(ctx, s), None), state, None, length=CHUNK)
         return state, count + 1
 
-    start = (initial_state(shape, mechanism, params), jnp.zeros((), jnp.int32))
+    start = (_first_state(shape, mechanism, params, requests), jnp.zeros((), jnp.int32))
     state, chunks = lax.while_loop(lambda c: _is_running(c[0], max_scan_steps, c[1]), chunk, start)
     return _raw(state, chunks)
 
@@ -149,7 +164,7 @@ def run_lanes(
         )
         return state, count + 1
 
-    states = jax.vmap(lambda p: initial_state(shape, mechanism, p))(params)
+    states = jax.vmap(lambda p, r: _first_state(shape, mechanism, p, r))(params, requests)
     start = (states, jnp.zeros((), jnp.int32))
     state, chunks = lax.while_loop(lambda c: _is_running(c[0], max_scan_steps, c[1]), chunk, start)
     return jax.vmap(_raw, in_axes=(0, None))(state, chunks)
@@ -165,16 +180,16 @@ def compiled_tables(shape: EngineShape, mechanism: Mechanism, form: str) -> Any:
     """Jitted `(params[row], table[row], order[row], max_scan_steps) -> Raw[row]`."""
 
     def rows(params: Any, tables: Any, orders: Any, max_scan_steps: Any) -> Raw:
-        def prepare(table: Any, order: Any) -> Requests:
-            return requests_of(shape, table, order)
+        def prepare(params: Any, table: Any, order: Any) -> Requests:
+            return requests_of(shape, params, table, order)
 
         if form == "lanes":
-            requests = jax.vmap(prepare)(tables, orders)
+            requests = jax.vmap(prepare)(params, tables, orders)
             return run_lanes(shape, mechanism, params, requests, max_scan_steps)
 
         def one(row: Any) -> Raw:
             row_params, table, order = row
-            requests = prepare(table, order)
+            requests = prepare(row_params, table, order)
             return run_row(shape, mechanism, row_params, requests, max_scan_steps)
 
         return lax.map(one, (params, tables, orders))
@@ -188,19 +203,19 @@ def compiled_draws(shape: EngineShape, mechanism: Mechanism, plan_shape: Any, fo
     from blis_jax.workload.draw import draw
 
     def rows(params: Any, plans: Any, keys: Any, max_scan_steps: Any) -> Any:
-        def drawn(plan: Any, key: Any) -> tuple[Any, Any, Requests]:
+        def drawn(params: Any, plan: Any, key: Any) -> tuple[Any, Any, Requests]:
             table, is_short = draw(plan_shape, plan, key)
-            requests = requests_of(shape, table, first_order(shape.num_requests))
+            requests = requests_of(shape, params, table, first_order(shape.num_requests))
             return table, is_short, requests
 
         if form == "lanes":
-            tables, is_short, requests = jax.vmap(drawn)(plans, keys)
+            tables, is_short, requests = jax.vmap(drawn)(params, plans, keys)
             raw = run_lanes(shape, mechanism, params, requests, max_scan_steps)
             return raw, tables, is_short
 
         def one(row: Any) -> Any:
             row_params, plan, key = row
-            table, is_short, requests = drawn(plan, key)
+            table, is_short, requests = drawn(row_params, plan, key)
             raw = run_row(shape, mechanism, row_params, requests, max_scan_steps)
             return raw, table, is_short
 

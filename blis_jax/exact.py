@@ -18,10 +18,15 @@ def exact_product(a: jax.Array, b: jax.Array, infinity: jax.Array) -> jax.Array:
 
 
 def exact_quotient(numerator: jax.Array, divisor: jax.Array) -> jax.Array:
-    """Correctly rounded quotient, whatever the shapes; the barrier hides a constant or scalar divisor."""
+    """Correctly rounded quotient, whatever the shapes and however it is vectorised.
+
+    The divisor is made to depend on the numerator, so that it has its shape, lanes included, before the
+    barrier hides it; a constant or shared divisor would otherwise be broadcast after the barrier.
+    """
     shape = jnp.broadcast_shapes(jnp.shape(numerator), jnp.shape(divisor))
-    hidden = lax.optimization_barrier(jnp.broadcast_to(divisor, shape))
-    return jnp.broadcast_to(numerator, shape) / hidden
+    above, below = jnp.broadcast_to(numerator, shape), jnp.broadcast_to(divisor, shape)
+    hidden = lax.optimization_barrier(jnp.where(above == above, below, above))
+    return above / hidden
 
 
 @jax.custom_jvp

@@ -73,10 +73,18 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
         node_blocks=rounded(longest) if has_nodes else 1,
         log_capacity=options.log_capacity or rounded(records, 1024),
         block_size=block_size,
-        clock=options.clock,
+        clock=_clock_for(config, table, options.clock),
         has_router_eviction=prompt_blocks > config.num_instances * ROUTER_INDEX_CAPACITY,
         has_shared_outputs=shares_outputs,
     )
+
+
+def _clock_for(config: ClusterConfig, table: RequestTable, clock: str) -> str:
+    """The clock asked for, or 64 bits if arrivals alone exceed 32."""
+    arrivals = np.asarray(table.arrival_us)
+    latest = int(np.max(arrivals[arrivals != NEVER_US], initial=0))
+    latest += config.admission_latency + config.routing_latency
+    return "int64" if clock == "int32" and latest >= 2**31 - 1 else clock
 
 
 def _shares_outputs(table: RequestTable, block_size: int) -> bool:

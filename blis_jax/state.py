@@ -209,6 +209,7 @@ class Requests:
     node_start: Int[Array, "node"]
     node_blocks: Int[Array, "node"]
     has_shared: Int[Array, ""]
+    is_late: Int[Array, ""]  # a routing decision lies beyond the clock
 
 
 class Req(enum.IntEnum):

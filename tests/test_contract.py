@@ -71,7 +71,9 @@ def request_views(seed: int, shape: tuple[int, ...]) -> RequestView:
 def routed_views(seed: int) -> RoutedView:
     view = request_views(seed, (CASES,))
     rng = np.random.default_rng(seed + 1)
-    return RoutedView(view, view.input_len // 16, rng.integers(0, 64, CASES).astype(np.int32))
+    keys = rng.integers(0, 64, CASES).astype(np.int32)
+    random_keys = rng.integers(0, 2**32, (CASES, 2), dtype=np.uint32)
+    return RoutedView(view, view.input_len // 16, keys, random_keys)
 
 
 def all_snapshots(seed: int, num_active: int = INSTANCES) -> Snapshots:
@@ -141,7 +143,8 @@ def scenes(kind: str, num_active: int = INSTANCES) -> Any:
         return waiting, rng.integers(0, 20, CASES).astype(np.int32), now
     priority = rng.integers(-3, 9, (CASES, SLOTS)).astype(np.float64)
     queued = rng.integers(0, 400_000, (CASES, SLOTS)).astype(np.int32)
-    return QueueView(waiting, priority, queued, np.zeros((CASES, SLOTS), np.int32))
+    blocks = rng.integers(0, 9, (2, CASES, SLOTS)).astype(np.int32)
+    return QueueView(waiting, priority, queued, blocks[0], blocks[1])
 
 
 ALL = [

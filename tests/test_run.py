@@ -371,7 +371,10 @@ def test_given_coefficients_win_and_bring_the_references_blocks():
     fitted = cluster_flags.cluster_config({"model": MODEL, "hardware": "H100", "tp": 2})
     assert fitted.total_kv_blocks == 132_139
     assert (
-        cluster_flags.cluster_config({"model": MODEL, "tp": 2, "total_kv_blocks": 77}).total_kv_blocks == 77
+        cluster_flags.cluster_config(
+            {"model": MODEL, "tp": 2, "total_kv_blocks": 77}
+        ).total_kv_blocks
+        == 77
     )
 
 

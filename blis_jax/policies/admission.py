@@ -140,8 +140,8 @@ def slo_gated(
 class QueueGatedParams:
     """Numbers of the routing track's gate."""
 
-    standard_depth: Int[Array, ""]  # longest wait queue at which standard is rejected
-    sheddable_depth: Int[Array, ""]  # the same for sheddable, batch and background
+    standard_depth: Float[Array, ""]  # longest wait queue at which standard is rejected
+    sheddable_depth: Float[Array, ""]  # the same for sheddable, batch and background
 
 
 def slo_queue_gated(
@@ -158,7 +158,7 @@ def slo_queue_gated(
     slo_class = view.request.slo_class
     is_standard = (slo_class == STANDARD) | (slo_class == STANDARD_NONE)
     limit = jnp.where(is_standard, params.standard_depth, params.sheddable_depth)
-    return (slo_class == CRITICAL) | (deepest < limit), state
+    return (slo_class == CRITICAL) | (deepest.astype(jnp.float64) < limit), state
 
 
 __all__ = [
