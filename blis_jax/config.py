@@ -129,6 +129,9 @@ def parse_scorers(text: str) -> list[tuple[str, float]]:
 
 def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:
     """A configuration from the `config` of a golden scenario; keys it does not know are not about the cluster."""
+    reason = unsupported(flags)
+    if reason is not None:
+        raise ConfigError(f"{reason} is not supported yet; such a scenario cannot be run")
     values: dict[str, Any] = {}
     for key, value in flags.items():
         name = key.replace("-", "_")
