@@ -16,7 +16,15 @@ from blis_jax.exact import exact_quotient, truncate
 from blis_jax.kv_cache.no_eviction import PathRows, allocate, read_path, release
 from blis_jax.state import Dyn, Inst, InstTime, Log, Mode, Reg, Req, Slot, SlotTime, State, Time
 from blis_jax.types import LAST, NO_REQUEST, Outcome, StepTokens, pytree
-from blis_jax.work import Work, add_chain, ceil_div, failing, with_chains
+from blis_jax.work import (
+    Work,
+    add_chain,
+    ceil_div,
+    failing,
+    has_entered,
+    steps_at,
+    with_chains,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
@@ -224,13 +232,17 @@ class Drop:
 def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
     """Packed key of the oversized request whose queueing time has come."""
     slots = SlotRows(state, instance)
-    is_due = slots.time(SlotTime.QUEUED) <= get(work.times, Time.NOW)
+    now = get(work.times, Time.NOW)
+    is_due = has_entered(slots, now, steps_at(work.inst, work.inst_time, now))
     is_due = is_due & (slots.column(Slot.OVERSIZED) == 1)
     return least_key(is_due, slots.column(Slot.QUEUE_RANK))
 
 
 def drop(ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.Array) -> Drop:
-    """Drop it; on an idle instance that still starts a step, an empty one."""
+    """Drop it; on an idle instance that still starts a step, an empty one.
+
+    A step of the same microsecond may or may not come before, which decides whether the instance is idle.
+    """
     slots, inst = SlotRows(state, instance), work.inst
     slot = jnp.minimum(slot_of(key), jnp.int32(ctx.shape.num_slots - 1))
     slot_row, _ = slots.one(slot)
@@ -242,6 +254,9 @@ def drop(ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.A
         ctx.never,
     )
     outcome = failing(get(work.registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL)
+    has_step = jnp.any(work.inst_time[InstTime.CHAIN :] == get(work.times, Time.NOW))
+    is_tie = has_step & (get(slot_row, Slot.AFTER_STEPS) < 0)
+    ties = get(work.registers, Reg.NUM_OPEN_TIES) + as_int(is_tie)
     inst_changes = {
         Inst.LOAD: get(inst, Inst.LOAD) - 1,
         Inst.NUM_OVERSIZED: get(inst, Inst.NUM_OVERSIZED) - 1,
@@ -249,7 +264,7 @@ def drop(ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.A
     }
     event = _next_event(ctx, slots, is_idle, chains, slot)
     work = Work(
-        put(work.registers, {Reg.OUTCOME: outcome}),
+        put(work.registers, {Reg.OUTCOME: outcome, Reg.NUM_OPEN_TIES: ties}),
         work.times,
         put(inst, inst_changes),
         put(with_chains(work.inst_time, chains), {InstTime.EVENT: event}),

@@ -18,6 +18,7 @@ from blis_jax.work import (
     ceil_div,
     count_of,
     failing,
+    steps_at,
     take_chain,
     waiting_mask,
     with_chains,
@@ -64,8 +65,7 @@ def begin(
     """Start a step now: count the candidates, reserve the decode tokens, allocate their blocks."""
     slots, now, inst = SlotRows(state, instance), get(work.times, Time.NOW), work.inst
     index = get(inst, Inst.STEP_INDEX)
-    has_stepped = (index > 0) & (get(work.inst_time, InstTime.LAST_START) == now)
-    steps_at_now = jnp.where(has_stepped, get(inst, Inst.STEPS_AT_NOW), 0)
+    steps_at_now = steps_at(inst, work.inst_time, now)
     queued = slots.time(SlotTime.QUEUED)
     is_waiting = waiting_mask(slots, now, steps_at_now)
     is_idle = get(inst, Inst.IS_IDLE) == 1

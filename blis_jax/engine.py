@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.branching import branch, masked
-from blis_jax.columns import get, put
+from blis_jax.columns import put
 from blis_jax.context import Context
 from blis_jax.state import Reg, Requests, State, initial_state
 from blis_jax.step import scan_step
@@ -168,11 +168,6 @@ def run_lanes(
     start = (states, jnp.zeros((), jnp.int32))
     state, chunks = lax.while_loop(lambda c: _is_running(c[0], max_scan_steps, c[1]), chunk, start)
     return jax.vmap(_raw, in_axes=(0, None))(state, chunks)
-
-
-def num_scan_steps(raw: Raw) -> jax.Array:
-    """Scan steps that the loop made, to the next multiple of the chunk."""
-    return get(raw.registers, Reg.CURSOR)
 
 
 @functools.lru_cache(maxsize=64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -182,11 +181,3 @@ def _checked(record: RunRecord) -> RunRecord:
     """The record with the counts of the cheap invariants."""
     failures = record.invariant_failures | cheap_violations([record])[0]
     return dataclasses.replace(record, invariant_failures=failures)
-
-
-def simulate_all(rows: Sequence[Row], options: Options | None = None) -> list[RunRecord]:
-    """Several runs one after the other; runs of one shape and mechanism share a compilation."""
-    return [simulate(row.config, row.table, options) for row in rows]
-
-
-__all__: list[str] = ["Options", "Row", "simulate", "simulate_all"]

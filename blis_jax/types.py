@@ -76,20 +76,6 @@ _SENTENCES = {
     Outcome.WORKLOAD_SHORT: "the generator drew fewer requests of a client than the workload needs",
 }
 
-REPAIRABLE = frozenset(
-    {
-        Outcome.SLOTS_FULL,
-        Outcome.ITERATIONS_EXHAUSTED,
-        Outcome.OPEN_TIE,
-        Outcome.CLOCK_OVERFLOW,
-        Outcome.COPIES_FULL,
-        Outcome.CHAINS_FULL,
-        Outcome.ROUTER_INDEX_FULL,
-        Outcome.LOG_FULL,
-        Outcome.WORKLOAD_SHORT,
-    }
-)
-
 
 @dataclass_transform(frozen_default=True)
 def pytree(cls: type[T]) -> type[T]:

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import as_int
+from blis_jax.columns import as_int, get
 from blis_jax.context import SlotRows
-from blis_jax.state import InstTime, Slot, SlotTime
+from blis_jax.state import Inst, InstTime, Slot, SlotTime
 from blis_jax.types import Outcome, pytree
 
 if TYPE_CHECKING:
@@ -42,14 +42,27 @@ def count_of(mask: jax.Array) -> jax.Array:
     return jnp.sum(mask, dtype=jnp.int32)
 
 
-def waiting_mask(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
-    """Slots whose request has entered the wait queue by the next step at `now`.
+def steps_at(inst: jax.Array, inst_time: jax.Array, now: jax.Array) -> jax.Array:
+    """Steps that the instance has made at `now`."""
+    has_stepped = get(inst, Inst.STEP_INDEX) > 0
+    is_now = has_stepped & (get(inst_time, InstTime.LAST_START) == now)
+    return jnp.where(is_now, get(inst, Inst.STEPS_AT_NOW), 0)
+
+
+def has_entered(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
+    """Slots whose queueing time has come by the next step at `now`.
 
     Queueing and a step in one microsecond: queued first, unless the host found that some steps of
     that microsecond came before.
     """
     queued = slots.time(SlotTime.QUEUED)
-    in_time = (queued < now) | ((queued == now) & (slots.column(Slot.AFTER_STEPS) <= steps_at_now))
+    is_before = slots.column(Slot.AFTER_STEPS) <= steps_at_now
+    return (queued < now) | ((queued == now) & is_before)
+
+
+def waiting_mask(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
+    """Slots whose request is in the wait queue at the next step at `now`."""
+    in_time = has_entered(slots, now, steps_at_now)
     return in_time & (slots.column(Slot.OVERSIZED) == 0)
 
 

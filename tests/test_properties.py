@@ -291,6 +291,16 @@ HAND_MADE = {
         [Prompt(0, 3, 4), Prompt(50_000, 0, 2, continues=0)],
         {"block_size_in_tokens": 1},
     ),
+    # Whether a dropped request starts a step depends on the steps of its microsecond that come before it.
+    "dropped among requests queued in one microsecond": (
+        [Prompt(0, 29 if place == 10 else 1, 0) for place in range(12)],
+        {
+            "alpha_coeffs": [1000.0, 0.0, 500.0],
+            "block_size_in_tokens": 4,
+            "max_num_scheduled_tokens": 1,
+            "total_kv_blocks": 7,
+        },
+    ),
     "conversation in blocks of two tokens": (
         [Prompt(0, 3, 4), Prompt(50_000, 0, 2, continues=0)],
         {"block_size_in_tokens": 2},
