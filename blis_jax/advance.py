@@ -10,9 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.batch_formation import keeps_prefix
+from blis_jax.block_subject import RUNAWAY
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.exact import exact_quotient, truncate
+from blis_jax.kv_cache.blocks import Pool
 from blis_jax.kv_cache.no_eviction import PathRows, allocate, read_path, release
 from blis_jax.state import Dyn, Inst, InstTime, Log, Mode, Reg, Req, Slot, SlotTime, State, Time
 from blis_jax.types import LAST, NO_REQUEST, Outcome, StepTokens, pytree
@@ -23,11 +25,14 @@ from blis_jax.work import (
     failing,
     has_entered,
     steps_at,
+    waking_time,
     with_chains,
 )
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
+
+LIVELOCK_STEPS = 10_000  # consecutive steps of an instance without a completion or net progress
 
 
 @pytree
@@ -66,6 +71,7 @@ def finish_step(
     instance: jax.Array,
     visited_slot: jax.Array,
     visited_finish: jax.Array,
+    visited_computed: jax.Array | None = None,
 ) -> Finished:
     """Time the step, advance every member, and count the members that are done.
 
@@ -76,6 +82,8 @@ def finish_step(
     tokens = StepTokens(prefill, get(registers, Reg.DECODE_TOKENS))
     raw = ctx.mechanism.step_time(row(ctx.params.cluster.beta, instance), tokens, ctx.infinity)
     duration = truncate(raw, ctx.clock)
+    if work.pool is not None:
+        duration = duration + get(work.pool, Pool.PENDING_TRANSFER).astype(ctx.clock)
     last_start = now + (steps - 1).astype(ctx.clock) * duration
     total = get(work.inst_time, InstTime.TOTAL_DURATION) + steps.astype(ctx.clock) * duration
     index = get(inst, Inst.STEP_INDEX) + steps
@@ -85,7 +93,15 @@ def finish_step(
     num_done = jnp.sum(finish == index, dtype=jnp.int32)
     count = get(registers, Reg.NUM_RECORDS)
     log = _log_row(work, instance, index, num_done)
-    outcome = _check_memory(ctx, work, instance)
+    outcome, pool = get(registers, Reg.OUTCOME), work.pool
+    if state.blocks is None:
+        outcome = _check_memory(ctx, work, instance)
+    else:
+        assert visited_computed is not None
+        computed = jnp.where(is_visited, visited_computed, row(state.blocks.computed, instance))
+        pool = _watched(work, finish, computed, num_done)
+        is_stalled = get(pool, Pool.STALLED_STEPS) >= LIVELOCK_STEPS
+        outcome = failing(outcome, is_stalled, Outcome.LIVELOCK)
     outcome = failing(outcome, count >= ctx.shape.log_capacity, Outcome.LOG_FULL)
     # the next step would start beyond the clock and come back as a time in the past
     outcome = failing(outcome, last_start > ctx.never - duration, Outcome.CLOCK_OVERFLOW)
@@ -102,15 +118,40 @@ def finish_step(
     }
     time_changes = {InstTime.LAST_START: last_start, InstTime.TOTAL_DURATION: total}
     return Finished(
-        Work(
-            put(registers, changes),
-            put(work.times, {Time.NOW: last_start, Time.DURATION: duration}),
-            put(inst, inst_changes),
-            put(work.inst_time, time_changes),
+        dataclasses.replace(
+            work,
+            registers=put(registers, changes),
+            times=put(work.times, {Time.NOW: last_start, Time.DURATION: duration}),
+            inst=put(inst, inst_changes),
+            inst_time=put(work.inst_time, time_changes),
+            pool=pool,
         ),
         log,
         jnp.stack([now, duration, total]),
     )
+
+
+def _watched(work: Work, finish: jax.Array, computed: jax.Array, num_done: jax.Array) -> jax.Array:
+    """The instance's memory after a step: reloads are paid for, and steps without progress are counted.
+
+    Progress is the sum of tokens computed over the requests that stay; requests computed beyond
+    their end decode for ever and make none.
+    """
+    pool = work.pool
+    index = get(work.inst, Inst.STEP_INDEX) + get(work.registers, Reg.NUM_STEPS)
+    stays = (finish != LAST) & (finish > index)
+    tokens = jnp.where(finish == LAST, computed, computed + index)
+    tokens = jnp.where((finish == LAST) | (stays & (finish != RUNAWAY)), tokens, 0)
+    progress = jnp.sum(tokens, dtype=jnp.int32)
+    members = get(work.inst, Inst.NUM_PREFILL) + get(work.inst, Inst.NUM_DECODE) - num_done
+    has_work = (members > 0) | (get(work.registers, Reg.NUM_WAITING) > 0)
+    is_better = (num_done > 0) | (progress > get(pool, Pool.BEST_PROGRESS)) | ~has_work
+    changes = {
+        Pool.PENDING_TRANSFER: jnp.int32(0),
+        Pool.STALLED_STEPS: jnp.where(is_better, 0, get(pool, Pool.STALLED_STEPS) + 1),
+        Pool.BEST_PROGRESS: jnp.where(is_better, progress, get(pool, Pool.BEST_PROGRESS)),
+    }
+    return put(pool, changes)
 
 
 def _check_memory(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
@@ -145,6 +186,7 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> Com
     fixed = row(ctx.requests.table, request)
     held = index + get(slot_row, Slot.ALLOC_OFFSET)
     extra = jnp.minimum(get(fixed, Req.OUTPUT_LEN), 1)
+    assert state.shared is not None
     path = read_path(state.shared, ctx.requests, instance, slot, request)
     before = row(state.dyn, request)
     is_full = jnp.array(0, jnp.int32)
@@ -189,13 +231,22 @@ def free_slot_row() -> jax.Array:
 
 
 def _next_event(
-    ctx: Context, slots: SlotRows, is_idle: jax.Array, chains: jax.Array, gone: jax.Array
+    ctx: Context,
+    slots: SlotRows,
+    is_idle: jax.Array,
+    chains: jax.Array,
+    gone: jax.Array,
+    busy: jax.Array,
 ) -> jax.Array:
     """When the instance acts next: a step event, a request that wakes it, or one to be dropped."""
-    wakes = is_idle | (slots.column(Slot.OVERSIZED) == 1)
-    wakes = wakes & (lax.iota(jnp.int32, ctx.shape.num_slots) != gone)
-    queued = jnp.min(jnp.where(wakes, slots.time(SlotTime.QUEUED), ctx.never))
-    return jnp.minimum(jnp.min(chains), queued)
+    is_oversized = slots.column(Slot.OVERSIZED) == 1
+    is_there = lax.iota(jnp.int32, ctx.shape.num_slots) != gone
+    queued = slots.time(SlotTime.QUEUED)
+    wakes = jnp.where(
+        is_there & (is_idle & ~is_oversized), waking_time(ctx, queued, busy), ctx.never
+    )
+    drops = jnp.where(is_there & is_oversized, queued, ctx.never)
+    return jnp.minimum(jnp.min(chains), jnp.min(jnp.minimum(wakes, drops)))
 
 
 def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
@@ -215,9 +266,16 @@ def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
         Reg.OUTCOME: failing(get(registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL),
         Reg.MODE: jnp.int32(Mode.BETWEEN),
     }
-    event = _next_event(ctx, SlotRows(state, instance), ~goes_on, chains, jnp.int32(-1))
-    inst_time = put(with_chains(work.inst_time, chains), {InstTime.EVENT: event})
-    return Work(put(registers, changes), work.times, put(inst, {Inst.IS_IDLE: ~goes_on}), inst_time)
+    slots = SlotRows(state, instance)
+    event = _next_event(ctx, slots, ~goes_on, chains, jnp.int32(-1), next_step)
+    times = {InstTime.EVENT: event, InstTime.BUSY_UNTIL: next_step}
+    inst_time = put(with_chains(work.inst_time, chains), times)
+    return dataclasses.replace(
+        work,
+        registers=put(registers, changes),
+        inst=put(inst, {Inst.IS_IDLE: ~goes_on}),
+        inst_time=inst_time,
+    )
 
 
 @pytree
@@ -250,7 +308,7 @@ def drop(ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.A
     chains, fits = add_chain(
         work.inst_time[InstTime.CHAIN :],
         get(work.times, Time.NOW),
-        is_idle.astype(jnp.int32),
+        as_int(is_idle & ctx.mechanism.defects.second_chain),
         ctx.never,
     )
     outcome = failing(get(work.registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL)
@@ -262,11 +320,12 @@ def drop(ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.A
         Inst.NUM_OVERSIZED: get(inst, Inst.NUM_OVERSIZED) - 1,
         Inst.NUM_DROPPED: get(inst, Inst.NUM_DROPPED) + 1,
     }
-    event = _next_event(ctx, slots, is_idle, chains, slot)
-    work = Work(
-        put(work.registers, {Reg.OUTCOME: outcome, Reg.NUM_OPEN_TIES: ties}),
-        work.times,
-        put(inst, inst_changes),
-        put(with_chains(work.inst_time, chains), {InstTime.EVENT: event}),
+    busy = get(work.inst_time, InstTime.BUSY_UNTIL)
+    event = _next_event(ctx, slots, is_idle, chains, slot, busy)
+    work = dataclasses.replace(
+        work,
+        registers=put(work.registers, {Reg.OUTCOME: outcome, Reg.NUM_OPEN_TIES: ties}),
+        inst=put(inst, inst_changes),
+        inst_time=put(with_chains(work.inst_time, chains), {InstTime.EVENT: event}),
     )
     return Drop(work, slot, get(slot_row, Slot.REQUEST))

@@ -13,8 +13,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -22,11 +21,17 @@ import numpy as np
 from blis_jax.config import ClusterConfig, mechanism, params
 from blis_jax.engine import compiled_draws
 from blis_jax.errors import ConfigError
+from blis_jax.grid import Grid, Timing, shape_for_draws
 from blis_jax.invariants import cheap_violations
 from blis_jax.observe import Observation, unstack
 from blis_jax.records import RunRecord
-from blis_jax.simulate import Options, enlarged, rounded, simulate
-from blis_jax.types import EngineShape, Mechanism, Outcome
+from blis_jax.simulate import (
+    Options,
+    at_block_level,
+    enlarged,
+    simulate,
+)
+from blis_jax.types import Mechanism, Outcome
 from blis_jax.workload.draw import compile_plan
 from blis_jax.workload.plan import DrawPlan, PlanShape
 from blis_jax.workload.spec import WorkloadSpec
@@ -35,29 +40,7 @@ T = TypeVar("T")
 ROWS_PER_CALL = 16
 LANES_PER_CALL = 4096
 MAX_ROUNDS = 8
-# prompts per instance from which the router's index of 10,000 blocks is likely to evict
-REQUESTS_BEFORE_EVICTION = 300
 LARGEST_SEED = 2**32 - 1
-
-
-@dataclass
-class Timing:
-    """Wall time of a batch by what was done, in seconds."""
-
-    compile_s: float = 0.0  # waited for compilations; those that ran beside rows are not in it
-    run_s: float = 0.0
-    num_rows: int = 0
-    num_reruns: int = 0
-
-
-@dataclass(frozen=True)
-class Grid(Generic[T]):
-    """Summaries of points × seeds, `rows[point][seed]`."""
-
-    configs: tuple[ClusterConfig, ...]
-    seeds: tuple[int, ...]
-    rows: tuple[tuple[T, ...], ...]
-    timing: Timing = field(default_factory=Timing)
 
 
 class _Row(NamedTuple):
@@ -84,32 +67,6 @@ def num_workers() -> int:
     return os.cpu_count() or 1
 
 
-def shape_for_draws(
-    configs: Sequence[ClusterConfig], plans: Sequence[DrawPlan], options: Options
-) -> EngineShape:
-    """Static sizes that serve every point of one mechanism."""
-    draw_shape = plans[0].shape
-    blocks = [np.asarray(plan.params.prefix_len) // draw_shape.block_size for plan in plans]
-    longest = max(int(np.max(lengths, initial=0)) for lengths in blocks)
-    num_requests = draw_shape.num_requests
-    fewest = min(config.num_instances for config in configs)
-    guess = min(max(64, -(-num_requests * 5 // (4 * fewest)) + 16), 512)
-    has_keys = any(config.routing_policy == "prefix-affinity" for config in configs)
-    return EngineShape(
-        num_instances=max(config.num_instances for config in configs),
-        num_slots=options.num_slots or rounded(guess, 64),
-        num_requests=num_requests,
-        num_nodes=max(draw_shape.num_groups, 1) if longest > 0 else 0,
-        path_depth=1,
-        num_keys=num_requests if has_keys else 1,
-        node_blocks=rounded(longest) if longest > 0 else 1,
-        log_capacity=options.log_capacity or rounded(4 * num_requests, 1024),
-        block_size=draw_shape.block_size,
-        clock=options.clock,
-        has_router_eviction=num_requests > fewest * REQUESTS_BEFORE_EVICTION,
-    )
-
-
 class _Group:
     """The rows of one mechanism and one kind of draw, run until no row can be repaired any more."""
 
@@ -126,8 +83,12 @@ class _Group:
         self.functions: Mechanism = mechanism(configs[0])
         self.block_size = configs[0].block_size_in_tokens
         self.headroom, self.repairs = 1.0, 0
+        self.longest, self.shared_blocks = 1, 0  # blocks of a request and of all nodes, as seen
         self.plans = self._compile_plans()
         self.shape = shape_for_draws(configs, self.plans, options)
+        if options.kv_model == "block-level":
+            sizes = self.longest, self.shared_blocks
+            self.shape = at_block_level(self.shape, configs, *sizes, options)
         self.compiled: Any = None
 
     def _compile_plans(self) -> list[DrawPlan]:
@@ -146,6 +107,9 @@ class _Group:
             if outcome == Outcome.WORKLOAD_SHORT:
                 self.headroom *= 2
                 self.plans = self._compile_plans()
+            elif outcome == Outcome.KV_CHECK_TRIPPED:
+                sizes = self.longest, self.shared_blocks
+                self.shape = at_block_level(self.shape, self.configs, *sizes, self.options)
             else:
                 self.shape = enlarged(self.shape, outcome) or self.shape
 
@@ -181,12 +145,13 @@ class _Group:
         """Run one chunk and summarise what is whole or beyond repair."""
         with jax.enable_x64(True):
             raw, tables, is_short = jax.device_get(self.compiled(*self.arguments(rows, size)))
+        self._note_sizes(tables)
         found: list[_Found] = []
         whole: list[tuple[_Row, RunRecord]] = []
         for place, row in enumerate(rows):
             numbers = params(self.configs[row.point], self.shape.num_instances)
             seen = Observation(unstack(raw, place), unstack(tables, place), numbers)
-            seen.block_size = self.block_size
+            seen.block_size, seen.defects = self.block_size, self.functions.defects
             outcome = Outcome.WORKLOAD_SHORT if bool(is_short[place]) else seen.outcome()
             if self._can_repair(outcome):
                 found.append(_Found(row, outcome, is_final=False))
@@ -198,9 +163,19 @@ class _Group:
             for row, record in _checked(whole)
         ]
 
+    def _note_sizes(self, tables: Any) -> None:
+        """Remember the longest request and the most shared blocks of the rows drawn."""
+        tokens = int(np.max(tables.input_len + tables.output_len))
+        self.longest = max(self.longest, -(-tokens // self.block_size))
+        self.shared_blocks = max(
+            self.shared_blocks, int(np.max(np.sum(tables.node_blocks, axis=-1)))
+        )
+
     def _can_repair(self, outcome: Outcome) -> bool:
         if outcome not in _REPAIRABLE_HERE or self.repairs + 1 >= MAX_ROUNDS:
             return False
+        if outcome == Outcome.KV_CHECK_TRIPPED:
+            return self.options.kv_model == "auto"
         return outcome == Outcome.WORKLOAD_SHORT or enlarged(self.shape, outcome) is not None
 
     def run(self, rows: Sequence[_Row], size: int) -> Generator[list[_Found]]:
@@ -368,6 +343,11 @@ _REPAIRABLE_HERE = frozenset(
         Outcome.ROUTER_INDEX_FULL,
         Outcome.CLOCK_OVERFLOW,
         Outcome.WORKLOAD_SHORT,
+        Outcome.KV_CHECK_TRIPPED,
+        Outcome.LISTS_FULL,
+        Outcome.RING_FULL,
+        Outcome.EVICTIONS_FULL,
+        Outcome.NODES_FULL,
     }
 )
 

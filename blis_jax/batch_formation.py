@@ -17,6 +17,8 @@ from jax import lax
 
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
+from blis_jax.kv_cache.blocks import Task
+from blis_jax.kv_cache.contents import look_up
 from blis_jax.kv_cache.no_eviction import (
     PathRows,
     allocate,
@@ -24,7 +26,7 @@ from blis_jax.kv_cache.no_eviction import (
     cached_for_all,
     read_path,
 )
-from blis_jax.state import Dyn, Inst, Reg, Req, Slot, SlotTime, State, Time
+from blis_jax.state import SEQUENTIAL_LAGGING, Dyn, Inst, Reg, Req, Slot, SlotTime, State, Time
 from blis_jax.types import LAST, Outcome, QueueView, pytree
 from blis_jax.work import Work, ceil_div, failing, waiting_mask
 
@@ -50,26 +52,52 @@ def has_candidate(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
     members = get(work.inst, Inst.NUM_PREFILL) + get(work.inst, Inst.NUM_DECODE)
     has_room = members < ctx.params.cluster.max_num_running_reqs[instance]
     has_queue = (get(registers, Reg.NUM_WAITING) > 0) & (get(registers, Reg.BUDGET) > 0)
-    return (get(registers, Reg.NUM_TO_VISIT) > 0) | (has_queue & has_room)
+    is_left = get(registers, Reg.NUM_TO_VISIT) > 0
+    if work.task is not None:
+        is_left = is_left | (get(work.task, Task.NUM_GHOSTS) > 0)
+        has_queue = has_queue & (get(work.task, Task.HAS_PREEMPTED) == 0)
+    return is_left | (has_queue & has_room)
 
 
-def _member_key(slots: SlotRows, registers: jax.Array) -> jax.Array:
+def member_key(slots: SlotRows, registers: jax.Array, is_due: jax.Array) -> jax.Array:
+    """Packed key of the next member to visit: one in prefill, one that is due, or any of them."""
     order, finish = slots.column(Slot.ORDER), slots.column(Slot.FINISH)
-    is_due = (order > get(registers, Reg.CURSOR)) & (order <= get(registers, Reg.ORDER_LIMIT))
-    is_visited = (finish == LAST) | (get(registers, Reg.VISIT_ALL) == 1)
-    return least_key(is_due & is_visited, order)
+    is_ahead = (order > get(registers, Reg.CURSOR)) & (order <= get(registers, Reg.ORDER_LIMIT))
+    is_visited = (finish == LAST) | (get(registers, Reg.VISIT_ALL) > 0) | is_due
+    return least_key(is_ahead & is_visited, order)
 
 
-def _queue_key(ctx: Context, slots: SlotRows, work: Work) -> jax.Array:
+def queue_priority(ctx: Context, slots: SlotRows, work: Work) -> jax.Array:
+    """Priority of the request in every slot `[slot]` now."""
+    depth, now = get(work.registers, Reg.QUEUE_DEPTH), get(work.times, Time.NOW)
+    params = ctx.params.policy.priority
+    return ctx.mechanism.priority(params, slots.view(), depth, now, ctx.infinity)
+
+
+def _cached_for_queue(ctx: Context, slots: SlotRows) -> jax.Array:
+    """Leading prompt blocks in the cache for every slot, if the scheduler wants to know."""
+    input_len = slots.column(Slot.INPUT_LEN)
+    if not ctx.mechanism.needs_cached_blocks:
+        return jnp.zeros_like(input_len)
+    requests, prompt_blocks = slots.column(Slot.REQUEST), input_len // ctx.shape.block_size
+    blocks, shared = slots.state.blocks, slots.state.shared
+    if blocks is not None:
+        slot = lax.iota(jnp.int32, input_len.shape[0])
+
+        def one(slot: jax.Array, request: jax.Array, prompt: jax.Array) -> jax.Array:
+            return look_up(ctx, blocks, slots.instance, slot, request, prompt).count
+
+        return jax.vmap(one)(slot, requests, prompt_blocks)
+    if ctx.shape.num_nodes == 0:
+        return jnp.zeros_like(input_len)
+    assert shared is not None
+    return cached_for_all(shared, ctx.requests, slots.instance, requests, prompt_blocks)
+
+
+def queue_key(ctx: Context, slots: SlotRows, work: Work, priority: jax.Array) -> jax.Array:
     """Packed key of the waiting request that the scheduler puts first."""
     view, now = slots.view(), get(work.times, Time.NOW)
-    policy, depth = ctx.params.policy, get(work.registers, Reg.QUEUE_DEPTH)
-    priority = ctx.mechanism.priority(policy.priority, view, depth, now, ctx.infinity)
-    cached = jnp.zeros_like(view.input_len)
-    if ctx.mechanism.needs_cached_blocks and ctx.shape.num_nodes > 0:
-        requests, prompt_blocks = slots.column(Slot.REQUEST), view.input_len // ctx.shape.block_size
-        shared = slots.state.shared
-        cached = cached_for_all(shared, ctx.requests, slots.instance, requests, prompt_blocks)
+    policy, cached = ctx.params.policy, _cached_for_queue(ctx, slots)
     expected = slots.column(Slot.EXPECTED_BLOCKS)
     queue = QueueView(view, priority, slots.time(SlotTime.QUEUED), cached, expected)
     value, rank = ctx.mechanism.scheduler(policy.scheduler, queue)
@@ -86,18 +114,19 @@ def visit(ctx: Context, state: State, work: Work, instance: jax.Array) -> Visit:
     is_member = get(registers, Reg.NUM_TO_VISIT) > 0
     key = ctx.when(
         is_member,
-        lambda: _member_key(slots, registers),
-        lambda: _queue_key(ctx, slots, work),
+        lambda: member_key(slots, registers, jnp.zeros((ctx.shape.num_slots,), bool)),
+        lambda: queue_key(ctx, slots, work, queue_priority(ctx, slots, work)),
     )
     slot = jnp.minimum(slot_of(key), jnp.int32(ctx.shape.num_slots - 1))
     slot_row, slot_time_row = slots.one(slot)
     request = get(slot_row, Slot.REQUEST)
+    assert state.shared is not None
     path = read_path(state.shared, ctx.requests, instance, slot, request)
     chosen = Visit(work, slot, slot_row, slot_time_row, row(state.dyn, request), path)
     return _serve(ctx, chosen, row(ctx.requests.table, request), instance, is_member)
 
 
-def _chunk(
+def chunk_of(
     ctx: Context, budget: jax.Array, fixed: jax.Array, progress: jax.Array, instance: jax.Array
 ) -> jax.Array:
     """Prompt tokens of the next chunk: the rest, cut to the class's threshold and the budget."""
@@ -143,9 +172,10 @@ def _serve(
     is_served = budget > 0
     cached = cached_blocks(chosen.path, lax.div(get(fixed, Req.INPUT_LEN), jnp.int32(size)))
     progress = jnp.where(is_member, get(dyn, Dyn.PROGRESS), cached * size)
-    chunk = _chunk(ctx, budget, fixed, progress, instance)
+    chunk = chunk_of(ctx, budget, fixed, progress, instance)
     served_decodes = index - get(dyn, Dyn.TOKEN_INDEX) - get(dyn, Dyn.LAG)
     stale = jnp.where(is_decode & (served_decodes > 0), 1, get(dyn, Dyn.NUM_NEW))
+    stale = jnp.where(ctx.mechanism.defects.stale_token_counts, stale, 0)
     tokens = jnp.where(is_served, jnp.where(is_decode, 1, chunk), stale)
     is_chunk = is_served & ~is_decode
     end = progress + jnp.where(is_chunk, chunk, 0)
@@ -192,15 +222,16 @@ def _serve(
 
 
 def _members(
-    inst: jax.Array, joins: jax.Array, gains: jax.Array, is_zero: jax.Array
+    inst: jax.Array, joins: jax.Array, gains: jax.Array, is_zero: jax.Array, lags: jax.Array
 ) -> dict[Any, jax.Array]:
     """The batch's counts after a request joined it, got its first token, or joined with no tokens."""
     order, prefill = get(inst, Inst.NEXT_ORDER), get(inst, Inst.NUM_PREFILL)
+    order_now = jnp.where(lags, SEQUENTIAL_LAGGING, as_int(is_zero))
     return {
         Inst.NEXT_ORDER: order + as_int(joins),
         Inst.NUM_PREFILL: prefill + as_int(joins) - as_int(gains),
         Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) + as_int(gains),
-        Inst.IS_SEQUENTIAL: get(inst, Inst.IS_SEQUENTIAL) | as_int(is_zero),
+        Inst.IS_SEQUENTIAL: jnp.maximum(get(inst, Inst.IS_SEQUENTIAL), order_now),
     }
 
 
@@ -246,7 +277,7 @@ def _record(
         Dyn.TOKEN_INDEX: kept(Dyn.TOKEN_INDEX, has_token, index),
         Dyn.FINISH_RECORD: get(dyn, Dyn.FINISH_RECORD),
     }
-    inst_changes |= _members(inst, ~is_member, has_token, is_zero)
+    inst_changes |= _members(inst, ~is_member, has_token, is_zero, is_lagging)
     slot_changes = {
         Slot.ORDER: jnp.where(is_member, get(slot_row, Slot.ORDER), order),
         Slot.FINISH: finish,
@@ -254,8 +285,8 @@ def _record(
     }
     return dataclasses.replace(
         visit,
-        work=Work(
-            put(work.registers, changes), work.times, put(inst, inst_changes), work.inst_time
+        work=dataclasses.replace(
+            work, registers=put(work.registers, changes), inst=put(inst, inst_changes)
         ),
         slot_row=put(slot_row, slot_changes),
         slot_time_row=put(visit.slot_time_row, {SlotTime.QUEUED: ctx.never}),

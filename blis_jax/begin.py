@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.block_subject import is_due
 from blis_jax.columns import as_int, get, put
 from blis_jax.context import Context, SlotRows, row
 from blis_jax.exact import truncate
-from blis_jax.state import Inst, InstTime, Mode, Reg, Slot, SlotTime, State, Time
+from blis_jax.kv_cache.blocks import Pool
+from blis_jax.state import (
+    SEQUENTIAL_LAGGING,
+    Inst,
+    InstTime,
+    Mode,
+    Reg,
+    Slot,
+    SlotTime,
+    State,
+    Time,
+)
 from blis_jax.types import LAST, Outcome, StepTokens
 from blis_jax.work import (
     Work,
@@ -74,21 +87,25 @@ def begin(
     num_waiting = count_of(is_waiting)
     chains = work.inst_time[InstTime.CHAIN :]
     is_simple = is_idle & jnp.all(chains != now) & (starting == 1) & (unverified == 1)
+    if not ctx.mechanism.defects.second_chain:
+        starting = jnp.minimum(starting, 1)
     next_chains, fits = take_chain(chains, now, jnp.where(is_idle, starting, 0), ctx.never)
     num_prefill, num_decode = get(inst, Inst.NUM_PREFILL), get(inst, Inst.NUM_DECODE)
     budget = ctx.params.cluster.max_num_scheduled_tokens[instance]
     is_pure = (num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget) & (num_decode > 0)
-    is_pure = is_pure & jnp.all(next_chains == ctx.never) & (not ctx.shape.has_shared_outputs)
-    visit_all = (get(inst, Inst.IS_SEQUENTIAL) == 1) | ctx.shape.has_shared_outputs
-    visit_all = visit_all & ~is_pure
-    finish = slots.column(Slot.FINISH)
+    is_pure = is_pure & jnp.all(next_chains == ctx.never)
+    plan = _plan_blocks if ctx.shape.num_blocks else _plan_counts
+    visits = plan(ctx, state, slots, work, budget, is_pure)
     next_queued = jnp.min(jnp.where(is_waiting, ctx.never, queued))
+    finish = slots.column(Slot.FINISH)
     fast = _fast_steps(ctx, work, instance, next_queued, jnp.min(finish), next_cluster)
-    num_steps = jnp.where(is_pure, fast, 1)
-    blocks, summed = _decode_blocks(ctx, slots, finish, index, num_steps)
-    blocks = jnp.where(visit_all, 0, blocks)
-    used = get(inst, Inst.USED_BLOCKS)
-    counted = jnp.where(visit_all, 0, num_decode)
+    num_steps = jnp.where(visits.is_pure, jnp.minimum(fast, visits.most_steps), 1)
+    used, blocks = get(inst, Inst.USED_BLOCKS), jnp.int32(0)
+    summed = used * num_steps
+    if not ctx.shape.num_blocks:
+        blocks, more = _decode_blocks(ctx, slots, finish, index, num_steps)
+        blocks, summed = jnp.where(visits.visit_all, 0, blocks), summed + more
+    counted = visits.num_counted
     registers, ties = work.registers, (unverified > 0) & ~is_simple
     changes = _fresh_step() | {
         Reg.OUTCOME: failing(get(registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL),
@@ -99,23 +116,82 @@ def begin(
         Reg.NUM_DECODE: num_decode,
         Reg.NUM_WAITING: num_waiting,
         Reg.QUEUE_DEPTH: num_waiting,
-        Reg.NUM_TO_VISIT: num_prefill + jnp.where(visit_all, num_decode, 0),
-        Reg.VISIT_ALL: visit_all,
+        Reg.NUM_TO_VISIT: num_prefill + num_decode - counted,
+        Reg.VISIT_ALL: visits.visit_all,
         Reg.ORDER_LIMIT: get(inst, Inst.NEXT_ORDER) - 1,
         Reg.NUM_STEPS: num_steps,
-        Reg.SUM_USED: used * num_steps + summed,
+        Reg.SUM_USED: summed,
     }
     inst_changes = {
         Inst.USED_BLOCKS: used + blocks,
         Inst.MISSES: get(inst, Inst.MISSES) + blocks,
         Inst.STEPS_AT_NOW: steps_at_now,
     }
-    return Work(
-        put(registers, changes),
-        work.times,
-        put(inst, inst_changes),
-        with_chains(work.inst_time, next_chains),
+    return dataclasses.replace(
+        work,
+        registers=put(registers, changes),
+        inst=put(inst, inst_changes),
+        inst_time=with_chains(work.inst_time, next_chains),
+        task=None if work.task is None else jnp.zeros_like(work.task),
     )
+
+
+class _Visits(NamedTuple):
+    """How the members of the batch are served in a step."""
+
+    visit_all: Any  # every member by itself, in order: the budget might not reach them all
+    num_counted: Any  # decode members that are counted and not visited
+    is_pure: Any  # equal steps may be made at once
+    most_steps: Any
+
+
+def _plan_counts(
+    ctx: Context,
+    state: State,
+    slots: SlotRows,
+    work: Work,
+    budget: jax.Array,
+    is_pure: jax.Array,
+) -> _Visits:
+    """Without eviction only a fully cached prompt, admitted with no tokens, can exhaust the budget later on."""
+    del state, slots, budget
+    sequential = get(work.inst, Inst.IS_SEQUENTIAL)
+    # a member passed over by the budget takes its blocks at other steps than the record would tell
+    is_pure = is_pure & (sequential < SEQUENTIAL_LAGGING) & (not ctx.shape.has_shared_outputs)
+    visit_all = ((sequential > 0) | ctx.shape.has_shared_outputs) & ~is_pure
+    counted = jnp.where(visit_all, 0, get(work.inst, Inst.NUM_DECODE))
+    return _Visits(visit_all, counted, is_pure, jnp.int32(MAX_FAST_STEPS))
+
+
+def _plan_blocks(
+    ctx: Context,
+    state: State,
+    slots: SlotRows,
+    work: Work,
+    budget: jax.Array,
+    is_pure: jax.Array,
+) -> _Visits:
+    """At block level a member is visited when it needs a block, and equal steps end before one does."""
+    blocks = state.blocks
+    assert blocks is not None
+    size, index = jnp.int32(ctx.shape.block_size), get(work.inst, Inst.STEP_INDEX)
+    finish, order = slots.column(Slot.FINISH), slots.column(Slot.ORDER)
+    is_decode = finish != LAST
+    due = is_due(ctx, slots, index)
+    computed = row(blocks.computed, slots.instance)
+    remaining = slots.column(Slot.INPUT_LEN) - computed
+    by_class = row(ctx.params.cluster.prefill_threshold, slots.instance)
+    threshold = by_class[slots.column(Slot.SLO_CLASS)]
+    wanted = jnp.where((threshold > 0) & (threshold < remaining), threshold, remaining)
+    is_prefill = (order != LAST) & ~is_decode
+    wants = jnp.sum(jnp.where(is_prefill, wanted, 0), dtype=jnp.int32)
+    visit_all = wants + get(work.inst, Inst.NUM_DECODE) > budget
+    counted = jnp.where(visit_all, 0, count_of(is_decode & ~due))
+    in_last = lax.rem(index + slots.column(Slot.ALLOC_OFFSET), size)
+    most = (size - 1 if ctx.shape.tracks_outputs else size) - in_last
+    most_steps = jnp.maximum(jnp.min(jnp.where(is_decode, most, size)), 1)
+    is_pure = is_pure & ~jnp.any(due) & (get(work.pool, Pool.PENDING_TRANSFER) == 0)
+    return _Visits(visit_all, counted, is_pure, most_steps)
 
 
 def _decode_blocks(

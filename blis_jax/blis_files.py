@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.atomic_write import json_text, replacing, write_json
+from blis_jax.kv_metrics import cache_hit_rate, preemption_rate, thrashing_rate
 from blis_jax.metrics import (
     aggregates,
-    cache_hit_rate,
     cluster_json,
     hol_blocking_events,
     instance_block,
     instance_name,
     instances,
     per_slo,
-    preemption_rate,
     priority_inversions,
     results_json,
 )
@@ -80,7 +79,7 @@ def _kv_lines(record: RunRecord) -> list[str]:
     rates = {
         "Preemption Rate": preemption_rate(record),
         "Cache Hit Rate": cache_hit_rate(record),
-        "KV Thrashing Rate": 0.0,  # there is no CPU tier yet
+        "KV Thrashing Rate": thrashing_rate(record),
     }
     if not any(rates.values()):
         return []

@@ -25,3 +25,18 @@ def branch(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[
 def masked(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[], T]) -> T:
     """`compute()` always; its results are kept where the predicate holds."""
     return jax.tree.map(lambda a, b: jnp.where(predicate, a, b), compute(), otherwise())
+
+
+def once(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
+    """`change(value, True)` if the predicate holds; a loop of at most one turn, so tables change in place."""
+    done = jnp.array(False)
+
+    def turn(carry: tuple[jax.Array, T]) -> tuple[jax.Array, T]:
+        return done, change(carry[1], jnp.array(True))
+
+    return lax.while_loop(lambda carry: carry[0], turn, (predicate, value))[1]
+
+
+def always(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
+    """`change(value, predicate)`, which leaves everything as it is where the predicate does not hold."""
+    return change(value, predicate)

@@ -169,7 +169,7 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
         if name in FIELDS and name != "routing_scorers"
     }
     values["routing_scorers"] = given.get("routing_scorers", "")
-    values |= {name: given[name] for name in ("horizon", "variant") if name in given}
+    values |= {name: given[name] for name in ("horizon", "variant", "corrected") if name in given}
     values |= _latency(given)
     _check_scorers(values["routing_policy"], values["routing_scorers"])
     try:

@@ -79,14 +79,15 @@ class ClusterConfig:
     kv_transfer_base_latency: int = 0
     horizon: int = NO_HORIZON
     variant: str = "scheduling"
+    corrected: bool = False  # without the defects of the reference; see types.Defects
 
     def __post_init__(self) -> None:
         _check(self)
 
     @property
     def profile(self) -> str:
-        """Name of the reference revision and track whose behaviour is reproduced."""
-        return f"{PROFILE}/{self.variant}"
+        """Name of the reference revision and track whose behaviour is reproduced, corrected or not."""
+        return f"{PROFILE}/{self.variant}" + ("/corrected" if self.corrected else "")
 
     def scorers(self) -> list[tuple[str, float]]:
         """Scorers and weights in the order given; none unless routing is weighted."""
@@ -266,7 +267,7 @@ def _check_coefficients(name: str, values: tuple[float, ...]) -> None:
 def mechanism(config: ClusterConfig) -> Any:
     """The functions that the names stand for."""
     from blis_jax.latency import blackbox
-    from blis_jax.types import Mechanism
+    from blis_jax.types import NO_DEFECTS, REFERENCE_DEFECTS, Mechanism
 
     admission = registry.ADMISSION[admission_name(config)]
     routing = registry.ROUTING[config.routing_policy]
@@ -279,10 +280,18 @@ def mechanism(config: ClusterConfig) -> Any:
         scorers=tuple(entry.function for entry in scorers),
         priority=registry.PRIORITY[config.priority_policy].function,
         scheduler=registry.SCHEDULERS[config.scheduler].function,
+        evicts_lowest_priority=config.slo_preemption,
+        defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
         needs_cached_blocks=registry.SCHEDULERS[config.scheduler].needs_cached_blocks,
         step_time=blackbox,
         uses_prefix_index=any(entry.uses_prefix_index for entry in scorers),
     )
+
+
+def _transfer_us(config: ClusterConfig) -> int:
+    """Time to bring one block back from the CPU tier, µs."""
+    size, bandwidth = config.block_size_in_tokens, config.kv_transfer_bandwidth
+    return min(config.kv_transfer_base_latency + math.ceil(size / bandwidth), LARGEST_COUNT)
 
 
 def _policy_numbers(config: ClusterConfig) -> dict[str, float]:
@@ -338,6 +347,8 @@ def params(config: ClusterConfig, num_rows: int | None = None, policy_seed: int 
         "routing_latency_us": np.int64(config.routing_latency),
         "snapshot_refresh_interval_us": np.int64(config.snapshot_refresh_interval),
         "horizon_us": np.int64(min(config.horizon, NO_HORIZON // 2)),
+        "kv_cpu_blocks": np.int32(config.kv_cpu_blocks),
+        "transfer_us": np.int32(_transfer_us(config)),
         "offload_threshold": np.float64(config.kv_offload_threshold if has_cpu_tier else np.inf),
         "infinity": np.float64(np.inf),
     }

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.branching import When
+from blis_jax.branching import When, always, branch, once
 from blis_jax.state import Requests, Slot, SlotTime, State
 from blis_jax.types import EngineShape, Mechanism, Params, RequestView, never
 
@@ -26,6 +26,10 @@ class Context:
     requests: Requests
     when: When
 
+    def in_place(self, predicate: jax.Array, change: Any, value: Any) -> Any:
+        """`change(value, predicate)`, skipped where the predicate does not hold if phases are skipped at all."""
+        return (once if self.when is branch else always)(predicate, change, value)
+
     @property
     def clock(self) -> Any:
         """The clock's dtype."""
@@ -40,6 +44,24 @@ class Context:
     def infinity(self) -> jax.Array:
         """+inf, known only at run time."""
         return self.params.cluster.infinity
+
+    def write(
+        self, table: jax.Array, row: tuple[jax.Array, ...], index: jax.Array, value: jax.Array
+    ) -> jax.Array:
+        """The table with entries of a row replaced; `index` and `value` are scalars or vectors.
+
+        On a CPU in a loop of its own: a scatter would keep the compiler from making one function of the run.
+        """
+        index, value = jnp.atleast_1d(index), jnp.atleast_1d(value)
+        if self.when is not branch:
+            return table.at[(*row, index)].set(value)
+
+        def put(i: jax.Array, table: jax.Array) -> jax.Array:
+            one = lax.dynamic_index_in_dim(value, i, keepdims=True)
+            at = (*row, lax.dynamic_index_in_dim(index, i, keepdims=False))
+            return lax.dynamic_update_slice(table, one.reshape((1,) * table.ndim), at)
+
+        return lax.fori_loop(0, index.shape[0], put, table)
 
     def time(self, value: jax.Array) -> jax.Array:
         """A parameter in µs as a time of the clock's dtype."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.branching import branch, masked
+from blis_jax.branching import branch, masked, once
 from blis_jax.columns import put
 from blis_jax.context import Context
+from blis_jax.kv_cache.blocks import Blocks, compact, is_crowded
 from blis_jax.state import Reg, Requests, State, initial_state
 from blis_jax.step import scan_step
 from blis_jax.types import EngineShape, Mechanism, Outcome, Params, never, pytree
@@ -45,6 +47,11 @@ class Raw:
     log_time: Any
     inst: Any
     inst_time: Any
+    expected: Any
+    life: Any = None  # block level only, likewise the next three
+    pool: Any = None
+    evictions: Any = None
+    num_evictions: Any = None
 
 
 def first_order(num_requests: int) -> Order:
@@ -82,6 +89,7 @@ def requests_of(shape: EngineShape, params: Params, table: RequestTable, order: 
         start = jnp.asarray(table.node_start, jnp.int32)
         blocks = jnp.asarray(table.node_blocks, jnp.int32)
         path = jnp.where(path < 0, jnp.int32(shape.num_nodes), path)
+    base = jnp.cumsum(blocks, dtype=jnp.int32) - blocks
     has_shared = jnp.any(path < shape.num_nodes).astype(jnp.int32)
     return Requests(
         table=jnp.pad(stacked, ((0, 1), (0, 0))),
@@ -89,17 +97,27 @@ def requests_of(shape: EngineShape, params: Params, table: RequestTable, order: 
         path=jnp.pad(path, ((0, 1), (0, 0)), constant_values=shape.num_nodes),
         node_start=jnp.pad(start, (0, 1)),
         node_blocks=jnp.pad(blocks, (0, 1)),
+        node_base=jnp.pad(base, (0, 1)),
         has_shared=has_shared,
         is_late=is_late.astype(jnp.int32),
+        is_wide=_is_wide(shape, blocks).astype(jnp.int32),
     )
+
+
+def _is_wide(shape: EngineShape, node_blocks: jax.Array) -> jax.Array:
+    """Whether the tables of shared blocks are too small for these nodes."""
+    if shape.num_blocks:
+        return jnp.sum(node_blocks, dtype=jnp.int32) > shape.num_shared_blocks
+    return jnp.any(node_blocks > shape.node_blocks)
 
 
 def _first_state(
     shape: EngineShape, mechanism: Mechanism, params: Params, requests: Requests
 ) -> State:
-    """The empty cluster, or one that has failed already because its times exceed the clock."""
+    """The empty cluster, or one that has failed already because the clock or a table is too small."""
     state = initial_state(shape, mechanism, params)
     code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))
+    code = jnp.where(requests.is_wide == 1, jnp.int32(Outcome.NODES_FULL), code)
     return dataclasses.replace(state, registers=put(state.registers, {Reg.OUTCOME: code}))
 
 
@@ -114,7 +132,7 @@ def _raw(state: State, chunks: jax.Array) -> Raw:
     code = jnp.where(is_cut, jnp.int32(Outcome.ITERATIONS_EXHAUSTED), registers[..., Reg.OUTCOME])
     registers = registers.at[..., Reg.OUTCOME].set(code)
     registers = registers.at[..., Reg.CURSOR].set(chunks * CHUNK)
-    return Raw(
+    raw = Raw(
         registers,
         state.instance_of,
         state.dyn,
@@ -122,7 +140,55 @@ def _raw(state: State, chunks: jax.Array) -> Raw:
         state.log_time,
         state.inst,
         state.inst_time,
+        state.expected,
     )
+    blocks = state.blocks
+    if blocks is None:
+        return raw
+    return dataclasses.replace(
+        raw,
+        life=blocks.life,
+        pool=blocks.pool,
+        evictions=blocks.evictions,
+        num_evictions=blocks.num_evictions,
+    )
+
+
+def _drive(
+    shape: EngineShape, step: Callable[[State], State], state: State, max_scan_steps: jax.Array
+) -> tuple[State, jax.Array]:
+    """Scan steps, chunk by chunk, until every lane of the state is done."""
+
+    def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
+        state, count = carry
+        state, _ = lax.scan(lambda s, _: (step(s), None), state, None, length=CHUNK)
+        return without_holes(shape, state), count + 1
+
+    start = (state, jnp.zeros((), jnp.int32))
+    return lax.while_loop(lambda c: _is_running(c[0], max_scan_steps, c[1]), chunk, start)
+
+
+def without_holes(shape: EngineShape, state: State) -> State:
+    """The state with compact free lists, if a chunk might let one run over; lanes are told apart by an axis."""
+    blocks = state.blocks
+    if blocks is None:
+        return state
+    has_lanes = state.registers.ndim == 2
+
+    def crowded(blocks: Blocks) -> jax.Array:
+        return is_crowded(shape, blocks, CHUNK * shape.window)
+
+    def squeezed(blocks: Blocks) -> Blocks:
+        dense, is_due = compact(shape, blocks), crowded(blocks)
+        return jax.tree.map(lambda a, b: jnp.where(is_due, a, b), dense, blocks)
+
+    over_lanes = jax.vmap if has_lanes else (lambda function: function)
+
+    def change(blocks: Blocks, _: jax.Array) -> Blocks:
+        return over_lanes(squeezed)(blocks)
+
+    is_due = jnp.any(over_lanes(crowded)(blocks))
+    return dataclasses.replace(state, blocks=once(is_due, change, blocks))
 
 
 def run_row(
@@ -134,15 +200,8 @@ def run_row(
 ) -> Raw:
     """One run, with real branches."""
     ctx = Context(shape, mechanism, params, requests, branch)
-
-    def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
-        state, count = carry
-        state, _ = lax.scan(lambda s, _: (scan_step(ctx, s), None), state, None, length=CHUNK)
-        return state, count + 1
-
-    start = (_first_state(shape, mechanism, params, requests), jnp.zeros((), jnp.int32))
-    state, chunks = lax.while_loop(lambda c: _is_running(c[0], max_scan_steps, c[1]), chunk, start)
-    return _raw(state, chunks)
+    start = _first_state(shape, mechanism, params, requests)
+    return _raw(*_drive(shape, functools.partial(scan_step, ctx), start, max_scan_steps))
 
 
 def run_lanes(
@@ -157,16 +216,11 @@ def run_lanes(
     def one(params: Params, requests: Requests, state: State) -> State:
         return scan_step(Context(shape, mechanism, params, requests, masked), state)
 
-    def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
-        state, count = carry
-        state, _ = lax.scan(
-            lambda s, _: (jax.vmap(one)(params, requests, s), None), state, None, length=CHUNK
-        )
-        return state, count + 1
+    def all_lanes(states: State) -> State:
+        return jax.vmap(one)(params, requests, states)
 
-    states = jax.vmap(lambda p, r: _first_state(shape, mechanism, p, r))(params, requests)
-    start = (states, jnp.zeros((), jnp.int32))
-    state, chunks = lax.while_loop(lambda c: _is_running(c[0], max_scan_steps, c[1]), chunk, start)
+    starts = jax.vmap(lambda p, r: _first_state(shape, mechanism, p, r))(params, requests)
+    state, chunks = _drive(shape, all_lanes, starts, max_scan_steps)
     return jax.vmap(_raw, in_axes=(0, None))(state, chunks)
 
 

@@ -16,6 +16,7 @@ from blis_jax.policies.routing import combined_scores, first_where
 from blis_jax.snapshot import ROUTER_INDEX_CAPACITY, matched_blocks, refreshed, snapshots
 from blis_jax.state import Inst, InstTime, Reg, Req, RouterIndex, Slot, SlotTime, State, Time
 from blis_jax.types import LAST, NO_REQUEST, REJECTED, Outcome, RequestView, RoutedView, pytree
+from blis_jax.work import waking_time
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
@@ -240,8 +241,9 @@ def _place(
     is_oversized = lax.div(input_len + size - 1, size) > cluster.total_kv_blocks[chosen]
     inst, inst_time = row(state.inst, chosen), row(state.inst_time, chosen)
     starts = (get(inst, Inst.IS_IDLE) == 1) | is_oversized
-    event = get(inst_time, InstTime.EVENT)
-    event = jnp.where(starts, jnp.minimum(event, queued), event)
+    event, busy = get(inst_time, InstTime.EVENT), get(inst_time, InstTime.BUSY_UNTIL)
+    acts = jnp.where(is_oversized, queued, waking_time(ctx, queued, busy))
+    event = jnp.where(starts, jnp.minimum(event, acts), event)
     inst_changes = {
         Inst.LOAD: get(inst, Inst.LOAD) + 1,
         Inst.NUM_OVERSIZED: get(inst, Inst.NUM_OVERSIZED) + as_int(is_oversized),

@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.kv_invariants import (
+    blocks_conserved,
+    blocks_released,
+    cpu_tier_conserved,
+    no_pressure_without_eviction,
+    preemptions_conserved,
+    preemptions_located,
+    used_blocks_within_capacity,
+)
 from blis_jax.records import InstanceRecords, RequestRecords, RunRecord, Status
+from blis_jax.reductions import Counts, count, of_instance, per_instance
 from blis_jax.step_records import completed_itl_counts, order_of_execution
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
-Counts = Any  # an integer for one run, integers over the leading axes for a batch
 RequestCheck = Callable[[RequestRecords, InstanceRecords], Counts]
 StepCheck = Callable[[RunRecord], int]
 
@@ -28,14 +37,14 @@ ALIVE = (Status.WAITING, Status.RUNNING)
 def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """1. Every request has one known status, and each instance's counters count those it holds."""
     known = (requests.status >= 0) & (requests.status < len(Status))
-    differences = _count(~known)
+    differences = count(~known)
     for status, counter in (
         (Status.COMPLETED, instances.completed_requests),
         (Status.DROPPED, instances.dropped_unservable),
         (Status.WAITING, instances.still_queued),
         (Status.RUNNING, instances.still_running),
     ):
-        held = _per_instance(requests.status == status, requests, instances)
+        held = per_instance(requests.status == status, requests, instances)
         differences = differences + np.abs(held - counter).sum(axis=-1)
     return differences
 
@@ -54,7 +63,7 @@ def status_matches_decisions(requests: RequestRecords, instances: InstanceRecord
             (requests.admitted == 1) & is_routed,
         ),
     )
-    return _count(~is_right)
+    return count(~is_right)
 
 
 def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) -> Counts:
@@ -70,7 +79,7 @@ def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) 
     is_wrong |= is_completed & (requests.ttft_us < 0) & ~_has_overshot(requests, instances)
     is_wrong |= ~has_queued & (requests.sched_delay_us >= 0)
     is_wrong |= (requests.sched_delay_us < 0) & (requests.ttft_us >= 0)
-    return _count(is_wrong)
+    return count(is_wrong)
 
 
 def events_in_order(requests: RequestRecords, instances: InstanceRecords) -> Counts:
@@ -87,17 +96,17 @@ def events_in_order(requests: RequestRecords, instances: InstanceRecords) -> Cou
     is_wrong |= is_scheduled & (requests.sched_delay_us < requests.first_sched_delay_us)
     has_token = requests.ttft_us >= 0
     was_preempted = requests.preemptions > 0
-    token = requests.ttft_us - _of_instance(instances.output_time_us, requests)
+    token = requests.ttft_us - of_instance(instances.output_time_us, requests)
     scheduled = np.where(was_preempted, requests.first_sched_delay_us, requests.sched_delay_us)
     is_wrong |= has_token & (token < scheduled)
     has_left = requests.left_us >= 0
     is_wrong |= has_left & (requests.left_us - requests.arrival_us < scheduled)
-    return _count(is_wrong)
+    return count(is_wrong)
 
 
 def steps_in_order(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """5. Scheduled ≤ first-token ≤ finished step, none beyond the instance's last step."""
-    last_step = _of_instance(instances.step_count, requests)
+    last_step = of_instance(instances.step_count, requests)
     has_token = requests.token_step_idx >= 0
     has_finished = requests.finished_step_idx > 0
     was_preempted = requests.preemptions > 0
@@ -105,7 +114,7 @@ def steps_in_order(requests: RequestRecords, instances: InstanceRecords) -> Coun
     is_wrong |= has_token & has_finished & (requests.finished_step_idx < requests.token_step_idx)
     latest = np.maximum(requests.scheduled_step_idx, requests.token_step_idx)
     is_wrong |= np.maximum(latest, requests.finished_step_idx) > last_step
-    return _count(is_wrong)
+    return count(is_wrong)
 
 
 def e2e_covers_ttft(requests: RequestRecords, instances: InstanceRecords) -> Counts:
@@ -114,85 +123,64 @@ def e2e_covers_ttft(requests: RequestRecords, instances: InstanceRecords) -> Cou
     is_ordered = (requests.e2e_us >= requests.ttft_us) & (
         requests.ttft_us >= requests.sched_delay_us
     )
-    return _count(is_regular & ~is_ordered)
+    return count(is_regular & ~is_ordered)
 
 
 def ttft_parts_add_up(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """7. The parts of a TTFT are not negative and sum to it."""
     parts = requests.ttft_parts_us
     is_exact = (parts.sum(axis=-1) == requests.ttft_us) & (parts >= 0).all(axis=-1)
-    return _count((requests.ttft_us >= 0) & ~is_exact)
+    return count((requests.ttft_us >= 0) & ~is_exact)
 
 
 def tokens_of_request_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """8. A completed request has processed its prompt and all output tokens but one.
 
-    It has one inter-token latency per output token, the last step counted twice, and at least one.
+    It has one inter-token latency per output token, the last step counted twice, and at least one; in all
+    runs of the corrected profile one less.
     """
     produced = np.maximum(requests.output_len, 1)
+    is_regular = _is_regular(requests, instances)
     is_right = requests.progress_index == requests.input_len + produced - 1
-    is_right &= requests.num_itl == produced
-    return _count(_is_regular(requests, instances) & ~is_right)
+    missing = produced - requests.num_itl
+    by_profile = [count(is_regular & ~(is_right & (missing == less))) for less in (0, 1)]
+    return np.minimum(*by_profile)
 
 
 def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """9. Totals: prompts of requests that were queued; inter-token latencies less completions."""
+    """9. Totals: prompts of requests that were queued; inter-token latencies less completions.
+
+    The corrected profile does not record the last latency of a completion twice, so nothing is taken off.
+    """
     is_completed = requests.status == Status.COMPLETED
     was_queued = is_completed | np.isin(requests.status, ALIVE)
-    inputs = _per_instance(was_queued, requests, instances, requests.input_len)
-    latencies = _per_instance(requests.num_itl > 0, requests, instances, requests.num_itl)
-    outputs = latencies - _per_instance(is_completed, requests, instances)
-    is_wrong = (inputs != instances.total_input_tokens).astype(np.int64)
-    return (is_wrong + (outputs != instances.total_output_tokens)).sum(axis=-1)
-
-
-def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """10. Requests' preemptions sum to their instance's; each leads to one more scheduling."""
-    total = _per_instance(requests.preemptions > 0, requests, instances, requests.preemptions)
-    differences = np.abs(total - instances.preemption_count).sum(axis=-1)
-    is_running = (requests.status == Status.RUNNING) | (requests.status == Status.COMPLETED)
-    is_wrong = requests.num_scheduled != requests.preemptions + is_running
-    return differences + _count(is_wrong)
-
-
-def used_blocks_within_capacity(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """11. Used blocks stay in [0, all blocks], at the peak and at the end."""
-    capacity = instances.total_kv_blocks
-    is_right = (instances.peak_kv_blocks_used <= capacity) & (instances.used_blocks_at_end >= 0)
-    is_right &= instances.used_blocks_at_end <= capacity
-    return _count(~is_right)
-
-
-def blocks_released(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """12. An instance without requests at the end uses no block, unless a roll-back orphaned some.
-
-    Orphans take a preemption or a failed allocation first; such instances are left out.
-    """
-    is_empty = (instances.still_running == 0) & (instances.still_queued == 0)
-    is_regular = (instances.preemption_count == 0) & (instances.kv_allocation_failures == 0)
-    return _count(is_empty & is_regular & (instances.used_blocks_at_end != 0))
+    inputs = per_instance(was_queued, requests, instances, requests.input_len)
+    latencies = per_instance(requests.num_itl > 0, requests, instances, requests.num_itl)
+    outputs = (latencies - per_instance(is_completed, requests, instances), latencies)
+    by_profile = [count(values != instances.total_output_tokens) for values in outputs]
+    return count(inputs != instances.total_input_tokens) + np.minimum(*by_profile)
 
 
 def counters_not_negative(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """13. No counter of an instance or a request is below 0."""
-    negative = sum(_count(values < 0) for values in vars(instances).values())
+    negative = sum(count(values < 0) for values in vars(instances).values())
     for values in (
         requests.preemptions,
         requests.num_scheduled,
         requests.num_itl,
         requests.progress_index,
     ):
-        negative = negative + _count(values < 0)
+        negative = negative + count(values < 0)
     return negative
 
 
 def cached_tokens_within_prompt(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """14. A request finds at most its whole prompt in the prefix cache."""
-    return _count(requests.cached_tokens_first_sched > requests.input_len)
+    return count(requests.cached_tokens_first_sched > requests.input_len)
 
 
 def step_counts_conserved(record: RunRecord) -> int:
-    """15. Records sum to their instance's steps, waiting requests and block-time, and its peak."""
+    """16. Records sum to their instance's steps, waiting requests and block-time, and its peak."""
     steps, instances = record.steps, record.instances
     size = len(instances.step_count)
     num_steps = steps.num_steps.astype(np.float64)
@@ -211,7 +199,7 @@ def step_counts_conserved(record: RunRecord) -> int:
 
 
 def step_events_conserved(record: RunRecord) -> int:
-    """16. Records count every completion, and every inter-token latency of every request."""
+    """17. Records count every completion, and every inter-token latency of every request."""
     steps, requests = record.steps, record.requests
     num_completed = int(np.count_nonzero(requests.status == Status.COMPLETED))
     completions = abs(int(steps.num_completed.sum()) - num_completed)
@@ -219,7 +207,7 @@ def step_events_conserved(record: RunRecord) -> int:
 
 
 def steps_follow_each_other(record: RunRecord) -> int:
-    """17. On one instance the step counter has no gap and time never goes back."""
+    """18. On one instance the step counter has no gap and time never goes back."""
     order, is_next = _neighbours(record)
     steps = record.steps
     index, start = steps.last_index[order], steps.start_us[order]
@@ -231,7 +219,7 @@ def steps_follow_each_other(record: RunRecord) -> int:
 
 
 def no_idling_while_requests_wait(record: RunRecord) -> int:
-    """18. After a step that left requests waiting, the next begins by the time it ends."""
+    """19. After a step that left requests waiting, the next begins by the time it ends."""
     order, is_next = _neighbours(record)
     steps = record.steps
     end = steps.start_us + steps.num_steps.astype(np.int64) * steps.duration_us
@@ -240,7 +228,7 @@ def no_idling_while_requests_wait(record: RunRecord) -> int:
 
 
 def steps_not_negative(record: RunRecord) -> int:
-    """19. Figures of steps are not negative, and no step uses more than all blocks."""
+    """20. Figures of steps are not negative, and no step uses more than all blocks."""
     steps = record.steps
     is_wrong = steps.used_blocks > record.instances.total_kv_blocks[steps.instance]
     for values in (
@@ -249,20 +237,17 @@ def steps_not_negative(record: RunRecord) -> int:
         steps.waiting,
         steps.used_blocks,
         steps.num_steps - 1,
-        steps.num_itl - steps.num_completed,
+        steps.num_itl,
     ):
         is_wrong = is_wrong | (values < 0)
     return int(np.count_nonzero(is_wrong))
 
 
 def latencies_of_completed_requests(record: RunRecord) -> int:
-    """20. Without those of unfinished requests, inter-token latencies are the completed ones'."""
+    """21. Without those of unfinished requests, inter-token latencies are the completed ones'."""
     requests = record.requests
-    is_unfinished = requests.status != Status.COMPLETED
-    if (is_unfinished & (requests.preemptions > 0)).any():
-        return 0  # their entries cannot be located
     counts = completed_itl_counts(record)
-    total = int(requests.num_itl[~is_unfinished].sum())
+    total = int(requests.num_itl[requests.status == Status.COMPLETED].sum())
     return int(np.count_nonzero(counts < 0)) + abs(int(counts.sum()) - total)
 
 
@@ -281,6 +266,7 @@ REQUEST_CHECKS: tuple[RequestCheck, ...] = (
     blocks_released,
     counters_not_negative,
     cached_tokens_within_prompt,
+    cpu_tier_conserved,
 )
 STEP_CHECKS: tuple[StepCheck, ...] = (
     step_counts_conserved,
@@ -289,6 +275,9 @@ STEP_CHECKS: tuple[StepCheck, ...] = (
     no_idling_while_requests_wait,
     steps_not_negative,
     latencies_of_completed_requests,
+    blocks_conserved,
+    preemptions_located,
+    no_pressure_without_eviction,
 )
 NAMES = tuple(check.__name__ for check in (*REQUEST_CHECKS, *STEP_CHECKS))
 
@@ -305,6 +294,7 @@ CHEAP_CHECKS: tuple[RequestCheck, ...] = (
     requests_conserved,
     events_in_order,
     steps_in_order,
+    preemptions_conserved,
     used_blocks_within_capacity,
     blocks_released,
 )
@@ -344,10 +334,6 @@ def batched_violations(
     return {check.__name__: check(requests, instances) for check in REQUEST_CHECKS}
 
 
-def _count(is_wrong: Bool[np.ndarray, "*row entry"]) -> Counts:
-    return np.count_nonzero(is_wrong, axis=-1)
-
-
 def _has_overshot(
     requests: RequestRecords, instances: InstanceRecords
 ) -> Bool[np.ndarray, "*row request"]:
@@ -355,7 +341,7 @@ def _has_overshot(
 
     Evicting the lowest priority can take another member past the end of its prompt.
     """
-    is_near_preemption = _of_instance(instances.preemption_count, requests) > 0
+    is_near_preemption = of_instance(instances.preemption_count, requests) > 0
     return (requests.status == Status.COMPLETED) & (requests.ttft_us < 0) & is_near_preemption
 
 
@@ -365,29 +351,6 @@ def _is_regular(
     """Which requests completed with no preemption and no overshoot."""
     is_regular = (requests.status == Status.COMPLETED) & (requests.preemptions == 0)
     return is_regular & ~_has_overshot(requests, instances)
-
-
-def _of_instance(values: np.ndarray, requests: RequestRecords) -> np.ndarray:
-    """Each request's value of its instance; of the first one where it has none."""
-    row = np.clip(requests.instance.astype(np.int64), 0, values.shape[-1] - 1)
-    return np.take_along_axis(values, row, axis=-1)
-
-
-def _per_instance(
-    is_counted: Bool[np.ndarray, "*row request"],
-    requests: RequestRecords,
-    instances: InstanceRecords,
-    values: Int[np.ndarray, "*row request"] | None = None,
-) -> Int[np.ndarray, "*row instance"]:
-    """Sums over the counted requests of each instance: of ones, or of the values."""
-    shape = instances.completed_requests.shape
-    num_runs = int(np.prod(shape[:-1], dtype=np.int64))
-    run = np.arange(num_runs).reshape(*shape[:-1], 1)
-    is_counted = is_counted & (requests.instance >= 0) & (requests.instance < shape[-1])
-    cell = (run * shape[-1] + requests.instance)[is_counted]
-    weights = None if values is None else values[is_counted]
-    sums = np.bincount(cell, weights, num_runs * shape[-1])
-    return sums.astype(np.int64).reshape(shape)
 
 
 def _neighbours(

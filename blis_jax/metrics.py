@@ -9,12 +9,19 @@ import numpy as np
 
 from blis_jax.distributions import mean_ms, percentile_ms, sample_of, summary_us
 from blis_jax.errors import ConfigError
+from blis_jax.kv_metrics import (
+    cache_hit_rate,
+    cache_hit_rates,
+    preemption_rate,
+    thrashing_rate,
+    thrashing_rates,
+)
 from blis_jax.records import InstanceRecords, RunRecord, Status
 from blis_jax.step_records import itl_sample, overlaps
 from blis_jax.types import SLO_CLASSES
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Int
 
 DEFAULT_CLASS = "default"  # the reference's name of the empty class in its results
 CLASS_NAMES = (DEFAULT_CLASS, *SLO_CLASSES[1:])
@@ -36,6 +43,14 @@ COUNTERS = (
     "total_input_tokens",
     "total_output_tokens",
 )
+# The reference's names of an instance's KV counters, and ours.
+_KV_COUNTERS = {name: name for name in ("gpu_hits", "gpu_misses", "used_blocks_at_end")}
+_CPU_COUNTERS = {
+    "cpu_miss": "cpu_misses",
+    "cpu_offloads": "cpu_offloads",
+    "cpu_reloads": "cpu_reloads",
+    "thrashing": "cpu_thrashing",
+}
 
 _PRINTED_COUNTS = (
     "instance_id",
@@ -130,10 +145,7 @@ def _block(
 
 
 def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str, Any]:
-    """Totals of the cluster, as in the golden data's `aggregates`.
-
-    `ttft_sum_us` adds the reported TTFTs, so first tokens that a preemption took back are missing.
-    """
+    """Totals of the cluster, as in the golden data's `aggregates`."""
     instances = record.instances
     counts = {name: _total(instances, name) for name in COUNTERS}
     per_second = rates(record)
@@ -146,14 +158,14 @@ def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str
         "dropped_unservable": counts["dropped_unservable"],
         "kv_allocation_failures": counts["kv_allocation_failures"],
         "kv_blocks_used_integral": float(instances.kv_blocks_used_integral.sum()),
-        "kv_thrashing_rate": 0.0,  # there is no CPU tier yet
+        "kv_thrashing_rate": thrashing_rate(record),
         "peak_kv_blocks_used": int(instances.peak_kv_blocks_used.max(initial=0)),
         "preemption_count": counts["preemption_count"],
         "still_queued": counts["still_queued"],
         "still_running": counts["still_running"],
         "total_input_tokens": counts["total_input_tokens"],
         "total_output_tokens": counts["total_output_tokens"],
-        "ttft_sum_us": int(ttft.total),
+        "ttft_sum_us": _total(instances, "ttft_sum_us"),
         "sim_ended_time_us": ended_us(record),
         "rejected_requests": int(statuses[Status.REJECTED]),
         "requests_per_sec": per_second.responses_per_sec,
@@ -189,22 +201,18 @@ def per_slo(record: RunRecord) -> dict[str, dict[str, dict[str, float]]]:
 def instances(record: RunRecord, has_cpu_tier: bool = False) -> list[dict[str, Any]]:
     """One entry per instance, as in the golden data.
 
-    A configured CPU tier shows zeros. `latency` is empty in a cluster of one, whose instance the
-    reference does not print.
+    The CPU tier's counters are there if one is configured. `latency` is empty in a cluster of one, whose
+    instance the reference does not print.
     """
     requests, table = record.requests, record.instances
-    hit_rates = cache_hit_rates(record)
+    hit_rates, thrashing = cache_hit_rates(record), thrashing_rates(record)
     num_instances = len(hit_rates)
     entries = []
     for row in range(num_instances):
         is_here = requests.instance == row
         is_completed = is_here & (requests.status == Status.COMPLETED)
-        kv = {
-            name: int(getattr(table, name)[row])
-            for name in ("gpu_hits", "gpu_misses", "used_blocks_at_end")
-        }
-        if has_cpu_tier:
-            kv |= dict.fromkeys(("cpu_miss", "cpu_offloads", "cpu_reloads", "thrashing"), 0)
+        names = _KV_COUNTERS | (_CPU_COUNTERS if has_cpu_tier else {})
+        kv = {name: _total(table, names[name], row) for name in sorted(names)}
         totals = {name: _total(table, name, row) for name in COUNTERS}
         entries.append(
             {
@@ -212,10 +220,10 @@ def instances(record: RunRecord, has_cpu_tier: bool = False) -> list[dict[str, A
                 "completed_requests": totals["completed_requests"],
                 "dropped_unservable": totals["dropped_unservable"],
                 "id": instance_name(row),
-                "kv": dict(sorted(kv.items())),
+                "kv": kv,
                 "kv_allocation_failures": totals["kv_allocation_failures"],
                 "kv_blocks_used_integral": float(table.kv_blocks_used_integral[row]),
-                "kv_thrashing_rate": 0.0,
+                "kv_thrashing_rate": float(thrashing[row]),
                 "num_itl": int(requests.num_itl[is_completed].sum()),
                 "peak_kv_blocks_used": int(table.peak_kv_blocks_used[row]),
                 "preemption_count": totals["preemption_count"],
@@ -225,7 +233,7 @@ def instances(record: RunRecord, has_cpu_tier: bool = False) -> list[dict[str, A
                 "still_running": totals["still_running"],
                 "total_input_tokens": totals["total_input_tokens"],
                 "total_output_tokens": totals["total_output_tokens"],
-                "ttft_sum_us": int(recorded(requests.ttft_us, is_here).sum()),
+                "ttft_sum_us": _total(table, "ttft_sum_us", row),
                 "latency": instance_json(record, row) if num_instances > 1 else {},
             }
         )
@@ -247,25 +255,6 @@ def rates(record: RunRecord, instance: int | None = None) -> Rates:
         return Rates(0.0, 0.0)
     tokens = _total(record.instances, "total_output_tokens", instance)
     return Rates(completed / duration_s, tokens / duration_s)
-
-
-def cache_hit_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
-    """Hit blocks ÷ (hit + newly taken blocks) of every instance; 0 where none was taken."""
-    hits = record.instances.gpu_hits.astype(np.float64)
-    looked_up = hits + record.instances.gpu_misses
-    return hits / np.where(looked_up > 0, looked_up, 1.0)
-
-
-def cache_hit_rate(record: RunRecord) -> float:
-    """The mean of the instances' rates, whatever their traffic."""
-    hit_rates = cache_hit_rates(record).tolist()
-    return sum(hit_rates) / len(hit_rates) if hit_rates else 0.0
-
-
-def preemption_rate(record: RunRecord) -> float:
-    """Preemptions per completed request; 0 if nothing completed."""
-    completed = _total(record.instances, "completed_requests")
-    return _total(record.instances, "preemption_count") / completed if completed else 0.0
 
 
 def hol_blocking_events(record: RunRecord) -> int:

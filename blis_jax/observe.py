@@ -6,10 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.records import InstanceRecords, RequestRecords, RunRecord, Status, StepRecords
+from blis_jax.kv_cache.blocks import Eviction, Pool
+from blis_jax.lives import lives_of
+from blis_jax.records import (
+    BLOCK_LEVEL,
+    NO_EVICTION,
+    InstanceRecords,
+    PreemptionRecords,
+    RequestRecords,
+    RunRecord,
+    Status,
+    StepRecords,
+)
 from blis_jax.state import Dyn, Inst, InstTime, Log, LogTime, Reg
 from blis_jax.ties import InstanceHistory
-from blis_jax.types import REJECTED, Outcome
+from blis_jax.types import REFERENCE_DEFECTS, REJECTED, Outcome
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 
@@ -50,6 +61,7 @@ class Observation:
         self.queueing_us = delay
         self.queued_us = self.routed_us + delay
         self.output_time = np.asarray(self.cluster.alpha)[:, 2].astype(np.int64)
+        self.lives = lives_of(raw, self.dyn, self.log, self.log_time)
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
@@ -60,7 +72,7 @@ class Observation:
 
     def status(self) -> np.ndarray:
         """Where every request was at the end."""
-        is_scheduled = self.dyn[:, Dyn.NUM_SCHEDULED] > 0
+        is_scheduled = self.lives.in_batch
         is_queued = self.is_routed & (self.queued_us <= self.horizon)
         status = np.where(is_queued, Status.WAITING, Status.IN_FLIGHT)
         status = np.where(is_scheduled, Status.RUNNING, status)
@@ -74,28 +86,31 @@ class Observation:
         status = self.status()
         is_done = status == Status.COMPLETED
         is_scheduled = dyn[:, Dyn.NUM_SCHEDULED] > 0
-        has_token = is_scheduled & (dyn[:, Dyn.TOKEN_INDEX] > 0)
+        lives = self.lives
+        in_decode, has_token = lives.in_decode, lives.token_record >= 0
         scheduled = self._log_time(LogTime.START, self._at(Dyn.SCHEDULED_RECORD))
         first = self._log_time(LogTime.START, self._at(Dyn.FIRST_RECORD))
-        at_token = self._at(Dyn.TOKEN_RECORD)
-        token_start = self._log_time(LogTime.START, at_token)
-        token_us = token_start + self._log_time(LogTime.DURATION, at_token)
+        token_us = self._ends(lives.token_record)
         output_time = self.output_time[np.maximum(self.instance, 0)]
-        ttft = token_us + output_time - self.arrival
+        ttft = np.where(has_token, token_us + output_time - self.arrival, 0)
         at_end = self._at(Dyn.FINISH_RECORD, -1)
         last = self._log_time(LogTime.DURATION, at_end)
         total = self._log_time(LogTime.TOTAL_DURATION, at_end)
-        total = total - self._log_time(LogTime.TOTAL_DURATION, at_token)
-        steps = np.maximum(self.output_len, 1) - 1
-        e2e = ttft + total + steps * output_time + last + output_time
+        total = total - self._log_time(LogTime.TOTAL_DURATION, self._at(Dyn.TOKEN_RECORD))
+        final = self.input_len + np.maximum(self.output_len, 1) - 1
+        steps = final - dyn[:, Dyn.PROGRESS]
+        earlier = lives.past_itl_us + lives.past_num_itl * output_time
+        again = np.int64(self.defects.double_last_latency)
+        e2e = ttft + earlier + total + steps * output_time + again * (last + output_time)
         num_steps = self.log[at_end, Log.NUM_STEPS] if len(self.log) else np.ones_like(last)
         left = self._log_time(LogTime.START, at_end) + num_steps * last
         index = dyn[:, Dyn.TOKEN_INDEX]
         decoded = self._last_index()[np.maximum(self.instance, 0)] - index
-        progress = np.where(has_token, self.input_len + decoded, dyn[:, Dyn.PROGRESS])
-        progress = np.where(is_done, self.input_len + steps, progress)
+        progress = dyn[:, Dyn.PROGRESS] + np.where(in_decode, decoded, 0)
+        progress = np.where(is_done, final, np.where(lives.in_batch, progress, 0))
         is_queued = self.is_routed & (self.queued_us <= self.horizon)
-        num_itl = np.where(is_done, steps + 1, np.where(has_token, decoded, 0))
+        num_itl = np.where(is_done, steps + again, np.where(in_decode, decoded, 0))
+        num_itl = num_itl + lives.past_num_itl
         counts = np.maximum(dyn[:, Dyn.NUM_SCHEDULED], 0)
         return RequestRecords(
             arrival_us=self.arrival,
@@ -112,20 +127,29 @@ class Observation:
             ttft_us=np.where(has_token, ttft, nothing),
             e2e_us=np.where(is_done, e2e, nothing),
             left_us=np.where(is_done, left, nothing),
-            preemptions=np.maximum(counts - 1, 0),
+            preemptions=lives.num_preempted,
             num_scheduled=counts,
             cached_tokens_first_sched=np.where(
                 is_scheduled, dyn[:, Dyn.CACHED_FIRST] * self.block_size, nothing
             ),
+            expected_cached_tokens=np.where(
+                self.is_routed, self.raw.expected[: self.num_requests] * self.block_size, nothing
+            ),
             scheduled_step_idx=np.where(is_scheduled, dyn[:, Dyn.SCHEDULED_INDEX], 0),
             finished_step_idx=np.where(is_done, index + steps, 0),
-            token_step_idx=np.where(has_token, index, nothing),
+            token_step_idx=np.where(in_decode | is_done, index, nothing),
             num_itl=num_itl,
             progress_index=np.where(is_scheduled, progress, 0),
-            ttft_parts_us=self._parts(has_token, scheduled, token_us, output_time),
+            ttft_parts_us=self._parts(has_token, token_us, output_time),
         )
 
+    def _ends(self, record: np.ndarray) -> np.ndarray:
+        """End of the step in a record of one step, per request; junk where there is none."""
+        at = np.clip(record, 0, max(len(self.log) - 1, 0))
+        return self._log_time(LogTime.START, at) + self._log_time(LogTime.DURATION, at)
+
     block_size = 16
+    defects = REFERENCE_DEFECTS
 
     def _admitted(self) -> np.ndarray:
         is_decided = np.arange(self.num_requests) < self.raw.registers[Reg.NEXT_ADMIT]
@@ -135,27 +159,26 @@ class Observation:
         return self.raw.inst[:, Inst.STEP_INDEX].astype(np.int64)
 
     def _parts(
-        self,
-        has_token: np.ndarray,
-        scheduled: np.ndarray,
-        token_us: np.ndarray,
-        output_time: np.ndarray,
+        self, has_token: np.ndarray, token_us: np.ndarray, output_time: np.ndarray
     ) -> np.ndarray:
         """TTFT split into records.TTFT_PARTS; waiting is what the others leave.
 
-        Service is the time from the last scheduling to the first token: the durations of the steps in between,
-        which follow each other without a gap (on two overlapping step chains their sum would count time twice).
+        Service is the time from the last scheduling before the first token to that token: the durations of the
+        steps in between, which follow each other without a gap (on two overlapping step chains their sum would
+        count time twice). A first token of an earlier life keeps no count of its chunks.
         """
-        service = token_us - scheduled
+        at = np.clip(self.lives.token_scheduled, 0, max(len(self.log) - 1, 0))
+        service = token_us - self._log_time(LogTime.START, at)
         beta = np.asarray(self.cluster.beta)[np.maximum(self.instance, 0), 0].astype(np.int64)
-        overhead = (self.dyn[:, Dyn.NUM_PREFILL_STEPS] - 1) * beta
+        chunks = np.maximum(self.dyn[:, Dyn.NUM_PREFILL_STEPS] - 1, 0)
+        overhead = np.where(self.lives.is_current_token, chunks, 0) * beta
         n = self.num_requests
         fixed = [
             np.full(n, int(self.cluster.admission_latency_us)),
             np.full(n, int(self.cluster.routing_latency_us)),
             self.queueing_us,
         ]
-        compute, preempted = service - overhead, np.zeros(n, np.int64)
+        compute, preempted = service - overhead, self.lives.preempted_service_us
         ttft = token_us + output_time - self.arrival
         waiting = ttft - sum(fixed) - preempted - service - output_time
         parts = [*fixed, waiting, preempted, compute, overhead, output_time]
@@ -175,7 +198,7 @@ class Observation:
             waiting=log[:, Log.WAITING],
             used_blocks=log[:, Log.USED_BLOCKS],
             sum_used_blocks=log[:, Log.SUM_USED_BLOCKS],
-            num_itl=log[:, Log.NUM_DECODE] * steps + done,
+            num_itl=log[:, Log.NUM_DECODE] * steps + done * self.defects.double_last_latency,
             num_completed=done,
         )
 
@@ -219,7 +242,6 @@ class Observation:
             * self.log_time[:, LogTime.DURATION],
             minlength=rows,
         )[:rows]
-        nothing = np.zeros(rows, np.int64)
         return InstanceRecords(
             completed_requests=counted(Status.COMPLETED),
             dropped_unservable=inst[:, Inst.NUM_DROPPED],
@@ -236,10 +258,45 @@ class Observation:
             waiting_sum=self._per_instance(at, log[:, Log.WAITING] * steps),
             sim_ended_time_us=self._ended(requests),
             output_time_us=self.output_time[:rows],
-            preemption_count=nothing,
-            kv_allocation_failures=nothing,
+            preemption_count=np.bincount(
+                self.instance[self.lives.evictions[:, Eviction.REQUEST]], minlength=rows
+            ),
+            kv_allocation_failures=self._pool(Pool.NUM_FAILURES),
             total_kv_blocks=np.asarray(self.cluster.total_kv_blocks)[:rows].astype(np.int64),
+            ttft_sum_us=self._ttft_sum(requests),
+            cpu_offloads=self._pool(Pool.OFFLOADS),
+            cpu_reloads=self._pool(Pool.RELOADS),
+            cpu_misses=self._pool(Pool.CPU_MISSES),
+            cpu_thrashing=self._pool(Pool.THRASHING),
+            reload_us=self._pool(Pool.RELOADS) * int(self.cluster.transfer_us),
         )
+
+    def _pool(self, column: Pool) -> np.ndarray:
+        """A counter of block-level memory per instance; 0 without it."""
+        if self.raw.pool is None:
+            return np.zeros(self.num_instances, np.int64)
+        return self.raw.pool[: self.num_instances, column].astype(np.int64)
+
+    def _ttft_sum(self, requests: RequestRecords) -> np.ndarray:
+        """Sum of all first tokens ever recorded, also of lives that a preemption ended."""
+        evictions = self.lives.evictions
+        token = evictions[:, Eviction.FIRST_TOKEN]
+        is_token = (token > 0) & (token == evictions[:, Eviction.DECODE_RECORD])
+        of, record = evictions[is_token, Eviction.REQUEST], token[is_token] - 1
+        ends = self.log_time[record, LogTime.START] + self.log_time[record, LogTime.DURATION]
+        past = ends + self.output_time[np.maximum(self.instance[of], 0)] - self.arrival[of]
+        now = np.flatnonzero(self.lives.is_current_token)
+        instance = np.concatenate([self.instance[of], self.instance[now]])
+        return self._per_instance(instance, np.concatenate([past, requests.ttft_us[now]]))
+
+    def preemptions(self) -> PreemptionRecords:
+        """Every preemption."""
+        lives = self.lives
+        request = lives.evictions[:, Eviction.REQUEST]
+        record = lives.evictions[:, Eviction.RECORD]
+        at = np.clip(record, 0, max(len(self.log) - 1, 0))
+        time_us = self.log_time[at, LogTime.START] if len(self.log) else record
+        return PreemptionRecords(request, self.instance[request], time_us, record, lives.num_itl)
 
     def outcome(self) -> Outcome:
         """The engine's own code, or whether the horizon left requests behind."""
@@ -263,6 +320,7 @@ class Observation:
             done = np.where(is_last, log[of, Log.NUM_COMPLETED], 0)
             left = log[of, Log.RUNNING] - done + log[of, Log.WAITING]
             chosen = np.flatnonzero(self.instance == instance)
+            evicted = np.bincount(self.lives.evictions[:, Eviction.RECORD], minlength=len(log))
             found.append(
                 InstanceHistory(
                     requests=chosen,
@@ -270,6 +328,7 @@ class Observation:
                     queued_us=self.queued_us[chosen],
                     step_start_us=time[of, LogTime.START] + offset * time[of, LogTime.DURATION],
                     step_duration_us=time[of, LogTime.DURATION],
+                    step_preempted=np.where(offset == 0, evicted[of], 0),
                     step_scheduled=np.where(offset == 0, log[of, Log.NUM_SCHEDULED], 0),
                     step_completed=done,
                     step_continues=left > 0,
@@ -290,4 +349,6 @@ class Observation:
             num_open_ties=int(registers[Reg.NUM_OPEN_TIES]),
             num_repairs=num_repairs,
             invariant_failures={"monotone_clock": int(registers[Reg.INVARIANT_FAILURES])},
+            preemptions=self.preemptions(),
+            kv_model=NO_EVICTION if self.raw.pool is None else BLOCK_LEVEL,
         )

@@ -58,6 +58,7 @@ class RequestRecords:
     preemptions: Int[np.ndarray, "request"]
     num_scheduled: Int[np.ndarray, "request"]
     cached_tokens_first_sched: Int[np.ndarray, "request"]
+    expected_cached_tokens: Int[np.ndarray, "request"]  # what the router's prefix index promised
     scheduled_step_idx: Int[np.ndarray, "request"]
     finished_step_idx: Int[np.ndarray, "request"]
     token_step_idx: Int[np.ndarray, "request"]  # step of the (last) first token, -1 if none
@@ -105,6 +106,31 @@ class InstanceRecords:
     preemption_count: Int[np.ndarray, "instance"]
     kv_allocation_failures: Int[np.ndarray, "instance"]
     total_kv_blocks: Int[np.ndarray, "instance"]
+    ttft_sum_us: Int[np.ndarray, "instance"]  # first tokens that a preemption took back included
+    cpu_offloads: Int[np.ndarray, "instance"]  # blocks copied to the CPU tier
+    cpu_reloads: Int[np.ndarray, "instance"]  # blocks brought back
+    cpu_misses: Int[np.ndarray, "instance"]  # failed allocations that nothing could be reloaded for
+    cpu_thrashing: Int[np.ndarray, "instance"]  # reloads within 1,000 µs of the offload
+    reload_us: Int[np.ndarray, "instance"]  # time that steps waited for reloads
+
+
+@dataclass(frozen=True)
+class PreemptionRecords:
+    """One entry per preemption, in order of execution."""
+
+    request: Int[np.ndarray, "preemption"]
+    instance: Int[np.ndarray, "preemption"]
+    time_us: Int[np.ndarray, "preemption"]  # start of the step that evicted it
+    step_record: Int[np.ndarray, "preemption"]  # that step among StepRecords
+    num_itl: Int[np.ndarray, "preemption"]  # inter-token latencies recorded in the life it ended
+
+
+def no_preemptions() -> PreemptionRecords:
+    """Of a run without any."""
+    return PreemptionRecords(*(np.zeros(0, np.int64) for _ in range(5)))
+
+
+NO_EVICTION, BLOCK_LEVEL = "no-eviction", "block-level"
 
 
 @dataclass(frozen=True)
@@ -119,3 +145,5 @@ class RunRecord:
     num_open_ties: int
     num_repairs: int = 0
     invariant_failures: dict[str, int] = field(default_factory=dict)
+    preemptions: PreemptionRecords = field(default_factory=no_preemptions)
+    kv_model: str = NO_EVICTION  # memory model that the run was made with

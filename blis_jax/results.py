@@ -16,17 +16,20 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from blis_jax import invariants
+from blis_jax import invariants, kv_metrics
 from blis_jax.atomic_write import replacing
 from blis_jax.config import PROFILE
 from blis_jax.errors import ConfigError
-from blis_jax.metrics import CLASS_NAMES
-from blis_jax.records import TTFT_PARTS, RequestRecords, RunRecord
+from blis_jax.metrics import CLASS_NAMES, instance_name
+from blis_jax.records import BLOCK_LEVEL, NO_EVICTION, TTFT_PARTS, RequestRecords, RunRecord
 from blis_jax.scalar_metrics import evaluate, lookup, metric_names
 from blis_jax.summaries import ALL, LATENCIES, PERCENTS, SloTargets, Window, class_summary
 from blis_jax.types import Outcome
 
-RESERVED_DIMS = ("slo_class", "quantile", "invariant", "request", "ttft_part")
+RESERVED_DIMS = ("slo_class", "quantile", "invariant", "instance", "request", "ttft_part")
+FORMATS = (".zarr", ".nc")
+TABLE_FORMATS = (".csv", *FORMATS)
+KV_MODELS = (NO_EVICTION, BLOCK_LEVEL)
 RUN_METRICS = tuple(
     name
     for name in metric_names()
@@ -68,20 +71,17 @@ def to_dataset(
     targets: SloTargets | None = None,
     window: Window | None = None,
     priority_policy: str | Sequence[str] = "constant",
+    has_cpu_tier: bool | Sequence[bool] = False,
 ) -> xr.Dataset:
-    """Figures of every run, over the dims of `coords` and over SLO classes and quantiles.
+    """Figures of every run, over the dims of `coords`, SLO classes and quantiles, and instances.
 
     The records come in row-major order of `coords`, the last name changing fastest, e.g. of
-    {"strategy": …, "param_set": …, "seed": …}; `priority_policy` is one for all or one per record.
+    {"strategy": …, "param_set": …, "seed": …}; `priority_policy`, and whether a CPU tier is configured, are
+    one for all or one per record.
     """
     shape = _shape(records, coords)
-    policies = (
-        [priority_policy] * len(records)
-        if isinstance(priority_policy, str)
-        else list(priority_policy)
-    )
-    if len(policies) != len(records):
-        raise ConfigError(f"{len(policies)} priority policies for {len(records)} records")
+    policies = _one_each(priority_policy, records, "priority policies")
+    tiers = _one_each(has_cpu_tier, records, "CPU tiers")
     classes = _classes(records)
     dataset = xr.Dataset(coords=_labels(coords), attrs=provenance.attributes())
     dataset = dataset.assign_coords(
@@ -108,8 +108,17 @@ def to_dataset(
         dims_of_quantiles = (*dims, "slo_class", "quantile")
         _add_variable(dataset, f"{latency}_ms", dims_of_quantiles, quantiles, shape, "ms")
     _add_run_metrics(dataset, records, policies, dims, shape, window)
+    _add_kv_figures(dataset, records, tiers, dims, shape)
     _add_checks(dataset, records, dims, shape)
     return dataset
+
+
+def _one_each(values: Any, records: Sequence[RunRecord], what: str) -> list[Any]:
+    """One value per record; a plain one is that of all."""
+    each = [values] * len(records) if isinstance(values, str | bool) else list(values)
+    if len(each) != len(records):
+        raise ConfigError(f"{len(each)} {what} for {len(records)} records")
+    return each
 
 
 def _add_run_metrics(
@@ -133,6 +142,41 @@ def _add_run_metrics(
         )
     quantiles = np.array([[row[name] for name in quantile_names] for row in rows])
     _add_variable(dataset, "itl_ms", (*dims, "quantile"), quantiles, shape, "ms")
+
+
+def _add_kv_figures(
+    dataset: xr.Dataset,
+    records: Sequence[RunRecord],
+    tiers: Sequence[bool],
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+) -> None:
+    """Adds what KV memory did: `<figure>` of the cluster, `instance_<figure>` of each instance.
+
+    Runs with fewer instances than the largest cluster are filled up with NaN.
+    """
+    clusters = [kv_metrics.cluster_figures(record) for record in records]
+    tables = [kv_metrics.instance_figures(record) for record in records]
+    size = max(len(record.instances.step_count) for record in records)
+    dataset.coords["instance"] = [instance_name(row) for row in range(size)]
+    for name, figure in kv_metrics.FIGURES.items():
+        of_cluster = np.array([entry[name] for entry in clusters])
+        of_instance = np.full((len(records), size), np.nan)
+        for row, table in enumerate(tables):
+            of_instance[row, : len(table[name])] = table[name]
+        _add_variable(dataset, name, dims, of_cluster, shape, figure.unit)
+        _add_variable(
+            dataset, f"instance_{name}", (*dims, "instance"), of_instance, shape, figure.unit
+        )
+        dataset[name].attrs["long_name"] = figure.long_name
+        dataset[f"instance_{name}"].attrs["long_name"] = figure.long_name
+    models = [KV_MODELS.index(record.kv_model) for record in records]
+    states = [
+        kv_metrics.CPU_TIERS.index(kv_metrics.cpu_tier(record, has_tier))
+        for record, has_tier in zip(records, tiers, strict=True)
+    ]
+    _add_flag(dataset, "kv_model", models, KV_MODELS, dims, shape)
+    _add_flag(dataset, "cpu_tier", states, kv_metrics.CPU_TIERS, dims, shape)
 
 
 def _add_checks(
@@ -184,9 +228,21 @@ def _add_outcome(
     dims: tuple[str, ...],
     shape: tuple[int, ...],
 ) -> None:
-    outcomes = np.array([int(record.outcome) for record in records], np.int8).reshape(shape)
-    meanings = " ".join(outcome.name.lower() for outcome in Outcome)
-    dataset.coords["outcome"] = (dims, outcomes, {"flag_meanings": meanings})
+    names = [outcome.name.lower() for outcome in Outcome]
+    _add_flag(dataset, "outcome", [record.outcome for record in records], names, dims, shape)
+
+
+def _add_flag(
+    dataset: xr.Dataset,
+    name: str,
+    codes: Sequence[int],
+    meanings: Sequence[str],
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+) -> None:
+    """Adds a coordinate with one of a few meanings per record, as their number."""
+    numbers = np.array([int(code) for code in codes], np.int8).reshape(shape)
+    dataset.coords[name] = (dims, numbers, {"flag_meanings": " ".join(meanings)})
 
 
 def _add_variable(
@@ -204,7 +260,7 @@ def _add_variable(
 def save(dataset: xr.Dataset, path: str | Path) -> None:
     """Writes a Dataset whole or not at all: Zarr 3 for `.zarr`, NetCDF for `.nc`."""
     path = Path(path)
-    suffix = _checked_suffix(path)
+    suffix = checked_suffix(path)
     with replacing(path) as written:
         if suffix == ".zarr":
             variable_length = _with_text(dataset, object)  # Zarr 3 specifies no other text
@@ -213,10 +269,20 @@ def save(dataset: xr.Dataset, path: str | Path) -> None:
             dataset.to_netcdf(written, engine="h5netcdf")
 
 
+def save_table(dataset: xr.Dataset, path: str | Path) -> None:
+    """Writes a Dataset of one dim: one line per entry for `.csv`, else as `save` does."""
+    path = Path(path)
+    if checked_suffix(path, TABLE_FORMATS) != ".csv":
+        save(dataset, path)
+        return
+    with replacing(path) as written:
+        dataset.to_dataframe().to_csv(written, index=False)
+
+
 def load(path: str | Path) -> xr.Dataset:
     """Reads a saved Dataset into memory."""
     path = Path(path)
-    if _checked_suffix(path) == ".nc":
+    if checked_suffix(path) == ".nc":
         return xr.load_dataset(path, engine="h5netcdf")
     return _with_text(xr.load_dataset(path, engine="zarr", consolidated=False), str)
 
@@ -229,9 +295,11 @@ def _with_text(dataset: xr.Dataset, text_type: type) -> xr.Dataset:
     return dataset
 
 
-def _checked_suffix(path: Path) -> str:
-    if path.suffix not in (".zarr", ".nc"):
-        raise ConfigError(f"{path.name!r} does not say its format; end it in .zarr or .nc")
+def checked_suffix(path: Path, formats: Sequence[str] = FORMATS) -> str:
+    """The ending of a path, which must say one of the formats, and be one that can be written here."""
+    if path.suffix not in formats:
+        endings = f"{', '.join(formats[:-1])} or {formats[-1]}"
+        raise ConfigError(f"{path.name!r} does not say its format; end it in {endings}")
     if path.suffix == ".nc" and importlib.util.find_spec("h5netcdf") is None:
         raise ConfigError(f"{path.name!r} needs h5netcdf; install blis-jax[export] or use .zarr")
     return path.suffix

@@ -24,7 +24,9 @@ from blis_jax.run_scenarios import replay
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
+    from blis_jax.records import RunRecord
     from blis_jax.workload.spec import WorkloadSpec
+    from blis_jax.workload.table import WorkloadNames
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,11 +66,14 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     spec = None if "requests" in given else read_spec(given)
     if spec is not None and spec.horizon and "horizon" not in given:
         config = config.replace(horizon=spec.horizon)
-    results = Path(given["results_path"]) if "results_path" in given else None
-    if results is not None:
-        cli.check_writable(results)
+    for path in _outputs(given):
+        cli.check_writable(path)
 
     cli.prepare_backend(use_cache=not given.get("no_cache", False))
+    if "kv_timeline" in given:
+        from blis_jax.results import TABLE_FORMATS, checked_suffix
+
+        checked_suffix(Path(given["kv_timeline"]), TABLE_FORMATS)
     from blis_jax.config import unsupported
 
     reason = unsupported(dashed(config))
@@ -92,22 +97,55 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
-    from blis_jax.atomic_write import write_json
-    from blis_jax.blis_files import results_document, results_text
+    _write(given, config, record, names, seed)
+    _note_inert_tier(config, record, notes)
+    from blis_jax.blis_files import results_text
 
-    if results is not None:
-        document = results_document(record, names.tenant_names)
-        document |= {"provenance": _provenance(given, config, seed)}
-        with cli.writing(results):
-            write_json(results, document)
     print(results_text(record, config.priority_policy), end="", flush=True)
     return 0
+
+
+def _outputs(given: Mapping[str, Any]) -> list[Path]:
+    """The files that are asked for."""
+    return [Path(given[name]) for name in ("results_path", "kv_timeline") if name in given]
+
+
+def _write(
+    given: Mapping[str, Any],
+    config: ClusterConfig,
+    record: RunRecord,
+    names: WorkloadNames,
+    seed: int | None,
+) -> None:
+    """The files that are asked for; the reference's ends before `kv`."""
+    from blis_jax.atomic_write import write_json
+    from blis_jax.blis_files import results_document
+    from blis_jax.kv_metrics import kv_document, timelines
+
+    if "results_path" in given:
+        document = results_document(record, names.tenant_names)
+        document["kv"] = kv_document(record, config.kv_cpu_blocks > 0)
+        document["provenance"] = _provenance(given, config, seed)
+        with cli.writing(Path(given["results_path"])):
+            write_json(Path(given["results_path"]), document)
+    if "kv_timeline" in given:
+        from blis_jax.results import save_table
+
+        with cli.writing(Path(given["kv_timeline"])):
+            save_table(timelines(record, config.block_size_in_tokens), given["kv_timeline"])
+
+
+def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> None:
+    from blis_jax.kv_metrics import INERT, INERT_SENTENCE, cpu_tier
+
+    if cpu_tier(record, config.kv_cpu_blocks > 0) == INERT:
+        notes.warn(INERT_SENTENCE)
 
 
 def _provenance(
     given: Mapping[str, Any], config: ClusterConfig, seed: int | None
 ) -> dict[str, Any]:
-    """What the results were made from; the reference's file ends before it."""
+    """What the results were made from."""
     from blis_jax import __version__
 
     is_drawn = "requests" not in given

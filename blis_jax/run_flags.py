@@ -65,6 +65,13 @@ def _run_flags() -> tuple[Flag, ...]:
             "file for the figures and every request (JSON); with --scenario a folder",
         ),
         Flag(
+            "kv-timeline",
+            str,
+            None,
+            "FILE",
+            "file for the KV memory of every instance step by step: .csv, .nc or .zarr",
+        ),
+        Flag(
             "log",
             cli.one_of(*cli.LOG_LEVELS),
             "warn",
@@ -117,6 +124,13 @@ def _engine_flags() -> tuple[Flag, ...]:
             "track of the reference revision: routing gates slo-gated by queue depth",
         ),
         Flag(
+            "corrected",
+            cli.truth,
+            False,
+            "BOOL",
+            "without the defects of the reference: leaked blocks, overlapping steps and others",
+        ),
+        Flag(
             "no-cache",
             cli.truth,
             False,
@@ -137,7 +151,7 @@ _SCENARIO_FLAGS = (
 )
 # What may stand beside --scenario; the rest is in the scenario.
 BESIDE_SCENARIO = {"scenario", "workloads_dir", "results_path", "log", "clock", "slots"}
-BESIDE_SCENARIO |= {"variant", "no_cache"}
+BESIDE_SCENARIO |= {"variant", "corrected", "no_cache"}
 
 _USE_SPEC = "describe the traffic in a YAML file and give it with --workload-spec"
 _USE_COEFFICIENTS = "give --alpha-coeffs, --beta-coeffs and --total-kv-blocks"

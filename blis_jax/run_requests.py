@@ -155,5 +155,8 @@ def dashed(config: ClusterConfig) -> dict[str, Any]:
     """The configuration under the reference's flag names."""
     from blis_jax.config import FIELDS
 
-    values = {name.replace("_", "-"): getattr(config, name) for name in FIELDS if name != "variant"}
+    values = {name.replace("_", "-"): getattr(config, name) for name in FIELDS if name not in _OURS}
     return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+
+_OURS = ("variant", "corrected")  # settings that are no flags of the reference

@@ -71,7 +71,7 @@ def replay(given: Mapping[str, Any], notes: Notes) -> int:
             continue
         if folder is not None:
             _write(folder, scenario, config, result)
-        _print_replayed(scenario, config, result, is_only=len(scenarios) == 1)
+        _print_replayed(scenario, config, result, notes, is_only=len(scenarios) == 1)
     if num_skipped:
         notes.warn(f"{num_skipped} of {len(scenarios)} scenarios skipped")
     return cli.EXIT_UNSUPPORTED if num_skipped else 0
@@ -142,7 +142,7 @@ def _config_of(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | 
         if reason is not None:
             return reason
         config = from_flags(flags)
-        return config.replace(variant=given["variant"]) if "variant" in given else config
+        return config.replace(**{name: given[name] for name in _CHOICES if name in given})
     except ConfigError as error:
         raise ConfigError(f"scenario {scenario.name}: {error}") from None
     except (TypeError, AttributeError):  # a list, say, where a word or a number belongs
@@ -152,6 +152,7 @@ def _config_of(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | 
         ) from None
 
 
+_CHOICES = ("variant", "corrected")
 _NEEDED = ("num-instances", "total-kv-blocks", "alpha-coeffs", "beta-coeffs")
 # Recorded options that say where the requests came from, or that `unsupported` looks at.
 _NOT_ABOUT_THE_CLUSTER = {"seed", "roofline", "precise-kv-routing", "workload", "num-requests"}
@@ -174,21 +175,27 @@ def _load_workloads(
 
 def _write(folder: Path, scenario: Scenario, config: ClusterConfig, record: RunRecord) -> None:
     from blis_jax.blis_files import write_scenario
+    from blis_jax.kv_metrics import kv_document
 
     kept = ("tags", "note", "seed", "workload", "workload_spec")
     details = {key: scenario.document[key] for key in kept if key in scenario.document}
+    details["kv"] = kv_document(record, config.kv_cpu_blocks > 0)
     with cli.writing(folder):
         write_scenario(folder, scenario.name, record, dashed(config) | scenario.flags, details)
 
 
 def _print_replayed(
-    scenario: Scenario, config: ClusterConfig, record: RunRecord, *, is_only: bool
+    scenario: Scenario, config: ClusterConfig, record: RunRecord, notes: Notes, *, is_only: bool
 ) -> None:
     """The reference's blocks for one scenario; a line for each of several."""
     from blis_jax.blis_files import results_text
+    from blis_jax.kv_metrics import INERT, INERT_SENTENCE, cpu_tier
     from blis_jax.metrics import cluster_json
 
+    is_inert = cpu_tier(record, config.kv_cpu_blocks > 0) == INERT
     if is_only:
+        if is_inert:
+            notes.warn(INERT_SENTENCE)
         print(results_text(record, config.priority_policy), end="", flush=True)
         return
     block = cluster_json(record)
@@ -200,4 +207,4 @@ def _print_replayed(
             f"TTFT P99 {block['ttft_p99_ms']:.3f} ms, {block['tokens_per_sec']:.1f} tokens/s"
         )
     )
-    print(f"{scenario.name}: {figures}", flush=True)
+    print(f"{scenario.name}: {figures}{', CPU tier inert' if is_inert else ''}", flush=True)

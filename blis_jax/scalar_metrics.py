@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
+from blis_jax import kv_metrics
 from blis_jax.distributions import Sample, mean_ms, percentile_ms
 from blis_jax.errors import ConfigError
 from blis_jax.metrics import (
-    cache_hit_rate,
     class_code,
     ended_us,
     hol_blocking_events,
     jain_fairness,
-    preemption_rate,
     priority_inversions,
     rates,
 )
@@ -142,12 +139,8 @@ def _duration_s(selection: Selection) -> float:
     return ended_us(selection.record) / 1e6
 
 
-def _cache_hit_rate(selection: Selection) -> float:
-    return cache_hit_rate(selection.record)
-
-
-def _preemption_rate(selection: Selection) -> float:
-    return preemption_rate(selection.record)
+def _of_run(figure: Callable[[RunRecord], float], selection: Selection) -> float:
+    return figure(selection.record)
 
 
 def _jain_fairness(selection: Selection) -> float:
@@ -160,11 +153,6 @@ def _priority_inversions(selection: Selection) -> float:
 
 def _hol_blocking_events(selection: Selection) -> float:
     return hol_blocking_events(selection.record)
-
-
-def _peak_kv_utilization(selection: Selection) -> float:
-    table = selection.record.instances
-    return float(np.max(table.peak_kv_blocks_used / np.maximum(table.total_kv_blocks, 1)))
 
 
 def _register_all() -> None:
@@ -185,9 +173,15 @@ def _register_all() -> None:
     register("responses_per_sec", _responses_per_sec, "1/s", HIGHER, has_classes=False)
     register("tokens_per_sec", _tokens_per_sec, "1/s", HIGHER, has_classes=False)
     register("duration_s", _duration_s, "s", LOWER, has_classes=False)
-    register("cache_hit_rate", _cache_hit_rate, "1", HIGHER, has_classes=False)
-    register("preemption_rate", _preemption_rate, "1", LOWER, has_classes=False)
-    register("peak_kv_utilization", _peak_kv_utilization, "1", LOWER, has_classes=False)
+    for name, figure, direction in (
+        ("cache_hit_rate", kv_metrics.cache_hit_rate, HIGHER),
+        ("preemption_rate", kv_metrics.preemption_rate, LOWER),
+        ("thrashing_rate", kv_metrics.thrashing_rate, LOWER),
+        ("kv_peak_utilization", kv_metrics.peak_utilization, LOWER),
+        ("kv_mean_utilization", kv_metrics.mean_utilization, LOWER),
+        ("phantom_hit_rate", kv_metrics.phantom_hit_rate, LOWER),
+    ):
+        register(name, partial(_of_run, figure), "1", direction, has_classes=False)
     register("priority_inversions", _priority_inversions, "1", LOWER, has_classes=False)
     register("hol_blocking_events", _hol_blocking_events, "1", LOWER, has_classes=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -33,6 +34,11 @@ class Options:
     form: str = "rows"  # "rows": branches, for CPUs; "lanes": one vectorised loop, for GPUs
     resolve_ties: bool = True
     max_scan_steps: int = 2**30
+    kv_model: str = "auto"  # "no-eviction" where it is provably enough, else "block-level"
+    # least sizes at block level, so that several runs share a compilation
+    num_blocks: int = 64
+    list_blocks: int = 16
+    num_shared_blocks: int = 16
 
 
 def rounded(value: int, least: int = 1) -> int:
@@ -47,13 +53,18 @@ def _next_power(value: int) -> int:
     return 1 << value.bit_length()
 
 
+def guessed_slots(num_requests: int, num_instances: int) -> int:
+    """Slots per instance to begin with: more than an even share, but not all requests of a long workload."""
+    share = -(-num_requests * 5 // (4 * num_instances))
+    return rounded(min(max(64, share + 16), 512), 64)
+
+
 def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> EngineShape:
     """Static sizes for a table: bucketed, with guesses that repair.py's loop enlarges if they fail."""
     rows = int(np.sum(np.asarray(table.arrival_us) != NEVER_US))
     num_requests = rounded(max(rows, 64), 64)
     longest = int(np.max(np.asarray(table.node_blocks), initial=0))
     has_nodes = longest > 0 and bool(np.any(np.asarray(table.path_nodes) >= 0))
-    guess = min(max(64, -(-rows * 5 // (4 * config.num_instances)) + 16), 512)
     has_keys = config.routing_policy == "prefix-affinity"
     block_size = config.block_size_in_tokens
     shares_outputs = has_nodes and _shares_outputs(table, block_size)
@@ -64,7 +75,7 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
     prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))
     return EngineShape(
         num_instances=config.num_instances,
-        num_slots=options.num_slots or rounded(guess, 64),
+        num_slots=options.num_slots or guessed_slots(rows, config.num_instances),
         num_requests=num_requests,
         num_nodes=rounded(table.num_nodes) if has_nodes else 0,
         path_depth=rounded(table.depth) if has_nodes else 1,
@@ -76,6 +87,37 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
         has_router_eviction=prompt_blocks > config.num_instances * ROUTER_INDEX_CAPACITY,
         has_shared_outputs=shares_outputs,
     )
+
+
+def at_block_level(
+    shape: EngineShape,
+    configs: Sequence[ClusterConfig],
+    longest: int,
+    shared_blocks: int,
+    options: Options,
+) -> EngineShape:
+    """The shape with block-level memory; `longest` is a request's prompt and output in blocks."""
+    most = max(config.total_kv_blocks for config in configs)
+    num_blocks = rounded(most, options.num_blocks)
+    list_blocks = rounded(min(longest + 2, num_blocks + 2), options.list_blocks)
+    # so many places that holes are seldom squeezed out
+    ring_size = _next_power(2 * num_blocks + 2 * list_blocks + 8192 - 1)
+    return dataclasses.replace(
+        shape,
+        num_blocks=num_blocks,
+        list_blocks=list_blocks,
+        num_shared_blocks=rounded(shared_blocks, options.num_shared_blocks),
+        ring_size=ring_size,
+        eviction_capacity=rounded(2 * shape.num_requests, 256),
+        has_cpu_tier=any(config.kv_cpu_blocks > 0 for config in configs),
+    )
+
+
+def _blocks_of(table: RequestTable, block_size: int) -> tuple[int, int]:
+    """Blocks of the longest request, prompt and output, and of all nodes."""
+    tokens = np.asarray(table.input_len) + np.asarray(table.output_len)
+    longest = -(-int(np.max(tokens, initial=1)) // block_size)
+    return longest, int(np.sum(np.asarray(table.node_blocks)))
 
 
 def _clock_for(config: ClusterConfig, table: RequestTable, clock: str) -> str:
@@ -104,6 +146,18 @@ def enlarged(shape: EngineShape, outcome: Outcome) -> EngineShape | None:
         return dataclasses.replace(shape, num_copies=4 * shape.num_copies)
     if outcome == Outcome.CHAINS_FULL:
         return dataclasses.replace(shape, num_chains=4 * shape.num_chains)
+    if outcome == Outcome.NODES_FULL:
+        return dataclasses.replace(
+            shape,
+            node_blocks=2 * shape.node_blocks,
+            num_shared_blocks=max(2 * shape.num_shared_blocks, 16),
+        )
+    if outcome == Outcome.LISTS_FULL:
+        return dataclasses.replace(shape, list_blocks=2 * shape.list_blocks)
+    if outcome == Outcome.RING_FULL:
+        return dataclasses.replace(shape, ring_size=2 * shape.ring_size)
+    if outcome == Outcome.EVICTIONS_FULL:
+        return dataclasses.replace(shape, eviction_capacity=4 * shape.eviction_capacity)
     if outcome == Outcome.ROUTER_INDEX_FULL:
         return dataclasses.replace(shape, has_router_eviction=True)
     if outcome == Outcome.CLOCK_OVERFLOW and shape.clock == "int32":
@@ -144,7 +198,7 @@ def _run_once(
         function = compiled_tables(shape, functions, options.form)
         raw = jax.device_get(function(*one, orders, np.int32(options.max_scan_steps)))
     seen = Observation(unstack(raw, 0), table, numbers)
-    seen.block_size = shape.block_size
+    seen.block_size, seen.defects = shape.block_size, functions.defects
     return seen
 
 
@@ -158,17 +212,23 @@ def simulate(
     options = options or Options()
     functions, row = mechanism(config), Row(config, table)
     shape = shape_for(config, table, options)
+    if options.kv_model == "block-level":
+        shape = at_block_level(shape, [config], *_blocks_of(table, shape.block_size), options)
     order = _identity_order(int(np.sum(np.asarray(table.arrival_us) != NEVER_US)))
     has_replayed = False
     for repairs in range(MAX_REPAIRS):
         seen = _run_once(shape, functions, row, order, options)
         outcome = seen.outcome()
         larger = enlarged(shape, outcome)
+        if outcome == Outcome.KV_CHECK_TRIPPED and options.kv_model == "auto":
+            larger = at_block_level(shape, [config], *_blocks_of(table, shape.block_size), options)
         if larger is not None:
             shape = larger
             continue
         is_whole = outcome in (Outcome.COMPLETED, Outcome.HORIZON)
-        has_ties = seen.record().num_open_ties > 0 or has_replayed
+        # without the reference's defects there is no order of its own to follow
+        has_ties = not config.corrected and seen.record().num_open_ties > 0
+        has_ties = has_ties or has_replayed
         if not (options.resolve_ties and is_whole and has_ties):
             return _checked(seen.record(repairs))
         has_replayed = True

@@ -10,7 +10,9 @@ import enum
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
+import numpy as np
 
+from blis_jax.kv_cache.blocks import Blocks, initial_blocks
 from blis_jax.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never, pytree
 
 if TYPE_CHECKING:
@@ -55,10 +57,13 @@ class Inst(enum.IntEnum):
     MISSES = 6  # blocks taken from the free list
     HITS = 7
     STEPS_AT_NOW = 8  # steps made at LAST_START
-    IS_SEQUENTIAL = 9  # a fully cached prompt was admitted: the budget may not reach all members
+    IS_SEQUENTIAL = 9  # 1: a fully cached prompt was admitted, the budget may not reach all members
     IS_IDLE = 10
     NUM_DROPPED = 11
     NUM_OVERSIZED = 12  # in slots, not yet dropped
+
+
+SEQUENTIAL_LAGGING = np.int32(2)  # IS_SEQUENTIAL: the budget did not reach some member
 
 
 class InstTime(enum.IntEnum):
@@ -67,7 +72,8 @@ class InstTime(enum.IntEnum):
     EVENT = 0
     LAST_START = 1
     TOTAL_DURATION = 2
-    CHAIN = 3
+    BUSY_UNTIL = 3  # end of the last step
+    CHAIN = 4
 
 
 class Dyn(enum.IntEnum):
@@ -130,7 +136,7 @@ class Reg(enum.IntEnum):
     NUM_WAITING = 13
     QUEUE_DEPTH = 14  # waiting when the step began
     NUM_TO_VISIT = 15
-    VISIT_ALL = 16  # decode members are visited too
+    VISIT_ALL = 16  # decode members are visited too: 1 from the start, 2 from an eviction on
     CURSOR = 17  # batch order visited last
     ORDER_LIMIT = 18  # members admitted in this step are beyond it
     NUM_SCHEDULED = 19
@@ -188,7 +194,9 @@ class State:
     inst_time: Any
     dyn: Int[Array, "request column"]
     instance_of: Int[Array, "request"]
-    shared: SharedBlocks
+    expected: Int[Array, "request"]  # prompt blocks in the router's index when it was routed
+    shared: SharedBlocks | None  # memory without eviction
+    blocks: Blocks | None  # memory at block level
     router: RouterIndex
     stale: Float[
         Array, "field instance"
@@ -208,8 +216,10 @@ class Requests:
     path: Int[Array, "request path"]  # node, or the spare node
     node_start: Int[Array, "node"]
     node_blocks: Int[Array, "node"]
+    node_base: Int[Array, "node"]  # number of its first block among all shared blocks
     has_shared: Int[Array, ""]
     is_late: Int[Array, ""]  # a routing decision lies beyond the clock
+    is_wide: Int[Array, ""]  # shared contents are longer than the tables
 
 
 class Req(enum.IntEnum):
@@ -225,16 +235,29 @@ class Req(enum.IntEnum):
     PROMPT_KEY = 7
 
 
+def _no_copies(shape: EngineShape) -> SharedBlocks | None:
+    if shape.num_blocks:
+        return None
+    rows, nodes, blocks = shape.num_instances + 1, shape.num_nodes + 1, shape.node_blocks
+    i32 = jnp.int32
+    return SharedBlocks(
+        holders=jnp.zeros((rows, nodes, shape.num_copies, blocks), i32),
+        named=jnp.full((rows, nodes, blocks), -1, i32),
+        held=jnp.full((rows, shape.num_slots, shape.path_depth, blocks), -1, i32),
+    )
+
+
 def initial_state(shape: EngineShape, mechanism: Mechanism, params: Params) -> State:
     """An empty cluster at time zero."""
     rows, slots, clock = shape.num_instances + 1, shape.num_slots, shape.clock_dtype
-    nodes, depth = shape.num_nodes + 1, shape.path_depth
+    nodes = shape.num_nodes + 1
     forever = never(clock)
     slot = jnp.zeros((len(Slot), rows, slots), jnp.int32)
     slot = slot.at[Slot.REQUEST].set(NO_REQUEST).at[Slot.ORDER].set(LAST).at[Slot.FINISH].set(LAST)
     inst_time = jnp.full((rows, len(InstTime) + shape.num_chains - 1), forever, clock)
     inst_time = inst_time.at[:, InstTime.LAST_START].set(0)
     inst_time = inst_time.at[:, InstTime.TOTAL_DURATION].set(0)
+    inst_time = inst_time.at[:, InstTime.BUSY_UNTIL].set(0)
     inst = jnp.zeros((rows, len(Inst)), jnp.int32).at[:, Inst.IS_IDLE].set(1)
     i32 = jnp.int32
     return State(
@@ -246,11 +269,9 @@ def initial_state(shape: EngineShape, mechanism: Mechanism, params: Params) -> S
         inst_time=inst_time,
         dyn=jnp.zeros((shape.num_requests + 1, len(Dyn)), i32),
         instance_of=jnp.full((shape.num_requests + 1,), -1, i32),
-        shared=SharedBlocks(
-            holders=jnp.zeros((rows, nodes, shape.num_copies, shape.node_blocks), i32),
-            named=jnp.full((rows, nodes, shape.node_blocks), -1, i32),
-            held=jnp.full((rows, slots, depth, shape.node_blocks), -1, i32),
-        ),
+        expected=jnp.zeros((shape.num_requests + 1,), i32),
+        shared=_no_copies(shape),
+        blocks=initial_blocks(shape, mechanism, params),
         router=RouterIndex(
             touched=jnp.zeros((nodes, shape.num_instances), i32),
             private_at=jnp.zeros((nodes, shape.num_instances), i32),

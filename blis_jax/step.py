@@ -7,88 +7,48 @@ request, ends the step, or completes one request. Phases compute few small rows;
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.advance import close, complete, drop, find_drop, finish_step, free_slot_row
+from blis_jax.advance import close, complete, drop, find_drop, finish_step
 from blis_jax.batch_formation import has_candidate, visit
 from blis_jax.begin import begin
+from blis_jax.block_completion import complete_blocks
+from blis_jax.block_service import Served, serve
 from blis_jax.columns import get, put
-from blis_jax.context import NO_KEY, Context, row
+from blis_jax.context import NO_KEY, Context
 from blis_jax.gateway import decide, next_times
-from blis_jax.kv_cache.no_eviction import PathRows, no_path, write_path
+from blis_jax.kv_cache.blocks import Do, Task
+from blis_jax.kv_cache.cpu_tier import offload, reload
+from blis_jax.kv_cache.operations import pin, release, restore, roll_back, take
+from blis_jax.kv_cache.turn import Operation, take_turn
 from blis_jax.policies.routing import first_where
+from blis_jax.preemption import give_up
 from blis_jax.state import (
     Dyn,
     Inst,
     InstTime,
-    Log,
-    LogTime,
     Mode,
     Reg,
-    RouterIndex,
     Slot,
-    SlotTime,
     State,
     Time,
 )
-from blis_jax.types import REJECTED, pytree
 from blis_jax.work import Work
+from blis_jax.writes import RecordWrite, SlotWrite, Writes, no_record, no_slot, no_writes, write
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int
-
-
-@pytree
-class SlotWrite:
-    """One slot's rows, and the request's; at the spare instance and request if nothing is written."""
-
-    instance: Int[Array, ""]
-    slot: Int[Array, ""]
-    row: Int[Array, "column"]
-    time_row: Any
-    path: PathRows
-    request: Int[Array, ""]
-    dyn: Int[Array, "column"]
-
-
-@pytree
-class RecordWrite:
-    """One step record; past the log's end if there is none."""
-
-    record: Int[Array, ""]
-    log: Int[Array, "column"]
-    log_time: Any
-
-
-def _no_slot(ctx: Context) -> SlotWrite:
-    return SlotWrite(
-        instance=jnp.int32(ctx.shape.num_instances),
-        slot=jnp.int32(0),
-        row=free_slot_row(),
-        time_row=jnp.full((len(SlotTime),), ctx.never, ctx.clock),
-        path=no_path(ctx.shape),
-        request=jnp.int32(ctx.shape.num_requests),
-        dyn=jnp.zeros((len(Dyn),), jnp.int32),
-    )
-
-
-def _no_record(ctx: Context) -> RecordWrite:
-    return RecordWrite(
-        record=jnp.int32(ctx.shape.log_capacity),
-        log=jnp.zeros((len(Log),), jnp.int32),
-        log_time=jnp.zeros((len(LogTime),), ctx.clock),
-    )
+    pass
 
 
 def _dropped(
     ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.Array
 ) -> tuple[Work, SlotWrite]:
     result = drop(ctx, state, work, instance, key)
-    nothing = _no_slot(ctx)
+    nothing = no_slot(ctx)
     written = dataclasses.replace(
         nothing,
         instance=instance,
@@ -96,10 +56,30 @@ def _dropped(
         request=result.request,
         dyn=put(nothing.dyn, {Dyn.NUM_SCHEDULED: jnp.int32(-1)}),
     )
+    if nothing.blocks is not None:
+        written = dataclasses.replace(
+            written, blocks=dataclasses.replace(nothing.blocks, left=result.request)
+        )
     return result.work, written
 
 
+def _written(instance: jax.Array, served: Served) -> tuple[Work, SlotWrite]:
+    request = get(served.slot_row, Slot.REQUEST)
+    return served.work, SlotWrite(
+        instance,
+        served.slot,
+        served.slot_row,
+        served.slot_time_row,
+        None,
+        served.blocks,
+        request,
+        served.dyn,
+    )
+
+
 def _served(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
+    if ctx.shape.num_blocks:
+        return _written(instance, serve(ctx, state, work, instance))
     result = visit(ctx, state, work, instance)
     request = get(result.slot_row, Slot.REQUEST)
     return result.work, SlotWrite(
@@ -108,6 +88,7 @@ def _served(ctx: Context, state: State, work: Work, instance: jax.Array) -> tupl
         result.slot_row,
         result.slot_time_row,
         result.path,
+        None,
         request,
         result.dyn,
     )
@@ -116,9 +97,20 @@ def _served(ctx: Context, state: State, work: Work, instance: jax.Array) -> tupl
 def _completed(
     ctx: Context, state: State, work: Work, instance: jax.Array
 ) -> tuple[Work, SlotWrite]:
+    if ctx.shape.num_blocks:
+        left = complete_blocks(ctx, state, work, instance)
+        written = dataclasses.replace(
+            no_slot(ctx),
+            instance=left.instance,
+            slot=left.slot,
+            blocks=left.blocks,
+            request=left.request,
+            dyn=left.dyn,
+        )
+        return left.work, written
     result = complete(ctx, state, work, instance)
     written = dataclasses.replace(
-        _no_slot(ctx),
+        no_slot(ctx),
         instance=instance,
         slot=result.slot,
         path=result.path,
@@ -133,9 +125,45 @@ def _finished(
 ) -> tuple[Work, RecordWrite]:
     visited = jnp.where(written.instance == instance, written.slot, -1)
     finish = get(written.row, Slot.FINISH)
-    result = finish_step(ctx, state, work, instance, visited, finish)
+    computed = None if written.blocks is None else written.blocks.computed
+    result = finish_step(ctx, state, work, instance, visited, finish, computed)
     record = jnp.minimum(get(work.registers, Reg.NUM_RECORDS), jnp.int32(ctx.shape.log_capacity))
     return result.work, RecordWrite(record, result.log, result.log_time)
+
+
+def _does(work: Work, what: Do) -> jax.Array:
+    """Whether memory is about to do this; without block-level memory it never has anything to do."""
+    if work.task is None:
+        return jnp.array(what == Do.NOTHING)
+    return get(work.task, Task.DO) == what
+
+
+def _may_serve(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
+    is_free = _does(work, Do.NOTHING)
+    return (is_free & has_candidate(ctx, work, instance)) | _does(work, Do.ATTEMPT)
+
+
+def _not_served(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    key: jax.Array,
+    is_drop: jax.Array,
+    fails: jax.Array,
+) -> tuple[Work, SlotWrite]:
+    """An oversized request dropped, an allocation given up, or nothing."""
+
+    def nothing() -> tuple[Work, SlotWrite]:
+        return work, no_slot(ctx)
+
+    def given_up() -> tuple[Work, SlotWrite]:
+        return _written(instance, give_up(ctx, state, work, instance))
+
+    def otherwise() -> tuple[Work, SlotWrite]:
+        return ctx.when(fails, given_up, nothing) if ctx.shape.num_blocks else nothing()
+
+    return ctx.when(is_drop, lambda: _dropped(ctx, state, work, instance, key), otherwise)
 
 
 def advance_instance(
@@ -155,85 +183,32 @@ def advance_instance(
         is_new & ~is_drop, lambda: begin(ctx, state, work, instance, next_cluster), lambda: work
     )
     is_forming = ~is_drop & (get(started.registers, Reg.MODE) == Mode.FORMING)
-    serves = is_forming & has_candidate(ctx, started, instance)
+    serves = is_forming & _may_serve(ctx, started, instance)
+    fails = _does(started, Do.FAILED)
     formed, written = when(
         serves,
         lambda: _served(ctx, state, started, instance),
-        lambda: when(
-            is_drop,
-            lambda: _dropped(ctx, state, started, instance, key),
-            lambda: (started, _no_slot(ctx)),
-        ),
+        lambda: _not_served(ctx, state, started, instance, key, is_drop, fails),
     )
     is_sound = get(formed.registers, Reg.OUTCOME) == 0
-    ends = is_forming & is_sound & ~has_candidate(ctx, formed, instance)
+    ends = is_forming & is_sound & _does(formed, Do.NOTHING) & ~has_candidate(ctx, formed, instance)
     timed, record = when(
         ends,
         lambda: _finished(ctx, state, formed, instance, written),
-        lambda: (formed, _no_record(ctx)),
+        lambda: (formed, no_record(ctx)),
     )
     is_completing = get(timed.registers, Reg.MODE) == Mode.COMPLETING
-    completes = is_completing & (get(timed.registers, Reg.NUM_TO_COMPLETE) > 0) & ~serves
+    has_left = (get(timed.registers, Reg.NUM_TO_COMPLETE) > 0) & _does(timed, Do.NOTHING)
+    completes = is_completing & (has_left | _does(timed, Do.ATTEMPT)) & ~serves & ~fails
     left, written = when(
         completes,
         lambda: _completed(ctx, state, timed, instance),
         lambda: (timed, written),
     )
     is_over = get(left.registers, Reg.MODE) == Mode.COMPLETING
-    is_over = is_over & (get(left.registers, Reg.NUM_TO_COMPLETE) == 0)
+    is_over = is_over & (get(left.registers, Reg.NUM_TO_COMPLETE) == 0) & _does(left, Do.NOTHING)
     closed = when(is_over, lambda: close(ctx, state, left, instance), lambda: left)
     return closed, written, record
-
-
-@pytree
-class Writes:
-    """Everything one scan step changes: the lane's scalars, and one row per table."""
-
-    registers: Int[Array, "column"]
-    times: Any
-    stale: Any
-    admission: Any
-    routing: Any
-    num_private: Int[Array, "instance"]
-    num_distinct: Int[Array, "instance"]
-    turned_away: Int[Array, ""]
-    routed: Int[Array, ""]
-    routed_to: Int[Array, ""]
-    instance: Int[Array, ""]
-    inst: Int[Array, "column"]
-    inst_time: Any
-    slot: SlotWrite
-    path_instance: Int[Array, ""]
-    record: RecordWrite
-    route_path: Int[Array, "path"]
-    touched: Int[Array, "path instance"]
-    private_at: Int[Array, "path instance"]
-
-
-def _no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
-    rows, depth = ctx.shape.num_instances, ctx.shape.path_depth
-    spare_instance, spare_request = jnp.int32(rows), jnp.int32(ctx.shape.num_requests)
-    return Writes(
-        registers=state.registers,
-        times=state.times,
-        stale=state.stale,
-        admission=state.admission,
-        routing=state.routing,
-        num_private=state.router.num_private,
-        num_distinct=state.router.num_distinct,
-        turned_away=spare_request,
-        routed=spare_request,
-        routed_to=spare_instance,
-        instance=spare_instance,
-        inst=row(state.inst, instance),
-        inst_time=row(state.inst_time, instance),
-        slot=_no_slot(ctx),
-        path_instance=spare_instance,
-        record=_no_record(ctx),
-        route_path=jnp.full((depth,), ctx.shape.num_nodes, jnp.int32),
-        touched=jnp.zeros((depth, rows), jnp.int32),
-        private_at=jnp.zeros((depth, rows), jnp.int32),
-    )
 
 
 def _gateway_writes(
@@ -241,7 +216,7 @@ def _gateway_writes(
 ) -> Writes:
     done = decide(ctx, state, admit_time, route_time)
     turned_away, routed, instance, slot = (get(done.where, index) for index in range(4))
-    nothing = _no_writes(ctx, state, instance)
+    nothing = no_writes(ctx, state, instance)
     return dataclasses.replace(
         nothing,
         registers=done.registers,
@@ -273,8 +248,10 @@ def _gateway_writes(
 def _instance_writes(
     ctx: Context, state: State, instance: jax.Array, next_cluster: jax.Array
 ) -> Writes:
-    nothing = _no_writes(ctx, state, instance)
-    start = Work(state.registers, state.times, nothing.inst, nothing.inst_time)
+    nothing = no_writes(ctx, state, instance)
+    start = Work(
+        state.registers, state.times, nothing.inst, nothing.inst_time, nothing.task, nothing.pool
+    )
     work, slot, record = advance_instance(ctx, state, start, instance, next_cluster)
     return dataclasses.replace(
         nothing,
@@ -283,56 +260,40 @@ def _instance_writes(
         instance=instance,
         inst=work.inst,
         inst_time=work.inst_time,
+        task=work.task,
+        pool=work.pool,
         slot=slot,
         path_instance=slot.instance,
         record=record,
     )
 
 
-def _put(table: jax.Array, values: jax.Array, *start: jax.Array) -> jax.Array:
-    return lax.dynamic_update_slice(table, values, start)
+OPERATIONS = {
+    Do.RELOAD: reload,
+    Do.PIN: pin,
+    Do.TAKE: take,
+    Do.ROLL_BACK: roll_back,
+    Do.RESTORE: restore,
+    Do.RELEASE: release,
+    Do.OFFLOAD: offload,
+}
+_OF_CPU_TIER = (Do.RELOAD, Do.OFFLOAD)
 
 
-def _write_router(ctx: Context, state: State, done: Writes) -> RouterIndex:
-    router = state.router
-    if not ctx.mechanism.uses_prefix_index:
-        return router
-    touched, private_at = router.touched, router.private_at
-    if ctx.shape.path_depth > 1:
-        touched = touched.at[done.route_path].set(done.touched)
-    else:
-        at = (get(done.route_path, 0), jnp.int32(0))
-        touched = _put(touched, done.touched, *at)
-    if ctx.shape.has_router_eviction:
-        private_at = private_at.at[done.route_path].set(done.private_at)
-    return RouterIndex(touched, private_at, done.num_private, done.num_distinct)
+def move_blocks(ctx: Context, state: State) -> State:
+    """What memory has to do, one window of blocks at a time; one operation may follow on another."""
+    for do, operation in OPERATIONS.items():
+        if do in _OF_CPU_TIER and not ctx.shape.has_cpu_tier:
+            continue
+        assert state.blocks is not None
+        is_on = get(state.blocks.task, Task.DO) == do
+        is_on = is_on & (get(state.registers, Reg.OUTCOME) == 0)
 
+        def change(state: State, is_on: jax.Array, operation: Operation = operation) -> State:
+            return take_turn(ctx, state, is_on, operation)
 
-def _write(ctx: Context, state: State, done: Writes) -> State:
-    """Put every row in its place, once per table."""
-    zero, slot, record = jnp.int32(0), done.slot, done.record
-    at = (zero, slot.instance, slot.slot)
-    instance_of = _put(state.instance_of, jnp.full((1,), REJECTED, jnp.int32), done.turned_away)
-    shared = state.shared
-    if ctx.shape.num_nodes > 0:
-        shared = write_path(shared, slot.path, done.path_instance, slot.slot)
-    return State(
-        registers=done.registers,
-        times=done.times,
-        slot=_put(state.slot, slot.row[:, None, None], *at),
-        slot_time=_put(state.slot_time, slot.time_row[:, None, None], *at),
-        inst=_put(state.inst, done.inst[None], done.instance, zero),
-        inst_time=_put(state.inst_time, done.inst_time[None], done.instance, zero),
-        dyn=_put(state.dyn, slot.dyn[None], slot.request, zero),
-        instance_of=_put(instance_of, done.routed_to[None], done.routed),
-        shared=shared,
-        router=_write_router(ctx, state, done),
-        stale=done.stale,
-        log=_put(state.log, record.log[None], record.record, zero),
-        log_time=_put(state.log_time, record.log_time[None], record.record, zero),
-        admission=done.admission,
-        routing=done.routing,
-    )
+        state = ctx.in_place(is_on, change, state)
+    return state
 
 
 def scan_step(ctx: Context, state: State) -> State:
@@ -367,8 +328,9 @@ def scan_step(ctx: Context, state: State) -> State:
         lambda: ctx.when(
             is_instance,
             lambda: _instance_writes(ctx, state, instance, cluster_time),
-            lambda: _no_writes(ctx, state, instance),
+            lambda: no_writes(ctx, state, instance),
         ),
     )
     # every read before any write: otherwise a vectorised loop copies whole tables
-    return _write(ctx, state, lax.optimization_barrier(done))
+    state = write(ctx, state, lax.optimization_barrier(done))
+    return move_blocks(ctx, state) if ctx.shape.num_blocks else state

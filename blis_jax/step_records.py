@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from blis_jax.distributions import Sample, weighted_sample
-from blis_jax.records import RunRecord, Status
+from blis_jax.records import NO_EVICTION, RunRecord, Status
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -47,30 +47,49 @@ def itl_sample(record: RunRecord, instance: int | None = None) -> Sample:
 def completed_itl_counts(record: RunRecord) -> Int[np.ndarray, "record"]:
     """How many inter-token latencies of completed requests each record holds.
 
-    A request still running has recorded one in every step after its first token; those are taken
-    off. Exact unless such a request was preempted before: its older entries cannot be located.
+    A request in decode records one in every step of its instance after its first token, up to the end of
+    the run or to the step before the one that evicts it; those of unfinished requests are taken off.
     """
-    requests, steps = record.requests, record.steps
+    steps = record.steps
     counts = steps.num_itl.astype(np.int64)
-    is_open = (requests.status == Status.RUNNING) & (requests.token_step_idx >= 0)
-    is_open &= requests.num_itl > 0
-    if not is_open.any():
+    if not len(counts):
         return counts
     span = int(steps.last_index.max()) + 2
-    token_step = (
-        requests.token_step_idx[is_open] + requests.instance[is_open].astype(np.int64) * span
-    )
-    token_step.sort()
-    sums = np.concatenate([[0], np.cumsum(token_step)])
-    instance_start = steps.instance.astype(np.int64) * span
-    last = instance_start + steps.last_index
+    start = steps.instance.astype(np.int64) * span
+    last = start + steps.last_index
     before = last - steps.num_steps  # the step before the record's first
-    first_of_instance = np.searchsorted(token_step, instance_start)
-    first_within = np.searchsorted(token_step, before, side="right")
-    end_within = np.searchsorted(token_step, last)
-    in_every_step = (first_within - first_of_instance) * steps.num_steps
-    in_some_steps = (end_within - first_within) * last - (sums[end_within] - sums[first_within])
-    return counts - in_every_step - in_some_steps
+    began, ended = _unfinished_decodes(record, span, before)
+    for places, sign in ((began, -1), (ended, 1)):
+        counts += sign * (_ramp(places, start, last) - _ramp(places, start, before))
+    return counts
+
+
+def _unfinished_decodes(
+    record: RunRecord, span: int, before: Int[np.ndarray, "record"]
+) -> tuple[Int[np.ndarray, "decode"], Int[np.ndarray, "eviction"]]:
+    """Ascending places `instance·span + step` of the steps before the first and of the last ITL.
+
+    Of every decode of an unfinished request; one that goes on has no last. An eviction happens in the first
+    step of its record.
+    """
+    requests, evictions = record.requests, record.preemptions
+    goes_on = (requests.status == Status.RUNNING) & (requests.token_step_idx >= 0)
+    current = requests.instance[goes_on].astype(np.int64) * span + requests.token_step_idx[goes_on]
+    is_unfinished = requests.status[evictions.request] != Status.COMPLETED
+    ended = before[evictions.step_record[is_unfinished]]
+    began = ended - evictions.num_itl[is_unfinished]
+    return np.sort(np.concatenate([current, began])), np.sort(ended)
+
+
+def _ramp(
+    places: Int[np.ndarray, "decode"],
+    start: Int[np.ndarray, "record"],
+    at: Int[np.ndarray, "record"],
+) -> Int[np.ndarray, "record"]:
+    """Σ (at - place) over the places in [start, at); they ascend."""
+    sums = np.concatenate([[0], np.cumsum(places)])
+    first, end = np.searchsorted(places, start), np.searchsorted(places, at)
+    return (end - first) * at - (sums[end] - sums[first])
 
 
 def order_of_execution(record: RunRecord) -> Int[np.ndarray, "record"]:
@@ -100,8 +119,8 @@ def overlaps(record: RunRecord) -> Overlaps:
 def expand_steps(record: RunRecord, block_size: int) -> Steps:
     """Every step of a run.
 
-    Used blocks inside a record are worked back from its last step, one block less for each request
-    that filled one since; exact unless a request of that record was preempted later.
+    Without eviction, used blocks inside a record are worked back from its last step, one block less for
+    each request that filled one since. At block level they are the same in all steps of a record.
     """
     order = order_of_execution(record)
     steps = record.steps
@@ -111,7 +130,7 @@ def expand_steps(record: RunRecord, block_size: int) -> Steps:
     position = np.arange(len(row)) - np.repeat(ends - num_steps, num_steps)
     duration = steps.duration_us[order][row]
     used = steps.used_blocks[order][row]
-    if len(row) > len(order):
+    if len(row) > len(order) and record.kv_model == NO_EVICTION:
         index = (steps.last_index[order] - num_steps + 1)[row] + position
         growth = np.cumsum(_blocks_taken(record, steps.instance[order][row], index, block_size))
         used = used - (growth[ends[row] - 1] - growth)

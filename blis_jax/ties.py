@@ -68,6 +68,7 @@ class InstanceHistory:
     queued_us: np.ndarray
     step_start_us: np.ndarray
     step_duration_us: np.ndarray
+    step_preempted: np.ndarray  # requests that were evicted
     step_scheduled: np.ndarray  # requests that entered the batch
     step_completed: np.ndarray
     step_continues: np.ndarray  # whether the step scheduled its successor
@@ -160,7 +161,8 @@ class _Replay:
         self.next_step += 1
         self.steps_at += 1
         end = time + int(history.step_duration_us[index])
-        for _ in range(int(history.step_scheduled[index])):
+        marks = int(history.step_preempted[index]) + int(history.step_scheduled[index])
+        for _ in range(marks):
             self.heap.push((time, NOTHING, -1))
         for _ in range(int(history.step_completed[index])):
             self.heap.push((end, NOTHING, -1))

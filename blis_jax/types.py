@@ -52,6 +52,11 @@ class Outcome(enum.IntEnum):
     ROUTER_INDEX_FULL = 10
     LOG_FULL = 11
     WORKLOAD_SHORT = 12
+    LISTS_FULL = 13
+    RING_FULL = 14
+    EVICTIONS_FULL = 15
+    REFERENCE_CRASH = 16
+    NODES_FULL = 17
 
     @property
     def sentence(self) -> str:
@@ -64,8 +69,7 @@ _SENTENCES = {
     Outcome.HORIZON: "the horizon was reached with requests still in the system",
     Outcome.SLOTS_FULL: "an instance held more requests than it has slots; raise --slots",
     Outcome.ITERATIONS_EXHAUSTED: "the run needed more scan steps than allowed",
-    Outcome.KV_CHECK_TRIPPED: "the KV cache came under pressure, which needs the block-level memory "
-    "model that this version does not have yet; raise the number of KV blocks",
+    Outcome.KV_CHECK_TRIPPED: "the KV cache came under pressure, which the memory model without eviction cannot follow",
     Outcome.OPEN_TIE: "events of one microsecond on one instance could not be put in the reference's order",
     Outcome.LIVELOCK: "an instance made 10,000 steps without a completion or progress",
     Outcome.CLOCK_OVERFLOW: "simulated time left the range of the clock; use a 64-bit clock",
@@ -73,6 +77,12 @@ _SENTENCES = {
     Outcome.CHAINS_FULL: "more step chains ran on one instance than the table holds",
     Outcome.ROUTER_INDEX_FULL: "an instance's router index went past its capacity without eviction on",
     Outcome.LOG_FULL: "the run made more steps than the step log holds",
+    Outcome.LISTS_FULL: "a request held more KV blocks than its list has room for",
+    Outcome.NODES_FULL: "requests share longer contents than the tables of shared blocks hold",
+    Outcome.RING_FULL: "an instance's list of free KV blocks ran over",
+    Outcome.EVICTIONS_FULL: "the run preempted more requests than the record of preemptions holds",
+    Outcome.REFERENCE_CRASH: "the reference stops here with an index out of range: a reload found more of a "
+    "prompt than was asked for, or a preempted request was computed beyond its prompt",
     Outcome.WORKLOAD_SHORT: "the generator drew fewer requests of a client than the workload needs",
 }
 
@@ -164,6 +174,29 @@ LatencyFn = Callable[..., jax.Array]  # (params, StepTokens, infinity) -> float 
 
 
 @dataclass(frozen=True)
+class Defects:
+    """Which defects of the reference are reproduced; each name is the one place where it is switched.
+
+    All of them moved published numbers, so all are on unless the corrected profile is asked for.
+    """
+
+    overlapping_steps: bool = (
+        True  # an empty batch leaves the instance idle before its step has ended
+    )
+    second_chain: bool = True  # a second queue event of a tick, or a drop, starts steps of its own
+    rolled_back_leak: bool = True  # a roll-back forgets the blocks that the request held before
+    revisited_victim: bool = True  # evicted and moved requests are visited at their old places
+    stale_token_counts: bool = (
+        True  # a member passed over counts with the tokens of an earlier step
+    )
+    double_last_latency: bool = True  # a completion records its last inter-token latency twice
+
+
+REFERENCE_DEFECTS = Defects()
+NO_DEFECTS = Defects(*(False,) * 6)
+
+
+@dataclass(frozen=True)
 class Mechanism:
     """The functions of one strategy: static, hashable, compared by identity of module-level functions."""
 
@@ -176,6 +209,8 @@ class Mechanism:
     scheduler: SchedulerFn
     step_time: LatencyFn
     uses_prefix_index: bool  # some scorer looks at the router's prefix index
+    evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
+    defects: Defects = REFERENCE_DEFECTS
     needs_cached_blocks: bool = False  # the scheduler looks at what is cached for waiting requests
 
 
@@ -207,6 +242,8 @@ class ClusterParams:
     routing_latency_us: Int[jax.Array, ""]
     snapshot_refresh_interval_us: Int[jax.Array, ""]
     horizon_us: Int[jax.Array, ""]
+    kv_cpu_blocks: Int[jax.Array, ""]  # capacity of the CPU tier, 0: none
+    transfer_us: Int[jax.Array, ""]  # to bring one block back from it
     offload_threshold: Float[jax.Array, ""]  # KV utilisation above which the CPU tier acts
     infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
 
@@ -236,7 +273,19 @@ class EngineShape:
     block_size: int = 16
     clock: str = "int32"
     has_router_eviction: bool = False
+    num_blocks: int = 0  # KV blocks of the largest instance at block level; 0: no eviction
+    list_blocks: int = 1  # block level: blocks of one request
+    num_shared_blocks: int = 0  # block level: blocks of all nodes
+    ring_size: int = 1  # block level: places of a free list, a power of two
+    eviction_capacity: int = 1  # block level: preemptions recorded
+    window: int = 32  # block level: blocks moved in one scan step
+    has_cpu_tier: bool = False
     has_shared_outputs: bool = False  # a later request's prompt holds an earlier one's output
+
+    @property
+    def tracks_outputs(self) -> bool:
+        """Whether anything can tell that a block of output tokens carries content."""
+        return self.has_shared_outputs or self.has_cpu_tier
 
     @property
     def clock_dtype(self) -> Any:

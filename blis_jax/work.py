@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.columns import as_int, get
-from blis_jax.context import SlotRows
+from blis_jax.context import Context, SlotRows
 from blis_jax.state import Inst, InstTime, Slot, SlotTime
 from blis_jax.types import Outcome, pytree
 
@@ -25,6 +25,8 @@ class Work:
     times: Any
     inst: Int[Array, "column"]
     inst_time: Any
+    task: Any = None  # block-level memory's operation in progress, see kv_cache/blocks.py
+    pool: Any = None  # the instance's block-level memory
 
 
 def ceil_div(value: jax.Array, size: int) -> jax.Array:
@@ -64,6 +66,16 @@ def waiting_mask(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> ja
     """Slots whose request is in the wait queue at the next step at `now`."""
     in_time = has_entered(slots, now, steps_at_now)
     return in_time & (slots.column(Slot.OVERSIZED) == 0)
+
+
+def waking_time(ctx: Context, queued: jax.Array, busy_until: jax.Array) -> jax.Array:
+    """When a request queued then starts a step on an instance without members.
+
+    In the reference at once, even while the step that emptied the batch still lasts.
+    """
+    if ctx.mechanism.defects.overlapping_steps:
+        return queued
+    return jnp.where(queued == ctx.never, queued, jnp.maximum(queued, busy_until))
 
 
 def take_chain(

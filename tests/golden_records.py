@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.records import InstanceRecords, RequestRecords, RunRecord, Status, StepRecords
+from blis_jax.records import (
+    BLOCK_LEVEL,
+    NO_EVICTION,
+    InstanceRecords,
+    RequestRecords,
+    RunRecord,
+    Status,
+    StepRecords,
+)
 from blis_jax.types import Outcome
 
 WORKLOAD_FIELDS = ("arrival_us", "input_len", "output_len", "slo_class", "tenant")
@@ -38,7 +46,10 @@ def load_run(path: Path) -> GoldenRun:
 def record_of(
     recorded: dict[str, Any], arrays: dict[str, np.ndarray], workload: dict[str, np.ndarray]
 ) -> RunRecord:
-    """First-token steps follow from the ITL counts, which needs a run without preemption."""
+    """First-token steps follow from the ITL counts, which needs a run without preemption.
+
+    Where and when requests were preempted is not recorded.
+    """
     config = recorded["config"]
     table = recorded["instances"]
     num_steps = np.array([entry["step_count"] for entry in table])
@@ -66,6 +77,7 @@ def record_of(
     names = [field.name for field in dataclasses.fields(RequestRecords)]
     requests |= {name: arrays[name] for name in names if name in arrays}
     requests |= {"left_us": left, "token_step_idx": token_step}
+    requests["expected_cached_tokens"] = np.full(len(left), -1)
     requests["ttft_parts_us"] = ttft_parts(config, arrays, workload["arrival_us"], output_time)
     steps = StepRecords(
         instance=arrays["step_instance"],
@@ -93,7 +105,14 @@ def record_of(
         arrays["step_instance"], arrays["step_waiting"], len(table)
     ).astype(np.int64)
     counters["output_time_us"] = np.full(len(table), output_time)
+    kv_names = {"cpu_misses": "cpu_miss", "cpu_thrashing": "thrashing"}
+    for name in ("cpu_offloads", "cpu_reloads", "cpu_misses", "cpu_thrashing"):
+        found = [entry["kv"].get(kv_names.get(name, name), 0) for entry in table]
+        counters[name] = np.array(found)
+    counters["reload_us"] = np.zeros(len(table), np.int64)
     counters["total_kv_blocks"] = np.full(len(table), config["total-kv-blocks"])
+    pressure = ("preemption_count", "kv_allocation_failures", "cpu_offloads", "cpu_misses")
+    is_block_level = any(counters[name].any() for name in pressure)
     is_all_done = not np.isin(
         arrays["status"], (Status.WAITING, Status.RUNNING, Status.IN_FLIGHT)
     ).any()
@@ -104,6 +123,7 @@ def record_of(
         instances=InstanceRecords(**counters),
         num_iterations=0,
         num_open_ties=0,
+        kv_model=BLOCK_LEVEL if is_block_level else NO_EVICTION,
     )
 
 
@@ -138,7 +158,10 @@ def compressed(record: RunRecord) -> RunRecord:
     follows = np.zeros(len(key), bool)
     follows[1:] = is_decode_only[1:] & is_decode_only[:-1] & (steps.num_completed[:-1] == 0)
     follows[1:] &= steps.start_us[1:] == steps.start_us[:-1] + steps.duration_us[:-1]
-    for values in (steps.instance, steps.duration_us, steps.running, steps.waiting):
+    equal = [steps.instance, steps.duration_us, steps.running, steps.waiting]
+    if record.kv_model == BLOCK_LEVEL:
+        equal.append(steps.used_blocks)
+    for values in equal:
         follows[1:] &= values[1:] == values[:-1]
     first = np.flatnonzero(~follows)
     last = np.append(first[1:], len(key)) - 1

@@ -41,6 +41,13 @@ STEP_ARRAYS = (
     "step_used_blocks",
 )
 
+CPU_COUNTERS = {
+    "cpu_offloads": "cpu_offloads",
+    "cpu_reloads": "cpu_reloads",
+    "cpu_misses": "cpu_miss",
+    "cpu_thrashing": "thrashing",
+}
+
 FLAGS: dict[str, Any] = {
     "admission-latency": 0,
     "admission-policy": "always-admit",
@@ -188,6 +195,11 @@ def differences(record: RunRecord, expected: Any, block_size: int = 16) -> list[
             mine = int(getattr(record.instances, name)[index])
             if mine != totals["kv"][name]:
                 found.append(f"instance {index}: {name} {mine}, should be {totals['kv'][name]}")
+        for name in CPU_COUNTERS:
+            mine = int(getattr(record.instances, name)[index])
+            theirs = totals["kv"].get(CPU_COUNTERS[name], 0)
+            if mine != theirs:
+                found.append(f"instance {index}: {name} {mine}, should be {theirs}")
         for name in (
             "completed_requests",
             "dropped_unservable",
@@ -199,6 +211,9 @@ def differences(record: RunRecord, expected: Any, block_size: int = 16) -> list[
             "peak_kv_blocks_used",
             "sim_ended_time_us",
             "step_count",
+            "preemption_count",
+            "kv_allocation_failures",
+            "ttft_sum_us",
         ):
             mine = int(getattr(record.instances, name)[index])
             if mine != totals[name]:

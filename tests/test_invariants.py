@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from blis_jax import invariants
-from blis_jax.records import InstanceRecords, RequestRecords, Status
+from blis_jax.records import NO_EVICTION, InstanceRecords, RequestRecords, Status
 from tests.golden_records import compressed
 from tests.test_metrics import SAMPLE, all_scenarios, golden_run
-from tests.tiny_records import changed, whole_run
+from tests.tiny_records import changed, pressed_run, whole_run
 
 # Invariant: part, column, value, entry.
 BREAKERS: dict[str, tuple[str, str, Any, int | None]] = {
@@ -29,13 +29,35 @@ BREAKERS: dict[str, tuple[str, str, Any, int | None]] = {
     "blocks_released": ("instances", "used_blocks_at_end", 1, 0),
     "counters_not_negative": ("instances", "gpu_hits", -1, 0),
     "cached_tokens_within_prompt": ("requests", "cached_tokens_first_sched", 32, 0),
+    "cpu_tier_conserved": ("instances", "cpu_reloads", 1, 0),
     "step_counts_conserved": ("instances", "peak_kv_blocks_used", 3, 0),
     "step_events_conserved": ("steps", "num_completed", 2, 1),
     "steps_follow_each_other": ("steps", "start_us", 54, 2),
     "no_idling_while_requests_wait": ("steps", "start_us", 76, 2),
     "steps_not_negative": ("steps", "duration_us", -1, 0),
     "latencies_of_completed_requests": ("steps", "num_itl", 9, 1),
+    "blocks_conserved": ("instances", "used_blocks_at_end", 2, 0),
+    "preemptions_located": ("requests", "preemptions", 1, 0),
+    "no_pressure_without_eviction": ("instances", "kv_allocation_failures", 1, 0),
 }
+# The same of a run with a preemption and a CPU tier, as far as it is about them.
+PRESSURE_BREAKERS: list[tuple[str, tuple[str, str, Any, int | None]]] = [
+    ("preemptions_conserved", ("requests", "preemptions", 0, 1)),
+    ("preemptions_conserved", ("instances", "preemption_count", 2, 0)),
+    ("preemptions_located", ("requests", "preemptions", 2, 1)),
+    ("preemptions_located", ("preemptions", "request", 0, 0)),
+    ("preemptions_located", ("preemptions", "step_record", 3, 0)),
+    ("preemptions_located", ("preemptions", "instance", 1, 0)),
+    ("preemptions_located", ("preemptions", "time_us", 31, 0)),
+    ("preemptions_located", ("preemptions", "num_itl", 4, 0)),
+    ("latencies_of_completed_requests", ("preemptions", "num_itl", 0, 0)),
+    ("latencies_of_completed_requests", ("requests", "token_step_idx", 7, 1)),
+    ("blocks_conserved", ("instances", "used_blocks_at_end", 1, 0)),
+    ("blocks_conserved", ("instances", "gpu_misses", 1, 0)),
+    ("cpu_tier_conserved", ("instances", "cpu_thrashing", 2, 0)),
+    ("cpu_tier_conserved", ("instances", "cpu_offloads", 0, 0)),
+    ("cpu_tier_conserved", ("instances", "cpu_reloads", 0, 0)),
+]
 
 
 def broken(record: Any) -> dict[str, int]:
@@ -56,6 +78,35 @@ def test_broken_run_is_seen(name: str):
         sound = changed(sound, "instances", "waiting_sum", 2)
         assert broken(sound) == {}
     assert name in broken(changed(sound, *BREAKERS[name]))
+
+
+def test_sound_run_under_pressure_breaks_nothing():
+    assert broken(pressed_run()) == {}
+    tierless = dataclasses.replace(pressed_run(), kv_model=NO_EVICTION)
+    assert set(broken(tierless)) == {"no_pressure_without_eviction"}
+
+
+@pytest.mark.parametrize(("name", "breaker"), PRESSURE_BREAKERS)
+def test_broken_run_under_pressure_is_seen(name: str, breaker: tuple[str, str, Any, int | None]):
+    assert name in broken(changed(pressed_run(), *breaker))
+
+
+def test_corrected_runs_record_the_last_latency_once():
+    """All completed requests of a run do, or none."""
+    record = whole_run()
+    once = changed(record, "requests", "num_itl", [2, 0, 0])
+    once = changed(once, "steps", "num_itl", [0, 2, 0])
+    assert broken(once) == {}
+    mixed = changed(once, "requests", "num_itl", [3, 0, 0])
+    assert {"tokens_of_request_conserved", "tokens_of_instance_conserved"} <= set(broken(mixed))
+
+
+def test_orphans_are_excused_only_near_a_preemption_or_a_failure():
+    leaking = changed(whole_run(), "instances", "used_blocks_at_end", 1)
+    assert broken(leaking) == {"blocks_released": 1}
+    for counter in ("preemption_count", "kv_allocation_failures"):
+        near = changed(leaking, "instances", counter, 1)
+        assert "blocks_released" not in broken(near)
 
 
 def test_numbers_and_statements():
@@ -112,6 +163,7 @@ def check_run(golden_dir: Path, scenario: str) -> None:
     run = golden_run(golden_dir, scenario)
     if run.is_without_preemption:
         assert broken(run.record) == broken(compressed(run.record)) == {}
-    else:  # the reader of the recorded arrays cannot place everything then
-        unknown = {"step_events_conserved", "ttft_parts_add_up"}
+    else:  # the recorded arrays do not tell where a preempted request was in decode
+        unknown = {"step_events_conserved", "ttft_parts_add_up", "preemptions_located"}
+        unknown |= {"latencies_of_completed_requests"}
         assert set(broken(run.record)) <= unknown

@@ -22,11 +22,18 @@ simulate_module = sys.modules["blis_jax.simulate"]
 # Without the phase that explains: it traces every line of Python, also of compilations.
 PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)
 
-OPTIONS = Options(num_slots=64, log_capacity=4096)
+OPTIONS = Options(
+    max_scan_steps=8_000_000,  # a run that does not end is a bug of ours
+    num_slots=64,
+    log_capacity=4096,
+    num_blocks=768,
+    list_blocks=96,
+    num_shared_blocks=96,
+)
 # Sizes of the shared-content table: few enough to compile, more than the workloads below need.
 NODES = {"num_nodes": 24, "depth": 6, "node_blocks": 6}
 GROUPS, GROUP_BLOCKS = 3, 6
-PLENTY_BLOCKS = 100_000
+PLENTY_BLOCKS = 700
 
 
 class Static(NamedTuple):
@@ -40,22 +47,63 @@ class Static(NamedTuple):
     priority: str
     block_size: int = 16
     variant: str = "scheduling"
+    has_cpu_tier: bool = False
+    slo_preemption: bool = False
 
 
 ALL_SCORERS = "slo-priority:1,load-balance:2.5,prefix-affinity:3,kv-utilization:0.7,queue-depth:2"
 STATICS = (
     Static(1, "round-robin", "", "always-admit", "fcfs", "constant"),
-    Static(1, "least-loaded", "", "always-admit", "priority-fcfs", "slo-tiered", 4),
-    Static(2, "weighted", "prefix-affinity:3,queue-depth:2", "token-bucket", "sjf", "constant"),
-    Static(2, "always-busiest", "", "slo-gated", "reverse-priority", "slo-based", 4),
-    Static(3, "weighted", "", "slo-gated", "priority-fcfs", "inverted-slo"),
+    Static(
+        1, "least-loaded", "", "always-admit", "priority-fcfs", "slo-tiered", 4, slo_preemption=True
+    ),
+    Static(
+        2,
+        "weighted",
+        "prefix-affinity:3,queue-depth:2",
+        "token-bucket",
+        "sjf",
+        "constant",
+        has_cpu_tier=True,
+    ),
+    Static(
+        2, "always-busiest", "", "slo-gated", "reverse-priority", "slo-based", 4, has_cpu_tier=True
+    ),
+    Static(3, "weighted", "", "slo-gated", "priority-fcfs", "inverted-slo", slo_preemption=True),
     Static(3, "least-loaded", "", "token-bucket", "fcfs", "constant", 4),
-    Static(4, "weighted", ALL_SCORERS, "always-admit", "priority-fcfs", "load-adaptive"),
+    Static(
+        4,
+        "weighted",
+        ALL_SCORERS,
+        "always-admit",
+        "priority-fcfs",
+        "load-adaptive",
+        has_cpu_tier=True,
+        slo_preemption=True,
+    ),
     Static(4, "prefix-affinity", "", "slo-gated", "sjf", "slo-based", 4, "routing"),
-    Static(5, "round-robin", "", "slo-gated", "fcfs", "constant", 16, "routing"),
+    Static(5, "round-robin", "", "slo-gated", "fcfs", "constant", 16, "routing", has_cpu_tier=True),
     Static(5, "weighted", "load-balance:1,slo-priority:3", "reject-all", "fcfs", "slo-based"),
-    Static(2, "prefix-affinity", "", "always-admit", "reverse-priority", "load-adaptive"),
-    Static(5, "weighted", "kv-utilization:1", "always-admit", "priority-fcfs", "inverted-slo", 4),
+    Static(
+        2,
+        "prefix-affinity",
+        "",
+        "always-admit",
+        "reverse-priority",
+        "load-adaptive",
+        has_cpu_tier=True,
+    ),
+    Static(
+        1,
+        "weighted",
+        "kv-utilization:1",
+        "always-admit",
+        "priority-fcfs",
+        "slo-tiered",
+        4,
+        has_cpu_tier=True,
+        slo_preemption=True,
+    ),
 )
 
 
@@ -100,6 +148,7 @@ def settings(draw: Any, static: Static) -> dict[str, Any]:
     def pick(*values: Any) -> Any:
         return draw(st.sampled_from(values))
 
+    is_tight = pick(False, True, True)
     alpha = pick(
         (0.0, 0.0, 0.0), (1000.0, 0.0, 500.0), (250.0, 250.0, 0.0), (1601.35, 3.51, 1805.54)
     )
@@ -118,9 +167,12 @@ def settings(draw: Any, static: Static) -> dict[str, Any]:
         routing_latency=pick(0, 0, 1, 1000),
         snapshot_refresh_interval=pick(0, 0, 1000, 5000),
         horizon=pick(NO_HORIZON, NO_HORIZON, NO_HORIZON, 3000, 9999, 50_000),
-        total_kv_blocks=pick(PLENTY_BLOCKS, PLENTY_BLOCKS, 400, 60, 7),
-        kv_cpu_blocks=pick(0, 0, 10),
-        kv_offload_threshold=pick(0.9, 0.1),
+        total_kv_blocks=pick(400, 120, 60, 40, 25, 7) if is_tight else PLENTY_BLOCKS,
+        kv_cpu_blocks=pick(3, 10, 500) if static.has_cpu_tier else 0,
+        kv_offload_threshold=pick(0.9, 0.5, 0.1, 0.0),
+        kv_transfer_bandwidth=pick(100.0, 3.0),
+        kv_transfer_base_latency=pick(0, 10, 1500),
+        slo_preemption=static.slo_preemption,
         long_prefill_token_threshold=pick(0, 0, 1, 7, 16, 40),
         max_num_running_reqs=pick(256, 256, 1, 2, 7),
         max_num_scheduled_tokens=pick(2048, 2048, 1, 3, 16, 50),
@@ -175,16 +227,18 @@ def run(scene: Scene, options: Options = OPTIONS, nodes: dict[str, int] = NODES)
 
 
 def check(scene: Scene, nodes: dict[str, int] = NODES) -> None:
-    """Equal to the oracle in everything, or refused because of memory pressure."""
+    """Equal to the oracle in everything, also in how the reference fails."""
     record = run(scene, nodes=nodes)
-    if record.outcome not in WHOLE:
-        assert record.outcome == Outcome.KV_CHECK_TRIPPED
-        assert scene.flags["total-kv-blocks"] < PLENTY_BLOCKS
-        return
     expected = oracle.simulate(scene.workload, scene.flags, profile=scene.static.variant)
+    if record.outcome not in WHOLE:
+        assert FAILURES[record.outcome] == expected.outcome.partition(":")[0]
+        return
     assert expected.outcome == oracle.FINISHED
     assert not differences(record, expected, scene.static.block_size)
     check_conservation(record)
+
+
+FAILURES = {Outcome.REFERENCE_CRASH: "crash", Outcome.LIVELOCK: "livelock"}
 
 
 def check_conservation(record: RunRecord) -> None:
@@ -199,14 +253,17 @@ def check_conservation(record: RunRecord) -> None:
     assert np.all((requests.instance >= 0) | (requests.status >= Status.REJECTED))
     is_done = requests.status == Status.COMPLETED
     assert np.all(requests.sched_delay_us[is_done] >= 0)
-    assert np.all(requests.ttft_us[is_done] >= requests.sched_delay_us[is_done])
     assert np.all(requests.e2e_us[is_done] >= requests.ttft_us[is_done])
     assert record.invariant_failures["monotone_clock"] == 0
+    assert np.all(record.steps.used_blocks <= instances.total_kv_blocks[record.steps.instance])
+    if instances.preemption_count.any() or instances.kv_allocation_failures.any():
+        return
+    assert np.all(requests.ttft_us[is_done] >= requests.sched_delay_us[is_done])
     if record.outcome == Outcome.COMPLETED:
         assert not instances.used_blocks_at_end.any()
 
 
-FAST = (STATICS[0], STATICS[3], STATICS[4], STATICS[6], STATICS[7], STATICS[8])
+FAST = (STATICS[0], STATICS[3], STATICS[7], STATICS[11])
 
 
 @hypothesis.settings(max_examples=100, phases=PHASES)
@@ -225,7 +282,7 @@ def test_equals_oracle_often(scene: Scene):
 
 # More shared contents, on longer paths: one table size for all conversations.
 LONG_NODES = {"num_nodes": 128, "depth": 12, "node_blocks": 12}
-TALKATIVE = (STATICS[0], STATICS[1], STATICS[4])
+TALKATIVE = (STATICS[0], STATICS[2], STATICS[11])
 
 
 @pytest.mark.slow
@@ -283,6 +340,16 @@ HAND_MADE = {
             Prompt(40_000, 4, 6, group=0, prefix_len=4),
             Prompt(40_000, 5, 19, group=0, prefix_len=4),
             Prompt(90_000, 0, 3, continues=2),
+        ],
+        {"block_size_in_tokens": 4, "max_num_scheduled_tokens": 1},
+    ),
+    # Once passed over, a member takes its blocks later than its prompt's length tells; no step of it may be skipped.
+    "lagging member that decodes alone": (
+        [
+            Prompt(0, 4, 1, group=0, prefix_len=4),
+            Prompt(39_500, 3, 1),  # both of the next wait for it, and start in one step
+            Prompt(40_000, 4, 3, group=0, prefix_len=4),
+            Prompt(40_001, 5, 20, group=0, prefix_len=4),
         ],
         {"block_size_in_tokens": 4, "max_num_scheduled_tokens": 1},
     ),

@@ -5,7 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.records import InstanceRecords, RequestRecords, RunRecord, Status, StepRecords
+from blis_jax.records import (
+    BLOCK_LEVEL,
+    InstanceRecords,
+    PreemptionRecords,
+    RequestRecords,
+    RunRecord,
+    Status,
+    StepRecords,
+)
 from blis_jax.types import Outcome
 
 NEVER_BELOW_ZERO = {"slo_class", "tenant", "input_len", "output_len", "arrival_us"}
@@ -80,6 +88,7 @@ def whole_run() -> RunRecord:
             "left_us": [75, 100, -1],
             "num_scheduled": [1, 1, 0],
             "cached_tokens_first_sched": [0, 0, -1],
+            "expected_cached_tokens": [16, 0, -1],
             "scheduled_step_idx": [1, 4, 0],
             "finished_step_idx": [3, 4, 0],
             "token_step_idx": [1, 4, -1],
@@ -106,11 +115,87 @@ def whole_run() -> RunRecord:
         gpu_misses=[3],
         peak_kv_blocks_used=[2],
         kv_blocks_used_integral=[120.0],
+        ttft_sum_us=[295],
         step_count=[4],
         sim_ended_time_us=[100],
         output_time_us=[100],
         total_kv_blocks=[10],
     )
+
+
+def pressed_run() -> RunRecord:
+    """One instance of 3 blocks of 16 tokens with a CPU tier; steps of 10 µs, no output processing.
+
+    Requests 0 and 1 get their first tokens in steps 1 and 2. Step 4 evicts request 1 after one inter-token
+    latency of it, and request 0 completes in step 5. Request 1 is scheduled again in step 6, which waits
+    5 µs for a reloaded block, and is in decode when the run ends. The router promised request 0 16 cached
+    tokens that were not there, and request 1 found 16 unpromised ones.
+    """
+    parts = np.zeros((2, 8), np.int64)
+    parts[0] = [0, 0, 0, 0, 0, 10, 0, 0]
+    parts[1] = [0, 0, 10, 20, 20, 15, 0, 0]
+    record = run_of(
+        {
+            "arrival_us": [0, 0],
+            "input_len": [16, 16],
+            "output_len": [5, 30],
+            "slo_class": [1, 1],
+            "admitted": [1, 1],
+            "instance": [0, 0],
+            "status": [Status.COMPLETED, Status.RUNNING],
+            "queued_at_us": [0, 10],
+            "sched_delay_us": [0, 50],
+            "first_sched_delay_us": [0, 10],
+            "ttft_us": [10, 65],
+            "e2e_us": [60, -1],
+            "left_us": [50, -1],
+            "preemptions": [0, 1],
+            "num_scheduled": [1, 2],
+            "cached_tokens_first_sched": [0, 16],
+            "expected_cached_tokens": [16, 0],
+            "scheduled_step_idx": [1, 6],
+            "finished_step_idx": [5, 0],
+            "token_step_idx": [1, 6],
+            "num_itl": [5, 3],
+            "progress_index": [20, 18],
+            "ttft_parts_us": parts,
+        },
+        {
+            "instance": [0, 0, 0, 0, 0],
+            "start_us": [0, 10, 30, 50, 65],
+            "duration_us": [10, 10, 10, 15, 10],
+            "num_steps": [1, 2, 2, 1, 2],
+            "last_index": [1, 3, 5, 6, 8],
+            "running": [1, 2, 1, 1, 1],
+            "waiting": [0, 0, 1, 0, 0],
+            "used_blocks": [1, 3, 2, 1, 2],
+            "sum_used_blocks": [1, 6, 4, 1, 4],
+            "num_itl": [0, 3, 3, 0, 2],
+            "num_completed": [0, 0, 1, 0, 0],
+        },
+        completed_requests=[1],
+        still_running=[1],
+        total_input_tokens=[32],
+        total_output_tokens=[7],
+        gpu_hits=[1],
+        gpu_misses=[6],
+        used_blocks_at_end=[2],
+        peak_kv_blocks_used=[3],
+        kv_blocks_used_integral=[165.0],
+        step_count=[8],
+        waiting_sum=[2],
+        sim_ended_time_us=[85],
+        preemption_count=[1],
+        total_kv_blocks=[3],
+        ttft_sum_us=[95],
+        cpu_offloads=[4],
+        cpu_reloads=[1],
+        cpu_misses=[2],
+        cpu_thrashing=[1],
+        reload_us=[5],
+    )
+    evictions = PreemptionRecords(*(np.array([value]) for value in (1, 0, 30, 2, 1)))
+    return dataclasses.replace(record, preemptions=evictions, kv_model=BLOCK_LEVEL)
 
 
 def changed(

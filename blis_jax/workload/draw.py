@@ -1,7 +1,8 @@
 """From a JAX key to a request table on the device: a pure function to jit, map and vmap.
 
 Every client draws from keys of its own (client, then purpose), so a change of one client's law
-leaves the others' draws as they are; more draws per client extend the same stream.
+leaves the others' draws as they are; more draws per client extend the same stream. An arrival of a
+multi-turn client is a session, whose rounds are drawn with it.
 """
 
 from __future__ import annotations
@@ -18,28 +19,37 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.exact import exact_quotient
 from blis_jax.workload.plan import (
-    ClientParams,
     ClientShape,
     DrawPlan,
     PlanParams,
     PlanShape,
     compile_plan,
+    longest_node,
     params_for,
 )
+from blis_jax.workload.plan_params import ClientParams
 from blis_jax.workload.samplers import GAP_LAWS, LENGTH_LAWS, whole_tokens
-from blis_jax.workload.table import (
-    NEVER_US,
-    NO_NODE,
-    NO_PROMPT_KEY,
-    NO_SESSION,
-    RequestTable,
-    text_rank,
+from blis_jax.workload.sessions import (
+    Draws,
+    accumulated,
+    no_sessions,
+    round_starts,
+    session_rows,
 )
+from blis_jax.workload.table import NEVER_US, NO_PROMPT_KEY, RequestTable, text_rank
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float64, Int32, Int64, PRNGKeyArray
 
-__all__ = ["DrawPlan", "PlanParams", "PlanShape", "compile_plan", "draw", "params_for"]
+__all__ = [
+    "DrawPlan",
+    "PlanParams",
+    "PlanShape",
+    "compile_plan",
+    "draw",
+    "longest_node",
+    "params_for",
+]
 
 MOST_PADDING = 2.25  # draws made over draws used, in clients that are drawn together
 
@@ -47,9 +57,10 @@ MOST_PADDING = 2.25  # draws made over draws used, in clients that are drawn tog
 class _Stream(NamedTuple):
     """One client's draws; rejected and inactive ones have arrival NEVER_US."""
 
-    arrival_us: Int64[Array, " proposal"]
-    input_len: Int32[Array, " proposal"]  # without the prefix
-    output_len: Int32[Array, " proposal"]
+    arrival_us: Int64[Array, "proposal round"]
+    context_len: Int32[Array, "proposal round"]  # tokens of earlier rounds in the prompt
+    input_len: Int32[Array, "proposal round"]  # without the prefix
+    output_len: Int32[Array, "proposal round"]
     covered_us: Int64[Array, " proposal"]  # all of the client's arrivals up to here were drawn
 
 
@@ -65,16 +76,21 @@ def draw(
     streams = _draw_streams(shape, params, key)
     order, arrival_us = _merge(shape, streams)
     is_request = arrival_us != NEVER_US
-    sizes = [client.num_proposals for client in shape.clients]
+    sizes = [client.num_draws for client in shape.clients]
     client = jnp.asarray(np.repeat(np.arange(len(sizes), dtype=np.int32), sizes))[order]
-    input_len = jnp.concatenate([stream.input_len for stream in streams])[order]
-    output_len = jnp.concatenate([stream.output_len for stream in streams])[order]
+    prompt_len, output_len = _joined(streams, "input_len"), _joined(streams, "output_len")[order]
     group = jnp.asarray([client.prefix_group for client in shape.clients], jnp.int32)[client]
     prefix_len = jnp.append(params.prefix_len, jnp.int32(0))  # the last entry serves NO_GROUP
     node_blocks = prefix_len // shape.block_size
-    input_len = jnp.where(is_request, input_len + prefix_len[group], 1)
+    input_len = jnp.where(is_request, prompt_len[order] + prefix_len[group], 1)
     has_node = is_request & (node_blocks[group] > 0)
     is_all_prefix = has_node & (input_len // shape.block_size == node_blocks[group])
+    sessions = no_sessions(shape)
+    if shape.has_sessions:
+        context_len = _joined(streams, "context_len")
+        sessions = session_rows(shape, Draws(context_len, prompt_len, order, client, is_request))
+    first_node = jnp.where(has_node, group, sessions.path_nodes[:, 0])
+    num_first = shape.num_nodes - sessions.node_blocks.size
     table = RequestTable(
         arrival_us=arrival_us,
         input_len=input_len,
@@ -82,13 +98,13 @@ def draw(
         slo_class=_of_client(params, "slo_class", client, is_request),
         tenant=_of_client(params, "tenant", client, is_request),
         client=jnp.where(is_request, client, 0),
-        session=jnp.full_like(client, NO_SESSION),
-        round_index=jnp.zeros_like(client),
+        session=sessions.session,
+        round_index=sessions.round_index,
         tie_rank=_tie_rank(arrival_us),
-        path_nodes=jnp.where(has_node, group, NO_NODE)[:, None],
-        prompt_key=_prompt_key(group, is_all_prefix, is_request, shape.num_groups),
-        node_start=jnp.zeros(max(shape.num_groups, 1), jnp.int32),
-        node_blocks=node_blocks[: max(shape.num_groups, 1)],
+        path_nodes=sessions.path_nodes.at[:, 0].set(first_node),
+        prompt_key=_prompt_key(shape, group, is_all_prefix, is_request, sessions.first_alike),
+        node_start=jnp.pad(sessions.node_start, (num_first, 0)),
+        node_blocks=jnp.concatenate([node_blocks[:num_first], sessions.node_blocks]),
     )
     return table, _is_short(shape, params, streams, arrival_us)
 
@@ -99,7 +115,7 @@ def _draw_streams(shape: PlanShape, params: PlanParams, key: PRNGKeyArray) -> li
     streams: dict[int, _Stream] = {}
     for members in _batches(shape, params):
         longest = shape.clients[members[0]]
-        one = partial(_draw_client, longest, shape.latest_arrival_us)
+        one = partial(_draw_client, shape, longest)
         mean_us = jnp.stack([means_us[index] for index in members])
         client = jax.tree.map(lambda *leaf: jnp.stack(leaf), *(params.clients[i] for i in members))
         keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.asarray(members, jnp.uint32))
@@ -145,17 +161,53 @@ def _mean_gaps(params: PlanParams) -> list[Float64[Array, ""]]:
 
 
 def _draw_client(
+    plan: PlanShape,
     shape: ClientShape,
-    latest_us: int,
     horizon_us: Int64[Array, ""],
     mean_us: Float64[Array, ""],
     client: ClientParams,
     key: PRNGKeyArray,
 ) -> _Stream:
-    """All proposals of one client; gaps are whole microseconds and at least 1."""
-    num = shape.num_proposals
+    """All proposals of one client, and their rounds."""
+    num, num_rounds, latest_us = shape.num_proposals, shape.num_rounds, plan.latest_arrival_us
     key_gaps, key_input, key_output = jax.random.split(key, 3)
-    gap_us, is_accepted = GAP_LAWS[shape.gap_law](key_gaps, num, mean_us, client.gap_shape)
+    input_law, output_law = LENGTH_LAWS[shape.input_law], LENGTH_LAWS[shape.output_law]
+    input_len = whole_tokens(input_law(key_input, num * num_rounds, client.input_law))
+    output_len = whole_tokens(output_law(key_output, num * num_rounds, client.output_law))
+    input_len = input_len.reshape(num, num_rounds)
+    output_len = output_len.reshape(num, num_rounds)
+    time_us, is_arrival, covered_us = _arrivals(plan, shape, horizon_us, mean_us, client, key_gaps)
+    arrival_us, context_len = time_us[:, None], jnp.zeros_like(input_len)
+    if shape.session_rounds:
+        arrival_us = round_starts(time_us, output_len, client.think_time_us)
+    if shape.is_accumulating:
+        context_len, input_len = accumulated(input_len, output_len)
+    is_late = is_arrival[:, None] & (arrival_us >= latest_us)
+    last_us = jnp.where(jnp.any(is_late), latest_us - 1, NEVER_US)
+    return _Stream(
+        arrival_us=jnp.where(is_arrival[:, None] & ~is_late, arrival_us, NEVER_US),
+        context_len=context_len,
+        input_len=input_len,
+        output_len=output_len,
+        covered_us=jnp.minimum(covered_us, last_us),
+    )
+
+
+def _arrivals(
+    plan: PlanShape,
+    shape: ClientShape,
+    horizon_us: Int64[Array, ""],
+    mean_us: Float64[Array, ""],
+    client: ClientParams,
+    key: PRNGKeyArray,
+) -> tuple[Int64[Array, " proposal"], Bool[Array, " proposal"], Int64[Array, " proposal"]]:
+    """Times of the proposals, whether each arrives, and up to when all arrivals were drawn.
+
+    Gaps are whole microseconds and at least 1.
+    """
+    latest_us = plan.latest_arrival_us
+    draw_gaps = GAP_LAWS[shape.gap_law]
+    gap_us, is_accepted = draw_gaps(key, shape.num_proposals, mean_us, client.gap_shape)
     whole_us = jnp.clip(gap_us, 1.0, float(latest_us)).astype(jnp.int64)
     time_us = jnp.cumsum(jnp.where(is_accepted, whole_us, 0))
     is_arrival = is_accepted & (time_us < jnp.minimum(horizon_us, latest_us))
@@ -165,21 +217,26 @@ def _draw_client(
         is_inside = (time_us[:, None] >= start[None, :]) & (time_us[:, None] < end[None, :])
         is_arrival &= jnp.any(is_inside, axis=1)
         stop_us = jnp.minimum(horizon_us, jnp.max(end))
-    input_law, output_law = LENGTH_LAWS[shape.input_law], LENGTH_LAWS[shape.output_law]
     covered_us = jnp.minimum(time_us, latest_us - 1)
-    return _Stream(
-        arrival_us=jnp.where(is_arrival, time_us, NEVER_US),
-        input_len=whole_tokens(input_law(key_input, num, client.input_law)),
-        output_len=whole_tokens(output_law(key_output, num, client.output_law)),
-        covered_us=jnp.where(covered_us >= stop_us - 1, NEVER_US, covered_us),
-    )
+    covered_us = jnp.where(covered_us >= stop_us - 1, NEVER_US, covered_us)
+    limit = plan.session_limit(shape)
+    if limit is not None:
+        num_begun = jnp.cumsum(is_accepted.astype(jnp.int32))
+        is_arrival &= num_begun <= limit
+        covered_us = jnp.where(num_begun >= limit, NEVER_US, covered_us)
+    return time_us, is_arrival, covered_us
+
+
+def _joined(streams: list[_Stream], name: str) -> Array:
+    """One field of all clients' draws, in the order in which the reference makes them."""
+    return jnp.concatenate([getattr(stream, name).reshape(-1) for stream in streams])
 
 
 def _merge(
     shape: PlanShape, streams: list[_Stream]
 ) -> tuple[Int64[Array, " request"], Int64[Array, " request"]]:
     """Index among all proposals and arrival of the first requests, ties in client order."""
-    arrival_us = jnp.concatenate([stream.arrival_us for stream in streams])
+    arrival_us = _joined(streams, "arrival_us")
     index = jnp.arange(arrival_us.size, dtype=jnp.int64)
     packed = jnp.where(arrival_us == NEVER_US, NEVER_US, (arrival_us << shape.index_bits) | index)
     missing = max(shape.num_requests - packed.size, 0)
@@ -228,15 +285,16 @@ def _tie_rank(arrival_us: Int64[Array, " request"]) -> Int32[Array, " request"]:
 
 
 def _prompt_key(
+    shape: PlanShape,
     group: Int32[Array, " request"],
     is_all_prefix: Bool[Array, " request"],
     is_request: Bool[Array, " request"],
-    num_groups: int,
+    first_alike: Int32[Array, " request"],
 ) -> Int32[Array, " request"]:
     """Dense keys by first use: one per group for the prompts whose full blocks are all prefix."""
     row = jnp.arange(group.size, dtype=jnp.int32)
-    first_row = jnp.full(num_groups + 1, group.size, jnp.int32)
+    first_row = jnp.full(shape.num_groups + 1, group.size, jnp.int32)
     first_row = first_row.at[group].min(jnp.where(is_all_prefix, row, group.size))
-    content = jnp.where(is_all_prefix, first_row[group], row)
+    content = jnp.where(is_all_prefix, first_row[group], first_alike)
     dense = jnp.cumsum((content == row).astype(jnp.int32)) - 1
     return jnp.where(is_request, dense[content], NO_PROMPT_KEY)

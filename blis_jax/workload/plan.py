@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.types import SLO_CLASSES
 from blis_jax.workload import samplers
-from blis_jax.workload.length_laws import LengthLaw
-from blis_jax.workload.spec import ArrivalSpec, ClientSpec, WorkloadSpec, prefix_lengths
-from blis_jax.workload.table import WorkloadNames
+from blis_jax.workload.length_bounds import longest_length
+from blis_jax.workload.plan_params import PlanParams, params_of, tenants_of
+from blis_jax.workload.spec import ArrivalSpec, WorkloadSpec, prefix_lengths
+from blis_jax.workload.table import NEVER_US, WorkloadNames
+from blis_jax.workload.traffic import (
+    Traffic,
+    expected_arrivals,
+    expected_requests,
+    last_end,
+    most_sessions,
+    rounds_of,
+    traffic_of,
+)
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int32, Int64
-
-    Array = Any  # numpy on the host, jax inside a trace
+__all__ = [
+    "ClientShape",
+    "DrawPlan",
+    "PlanParams",
+    "PlanShape",
+    "compile_plan",
+    "longest_node",
+    "params_for",
+]
 
 NO_GROUP = -1  # a client without a shared prefix
 LARGEST_GAMMA_CV = 10.0  # beyond it the reference silently draws exponential gaps
@@ -28,6 +39,7 @@ SIGMAS = 6.0  # draws beyond a client's expected share, in standard deviations o
 SPARE_DRAWS = 8  # for the skewness that the normal approximation ignores
 SIZE_STEP = 32  # sizes are rounded up to it or an eighth of their octave: near ones compile once
 MOST_DRAWS = 2**22
+MOST_PATH_NODES = 2**24  # of all rows together
 
 
 @dataclass(frozen=True)
@@ -37,9 +49,21 @@ class ClientShape:
     gap_law: str
     input_law: str
     output_law: str
-    num_proposals: int
+    num_proposals: int  # arrivals: requests, or sessions of several
     num_windows: int  # 0: always active
     prefix_group: int  # NO_GROUP: none
+    session_rounds: int = 0  # 0: single-turn requests
+    is_accumulating: bool = False  # prompts begin with all earlier rounds of the session
+
+    @property
+    def num_rounds(self) -> int:
+        """Requests per arrival."""
+        return max(self.session_rounds, 1)
+
+    @property
+    def num_draws(self) -> int:
+        """Requests of all proposals."""
+        return self.num_proposals * self.num_rounds
 
 
 @dataclass(frozen=True)
@@ -57,39 +81,56 @@ class PlanShape:
         return 1 + max(client.prefix_group for client in self.clients)
 
     @property
+    def has_sessions(self) -> bool:
+        """Whether some client's requests come in sessions."""
+        return any(client.session_rounds > 0 for client in self.clients)
+
+    @property
+    def accumulated_rounds(self) -> int:
+        """Most rounds in the table that one session accumulates its context over, at least 1."""
+        rounds = [client.num_rounds for client in self.clients if client.is_accumulating]
+        return max(min(max(rounds, default=1), self.num_requests), 1)
+
+    @property
+    def has_shared_outputs(self) -> bool:
+        """Whether a later prompt may hold an earlier request's output."""
+        return self.accumulated_rounds > 1
+
+    @property
+    def num_session_nodes(self) -> int:
+        """Two for each row with an earlier round, at most: that round's prompt and its output."""
+        fewest_first_rounds = -(-self.num_requests // self.accumulated_rounds)
+        return 2 * (self.num_requests - fewest_first_rounds)
+
+    @property
+    def num_nodes(self) -> int:
+        """Node rows of the table, one if no content is shared."""
+        return max(self.num_groups + self.num_session_nodes, 1)
+
+    @property
+    def path_depth(self) -> int:
+        """Most nodes on one request's path."""
+        return max(2 * (self.accumulated_rounds - 1), 1)
+
+    @property
+    def num_draws(self) -> int:
+        """Requests of all proposals of all clients."""
+        return sum(client.num_draws for client in self.clients)
+
+    @property
     def index_bits(self) -> int:
-        """Bits that number all proposals of all clients."""
-        return sum(client.num_proposals for client in self.clients).bit_length()
+        """Bits that number all draws."""
+        return self.num_draws.bit_length()
 
     @property
     def latest_arrival_us(self) -> int:
         """Arrivals from here on cannot be represented beside their index in 62 bits."""
         return int(2 ** (62 - self.index_bits))
 
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class ClientParams:
-    """Numbers of one client."""
-
-    rate_fraction: Float[Array, ""]  # normalised over clients when drawn
-    gap_shape: Float[Array, ""]  # from `gap_shape`: gamma 1/cv^2, weibull k
-    slo_class: Int32[Array, ""]
-    tenant: Int32[Array, ""]
-    windows_us: Int64[Array, "window 2"]  # start, end (exclusive)
-    input_law: samplers.LengthParams
-    output_law: samplers.LengthParams
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class PlanParams:
-    """Numbers of a draw; replace fields for a sweep, shapes stay."""
-
-    aggregate_rate: Float[Array, ""]  # requests/s
-    horizon_us: Int64[Array, ""]  # exclusive
-    prefix_len: Int32[Array, " group"]  # tokens
-    clients: tuple[ClientParams, ...]
+    def session_limit(self, client: ClientShape) -> int | None:
+        """Most sessions that a client begins; None without a limit."""
+        has_limit = self.is_capped and client.session_rounds > 0
+        return most_sessions(client.session_rounds, self.num_requests) if has_limit else None
 
 
 @dataclass(frozen=True)
@@ -132,32 +173,34 @@ def compile_plan(
             input_law=client.input_distribution.type,
             output_law=client.output_distribution.type,
             num_proposals=_num_proposals(client.arrival, gaps * headroom),
-            num_windows=len(client.lifecycle.windows) if client.lifecycle else 0,
-            prefix_group=groups.get(client.prefix_group, NO_GROUP),
+            num_windows=len(client.active_windows),
+            prefix_group=groups.get("" if client.multi_turn else client.prefix_group, NO_GROUP),
+            session_rounds=rounds_of(client) if client.multi_turn else 0,
+            is_accumulating=bool(client.multi_turn and client.multi_turn.context_growth),
         )
         for client, gaps in zip(spec.clients, num_gaps, strict=True)
     )
     shape = PlanShape(clients, num_rows, wanted > 0, block_size)
-    total = sum(client.num_proposals for client in clients)
-    if total > MOST_DRAWS:
+    if shape.num_draws > MOST_DRAWS:
         raise ConfigError(
-            f"the workload needs {total} draws, allowed are {MOST_DRAWS}; "
+            f"the workload needs {shape.num_draws} draws, allowed are {MOST_DRAWS}; "
             f"lower num_requests or horizon"
         )
-    params = _params(spec)
-    if num_rows / params.aggregate_rate * 1e6 > shape.latest_arrival_us / 8:
+    if shape.num_requests * shape.path_depth > MOST_PATH_NODES:
         raise ConfigError(
-            f"aggregate_rate: {num_rows} requests at {spec.aggregate_rate:g} per second last "
-            f"longer than the clock; raise aggregate_rate or lower num_requests"
+            f"max_rounds: {shape.num_requests} requests in sessions of {shape.accumulated_rounds} "
+            f"rounds share up to {shape.path_depth} contents each, allowed are "
+            f"{MOST_PATH_NODES // shape.num_requests}; lower max_rounds or num_requests"
         )
-    return DrawPlan(shape, params, WorkloadNames(_tenants(spec), tuple(groups)))
+    _check_clock(spec, shape)
+    return DrawPlan(shape, params_of(spec), WorkloadNames(tenants_of(spec), tuple(groups)))
 
 
 def params_for(shape: PlanShape, spec: WorkloadSpec) -> PlanParams:
     """Numbers of another specification with the same laws, for a draw already compiled."""
     other = compile_plan(spec, num_requests=shape.num_requests, block_size=shape.block_size).shape
     for index, (mine, theirs) in enumerate(zip(shape.clients, other.clients, strict=False)):
-        for part in ("gap_law", "input_law", "output_law", "num_windows", "prefix_group"):
+        for part in _LAWS:
             if getattr(mine, part) != getattr(theirs, part):
                 raise ConfigError(
                     f"clients[{index}]: {part} is {getattr(theirs, part)!r}, but the draw was "
@@ -168,27 +211,33 @@ def params_for(shape: PlanShape, spec: WorkloadSpec) -> PlanParams:
             f"clients: {len(other.clients)} are given, but the draw was compiled for "
             f"{len(shape.clients)}; compile a plan of its own"
         )
-    return _params(spec)
+    return params_of(spec)
 
 
-def gap_shape(arrival: ArrivalSpec) -> float:
-    """Shape of the gap law whose coefficient of variation is cv: gamma 1/cv^2, weibull k."""
-    cv = 1.0 if arrival.cv is None else arrival.cv
-    if arrival.process == "gamma":
-        return 1.0 / (cv * cv)
-    if arrival.process == "weibull":
-        return _weibull_shape(cv)
-    return 1.0
+_LAWS = (
+    "gap_law",
+    "input_law",
+    "output_law",
+    "num_windows",
+    "prefix_group",
+    "session_rounds",
+    "is_accumulating",
+)
 
 
-def _weibull_shape(cv: float) -> float:
-    """Solve Γ(1+2/k) / Γ(1+1/k)² = 1 + cv² for k; cv falls in k."""
-    low, high = 0.05, 500.0
-    for _ in range(200):
-        middle = math.sqrt(low * high)
-        log_ratio = math.lgamma(1.0 + 2.0 / middle) - 2.0 * math.lgamma(1.0 + 1.0 / middle)
-        low, high = (middle, high) if log_ratio > math.log1p(cv * cv) else (low, middle)
-    return math.sqrt(low * high)
+def longest_node(plan: DrawPlan, chance: float = 1e-6) -> int:
+    """Blocks that no shared content of one drawn table exceeds, but with at most this probability.
+
+    0 if none is shared. Laws without a largest value leave the chance; the table's `node_blocks` tell.
+    """
+    shape, block_size = plan.shape, plan.shape.block_size
+    longest = int(np.max(plan.params.prefix_len, initial=0)) // block_size
+    each = chance / (2 * shape.num_requests)
+    for client, numbers in zip(shape.clients, plan.params.clients, strict=True):
+        if client.is_accumulating and shape.has_shared_outputs:
+            for law in (numbers.input_law, numbers.output_law):
+                longest = max(longest, -(-longest_length(law, each) // block_size))
+    return longest
 
 
 def _check_supported(spec: WorkloadSpec) -> None:
@@ -197,10 +246,14 @@ def _check_supported(spec: WorkloadSpec) -> None:
         if getattr(spec, key) is not None:
             raise ConfigError(f"{key}: {todo}describe the traffic under clients")
     for index, client in enumerate(spec.clients):
-        for key in ("reasoning", "multimodal"):
-            if getattr(client, key) is not None:
-                fix = "remove the key, or take the requests from a recorded workload file"
-                raise ConfigError(f"clients[{index}].{key}: {todo}{fix}")
+        if client.multimodal is not None:
+            fix = "remove the key, or take the requests from a recorded workload file"
+            raise ConfigError(f"clients[{index}].multimodal: {todo}{fix}")
+        if rounds_of(client) > MOST_DRAWS // SIZE_STEP:
+            raise ConfigError(
+                f"clients[{index}].reasoning.multi_turn.max_rounds: got {rounds_of(client)}, "
+                f"allowed is at most {MOST_DRAWS // SIZE_STEP}"
+            )
         cv = client.arrival.cv
         if client.arrival.process == "gamma" and cv is not None and cv > LARGEST_GAMMA_CV:
             raise ConfigError(
@@ -209,28 +262,48 @@ def _check_supported(spec: WorkloadSpec) -> None:
             )
 
 
+def _check_clock(spec: WorkloadSpec, shape: PlanShape) -> None:
+    """Refuse what would last longer than arrivals can be represented."""
+    assert spec.aggregate_rate is not None
+    longest_us = shape.latest_arrival_us / 8
+    if shape.num_requests / spec.aggregate_rate * 1e6 > longest_us:
+        raise ConfigError(
+            f"aggregate_rate: {shape.num_requests} requests at {spec.aggregate_rate:g} per second "
+            f"last longer than the clock; raise aggregate_rate or lower num_requests"
+        )
+    for index, client in enumerate(spec.clients):
+        think_time_us = client.multi_turn.think_time_us if client.multi_turn else 0
+        if rounds_of(client) * think_time_us > longest_us:
+            raise ConfigError(
+                f"clients[{index}].reasoning.multi_turn.think_time_us: {rounds_of(client)} "
+                f"rounds, each {think_time_us} us after the one before, last longer than the "
+                f"clock; lower think_time_us or max_rounds"
+            )
+
+
 def _sizes(spec: WorkloadSpec, wanted: int) -> tuple[int, list[float]]:
     """Rows of the table, and gaps to draw per client."""
-    assert spec.aggregate_rate is not None
-    fractions = np.array([client.rate_fraction for client in spec.clients])
-    rate_us = spec.aggregate_rate * fractions / fractions.sum() / 1e6
-    cv = np.array([_gap_cv(client.arrival) for client in spec.clients])
+    traffic = traffic_of(spec, wanted)
+    rate_us, cv, num_rounds = traffic.rate_us, traffic.cv, traffic.num_rounds
     is_windowed = spec.horizon > 0 or any(client.lifecycle for client in spec.clients)
-    if wanted and not is_windowed:
+    has_sessions = any(client.multi_turn for client in spec.clients)
+    if wanted and not is_windowed and not has_sessions:
         return wanted, _gaps_of_share(rate_us / rate_us.sum(), cv, wanted)
-    end_us = _latest_end(spec, rate_us, cv, wanted)
-    stop_us = np.array([min(end_us, _client_end(client)) for client in spec.clients])
+    end_us = _latest_end(traffic, float(spec.horizon) or math.inf, wanted)
+    stop_us = np.array([min(end_us, last_end(windows)) for windows in traffic.windows])
     mean = rate_us * stop_us
     num_gaps = mean + SIGMAS * cv * np.sqrt(mean) + cv * cv / 2 + SPARE_DRAWS
-    if num_gaps.sum() > MOST_DRAWS:
+    num_gaps = np.minimum(num_gaps, traffic.most_arrivals)
+    num_draws = (num_gaps * num_rounds).sum()
+    if num_draws > MOST_DRAWS:
         raise ConfigError(
-            f"the workload needs {num_gaps.sum():.3g} draws, allowed are {MOST_DRAWS}; lower "
+            f"the workload needs {num_draws:.3g} draws, allowed are {MOST_DRAWS}; lower "
             f"num_requests or horizon, or move the lifecycle windows closer to time 0"
         )
     if wanted:
         return wanted, list(num_gaps)
-    expected = sum(_active_requests(spec, rate_us, end_us))
-    spread = SIGMAS * math.sqrt(float((cv * cv * mean).sum()))
+    expected = float((expected_arrivals(traffic, end_us) * num_rounds).sum())
+    spread = SIGMAS * math.sqrt(float((cv * cv * num_rounds**2 * mean).sum()))
     return _round_up(expected + spread + SPARE_DRAWS), list(num_gaps)
 
 
@@ -243,45 +316,24 @@ def _gaps_of_share(share: np.ndarray, cv: np.ndarray, num_requests: int) -> list
     return list(np.minimum(num_gaps, num_requests))
 
 
-def _latest_end(spec: WorkloadSpec, rate_us: np.ndarray, cv: np.ndarray, wanted: int) -> float:
+def _latest_end(traffic: Traffic, horizon_us: float, wanted: int) -> float:
     """A time by which the wanted requests have arrived with near certainty, or the horizon."""
-    horizon_us = float(spec.horizon) if spec.horizon else math.inf
     if not wanted:
         return horizon_us
-    last_end = max(_client_end(client) for client in spec.clients)
-    goal = wanted + SIGMAS * math.sqrt(float((cv * cv * rate_us).sum() / rate_us.sum() * wanted))
-    low, high = 0.0, min(horizon_us, last_end)
+    rate_us = traffic.rate_us * traffic.num_rounds
+    variance = float((traffic.cv**2 * traffic.num_rounds * rate_us).sum() / rate_us.sum() * wanted)
+    goal = wanted + SIGMAS * math.sqrt(variance)
+    low, high = 0.0, min(horizon_us, max(map(last_end, traffic.windows)))
     if math.isinf(high):
         high = wanted / float(rate_us.sum())
-        while sum(_active_requests(spec, rate_us, high)) < goal:
+        # where every client's sessions are limited, the goal may be out of reach
+        while expected_requests(traffic, high) < goal and high < NEVER_US:
             high *= 2.0
     for _ in range(60):
         middle = (low + high) / 2.0
-        is_enough = sum(_active_requests(spec, rate_us, middle)) >= goal
+        is_enough = expected_requests(traffic, middle) >= goal
         low, high = (low, middle) if is_enough else (middle, high)
     return high
-
-
-def _active_requests(spec: WorkloadSpec, rate_us: np.ndarray, end_us: float) -> list[float]:
-    """Expected requests per client up to a time."""
-    counts = []
-    for client, rate in zip(spec.clients, rate_us, strict=True):
-        spans = client.lifecycle.windows if client.lifecycle else ()
-        active = sum(max(0.0, min(span.end_us, end_us) - span.start_us) for span in spans)
-        counts.append(float(rate) * (active if spans else end_us))
-    return counts
-
-
-def _client_end(client: ClientSpec) -> float:
-    if client.lifecycle is None:
-        return math.inf
-    return float(max(window.end_us for window in client.lifecycle.windows))
-
-
-def _gap_cv(arrival: ArrivalSpec) -> float:
-    if arrival.process in ("poisson", "constant"):
-        return 1.0 if arrival.process == "poisson" else 0.0
-    return 1.0 if arrival.cv is None else arrival.cv
 
 
 def _num_proposals(arrival: ArrivalSpec, num_gaps: float) -> int:
@@ -295,54 +347,3 @@ def _num_proposals(arrival: ArrivalSpec, num_gaps: float) -> int:
 def _round_up(size: float) -> int:
     step = max(SIZE_STEP, 2 ** (math.ceil(size).bit_length() - 4))
     return step * max(1, math.ceil(size / step))
-
-
-def _tenants(spec: WorkloadSpec) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(client.tenant_id for client in spec.clients))
-
-
-def _params(spec: WorkloadSpec) -> PlanParams:
-    tenants = _tenants(spec)
-    clients = tuple(
-        ClientParams(
-            rate_fraction=np.float64(client.rate_fraction),
-            gap_shape=np.float64(gap_shape(client.arrival)),
-            slo_class=np.int32(SLO_CLASSES.index(client.slo_class)),
-            tenant=np.int32(tenants.index(client.tenant_id)),
-            windows_us=_windows(client),
-            input_law=_length_params(client.input_distribution),
-            output_law=_length_params(client.output_distribution),
-        )
-        for client in spec.clients
-    )
-    return PlanParams(
-        aggregate_rate=np.float64(spec.aggregate_rate),
-        horizon_us=np.int64(spec.horizon or np.iinfo(np.int64).max),
-        prefix_len=np.array(list(prefix_lengths(spec).values()), np.int32),
-        clients=clients,
-    )
-
-
-def _windows(client: ClientSpec) -> np.ndarray:
-    windows = client.lifecycle.windows if client.lifecycle else ()
-    spans = [(window.start_us, window.end_us) for window in windows]
-    return np.array(spans, np.int64).reshape(-1, 2)
-
-
-_LENGTH_PARAMS: dict[str, Callable[..., samplers.LengthParams]] = {
-    "gaussian": samplers.Gaussian,
-    "exponential": samplers.Exponential,
-    "pareto_lognormal": samplers.ParetoLognormal,
-    "constant": samplers.Constant,
-}
-
-
-def _length_params(law: LengthLaw) -> samplers.LengthParams:
-    if law.type == "empirical":
-        bins = sorted((count, weight) for count, weight in law.params.items() if weight > 0)
-        cumulative = np.cumsum([weight for _, weight in bins])
-        cumulative /= cumulative[-1]
-        return samplers.Empirical(np.array([count for count, _ in bins], np.float64), cumulative)
-    make = _LENGTH_PARAMS[law.type]
-    fields = make.__dataclass_fields__  # type: ignore[attr-defined]
-    return make(**{name: np.float64(getattr(law.params, name)) for name in fields})

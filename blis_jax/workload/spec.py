@@ -74,15 +74,15 @@ class LifecycleSpec(Strict):
 
 
 class MultiTurnSpec(Strict):
-    """Conversations of several rounds."""
+    """Sessions: each arrival of the client begins one and is its first round."""
 
-    max_rounds: Annotated[Whole, Field(ge=1)]
-    think_time_us: Count = 0
-    context_growth: Literal["", "accumulate"] = ""
+    max_rounds: Annotated[Whole, Field(ge=1)]  # every session has as many
+    think_time_us: Count = 0  # the next round also waits 1 us for each output token
+    context_growth: Literal["", "accumulate"] = ""  # accumulate: prompts begin with earlier rounds
 
 
 class ReasoningSpec(Strict):
-    """Share of reasoning tokens, and conversations."""
+    """Share of reasoning tokens, which changes nothing, and sessions."""
 
     reason_ratio_distribution: LengthLaw | None = None
     multi_turn: MultiTurnSpec | None = None
@@ -118,6 +118,16 @@ class ClientSpec(Strict):
     lifecycle: LifecycleSpec | None = None
     multimodal: MultimodalSpec | None = None
     reasoning: ReasoningSpec | None = None
+
+    @property
+    def multi_turn(self) -> MultiTurnSpec | None:
+        """The client's kind of sessions; None if its requests are single-turn."""
+        return self.reasoning.multi_turn if self.reasoning else None
+
+    @property
+    def active_windows(self) -> tuple[ActiveWindow, ...]:
+        """Spans in which the client sends; none if always. Sessions ignore them, as in the reference."""
+        return self.lifecycle.windows if self.lifecycle and not self.multi_turn else ()
 
     @model_validator(mode="after")
     def _positive_lengths(self) -> ClientSpec:
@@ -286,6 +296,15 @@ def ineffective_settings(spec: WorkloadSpec) -> list[str]:
             )
         if client.arrival.cv is not None and client.arrival.process in ("poisson", "constant"):
             remarks.append(f"{path}.arrival.cv has no effect on {client.arrival.process} arrivals")
+        if client.multi_turn:
+            for name in ("prefix_group", "lifecycle"):
+                if getattr(client, name):
+                    remarks.append(f"{path}.{name} has no effect on multi-turn sessions")
+        if client.reasoning and client.reasoning.reason_ratio_distribution:
+            key = "reasoning.reason_ratio_distribution"
+            remarks.append(
+                f"{path}.{key} has no effect: reasoning tokens are output like any other"
+            )
         for name in ("input_distribution", "output_distribution"):
             law = getattr(client, name)
             bounds = {law.params.min, law.params.max} if isinstance(law, ExponentialLaw) else set()

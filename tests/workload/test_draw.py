@@ -17,7 +17,7 @@ import scipy.stats
 from blis_jax.errors import ConfigError
 from blis_jax.workload import samplers
 from blis_jax.workload.draw import compile_plan, draw, params_for
-from blis_jax.workload.plan import gap_shape
+from blis_jax.workload.plan_params import gap_shape
 from blis_jax.workload.spec import ArrivalSpec, load_builtin, load_spec, override, parse_spec
 from blis_jax.workload.table import NEVER_US, RequestTable, load_table
 from tests.workload.test_table import check_structure
@@ -453,7 +453,6 @@ def test_narrow_numbers_are_refused():
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        (load_builtin("multiturn"), {}, r"clients\[0\]\.reasoning: is not supported yet"),
         (
             scene([client_text(more=", multimodal: {}")]),
             {},

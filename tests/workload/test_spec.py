@@ -251,6 +251,11 @@ BAD = [
     ),
     (
         "streaming: true",
+        "reasoning: {multi_turn: {max_rounds: 2, think_time_us: -1}}",
+        "clients[0].reasoning.multi_turn.think_time_us: got -1, allowed is a number of at least 0",
+    ),
+    (
+        "streaming: true",
         "network: {rtt_ms: -1}",
         "clients[0].network.rtt_ms: got -1, allowed is a number of at least 0",
     ),
@@ -372,6 +377,22 @@ def test_settings_without_effect_are_named():
         "clients[0].output_distribution: min and max have no effect on an exponential law",
         "clients[1].arrival.cv has no effect on poisson arrivals",
     ]
+
+
+def test_settings_without_effect_on_sessions_are_named():
+    law = "{type: constant, params: {value: 3}}"
+    reasoning = (
+        f"reasoning: {{multi_turn: {{max_rounds: 2}}, reason_ratio_distribution: {law}}}\n"
+        "    lifecycle: {windows: [{start_us: 0, end_us: 9}]}"
+    )
+    spec = parse_spec(swapped("streaming: true", reasoning))
+    assert ineffective_settings(spec) == [
+        "clients[0].prefix_group has no effect on multi-turn sessions",
+        "clients[0].lifecycle has no effect on multi-turn sessions",
+        "clients[0].reasoning.reason_ratio_distribution has no effect: "
+        "reasoning tokens are output like any other",
+    ]
+    assert ineffective_settings(load_builtin("multiturn")) == []
 
 
 def test_missing_files_are_named(tmp_path):

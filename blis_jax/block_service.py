@@ -1,0 +1,227 @@
+"""Serving one request when memory is modelled block by block.
+
+The same visit as in `batch_formation.py`, but blocks may be missing: then content is reloaded, a request is
+evicted and the visit repeated, or admission ends. Members that only store one more token in their last block
+are not visited unless the budget might not reach them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.batch_formation import chunk_of, member_key, queue_key, queue_priority
+from blis_jax.block_records import recorded
+from blis_jax.block_subject import BlockRows, Subject, is_due, no_rows, subject_of
+from blis_jax.columns import as_int, get, put
+from blis_jax.context import Context, SlotRows, slot_of
+from blis_jax.kv_cache.allocation import Demand, Grant, attempt
+from blis_jax.kv_cache.blocks import Asker, Blocks, Do, Life, Task
+from blis_jax.kv_cache.contents import look_up
+from blis_jax.state import Dyn, Inst, Reg, Req, Slot, State
+from blis_jax.types import LAST, Outcome, pytree
+from blis_jax.work import Work, failing
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
+
+@pytree
+class Served:
+    """One request served, or not: rows to write back."""
+
+    work: Work
+    slot: Int[Array, ""]
+    slot_row: Int[Array, "column"]
+    slot_time_row: Any
+    dyn: Int[Array, "column"]
+    blocks: BlockRows
+
+
+def _choose(
+    ctx: Context, state: State, work: Work, instance: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Who is visited next, as (asker, slot, priority)."""
+    blocks = state.blocks
+    assert blocks is not None
+    slots, task, registers = SlotRows(state, instance), work.task, work.registers
+    index = get(work.inst, Inst.STEP_INDEX)
+    is_forced = get(task, Task.DO) == Do.ATTEMPT
+    is_member = get(registers, Reg.NUM_TO_VISIT) > 0
+    is_ghost = ~is_member & (get(task, Task.NUM_GHOSTS) > 0)
+
+    def from_batch() -> tuple[jax.Array, jax.Array]:
+        due = is_due(ctx, slots, index)
+        return slot_of(member_key(slots, registers, due)), jnp.float64(0.0)
+
+    def from_queue() -> tuple[jax.Array, jax.Array]:
+        priority = queue_priority(ctx, slots, work)
+        slot = slot_of(queue_key(ctx, slots, work, priority))
+        slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
+        return slot, priority[slot].astype(jnp.float64)
+
+    slot, priority = ctx.when(is_member | is_ghost | is_forced, from_batch, from_queue)
+    top = jnp.maximum(get(task, Task.NUM_GHOSTS) - 1, 0)
+    slot = jnp.where(is_ghost, blocks.ghosts[top], slot)
+    slot = jnp.where(is_forced, get(task, Task.SLOT), slot)
+    slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
+    asker = jnp.where(is_ghost, jnp.int32(Asker.GHOST), jnp.int32(Asker.QUEUE))
+    asker = jnp.where(is_member, jnp.int32(Asker.MEMBER), asker)
+    return jnp.where(is_forced, get(task, Task.ASKER), asker), slot, priority
+
+
+def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> Served:
+    """Serve the next candidate, or the one whose allocation failed before."""
+    blocks = state.blocks
+    assert blocks is not None
+    asker, slot, priority = _choose(ctx, state, work, instance)
+    one = subject_of(ctx, state, work, instance, slot, asker, priority)
+    computed = blocks.computed[instance, slot]
+    is_ghost = asker == Asker.GHOST
+    budget = get(work.registers, Reg.BUDGET)
+    is_served = one.is_forced | (budget > 0)
+    demand, asked = _demand(ctx, blocks, work, instance, one, computed)
+    chunk, cached = asked[Task.ASKED_TOKENS], asked[Task.ASKED_START] // ctx.shape.block_size
+    # a request computed beyond an empty output takes part in steps without getting anything
+    is_idle = one.in_decode & (get(one.fixed, Req.OUTPUT_LEN) == 0)
+    grant = attempt(ctx, blocks, work, instance, demand)
+    asks = is_served & ~is_idle
+    is_granted = grant.is_granted | ~asks
+    tokens = jnp.where(asks, chunk, 0)
+    is_popped = is_ghost & ~one.is_forced
+    work = dataclasses.replace(work, task=_task_after(work.task, grant, asked, asks, is_popped))
+    work = _counted(ctx, work, one, grant, asks, is_granted, tokens, is_idle)
+    writes, nothing = asks & grant.writes_hits, no_rows(ctx)
+    rows = dataclasses.replace(
+        nothing,
+        hits_instance=jnp.where(writes, instance, nothing.hits_instance),
+        hits=demand.hit_blocks,
+    )
+    slot_row, slot_time_row, dyn, changed = recorded(
+        ctx, one, work, grant, asks, is_granted, tokens, computed, cached
+    )
+    life = jnp.where(is_granted, changed.life, one.life)
+    rows = dataclasses.replace(rows, life=life, computed=changed.computed)
+    is_admitted = one.is_queued & is_granted
+    priority = jnp.where(is_admitted, priority, _stored_priority(ctx, blocks, instance, slot))
+    rows = dataclasses.replace(rows, priority=priority)
+    return Served(changed.work, slot, slot_row, slot_time_row, dyn, rows)
+
+
+def _stored_priority(
+    ctx: Context, blocks: Blocks, instance: jax.Array, slot: jax.Array
+) -> jax.Array:
+    if not ctx.mechanism.evicts_lowest_priority:
+        return jnp.float64(0.0)
+    return blocks.priority[instance, slot]
+
+
+def _demand(
+    ctx: Context,
+    blocks: Blocks,
+    work: Work,
+    instance: jax.Array,
+    one: Subject,
+    computed: jax.Array,
+) -> tuple[Demand, dict[Any, jax.Array]]:
+    """What the visited request asks for, now and when it was visited first."""
+    size, task = jnp.int32(ctx.shape.block_size), work.task
+    input_len = get(one.fixed, Req.INPUT_LEN)
+    request = get(one.slot_row, Slot.REQUEST)
+    found = look_up(ctx, blocks, instance, one.slot, request, lax.div(input_len, size))
+    steps = one.step - 1
+    first = get(one.life, Life.STEP_PROGRESS)
+    progress = jnp.where(one.is_again, first, computed)
+    progress = jnp.where(one.in_decode, computed + steps, progress)
+    start = jnp.where(one.is_queued, found.count * size, progress)
+    chunk = chunk_of(ctx, get(work.registers, Reg.BUDGET), one.fixed, start, instance)
+    chunk = jnp.where(one.in_decode, 1, chunk)
+    hits = jnp.where(one.is_queued, found.count, 0)
+    start = jnp.where(one.is_forced, get(task, Task.ASKED_START), start)
+    chunk = jnp.where(one.is_forced, get(task, Task.ASKED_TOKENS), chunk)
+    hits = jnp.where(one.is_forced, get(task, Task.ASKED_HITS), hits)
+    asked = {Task.ASKED_START: start, Task.ASKED_TOKENS: chunk, Task.ASKED_HITS: hits}
+    is_retry = one.is_forced & (get(task, Task.IS_RETRY) == 1)
+    finds_more = is_retry & (found.count * size > start)
+    # an old hit list is kept at the head of the slot's block list, whatever the reload made of the blocks
+    old_hits = lax.dynamic_slice(
+        blocks.lists,
+        (instance, one.slot, jnp.int32(0)),
+        (1, 1, ctx.shape.list_blocks),
+    )[0, 0]
+    is_old = is_retry & ~finds_more
+    end = start + chunk
+    demand = Demand(
+        asker=one.asker,
+        slot=one.slot,
+        request=request,
+        held=one.held(),
+        start=jnp.where(finds_more, found.count * size, start),
+        tokens=jnp.where(finds_more, end - found.count * size, chunk),
+        in_prefill=~one.in_decode,
+        is_clean=get(one.life, Life.IS_CLEAN) == 1,
+        is_retry=is_retry,
+        hits=jnp.where(finds_more, found.count, hits),
+        hit_blocks=jnp.where(is_old, old_hits, found.block),
+        beyond=one.in_decode & (start - input_len >= get(one.fixed, Req.OUTPUT_LEN)),
+    )
+    return demand, asked
+
+
+def _task_after(
+    task: jax.Array,
+    grant: Grant,
+    asked: dict[Any, jax.Array],
+    asks: jax.Array,
+    is_popped: jax.Array,
+) -> jax.Array:
+    """The task after the visit."""
+    kept = put(task, {Task.NUM_GHOSTS: get(task, Task.NUM_GHOSTS) - as_int(is_popped)})
+    return jnp.where(asks, put(kept, grant.task | asked), kept)
+
+
+def _counted(
+    ctx: Context,
+    work: Work,
+    one: Subject,
+    grant: Grant,
+    asks: jax.Array,
+    is_granted: jax.Array,
+    tokens: jax.Array,
+    is_idle: jax.Array,
+) -> Work:
+    """The step's counters after the visit; a request counts with the tokens of its last visit."""
+    registers = work.registers
+    counts = is_granted & (one.in_batch | one.is_queued) & ~is_idle
+    before = jnp.where(one.is_again & one.in_batch, get(one.dyn, Dyn.NUM_NEW), 0)
+    now = jnp.where(asks, tokens, stale_tokens(ctx, one))
+    change = jnp.where(counts, now - before, 0)
+    is_member = (one.asker == Asker.MEMBER) & ~one.is_forced
+    outcome = failing(get(registers, Reg.OUTCOME), asks & grant.crashes, Outcome.REFERENCE_CRASH)
+    joins = one.is_queued & is_granted
+    cursor = jnp.where(is_member, get(one.slot_row, Slot.ORDER), get(registers, Reg.CURSOR))
+    cursor = jnp.where(one.asker == Asker.GHOST, jnp.int32(LAST), cursor)
+    changes = {
+        Reg.OUTCOME: outcome,
+        Reg.CURSOR: cursor,
+        Reg.NUM_TO_VISIT: get(registers, Reg.NUM_TO_VISIT) - as_int(is_member),
+        Reg.BUDGET: get(registers, Reg.BUDGET) - jnp.where(is_granted, tokens, 0),
+        Reg.PREFILL_TOKENS: get(registers, Reg.PREFILL_TOKENS)
+        + jnp.where(one.in_decode, 0, change),
+        Reg.DECODE_TOKENS: get(registers, Reg.DECODE_TOKENS) + jnp.where(one.in_decode, change, 0),
+        Reg.NUM_WAITING: get(registers, Reg.NUM_WAITING) - as_int(joins),
+        Reg.NUM_SCHEDULED: get(registers, Reg.NUM_SCHEDULED) + as_int(joins),
+    }
+    return dataclasses.replace(work, registers=put(registers, changes))
+
+
+def stale_tokens(ctx: Context, one: Subject) -> jax.Array:
+    """Tokens with which a request counts that the budget did not reach: those of its last visit."""
+    if not ctx.mechanism.defects.stale_token_counts:
+        return jnp.int32(0)
+    served = one.step - 1 - get(one.dyn, Dyn.TOKEN_INDEX) - get(one.dyn, Dyn.LAG)
+    return jnp.where(one.in_decode & (served > 0), 1, get(one.dyn, Dyn.NUM_NEW))

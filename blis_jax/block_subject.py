@@ -1,0 +1,148 @@
+"""The request that a visit is about when memory is modelled block by block, and what the visit may change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.columns import as_int, get
+from blis_jax.context import Context, SlotRows, row
+from blis_jax.kv_cache.blocks import Asker, Do, Eviction, Life, Task
+from blis_jax.state import Dyn, Inst, Slot, State
+from blis_jax.types import LAST, pytree
+from blis_jax.work import Work
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
+RUNAWAY = LAST - 1  # finish step of a request computed beyond its end: it never completes
+
+
+@pytree
+class BlockRows:
+    """What a visit changes besides the slot's and the request's rows; spare places where nothing is written."""
+
+    life: Int[Array, "column"]
+    computed: Int[Array, ""]
+    priority: Any
+    hits_instance: Int[Array, ""]
+    hits: Int[Array, "position"]
+    ghost_at: Int[Array, ""]
+    ghost: Int[Array, ""]
+    eviction_at: Int[Array, ""]
+    eviction: Int[Array, "column"]
+    moved_instance: Int[Array, ""]
+    moved_slot: Int[Array, ""]
+    moved_order: Int[Array, ""]
+    left: Int[Array, ""]  # request that gives up its slot
+
+
+def no_rows(ctx: Context) -> BlockRows:
+    """Nothing to write."""
+    shape, zero = ctx.shape, jnp.int32(0)
+    return BlockRows(
+        life=jnp.zeros((len(Life),), jnp.int32),
+        computed=zero,
+        priority=jnp.float64(0.0),
+        hits_instance=jnp.int32(shape.num_instances),
+        hits=jnp.zeros((shape.list_blocks,), jnp.int32),
+        ghost_at=jnp.int32(shape.num_slots),
+        ghost=zero,
+        eviction_at=jnp.int32(shape.eviction_capacity),
+        eviction=jnp.zeros((len(Eviction),), jnp.int32),
+        moved_instance=jnp.int32(shape.num_instances),
+        moved_slot=zero,
+        moved_order=zero,
+        left=jnp.int32(shape.num_requests),
+    )
+
+
+def is_due(ctx: Context, slots: SlotRows, step_index: jax.Array) -> jax.Array:
+    """Decode members `[slot]` whose next token needs a block, fills one that matters, or does not exist."""
+    size = jnp.int32(ctx.shape.block_size)
+    finish = slots.column(Slot.FINISH)
+    in_last = lax.rem(step_index + slots.column(Slot.ALLOC_OFFSET), size)
+    due = (in_last == 0) | (finish == RUNAWAY)
+    if ctx.shape.tracks_outputs:
+        due = due | (in_last == size - 1)
+    return due & (finish != LAST)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The request that is visited, before the visit."""
+
+    asker: jax.Array
+    slot: jax.Array
+    slot_row: jax.Array
+    slot_time_row: Any
+    dyn: jax.Array
+    life: jax.Array
+    fixed: jax.Array
+    priority: jax.Array  # what the scheduler saw
+    is_forced: jax.Array  # the allocation is attempted again
+    step: jax.Array  # number of the step being formed
+
+    @property
+    def is_queued(self) -> jax.Array:
+        """Whether it heads the wait queue."""
+        return self.asker == Asker.QUEUE
+
+    @property
+    def in_batch(self) -> jax.Array:
+        """Whether it was running before the visit."""
+        return get(self.slot_row, Slot.ORDER) != LAST
+
+    @property
+    def has_token(self) -> jax.Array:
+        """Whether its first token comes with this very step."""
+        has_finish = get(self.slot_row, Slot.FINISH) != LAST
+        return has_finish & (get(self.dyn, Dyn.TOKEN_INDEX) == self.step)
+
+    @property
+    def in_decode(self) -> jax.Array:
+        """Whether it was in decode when the step began."""
+        return (get(self.slot_row, Slot.FINISH) != LAST) & ~self.has_token
+
+    @property
+    def is_again(self) -> jax.Array:
+        """Whether this step has visited it before."""
+        return get(self.life, Life.VISITED_AT) == self.step
+
+    def held(self) -> jax.Array:
+        """Tokens in its block list."""
+        steps = self.step - 1 + as_int(self.is_again | self.has_token)
+        has_finish = get(self.slot_row, Slot.FINISH) != LAST
+        return get(self.slot_row, Slot.ALLOC_OFFSET) + jnp.where(has_finish, steps, 0)
+
+
+def subject_of(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    slot: jax.Array,
+    asker: jax.Array,
+    priority: jax.Array,
+) -> Subject:
+    """Everything about the request in a slot."""
+    blocks = state.blocks
+    assert blocks is not None
+    slot_row, slot_time_row = SlotRows(state, instance).one(slot)
+    request = get(slot_row, Slot.REQUEST)
+    return Subject(
+        asker=asker,
+        slot=slot,
+        slot_row=slot_row,
+        slot_time_row=slot_time_row,
+        dyn=row(state.dyn, request),
+        life=row(blocks.life, request),
+        fixed=row(ctx.requests.table, request),
+        priority=priority,
+        is_forced=get(work.task, Task.DO) == Do.ATTEMPT,
+        step=get(work.inst, Inst.STEP_INDEX) + 1,
+    )

@@ -1,0 +1,61 @@
+"""What a batch of runs gives back, and the static sizes that serve all of its points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from blis_jax.config import ClusterConfig
+from blis_jax.simulate import Options, guessed_slots, rounded
+from blis_jax.types import EngineShape
+from blis_jax.workload.plan import DrawPlan, longest_node
+
+T = TypeVar("T")
+# prompts per instance from which the router's index of 10,000 blocks is likely to evict
+REQUESTS_BEFORE_EVICTION = 300
+
+
+@dataclass
+class Timing:
+    """Wall time of a batch by what was done, in seconds."""
+
+    compile_s: float = 0.0  # waited for compilations; those that ran beside rows are not in it
+    run_s: float = 0.0
+    num_rows: int = 0
+    num_reruns: int = 0
+
+
+@dataclass(frozen=True)
+class Grid(Generic[T]):
+    """Summaries of points × seeds, `rows[point][seed]`."""
+
+    configs: tuple[ClusterConfig, ...]
+    seeds: tuple[int, ...]
+    rows: tuple[tuple[T, ...], ...]
+    timing: Timing = field(default_factory=Timing)
+
+
+def shape_for_draws(
+    configs: Sequence[ClusterConfig], plans: Sequence[DrawPlan], options: Options
+) -> EngineShape:
+    """Static sizes that serve every point of one mechanism."""
+    draw_shape = plans[0].shape
+    longest = max(longest_node(plan) for plan in plans)
+    num_requests = draw_shape.num_requests
+    fewest = min(config.num_instances for config in configs)
+    has_keys = any(config.routing_policy == "prefix-affinity" for config in configs)
+    return EngineShape(
+        num_instances=max(config.num_instances for config in configs),
+        num_slots=options.num_slots or guessed_slots(num_requests, fewest),
+        num_requests=num_requests,
+        num_nodes=draw_shape.num_nodes if longest > 0 else 0,
+        path_depth=draw_shape.path_depth if longest > 0 else 1,
+        num_keys=num_requests if has_keys else 1,
+        node_blocks=rounded(longest) if longest > 0 else 1,
+        log_capacity=options.log_capacity or rounded(4 * num_requests, 1024),
+        block_size=draw_shape.block_size,
+        clock=options.clock,
+        has_router_eviction=num_requests > fewest * REQUESTS_BEFORE_EVICTION,
+        has_shared_outputs=draw_shape.has_shared_outputs and longest > 0,
+    )

@@ -1,0 +1,136 @@
+"""Whether block-level memory can give a request the blocks for its next tokens, and what follows.
+
+Prefill is checked before anything is touched, by the number of blocks for the new tokens alone; an allocation
+that runs out later is rolled back, and the roll-back deletes the request's whole block list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.columns import as_int, get
+from blis_jax.context import Context
+from blis_jax.kv_cache.blocks import Asker, Blocks, Do, Task
+from blis_jax.kv_cache.contents import holds_prefix
+from blis_jax.state import Inst
+from blis_jax.types import pytree
+from blis_jax.work import Work, ceil_div
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Tokens to store for one request."""
+
+    asker: Any  # see Asker
+    slot: Any
+    request: Any
+    held: Any  # tokens in its block list; 0: it has none
+    start: Any  # position of the first token
+    tokens: Any
+    in_prefill: Any
+    is_clean: Any  # its list holds its own prefix
+    is_retry: Any  # after a reload
+    hits: Any  # leading blocks found in the cache, for a request without a list
+    hit_blocks: Any  # [position]
+    beyond: Any  # the reference would read past the end of the tokens
+
+
+@pytree
+class Grant:
+    """The answer."""
+
+    is_granted: Bool[Array, ""]
+    is_lost: Bool[Array, ""]  # the request's list is deleted by the roll-back
+    is_clean: Bool[Array, ""]
+    crashes: Bool[Array, ""]
+    held: Int[Array, ""]  # tokens in the list afterwards, if granted
+    task: Any  # changes of the task, by column
+    writes_hits: Bool[Array, ""]  # the hit blocks go to the head of the slot's list
+
+
+def no_tokens() -> Any:
+    """Columns of the task that every new allocation sets anew."""
+    zero = jnp.int32(0)
+    return {Task.DONE: zero, Task.CURSOR: zero, Task.HAS_RELOADED: zero}
+
+
+def after_failure(ctx: Context, is_retry: jax.Array) -> jax.Array:
+    """What follows a failed allocation: one reload from the CPU tier, else giving up."""
+    if not ctx.shape.has_cpu_tier:
+        return jnp.int32(Do.FAILED)
+    return jnp.where(is_retry, jnp.int32(Do.FAILED), jnp.int32(Do.RELOAD))
+
+
+def after_release(ctx: Context) -> jax.Array:
+    """What follows the release of a list: the CPU tier may act."""
+    return jnp.int32(Do.OFFLOAD if ctx.shape.has_cpu_tier else Do.NOTHING)
+
+
+def attempt(ctx: Context, blocks: Blocks, work: Work, instance: jax.Array, demand: Demand) -> Grant:
+    """Decide on a demand from counts alone; the blocks themselves move in the operations that follow."""
+    size = ctx.shape.block_size
+    tokens, held, is_completion = demand.tokens, demand.held, demand.asker == Asker.COMPLETION
+    has_list = held > 0
+    pins = jnp.where(has_list | (tokens == 0), 0, demand.hits)
+    position = lax.iota(jnp.int32, demand.hit_blocks.shape[0])
+    hold = blocks.hold[instance, jnp.maximum(demand.hit_blocks, 0)]
+    free_pins = jnp.sum((position < pins) & (hold < 0), dtype=jnp.int32)
+    free = ctx.params.cluster.total_kv_blocks[instance] - get(work.inst, Inst.USED_BLOCKS)
+    is_short = demand.in_prefill & (ceil_div(tokens, size) > free)
+    in_last = lax.rem(held, jnp.int32(size))
+    stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, jnp.int32(size) - in_last))
+    takes = ceil_div(tokens - stored, size)
+    runs_out = ~is_short & (takes > free - free_pins)
+    crashes = demand.beyond | (demand.in_prefill & (tokens < 0))
+    is_granted = ~is_short & ~runs_out & ~crashes
+    is_doomed = runs_out & (pins > 0)
+    clean_hits = holds_prefix(ctx, blocks, instance, demand.request, demand.hit_blocks, pins)
+    fresh = clean_hits & (demand.start == pins * jnp.int32(size))
+    is_clean = jnp.where(has_list, demand.is_clean & (demand.start == held), fresh)
+    fills = (stored > 0) & (lax.rem(held + stored, jnp.int32(size)) == 0)
+    then = jnp.where(is_completion, jnp.int32(Do.RELEASE), jnp.int32(Do.NOTHING))
+    then = jnp.where((takes > 0) | fills, jnp.int32(Do.TAKE), then)
+    failed = after_failure(ctx, demand.is_retry)
+    then = jnp.where(is_granted, then, failed)
+    then = jnp.where((pins > 0) & (is_granted | is_doomed), jnp.int32(Do.PIN), then)
+    # the roll-back forgets the whole list, and its blocks stay used for ever
+    is_lost = runs_out & has_list & ctx.mechanism.defects.rolled_back_leak
+    after = jnp.where(is_granted, held + tokens + pins * jnp.int32(size), 0)
+    freed = jnp.where(is_doomed, pins, ceil_div(after, size))
+    task = no_tokens() | {
+        Task.DO: then,
+        Task.ASKER: demand.asker,
+        Task.SLOT: demand.slot,
+        Task.REQUEST: demand.request,
+        Task.IS_RETRY: as_int(demand.is_retry),
+        Task.START: demand.start,
+        Task.TOKENS: tokens,
+        Task.HITS: pins,
+        Task.HELD: jnp.where(is_lost, 0, held),
+        Task.STORED: stored,
+        Task.TAKES: takes,
+        Task.IN_PREFILL: as_int(demand.in_prefill),
+        Task.IS_CLEAN: as_int(is_clean),
+        Task.IS_DOOMED: as_int(is_doomed),
+        Task.FREED_SLOT: demand.slot,
+        Task.FREED_BLOCKS: freed,
+        Task.AFTER_RELEASE: jnp.where(is_doomed, failed, after_release(ctx)),
+        Task.AFTER_OFFLOAD: jnp.int32(Do.NOTHING),
+    }
+    return Grant(
+        is_granted=is_granted,
+        is_lost=is_lost,
+        is_clean=is_clean,
+        crashes=crashes,
+        held=after,
+        task=task,
+        writes_hits=pins > 0,
+    )

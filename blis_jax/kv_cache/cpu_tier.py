@@ -1,0 +1,144 @@
+"""The second tier: content of free blocks copied to the CPU, and brought back when an allocation fails.
+
+Entries are keyed by physical block number; writing over one leaks the usage count, as in the reference.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.columns import as_int, get
+from blis_jax.context import row
+from blis_jax.exact import exact_quotient
+from blis_jax.kv_cache.blocks import NO_BLOCK, Do, Pool, Task
+from blis_jax.kv_cache.contents import is_registered, places
+from blis_jax.kv_cache.operations import bit_tables, forgotten_bits, pop
+from blis_jax.kv_cache.turn import Moves, Turn
+from blis_jax.state import Inst, Time
+
+THRASHING_WINDOW_US = 1000
+
+
+def reload(turn: Turn) -> Moves:
+    """Look at the next CPU entry; if its content is not on the GPU, load it into the head of the free list."""
+    task, blocks, ctx = turn.task, turn.blocks, turn.ctx
+    entries = row(blocks.cpu_key, turn.instance)[: ctx.shape.num_blocks]
+    number = lax.iota(jnp.int32, ctx.shape.num_blocks)
+    is_due = (entries != 0) & (number >= get(task, Task.CURSOR))
+    entry = jnp.min(jnp.where(is_due, number, turn.spare_block))
+    is_over = (entry == turn.spare_block) | (turn.total <= get(turn.inst, Inst.USED_BLOCKS))
+    name = blocks.cpu_key[turn.instance, entry]
+    place = places(ctx, blocks, name[None])[0]
+    is_here = is_registered(ctx, blocks, turn.instance, name, place)
+    wanted = ~is_over & ~is_here
+    popped = pop(turn, as_int(wanted))
+    is_loaded = wanted & (popped.count == 1)
+    block = jnp.min(popped.block)  # the spare block is beyond all others
+    loads = as_int(is_loaded)
+    old = jnp.where(is_loaded, blocks.key[turn.instance, block], jnp.int64(0))
+    old_place = places(ctx, blocks, old[None])[0]
+    tail = get(turn.pool, Pool.TAIL)
+    gone = forgotten_bits(turn, old[None], block[None])
+    owner = jnp.where(is_loaded, block, turn.spare_block)[None]
+    emptied = jnp.where(is_loaded, entry, turn.spare_block)
+    new_place = jnp.where(is_loaded, place, turn.nowhere)
+    # a block may come back with the content that it lost just now
+    old_place = jnp.where(old_place == new_place, turn.nowhere, old_place)
+    age = get(turn.state.times, Time.NOW) - blocks.cpu_time[turn.instance, entry]
+    is_thrashing = is_loaded & (age < THRASHING_WINDOW_US)
+    is_past = is_loaded | (~is_over & is_here)
+    has_reloaded = get(task, Task.HAS_RELOADED) | loads
+    then = jnp.where(has_reloaded == 1, jnp.int32(Do.ATTEMPT), jnp.int32(Do.FAILED))
+    missed = is_over & (has_reloaded == 0)
+    changes = {
+        Task.CURSOR: jnp.where(is_past, entry + 1, get(task, Task.CURSOR)),
+        Task.HAS_RELOADED: has_reloaded,
+        Task.IS_RETRY: jnp.where(is_over, jnp.int32(1), get(task, Task.IS_RETRY)),
+        Task.DO: jnp.where(is_over, then, jnp.int32(Do.RELOAD)),
+    }
+    pool = {
+        Pool.HEAD: popped.head,
+        Pool.TAIL: tail + loads,
+        Pool.CPU_USED: get(turn.pool, Pool.CPU_USED) - loads,
+        Pool.RELOADS: get(turn.pool, Pool.RELOADS) + loads,
+        Pool.CPU_MISSES: get(turn.pool, Pool.CPU_MISSES) + as_int(missed),
+        Pool.THRASHING: get(turn.pool, Pool.THRASHING) + as_int(is_thrashing),
+        Pool.PENDING_TRANSFER: get(turn.pool, Pool.PENDING_TRANSFER)
+        + loads * ctx.params.cluster.transfer_us,
+    }
+    return turn.end(
+        changes,
+        pool,
+        named=((old_place, jnp.int32(NO_BLOCK)), (new_place, block)),
+        key=((block, name),),
+        hold=((block, jnp.where(is_loaded, -1 - tail, 1)),),
+        ring=((turn.place(tail, is_loaded), block),),
+        cpu_key=((emptied, jnp.int64(0)),),
+        **bit_tables(turn, gone, registered=owner),
+    )
+
+
+def offload(turn: Turn) -> Moves:
+    """Copy content of free blocks, from the free list's head on, while the GPU is fuller than the threshold."""
+    task, blocks, ctx = turn.task, turn.blocks, turn.ctx
+    cluster, window = ctx.params.cluster, jnp.int32(ctx.shape.window)
+    used = get(turn.inst, Inst.USED_BLOCKS).astype(jnp.float64)
+    share = exact_quotient(used, turn.total.astype(jnp.float64))
+    room = cluster.kv_cpu_blocks - get(turn.pool, Pool.CPU_USED)
+    is_first = get(task, Task.DONE) == 0
+    tail, head = get(turn.pool, Pool.TAIL), get(turn.pool, Pool.HEAD)
+    end = jnp.where(is_first, tail, get(task, Task.CURSOR))
+    start = jnp.maximum(get(turn.pool, Pool.HASHLESS_UP_TO), head)
+    position = start + turn.window
+    is_inside = position < end
+    block = blocks.ring[turn.instance, turn.place(position, is_inside)]
+    is_live = is_inside & (block >= 0)
+    block = jnp.where(is_live, block, turn.spare_block)
+    name = jnp.where(is_live, blocks.key[turn.instance, block], jnp.int64(0))
+    acts = (share > cluster.offload_threshold) & (room > 0)
+    carries = name != 0
+    rank = jnp.cumsum(carries, dtype=jnp.int32) - 1
+    moves = carries & (rank < room) & acts
+    count = jnp.sum(moves, dtype=jnp.int32)
+    stays = carries & ~moves
+    moved = jnp.where(moves, block, turn.spare_block)
+    name = jnp.where(moves, name, jnp.int64(0))
+    place = places(ctx, blocks, name)
+    new = tail + rank
+    moved_time = jnp.full_like(blocks.cpu_time, get(turn.state.times, Time.NOW), shape=moved.shape)
+    reached = jnp.where(jnp.any(stays), start + _first(stays), jnp.minimum(start + window, end))
+    is_over = ~acts | jnp.any(stays) | (start + window >= end)
+    # what was moved lies behind the end of the scan and carries nothing
+    reached = jnp.where(is_over & ~jnp.any(stays), tail + count, reached)
+    changes = {
+        Task.DONE: jnp.where(is_over, 0, jnp.int32(1)),
+        Task.CURSOR: jnp.where(is_over, 0, end),
+        Task.DO: jnp.where(is_over, get(task, Task.AFTER_OFFLOAD), jnp.int32(Do.OFFLOAD)),
+    }
+    pool = {
+        Pool.TAIL: tail + count,
+        Pool.HASHLESS_UP_TO: jnp.where(acts, reached, get(turn.pool, Pool.HASHLESS_UP_TO)),
+        Pool.CPU_USED: get(turn.pool, Pool.CPU_USED) + count,
+        Pool.OFFLOADS: get(turn.pool, Pool.OFFLOADS) + count,
+    }
+    return turn.end(
+        changes,
+        pool,
+        named=((place, jnp.full_like(place, NO_BLOCK)),),
+        key=((moved, jnp.zeros_like(name)),),
+        hold=((moved, jnp.where(moves, -1 - new, 1)),),
+        ring=(
+            (turn.place(position, moves), jnp.full_like(block, NO_BLOCK)),
+            (turn.place(new, moves), block),
+        ),
+        cpu_key=((moved, name),),
+        cpu_time=((moved, moved_time),),
+        **bit_tables(turn, forgotten_bits(turn, name, moved)),
+    )
+
+
+def _first(mask: jax.Array) -> jax.Array:
+    place = lax.iota(jnp.int32, mask.shape[0])
+    return jnp.min(jnp.where(mask, place, jnp.int32(mask.shape[0])))

@@ -1,0 +1,325 @@
+"""Operations on block-level memory, at most `window` blocks at a time.
+
+Each computes what it changes on the active instance; if it is not its turn, that is the spare instance. The
+operation in progress and how far it has come are in the task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.columns import as_int, get
+from blis_jax.context import row
+from blis_jax.kv_cache.blocks import NO_BLOCK, Asker, Do, Pool, Task
+from blis_jax.kv_cache.contents import LOST, is_same, names, places
+from blis_jax.kv_cache.turn import Moves, Turn
+from blis_jax.state import Inst, Reg
+from blis_jax.types import Outcome, pytree
+from blis_jax.work import ceil_div, failing
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+
+def after_blocks(turn: Turn) -> jax.Array:
+    """What follows when an allocation is complete."""
+    is_last = get(turn.task, Task.ASKER) == Asker.COMPLETION
+    return jnp.where(is_last, jnp.int32(Do.RELEASE), jnp.int32(Do.NOTHING))
+
+
+def pin(turn: Turn) -> Moves:
+    """Take references to the blocks that were found; free ones leave the free list."""
+    task, blocks = turn.task, turn.blocks
+    done, hits = get(task, Task.DONE), get(task, Task.HITS)
+    is_hit = turn.window + done < hits
+    block = turn.listed(done, get(task, Task.SLOT))
+    block = jnp.where(is_hit, block, turn.spare_block)
+    hold = blocks.hold[turn.instance, block]
+    was_free = is_hit & (hold < 0)
+    place = turn.place(-1 - hold, was_free)
+    is_over = done + jnp.int32(turn.ctx.shape.window) >= hits
+    then = jnp.where(get(task, Task.IS_DOOMED) == 1, jnp.int32(Do.ROLL_BACK), jnp.int32(Do.TAKE))
+    changes = {
+        Task.DONE: jnp.where(is_over, 0, done + jnp.int32(turn.ctx.shape.window)),
+        Task.DO: jnp.where(is_over, then, jnp.int32(Do.PIN)),
+    }
+    inst = {
+        Inst.USED_BLOCKS: get(turn.inst, Inst.USED_BLOCKS) + jnp.sum(was_free, dtype=jnp.int32),
+        Inst.HITS: get(turn.inst, Inst.HITS) + jnp.sum(is_hit, dtype=jnp.int32),
+    }
+    return turn.end(
+        changes,
+        inst=inst,
+        hold=((block, jnp.where(was_free, 1, hold + 1)),),
+        ring=((place, jnp.full_like(place, NO_BLOCK)),),
+    )
+
+
+@pytree
+class Popped:
+    """Free blocks at the head of the list."""
+
+    block: Int[Array, "window"]  # the spare block where nothing is popped
+    is_taken: Bool[Array, "window"]
+    rank: Int[Array, "window"]
+    count: Int[Array, ""]
+    head: Int[Array, ""]  # new head
+
+
+def pop(turn: Turn, need: jax.Array) -> Popped:
+    """Up to `need` blocks from the next places of the ring; holes are passed over."""
+    head, tail = get(turn.pool, Pool.HEAD), get(turn.pool, Pool.TAIL)
+    position = head + turn.window
+    is_inside = position < tail
+    block = turn.blocks.ring[turn.instance, turn.place(position, is_inside)]
+    is_live = is_inside & (block >= 0)
+    rank = jnp.cumsum(is_live, dtype=jnp.int32) - 1
+    is_taken = is_live & (rank < need)
+    count = jnp.sum(is_taken, dtype=jnp.int32)
+    last = jnp.max(jnp.where(is_taken, turn.window, -1)) + 1
+    passed = jnp.minimum(jnp.int32(turn.ctx.shape.window), tail - head)
+    return Popped(
+        block=jnp.where(is_taken, block, turn.spare_block),
+        is_taken=is_taken,
+        rank=rank,
+        count=count,
+        head=head + jnp.where(count == need, last, jnp.maximum(passed, 0)),
+    )
+
+
+@pytree
+class Bits:
+    """Changes of the bits that tell which block the table names for a content."""
+
+    unnamed: Int[Array, "n"]
+    cleared: Bool[Array, "block"]
+
+
+def forgotten_bits(turn: Turn, name: jax.Array, popped: jax.Array | None = None) -> Bits:
+    """No block is named for these contents any more, nor any of the blocks popped with them.
+
+    A content without a place in the table is searched for, but only if the block at hand is not the one
+    that is named; several blocks with one content are rare.
+    """
+    blocks, ctx = turn.blocks, turn.ctx
+    place = places(ctx, blocks, name)
+    named = blocks.named[turn.instance, place]
+    carried = blocks.key[turn.instance, jnp.maximum(named, 0)]
+    is_kept = (named >= 0) & is_same(carried, name) & (name != 0)
+    searched = (name != 0) & (place == turn.nowhere)
+    unnamed = jnp.where(is_kept, named, turn.spare_block)
+    if popped is not None:
+        searched = searched & ~blocks.is_named[turn.instance, popped]
+        unnamed = jnp.concatenate([unnamed, popped])
+    keys = row(blocks.key, turn.instance)
+
+    def search() -> jax.Array:
+        return jnp.any(is_same(keys[None, :], name[:, None]) & searched[:, None], axis=0)
+
+    cleared = ctx.when(jnp.any(searched), search, lambda: jnp.zeros(keys.shape, bool))
+    return Bits(unnamed, cleared)
+
+
+def bit_tables(turn: Turn, *changes: Bits, registered: Any = None) -> dict[str, Any]:
+    """The changes together, as tables; nothing without a CPU tier, which alone needs the bits."""
+    if not turn.ctx.shape.has_cpu_tier:
+        return {}
+    cleared = changes[0].cleared
+    for more in changes[1:]:
+        cleared = cleared | more.cleared
+    unnamed = jnp.concatenate([change.unnamed for change in changes])
+    return {"unnamed": unnamed, "cleared": cleared, "registered": registered}
+
+
+def _filled(turn: Turn) -> tuple[jax.Array, jax.Array]:
+    """The last block of the list and the name it gets, if the first tokens fill it; else no name."""
+    task, size = turn.task, turn.ctx.shape.block_size
+    held, stored = get(task, Task.HELD), get(task, Task.STORED)
+    fills = (stored > 0) & (lax.rem(held + stored, jnp.int32(size)) == 0)
+    fills = fills & (get(task, Task.DONE) == 0) & turn.is_on
+    last = jnp.maximum(ceil_div(held, size) - 1, 0)
+    block = turn.listed(last, get(task, Task.SLOT))[0]
+    end = get(task, Task.START) + stored
+    is_clean = get(task, Task.IS_CLEAN) == 1
+    name = names(turn.ctx, get(task, Task.REQUEST), end[None], is_clean)[0]
+    return jnp.where(fills, block, turn.spare_block), jnp.where(fills, name, jnp.int64(0))
+
+
+def take(turn: Turn) -> Moves:
+    """Fill the last block and pop new ones; full prompt blocks are registered as they are filled.
+
+    Popping a block removes the registration of its content, be it of an earlier block of this very allocation.
+    """
+    task, blocks, ctx, size = turn.task, turn.blocks, turn.ctx, turn.ctx.shape.block_size
+    done, takes = get(task, Task.DONE), get(task, Task.TAKES)
+    held, stored = get(task, Task.HELD), get(task, Task.STORED)
+    popped = pop(turn, takes - done)
+    tokens = stored + (done + popped.rank + 1) * jnp.int32(size)
+    is_full = popped.is_taken & (tokens <= get(task, Task.TOKENS))
+    is_full = is_full & (get(task, Task.IN_PREFILL) == 1)
+    request = get(task, Task.REQUEST)
+    new = names(ctx, request, get(task, Task.START) + tokens, jnp.array(True))
+    new = jnp.where(is_full, new, jnp.int64(0))
+    old = jnp.where(popped.is_taken, blocks.key[turn.instance, popped.block], jnp.int64(0))
+    last_block, filled = _filled(turn)
+    is_later = turn.window[None, :] > turn.window[:, None]
+    is_killed = jnp.any(is_same(new[:, None], old[None, :]) & is_later, axis=1)
+    is_filled_killed = jnp.any(is_same(filled, old))
+    old_place, new_place = places(ctx, blocks, old), places(ctx, blocks, new)
+    filled_place = places(ctx, blocks, filled[None])[0]
+    # on GPUs the order of writes to one place is open, so each place is written once
+    is_replaced = jnp.any(old_place[:, None] == new_place[None, :], axis=1)
+    old_place = jnp.where(is_replaced, turn.nowhere, old_place)
+    start = jnp.where(held == 0, get(task, Task.HITS), ceil_div(held, size))
+    position = jnp.where(popped.is_taken, start + done + popped.rank, 0)
+    end = jnp.int32(ctx.shape.list_blocks)
+    is_long = jnp.any(popped.is_taken & (position >= end))
+    position = jnp.where(popped.is_taken & (position < end), position, end)
+    named_at = jnp.concatenate([filled_place[None], old_place, new_place])
+    named = jnp.concatenate(
+        [
+            jnp.where(is_filled_killed, NO_BLOCK, last_block)[None],
+            jnp.full_like(popped.block, NO_BLOCK),
+            jnp.where(is_killed, NO_BLOCK, popped.block),
+        ]
+    )
+    key_at = jnp.concatenate([last_block[None], popped.block])
+    key = jnp.concatenate([filled[None], new])
+    count = done + popped.count
+    is_over = count >= takes
+    changes = {
+        Task.DONE: jnp.where(is_over, 0, count),
+        Task.DO: jnp.where(is_over, after_blocks(turn), jnp.int32(Do.TAKE)),
+    }
+    inst = {
+        Inst.USED_BLOCKS: get(turn.inst, Inst.USED_BLOCKS) + popped.count,
+        Inst.MISSES: get(turn.inst, Inst.MISSES) + popped.count,
+    }
+    outcome = failing(get(turn.state.registers, Reg.OUTCOME), is_long, Outcome.LISTS_FULL)
+    bits: dict[str, Any] = {}
+    if ctx.shape.has_cpu_tier:
+        contents = jnp.concatenate([new, filled[None]])
+        owners = jnp.concatenate([popped.block, last_block[None]])
+        is_gone = jnp.concatenate([is_killed, is_filled_killed[None]])
+        owners = jnp.where((contents != 0) & ~is_gone, owners, turn.spare_block)
+        gone, replaced = forgotten_bits(turn, old, popped.block), forgotten_bits(turn, contents)
+        bits = bit_tables(turn, gone, replaced, registered=owners)
+    return turn.end(
+        changes,
+        {Pool.HEAD: popped.head},
+        inst,
+        {Reg.OUTCOME: outcome},
+        named=((named_at, named),),
+        key=((key_at, key),),
+        hold=((popped.block, jnp.full_like(popped.block, 1)),),
+        listed=(position, popped.block),
+        **bits,
+    )
+
+
+def release(turn: Turn) -> Moves:
+    """Give up references from the list's end on; blocks that nobody holds go to the free list's tail."""
+    task, blocks, window = turn.task, turn.blocks, jnp.int32(turn.ctx.shape.window)
+    length, done = get(task, Task.FREED_BLOCKS), get(task, Task.DONE)
+    count = jnp.minimum(length - done, window)
+    block = turn.listed(length - done - count, get(task, Task.FREED_SLOT))
+    is_mine = turn.window < count
+    block = jnp.where(is_mine, block, turn.spare_block)
+    hold = blocks.hold[turn.instance, block]
+    is_freed = is_mine & (hold == 1)
+    freed = as_int(is_freed)
+    total = jnp.sum(freed, dtype=jnp.int32)
+    after = total - jnp.cumsum(freed, dtype=jnp.int32)  # freed blocks behind it in the list
+    tail = get(turn.pool, Pool.TAIL)
+    place = turn.place(tail + after, is_freed)
+    new_hold = jnp.where(is_freed, -1 - (tail + after), hold - 1)
+    new_hold = jnp.where(is_mine, new_hold, 1)
+    is_over = done + count >= length
+    then = get(task, Task.AFTER_RELEASE)
+    changes = {
+        Task.DONE: jnp.where(is_over, 0, done + count),
+        Task.DO: jnp.where(is_over, then, jnp.int32(Do.RELEASE)),
+    }
+    inst = {Inst.USED_BLOCKS: get(turn.inst, Inst.USED_BLOCKS) - total}
+    length_now = tail + total - get(turn.pool, Pool.HEAD)
+    is_full = length_now > jnp.int32(turn.ctx.shape.ring_size)
+    outcome = failing(get(turn.state.registers, Reg.OUTCOME), is_full, Outcome.RING_FULL)
+    registers = {Reg.OUTCOME: outcome}
+    pool = {Pool.TAIL: tail + total}
+    tables = {"hold": ((block, new_hold),), "ring": ((place, block),)}
+    return turn.end(changes, pool, inst, registers, **tables)
+
+
+def roll_back(turn: Turn) -> Moves:
+    """First half of undoing a first allocation that ran out: what its full blocks had registered is forgotten.
+
+    All free blocks were popped for it. The place of each such content remembers which pop it belonged to.
+    """
+    task, blocks = turn.task, turn.blocks
+    size, window = turn.ctx.shape.block_size, jnp.int32(turn.ctx.shape.window)
+    num_free = turn.total - get(turn.inst, Inst.USED_BLOCKS)
+    done = get(task, Task.DONE)
+    number = done + turn.window
+    end = (number + 1) * jnp.int32(size)
+    is_full = (number < num_free) & (end <= get(task, Task.TOKENS))
+    name = names(turn.ctx, get(task, Task.REQUEST), get(task, Task.START) + end, jnp.array(True))
+    place = places(turn.ctx, blocks, jnp.where(is_full, name, jnp.int64(0)))
+    bits: dict[str, Any] = {}
+    if turn.ctx.shape.has_cpu_tier:
+        bits = bit_tables(turn, forgotten_bits(turn, jnp.where(is_full, name, jnp.int64(0))))
+    is_over = done + window >= num_free
+    changes = {
+        Task.DONE: jnp.where(is_over, 0, done + window),
+        Task.DO: jnp.where(is_over, jnp.int32(Do.RESTORE), jnp.int32(Do.ROLL_BACK)),
+        Task.CURSOR: get(turn.pool, Pool.TAIL),
+    }
+    inst = {
+        Inst.HITS: get(turn.inst, Inst.HITS) - jnp.where(is_over, get(task, Task.HITS), 0),
+    }
+    return turn.end(changes, inst=inst, named=((place, -2 - number),), **bits)
+
+
+def restore(turn: Turn) -> Moves:
+    """Second half: the popped blocks get their registration back, from the last to the first, but no tokens.
+
+    A content is registered for the first block that carried it, unless this allocation had filled
+    a block with it earlier on.
+    """
+    task, blocks, ctx = turn.task, turn.blocks, turn.ctx
+    window = jnp.int32(ctx.shape.window)
+    head, end = get(turn.pool, Pool.HEAD), get(task, Task.CURSOR)
+    start = jnp.maximum(end - window, head)
+    position = start + turn.window
+    is_inside = position < end
+    block = blocks.ring[turn.instance, turn.place(position, is_inside)]
+    is_live = is_inside & (block >= 0)
+    block = jnp.where(is_live, block, turn.spare_block)
+    num_free = turn.total - get(turn.inst, Inst.USED_BLOCKS)
+    live = as_int(is_live)
+    behind = jnp.sum(live, dtype=jnp.int32) - jnp.cumsum(live, dtype=jnp.int32)
+    number = num_free - get(task, Task.DONE) - 1 - behind
+    name = jnp.where(is_live, blocks.key[turn.instance, block], jnp.int64(0))
+    is_earlier = turn.window[None, :] < turn.window[:, None]
+    is_second = jnp.any(is_same(name[:, None], name[None, :]) & is_earlier, axis=1)
+    place = places(ctx, blocks, name)
+    mark = blocks.named[turn.instance, place]
+    is_filled_before = (place != turn.nowhere) & (mark <= -2) & (-2 - mark < number)
+    is_restored = (name != 0) & ~is_second & ~is_filled_before
+    place = jnp.where(is_restored, place, turn.nowhere)
+    bits: dict[str, Any] = {}
+    if ctx.shape.has_cpu_tier:
+        again = forgotten_bits(turn, jnp.where(is_restored, name, jnp.int64(0)))
+        owners = jnp.where(is_restored, block, turn.spare_block)
+        bits = bit_tables(turn, again, registered=owners)
+    lost = jnp.where(name != 0, name | LOST, name)
+    is_over = start <= head
+    changes = {
+        Task.DONE: jnp.where(is_over, 0, get(task, Task.DONE) + jnp.sum(live, dtype=jnp.int32)),
+        Task.CURSOR: jnp.where(is_over, 0, start),
+        Task.DO: jnp.where(is_over, jnp.int32(Do.RELEASE), jnp.int32(Do.RESTORE)),
+    }
+    return turn.end(changes, named=((place, block),), key=((block, lost),), **bits)

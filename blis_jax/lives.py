@@ -1,0 +1,105 @@
+"""What preemptions leave behind: a request lives once per time that it is scheduled.
+
+An evicted request starts again with its prompt, but the inter-token latencies of its earlier lives stay
+recorded, and so does its first token until a later life overwrites it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.kv_cache.blocks import Eviction, Life
+from blis_jax.state import Dyn, Log, LogTime
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Per request unless said otherwise; times in µs."""
+
+    evictions: Int[np.ndarray, "preemption column"]
+    num_itl: Int[np.ndarray, "preemption"]  # latencies recorded in the life that ended
+    num_preempted: Int[np.ndarray, "request"]
+    in_batch: Bool[np.ndarray, "request"]  # or completed: the current life was not ended
+    in_decode: Bool[np.ndarray, "request"]  # of those in the batch
+    token_record: Int[np.ndarray, "request"]  # step record of the first token, -1: none
+    token_scheduled: Int[np.ndarray, "request"]  # record in which that token's life was scheduled
+    is_current_token: Bool[np.ndarray, "request"]  # it was recorded in the current life
+    past_num_itl: Int[np.ndarray, "request"]  # latencies recorded in earlier lives
+    past_itl_us: Int[np.ndarray, "request"]  # and their sum, without output processing
+    preempted_service_us: Int[np.ndarray, "request"]  # in the batch before the token's life
+
+
+def lives_of(raw: Any, dyn: np.ndarray, log: np.ndarray, log_time: np.ndarray) -> Lives:
+    """Derive the lives of one run from its raw tables, int64; without preemptions there is one each."""
+    n = len(dyn)
+    is_block_level = raw.life is not None
+    count = min(int(raw.num_evictions), len(raw.evictions) - 1) if is_block_level else 0
+    evictions = np.zeros((0, len(Eviction)), np.int64)
+    if is_block_level:
+        evictions = raw.evictions[:count].astype(np.int64)
+    request = evictions[:, Eviction.REQUEST]
+    num_preempted = np.bincount(request, minlength=n)
+    scheduled = dyn[:, Dyn.NUM_SCHEDULED]
+    in_batch = scheduled > num_preempted
+    in_decode = in_batch & (dyn[:, Dyn.TOKEN_INDEX] > 0)
+    in_decode &= dyn[:, Dyn.TOKEN_INDEX] >= dyn[:, Dyn.SCHEDULED_INDEX]
+    current = np.where(in_decode, dyn[:, Dyn.TOKEN_RECORD], -1)
+    token_record = (
+        raw.life[:n, Life.FIRST_TOKEN].astype(np.int64) - 1 if is_block_level else current
+    )
+    num_itl, itl_us = _ended(evictions, log, log_time)
+    token_scheduled = dyn[:, Dyn.SCHEDULED_RECORD].copy()
+    token = evictions[:, Eviction.FIRST_TOKEN] - 1
+    is_its = (token >= 0) & (token == token_record[request])
+    is_its &= token == evictions[:, Eviction.DECODE_RECORD] - 1
+    token_scheduled[request[is_its]] = evictions[is_its, Eviction.SCHEDULED_RECORD]
+    is_before = evictions[:, Eviction.RECORD] <= token_scheduled[request]
+    spent = np.zeros(count, np.int64)
+    if len(log):
+        start = log_time[:, LogTime.START]
+        last = len(log) - 1
+        spent = start[np.minimum(evictions[:, Eviction.RECORD], last)]
+        spent = spent - start[np.minimum(evictions[:, Eviction.SCHEDULED_RECORD], last)]
+    return Lives(
+        evictions=evictions,
+        num_itl=num_itl,
+        num_preempted=num_preempted,
+        in_batch=in_batch,
+        in_decode=in_decode,
+        token_record=token_record,
+        token_scheduled=token_scheduled,
+        is_current_token=(token_record >= 0) & (token_record == current),
+        past_num_itl=_summed(request, num_itl, n),
+        past_itl_us=_summed(request, itl_us, n),
+        preempted_service_us=_summed(request, np.where(is_before, spent, 0), n),
+    )
+
+
+def _summed(request: np.ndarray, values: np.ndarray, n: int) -> np.ndarray:
+    total = np.zeros(n, np.int64)
+    np.add.at(total, request, values)
+    return total
+
+
+def _ended(
+    evictions: np.ndarray, log: np.ndarray, log_time: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Number and sum of the latencies of each life that ended: of the steps between its token and its eviction."""
+    if not len(evictions) or not len(log):
+        nothing = np.zeros(len(evictions), np.int64)
+        return nothing, nothing
+    last = len(log) - 1
+    has_decode = evictions[:, Eviction.DECODE_RECORD] > 0
+    began = np.clip(evictions[:, Eviction.DECODE_RECORD] - 1, 0, last)
+    ended = np.minimum(evictions[:, Eviction.RECORD], last)
+    total = log_time[:, LogTime.TOTAL_DURATION]
+    own = log[ended, Log.NUM_STEPS] * log_time[ended, LogTime.DURATION]
+    count = evictions[:, Eviction.INDEX] - 1 - evictions[:, Eviction.DECODE_INDEX]
+    spent = total[ended] - own - total[began]
+    return np.where(has_decode, count, 0), np.where(has_decode, spent, 0)

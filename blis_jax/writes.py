@@ -1,0 +1,211 @@
+"""What one scan step changes, as one row for each table, and putting the rows in their places."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.advance import free_slot_row
+from blis_jax.block_subject import BlockRows, no_rows
+from blis_jax.columns import as_int, get
+from blis_jax.context import Context, row
+from blis_jax.kv_cache.blocks import Blocks
+from blis_jax.kv_cache.no_eviction import PathRows, no_path, write_path
+from blis_jax.state import Dyn, Log, LogTime, RouterIndex, Slot, SlotTime, State
+from blis_jax.types import REJECTED, pytree
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
+
+@pytree
+class SlotWrite:
+    """One slot's rows, and the request's; at the spare instance and request if nothing is written."""
+
+    instance: Int[Array, ""]
+    slot: Int[Array, ""]
+    row: Int[Array, "column"]
+    time_row: Any
+    path: PathRows | None  # memory without eviction
+    blocks: BlockRows | None  # memory at block level
+    request: Int[Array, ""]
+    dyn: Int[Array, "column"]
+
+
+@pytree
+class RecordWrite:
+    """One step record; past the log's end if there is none."""
+
+    record: Int[Array, ""]
+    log: Int[Array, "column"]
+    log_time: Any
+
+
+def no_slot(ctx: Context) -> SlotWrite:
+    """Rows for the spare instance."""
+    return SlotWrite(
+        instance=jnp.int32(ctx.shape.num_instances),
+        slot=jnp.int32(0),
+        row=free_slot_row(),
+        time_row=jnp.full((len(SlotTime),), ctx.never, ctx.clock),
+        path=None if ctx.shape.num_blocks else no_path(ctx.shape),
+        blocks=no_rows(ctx) if ctx.shape.num_blocks else None,
+        request=jnp.int32(ctx.shape.num_requests),
+        dyn=jnp.zeros((len(Dyn),), jnp.int32),
+    )
+
+
+def no_record(ctx: Context) -> RecordWrite:
+    """A record past the log's end."""
+    return RecordWrite(
+        record=jnp.int32(ctx.shape.log_capacity),
+        log=jnp.zeros((len(Log),), jnp.int32),
+        log_time=jnp.zeros((len(LogTime),), ctx.clock),
+    )
+
+
+@pytree
+class Writes:
+    """Everything one scan step changes: the lane's scalars, and one row per table."""
+
+    registers: Int[Array, "column"]
+    times: Any
+    stale: Any
+    admission: Any
+    routing: Any
+    num_private: Int[Array, "instance"]
+    num_distinct: Int[Array, "instance"]
+    task: Any
+    pool: Any
+    turned_away: Int[Array, ""]
+    routed: Int[Array, ""]
+    routed_to: Int[Array, ""]
+    instance: Int[Array, ""]
+    inst: Int[Array, "column"]
+    inst_time: Any
+    slot: SlotWrite
+    path_instance: Int[Array, ""]
+    record: RecordWrite
+    route_path: Int[Array, "path"]
+    touched: Int[Array, "path instance"]
+    private_at: Int[Array, "path instance"]
+
+
+def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
+    """Scalars and the instance's rows as they are, nothing else."""
+    rows, depth = ctx.shape.num_instances, ctx.shape.path_depth
+    spare_instance, spare_request = jnp.int32(rows), jnp.int32(ctx.shape.num_requests)
+    return Writes(
+        registers=state.registers,
+        times=state.times,
+        stale=state.stale,
+        admission=state.admission,
+        routing=state.routing,
+        num_private=state.router.num_private,
+        num_distinct=state.router.num_distinct,
+        task=None if state.blocks is None else state.blocks.task,
+        pool=None if state.blocks is None else row(state.blocks.pool, instance),
+        turned_away=spare_request,
+        routed=spare_request,
+        routed_to=spare_instance,
+        instance=spare_instance,
+        inst=row(state.inst, instance),
+        inst_time=row(state.inst_time, instance),
+        slot=no_slot(ctx),
+        path_instance=spare_instance,
+        record=no_record(ctx),
+        route_path=jnp.full((depth,), ctx.shape.num_nodes, jnp.int32),
+        touched=jnp.zeros((depth, rows), jnp.int32),
+        private_at=jnp.zeros((depth, rows), jnp.int32),
+    )
+
+
+def _put(table: jax.Array, values: jax.Array, *start: jax.Array) -> jax.Array:
+    return lax.dynamic_update_slice(table, values, start)
+
+
+def _write_router(ctx: Context, state: State, done: Writes) -> RouterIndex:
+    router = state.router
+    if not ctx.mechanism.uses_prefix_index:
+        return router
+    touched, private_at = router.touched, router.private_at
+    if ctx.shape.path_depth > 1:
+        touched = touched.at[done.route_path].set(done.touched)
+    else:
+        at = (get(done.route_path, 0), jnp.int32(0))
+        touched = _put(touched, done.touched, *at)
+    if ctx.shape.has_router_eviction:
+        private_at = private_at.at[done.route_path].set(done.private_at)
+    return RouterIndex(touched, private_at, done.num_private, done.num_distinct)
+
+
+def _move(ctx: Context, table: jax.Array, rows: BlockRows | None) -> jax.Array:
+    """A member that took the victim's place in the batch."""
+    if rows is None or not ctx.mechanism.evicts_lowest_priority:
+        return table
+    order = rows.moved_order[None, None, None]
+    return _put(table, order, jnp.int32(Slot.ORDER), rows.moved_instance, rows.moved_slot)
+
+
+def _write_blocks(ctx: Context, state: State, done: Writes) -> Blocks | None:
+    """The rows of block-level memory; the blocks themselves move in the operations."""
+    blocks, rows, slot, zero = state.blocks, done.slot.blocks, done.slot, jnp.int32(0)
+    if blocks is None or rows is None:
+        return None
+    slot_of = _put(blocks.slot_of, jnp.full((1,), -1, jnp.int32), rows.left)
+    evicts = rows.eviction_at < ctx.shape.eviction_capacity
+    priority = blocks.priority
+    if ctx.mechanism.evicts_lowest_priority:
+        priority = _put(priority, rows.priority[None, None], slot.instance, slot.slot)
+    return dataclasses.replace(
+        blocks,
+        lists=_put(blocks.lists, rows.hits[None, None], rows.hits_instance, slot.slot, zero),
+        slot_of=_put(slot_of, slot.slot[None], done.routed),
+        computed=_put(blocks.computed, rows.computed[None, None], slot.instance, slot.slot),
+        priority=priority,
+        ghosts=_put(blocks.ghosts, rows.ghost[None], rows.ghost_at),
+        life=_put(blocks.life, rows.life[None], slot.request, zero),
+        pool=_put(blocks.pool, done.pool[None], done.instance, zero),
+        task=done.task,
+        evictions=_put(blocks.evictions, rows.eviction[None], rows.eviction_at, zero),
+        num_evictions=blocks.num_evictions + as_int(evicts),
+    )
+
+
+def _write_expected(ctx: Context, state: State, done: Writes) -> jax.Array:
+    if not ctx.mechanism.uses_prefix_index:
+        return state.expected
+    return _put(state.expected, get(done.slot.row, Slot.EXPECTED_BLOCKS)[None], done.routed)
+
+
+def write(ctx: Context, state: State, done: Writes) -> State:
+    """Put every row in its place, once per table."""
+    zero, slot, record = jnp.int32(0), done.slot, done.record
+    at = (zero, slot.instance, slot.slot)
+    instance_of = _put(state.instance_of, jnp.full((1,), REJECTED, jnp.int32), done.turned_away)
+    shared = state.shared
+    if shared is not None and slot.path is not None and ctx.shape.num_nodes > 0:
+        shared = write_path(shared, slot.path, done.path_instance, slot.slot)
+    return State(
+        registers=done.registers,
+        times=done.times,
+        slot=_put(_move(ctx, state.slot, slot.blocks), slot.row[:, None, None], *at),
+        slot_time=_put(state.slot_time, slot.time_row[:, None, None], *at),
+        inst=_put(state.inst, done.inst[None], done.instance, zero),
+        inst_time=_put(state.inst_time, done.inst_time[None], done.instance, zero),
+        dyn=_put(state.dyn, slot.dyn[None], slot.request, zero),
+        instance_of=_put(instance_of, done.routed_to[None], done.routed),
+        expected=_write_expected(ctx, state, done),
+        shared=shared,
+        blocks=_write_blocks(ctx, state, done),
+        router=_write_router(ctx, state, done),
+        stale=done.stale,
+        log=_put(state.log, record.log[None], record.record, zero),
+        log_time=_put(state.log_time, record.log_time[None], record.record, zero),
+        admission=done.admission,
+        routing=done.routing,
+    )
