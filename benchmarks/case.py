@@ -15,8 +15,9 @@ import jax
 import numpy as np
 
 from blis_jax.batch import _Group, _Row, run_grid
-from blis_jax.config import ClusterConfig
+from blis_jax.config import ClusterConfig, params
 from blis_jax.simulate import Options
+from blis_jax.state import initial_state
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
 
 BASELINE = ClusterConfig(
@@ -57,9 +58,15 @@ def best_of(repeats: int, call: Callable[[], Any]) -> float:
     return min(times)
 
 
-def group_of(config: ClusterConfig, spec: WorkloadSpec, form: str, slots: int | None) -> _Group:
+def group_of(
+    config: ClusterConfig,
+    spec: WorkloadSpec,
+    form: str,
+    slots: int | None,
+    kv_model: str = "auto",
+) -> _Group:
     """Everything to run one configuration on drawn workloads."""
-    options = Options(form=form, resolve_ties=False, num_slots=slots)
+    options = Options(form=form, resolve_ties=False, num_slots=slots, kv_model=kv_model)
     return _Group([config], [spec], list(range(SEEDS)), options, summarize=lambda record: record)
 
 
@@ -136,6 +143,54 @@ def scale(rate: float, count: int, title: str) -> dict[str, Any]:
     }
 
 
+def under_pressure(
+    config: ClusterConfig, workload: str, title: str, kv_model: str = "block-level"
+) -> dict[str, Any]:
+    """One run made with one memory model, and the state that it carries."""
+    group = group_of(config, load_builtin(workload), "rows", None, kv_model)
+    compile_s = compiled_in(group, 1)
+    while not (found := group.call([_Row(0, 0)], 1)[0]).is_final:
+        group.grow([found.outcome])
+        compile_s = compiled_in(group, 1)
+    _, seconds = device_time(group, 1, 15)
+    found = group.call([_Row(0, 0)], 1)[0]
+    if found.outcome.name != "COMPLETED" or found.summary.kv_model != kv_model:
+        raise SystemExit(f"{title} ended with {found.outcome.name}")
+    numbers = params(config, config.num_instances)
+    with jax.enable_x64(True):
+        state = jax.eval_shape(lambda: initial_state(group.shape, group.functions, numbers))
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    preempted = int(found.summary.instances.preemption_count.sum())
+    return {
+        "title": title,
+        "compile_s": compile_s,
+        "run": f"{seconds * 1e3:.1f} ms, {found.summary.num_iterations} scan steps",
+        "unit": f"{preempted} preemptions, state {size / 1e6:.1f} MB",
+    }
+
+
+PRESSED = BASELINE.replace(total_kv_blocks=5000, kv_cpu_blocks=0)
+PRESSURE: dict[str, Callable[[], dict[str, Any]]] = {
+    "pressure-5000": lambda: under_pressure(
+        PRESSED, "mixed", "one run, 5,000 blocks an instance, no CPU tier"
+    ),
+    "pressure-5000-cpu": lambda: under_pressure(
+        PRESSED.replace(kv_cpu_blocks=44_000), "mixed", "the same with a CPU tier"
+    ),
+    "pressure-2000": lambda: under_pressure(
+        PRESSED.replace(total_kv_blocks=2000), "mixed", "one run, 2,000 blocks an instance"
+    ),
+    "multi-turn": lambda: under_pressure(
+        BASELINE, "multiturn", "one run, conversations, enough blocks", "no-eviction"
+    ),
+    "multi-turn-pressure": lambda: under_pressure(
+        PRESSED.replace(total_kv_blocks=4000),
+        "multiturn",
+        "conversations, 4,000 blocks an instance",
+    ),
+}
+
+
 def compile_cold() -> dict[str, Any]:
     """Compilation of generator and engine for the baseline, nothing cached."""
     group = group_of(BASELINE, load_builtin("mixed"), "rows", None)
@@ -182,7 +237,7 @@ def measure(name: str) -> dict[str, Any]:
     if name.startswith("overloaded-"):
         count = int(name.partition("-")[2])
         return scale(2000.0, count, f"one run, 2,000 req/s, {count:,} requests")
-    cases: dict[str, Callable[[], dict[str, Any]]] = {
+    cases: dict[str, Callable[[], dict[str, Any]]] = PRESSURE | {
         "single-baseline": lambda: single(BASELINE, "one run, baseline, 1,000 requests"),
         "single-it08_opt": lambda: single(BEST, "one run, it08_opt, 1,000 requests"),
         "seeds-256-one-core": lambda: seeds(BASELINE, "256 seeds, baseline, one core", 1),

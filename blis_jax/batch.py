@@ -112,6 +112,9 @@ class _Group:
                 self.shape = at_block_level(self.shape, self.configs, *sizes, self.options)
             else:
                 self.shape = enlarged(self.shape, outcome) or self.shape
+                if self.shape.num_blocks:  # the longest request may have come to light since
+                    sizes = self.longest, self.shared_blocks
+                    self.shape = at_block_level(self.shape, self.configs, *sizes, self.options)
 
     def chunk_size(self, num_rows: int) -> int:
         """Rows of one call: enough calls for every worker, and few different sizes."""

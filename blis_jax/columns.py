@@ -20,13 +20,10 @@ def get(vector: jax.Array, column: int) -> jax.Array:
 
 def put(vector: jax.Array, changes: Mapping[Any, jax.Array]) -> jax.Array:
     """The vector with some entries replaced."""
-    dtype = vector.dtype
-    return jnp.stack(
-        [
-            changes[index].astype(dtype) if index in changes else get(vector, index)
-            for index in range(vector.shape[0])
-        ]
-    )
+    place = lax.iota(jnp.int32, vector.shape[0])
+    for index, value in changes.items():
+        vector = jnp.where(place == jnp.int32(index), value.astype(vector.dtype), vector)
+    return vector
 
 
 def as_int(mask: jax.Array) -> jax.Array:

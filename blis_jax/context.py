@@ -63,6 +63,23 @@ class Context:
 
         return lax.fori_loop(0, index.shape[0], put, table)
 
+    def write_rows(
+        self, table: jax.Array, lead: tuple[jax.Array, ...], index: jax.Array, rows: jax.Array
+    ) -> jax.Array:
+        """The table with the rows at `(*lead, index[i])` replaced by `rows[i]`; see `write`."""
+        if self.when is not branch:
+            return table.at[(*lead, index)].set(rows)
+        zero = (jnp.int32(0),) * (rows.ndim - 1)
+
+        def put(i: jax.Array, table: jax.Array) -> jax.Array:
+            one = lax.dynamic_index_in_dim(rows, i, keepdims=False)
+            at = (*lead, lax.dynamic_index_in_dim(index, i, keepdims=False), *zero)
+            return lax.dynamic_update_slice(
+                table, one.reshape((1,) * (len(lead) + 1) + one.shape), at
+            )
+
+        return lax.fori_loop(0, index.shape[0], put, table)
+
     def time(self, value: jax.Array) -> jax.Array:
         """A parameter in µs as a time of the clock's dtype."""
         return value.astype(self.clock)

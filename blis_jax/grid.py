@@ -54,6 +54,8 @@ def shape_for_draws(
         num_keys=num_requests if has_keys else 1,
         node_blocks=rounded(longest) if longest > 0 else 1,
         log_capacity=options.log_capacity or rounded(4 * num_requests, 1024),
+        num_copies=options.num_copies,
+        num_chains=options.num_chains,
         block_size=draw_shape.block_size,
         clock=options.clock,
         has_router_eviction=num_requests > fewest * REQUESTS_BEFORE_EVICTION,

@@ -31,7 +31,7 @@ class Figure(NamedTuple):
 
 # NaN where a figure cannot be told; see `instance_figures` and `cluster_figures`.
 FIGURES: dict[str, Figure] = {
-    "cache_hit_rate": Figure("1", "blocks found in the cache ÷ blocks found or newly taken"),
+    "cache_hit_rate": Figure("1", "hits ÷ (hits + misses) of KV blocks, the CPU tier included"),
     "preemption_rate": Figure("1", "preemptions per completed request"),
     "thrashing_rate": Figure("1", "reloads within 1,000 µs of their offload ÷ offloads"),
     "peak_used_blocks": Figure("1", "most KV blocks used in a step"),
@@ -250,7 +250,8 @@ def timelines(record: RunRecord, block_size: int) -> xr.Dataset:
         name: ("step", values, {"units": unit, "long_name": long_name})
         for name, (values, unit, long_name) in columns.items()
     }
-    return xr.Dataset(variables, attrs={"kv_model": record.kv_model, "block_size": block_size})
+    attributes = {"kv_model": record.kv_model, "block_size": block_size}
+    return xr.Dataset(variables, attrs=attributes).set_coords(["instance", "start_us"])
 
 
 def _first_steps(record: RunRecord) -> Int[np.ndarray, "record"]:

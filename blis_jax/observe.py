@@ -171,7 +171,8 @@ class Observation:
         service = token_us - self._log_time(LogTime.START, at)
         beta = np.asarray(self.cluster.beta)[np.maximum(self.instance, 0), 0].astype(np.int64)
         chunks = np.maximum(self.dyn[:, Dyn.NUM_PREFILL_STEPS] - 1, 0)
-        overhead = np.where(self.lives.is_current_token, chunks, 0) * beta
+        # on two step chains there may be more chunks than time
+        overhead = np.minimum(np.where(self.lives.is_current_token, chunks, 0) * beta, service)
         n = self.num_requests
         fixed = [
             np.full(n, int(self.cluster.admission_latency_us)),

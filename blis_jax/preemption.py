@@ -8,6 +8,7 @@ ghosts lie behind all members, and the last one made comes first.
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -26,52 +27,76 @@ from blis_jax.work import Work, ceil_div, count_of, failing
 LATER = 2  # Reg.VISIT_ALL: members are visited one by one since an eviction in this step
 
 
+@dataclass(frozen=True)
+class Batch:
+    """The running batch as the eviction finds it, `[slot]`."""
+
+    slot: jax.Array
+    order: jax.Array
+    in_prefill: jax.Array
+    is_due: jax.Array
+    is_bulk: jax.Array  # in decode, and not visited for its own sake
+
+    def num_ahead(self, order: jax.Array, registers: jax.Array, visit_all: jax.Array) -> jax.Array:
+        """Members still to be visited, if the batch is in this order."""
+        is_ahead = self.is_ahead(order, registers)
+        return count_of(is_ahead & (self.in_prefill | self.is_due | visit_all))
+
+    def is_ahead(self, order: jax.Array, registers: jax.Array) -> jax.Array:
+        """Members behind the one that is visited now."""
+        is_behind = order > get(registers, Reg.CURSOR)
+        return is_behind & (order <= get(registers, Reg.ORDER_LIMIT))
+
+
+def _batch(ctx: Context, slots: SlotRows, work: Work) -> Batch:
+    order, finish = slots.column(Slot.ORDER), slots.column(Slot.FINISH)
+    due = is_due(ctx, slots, get(work.inst, Inst.STEP_INDEX))
+    slot = jnp.arange(order.shape[0], dtype=jnp.int32)
+    is_decode = finish != LAST
+    return Batch(slot, order, ~is_decode & (order != LAST), due, is_decode & ~due)
+
+
 def give_up(ctx: Context, state: State, work: Work, instance: jax.Array) -> Served:
     """An allocation failed for good: evict a request, stop admitting, or let a completion do without."""
-    task = work.task
-    asker = get(task, Task.ASKER)
+    blocks, task = state.blocks, work.task
+    assert blocks is not None
+    asker, slots = get(task, Task.ASKER), SlotRows(state, instance)
     is_queue, is_completion = asker == Asker.QUEUE, asker == Asker.COMPLETION
     members = get(work.inst, Inst.NUM_PREFILL) + get(work.inst, Inst.NUM_DECODE)
     evicts = ~is_queue & ~is_completion & (members > 0)
-    evicted = _evict(ctx, state, work, instance)
-    blocked = put(work.registers, {Reg.BUDGET: jnp.int32(0)})
-    ended = _end_of_visits(ctx, state, work, instance, jnp.int32(-1))
-    registers = jnp.where(is_queue, blocked, ended)
-    registers = jnp.where(is_completion, work.registers, registers)
-    then = jnp.where(is_completion, jnp.int32(Do.RELEASE), jnp.int32(Do.NOTHING))
-    changes = {
-        Task.DO: then,
-        Task.DONE: jnp.int32(0),
-        Task.FREED_SLOT: get(task, Task.SLOT),
-        Task.FREED_BLOCKS: ceil_div(get(task, Task.HELD), ctx.shape.block_size),
-        Task.AFTER_RELEASE: after_release(ctx),
-        Task.AFTER_OFFLOAD: jnp.int32(Do.NOTHING),
-    }
-    failures = get(work.pool, Pool.NUM_FAILURES) + as_int(is_completion)
-    left = dataclasses.replace(
-        work,
-        registers=registers,
-        task=put(task, changes),
-        pool=put(work.pool, {Pool.NUM_FAILURES: failures}),
-    )
-    nothing = _untouched(ctx, state, left, instance)
-    return jax.tree.map(lambda a, b: jnp.where(evicts, a, b), evicted, nothing)
-
-
-def _untouched(ctx: Context, state: State, work: Work, instance: jax.Array) -> Served:
-    """The slot at hand with its rows as they are."""
-    slot = get(work.task, Task.SLOT)
-    asker = get(work.task, Task.ASKER)
-    one = subject_of(ctx, state, work, instance, slot, asker, jnp.float64(0.0))
-    blocks = state.blocks
-    assert blocks is not None
+    batch = _batch(ctx, slots, work)
+    victim, last = _victim(ctx, state, batch, instance)
+    victim = jnp.where(evicts, victim, get(task, Task.SLOT))
+    is_moved = evicts & (victim != last) & ctx.mechanism.defects.revisited_victim
+    asked = jnp.int32(Asker.MEMBER)
+    one = subject_of(ctx, state, work, instance, victim, asked, jnp.float64(0.0))
+    is_pending = _is_pending(blocks, task, victim)
+    tokens, given_back = _counts_of(work, batch, one, is_pending)
+    place = jnp.where(batch.slot == victim, LAST, batch.order)
+    place = jnp.where(is_moved & (batch.slot == last), get(one.slot_row, Slot.ORDER), place)
+    order = jnp.where(evicts, place, batch.order)
+    ends = ~is_queue & ~is_completion & (~evicts | (victim == get(task, Task.SLOT)))
+    makes_ghost = batch.order[last] > get(work.registers, Reg.CURSOR)
+    makes_ghost = makes_ghost & evicts & ctx.mechanism.defects.revisited_victim
+    work = _without(work, one, evicts, tokens, given_back)
+    work = _revised(ctx, work, batch, order, is_moved, ends, is_queue, victim)
+    work = _next(ctx, work, one, evicts, ends, is_completion, makes_ghost, blocks.num_evictions)
+    rows = _rows(ctx, state, work, one, instance, evicts)
+    none, ghosts = no_rows(ctx), get(task, Task.NUM_GHOSTS)
     rows = dataclasses.replace(
-        no_rows(ctx),
-        life=one.life,
-        computed=blocks.computed[instance, slot],
-        priority=_priorities(ctx, state, instance)[slot],
+        rows,
+        ghost_at=jnp.where(makes_ghost, ghosts, none.ghost_at),
+        ghost=last,
+        moved_instance=jnp.where(is_moved, instance, none.moved_instance),
+        moved_slot=last,
+        moved_order=get(one.slot_row, Slot.ORDER),
     )
-    return Served(work, slot, one.slot_row, one.slot_time_row, one.dyn, rows)
+    slot_row, dyn = _victim_rows(one, evicts)
+    # in front of everybody: earlier than any time, and the later evicted the earlier
+    front = -get(work.pool, Pool.NUM_PREEMPTED).astype(ctx.clock)
+    queued = jnp.where(evicts, front, get(one.slot_time_row, SlotTime.QUEUED))
+    time_row = put(one.slot_time_row, {SlotTime.QUEUED: queued})
+    return Served(work, victim, slot_row, time_row, dyn, rows)
 
 
 def _priorities(ctx: Context, state: State, instance: jax.Array) -> jax.Array:
@@ -82,122 +107,17 @@ def _priorities(ctx: Context, state: State, instance: jax.Array) -> jax.Array:
 
 
 def _victim(
-    ctx: Context, state: State, slots: SlotRows, instance: jax.Array
+    ctx: Context, state: State, batch: Batch, instance: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Slots of the victim and of the batch's last member."""
-    order = slots.column(Slot.ORDER)
-    is_member = order != LAST
-    last = slot_of(least_key(is_member, jnp.int32(LAST) - order))
-    last = jnp.minimum(last, jnp.int32(ctx.shape.num_slots - 1))
+    is_member, end = batch.order != LAST, jnp.int32(ctx.shape.num_slots - 1)
+    last = jnp.minimum(slot_of(least_key(is_member, jnp.int32(LAST) - batch.order)), end)
     if not ctx.mechanism.evicts_lowest_priority:
         return last, last
     priority = _priorities(ctx, state, instance)
     least = jnp.min(jnp.where(is_member, priority, jnp.inf))
-    victim = slot_of(least_key(is_member & (priority == least), order))
-    return jnp.minimum(victim, jnp.int32(ctx.shape.num_slots - 1)), last
-
-
-def _is_counted_ahead(ctx: Context, slots: SlotRows, work: Work, gone: jax.Array) -> jax.Array:
-    """Decode members `[slot]` behind the cursor's place that were counted without a visit."""
-    index, registers = get(work.inst, Inst.STEP_INDEX), work.registers
-    order, finish = slots.column(Slot.ORDER), slots.column(Slot.FINISH)
-    is_ahead = (order > get(registers, Reg.CURSOR)) & (order <= get(registers, Reg.ORDER_LIMIT))
-    is_bulk = (finish != LAST) & ~is_due(ctx, slots, index)
-    is_gone = jnp.arange(ctx.shape.num_slots, dtype=jnp.int32) == gone
-    return is_ahead & is_bulk & ~is_gone & (get(registers, Reg.VISIT_ALL) == 0)
-
-
-def _num_ahead(
-    ctx: Context, slots: SlotRows, work: Work, order: jax.Array, visit_all: jax.Array
-) -> jax.Array:
-    """Members still to be visited."""
-    registers, finish = work.registers, slots.column(Slot.FINISH)
-    is_ahead = (order > get(registers, Reg.CURSOR)) & (order <= get(registers, Reg.ORDER_LIMIT))
-    due = is_due(ctx, slots, get(work.inst, Inst.STEP_INDEX))
-    return count_of(is_ahead & ((finish == LAST) | visit_all | due))
-
-
-def _end_of_visits(
-    ctx: Context, state: State, work: Work, instance: jax.Array, gone: jax.Array
-) -> jax.Array:
-    """Registers once the step gives nobody anything any more: the rest of the batch is passed over."""
-    slots, registers = SlotRows(state, instance), work.registers
-    ahead = count_of(_is_counted_ahead(ctx, slots, work, gone))
-    order = slots.column(Slot.ORDER)
-    order = jnp.where(jnp.arange(order.shape[0], dtype=jnp.int32) == gone, LAST, order)
-    return put(
-        registers,
-        {
-            Reg.BUDGET: jnp.int32(0),
-            Reg.VISIT_ALL: jnp.int32(1),
-            Reg.DECODE_TOKENS: get(registers, Reg.DECODE_TOKENS) - ahead,
-            Reg.NUM_TO_VISIT: _num_ahead(ctx, slots, work, order, jnp.array(True)),
-        },
-    )
-
-
-def _evict(ctx: Context, state: State, work: Work, instance: jax.Array) -> Served:
-    blocks, task = state.blocks, work.task
-    assert blocks is not None
-    slots = SlotRows(state, instance)
-    victim, last = _victim(ctx, state, slots, instance)
-    one = subject_of(ctx, state, work, instance, victim, jnp.int32(Asker.MEMBER), jnp.float64(0.0))
-    order = slots.column(Slot.ORDER)
-    is_moved = (victim != last) & ctx.mechanism.defects.revisited_victim
-    is_self = victim == get(task, Task.SLOT)
-    work = _without(ctx, slots, work, one, _is_pending(blocks, task, victim))
-    work = _all_visited_from_now_on(ctx, slots, work, victim, is_moved)
-    place = jnp.arange(order.shape[0], dtype=jnp.int32)
-    order = jnp.where(is_moved & (place == last), order[victim], order)
-    order = jnp.where(place == victim, LAST, order)
-    visit_all = get(work.registers, Reg.VISIT_ALL) > 0
-    ahead = _num_ahead(ctx, slots, work, order, visit_all)
-    work = dataclasses.replace(work, registers=put(work.registers, {Reg.NUM_TO_VISIT: ahead}))
-    ended = _end_of_visits(ctx, state, work, instance, victim)
-    ended = put(ended, {Reg.NUM_TO_VISIT: _num_ahead(ctx, slots, work, order, jnp.array(True))})
-    registers = jnp.where(is_self, ended, work.registers)
-    makes_ghost = slots.column(Slot.ORDER)[last] > get(registers, Reg.CURSOR)
-    makes_ghost = makes_ghost & ctx.mechanism.defects.revisited_victim
-    ghosts = get(task, Task.NUM_GHOSTS)
-    again = jnp.where(is_self, jnp.int32(Do.NOTHING), jnp.int32(Do.ATTEMPT))
-    after = after_release(ctx)
-    changes = {
-        Task.DO: jnp.int32(Do.RELEASE),
-        Task.DONE: jnp.int32(0),
-        Task.IS_RETRY: jnp.int32(0),
-        Task.FREED_SLOT: victim,
-        Task.FREED_BLOCKS: ceil_div(one.held(), ctx.shape.block_size),
-        Task.AFTER_RELEASE: jnp.where(after == Do.NOTHING, again, after),
-        Task.AFTER_OFFLOAD: again,
-        Task.NUM_GHOSTS: ghosts + as_int(makes_ghost),
-        Task.HAS_PREEMPTED: jnp.int32(1),
-    }
-    count = state.blocks.num_evictions if state.blocks is not None else jnp.int32(0)
-    is_full = count >= ctx.shape.eviction_capacity
-    outcome = failing(get(registers, Reg.OUTCOME), is_full, Outcome.EVICTIONS_FULL)
-    preempted = get(work.pool, Pool.NUM_PREEMPTED) + 1
-    work = dataclasses.replace(
-        work,
-        registers=put(registers, {Reg.OUTCOME: outcome}),
-        task=put(task, changes),
-        pool=put(work.pool, {Pool.NUM_PREEMPTED: preempted}),
-    )
-    rows = _evicted_rows(ctx, state, work, one, instance)
-    none = no_rows(ctx)
-    rows = dataclasses.replace(
-        rows,
-        ghost_at=jnp.where(makes_ghost, ghosts, none.ghost_at),
-        ghost=last,
-        eviction_at=jnp.minimum(count, jnp.int32(ctx.shape.eviction_capacity)),
-        moved_instance=jnp.where(is_moved, instance, none.moved_instance),
-        moved_slot=last,
-        moved_order=get(one.slot_row, Slot.ORDER),
-    )
-    slot_row, dyn = _evicted_slot(one)
-    # in front of everybody: earlier than any time, and the later evicted the earlier
-    queued = -preempted.astype(ctx.clock)
-    time_row = put(one.slot_time_row, {SlotTime.QUEUED: queued})
-    return Served(work, victim, slot_row, time_row, dyn, rows)
+    victim = slot_of(least_key(is_member & (priority == least), batch.order))
+    return jnp.minimum(victim, end), last
 
 
 def _is_pending(blocks: Blocks, task: jax.Array, slot: jax.Array) -> jax.Array:
@@ -206,62 +126,115 @@ def _is_pending(blocks: Blocks, task: jax.Array, slot: jax.Array) -> jax.Array:
     return jnp.any((blocks.ghosts == slot) & (place < get(task, Task.NUM_GHOSTS)))
 
 
+def _counts_of(
+    work: Work, batch: Batch, one: Subject, is_pending: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Tokens with which the victim counts in the step so far, and budget kept for it that is free again."""
+    registers = work.registers
+    mode, cursor = get(registers, Reg.VISIT_ALL), get(registers, Reg.CURSOR)
+    is_passed = get(one.slot_row, Slot.ORDER) <= cursor
+    is_ahead_of_all = (mode == 0) | ((mode == LATER) & is_passed & ~is_pending)
+    is_bulk = one.in_decode & ~batch.is_due[one.slot] & is_ahead_of_all & ~one.is_again
+    tokens = jnp.where(one.is_again, get(one.dyn, Dyn.NUM_NEW), as_int(is_bulk))
+    return tokens, as_int(is_bulk & ~is_passed)
+
+
 def _without(
-    ctx: Context, slots: SlotRows, work: Work, one: Subject, is_pending: jax.Array
+    work: Work, one: Subject, evicts: jax.Array, tokens: jax.Array, given_back: jax.Array
 ) -> Work:
     """Counters of the step and the batch without the victim."""
-    registers, inst = work.registers, work.inst
-    is_visited = one.is_again
-    tokens = jnp.where(is_visited, get(one.dyn, Dyn.NUM_NEW), 0)
-    size_mask = _is_bulk(ctx, slots, work, one, is_pending)
-    tokens = jnp.where(is_visited, tokens, as_int(size_mask))
-    is_ahead = get(one.slot_row, Slot.ORDER) > get(registers, Reg.CURSOR)
-    given_back = as_int(size_mask & ~is_visited & is_ahead)
+    registers, inst, one_less = work.registers, work.inst, as_int(evicts)
     in_decode, has_finish = one.in_decode, get(one.slot_row, Slot.FINISH) != LAST
+    tokens = tokens * one_less
     changes = {
         Reg.PREFILL_TOKENS: get(registers, Reg.PREFILL_TOKENS) - jnp.where(in_decode, 0, tokens),
         Reg.DECODE_TOKENS: get(registers, Reg.DECODE_TOKENS) - jnp.where(in_decode, tokens, 0),
-        Reg.BUDGET: get(registers, Reg.BUDGET) + given_back,
-        Reg.NUM_DECODE: get(registers, Reg.NUM_DECODE) - as_int(in_decode),
-        Reg.NUM_WAITING: get(registers, Reg.NUM_WAITING) + 1,
+        Reg.BUDGET: get(registers, Reg.BUDGET) + given_back * one_less,
+        Reg.NUM_DECODE: get(registers, Reg.NUM_DECODE) - as_int(in_decode) * one_less,
+        Reg.NUM_WAITING: get(registers, Reg.NUM_WAITING) + one_less,
     }
     inst_changes = {
-        Inst.NUM_PREFILL: get(inst, Inst.NUM_PREFILL) - as_int(~has_finish),
-        Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) - as_int(has_finish),
+        Inst.NUM_PREFILL: get(inst, Inst.NUM_PREFILL) - as_int(~has_finish) * one_less,
+        Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) - as_int(has_finish) * one_less,
     }
     return dataclasses.replace(
         work, registers=put(registers, changes), inst=put(inst, inst_changes)
     )
 
 
-def _is_bulk(
-    ctx: Context, slots: SlotRows, work: Work, one: Subject, is_pending: jax.Array
-) -> jax.Array:
-    """Whether the request was counted in decode without a visit: passed by, or all were counted ahead."""
-    mode, cursor = get(work.registers, Reg.VISIT_ALL), get(work.registers, Reg.CURSOR)
-    due = is_due(ctx, slots, get(work.inst, Inst.STEP_INDEX))[one.slot]
-    is_passed = (get(one.slot_row, Slot.ORDER) <= cursor) & ~is_pending
-    return one.in_decode & ~due & ((mode == 0) | ((mode == LATER) & is_passed))
-
-
-def _all_visited_from_now_on(
-    ctx: Context, slots: SlotRows, work: Work, victim: jax.Array, is_moved: jax.Array
+def _revised(
+    ctx: Context,
+    work: Work,
+    batch: Batch,
+    order: jax.Array,
+    is_moved: jax.Array,
+    ends: jax.Array,
+    is_queue: jax.Array,
+    victim: jax.Array,
 ) -> Work:
-    """Once a member has changed places, every member that is left is visited by itself."""
-    if not ctx.mechanism.evicts_lowest_priority:
-        return work
+    """Who is visited from now on.
+
+    Once a member has changed places, every member that is left is visited by itself. Once the step gives nobody
+    anything any more, they are visited too, to be passed over.
+    """
     registers = work.registers
-    ahead = count_of(_is_counted_ahead(ctx, slots, work, victim))
+    mode = get(registers, Reg.VISIT_ALL)
+    counted = batch.is_ahead(batch.order, registers) & batch.is_bulk & (batch.slot != victim)
+    ahead = jnp.where((is_moved | ends) & (mode == 0), count_of(counted), 0)
+    mode = jnp.where(is_moved, jnp.maximum(mode, LATER), mode)
+    mode = jnp.where(ends, jnp.maximum(mode, 1), mode)
+    to_visit = batch.num_ahead(order, registers, mode > 0)
+    is_member = (get(work.task, Task.ASKER) != Asker.COMPLETION) & ~is_queue
     changes = {
-        Reg.BUDGET: get(registers, Reg.BUDGET) + ahead,
+        Reg.BUDGET: jnp.where(is_queue | ends, 0, get(registers, Reg.BUDGET) + ahead),
         Reg.DECODE_TOKENS: get(registers, Reg.DECODE_TOKENS) - ahead,
-        Reg.VISIT_ALL: jnp.maximum(get(registers, Reg.VISIT_ALL), LATER),
+        Reg.VISIT_ALL: mode,
+        Reg.NUM_TO_VISIT: jnp.where(is_member, to_visit, get(registers, Reg.NUM_TO_VISIT)),
     }
-    changed = jnp.where(is_moved, put(registers, changes), registers)
-    return dataclasses.replace(work, registers=changed)
+    return dataclasses.replace(work, registers=put(registers, changes))
 
 
-def _evicted_slot(one: Subject) -> tuple[jax.Array, jax.Array]:
+def _next(
+    ctx: Context,
+    work: Work,
+    one: Subject,
+    evicts: jax.Array,
+    ends: jax.Array,
+    is_completion: jax.Array,
+    makes_ghost: jax.Array,
+    num_evictions: jax.Array,
+) -> Work:
+    """What memory does next: release the victim's list, or what a completion still holds, or nothing."""
+    task, size, nothing = work.task, ctx.shape.block_size, jnp.int32(Do.NOTHING)
+    again = jnp.where(evicts & ~ends, jnp.int32(Do.ATTEMPT), nothing)
+    after = after_release(ctx)
+    held = jnp.where(evicts, one.held(), get(task, Task.HELD))
+    changes = {
+        Task.DO: jnp.where(evicts | is_completion, jnp.int32(Do.RELEASE), nothing),
+        Task.DONE: jnp.int32(0),
+        Task.IS_RETRY: jnp.int32(0),
+        Task.FREED_SLOT: one.slot,
+        Task.FREED_BLOCKS: ceil_div(held, size),
+        Task.AFTER_RELEASE: jnp.where(after == Do.NOTHING, again, after),
+        Task.AFTER_OFFLOAD: again,
+        Task.NUM_GHOSTS: get(task, Task.NUM_GHOSTS) + as_int(makes_ghost),
+        Task.HAS_PREEMPTED: get(task, Task.HAS_PREEMPTED) | as_int(evicts),
+    }
+    pool = {
+        Pool.NUM_PREEMPTED: get(work.pool, Pool.NUM_PREEMPTED) + as_int(evicts),
+        Pool.NUM_FAILURES: get(work.pool, Pool.NUM_FAILURES) + as_int(is_completion),
+    }
+    is_full = evicts & (num_evictions >= ctx.shape.eviction_capacity)
+    outcome = failing(get(work.registers, Reg.OUTCOME), is_full, Outcome.EVICTIONS_FULL)
+    return dataclasses.replace(
+        work,
+        registers=put(work.registers, {Reg.OUTCOME: outcome}),
+        task=put(task, changes),
+        pool=put(work.pool, pool),
+    )
+
+
+def _victim_rows(one: Subject, evicts: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Rows of the victim's slot and of what it has been through."""
     changes = {
         Slot.ORDER: jnp.int32(LAST),
@@ -274,7 +247,8 @@ def _evicted_slot(one: Subject) -> tuple[jax.Array, jax.Array]:
         Dyn.TOKEN_RECORD: _before(one, Dyn.TOKEN_RECORD, Life.OLD_TOKEN_RECORD),
         Dyn.TOKEN_INDEX: _before(one, Dyn.TOKEN_INDEX, Life.OLD_TOKEN_INDEX),
     }
-    return put(one.slot_row, changes), put(one.dyn, dyn_changes)
+    slot_row = jnp.where(evicts, put(one.slot_row, changes), one.slot_row)
+    return slot_row, jnp.where(evicts, put(one.dyn, dyn_changes), one.dyn)
 
 
 def _before(one: Subject, now: Dyn, old: Life) -> jax.Array:
@@ -282,29 +256,39 @@ def _before(one: Subject, now: Dyn, old: Life) -> jax.Array:
     return jnp.where(one.has_token, get(one.life, old), get(one.dyn, now))
 
 
-def _evicted_rows(
-    ctx: Context, state: State, work: Work, one: Subject, instance: jax.Array
+def _rows(
+    ctx: Context,
+    state: State,
+    work: Work,
+    one: Subject,
+    instance: jax.Array,
+    evicts: jax.Array,
 ) -> BlockRows:
-    life = one.life
+    """The victim's rows at block level, and the record of the preemption."""
+    blocks = state.blocks
+    assert blocks is not None
+    life, none = one.life, no_rows(ctx)
     first = jnp.where(one.has_token, get(life, Life.OLD_FIRST_TOKEN), get(life, Life.FIRST_TOKEN))
     life_changes = {
         Life.STEP_PROGRESS: jnp.int32(0),
         Life.VISITED_AT: one.step,
         Life.FIRST_TOKEN: first,
     }
-    decode = jnp.where(one.in_decode, get(one.dyn, Dyn.TOKEN_RECORD) + 1, 0)
     eviction = {
         Eviction.REQUEST: get(one.slot_row, Slot.REQUEST),
         Eviction.RECORD: get(work.registers, Reg.NUM_RECORDS),
         Eviction.INDEX: one.step,
-        Eviction.DECODE_RECORD: decode,
+        Eviction.DECODE_RECORD: jnp.where(one.in_decode, get(one.dyn, Dyn.TOKEN_RECORD) + 1, 0),
         Eviction.DECODE_INDEX: get(one.dyn, Dyn.TOKEN_INDEX),
         Eviction.FIRST_TOKEN: jnp.where(one.in_decode, first, 0),
         Eviction.SCHEDULED_RECORD: get(one.dyn, Dyn.SCHEDULED_RECORD),
     }
+    at = jnp.minimum(blocks.num_evictions, none.eviction_at)
     return dataclasses.replace(
-        no_rows(ctx),
-        life=put(life, life_changes),
+        none,
+        life=jnp.where(evicts, put(life, life_changes), life),
+        computed=jnp.where(evicts, 0, blocks.computed[instance, one.slot]),
         priority=_priorities(ctx, state, instance)[one.slot],
+        eviction_at=jnp.where(evicts, at, none.eviction_at),
         eviction=build(Eviction, eviction, jnp.int32),
     )

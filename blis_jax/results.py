@@ -117,7 +117,9 @@ def _one_each(values: Any, records: Sequence[RunRecord], what: str) -> list[Any]
     """One value per record; a plain one is that of all."""
     each = [values] * len(records) if isinstance(values, str | bool) else list(values)
     if len(each) != len(records):
-        raise ConfigError(f"{len(each)} {what} for {len(records)} records")
+        raise ConfigError(
+            f"{len(each)} {what} for {len(records)} records; give one for all or one for each"
+        )
     return each
 
 
@@ -276,7 +278,7 @@ def save_table(dataset: xr.Dataset, path: str | Path) -> None:
         save(dataset, path)
         return
     with replacing(path) as written:
-        dataset.to_dataframe().to_csv(written, index=False)
+        dataset.to_dataframe().to_csv(written, columns=list(dataset.variables), index=False)
 
 
 def load(path: str | Path) -> xr.Dataset:

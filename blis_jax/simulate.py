@@ -35,6 +35,8 @@ class Options:
     resolve_ties: bool = True
     max_scan_steps: int = 2**30
     kv_model: str = "auto"  # "no-eviction" where it is provably enough, else "block-level"
+    num_copies: int = 4  # to begin with, of one shared block on one instance
+    num_chains: int = 2  # to begin with, step events pending on one instance
     # least sizes at block level, so that several runs share a compilation
     num_blocks: int = 64
     list_blocks: int = 16
@@ -81,6 +83,8 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
         path_depth=rounded(table.depth) if has_nodes else 1,
         num_keys=num_requests if has_keys else 1,
         node_blocks=rounded(longest) if has_nodes else 1,
+        num_copies=options.num_copies,
+        num_chains=options.num_chains,
         log_capacity=options.log_capacity or rounded(records, 1024),
         block_size=block_size,
         clock=_clock_for(config, table, options.clock),
@@ -105,11 +109,16 @@ def at_block_level(
     return dataclasses.replace(
         shape,
         num_blocks=num_blocks,
-        list_blocks=list_blocks,
-        num_shared_blocks=rounded(shared_blocks, options.num_shared_blocks),
-        ring_size=ring_size,
-        eviction_capacity=rounded(2 * shape.num_requests, 256),
+        list_blocks=max(list_blocks, shape.list_blocks),
+        num_shared_blocks=max(
+            rounded(shared_blocks, options.num_shared_blocks), shape.num_shared_blocks
+        ),
+        ring_size=max(ring_size, shape.ring_size),
+        eviction_capacity=max(rounded(2 * shape.num_requests, 256), shape.eviction_capacity),
         has_cpu_tier=any(config.kv_cpu_blocks > 0 for config in configs),
+        # sizes that only the model without eviction has
+        num_copies=1,
+        node_blocks=1,
     )
 
 

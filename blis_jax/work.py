@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import as_int, get
+from blis_jax.columns import get
 from blis_jax.context import Context, SlotRows
 from blis_jax.state import Inst, InstTime, Slot, SlotTime
 from blis_jax.types import Outcome, pytree
@@ -92,13 +92,10 @@ def add_chain(
     chains: jax.Array, time: jax.Array, count: jax.Array, never: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Step events with `count` more at `time`; and whether they fit."""
-    added = []
-    for index in range(chains.shape[0]):
-        is_free = chains[index] == never
-        takes = is_free & (count > 0)
-        added.append(jnp.where(takes, time, chains[index]))
-        count = count - as_int(takes)
-    return jnp.stack(added), count <= 0
+    is_free = chains == never
+    place = jnp.cumsum(is_free, dtype=jnp.int32)
+    takes = is_free & (place <= count)
+    return jnp.where(takes, time, chains), count <= place[-1]
 
 
 def with_chains(inst_time: jax.Array, chains: jax.Array) -> jax.Array:

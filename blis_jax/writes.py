@@ -134,12 +134,12 @@ def _write_router(ctx: Context, state: State, done: Writes) -> RouterIndex:
         return router
     touched, private_at = router.touched, router.private_at
     if ctx.shape.path_depth > 1:
-        touched = touched.at[done.route_path].set(done.touched)
+        touched = ctx.write_rows(touched, (), done.route_path, done.touched)
     else:
         at = (get(done.route_path, 0), jnp.int32(0))
         touched = _put(touched, done.touched, *at)
     if ctx.shape.has_router_eviction:
-        private_at = private_at.at[done.route_path].set(done.private_at)
+        private_at = ctx.write_rows(private_at, (), done.route_path, done.private_at)
     return RouterIndex(touched, private_at, done.num_private, done.num_distinct)
 
 
@@ -189,7 +189,7 @@ def write(ctx: Context, state: State, done: Writes) -> State:
     instance_of = _put(state.instance_of, jnp.full((1,), REJECTED, jnp.int32), done.turned_away)
     shared = state.shared
     if shared is not None and slot.path is not None and ctx.shape.num_nodes > 0:
-        shared = write_path(shared, slot.path, done.path_instance, slot.slot)
+        shared = write_path(ctx, shared, slot.path, done.path_instance, slot.slot)
     return State(
         registers=done.registers,
         times=done.times,

@@ -13,14 +13,29 @@ import pytest
 from blis_jax import batch
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
-from blis_jax.records import RunRecord
+from blis_jax.records import BLOCK_LEVEL, NO_EVICTION, RunRecord
 from blis_jax.simulate import Options, simulate
 from blis_jax.types import Outcome
 from blis_jax.workload import plan as plans
 from blis_jax.workload.draw import compile_plan, draw
-from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
+from blis_jax.workload.spec import WorkloadSpec, load_builtin, override, parse_spec
 
 SEEDS = (3, 1, 4, 15)
+SESSIONS = """
+version: '2'
+category: reasoning
+aggregate_rate: 40.0
+num_requests: 60
+clients:
+- id: chat
+  slo_class: standard
+  rate_fraction: 1.0
+  arrival: {process: poisson}
+  input_distribution: {type: constant, params: {value: 70}}
+  output_distribution: {type: constant, params: {value: 40}}
+  reasoning:
+    multi_turn: {max_rounds: 4, think_time_us: 200000, context_growth: accumulate}
+"""
 OPTIONS = Options(resolve_ties=False)
 
 
@@ -248,3 +263,25 @@ def test_bad_grids_are_refused(
     specs = spec if num_specs == 1 else [spec] * num_specs
     with pytest.raises(ConfigError, match=words):
         batch.run_grid([fcfs] * num_configs, specs, seeds, whole, OPTIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.lenient_promotion
+@pytest.mark.parametrize("name", ["prefix groups", "sessions"])
+def test_rows_under_pressure_are_run_again_at_block_level(
+    spec: WorkloadSpec, fcfs: ClusterConfig, name: str
+) -> None:
+    """Both models serve one batch; each row equals a run alone on its table."""
+    if name == "sessions":
+        spec = parse_spec(SESSIONS)
+    tight = fcfs.replace(total_kv_blocks=150 if name == "sessions" else 260)
+    records = batch.run_grid([fcfs, tight], spec, SEEDS[:2], whole, OPTIONS).rows
+    assert {record.kv_model for record in records[0]} == {NO_EVICTION}
+    assert {record.kv_model for record in records[1]} == {BLOCK_LEVEL}
+    assert any(record.instances.preemption_count.any() for record in records[1])
+    plan = compile_plan(spec)
+    for seed, record in zip(SEEDS[:2], records[1], strict=True):
+        with jax.enable_x64(True):
+            table, _ = draw(plan.shape, plan.params, jax.random.key(seed))
+        alone = simulate(tight, jax.tree.map(np.asarray, table), OPTIONS)
+        assert_equal(record, alone, but=("num_repairs",))

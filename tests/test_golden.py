@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_jax import config, metrics
+from blis_jax import config, invariants, metrics
 from blis_jax.records import RunRecord
 from blis_jax.simulate import Options, simulate
 from blis_jax.step_records import expand_steps
@@ -95,7 +95,7 @@ class Scenario:
             cluster.admission_policy,
             cluster.kv_cpu_blocks > 0,
             cluster.slo_preemption,
-            cluster.total_kv_blocks,
+            cluster.total_kv_blocks > 2048,
         )
 
 
@@ -119,7 +119,11 @@ def scenarios() -> list[Any]:
     ]
 
 
-def run(scenario: Scenario, options: Options | None = None) -> RunRecord:
+# Sizes that serve most runs under pressure, so that they share compilations.
+SIZES = Options(num_blocks=2048, list_blocks=128, num_shared_blocks=64)
+
+
+def run(scenario: Scenario, options: Options = SIZES) -> RunRecord:
     cluster = scenario.cluster
     table = from_golden(scenario.workload(), cluster.block_size_in_tokens)
     return simulate(cluster, table, options)
@@ -167,6 +171,7 @@ def test_equals_reference(scenario: Scenario):
     record = run(scenario)
     assert record.outcome in WHOLE
     assert record.num_open_ties == 0
+    assert not any(invariants.violations(record).values())
     assert_arrays_equal(record, scenario)
     assert_metrics_equal(record, scenario)
 
@@ -196,18 +201,21 @@ def test_ends_where_the_reference_fails(golden_dir: Path, case: str):
 
 
 CLOCK_SAMPLE = ("cov_horizon_lat_s42", "cov_ties_equal_rr1_s42", "it00_baseline_s42")
+CLOCK_SAMPLE += ("cov_kv1500_tiered_s7",)
 
 
 @pytest.mark.parametrize("clock", ["int64", "float64"])
 @pytest.mark.parametrize("name", CLOCK_SAMPLE)
 def test_every_clock_gives_the_same(golden_dir: Path, name: str, clock: str):
     scenario = Scenario("scheduling", name)
-    assert_arrays_equal(run(scenario, Options(clock=clock)), scenario)
+    assert_arrays_equal(run(scenario, dataclasses.replace(SIZES, clock=clock)), scenario)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cov_horizon_lat_s42", "cov_adm_tokenbucket_s42"])
+@pytest.mark.parametrize(
+    "name", ["cov_horizon_lat_s42", "cov_adm_tokenbucket_s42", "cov_kv1500_tiered_s7"]
+)
 def test_lanes_form_gives_the_same(golden_dir: Path, name: str):
     """All phases masked in one vectorised loop, as on GPUs; slow on CPUs."""
     scenario = Scenario("scheduling", name)
-    assert_arrays_equal(run(scenario, Options(form="lanes")), scenario)
+    assert_arrays_equal(run(scenario, dataclasses.replace(SIZES, form="lanes")), scenario)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from blis_jax import config, gateway, snapshot
 from blis_jax.config import NO_HORIZON
 from blis_jax.engine import compiled_tables
-from blis_jax.records import RunRecord, Status
+from blis_jax.records import BLOCK_LEVEL, NO_EVICTION, RunRecord, Status
 from blis_jax.simulate import Options, simulate
+from blis_jax.step_records import expand_steps
 from blis_jax.types import Outcome
 from tests import oracle
 from tests.scenes import WHOLE, Prompt, differences, flags, table_of, workload_of
@@ -24,6 +25,9 @@ PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase
 
 OPTIONS = Options(
     max_scan_steps=8_000_000,  # a run that does not end is a bug of ours
+    # bursts of one microsecond start many step chains, and many copies of one block
+    num_copies=64,
+    num_chains=64,
     num_slots=64,
     log_capacity=4096,
     num_blocks=768,
@@ -273,7 +277,7 @@ def test_equals_oracle(scene: Scene):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(6000)
 @hypothesis.settings(max_examples=2000, phases=PHASES)
 @hypothesis.given(scenes(STATICS))
 def test_equals_oracle_often(scene: Scene):
@@ -329,6 +333,26 @@ def test_same_input_same_bits_and_more_slots_change_nothing(scene: Scene):
             for field in dataclasses.fields(getattr(first, part)):
                 mine, theirs = (getattr(getattr(each, part), field.name) for each in (first, other))
                 np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@hypothesis.settings(max_examples=150, phases=PHASES)
+@hypothesis.given(scenes((STATICS[0], STATICS[3], STATICS[6], STATICS[11])))
+def test_both_memory_models_are_equal_where_both_apply(scene: Scene):
+    """Also says that memory without limit gives the results of memory without eviction."""
+    cheap = run(scene, dataclasses.replace(OPTIONS, kv_model="no-eviction"))
+    hypothesis.assume(cheap.outcome in WHOLE)
+    full = run(scene, dataclasses.replace(OPTIONS, kv_model="block-level"))
+    assert (cheap.kv_model, full.kv_model) == (NO_EVICTION, BLOCK_LEVEL)
+    assert cheap.outcome == full.outcome
+    size = scene.static.block_size
+    for name, steps in expand_steps(cheap, size)._asdict().items():
+        np.testing.assert_array_equal(steps, getattr(expand_steps(full, size), name), name)
+    for part in ("requests", "instances"):
+        for field in dataclasses.fields(getattr(cheap, part)):
+            mine, theirs = (getattr(getattr(each, part), field.name) for each in (cheap, full))
+            np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
 
 
 # Scenes that the generators above seldom meet.

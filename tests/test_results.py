@@ -13,14 +13,16 @@ import xarray as xr
 from blis_jax import blis_files, results
 from blis_jax.atomic_write import replacing
 from blis_jax.errors import ConfigError
+from blis_jax.kv_metrics import FIGURES
 from blis_jax.records import Status
 from blis_jax.summaries import SloTargets, Target, Window
 from blis_jax.types import Outcome
 from tests.golden_records import record_of
 from tests.test_metrics import all_scenarios, differences, golden_run
-from tests.tiny_records import changed, run_of, whole_run
+from tests.tiny_records import changed, pressed_run, run_of, whole_run
 
 COORDS: dict[str, list[Any]] = {"strategy": ["base", "best"], "seed": [42, 43, 44]}
+COORDS_OF_KV = ("cpu_tier", "kv_model")
 PROVENANCE = results.Provenance(
     spec_text="version: '2'\n", policies={"routing": "weighted"}, config={"tp": 2}, seeds=[42, 43]
 )
@@ -52,6 +54,28 @@ def test_dataset_of_runs():
     assert dataset.attrs["profile"] == "blis-2026-02"
     assert json.loads(dataset.attrs["policies"]) == {"routing": "weighted"}
     assert set(dataset.attrs) >= {"package_version", "jax_version", "spec", "config", "created"}
+
+
+def test_kv_figures_of_clusters_and_instances():
+    larger = run_of({"arrival_us": [0]}, gpu_hits=[1, 0], gpu_misses=[1, 0])
+    dataset = results.to_dataset(
+        [pressed_run(), larger], {"seed": [1, 2]}, PROVENANCE, has_cpu_tier=[True, False]
+    )
+    assert dataset.instance.values.tolist() == ["instance_0", "instance_1"]
+    assert dataset.cache_hit_rate.values.tolist() == [0.2, 0.25]
+    rates = dataset.instance_cache_hit_rate
+    np.testing.assert_equal(rates.values, [[0.2, np.nan], [0.5, 0.0]])
+    assert rates.dims == ("seed", "instance")
+    for name, figure in FIGURES.items():
+        for variable in (dataset[name], dataset[f"instance_{name}"]):
+            assert variable.attrs == {"units": figure.unit, "long_name": figure.long_name}
+    assert dataset.reload_us.values.tolist() == [5.0, 0.0]
+    meanings = {name: dataset[name].attrs["flag_meanings"].split() for name in COORDS_OF_KV}
+    assert [meanings["cpu_tier"][code] for code in dataset.cpu_tier.values] == ["active", "none"]
+    models = [meanings["kv_model"][code] for code in dataset.kv_model.values]
+    assert models == ["block-level", "no-eviction"]
+    inert = results.to_dataset([whole_run()], {"seed": [1]}, PROVENANCE, has_cpu_tier=True)
+    assert meanings["cpu_tier"][inert.cpu_tier.item()] == "inert"
 
 
 def test_a_class_missing_from_one_run_is_nan_there():
@@ -121,10 +145,18 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, is_folder: bool):
             "'request' is a dim of the results; give the coordinate another name",
         ),
         (
+            lambda: results.to_dataset([whole_run()], {"instance": [1]}, PROVENANCE),
+            "'instance' is a dim of the results; give the coordinate another name",
+        ),
+        (
             lambda: results.to_dataset(
                 six_runs(), COORDS, PROVENANCE, priority_policy=["constant"]
             ),
             "1 priority policies for 6 records",
+        ),
+        (
+            lambda: results.to_dataset(six_runs(), COORDS, PROVENANCE, has_cpu_tier=[True]),
+            "1 CPU tiers for 6 records; give one for all or one for each",
         ),
         (lambda: results.load("run.csv"), "'run.csv' does not say its format; end it in .zarr"),
     ],
@@ -168,6 +200,11 @@ def test_results_of_a_run_without_completions(tmp_path: Path):
         "Rejected Requests: 1\n"
         "Dropped Unservable: 0\n"
     )
+
+
+def test_text_of_a_run_under_pressure():
+    text = blis_files.results_text(pressed_run())
+    assert "Preemption Rate: 1.0000\nCache Hit Rate: 0.2000\nKV Thrashing Rate: 0.2500\n" in text
 
 
 def test_text_blocks_of_a_single_instance():

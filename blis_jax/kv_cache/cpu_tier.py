@@ -11,10 +11,9 @@ from jax import lax
 
 from blis_jax.columns import as_int, get
 from blis_jax.context import row
-from blis_jax.exact import exact_quotient
 from blis_jax.kv_cache.blocks import NO_BLOCK, Do, Pool, Task
 from blis_jax.kv_cache.contents import is_registered, places
-from blis_jax.kv_cache.operations import bit_tables, forgotten_bits, pop
+from blis_jax.kv_cache.operations import bit_tables, forgotten_bits, offloads, pop
 from blis_jax.kv_cache.turn import Moves, Turn
 from blis_jax.state import Inst, Time
 
@@ -51,7 +50,8 @@ def reload(turn: Turn) -> Moves:
     is_past = is_loaded | (~is_over & is_here)
     has_reloaded = get(task, Task.HAS_RELOADED) | loads
     then = jnp.where(has_reloaded == 1, jnp.int32(Do.ATTEMPT), jnp.int32(Do.FAILED))
-    missed = is_over & (has_reloaded == 0)
+    # a row without the tier may share a compilation with rows that have it
+    missed = is_over & (has_reloaded == 0) & (ctx.params.cluster.kv_cpu_blocks > 0)
     changes = {
         Task.CURSOR: jnp.where(is_past, entry + 1, get(task, Task.CURSOR)),
         Task.HAS_RELOADED: has_reloaded,
@@ -84,8 +84,6 @@ def offload(turn: Turn) -> Moves:
     """Copy content of free blocks, from the free list's head on, while the GPU is fuller than the threshold."""
     task, blocks, ctx = turn.task, turn.blocks, turn.ctx
     cluster, window = ctx.params.cluster, jnp.int32(ctx.shape.window)
-    used = get(turn.inst, Inst.USED_BLOCKS).astype(jnp.float64)
-    share = exact_quotient(used, turn.total.astype(jnp.float64))
     room = cluster.kv_cpu_blocks - get(turn.pool, Pool.CPU_USED)
     is_first = get(task, Task.DONE) == 0
     tail, head = get(turn.pool, Pool.TAIL), get(turn.pool, Pool.HEAD)
@@ -97,7 +95,7 @@ def offload(turn: Turn) -> Moves:
     is_live = is_inside & (block >= 0)
     block = jnp.where(is_live, block, turn.spare_block)
     name = jnp.where(is_live, blocks.key[turn.instance, block], jnp.int64(0))
-    acts = (share > cluster.offload_threshold) & (room > 0)
+    acts = offloads(turn, get(turn.inst, Inst.USED_BLOCKS))
     carries = name != 0
     rank = jnp.cumsum(carries, dtype=jnp.int32) - 1
     moves = carries & (rank < room) & acts

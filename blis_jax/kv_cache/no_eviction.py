@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.context import Context
 from blis_jax.state import Requests, SharedBlocks
 from blis_jax.types import LAST, EngineShape, pytree
 
@@ -56,13 +57,13 @@ def read_path(
 
 
 def write_path(
-    shared: SharedBlocks, rows: PathRows, instance: jax.Array, slot: jax.Array
+    ctx: Context, shared: SharedBlocks, rows: PathRows, instance: jax.Array, slot: jax.Array
 ) -> SharedBlocks:
     """Put the rows back; the spare instance takes writes that must not happen."""
     zero = jnp.int32(0)
     if rows.node.shape[0] > 1:
-        holders = shared.holders.at[instance, rows.node].set(rows.holders)
-        named = shared.named.at[instance, rows.node].set(rows.named)
+        holders = ctx.write_rows(shared.holders, (instance,), rows.node, rows.holders)
+        named = ctx.write_rows(shared.named, (instance,), rows.node, rows.named)
     else:
         at = (instance, rows.node[0], zero)
         holders = lax.dynamic_update_slice(shared.holders, rows.holders[None], (*at, zero))

@@ -14,6 +14,7 @@ from jax import lax
 
 from blis_jax.columns import as_int, get
 from blis_jax.context import row
+from blis_jax.exact import exact_quotient
 from blis_jax.kv_cache.blocks import NO_BLOCK, Asker, Do, Pool, Task
 from blis_jax.kv_cache.contents import LOST, is_same, names, places
 from blis_jax.kv_cache.turn import Moves, Turn
@@ -91,19 +92,11 @@ def pop(turn: Turn, need: jax.Array) -> Popped:
     )
 
 
-@pytree
-class Bits:
-    """Changes of the bits that tell which block the table names for a content."""
-
-    unnamed: Int[Array, "n"]
-    cleared: Bool[Array, "block"]
-
-
-def forgotten_bits(turn: Turn, name: jax.Array, popped: jax.Array | None = None) -> Bits:
-    """No block is named for these contents any more, nor any of the blocks popped with them.
+def forgotten_bits(turn: Turn, name: jax.Array, popped: jax.Array | None = None) -> jax.Array:
+    """Blocks that the table no longer names once these contents, and the blocks popped with them, are forgotten.
 
     A content without a place in the table is searched for, but only if the block at hand is not the one
-    that is named; several blocks with one content are rare.
+    that is named; several blocks with one content are rare, and at most one of them is named.
     """
     blocks, ctx = turn.blocks, turn.ctx
     place = places(ctx, blocks, name)
@@ -111,28 +104,27 @@ def forgotten_bits(turn: Turn, name: jax.Array, popped: jax.Array | None = None)
     carried = blocks.key[turn.instance, jnp.maximum(named, 0)]
     is_kept = (named >= 0) & is_same(carried, name) & (name != 0)
     searched = (name != 0) & (place == turn.nowhere)
-    unnamed = jnp.where(is_kept, named, turn.spare_block)
+    unnamed = [jnp.where(is_kept, named, turn.spare_block)]
     if popped is not None:
         searched = searched & ~blocks.is_named[turn.instance, popped]
-        unnamed = jnp.concatenate([unnamed, popped])
-    keys = row(blocks.key, turn.instance)
+        unnamed.append(popped)
 
     def search() -> jax.Array:
-        return jnp.any(is_same(keys[None, :], name[:, None]) & searched[:, None], axis=0)
+        keys, bits = row(blocks.key, turn.instance), row(blocks.is_named, turn.instance)
+        match = is_same(keys[None, :], name[:, None]) & searched[:, None] & bits[None, :]
+        number = lax.broadcasted_iota(jnp.int32, match.shape, 1)
+        return jnp.min(jnp.where(match, number, turn.spare_block), axis=1)
 
-    cleared = ctx.when(jnp.any(searched), search, lambda: jnp.zeros(keys.shape, bool))
-    return Bits(unnamed, cleared)
+    nobody = jnp.full(name.shape, turn.spare_block)
+    found = ctx.when(jnp.any(searched), search, lambda: nobody)
+    return jnp.concatenate([*unnamed, found])
 
 
-def bit_tables(turn: Turn, *changes: Bits, registered: Any = None) -> dict[str, Any]:
+def bit_tables(turn: Turn, *unnamed: jax.Array, registered: Any = None) -> dict[str, Any]:
     """The changes together, as tables; nothing without a CPU tier, which alone needs the bits."""
     if not turn.ctx.shape.has_cpu_tier:
         return {}
-    cleared = changes[0].cleared
-    for more in changes[1:]:
-        cleared = cleared | more.cleared
-    unnamed = jnp.concatenate([change.unnamed for change in changes])
-    return {"unnamed": unnamed, "cleared": cleared, "registered": registered}
+    return {"unnamed": jnp.concatenate(unnamed), "registered": registered}
 
 
 def _filled(turn: Turn) -> tuple[jax.Array, jax.Array]:
@@ -221,6 +213,14 @@ def take(turn: Turn) -> Moves:
     )
 
 
+def offloads(turn: Turn, used: jax.Array) -> jax.Array:
+    """Whether the GPU is fuller than the threshold and the CPU tier has room."""
+    cluster = turn.ctx.params.cluster
+    share = exact_quotient(used.astype(jnp.float64), turn.total.astype(jnp.float64))
+    has_room = get(turn.pool, Pool.CPU_USED) < cluster.kv_cpu_blocks
+    return (share > cluster.offload_threshold) & has_room
+
+
 def release(turn: Turn) -> Moves:
     """Give up references from the list's end on; blocks that nobody holds go to the free list's tail."""
     task, blocks, window = turn.task, turn.blocks, jnp.int32(turn.ctx.shape.window)
@@ -240,6 +240,10 @@ def release(turn: Turn) -> Moves:
     new_hold = jnp.where(is_mine, new_hold, 1)
     is_over = done + count >= length
     then = get(task, Task.AFTER_RELEASE)
+    if turn.ctx.shape.has_cpu_tier:
+        left = get(turn.inst, Inst.USED_BLOCKS) - total
+        skips = (then == Do.OFFLOAD) & ~offloads(turn, left)
+        then = jnp.where(skips, get(task, Task.AFTER_OFFLOAD), then)
     changes = {
         Task.DONE: jnp.where(is_over, 0, done + count),
         Task.DO: jnp.where(is_over, then, jnp.int32(Do.RELEASE)),

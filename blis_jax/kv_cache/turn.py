@@ -32,7 +32,6 @@ class Moves:
     cpu_key: Any
     cpu_time: Any
     unnamed: Any  # blocks that the table no longer names
-    cleared: Any  # bool[block]: likewise, found by search
     registered: Any  # blocks that it names now
     task: Int[Array, "column"]
     pool: Int[Array, "column"]
@@ -106,7 +105,7 @@ class Turn:
         )
 
 
-_TABLES = tuple(Moves.__dataclass_fields__)[:10]
+_TABLES = tuple(Moves.__dataclass_fields__)[:9]
 Operation = Callable[[Turn], Moves]
 
 
@@ -146,12 +145,12 @@ def _applied(
         slot = get(blocks.task, Task.SLOT)
         tables["lists"] = ctx.write(blocks.lists, (instance, slot), *moves.listed)
     if moves.unnamed is not None:
-        bits = row(blocks.is_named, instance) & ~moves.cleared
-        bits = ctx.write(bits, (), moves.unnamed, jnp.zeros(moves.unnamed.shape, bool))
+        zeros = jnp.zeros(moves.unnamed.shape, bool)
+        bits = ctx.write(blocks.is_named, (instance,), moves.unnamed, zeros)
         if moves.registered is not None:
             ones = jnp.ones(moves.registered.shape, bool)
-            bits = ctx.write(bits, (), moves.registered, ones)
-        tables["is_named"] = lax.dynamic_update_slice(blocks.is_named, bits[None], at)
+            bits = ctx.write(bits, (instance,), moves.registered, ones)
+        tables["is_named"] = bits
     tables["pool"] = lax.dynamic_update_slice(blocks.pool, moves.pool[None], at)
     return dataclasses.replace(
         state,
