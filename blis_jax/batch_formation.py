@@ -2,8 +2,9 @@
 
 A step begins in `begin.py`, visits one request at a time here, and ends in `advance.py`. Running prefills come
 first in batch order, then waiting requests in the scheduler's order, until the token budget, the batch limit or
-the candidates run out. Decode members take one token each and are counted, not visited, unless the
-budget might not reach all of them: only a fully cached prompt, admitted with no new tokens, can bring that about.
+the candidates run out. Decode members take one token each and are counted, not visited, unless one fills a block
+that a later prompt may find, or the budget might not reach all of them: only a fully cached prompt, admitted
+with no new tokens, can bring that about.
 """
 
 from __future__ import annotations
@@ -67,6 +68,15 @@ def member_key(slots: SlotRows, registers: jax.Array, is_due: jax.Array) -> jax.
     return least_key(is_ahead & is_visited, order)
 
 
+def steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[Array, "slot"]:
+    """Steps before the one in which a decode member fills a block that others may look up; LAST if never."""
+    finish, size = slots.column(Slot.FINISH), jnp.int32(ctx.shape.block_size)
+    if not ctx.shape.has_shared_outputs:
+        return jnp.full_like(finish, LAST)
+    held = step_index + slots.column(Slot.ALLOC_OFFSET)
+    return jnp.where(finish == LAST, jnp.int32(LAST), size - 1 - lax.rem(held, size))
+
+
 def queue_priority(ctx: Context, slots: SlotRows, work: Work) -> jax.Array:
     """Priority of the request in every slot `[slot]` now."""
     depth, now = get(work.registers, Reg.QUEUE_DEPTH), get(work.times, Time.NOW)
@@ -112,9 +122,10 @@ def visit(ctx: Context, state: State, work: Work, instance: jax.Array) -> Visit:
     """Serve the next candidate: a member in batch order, or the head of the wait queue."""
     slots, registers = SlotRows(state, instance), work.registers
     is_member = get(registers, Reg.NUM_TO_VISIT) > 0
+    due = steps_to_fill(ctx, slots, get(work.inst, Inst.STEP_INDEX)) == 0
     key = ctx.when(
         is_member,
-        lambda: member_key(slots, registers, jnp.zeros((ctx.shape.num_slots,), bool)),
+        lambda: member_key(slots, registers, due),
         lambda: queue_key(ctx, slots, work, queue_priority(ctx, slots, work)),
     )
     slot = jnp.minimum(slot_of(key), jnp.int32(ctx.shape.num_slots - 1))

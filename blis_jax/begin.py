@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.batch_formation import steps_to_fill
 from blis_jax.block_subject import is_due
 from blis_jax.columns import as_int, get, put
 from blis_jax.context import Context, SlotRows, row
@@ -154,13 +155,15 @@ def _plan_counts(
     is_pure: jax.Array,
 ) -> _Visits:
     """Without eviction only a fully cached prompt, admitted with no tokens, can exhaust the budget later on."""
-    del state, slots, budget
+    del state, budget
     sequential = get(work.inst, Inst.IS_SEQUENTIAL)
+    left = steps_to_fill(ctx, slots, get(work.inst, Inst.STEP_INDEX))
+    due = left == 0
     # a member passed over by the budget takes its blocks at other steps than the record would tell
-    is_pure = is_pure & (sequential < SEQUENTIAL_LAGGING) & (not ctx.shape.has_shared_outputs)
-    visit_all = ((sequential > 0) | ctx.shape.has_shared_outputs) & ~is_pure
-    counted = jnp.where(visit_all, 0, get(work.inst, Inst.NUM_DECODE))
-    return _Visits(visit_all, counted, is_pure, jnp.int32(MAX_FAST_STEPS))
+    is_pure = is_pure & (sequential < SEQUENTIAL_LAGGING) & ~jnp.any(due)
+    visit_all = (sequential > 0) & ~is_pure
+    counted = jnp.where(visit_all, 0, get(work.inst, Inst.NUM_DECODE) - count_of(due))
+    return _Visits(visit_all, counted, is_pure, jnp.minimum(jnp.min(left), MAX_FAST_STEPS))
 
 
 def _plan_blocks(

@@ -22,6 +22,8 @@ from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
 
 MAX_SLOTS = 8192
 MAX_REPAIRS = 4000
+# a wide window costs a single lane more than the scan steps that it saves; many lanes pay by the scan step
+WINDOWS = {"rows": 8, "lanes": 32}
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Options:
     resolve_ties: bool = True
     max_scan_steps: int = 2**30
     kv_model: str = "auto"  # "no-eviction" where it is provably enough, else "block-level"
+    window: int | None = None  # blocks moved in one scan step at block level; by the form if None
     num_copies: int = 4  # to begin with, of one shared block on one instance
     num_chains: int = 2  # to begin with, step events pending on one instance
     # least sizes at block level, so that several runs share a compilation
@@ -70,10 +73,10 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
     has_keys = config.routing_policy == "prefix-affinity"
     block_size = config.block_size_in_tokens
     shares_outputs = has_nodes and _shares_outputs(table, block_size)
-    # such runs make every step by itself, the others skip through pure decode
+    # such runs make a step by itself whenever a member fills a block
     records = 4 * num_requests
     if shares_outputs:
-        records += int(np.sum(np.asarray(table.output_len), dtype=np.int64))
+        records += int(np.sum(np.asarray(table.output_len), dtype=np.int64)) // block_size
     prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))
     return EngineShape(
         num_instances=config.num_instances,
@@ -116,6 +119,7 @@ def at_block_level(
         ring_size=max(ring_size, shape.ring_size),
         eviction_capacity=max(rounded(2 * shape.num_requests, 256), shape.eviction_capacity),
         has_cpu_tier=any(config.kv_cpu_blocks > 0 for config in configs),
+        window=options.window or WINDOWS[options.form],
         # sizes that only the model without eviction has
         num_copies=1,
         node_blocks=1,
