@@ -15,9 +15,10 @@ from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.exact import exact_quotient, truncate
 from blis_jax.kv_cache.blocks import Pool
-from blis_jax.kv_cache.no_eviction import PathRows, allocate, read_path, release
+from blis_jax.kv_cache.no_eviction import allocate, read_path, release
+from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import Dyn, Inst, InstTime, Log, Mode, Reg, Req, Slot, SlotTime, State, Time
-from blis_jax.types import LAST, NO_REQUEST, Outcome, StepTokens, pytree
+from blis_jax.types import LAST, Outcome, StepTokens, pytree
 from blis_jax.work import (
     Work,
     add_chain,
@@ -91,25 +92,20 @@ def finish_step(
     is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited_slot
     finish = jnp.where(is_visited, visited_finish, finish)
     num_done = jnp.sum(finish == index, dtype=jnp.int32)
-    count = get(registers, Reg.NUM_RECORDS)
     log = _log_row(work, instance, index, num_done)
-    outcome, pool = get(registers, Reg.OUTCOME), work.pool
-    if state.blocks is None:
-        outcome = _check_memory(ctx, work, instance)
-    else:
+    pool = work.pool
+    if state.blocks is not None:
         assert visited_computed is not None
         computed = jnp.where(is_visited, visited_computed, row(state.blocks.computed, instance))
         pool = _watched(work, finish, computed, num_done)
-        is_stalled = get(pool, Pool.STALLED_STEPS) >= LIVELOCK_STEPS
-        outcome = failing(outcome, is_stalled, Outcome.LIVELOCK)
-    outcome = failing(outcome, count >= ctx.shape.log_capacity, Outcome.LOG_FULL)
+    outcome = _outcome(ctx, work, instance, pool)
     # the next step would start beyond the clock and come back as a time in the past
     outcome = failing(outcome, last_start > ctx.never - duration, Outcome.CLOCK_OVERFLOW)
     changes = {
         Reg.OUTCOME: outcome,
         Reg.MODE: jnp.int32(Mode.COMPLETING),
         Reg.NUM_TO_COMPLETE: num_done,
-        Reg.NUM_RECORDS: count + 1,
+        Reg.NUM_RECORDS: get(registers, Reg.NUM_RECORDS) + 1,
     }
     at_start = get(inst, Inst.STEPS_AT_NOW) + steps
     inst_changes = {
@@ -129,6 +125,18 @@ def finish_step(
         log,
         jnp.stack([now, duration, total]),
     )
+
+
+def _outcome(ctx: Context, work: Work, instance: jax.Array, pool: Any) -> jax.Array:
+    """The outcome so far, unless memory or the log has failed; `pool` as it is after the step."""
+    outcome = get(work.registers, Reg.OUTCOME)
+    if pool is None:
+        outcome = _check_memory(ctx, work, instance)
+    else:
+        is_stalled = get(pool, Pool.STALLED_STEPS) >= LIVELOCK_STEPS
+        outcome = failing(outcome, is_stalled, Outcome.LIVELOCK)
+    is_full = get(work.registers, Reg.NUM_RECORDS) >= ctx.shape.log_capacity
+    return failing(outcome, is_full, Outcome.LOG_FULL)
 
 
 def _watched(work: Work, finish: jax.Array, computed: jax.Array, num_done: jax.Array) -> jax.Array:
@@ -163,18 +171,7 @@ def _check_memory(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
     return failing(outcome, is_over | is_reused, Outcome.KV_CHECK_TRIPPED)
 
 
-@pytree
-class Completion:
-    """A request that leaves: the slot to clear, its shared blocks, and its own row."""
-
-    work: Work
-    slot: Int[Array, ""]
-    path: PathRows
-    request: Int[Array, ""]
-    dyn: Int[Array, "column"]
-
-
-def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> Completion:
+def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
     """Complete the first done member in batch order and release its blocks."""
     slots, inst, size = SlotRows(state, instance), work.inst, ctx.shape.block_size
     index = get(inst, Inst.STEP_INDEX)
@@ -221,13 +218,9 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> Com
     )
     # the step's record was counted when the step was timed, so this is its number plus 1
     dyn = put(before, {Dyn.FINISH_RECORD: get(registers, Reg.NUM_RECORDS)})
-    return Completion(work, slot, freed.rows, request, dyn)
-
-
-def free_slot_row() -> jax.Array:
-    """Integer columns of a free slot."""
-    values = {Slot.REQUEST: NO_REQUEST, Slot.ORDER: LAST, Slot.FINISH: LAST}
-    return jnp.array([values.get(column, 0) for column in Slot], jnp.int32)
+    return work, dataclasses.replace(
+        no_slot(ctx), instance=instance, slot=slot, path=freed.rows, request=request, dyn=dyn
+    )
 
 
 def _next_event(
@@ -278,15 +271,6 @@ def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
     )
 
 
-@pytree
-class Drop:
-    """An oversized request that leaves when it would be queued."""
-
-    work: Work
-    slot: Int[Array, ""]
-    request: Int[Array, ""]
-
-
 def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
     """Packed key of the oversized request whose queueing time has come."""
     slots = SlotRows(state, instance)
@@ -296,7 +280,9 @@ def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
     return least_key(is_due, slots.column(Slot.QUEUE_RANK))
 
 
-def drop(ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.Array) -> Drop:
+def drop(
+    ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.Array
+) -> tuple[Work, SlotWrite]:
     """Drop it; on an idle instance that still starts a step, an empty one.
 
     A step of the same microsecond may or may not come before, which decides whether the instance is idle.
@@ -328,4 +314,11 @@ def drop(ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.A
         inst=put(inst, inst_changes),
         inst_time=put(with_chains(work.inst_time, chains), {InstTime.EVENT: event}),
     )
-    return Drop(work, slot, get(slot_row, Slot.REQUEST))
+    nothing, request = no_slot(ctx), get(slot_row, Slot.REQUEST)
+    blocks = nothing.blocks
+    if blocks is not None:
+        blocks = dataclasses.replace(blocks, left=request)
+    dyn = put(nothing.dyn, {Dyn.NUM_SCHEDULED: jnp.int32(-1)})
+    return work, dataclasses.replace(
+        nothing, instance=instance, slot=slot, blocks=blocks, request=request, dyn=dyn
+    )

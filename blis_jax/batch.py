@@ -261,6 +261,7 @@ def run_grid(
     timing = Timing()
 
     def keep(points: list[int], found: list[_Found]) -> None:
+        """Take in what a chunk has finished."""
         final = [one for one in found if one.is_final]
         for one in final:
             place = points[one.row.point], one.row.seed

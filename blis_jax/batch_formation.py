@@ -21,30 +21,18 @@ from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.kv_cache.blocks import Task
 from blis_jax.kv_cache.contents import look_up
 from blis_jax.kv_cache.no_eviction import (
-    PathRows,
     allocate,
     cached_blocks,
     cached_for_all,
     read_path,
 )
+from blis_jax.slot_write import SlotWrite
 from blis_jax.state import SEQUENTIAL_LAGGING, Dyn, Inst, Reg, Req, Slot, SlotTime, State, Time
 from blis_jax.types import LAST, Outcome, QueueView, pytree
 from blis_jax.work import Work, ceil_div, failing, waiting_mask
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
-
-
-@pytree
-class Visit:
-    """One request served in a step: rows to write back."""
-
-    work: Work
-    slot: Int[Array, ""]
-    slot_row: Int[Array, "column"]
-    slot_time_row: Any
-    dyn: Int[Array, "column"]
-    path: PathRows
 
 
 def has_candidate(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
@@ -118,7 +106,7 @@ def queue_key(ctx: Context, slots: SlotRows, work: Work, priority: jax.Array) ->
     return least_key(is_waiting & (value == least), rank)
 
 
-def visit(ctx: Context, state: State, work: Work, instance: jax.Array) -> Visit:
+def visit(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
     """Serve the next candidate: a member in batch order, or the head of the wait queue."""
     slots, registers = SlotRows(state, instance), work.registers
     is_member = get(registers, Reg.NUM_TO_VISIT) > 0
@@ -133,8 +121,10 @@ def visit(ctx: Context, state: State, work: Work, instance: jax.Array) -> Visit:
     request = get(slot_row, Slot.REQUEST)
     assert state.shared is not None
     path = read_path(state.shared, ctx.requests, instance, slot, request)
-    chosen = Visit(work, slot, slot_row, slot_time_row, row(state.dyn, request), path)
-    return _serve(ctx, chosen, row(ctx.requests.table, request), instance, is_member)
+    chosen = SlotWrite(
+        instance, slot, slot_row, slot_time_row, path, None, request, row(state.dyn, request)
+    )
+    return _serve(ctx, work, chosen, row(ctx.requests.table, request), is_member)
 
 
 def chunk_of(
@@ -173,12 +163,13 @@ def keeps_prefix(ctx: Context, dyn: jax.Array, fixed: jax.Array, held: jax.Array
 
 
 def _serve(
-    ctx: Context, chosen: Visit, fixed: jax.Array, instance: jax.Array, is_member: jax.Array
-) -> Visit:
+    ctx: Context, work: Work, chosen: SlotWrite, fixed: jax.Array, is_member: jax.Array
+) -> tuple[Work, SlotWrite]:
     """Give tokens and blocks to the chosen request, or keep its stale count if the budget is used up."""
-    size, dyn, inst = ctx.shape.block_size, chosen.dyn, chosen.work.inst
-    registers, index = chosen.work.registers, get(inst, Inst.STEP_INDEX)
-    is_decode = is_member & (get(chosen.slot_row, Slot.FINISH) != LAST)
+    size, dyn, inst = ctx.shape.block_size, chosen.dyn, work.inst
+    registers, index, instance = work.registers, get(inst, Inst.STEP_INDEX), chosen.instance
+    assert chosen.path is not None
+    is_decode = is_member & (get(chosen.row, Slot.FINISH) != LAST)
     budget = get(registers, Reg.BUDGET)
     is_served = budget > 0
     cached = cached_blocks(chosen.path, lax.div(get(fixed, Req.INPUT_LEN), jnp.int32(size)))
@@ -190,7 +181,7 @@ def _serve(
     tokens = jnp.where(is_served, jnp.where(is_decode, 1, chunk), stale)
     is_chunk = is_served & ~is_decode
     end = progress + jnp.where(is_chunk, chunk, 0)
-    held = index + get(chosen.slot_row, Slot.ALLOC_OFFSET)
+    held = index + get(chosen.row, Slot.ALLOC_OFFSET)
     takes_block = is_decode & is_served & (lax.rem(held, jnp.int32(size)) == 0)
     new_blocks = jnp.where(is_chunk, ceil_div(end, size) - ceil_div(progress, size), 0)
     new_blocks = new_blocks + as_int(takes_block)
@@ -212,9 +203,7 @@ def _serve(
     outcome = failing(outcome, allocation.is_full == 1, Outcome.COPIES_FULL)
     changes = {
         Reg.OUTCOME: outcome,
-        Reg.CURSOR: jnp.where(
-            is_member, get(chosen.slot_row, Slot.ORDER), get(registers, Reg.CURSOR)
-        ),
+        Reg.CURSOR: jnp.where(is_member, get(chosen.row, Slot.ORDER), get(registers, Reg.CURSOR)),
         Reg.NUM_TO_VISIT: get(registers, Reg.NUM_TO_VISIT) - as_int(is_member),
         Reg.BUDGET: budget - jnp.where(is_served, tokens, 0),
         Reg.PREFILL_TOKENS: get(registers, Reg.PREFILL_TOKENS) + jnp.where(is_decode, 0, tokens),
@@ -229,7 +218,7 @@ def _serve(
     }
     service = Service(is_member, is_decode, is_served, tokens, end, cached)
     served = dataclasses.replace(chosen, path=allocation.rows)
-    return _record(ctx, served, fixed, service, changes, inst_changes)
+    return _record(ctx, work, served, fixed, service, changes, inst_changes)
 
 
 def _members(
@@ -248,14 +237,15 @@ def _members(
 
 def _record(
     ctx: Context,
-    visit: Visit,
+    work: Work,
+    chosen: SlotWrite,
     fixed: jax.Array,
     service: Service,
     changes: dict[Any, jax.Array],
     inst_changes: dict[Any, jax.Array],
-) -> Visit:
+) -> tuple[Work, SlotWrite]:
     """Rows of the request after its visit; its last step is known as soon as its first token is."""
-    work, inst, dyn, slot_row = visit.work, visit.work.inst, visit.dyn, visit.slot_row
+    inst, dyn, slot_row = work.inst, chosen.dyn, chosen.row
     is_member, is_decode, is_served = service.is_member, service.is_decode, service.is_served
     index, record = get(inst, Inst.STEP_INDEX) + 1, get(work.registers, Reg.NUM_RECORDS)
     input_len = get(fixed, Req.INPUT_LEN)
@@ -294,12 +284,12 @@ def _record(
         Slot.FINISH: finish,
         Slot.ALLOC_OFFSET: jnp.where(has_token, offset, old_offset),
     }
-    return dataclasses.replace(
-        visit,
-        work=dataclasses.replace(
-            work, registers=put(work.registers, changes), inst=put(inst, inst_changes)
-        ),
-        slot_row=put(slot_row, slot_changes),
-        slot_time_row=put(visit.slot_time_row, {SlotTime.QUEUED: ctx.never}),
+    work = dataclasses.replace(
+        work, registers=put(work.registers, changes), inst=put(inst, inst_changes)
+    )
+    return work, dataclasses.replace(
+        chosen,
+        row=put(slot_row, slot_changes),
+        time_row=put(chosen.time_row, {SlotTime.QUEUED: ctx.never}),
         dyn=build(Dyn, columns, jnp.int32),
     )

@@ -64,12 +64,25 @@ def _fast_steps(
     return jnp.clip(limit, 1, MAX_FAST_STEPS).astype(jnp.int32)
 
 
-def _fresh_step() -> dict[Any, jax.Array]:
+class _Visits(NamedTuple):
+    """How the members of the batch are served in a step."""
+
+    visit_all: Any  # every member by itself, in order: the budget might not reach them all
+    num_counted: Any  # decode members that are counted and not visited
+    is_pure: Any  # equal steps may be made at once
+    most_steps: Any
+
+
+def _fresh_step(visits: _Visits, num_waiting: jax.Array) -> dict[Any, jax.Array]:
     return {
         Reg.MODE: jnp.int32(Mode.FORMING),
         Reg.PREFILL_TOKENS: jnp.int32(0),
+        Reg.DECODE_TOKENS: visits.num_counted,
         Reg.CURSOR: jnp.int32(-1),
         Reg.NUM_SCHEDULED: jnp.int32(0),
+        Reg.NUM_WAITING: num_waiting,
+        Reg.QUEUE_DEPTH: num_waiting,
+        Reg.VISIT_ALL: visits.visit_all,
     }
 
 
@@ -95,8 +108,7 @@ def begin(
     budget = ctx.params.cluster.max_num_scheduled_tokens[instance]
     is_pure = (num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget) & (num_decode > 0)
     is_pure = is_pure & jnp.all(next_chains == ctx.never)
-    plan = _plan_blocks if ctx.shape.num_blocks else _plan_counts
-    visits = plan(ctx, state, slots, work, budget, is_pure)
+    visits = (_plan_blocks if ctx.shape.num_blocks else _plan_counts)(ctx, slots, work, is_pure)
     next_queued = jnp.min(jnp.where(is_waiting, ctx.never, queued))
     finish = slots.column(Slot.FINISH)
     fast = _fast_steps(ctx, work, instance, next_queued, jnp.min(finish), next_cluster)
@@ -108,17 +120,13 @@ def begin(
         blocks, summed = jnp.where(visits.visit_all, 0, blocks), summed + more
     counted = visits.num_counted
     registers, ties = work.registers, (unverified > 0) & ~is_simple
-    changes = _fresh_step() | {
+    changes = _fresh_step(visits, num_waiting) | {
         Reg.OUTCOME: failing(get(registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL),
         Reg.NUM_OPEN_TIES: get(registers, Reg.NUM_OPEN_TIES) + as_int(ties),
         Reg.ACTIVE: instance,
         Reg.BUDGET: budget - counted,
-        Reg.DECODE_TOKENS: counted,
         Reg.NUM_DECODE: num_decode,
-        Reg.NUM_WAITING: num_waiting,
-        Reg.QUEUE_DEPTH: num_waiting,
         Reg.NUM_TO_VISIT: num_prefill + num_decode - counted,
-        Reg.VISIT_ALL: visits.visit_all,
         Reg.ORDER_LIMIT: get(inst, Inst.NEXT_ORDER) - 1,
         Reg.NUM_STEPS: num_steps,
         Reg.SUM_USED: summed,
@@ -137,25 +145,8 @@ def begin(
     )
 
 
-class _Visits(NamedTuple):
-    """How the members of the batch are served in a step."""
-
-    visit_all: Any  # every member by itself, in order: the budget might not reach them all
-    num_counted: Any  # decode members that are counted and not visited
-    is_pure: Any  # equal steps may be made at once
-    most_steps: Any
-
-
-def _plan_counts(
-    ctx: Context,
-    state: State,
-    slots: SlotRows,
-    work: Work,
-    budget: jax.Array,
-    is_pure: jax.Array,
-) -> _Visits:
+def _plan_counts(ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> _Visits:
     """Without eviction only a fully cached prompt, admitted with no tokens, can exhaust the budget later on."""
-    del state, budget
     sequential = get(work.inst, Inst.IS_SEQUENTIAL)
     left = steps_to_fill(ctx, slots, get(work.inst, Inst.STEP_INDEX))
     due = left == 0
@@ -166,17 +157,11 @@ def _plan_counts(
     return _Visits(visit_all, counted, is_pure, jnp.minimum(jnp.min(left), MAX_FAST_STEPS))
 
 
-def _plan_blocks(
-    ctx: Context,
-    state: State,
-    slots: SlotRows,
-    work: Work,
-    budget: jax.Array,
-    is_pure: jax.Array,
-) -> _Visits:
+def _plan_blocks(ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> _Visits:
     """At block level a member is visited when it needs a block, and equal steps end before one does."""
-    blocks = state.blocks
+    blocks = slots.state.blocks
     assert blocks is not None
+    budget = ctx.params.cluster.max_num_scheduled_tokens[slots.instance]
     size, index = jnp.int32(ctx.shape.block_size), get(work.inst, Inst.STEP_INDEX)
     finish, order = slots.column(Slot.FINISH), slots.column(Slot.ORDER)
     is_decode = finish != LAST

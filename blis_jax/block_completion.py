@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
-from blis_jax.block_subject import BlockRows, no_rows
+from blis_jax.block_subject import no_rows
 from blis_jax.columns import as_int, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.kv_cache.allocation import Demand, attempt
 from blis_jax.kv_cache.blocks import Asker, Do, Life, Task
+from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import Dyn, Inst, Reg, Req, Slot, State
-from blis_jax.types import pytree
 from blis_jax.work import Work
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Int
 
+def complete_blocks(
+    ctx: Context, state: State, work: Work, instance: jax.Array
+) -> tuple[Work, SlotWrite]:
+    """Complete the first done member in batch order: room for its last token, then its list is released.
 
-@pytree
-class BlockCompletion:
-    """A request that leaves while its blocks are still being released."""
-
-    work: Work
-    instance: Int[Array, ""]  # the spare one if the allocation is only attempted again
-    slot: Int[Array, ""]
-    request: Int[Array, ""]
-    dyn: Int[Array, "column"]
-    blocks: BlockRows
-
-
-def complete_blocks(ctx: Context, state: State, work: Work, instance: jax.Array) -> BlockCompletion:
-    """Complete the first done member in batch order: room for its last token, then its list is released."""
+    Nothing is written where only the allocation is attempted again.
+    """
     blocks, task = state.blocks, work.task
     assert blocks is not None
     slots, inst, registers = SlotRows(state, instance), work.inst, work.registers
@@ -79,4 +68,11 @@ def complete_blocks(ctx: Context, state: State, work: Work, instance: jax.Array)
     dyn = put(row(state.dyn, request), {Dyn.FINISH_RECORD: get(registers, Reg.NUM_RECORDS)})
     spare = jnp.int32(ctx.shape.num_instances)
     rows = dataclasses.replace(no_rows(ctx), life=life, left=request)
-    return BlockCompletion(work, jnp.where(is_forced, spare, instance), slot, request, dyn, rows)
+    return work, dataclasses.replace(
+        no_slot(ctx),
+        instance=jnp.where(is_forced, spare, instance),
+        slot=slot,
+        blocks=rows,
+        request=request,
+        dyn=dyn,
+    )

@@ -7,52 +7,33 @@ step, or an eviction, takes that back.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
-from blis_jax.block_subject import RUNAWAY, Subject
+from blis_jax.block_subject import RUNAWAY, Given, Subject, no_rows
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context
 from blis_jax.kv_cache.allocation import Grant
 from blis_jax.kv_cache.blocks import Life
+from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import Dyn, Inst, Reg, Req, Slot, SlotTime
 from blis_jax.types import LAST
 from blis_jax.work import Work
 
 
-@dataclass(frozen=True)
-class Changed:
-    """Further rows after a visit."""
-
-    work: Work
-    life: jax.Array
-    computed: jax.Array
-
-
 def recorded(
-    ctx: Context,
-    one: Subject,
-    work: Work,
-    grant: Grant,
-    asks: jax.Array,
-    is_granted: jax.Array,
-    tokens: jax.Array,
-    computed: jax.Array,
-    cached: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array, Changed]:
-    """Rows of the request after its visit."""
+    ctx: Context, one: Subject, work: Work, grant: Grant, given: Given
+) -> tuple[Work, SlotWrite]:
+    """The batch's counts and the request's rows after its visit; at the spare instance."""
     size, step, inst = jnp.int32(ctx.shape.block_size), one.step, work.inst
     input_len, output_len = (get(one.fixed, column) for column in (Req.INPUT_LEN, Req.OUTPUT_LEN))
     final = input_len + jnp.maximum(output_len, 1) - 1
+    asks, is_granted, computed = given.asks, given.is_granted, given.computed
     joins = one.is_queued & is_granted
-    in_batch = one.in_batch | joins
-    is_prefill = ~one.in_decode
-    is_lagging = one.in_decode & ~asks & ~one.is_again
     before = jnp.where(one.has_token, computed + step, computed)
-    done = jnp.where(one.is_queued, cached * size, before) + tokens
-    gains = is_granted & in_batch & is_prefill & (done >= input_len)
+    done = jnp.where(one.is_queued, given.cached * size, before) + given.tokens
+    gains = is_granted & (one.in_batch | joins) & ~one.in_decode & (done >= input_len)
     left = final - done
     finish = jnp.where(left >= 0, step + left, jnp.int32(RUNAWAY))
     old_finish = get(one.slot_row, Slot.FINISH)
@@ -71,51 +52,56 @@ def recorded(
         Slot.ALLOC_OFFSET: offset,
     }
     queued = jnp.where(joins, ctx.never, get(one.slot_time_row, SlotTime.QUEUED))
-    dyn = _dyn(one, work, is_granted, tokens, gains, joins, is_lagging, done, cached, asks)
-    life = _life(one, work, grant, asks, gains, done == input_len, computed)
+    dyn = _dyn(one, work, given, gains, joins, done)
+    life = _life(one, work, grant, given, gains, done == input_len)
     gained = gains & ~one.has_token
     inst_changes = {
         Inst.NEXT_ORDER: get(inst, Inst.NEXT_ORDER) + as_int(joins),
         Inst.NUM_PREFILL: get(inst, Inst.NUM_PREFILL) + as_int(joins) - as_int(gained),
         Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) + as_int(gained),
     }
-    work = dataclasses.replace(work, inst=put(inst, inst_changes))
-    return (
-        put(one.slot_row, slot_changes),
-        put(one.slot_time_row, {SlotTime.QUEUED: queued}),
-        dyn,
-        Changed(work, life, jnp.where(is_granted, progressed, computed)),
+    nothing = no_slot(ctx)
+    return dataclasses.replace(work, inst=put(inst, inst_changes)), dataclasses.replace(
+        nothing,
+        slot=one.slot,
+        row=put(one.slot_row, slot_changes),
+        time_row=put(one.slot_time_row, {SlotTime.QUEUED: queued}),
+        blocks=dataclasses.replace(
+            no_rows(ctx),
+            life=jnp.where(is_granted, life, one.life),
+            computed=jnp.where(is_granted, progressed, computed),
+        ),
+        request=get(one.slot_row, Slot.REQUEST),
+        dyn=dyn,
     )
 
 
 def _dyn(
     one: Subject,
     work: Work,
-    is_granted: jax.Array,
-    tokens: jax.Array,
+    given: Given,
     gains: jax.Array,
     joins: jax.Array,
-    is_lagging: jax.Array,
     done: jax.Array,
-    cached: jax.Array,
-    asks: jax.Array,
 ) -> jax.Array:
     dyn, record = one.dyn, get(work.registers, Reg.NUM_RECORDS)
     scheduled = get(dyn, Dyn.NUM_SCHEDULED)
     is_first = joins & (scheduled == 0)
-    is_chunk = is_granted & asks & ~one.in_decode
+    is_new = given.is_granted & given.asks
+    is_chunk = is_new & ~one.in_decode
+    is_lagging = one.in_decode & ~given.asks & ~one.is_again
 
-    def kept(column: Dyn, is_new: jax.Array, value: jax.Array) -> jax.Array:
-        return jnp.where(is_new, value, get(dyn, column))
+    def kept(column: Dyn, changes: jax.Array, value: jax.Array) -> jax.Array:
+        return jnp.where(changes, value, get(dyn, column))
 
     chunks = jnp.where(joins, 0, get(dyn, Dyn.NUM_PREFILL_STEPS))
     columns = {
         Dyn.PROGRESS: kept(Dyn.PROGRESS, is_chunk, done),
-        Dyn.NUM_NEW: kept(Dyn.NUM_NEW, is_granted & asks, tokens),
+        Dyn.NUM_NEW: kept(Dyn.NUM_NEW, is_new, given.tokens),
         Dyn.LAG: get(dyn, Dyn.LAG) + as_int(is_lagging),
         Dyn.NUM_SCHEDULED: scheduled + as_int(joins),
         Dyn.NUM_PREFILL_STEPS: chunks + as_int(is_chunk),
-        Dyn.CACHED_FIRST: kept(Dyn.CACHED_FIRST, is_first, cached),
+        Dyn.CACHED_FIRST: kept(Dyn.CACHED_FIRST, is_first, given.cached),
         Dyn.FIRST_RECORD: kept(Dyn.FIRST_RECORD, is_first, record),
         Dyn.SCHEDULED_RECORD: kept(Dyn.SCHEDULED_RECORD, joins, record),
         Dyn.SCHEDULED_INDEX: kept(Dyn.SCHEDULED_INDEX, joins, one.step),
@@ -130,13 +116,12 @@ def _life(
     one: Subject,
     work: Work,
     grant: Grant,
-    asks: jax.Array,
+    given: Given,
     gains: jax.Array,
     is_exact: jax.Array,
-    computed: jax.Array,
 ) -> jax.Array:
     life, dyn = one.life, one.dyn
-    before = jnp.where(one.is_again, get(life, Life.STEP_PROGRESS), computed)
+    before = jnp.where(one.is_again, get(life, Life.STEP_PROGRESS), given.computed)
     before = jnp.where(one.is_queued, 0, before)
     is_new = gains & ~one.has_token
 
@@ -149,7 +134,7 @@ def _life(
     columns = {
         Life.STEP_PROGRESS: before,
         Life.VISITED_AT: one.step,
-        Life.IS_CLEAN: jnp.where(asks, as_int(grant.is_clean), get(life, Life.IS_CLEAN)),
+        Life.IS_CLEAN: jnp.where(given.asks, as_int(grant.is_clean), get(life, Life.IS_CLEAN)),
         Life.FIRST_TOKEN: jnp.where(gains, token, get(life, Life.FIRST_TOKEN)),
         Life.OLD_FIRST_TOKEN: old(Life.OLD_FIRST_TOKEN, get(life, Life.FIRST_TOKEN)),
         Life.OLD_TOKEN_RECORD: old(Life.OLD_TOKEN_RECORD, get(dyn, Dyn.TOKEN_RECORD)),

@@ -8,7 +8,7 @@ are not visited unless the budget might not reach them.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,30 +16,16 @@ from jax import lax
 
 from blis_jax.batch_formation import chunk_of, member_key, queue_key, queue_priority
 from blis_jax.block_records import recorded
-from blis_jax.block_subject import BlockRows, Subject, is_due, no_rows, subject_of
+from blis_jax.block_subject import Given, Subject, is_due, subject_of
 from blis_jax.columns import as_int, get, put
 from blis_jax.context import Context, SlotRows, slot_of
 from blis_jax.kv_cache.allocation import Demand, Grant, attempt
 from blis_jax.kv_cache.blocks import Asker, Blocks, Do, Life, Task
 from blis_jax.kv_cache.contents import look_up
+from blis_jax.slot_write import SlotWrite
 from blis_jax.state import Dyn, Inst, Reg, Req, Slot, State
-from blis_jax.types import LAST, Outcome, pytree
+from blis_jax.types import LAST, Outcome
 from blis_jax.work import Work, failing
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Int
-
-
-@pytree
-class Served:
-    """One request served, or not: rows to write back."""
-
-    work: Work
-    slot: Int[Array, ""]
-    slot_row: Int[Array, "column"]
-    slot_time_row: Any
-    dyn: Int[Array, "column"]
-    blocks: BlockRows
 
 
 def _choose(
@@ -74,42 +60,38 @@ def _choose(
     return jnp.where(is_forced, get(task, Task.ASKER), asker), slot, priority
 
 
-def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> Served:
+def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
     """Serve the next candidate, or the one whose allocation failed before."""
     blocks = state.blocks
     assert blocks is not None
     asker, slot, priority = _choose(ctx, state, work, instance)
     one = subject_of(ctx, state, work, instance, slot, asker, priority)
     computed = blocks.computed[instance, slot]
-    is_ghost = asker == Asker.GHOST
-    budget = get(work.registers, Reg.BUDGET)
-    is_served = one.is_forced | (budget > 0)
+    is_served = one.is_forced | (get(work.registers, Reg.BUDGET) > 0)
     demand, asked = _demand(ctx, blocks, work, instance, one, computed)
-    chunk, cached = asked[Task.ASKED_TOKENS], asked[Task.ASKED_START] // ctx.shape.block_size
-    # a request computed beyond an empty output takes part in steps without getting anything
     is_idle = one.in_decode & (get(one.fixed, Req.OUTPUT_LEN) == 0)
     grant = attempt(ctx, blocks, work, instance, demand)
     asks = is_served & ~is_idle
-    is_granted = grant.is_granted | ~asks
-    tokens = jnp.where(asks, chunk, 0)
-    is_popped = is_ghost & ~one.is_forced
+    given = Given(
+        asks=asks,
+        is_granted=grant.is_granted | ~asks,
+        is_idle=is_idle,
+        tokens=jnp.where(asks, asked[Task.ASKED_TOKENS], 0),
+        cached=asked[Task.ASKED_START] // ctx.shape.block_size,
+        computed=computed,
+    )
+    is_popped = (asker == Asker.GHOST) & ~one.is_forced
     work = dataclasses.replace(work, task=_task_after(work.task, grant, asked, asks, is_popped))
-    work = _counted(ctx, work, one, grant, asks, is_granted, tokens, is_idle)
-    writes, nothing = asks & grant.writes_hits, no_rows(ctx)
+    work, written = recorded(ctx, one, _counted(ctx, work, one, grant, given), grant, given)
+    rows, is_admitted = written.blocks, one.is_queued & given.is_granted
+    assert rows is not None
     rows = dataclasses.replace(
-        nothing,
-        hits_instance=jnp.where(writes, instance, nothing.hits_instance),
+        rows,
+        hits_instance=jnp.where(asks & grant.writes_hits, instance, rows.hits_instance),
         hits=demand.hit_blocks,
+        priority=jnp.where(is_admitted, priority, _stored_priority(ctx, blocks, instance, slot)),
     )
-    slot_row, slot_time_row, dyn, changed = recorded(
-        ctx, one, work, grant, asks, is_granted, tokens, computed, cached
-    )
-    life = jnp.where(is_granted, changed.life, one.life)
-    rows = dataclasses.replace(rows, life=life, computed=changed.computed)
-    is_admitted = one.is_queued & is_granted
-    priority = jnp.where(is_admitted, priority, _stored_priority(ctx, blocks, instance, slot))
-    rows = dataclasses.replace(rows, priority=priority)
-    return Served(changed.work, slot, slot_row, slot_time_row, dyn, rows)
+    return work, dataclasses.replace(written, instance=instance, blocks=rows)
 
 
 def _stored_priority(
@@ -184,21 +166,12 @@ def _task_after(
     return jnp.where(asks, put(kept, grant.task | asked), kept)
 
 
-def _counted(
-    ctx: Context,
-    work: Work,
-    one: Subject,
-    grant: Grant,
-    asks: jax.Array,
-    is_granted: jax.Array,
-    tokens: jax.Array,
-    is_idle: jax.Array,
-) -> Work:
+def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, given: Given) -> Work:
     """The step's counters after the visit; a request counts with the tokens of its last visit."""
-    registers = work.registers
-    counts = is_granted & (one.in_batch | one.is_queued) & ~is_idle
+    registers, asks, is_granted = work.registers, given.asks, given.is_granted
+    counts = is_granted & (one.in_batch | one.is_queued) & ~given.is_idle
     before = jnp.where(one.is_again & one.in_batch, get(one.dyn, Dyn.NUM_NEW), 0)
-    now = jnp.where(asks, tokens, stale_tokens(ctx, one))
+    now = jnp.where(asks, given.tokens, stale_tokens(ctx, one))
     change = jnp.where(counts, now - before, 0)
     is_member = (one.asker == Asker.MEMBER) & ~one.is_forced
     outcome = failing(get(registers, Reg.OUTCOME), asks & grant.crashes, Outcome.REFERENCE_CRASH)
@@ -209,7 +182,7 @@ def _counted(
         Reg.OUTCOME: outcome,
         Reg.CURSOR: cursor,
         Reg.NUM_TO_VISIT: get(registers, Reg.NUM_TO_VISIT) - as_int(is_member),
-        Reg.BUDGET: get(registers, Reg.BUDGET) - jnp.where(is_granted, tokens, 0),
+        Reg.BUDGET: get(registers, Reg.BUDGET) - jnp.where(is_granted, given.tokens, 0),
         Reg.PREFILL_TOKENS: get(registers, Reg.PREFILL_TOKENS)
         + jnp.where(one.in_decode, 0, change),
         Reg.DECODE_TOKENS: get(registers, Reg.DECODE_TOKENS) + jnp.where(one.in_decode, change, 0),

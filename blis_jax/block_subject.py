@@ -120,6 +120,20 @@ class Subject:
         return get(self.slot_row, Slot.ALLOC_OFFSET) + jnp.where(has_finish, steps, 0)
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a visit gives the request."""
+
+    asks: jax.Array  # for tokens: the budget reached it, and it has use for some
+    is_granted: jax.Array  # or asked for nothing
+    is_idle: (
+        jax.Array
+    )  # computed beyond an empty output: takes part in steps without getting anything
+    tokens: jax.Array
+    cached: jax.Array  # blocks found at the first look-up
+    computed: jax.Array  # Blocks.computed before the visit
+
+
 def subject_of(
     ctx: Context,
     state: State,

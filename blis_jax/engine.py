@@ -229,6 +229,8 @@ def compiled_tables(shape: EngineShape, mechanism: Mechanism, form: str) -> Any:
     """Jitted `(params[row], table[row], order[row], max_scan_steps) -> Raw[row]`."""
 
     def rows(params: Any, tables: Any, orders: Any, max_scan_steps: Any) -> Raw:
+        """All rows, in the loop form asked for."""
+
         def prepare(params: Any, table: Any, order: Any) -> Requests:
             return requests_of(shape, params, table, order)
 
@@ -252,6 +254,8 @@ def compiled_draws(shape: EngineShape, mechanism: Mechanism, plan_shape: Any, fo
     from blis_jax.workload.draw import draw
 
     def rows(params: Any, plans: Any, keys: Any, max_scan_steps: Any) -> Any:
+        """All rows, drawn and run in the loop form asked for."""
+
         def drawn(params: Any, plan: Any, key: Any) -> tuple[Any, Any, Requests]:
             table, is_short = draw(plan_shape, plan, key)
             requests = requests_of(shape, params, table, first_order(shape.num_requests))

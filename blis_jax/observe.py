@@ -93,17 +93,12 @@ class Observation:
         token_us = self._ends(lives.token_record)
         output_time = self.output_time[np.maximum(self.instance, 0)]
         ttft = np.where(has_token, token_us + output_time - self.arrival, 0)
-        at_end = self._at(Dyn.FINISH_RECORD, -1)
-        last = self._log_time(LogTime.DURATION, at_end)
-        total = self._log_time(LogTime.TOTAL_DURATION, at_end)
-        total = total - self._log_time(LogTime.TOTAL_DURATION, self._at(Dyn.TOKEN_RECORD))
+        last, left, total = self._last_steps()
         final = self.input_len + np.maximum(self.output_len, 1) - 1
         steps = final - dyn[:, Dyn.PROGRESS]
         earlier = lives.past_itl_us + lives.past_num_itl * output_time
         again = np.int64(self.defects.double_last_latency)
         e2e = ttft + earlier + total + steps * output_time + again * (last + output_time)
-        num_steps = self.log[at_end, Log.NUM_STEPS] if len(self.log) else np.ones_like(last)
-        left = self._log_time(LogTime.START, at_end) + num_steps * last
         index = dyn[:, Dyn.TOKEN_INDEX]
         decoded = self._last_index()[np.maximum(self.instance, 0)] - index
         progress = dyn[:, Dyn.PROGRESS] + np.where(in_decode, decoded, 0)
@@ -142,6 +137,15 @@ class Observation:
             progress_index=np.where(is_scheduled, progress, 0),
             ttft_parts_us=self._parts(has_token, token_us, output_time),
         )
+
+    def _last_steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Duration and end of a request's last step, and the steps' sum since its first token; junk if not done."""
+        at_end = self._at(Dyn.FINISH_RECORD, -1)
+        last = self._log_time(LogTime.DURATION, at_end)
+        total = self._log_time(LogTime.TOTAL_DURATION, at_end)
+        total = total - self._log_time(LogTime.TOTAL_DURATION, self._at(Dyn.TOKEN_RECORD))
+        num_steps = self.log[at_end, Log.NUM_STEPS] if len(self.log) else np.ones_like(last)
+        return last, self._log_time(LogTime.START, at_end) + num_steps * last, total
 
     def _ends(self, record: np.ndarray) -> np.ndarray:
         """End of the step in a record of one step, per request; junk where there is none."""

@@ -14,12 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.block_service import Served
 from blis_jax.block_subject import BlockRows, Subject, is_due, no_rows, subject_of
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, slot_of
 from blis_jax.kv_cache.allocation import after_release
 from blis_jax.kv_cache.blocks import Asker, Blocks, Do, Eviction, Life, Pool, Task
+from blis_jax.slot_write import SlotWrite
 from blis_jax.state import Dyn, Inst, Reg, Slot, SlotTime, State
 from blis_jax.types import LAST, Outcome
 from blis_jax.work import Work, ceil_div, count_of, failing
@@ -56,7 +56,7 @@ def _batch(ctx: Context, slots: SlotRows, work: Work) -> Batch:
     return Batch(slot, order, ~is_decode & (order != LAST), due, is_decode & ~due)
 
 
-def give_up(ctx: Context, state: State, work: Work, instance: jax.Array) -> Served:
+def give_up(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
     """An allocation failed for good: evict a request, stop admitting, or let a completion do without."""
     blocks, task = state.blocks, work.task
     assert blocks is not None
@@ -96,7 +96,8 @@ def give_up(ctx: Context, state: State, work: Work, instance: jax.Array) -> Serv
     front = -get(work.pool, Pool.NUM_PREEMPTED).astype(ctx.clock)
     queued = jnp.where(evicts, front, get(one.slot_time_row, SlotTime.QUEUED))
     time_row = put(one.slot_time_row, {SlotTime.QUEUED: queued})
-    return Served(work, victim, slot_row, time_row, dyn, rows)
+    request = get(one.slot_row, Slot.REQUEST)
+    return work, SlotWrite(instance, victim, slot_row, time_row, None, rows, request, dyn)
 
 
 def _priorities(ctx: Context, state: State, instance: jax.Array) -> jax.Array:

@@ -149,28 +149,30 @@ def _shares_outputs(table: RequestTable, block_size: int) -> bool:
     return bool(np.any((path >= 0) & (start >= prompt_blocks[:, None])))
 
 
+# the size that was too small, and how much larger it is next time
+_GROWTH = {
+    Outcome.LOG_FULL: ("log_capacity", 4),
+    Outcome.COPIES_FULL: ("num_copies", 4),
+    Outcome.CHAINS_FULL: ("num_chains", 4),
+    Outcome.LISTS_FULL: ("list_blocks", 2),
+    Outcome.RING_FULL: ("ring_size", 2),
+    Outcome.EVICTIONS_FULL: ("eviction_capacity", 4),
+}
+
+
 def enlarged(shape: EngineShape, outcome: Outcome) -> EngineShape | None:
     """The shape that can repair a row with this outcome, or None."""
     if outcome == Outcome.SLOTS_FULL and shape.num_slots < MAX_SLOTS:
         return dataclasses.replace(shape, num_slots=min(2 * shape.num_slots, MAX_SLOTS))
-    if outcome == Outcome.LOG_FULL:
-        return dataclasses.replace(shape, log_capacity=4 * shape.log_capacity)
-    if outcome == Outcome.COPIES_FULL:
-        return dataclasses.replace(shape, num_copies=4 * shape.num_copies)
-    if outcome == Outcome.CHAINS_FULL:
-        return dataclasses.replace(shape, num_chains=4 * shape.num_chains)
+    if outcome in _GROWTH:
+        field, factor = _GROWTH[outcome]
+        return dataclasses.replace(shape, **{field: factor * getattr(shape, field)})
     if outcome == Outcome.NODES_FULL:
         return dataclasses.replace(
             shape,
             node_blocks=2 * shape.node_blocks,
             num_shared_blocks=max(2 * shape.num_shared_blocks, 16),
         )
-    if outcome == Outcome.LISTS_FULL:
-        return dataclasses.replace(shape, list_blocks=2 * shape.list_blocks)
-    if outcome == Outcome.RING_FULL:
-        return dataclasses.replace(shape, ring_size=2 * shape.ring_size)
-    if outcome == Outcome.EVICTIONS_FULL:
-        return dataclasses.replace(shape, eviction_capacity=4 * shape.eviction_capacity)
     if outcome == Outcome.ROUTER_INDEX_FULL:
         return dataclasses.replace(shape, has_router_eviction=True)
     if outcome == Outcome.CLOCK_OVERFLOW and shape.clock == "int32":

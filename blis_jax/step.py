@@ -7,7 +7,6 @@ request, ends the step, or completes one request. Phases compute few small rows;
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from blis_jax.advance import close, complete, drop, find_drop, finish_step
 from blis_jax.batch_formation import has_candidate, visit
 from blis_jax.begin import begin
 from blis_jax.block_completion import complete_blocks
-from blis_jax.block_service import Served, serve
+from blis_jax.block_service import serve
 from blis_jax.columns import get, put
 from blis_jax.context import NO_KEY, Context
 from blis_jax.gateway import decide, next_times
@@ -27,8 +26,8 @@ from blis_jax.kv_cache.operations import pin, release, restore, roll_back, take
 from blis_jax.kv_cache.turn import Operation, take_turn
 from blis_jax.policies.routing import first_where
 from blis_jax.preemption import give_up
+from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import (
-    Dyn,
     Inst,
     InstTime,
     Mode,
@@ -38,86 +37,7 @@ from blis_jax.state import (
     Time,
 )
 from blis_jax.work import Work
-from blis_jax.writes import RecordWrite, SlotWrite, Writes, no_record, no_slot, no_writes, write
-
-if TYPE_CHECKING:
-    pass
-
-
-def _dropped(
-    ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.Array
-) -> tuple[Work, SlotWrite]:
-    result = drop(ctx, state, work, instance, key)
-    nothing = no_slot(ctx)
-    written = dataclasses.replace(
-        nothing,
-        instance=instance,
-        slot=result.slot,
-        request=result.request,
-        dyn=put(nothing.dyn, {Dyn.NUM_SCHEDULED: jnp.int32(-1)}),
-    )
-    if nothing.blocks is not None:
-        written = dataclasses.replace(
-            written, blocks=dataclasses.replace(nothing.blocks, left=result.request)
-        )
-    return result.work, written
-
-
-def _written(instance: jax.Array, served: Served) -> tuple[Work, SlotWrite]:
-    request = get(served.slot_row, Slot.REQUEST)
-    return served.work, SlotWrite(
-        instance,
-        served.slot,
-        served.slot_row,
-        served.slot_time_row,
-        None,
-        served.blocks,
-        request,
-        served.dyn,
-    )
-
-
-def _served(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
-    if ctx.shape.num_blocks:
-        return _written(instance, serve(ctx, state, work, instance))
-    result = visit(ctx, state, work, instance)
-    request = get(result.slot_row, Slot.REQUEST)
-    return result.work, SlotWrite(
-        instance,
-        result.slot,
-        result.slot_row,
-        result.slot_time_row,
-        result.path,
-        None,
-        request,
-        result.dyn,
-    )
-
-
-def _completed(
-    ctx: Context, state: State, work: Work, instance: jax.Array
-) -> tuple[Work, SlotWrite]:
-    if ctx.shape.num_blocks:
-        left = complete_blocks(ctx, state, work, instance)
-        written = dataclasses.replace(
-            no_slot(ctx),
-            instance=left.instance,
-            slot=left.slot,
-            blocks=left.blocks,
-            request=left.request,
-            dyn=left.dyn,
-        )
-        return left.work, written
-    result = complete(ctx, state, work, instance)
-    written = dataclasses.replace(
-        no_slot(ctx),
-        instance=instance,
-        slot=result.slot,
-        path=result.path,
-        request=result.request,
-        dyn=result.dyn,
-    )
-    return result.work, written
+from blis_jax.writes import RecordWrite, Writes, no_record, no_writes, write
 
 
 def _finished(
@@ -158,12 +78,12 @@ def _not_served(
         return work, no_slot(ctx)
 
     def given_up() -> tuple[Work, SlotWrite]:
-        return _written(instance, give_up(ctx, state, work, instance))
+        return give_up(ctx, state, work, instance)
 
     def otherwise() -> tuple[Work, SlotWrite]:
         return ctx.when(fails, given_up, nothing) if ctx.shape.num_blocks else nothing()
 
-    return ctx.when(is_drop, lambda: _dropped(ctx, state, work, instance, key), otherwise)
+    return ctx.when(is_drop, lambda: drop(ctx, state, work, instance, key), otherwise)
 
 
 def advance_instance(
@@ -174,7 +94,9 @@ def advance_instance(
     Between steps it drops an oversized request or begins a step; while the batch forms it serves one request;
     when none is left the step ends, its members complete one by one, and the next step is scheduled.
     """
-    when = ctx.when
+    when, is_block_level = ctx.when, ctx.shape.num_blocks > 0
+    serves_one = serve if is_block_level else visit
+    completes_one = complete_blocks if is_block_level else complete
     is_new = get(work.registers, Reg.MODE) == Mode.BETWEEN
     may_drop = is_new & (get(work.inst, Inst.NUM_OVERSIZED) > 0)
     key = when(may_drop, lambda: find_drop(state, work, instance), lambda: jnp.int64(NO_KEY))
@@ -187,7 +109,7 @@ def advance_instance(
     fails = _does(started, Do.FAILED)
     formed, written = when(
         serves,
-        lambda: _served(ctx, state, started, instance),
+        lambda: serves_one(ctx, state, started, instance),
         lambda: _not_served(ctx, state, started, instance, key, is_drop, fails),
     )
     is_sound = get(formed.registers, Reg.OUTCOME) == 0
@@ -202,7 +124,7 @@ def advance_instance(
     completes = is_completing & (has_left | _does(timed, Do.ATTEMPT)) & ~serves & ~fails
     left, written = when(
         completes,
-        lambda: _completed(ctx, state, timed, instance),
+        lambda: completes_one(ctx, state, timed, instance),
         lambda: (timed, written),
     )
     is_over = get(left.registers, Reg.MODE) == Mode.COMPLETING

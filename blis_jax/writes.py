@@ -9,31 +9,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.advance import free_slot_row
-from blis_jax.block_subject import BlockRows, no_rows
+from blis_jax.block_subject import BlockRows
 from blis_jax.columns import as_int, get
 from blis_jax.context import Context, row
 from blis_jax.kv_cache.blocks import Blocks
-from blis_jax.kv_cache.no_eviction import PathRows, no_path, write_path
-from blis_jax.state import Dyn, Log, LogTime, RouterIndex, Slot, SlotTime, State
+from blis_jax.kv_cache.no_eviction import write_path
+from blis_jax.slot_write import SlotWrite, no_slot
+from blis_jax.state import Log, LogTime, RouterIndex, Slot, State
 from blis_jax.types import REJECTED, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
-
-
-@pytree
-class SlotWrite:
-    """One slot's rows, and the request's; at the spare instance and request if nothing is written."""
-
-    instance: Int[Array, ""]
-    slot: Int[Array, ""]
-    row: Int[Array, "column"]
-    time_row: Any
-    path: PathRows | None  # memory without eviction
-    blocks: BlockRows | None  # memory at block level
-    request: Int[Array, ""]
-    dyn: Int[Array, "column"]
 
 
 @pytree
@@ -43,20 +29,6 @@ class RecordWrite:
     record: Int[Array, ""]
     log: Int[Array, "column"]
     log_time: Any
-
-
-def no_slot(ctx: Context) -> SlotWrite:
-    """Rows for the spare instance."""
-    return SlotWrite(
-        instance=jnp.int32(ctx.shape.num_instances),
-        slot=jnp.int32(0),
-        row=free_slot_row(),
-        time_row=jnp.full((len(SlotTime),), ctx.never, ctx.clock),
-        path=None if ctx.shape.num_blocks else no_path(ctx.shape),
-        blocks=no_rows(ctx) if ctx.shape.num_blocks else None,
-        request=jnp.int32(ctx.shape.num_requests),
-        dyn=jnp.zeros((len(Dyn),), jnp.int32),
-    )
 
 
 def no_record(ctx: Context) -> RecordWrite:

@@ -13,7 +13,7 @@ from blis_jax.columns import as_int, get
 from blis_jax.context import row
 from blis_jax.kv_cache.blocks import NO_BLOCK, Do, Pool, Task
 from blis_jax.kv_cache.contents import is_registered, places
-from blis_jax.kv_cache.operations import bit_tables, forgotten_bits, offloads, pop
+from blis_jax.kv_cache.operations import forgotten_bits, offloads, pop
 from blis_jax.kv_cache.turn import Moves, Turn
 from blis_jax.state import Inst, Time
 
@@ -39,7 +39,6 @@ def reload(turn: Turn) -> Moves:
     old = jnp.where(is_loaded, blocks.key[turn.instance, block], jnp.int64(0))
     old_place = places(ctx, blocks, old[None])[0]
     tail = get(turn.pool, Pool.TAIL)
-    gone = forgotten_bits(turn, old[None], block[None])
     owner = jnp.where(is_loaded, block, turn.spare_block)[None]
     emptied = jnp.where(is_loaded, entry, turn.spare_block)
     new_place = jnp.where(is_loaded, place, turn.nowhere)
@@ -76,7 +75,7 @@ def reload(turn: Turn) -> Moves:
         hold=((block, jnp.where(is_loaded, -1 - tail, 1)),),
         ring=((turn.place(tail, is_loaded), block),),
         cpu_key=((emptied, jnp.int64(0)),),
-        **bit_tables(turn, gone, registered=owner),
+        **forgotten_bits(turn, ((old[None], block[None]),), owner),
     )
 
 
@@ -133,7 +132,7 @@ def offload(turn: Turn) -> Moves:
         ),
         cpu_key=((moved, name),),
         cpu_time=((moved, moved_time),),
-        **bit_tables(turn, forgotten_bits(turn, name, moved)),
+        **forgotten_bits(turn, ((name, moved),)),
     )
 
 

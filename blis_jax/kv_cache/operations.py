@@ -6,6 +6,7 @@ operation in progress and how far it has come are in the task.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -92,7 +93,22 @@ def pop(turn: Turn, need: jax.Array) -> Popped:
     )
 
 
-def forgotten_bits(turn: Turn, name: jax.Array, popped: jax.Array | None = None) -> jax.Array:
+def forgotten_bits(
+    turn: Turn,
+    forgotten: Sequence[tuple[jax.Array, jax.Array | None]],
+    registered: jax.Array | None = None,
+) -> dict[str, Any]:
+    """Changes of the bits when contents, and blocks popped with them, are forgotten and others registered.
+
+    Nothing without a CPU tier, which alone needs the bits.
+    """
+    if not turn.ctx.shape.has_cpu_tier:
+        return {}
+    unnamed = [_unnamed(turn, name, popped) for name, popped in forgotten]
+    return {"unnamed": jnp.concatenate(unnamed), "registered": registered}
+
+
+def _unnamed(turn: Turn, name: jax.Array, popped: jax.Array | None) -> jax.Array:
     """Blocks that the table no longer names once these contents, and the blocks popped with them, are forgotten.
 
     A content without a place in the table is searched for, but only if the block at hand is not the one
@@ -118,13 +134,6 @@ def forgotten_bits(turn: Turn, name: jax.Array, popped: jax.Array | None = None)
     nobody = jnp.full(name.shape, turn.spare_block)
     found = ctx.when(jnp.any(searched), search, lambda: nobody)
     return jnp.concatenate([*unnamed, found])
-
-
-def bit_tables(turn: Turn, *unnamed: jax.Array, registered: Any = None) -> dict[str, Any]:
-    """The changes together, as tables; nothing without a CPU tier, which alone needs the bits."""
-    if not turn.ctx.shape.has_cpu_tier:
-        return {}
-    return {"unnamed": jnp.concatenate(unnamed), "registered": registered}
 
 
 def _filled(turn: Turn) -> tuple[jax.Array, jax.Array]:
@@ -161,26 +170,19 @@ def take(turn: Turn) -> Moves:
     is_later = turn.window[None, :] > turn.window[:, None]
     is_killed = jnp.any(is_same(new[:, None], old[None, :]) & is_later, axis=1)
     is_filled_killed = jnp.any(is_same(filled, old))
-    old_place, new_place = places(ctx, blocks, old), places(ctx, blocks, new)
-    filled_place = places(ctx, blocks, filled[None])[0]
+    is_gone = jnp.concatenate([is_filled_killed[None], is_killed])
+    contents = jnp.concatenate([filled[None], new])
+    owners = jnp.concatenate([last_block[None], popped.block])
+    place = places(ctx, blocks, contents)
     # on GPUs the order of writes to one place is open, so each place is written once
-    is_replaced = jnp.any(old_place[:, None] == new_place[None, :], axis=1)
+    old_place = places(ctx, blocks, old)
+    is_replaced = jnp.any(old_place[:, None] == place[None, 1:], axis=1)
     old_place = jnp.where(is_replaced, turn.nowhere, old_place)
     start = jnp.where(held == 0, get(task, Task.HITS), ceil_div(held, size))
     position = jnp.where(popped.is_taken, start + done + popped.rank, 0)
     end = jnp.int32(ctx.shape.list_blocks)
     is_long = jnp.any(popped.is_taken & (position >= end))
     position = jnp.where(popped.is_taken & (position < end), position, end)
-    named_at = jnp.concatenate([filled_place[None], old_place, new_place])
-    named = jnp.concatenate(
-        [
-            jnp.where(is_filled_killed, NO_BLOCK, last_block)[None],
-            jnp.full_like(popped.block, NO_BLOCK),
-            jnp.where(is_killed, NO_BLOCK, popped.block),
-        ]
-    )
-    key_at = jnp.concatenate([last_block[None], popped.block])
-    key = jnp.concatenate([filled[None], new])
     count = done + popped.count
     is_over = count >= takes
     changes = {
@@ -192,24 +194,19 @@ def take(turn: Turn) -> Moves:
         Inst.MISSES: get(turn.inst, Inst.MISSES) + popped.count,
     }
     outcome = failing(get(turn.state.registers, Reg.OUTCOME), is_long, Outcome.LISTS_FULL)
-    bits: dict[str, Any] = {}
-    if ctx.shape.has_cpu_tier:
-        contents = jnp.concatenate([new, filled[None]])
-        owners = jnp.concatenate([popped.block, last_block[None]])
-        is_gone = jnp.concatenate([is_killed, is_filled_killed[None]])
-        owners = jnp.where((contents != 0) & ~is_gone, owners, turn.spare_block)
-        gone, replaced = forgotten_bits(turn, old, popped.block), forgotten_bits(turn, contents)
-        bits = bit_tables(turn, gone, replaced, registered=owners)
+    unnamed = jnp.full_like(popped.block, NO_BLOCK)
+    named = jnp.where(is_gone, NO_BLOCK, owners)
+    registered = jnp.where((contents != 0) & ~is_gone, owners, turn.spare_block)
     return turn.end(
         changes,
         {Pool.HEAD: popped.head},
         inst,
         {Reg.OUTCOME: outcome},
-        named=((named_at, named),),
-        key=((key_at, key),),
+        named=((jnp.concatenate([old_place, place]), jnp.concatenate([unnamed, named])),),
+        key=((owners, contents),),
         hold=((popped.block, jnp.full_like(popped.block, 1)),),
         listed=(position, popped.block),
-        **bits,
+        **forgotten_bits(turn, ((old, popped.block), (contents, None)), registered),
     )
 
 
@@ -271,10 +268,8 @@ def roll_back(turn: Turn) -> Moves:
     end = (number + 1) * jnp.int32(size)
     is_full = (number < num_free) & (end <= get(task, Task.TOKENS))
     name = names(turn.ctx, get(task, Task.REQUEST), get(task, Task.START) + end, jnp.array(True))
-    place = places(turn.ctx, blocks, jnp.where(is_full, name, jnp.int64(0)))
-    bits: dict[str, Any] = {}
-    if turn.ctx.shape.has_cpu_tier:
-        bits = bit_tables(turn, forgotten_bits(turn, jnp.where(is_full, name, jnp.int64(0))))
+    name = jnp.where(is_full, name, jnp.int64(0))
+    place, bits = places(turn.ctx, blocks, name), forgotten_bits(turn, ((name, None),))
     is_over = done + window >= num_free
     changes = {
         Task.DONE: jnp.where(is_over, 0, done + window),
@@ -314,11 +309,9 @@ def restore(turn: Turn) -> Moves:
     is_filled_before = (place != turn.nowhere) & (mark <= -2) & (-2 - mark < number)
     is_restored = (name != 0) & ~is_second & ~is_filled_before
     place = jnp.where(is_restored, place, turn.nowhere)
-    bits: dict[str, Any] = {}
-    if ctx.shape.has_cpu_tier:
-        again = forgotten_bits(turn, jnp.where(is_restored, name, jnp.int64(0)))
-        owners = jnp.where(is_restored, block, turn.spare_block)
-        bits = bit_tables(turn, again, registered=owners)
+    again = jnp.where(is_restored, name, jnp.int64(0))
+    owners = jnp.where(is_restored, block, turn.spare_block)
+    bits = forgotten_bits(turn, ((again, None),), owners)
     lost = jnp.where(name != 0, name | LOST, name)
     is_over = start <= head
     changes = {

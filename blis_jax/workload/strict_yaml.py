@@ -19,6 +19,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     """A safe loader for which a repeated key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """A mapping whose keys differ."""
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)

@@ -1,0 +1,50 @@
+"""What a phase changes about one request: the rows of its slot and its own row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from blis_jax.block_subject import BlockRows, no_rows
+from blis_jax.context import Context
+from blis_jax.kv_cache.no_eviction import PathRows, no_path
+from blis_jax.state import Dyn, Slot, SlotTime
+from blis_jax.types import LAST, NO_REQUEST, pytree
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
+
+@pytree
+class SlotWrite:
+    """One slot's rows, and the request's; at the spare instance and request if nothing is written."""
+
+    instance: Int[Array, ""]
+    slot: Int[Array, ""]
+    row: Int[Array, "column"]
+    time_row: Any
+    path: PathRows | None  # memory without eviction
+    blocks: BlockRows | None  # memory at block level
+    request: Int[Array, ""]
+    dyn: Int[Array, "column"]
+
+
+def free_slot_row() -> Int[Array, "column"]:
+    """Integer columns of a free slot."""
+    values = {Slot.REQUEST: NO_REQUEST, Slot.ORDER: LAST, Slot.FINISH: LAST}
+    return jnp.array([values.get(column, 0) for column in Slot], jnp.int32)
+
+
+def no_slot(ctx: Context) -> SlotWrite:
+    """Rows for the spare instance; a slot that is given up gets the same ones."""
+    return SlotWrite(
+        instance=jnp.int32(ctx.shape.num_instances),
+        slot=jnp.int32(0),
+        row=free_slot_row(),
+        time_row=jnp.full((len(SlotTime),), ctx.never, ctx.clock),
+        path=None if ctx.shape.num_blocks else no_path(ctx.shape),
+        blocks=no_rows(ctx) if ctx.shape.num_blocks else None,
+        request=jnp.int32(ctx.shape.num_requests),
+        dyn=jnp.zeros((len(Dyn),), jnp.int32),
+    )
