@@ -14,6 +14,7 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.types import SLO_CLASSES
+from blis_jax.workload.distribution import MOST_REQUESTS
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.reference import seeds
 from blis_jax.workload.reference.clients import (
@@ -74,6 +75,10 @@ def _check(spec: WorkloadSpec) -> None:
         raise ConfigError(
             "num_requests: neither a number of requests nor a horizon ends the workload; "
             "give num_requests or horizon"
+        )
+    if spec.num_requests > MOST_REQUESTS:
+        raise ConfigError(
+            f"num_requests: got {spec.num_requests}, allowed is at most {MOST_REQUESTS}"
         )
 
 

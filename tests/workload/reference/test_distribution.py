@@ -4,16 +4,10 @@ import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
+from blis_jax.workload.distribution import PRESETS, Distribution, Lengths, preset
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.reference.clients import VOCABULARY
-from blis_jax.workload.reference.distribution import (
-    PRESETS,
-    Distribution,
-    Lengths,
-    distribution_arrays,
-    draw_distribution,
-    preset,
-)
+from blis_jax.workload.reference.distribution import distribution_arrays, draw_distribution
 
 
 def test_draw_order_is_from_the_seed_itself():

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blis_jax.workload.distribution import Distribution, Lengths
 from blis_jax.workload.reference import golden_arrays
-from blis_jax.workload.reference.distribution import Distribution, Lengths, distribution_arrays
+from blis_jax.workload.reference.distribution import distribution_arrays
 from blis_jax.workload.spec import load_spec, override
 from blis_jax.workload.table import load_table
 from tests.reference_data import find_golden_dir
