@@ -19,7 +19,7 @@ from blis_jax.run_workload import Source, requests_of, source_of, warn_of_idle_o
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
     from blis_jax.records import RunRecord
-    from blis_jax.workload.table import WorkloadNames
+    from blis_jax.workload.table import RequestTable, WorkloadNames
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(arguments: Sequence[str] | None) -> int:
     given = make_parser().given(arguments)
     notes = Notes(NAME, given.get("log", "warn"))
+    cli.silence_warnings(given.get("log", "warn"))
     if "slots" in given and not 1 <= given["slots"] <= MOST_SLOTS:
         raise ConfigError(f"--slots must be between 1 and {MOST_SLOTS}, got {given['slots']}")
     if "scenario" in given:
@@ -76,7 +77,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
-    _write(given, config, record, names, source)
+    _write(given, config, record, table, names, source)
     _note_inert_tier(config, record, notes)
     from blis_jax.blis_files import results_text
 
@@ -93,16 +94,25 @@ def _write(
     given: Mapping[str, Any],
     config: ClusterConfig,
     record: RunRecord,
+    table: RequestTable,
     names: WorkloadNames,
     source: Source,
 ) -> None:
     """The files that are asked for; the reference's ends before `kv`."""
+    import numpy as np
+
     from blis_jax.atomic_write import write_json
     from blis_jax.blis_files import results_document
+    from blis_jax.client_fields import client_fields
     from blis_jax.kv_metrics import kv_document, timelines
 
     if "results_path" in given:
-        document = results_document(record, names.tenant_names)
+        more = (
+            {}
+            if source.spec is None
+            else client_fields(source.spec, np.asarray(table.client), record)
+        )
+        document = results_document(record, names.tenant_names, more)
         document["kv"] = kv_document(record, config.kv_cpu_blocks > 0)
         document["provenance"] = _provenance(config, source)
         with cli.writing(Path(given["results_path"])):

@@ -171,7 +171,8 @@ def warn_of_idle_options(given: Mapping[str, Any], source: Source, notes: Notes)
             notes.warn(f"--{name.replace('_', '-')} has no effect on {where}")
     if source.spec is None:
         return
-    from blis_jax.workload.spec import MeasureSpec, ineffective_settings
+    from blis_jax.workload.remarks import ineffective_settings
+    from blis_jax.workload.spec import MeasureSpec
 
     for remark in ineffective_settings(source.spec):
         notes.warn(remark)

@@ -459,6 +459,52 @@ def test_only_another_stream_than_the_references_is_remarked(capsys):
     assert "stream jax (not BLIS's)" in capsys.readouterr().err
 
 
+@simulating
+def test_clients_add_their_model_and_their_network(tmp_path, capsys):
+    clients = """
+  - {slo_class: realtime, model: tuned, network: {rtt_ms: 3}, rate_fraction: 1, LAWS}
+  - {rate_fraction: 1, LAWS}
+"""
+    fixed = "{type: constant, params: {value: 64}}"
+    laws = (
+        f"arrival: {{process: constant}}, input_distribution: {fixed}, output_distribution: {fixed}"
+    )
+    head = "aggregate_rate: 10\nnum_requests: 4\nclients:"
+    (tmp_path / "w.yaml").write_text(head + clients.replace("LAWS", laws))
+
+    arguments = [*BASE, "--workload-spec", "w.yaml", "--results-path", "r.json"]
+    assert run.main(arguments) == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "w.yaml: clients[0].slo_class: 'realtime'" in said
+    requests = json.loads((tmp_path / "r.json").read_text())["requests"]
+    assert [request.get("model") for request in requests] == ["tuned", None] * 2
+    for request in requests[::2]:
+        assert request["slo_class"] == "critical"
+        assert request["client_ttft_ms"] == pytest.approx(request["ttft_ms"] + 3)
+        assert request["client_e2e_ms"] == pytest.approx(request["e2e_ms"] + 3)
+    assert "client_ttft_ms" not in requests[1]
+    assert run.main([*arguments, "--log", "error"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@simulating
+@pytest.mark.golden
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cov_legacy_distribution_1_s42",
+        pytest.param("cov_lifecycle_s42", marks=pytest.mark.slow),
+        pytest.param("it11_multiturn_heavy_best_s44", marks=pytest.mark.slow),
+    ],
+)
+def test_a_command_line_of_the_reference_gives_its_figures(name, golden_dir, monkeypatch, capsys):
+    monkeypatch.chdir(golden_dir / "scheduling")
+    recorded = json.loads(Path(f"scenarios/{name}.json").read_text())
+    assert run.main(recorded["cli_args"]) == 0
+    assert blocks_of(capsys.readouterr().out)["cluster"] == recorded["cluster_json"]
+
+
 def drawn(*arguments):
     """The requests of a run, and what is said of options without effect."""
     given = make_parser().given([*BASE, *arguments])

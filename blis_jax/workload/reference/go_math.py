@@ -30,7 +30,10 @@ def round_half_away(value: float) -> float:
 
 def exp(value: float) -> float:
     """Exponential, infinite where it overflows."""
-    return math.exp(value) if value < 709.79 else math.inf
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
 
 
 def power(base: float, exponent: float) -> float:

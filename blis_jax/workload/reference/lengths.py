@@ -57,7 +57,9 @@ def _pareto_lognormal(params: laws.ParetoLognormalParams) -> Length:
 
 def _empirical(weights: dict[int, float]) -> Length:
     counts = sorted(weights)
-    total = sum(weights[count] for count in counts)
+    total = 0.0
+    for count in counts:  # one by one: Python's sum rounds less from 3.12 on
+        total += weights[count]
     values, cumulative, reached = [], [], 0.0
     for count in counts:
         if weights[count] > 0:

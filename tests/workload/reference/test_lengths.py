@@ -67,6 +67,18 @@ def test_empirical_lengths_follow_their_weights():
     assert lengths[0] == (10 if Stream(6).float64() <= 0.25 else 30)
 
 
+def test_weights_are_added_one_by_one():
+    """An exact sum of ten tenths is 1; added one by one they come to less."""
+    weights = dict.fromkeys(range(1, 11), 0.1)
+    drawn_by_hand, total = Stream(6), 0.0
+    for weight in weights.values():
+        total += weight
+    edges = np.cumsum(np.array(list(weights.values())) / total)
+    expected = [1 + np.searchsorted(edges, drawn_by_hand.float64()) for _ in range(500)]
+    assert total < 1.0
+    assert drawn("empirical", weights, 500).tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("kind", "params", "value"),
     [
