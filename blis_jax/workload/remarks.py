@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blis_jax.workload.length_laws import ExponentialLaw
-from blis_jax.workload.spec import ClientSpec, WorkloadSpec, prefix_lengths
+from blis_jax.workload.spec import ClientSpec, WorkloadSpec, is_gamma_too_bursty, prefix_lengths
 
-LARGEST_GAMMA_CV = 10.0  # beyond it the reference draws exponential gaps
 MODALITIES = ("image", "audio", "video")
 
 
@@ -43,11 +42,8 @@ def _arrivals(client: ClientSpec) -> Iterator[str]:
     process, cv = client.arrival.process, client.arrival.cv
     if cv is not None and process in ("poisson", "constant"):
         yield f"arrival.cv has no effect on {process} arrivals"
-    if process == "gamma" and cv is not None and cv > LARGEST_GAMMA_CV:
-        yield (
-            f"arrival.cv has no effect on gamma arrivals beyond {LARGEST_GAMMA_CV:g}: "
-            f"poisson arrivals are drawn"
-        )
+    if process == "gamma" and is_gamma_too_bursty(cv):
+        yield "arrival.cv has no effect on gamma arrivals beyond 10: poisson arrivals are drawn"
 
 
 def _sessions(client: ClientSpec) -> Iterator[str]:

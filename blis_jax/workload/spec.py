@@ -28,6 +28,7 @@ from blis_jax.workload.strict_yaml import closest, read_mapping, sentence
 from blis_jax.workload.versions import upgraded
 
 DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default
+LEAST_GAMMA_SHAPE = 0.01  # the reference's: a cv of 10
 WEIBULL_CV_RANGE = (0.01, 10.4)  # the reference's
 
 
@@ -270,6 +271,11 @@ def load_builtin(name: str) -> WorkloadSpec:
         )
     file = resources.files("blis_jax") / "data" / "workloads" / f"{name}.yaml"
     return parse_spec(file.read_text(encoding="utf-8"), f"{name}.yaml")
+
+
+def is_gamma_too_bursty(cv: float | None) -> bool:
+    """Whether the reference draws exponential gaps for a gamma law of this coefficient."""
+    return cv is not None and 1.0 / (cv * cv) < LEAST_GAMMA_SHAPE
 
 
 def prefix_lengths(spec: WorkloadSpec) -> dict[str, int]:

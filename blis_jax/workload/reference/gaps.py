@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.reference import go_math
-from blis_jax.workload.spec import ArrivalSpec
+from blis_jax.workload.spec import ArrivalSpec, is_gamma_too_bursty
 
 Gap = Callable[[Stream], int]
 
 LEAST_RATE_US = 1e-15  # requests per microsecond
-LEAST_GAMMA_SHAPE = 0.01  # below it gaps are exponential
 WEIBULL_SHAPES = (0.1, 100.0)
 WEIBULL_CV_TOLERANCE = 0.001
 WEIBULL_BISECTIONS = 100
@@ -30,11 +29,6 @@ def gap_law(arrival: ArrivalSpec, rate_us: float) -> Gap:
         shape = weibull_shape(cv)
         return _weibull(shape, 1.0 / rate_us / math.gamma(1.0 + 1.0 / shape))
     return _poisson(rate_us)
-
-
-def is_gamma_too_bursty(cv: float) -> bool:
-    """Whether the reference draws exponential gaps instead of gamma ones."""
-    return 1.0 / (cv * cv) < LEAST_GAMMA_SHAPE
 
 
 def weibull_shape(cv: float) -> float:

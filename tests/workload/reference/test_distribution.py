@@ -68,7 +68,7 @@ def test_presets_keep_their_bounds(name):
 BAD = {
     "rate": ({"rate": 0.0}, ["--rate", "above 0"]),
     "infinite rate": ({"rate": float("inf")}, ["--rate", "finite"]),
-    "number": ({"num_requests": 0}, ["--num-requests", "at least 1"]),
+    "number": ({"num_requests": 0}, ["--num-requests", "between 1 and"]),
     "prefix": ({"prefix_tokens": -1}, ["--prefix-tokens", "-1"]),
     "mean": ({"prompt": Lengths(1, 2, 2, 9)}, ["--prompt-tokens is 1", "--prompt-tokens-min 2"]),
     "stdev": ({"output": Lengths(5, 10, 2, 9)}, ["--output-tokens-stdev is 10", "-max 9"]),
