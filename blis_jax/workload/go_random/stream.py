@@ -12,7 +12,7 @@ from blis_jax.workload.go_random import source, ziggurat
 if TYPE_CHECKING:
     from jaxtyping import Int32
 
-BLOCK = 64 * source.TAP  # raw numbers made at a time
+FIRST_BLOCK, LARGEST_BLOCK = 4 * source.TAP, 64 * source.TAP  # raw numbers made at a time
 LARGEST_INT31 = 2**31 - 1
 LARGEST_INT63 = 2**63 - 1
 
@@ -21,14 +21,18 @@ class Stream:
     """`rand.New(rand.NewSource(seed))`; seeds that agree modulo 2^31 - 1 give the same stream."""
 
     def __init__(self, seed: int) -> None:
-        self._raw = np.empty(source.LENGTH + BLOCK, np.uint64)
-        self._raw[-source.LENGTH :] = source.seed_state(seed)
-        self._next = len(self._raw)
+        self._raw = source.seed_state(seed)
+        self._block = FIRST_BLOCK
+        self._next = source.LENGTH
 
     def _refill(self) -> None:
-        self._raw[: source.LENGTH] = self._raw[-source.LENGTH :]
+        """Make the next block; blocks grow, since many clients of a workload draw little."""
+        before = self._raw[-source.LENGTH :]
+        self._raw = np.empty(source.LENGTH + self._block, np.uint64)
+        self._raw[: source.LENGTH] = before
         source.extend(self._raw, source.LENGTH)
         self._next = source.LENGTH
+        self._block = min(2 * self._block, LARGEST_BLOCK)
 
     def int63(self) -> int:
         """Uniform below 2^63."""

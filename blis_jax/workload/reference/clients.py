@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,8 +36,15 @@ class Request(NamedTuple):
     output: Tokens
 
 
+class Batch(NamedTuple):
+    """Requests that a client draws together: one, or a session."""
+
+    begins_us: int  # no request of a later batch arrives before
+    requests: list[Request]
+    num_tokens: int  # drawn for them
+
+
 Contents = Callable[[Stream], tuple["Tokens", "Tokens"]]  # draws a new prompt and its output
-Batch = tuple[int, list[Request]]  # a time that no later batch of the client precedes, and requests
 
 
 @dataclass(frozen=True)
@@ -48,14 +55,17 @@ class Limits:
     most_requests: float  # per client, infinite without a limit; a session is not cut
 
 
-@dataclass(frozen=True)
 class Sender:
-    """One client, ready to send."""
+    """One client, ready to send so many arrivals per microsecond."""
 
-    index: int
-    spec: ClientSpec
-    rate_us: float  # arrivals per microsecond
-    prefix: Tokens
+    def __init__(self, index: int, spec: ClientSpec, rate_us: float, prefix: Tokens) -> None:
+        self.index = index
+        self.spec = spec
+        self.rate_us = rate_us
+        self.prefix = prefix
+        self._contents = _contents(spec)
+        ratio = spec.reasoning.reason_ratio_distribution if spec.reasoning else None
+        self._reason_ratio = None if ratio is None else length_law(ratio)
 
     def batches(self, seed: int, limits: Limits) -> Iterator[Batch]:
         """Requests in the order in which the reference draws them."""
@@ -66,7 +76,7 @@ class Sender:
 
     def _requests(self, stream: Stream, limits: Limits) -> Iterator[Batch]:
         """Single-turn requests; an arrival outside the client's windows draws only its gap."""
-        gap, contents = gap_law(self.spec.arrival, self.rate_us), self._contents()
+        gap = gap_law(self.spec.arrival, self.rate_us)
         windows = [(window.start_us, window.end_us) for window in self.spec.active_windows]
         silent_from = max((end for _, end in windows), default=math.inf)
         arrival_us, num_sent = 0, 0
@@ -76,56 +86,69 @@ class Sender:
                 return
             if windows and not any(start <= arrival_us < end for start, end in windows):
                 continue
-            new, output = contents(stream)
+            new, output = self._contents(stream)
             prompt = (self.prefix, new) if len(self.prefix) else (new,)
-            yield arrival_us, [Request(arrival_us, self.index, NO_SESSION, 0, prompt, output)]
+            request = Request(arrival_us, self.index, NO_SESSION, 0, prompt, output)
+            yield Batch(arrival_us, [request], len(new) + len(output))
             num_sent += 1
-
-    def _contents(self) -> Contents:
-        output_length = length_law(self.spec.output_distribution)
-        if self.spec.multimodal is not None:
-            prompt_length = _multimodal_length(self.spec.multimodal)
-
-            def multimodal(stream: Stream) -> tuple[Tokens, Tokens]:
-                prompt = draw_tokens(stream, prompt_length(stream))
-                return prompt, draw_tokens(stream, output_length(stream))
-
-            return multimodal
-        input_length = length_law(self.spec.input_distribution)
-
-        def language(stream: Stream) -> tuple[Tokens, Tokens]:
-            num_inputs, num_outputs = input_length(stream), output_length(stream)
-            return draw_tokens(stream, num_inputs), draw_tokens(stream, num_outputs)
-
-        return language
 
     def _sessions(self, stream: Stream, limits: Limits, turns: MultiTurnSpec) -> Iterator[Batch]:
         """Sessions, which overlap; prefix groups, windows and modalities do not apply to them."""
-        gap, contents = gap_law(self.spec.arrival, self.rate_us), self._contents()
-        assert self.spec.reasoning is not None
-        ratio_law = self.spec.reasoning.reason_ratio_distribution
-        reason_ratio = None if ratio_law is None else length_law(ratio_law)
-        start_us, num_sent, session = 0, 0, 0
+        gap = gap_law(self.spec.arrival, self.rate_us)
+        begins_us, num_sent = 0, 0
         while num_sent < limits.most_requests:
-            start_us += gap(stream)
-            if start_us >= limits.horizon_us:
+            begins_us += gap(stream)
+            if begins_us >= limits.horizon_us:
                 return
             stream.int63()  # the session's name
-            requests: list[Request] = []
-            context: tuple[Tokens, ...] = ()
-            arrival_us = start_us
-            for turn in range(turns.max_rounds):
-                new, output = contents(stream)
-                if reason_ratio is not None:
-                    reason_ratio(stream)  # has no effect but on the stream
-                prompt = (*context, new)
-                requests.append(Request(arrival_us, self.index, session, turn, prompt, output))
-                if turns.context_growth == "accumulate":
-                    context = (*prompt, output)
-                arrival_us += turns.think_time_us + len(output)
-            yield start_us, requests
-            num_sent += len(requests)
-            session += 1
+            rounds = [self._round(stream) for _ in range(turns.max_rounds)]
+            yield self._session(begins_us, num_sent // turns.max_rounds, rounds, turns)
+            num_sent += turns.max_rounds
+
+    def _round(self, stream: Stream) -> tuple[Tokens, Tokens]:
+        contents = self._contents(stream)
+        if self._reason_ratio is not None:
+            self._reason_ratio(stream)  # has no effect but on the stream
+        return contents
+
+    def _session(
+        self,
+        begins_us: int,
+        session: int,
+        rounds: Sequence[tuple[Tokens, Tokens]],
+        turns: MultiTurnSpec,
+    ) -> Batch:
+        """A round waits for the output before it, at 1 us a token, and a think time."""
+        history = np.concatenate([part for contents in rounds for part in contents])
+        requests: list[Request] = []
+        arrival_us, end = begins_us, 0
+        for turn, (new, output) in enumerate(rounds):
+            end += len(new)
+            prompt = history[:end] if turns.context_growth == "accumulate" else new
+            requests.append(Request(arrival_us, self.index, session, turn, (prompt,), output))
+            end += len(output)
+            arrival_us += turns.think_time_us + len(output)
+        return Batch(begins_us, requests, len(history))
+
+
+def _contents(spec: ClientSpec) -> Contents:
+    """What draws the lengths and tokens of a prompt and its output."""
+    output_length = length_law(spec.output_distribution)
+    if spec.multimodal is not None and not spec.multi_turn:
+        prompt_length = _multimodal_length(spec.multimodal)
+
+        def multimodal(stream: Stream) -> tuple[Tokens, Tokens]:
+            prompt = draw_tokens(stream, prompt_length(stream))
+            return prompt, draw_tokens(stream, output_length(stream))
+
+        return multimodal
+    input_length = length_law(spec.input_distribution)
+
+    def language(stream: Stream) -> tuple[Tokens, Tokens]:
+        num_inputs, num_outputs = input_length(stream), output_length(stream)
+        return draw_tokens(stream, num_inputs), draw_tokens(stream, num_outputs)
+
+    return language
 
 
 def draw_tokens(stream: Stream, count: int) -> Tokens:

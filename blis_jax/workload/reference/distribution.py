@@ -54,8 +54,8 @@ def distribution_arrays(
     num = len(requests)
     return content_arrays(requests, block_size) | {
         "slo_class": np.zeros(num, np.int8),
-        "tenant": np.zeros(num, np.int16),
-        "prefix_group": np.full(num, -1, np.int16),
+        "tenant": np.zeros(num, np.int32),
+        "prefix_group": np.full(num, -1, np.int32),
         "streaming": np.zeros(num, np.int8),
         "tenant_names": np.array([""]),
         "prefix_group_names": np.array([], np.str_),

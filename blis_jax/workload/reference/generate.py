@@ -123,16 +123,16 @@ def merged(clients: Sequence[Iterator[Batch]], most: float) -> list[Request]:
         batch = next(clients[index], None)
         if batch is None:
             continue
-        for request in batch[1]:
+        for request in batch.requests:
             heapq.heappush(waiting, request.arrival_us)
-            num_tokens += len(request.prompt[-1]) + len(request.output)
+        num_tokens += batch.num_tokens
         if num_tokens > MOST_TOKENS:
             raise ConfigError(
                 f"the workload has more than {MOST_TOKENS} tokens, which would not fit in memory; "
                 f"lower num_requests or horizon"
             )
-        sent[index] += batch[1]
-        heapq.heappush(bounds, (batch[0], index))
+        sent[index] += batch.requests
+        heapq.heappush(bounds, (batch.begins_us, index))
     requests = [request for client in sent for request in client]
     requests.sort(key=lambda request: request.arrival_us)
     return requests if math.isinf(most) else requests[: int(most)]
@@ -162,7 +162,7 @@ def _numbered(names: Sequence[str], none: str | None = None) -> tuple[np.ndarray
     """Numbers by first appearance, -1 for `none`, and the names in that order."""
     seen = list(dict.fromkeys(name for name in names if name != none))
     number = {name: index for index, name in enumerate(seen)}
-    return np.array([number.get(name, -1) for name in names], np.int16), np.array(seen, np.str_)
+    return np.array([number.get(name, -1) for name in names], np.int32), np.array(seen, np.str_)
 
 
 def content_arrays(requests: Sequence[Request], block_size: int) -> dict[str, np.ndarray]:
@@ -182,9 +182,9 @@ def content_arrays(requests: Sequence[Request], block_size: int) -> dict[str, np
         "arrival_us": np.array([request.arrival_us for request in requests], np.int64),
         "input_len": input_len.astype(np.int32),
         "output_len": output_len.astype(np.int32),
-        "client": np.array([request.client for request in requests], np.int16),
+        "client": np.array([request.client for request in requests], np.int32),
         "session": np.array(session, np.int32),
-        "round_index": np.array([request.round_index for request in requests], np.int16),
+        "round_index": np.array([request.round_index for request in requests], np.int32),
         "id_rank": text_rank(len(requests)),
         "block_ptr": block_ptr,
         "block_ids_delta": np.diff(ids, prepend=0).astype(np.int32),
@@ -201,7 +201,7 @@ def _check_requests(
     if requests[-1].arrival_us >= LATEST_US:
         raise ConfigError(
             f"aggregate_rate: a request arrives at {requests[-1].arrival_us} us, allowed is less "
-            f"than 2^60; raise aggregate_rate or lower num_requests"
+            f"than 2^60; raise aggregate_rate, or lower num_requests or think_time_us"
         )
     if int(input_len.sum() + output_len.sum()) > MOST_TOKENS:
         raise ConfigError(

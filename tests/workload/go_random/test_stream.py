@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blis_jax.workload.go_random import source
-from blis_jax.workload.go_random.stream import BLOCK, Stream
+from blis_jax.workload.go_random.stream import LARGEST_BLOCK, Stream
 
 TOKENS = 128_000
 
@@ -51,7 +51,7 @@ def test_uniform_number_that_rounds_to_one_is_drawn_again():
 @pytest.mark.parametrize("limit", [TOKENS, 2**20, 3 * 2**29])
 def test_vectors_equal_single_draws_and_leave_the_stream_in_step(limit):
     vector, single = Stream(11), Stream(11)
-    for count in (0, 1, 7, BLOCK // 2, 3 * BLOCK):
+    for count in (0, 1, 7, LARGEST_BLOCK // 2, 3 * LARGEST_BLOCK):
         drawn = vector.intn_vector(limit, count)
         assert drawn.tolist() == [single.intn(limit) for _ in range(count)]
         assert vector.int63() == single.int63()

@@ -53,8 +53,8 @@ def drawn_to_the_end(spec):
     requests = [
         request
         for sender, seed in zip(senders, seeds, strict=True)
-        for _, batch in sender.batches(seed, limits)
-        for request in batch
+        for batch in sender.batches(seed, limits)
+        for request in batch.requests
     ]
     requests = sorted(requests, key=lambda request: request.arrival_us)
     return requests[: spec.num_requests] if spec.num_requests else requests
@@ -181,6 +181,13 @@ def test_reason_ratio_without_sessions_draws_nothing():
         golden_arrays(spec_of(client("a"))),
     )
     assert np.array_equal(with_ratio["arrival_us"], without["arrival_us"])
+
+
+def test_sessions_are_not_multimodal():
+    turns = "reasoning: {multi_turn: {max_rounds: 2, think_time_us: 7}}"
+    plain = golden_arrays(spec_of(client("a", turns)))
+    both = golden_arrays(spec_of(client("a", f"{turns}\n    {MULTIMODAL}")))
+    assert np.array_equal(plain["input_len"], both["input_len"])
 
 
 def test_sessions_without_growth_forget():
