@@ -20,7 +20,9 @@ def text_of(version, *classes):
     return f"{version}\naggregate_rate: 5\nnum_requests: 3\nclients:{clients}\n"
 
 
-@pytest.mark.parametrize("version", ["version: '1'", "version: 1", "version: ''", "version:", ""])
+@pytest.mark.parametrize(
+    "version", ["version: '1'", "version: 1", "version: 1.0", "version: ''", "version:", ""]
+)
 def test_classes_of_version_1_are_renamed(version):
     with pytest.warns(ConfigWarning) as caught:
         spec = parse_spec(text_of(version, "realtime", "batch", "interactive"), "w.yaml")
@@ -41,9 +43,10 @@ def test_nothing_is_said_where_no_name_has_changed():
     assert [client.slo_class for client in spec.clients] == ["critical", ""]
 
 
-def test_version_2_does_not_know_the_older_names():
+@pytest.mark.parametrize("version", ["version: '2'", "version: 2", "version: '2.0'"])
+def test_version_2_does_not_know_the_older_names(version):
     with pytest.raises(ConfigError, match=r"clients\[0\].slo_class: got 'realtime'"):
-        parse_spec(text_of("version: '2'", "realtime"))
+        parse_spec(text_of(version, "realtime"))
 
 
 @pytest.mark.parametrize(
