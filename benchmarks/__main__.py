@@ -32,6 +32,7 @@ CASES = (
     "pressure-2000",
     "multi-turn",
     "multi-turn-pressure",
+    "reference-requests",
     "compile-cold",
     "compile-cached",
     "form-thunks",

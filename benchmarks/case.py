@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -18,6 +19,7 @@ from blis_jax.batch import _Group, _Row, run_grid
 from blis_jax.config import ClusterConfig, params
 from blis_jax.simulate import Options
 from blis_jax.state import initial_state
+from blis_jax.workload import reference
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
 
 BASELINE = ClusterConfig(
@@ -191,6 +193,22 @@ PRESSURE: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+def reference_requests(workload: str) -> dict[str, Any]:
+    """The requests of the reference for one seed after another, on the host."""
+    spec = load_builtin(workload)
+    start = time.perf_counter()
+    reference.draw(spec, 0)
+    first_s = time.perf_counter() - start
+    some_seed = itertools.count(1)
+    seconds = best_of(9, lambda: reference.draw(spec, next(some_seed)))
+    return {
+        "title": f"the reference's {spec.num_requests:,} requests of {workload}, drawn on the host",
+        "compile_s": 0.0,
+        "run": f"{seconds * 1e3:.0f} ms, {first_s * 1e3:.0f} ms the first time",
+        "unit": f"{seconds / spec.num_requests * 1e6:.0f} µs a request",
+    }
+
+
 def compile_cold() -> dict[str, Any]:
     """Compilation of generator and engine for the baseline, nothing cached."""
     group = group_of(BASELINE, load_builtin("mixed"), "rows", None)
@@ -243,6 +261,7 @@ def measure(name: str) -> dict[str, Any]:
         "seeds-256-one-core": lambda: seeds(BASELINE, "256 seeds, baseline, one core", 1),
         "seeds-256-all-cores": lambda: seeds(BASELINE, "256 seeds, baseline, all cores", None),
         "seeds-256-it08_opt": lambda: seeds(BEST, "256 seeds, it08_opt, all cores", None),
+        "reference-requests": lambda: reference_requests("mixed"),
         "compile-cold": compile_cold,
         "compile-cached": compile_cached,
         "form-thunks": lambda: single(BASELINE, "form: branches, XLA's default executor"),

@@ -103,9 +103,14 @@ def _class_lines(record: RunRecord) -> list[str]:
 
 
 def results_document(
-    record: RunRecord, tenant_names: Sequence[str] | None = None
+    record: RunRecord,
+    tenant_names: Sequence[str] | None = None,
+    more_fields: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """The cluster's block and one entry per routed request, in order of arrival."""
+    """The cluster's block and one entry per routed request, in order of arrival.
+
+    `more_fields` are added at the end of the entries of requests, which are given by number.
+    """
     requests = record.requests
     columns = {
         "ttft_ms": _ms_or_zero(requests.ttft_us),
@@ -127,6 +132,7 @@ def results_document(
         if tenant_names is not None and tenant_names[requests.tenant[row]]:
             entry["tenant_id"] = str(tenant_names[requests.tenant[row]])
         entry["handled_by"] = instance_name(int(requests.instance[row]))
+        entry |= (more_fields or {}).get(int(row), {})
         entries.append(entry)
     document = results_json(record)
     return document | {"requests": entries} if entries else document

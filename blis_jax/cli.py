@@ -12,11 +12,12 @@ import os
 import re
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, ConfigWarning
 
 if TYPE_CHECKING:
     pass
@@ -192,7 +193,8 @@ def run_command(
 ) -> int:
     """Run a command; what the user can put right ends in one sentence on stderr and a code."""
     try:
-        return command(arguments)
+        with _warnings_said(name):
+            return command(arguments)
     except ConfigError as error:
         say(name, f"error: {error}")
         return EXIT_BAD_INPUT
@@ -210,6 +212,29 @@ def run_command(
         where = f"{error.filename}: " if error.filename else ""
         say(name, f"error: {where}{error.strerror or error}")
         return EXIT_BAD_INPUT
+
+
+@contextlib.contextmanager
+def _warnings_said(name: str) -> Iterator[None]:
+    """Say warnings about the input as remarks; others are shown as usual."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ConfigWarning)
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, ConfigWarning):
+                say(name, f"note: {message}")
+            else:
+                usual(message, category, *where)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
+
+
+def silence_warnings(log_level: str) -> None:
+    """Inside a command, leave warnings out if --log asks for more serious messages only."""
+    if LOG_LEVELS.index(log_level) > LOG_LEVELS.index("warn"):
+        warnings.simplefilter("ignore", ConfigWarning)
 
 
 def say(name: str, message: str) -> None:

@@ -11,22 +11,15 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import cli, cluster_flags
 from blis_jax.cli import Notes
 from blis_jax.errors import ConfigError
-from blis_jax.run_flags import MOST_SEEDS, MOST_SLOTS, NAME, STREAM, make_parser
-from blis_jax.run_requests import (
-    dashed,
-    draw_requests,
-    is_whole,
-    load_requests,
-    read_spec,
-    simulated,
-)
+from blis_jax.run_flags import MOST_SLOTS, NAME, make_parser
+from blis_jax.run_requests import dashed, is_whole, simulated
 from blis_jax.run_scenarios import replay
+from blis_jax.run_workload import Source, requests_of, source_of, warn_of_idle_options
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
     from blis_jax.records import RunRecord
-    from blis_jax.workload.spec import WorkloadSpec
-    from blis_jax.workload.table import WorkloadNames
+    from blis_jax.workload.table import RequestTable, WorkloadNames
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(arguments: Sequence[str] | None) -> int:
     given = make_parser().given(arguments)
     notes = Notes(NAME, given.get("log", "warn"))
+    cli.silence_warnings(given.get("log", "warn"))
     if "slots" in given and not 1 <= given["slots"] <= MOST_SLOTS:
         raise ConfigError(f"--slots must be between 1 and {MOST_SLOTS}, got {given['slots']}")
     if "scenario" in given:
@@ -50,22 +44,12 @@ def _command(arguments: Sequence[str] | None) -> int:
 def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if "workloads_dir" in given:
         raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
-    if "workload_spec" in given and "requests" in given:
-        raise ConfigError("--workload-spec and --requests are both given; give one of them")
-    if "workload_spec" not in given and "requests" not in given:
-        raise ConfigError(
-            "no workload is given; give --workload-spec, for instance --workload-spec mixed, "
-            "or recorded requests with --requests"
-        )
     if given.get("horizon", 1) < 1:
         raise ConfigError(f"--horizon must be at least 1 µs, got {given['horizon']}")
-    seed = given.get("seed")
-    if seed is not None and not 0 <= seed < MOST_SEEDS:
-        raise ConfigError(f"--seed must be between 0 and {MOST_SEEDS - 1}, got {seed}")
     config = cluster_flags.cluster_config(given)
-    spec = None if "requests" in given else read_spec(given)
-    if spec is not None and spec.horizon and "horizon" not in given:
-        config = config.replace(horizon=spec.horizon)
+    source = source_of(given)
+    if source.spec is not None and source.spec.horizon and "horizon" not in given:
+        config = config.replace(horizon=source.spec.horizon)
     for path in _outputs(given):
         cli.check_writable(path)
 
@@ -80,13 +64,9 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if reason is not None:
         cli.say(NAME, f"error: not supported yet: {reason}")
         return cli.EXIT_UNSUPPORTED
-    if spec is None:
-        table, names = load_requests(Path(given["requests"]), config.block_size_in_tokens)
-    else:
-        seed = spec.seed if seed is None else seed
-        table, names = draw_requests(spec, seed, config.block_size_in_tokens)
-        notes.warn(f"{table.num_rows} requests drawn, stream {STREAM} (not BLIS's), seed {seed}")
-    _warn_of_idle_options(given, config, spec, notes)
+    table, names = requests_of(source, config)
+    _say_stream(source, table.num_rows, notes)
+    _warn_of_idle_options(given, config, source, notes)
     notes.info(
         f"coefficients {list(config.alpha_coeffs)}, {list(config.beta_coeffs)}; "
         f"{config.total_kv_blocks} KV blocks per instance"
@@ -97,7 +77,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
-    _write(given, config, record, names, seed)
+    _write(given, config, record, table, names, source)
     _note_inert_tier(config, record, notes)
     from blis_jax.blis_files import results_text
 
@@ -114,18 +94,27 @@ def _write(
     given: Mapping[str, Any],
     config: ClusterConfig,
     record: RunRecord,
+    table: RequestTable,
     names: WorkloadNames,
-    seed: int | None,
+    source: Source,
 ) -> None:
     """The files that are asked for; the reference's ends before `kv`."""
+    import numpy as np
+
     from blis_jax.atomic_write import write_json
     from blis_jax.blis_files import results_document
+    from blis_jax.client_fields import client_fields
     from blis_jax.kv_metrics import kv_document, timelines
 
     if "results_path" in given:
-        document = results_document(record, names.tenant_names)
+        more = (
+            {}
+            if source.spec is None
+            else client_fields(source.spec, np.asarray(table.client), record)
+        )
+        document = results_document(record, names.tenant_names, more)
         document["kv"] = kv_document(record, config.kv_cpu_blocks > 0)
-        document["provenance"] = _provenance(given, config, seed)
+        document["provenance"] = _provenance(config, source)
         with cli.writing(Path(given["results_path"])):
             write_json(Path(given["results_path"]), document)
     if "kv_timeline" in given:
@@ -142,40 +131,39 @@ def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> 
         notes.warn(INERT_SENTENCE)
 
 
-def _provenance(
-    given: Mapping[str, Any], config: ClusterConfig, seed: int | None
-) -> dict[str, Any]:
+def _provenance(config: ClusterConfig, source: Source) -> dict[str, Any]:
     """What the results were made from."""
+    import dataclasses
+
     from blis_jax import __version__
 
-    is_drawn = "requests" not in given
+    simple = source.distribution
     return {
         "program": f"blis_jax {__version__}",
         "profile": config.profile,
-        "workload": given["workload_spec"] if is_drawn else given["requests"],
-        "stream": STREAM if is_drawn else "recorded",
-        "seed": seed if is_drawn else None,
+        "workload": source.title,
+        **({"distribution": dataclasses.asdict(simple)} if simple else {}),
+        "stream": source.stream,
+        "seed": source.seed,
         "config": dashed(config),
     }
 
 
+def _say_stream(source: Source, num_requests: int, notes: Notes) -> None:
+    text = f"{num_requests} requests drawn, stream {source.stream}"
+    if source.stream == "jax":
+        notes.warn(f"{text} (not BLIS's), seed {source.seed}")
+    elif source.path is None:
+        notes.info(f"{text}, seed {source.seed}")
+
+
 def _warn_of_idle_options(
-    given: Mapping[str, Any], config: ClusterConfig, spec: WorkloadSpec | None, notes: Notes
+    given: Mapping[str, Any], config: ClusterConfig, source: Source, notes: Notes
 ) -> None:
     """Options that are valid and yet change nothing here."""
     if given.get("routing_scorers") and config.routing_policy != "weighted":
         notes.warn(f"--routing-scorers has no effect on {config.routing_policy} routing")
-    if spec is None:
-        for name in ("seed", "num_requests", "rng"):
-            if name in given:
-                notes.warn(f"--{name.replace('_', '-')} has no effect on recorded requests")
-        return
-    from blis_jax.workload.spec import MeasureSpec, ineffective_settings
-
-    for remark in ineffective_settings(spec):
-        notes.warn(remark)
-    if spec.measure != MeasureSpec():
-        notes.warn("measure has no effect here: the figures are BLIS's, over all requests")
+    warn_of_idle_options(given, source, notes)
 
 
 if __name__ == "__main__":

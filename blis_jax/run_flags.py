@@ -8,7 +8,10 @@ from blis_jax import cli, cluster_flags
 from blis_jax.cli import Flag, Parser
 
 NAME = "blis_jax.run"
-STREAM = "jax"  # the random stream that requests are drawn from; not the reference's
+STREAM = "reference"  # the random stream that requests are drawn from
+STREAMS = ("reference", "jax")
+PRESETS = ("chatbot", "summarization", "contentgen", "multidoc")
+WORKLOAD_MODES = (*PRESETS, "distribution")
 MOST_SLOTS = 8192
 MOST_SEEDS = 2**32
 LATEST_US = 2**60  # arrivals from here on would overflow a clock's sums
@@ -31,13 +34,18 @@ examples:
       --routing-policy weighted --routing-scorers prefix-affinity:3,queue-depth:2 \\
       --scheduler priority-fcfs --priority-policy slo-tiered --results-path results.json
 
+  a preset of BLIS, and a simple workload made of options:
+    %(prog)s --model meta-llama/llama-3.1-8b-instruct --workload chatbot --rate 5
+    %(prog)s --model meta-llama/llama-3.1-8b-instruct --rate 20 --num-requests 150 \\
+      --prompt-tokens 300 --prompt-tokens-stdev 100
+
   recorded scenarios again, one .npz and one .json per scenario:
     %(prog)s --scenario scenarios/*.json --results-path replayed
 
 exit codes: 0 done; 2 input that cannot be used, nothing was written; 3 at least one run needs a
 mechanism that is not supported (the others were written).
-Requests are drawn by the JAX generator: a seed gives the same requests every time, but not those
-that BLIS draws from that seed. For BLIS's own requests, give a recorded workload with --requests.
+Requests are those that BLIS draws from the same workload and seed. --rng jax draws from the same
+laws with the generator that sweeps use for many seeds at once; its requests are other ones.
 """
 
 
@@ -48,7 +56,7 @@ def _run_flags() -> tuple[Flag, ...]:
             cli.whole,
             None,
             "N",
-            "seed of the drawn requests, 0 to 2^32 - 1; the workload file's if not given",
+            "seed of the drawn requests; if not given the workload file's, else 42",
         ),
         Flag(
             "horizon",
@@ -93,10 +101,46 @@ def _workload_flags() -> tuple[Flag, ...]:
             f"YAML workload file (version 2), or the name of a built-in one: {builtin}",
         ),
         Flag(
-            "num-requests", cli.whole, None, "N", "requests to draw; the file's number if not given"
+            "workload",
+            _workload_mode,
+            None,
+            "NAME",
+            f"{', '.join(PRESETS)}, or distribution; without effect beside --workload-spec",
+        ),
+        Flag(
+            "num-requests",
+            cli.whole,
+            None,
+            "N",
+            "requests to draw; if not given the file's number, else 100",
         ),
         Flag("requests", str, None, "FILE", "recorded requests (.npz, the golden workload format)"),
-        Flag("rng", _stream, STREAM, "NAME", "random stream of the drawn requests; only jax"),
+        Flag(
+            "rng",
+            cli.one_of(*STREAMS),
+            STREAM,
+            "NAME",
+            "random stream of the drawn requests: reference (BLIS's own) or jax",
+        ),
+    )
+
+
+def _simple_flags() -> tuple[Flag, ...]:
+    """Options of --workload; the lengths are those of distribution alone."""
+    lengths = (
+        Flag(f"{kind}-tokens{part}", cli.whole, default, "N", f"{words} {kind} length")
+        for kind in ("prompt", "output")
+        for part, default, words in (
+            ("", 512, "mean"),
+            ("-stdev", 256, "standard deviation of the"),
+            ("-min", 2, "least"),
+            ("-max", 7000, "greatest"),
+        )
+    )
+    return (
+        Flag("rate", cli.number, 1.0, "RPS", "requests per second, evenly spaced"),
+        Flag("prefix-tokens", cli.whole, 0, "N", "tokens that all prompts begin with"),
+        *lengths,
     )
 
 
@@ -153,28 +197,11 @@ _SCENARIO_FLAGS = (
 BESIDE_SCENARIO = {"scenario", "workloads_dir", "results_path", "log", "clock", "slots"}
 BESIDE_SCENARIO |= {"variant", "corrected", "no_cache"}
 
-_USE_SPEC = "describe the traffic in a YAML file and give it with --workload-spec"
 _USE_COEFFICIENTS = "give --alpha-coeffs, --beta-coeffs and --total-kv-blocks"
 _USE_OPTIONS = "give --admission-policy, --routing-policy, --priority-policy and --scheduler"
 _USE_RESULTS = "read the requests in the file of --results-path"
 REFUSED = {
-    "workload": f"distributions, presets and traces are not supported yet; {_USE_SPEC}",
     "workload-traces-filepath": "traces are not supported yet; give recorded --requests",
-    **dict.fromkeys(
-        (
-            "rate",
-            "prefix-tokens",
-            "prompt-tokens",
-            "prompt-tokens-stdev",
-            "prompt-tokens-min",
-            "prompt-tokens-max",
-            "output-tokens",
-            "output-tokens-stdev",
-            "output-tokens-min",
-            "output-tokens-max",
-        ),
-        f"it belongs to --workload distribution, which is not supported yet; {_USE_SPEC}",
-    ),
     "roofline": f"the roofline latency model is not supported yet; {_USE_COEFFICIENTS}",
     "model-config-folder": f"the roofline latency model is not supported yet; {_USE_COEFFICIENTS}",
     "hardware-config": f"the roofline latency model is not supported yet; {_USE_COEFFICIENTS}",
@@ -192,15 +219,14 @@ def _cache_words() -> str:
     return "$JAX_COMPILATION_CACHE_DIR or else ~/.cache/blis_jax/xla"
 
 
-def _stream(text: str) -> str:
-    if text == "reference":
+def _workload_mode(text: str) -> str:
+    if text == "traces":
         import argparse
 
         raise argparse.ArgumentTypeError(
-            "the reference's own random stream is not supported yet; use --rng jax, "
-            "or give recorded requests with --requests"
+            "traces are not supported yet; give recorded requests with --requests"
         )
-    return cli.one_of(STREAM)(text)
+    return cli.one_of(*WORKLOAD_MODES)(text)
 
 
 def _refused_words() -> str:
@@ -216,11 +242,13 @@ def make_parser() -> Parser:
     parser = Parser(
         prog=f"python -m {NAME}",
         usage="%(prog)s --model NAME --workload-spec FILE [options]\n"
+        "       %(prog)s --model NAME --workload NAME --rate RPS [options]\n"
         "       %(prog)s --scenario FILE [FILE ...] [--results-path DIR]",
         description=_DESCRIPTION,
         epilog=_EXAMPLES + _refused_words(),
     )
     parser.add_flags("workload", _workload_flags())
+    parser.add_flags("simple workloads (lengths in tokens, for distribution)", _simple_flags())
     parser.add_flags("run", _run_flags())
     cluster_flags.add_cluster_flags(parser)
     parser.add_flags("engine", _engine_flags())

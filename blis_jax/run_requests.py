@@ -1,15 +1,13 @@
-"""Requests for one run, drawn from a specification or read from a file, and the run itself."""
+"""Requests for one run, drawn by the JAX generator or read from a file, and the run itself."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli
 from blis_jax.errors import ConfigError
-from blis_jax.run_flags import LATEST_US, MOST_SEEDS
+from blis_jax.run_flags import LATEST_US
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
@@ -19,44 +17,15 @@ if TYPE_CHECKING:
     from blis_jax.workload.table import RequestTable, WorkloadNames
 
 
-def read_spec(given: Mapping[str, Any]) -> WorkloadSpec:
-    """The workload with the options in place of its own numbers, as the reference resolves them."""
-    from blis_jax.config import NO_HORIZON
-    from blis_jax.workload.spec import list_builtin, load_builtin, load_spec, override
-
-    text = given["workload_spec"]
-    if Path(text).is_file() or os.sep in text or text.endswith((".yaml", ".yml")):
-        spec = load_spec(text)
-    elif text in list_builtin():
-        spec = load_builtin(text)
-    else:
-        raise ConfigError(
-            f"--workload-spec {text!r} is neither a file nor a built-in workload "
-            f"({', '.join(list_builtin())}){cli.closest(text, list_builtin())}"
-        )
-    changes = {}
-    if "num_requests" in given:
-        if given["num_requests"] < 0:
-            raise ConfigError(f"--num-requests must be at least 0, got {given['num_requests']}")
-        changes["num_requests"] = given["num_requests"]
-    if "horizon" in given:
-        changes["horizon"] = given["horizon"] if given["horizon"] < NO_HORIZON else 0
-    return override(spec, **changes) if changes else spec
-
-
 def draw_requests(
     spec: WorkloadSpec, seed: int, block_size: int
 ) -> tuple[RequestTable, WorkloadNames]:
-    """Draw the requests; a client with too few draws gets more from the same key."""
+    """Draw the requests on the device; a client with too few draws gets more from the same key."""
     import jax
 
     from blis_jax.types import Outcome
     from blis_jax.workload.draw import compile_plan, draw
 
-    if not 0 <= seed < MOST_SEEDS:
-        raise ConfigError(
-            f"seed: the workload's {seed} is not between 0 and {MOST_SEEDS - 1}; give --seed"
-        )
     for headroom in (1.0, 2.0, 4.0, 8.0, 16.0):
         plan = compile_plan(spec, block_size=block_size, headroom=headroom)
         with jax.enable_x64(True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -29,6 +30,16 @@ CLOCKS = ("int32", "int64", "float64")
 MOST_SLOTS = 8192
 WIDTH = 132  # columns of a table that is not written to a terminal
 
+
+def _stream(text: str) -> str:
+    if text == "reference":
+        raise argparse.ArgumentTypeError(
+            "mass seeds are drawn by the JAX generator; for the requests that BLIS draws from one "
+            "seed use python -m blis_jax.run --seed N"
+        )
+    return cli.one_of("jax")(text)
+
+
 _DESCRIPTION = """\
 Run strategies on the same seeds of a workload and compare them per SLO class: means with 95 %
 intervals, differences paired by seed, goodput, outcomes. Without options: the ledger's baseline
@@ -51,8 +62,8 @@ examples:
 
 exit codes: 0 done; 2 input that cannot be used, nothing was written; 3 no run came to its end (the
 outcomes say why); 130 interrupted, what was done is saved and --resume goes on from there.
-Requests are drawn by the JAX generator: a seed gives the same requests every time and to every
-strategy, but not those that BLIS draws from that seed.
+Requests are drawn by the JAX generator (--rng jax): a seed gives the same requests every time and
+to every strategy, but not those that BLIS draws from that seed; blis_jax.run draws those.
 """
 
 _COMPARED = (
@@ -68,6 +79,7 @@ _COMPARED = (
 _SEEDS = (
     Flag("vmap-seeds", cli.whole, 256, "N", "number of seeds"),
     Flag("seeds", str, "0", "START", "first seed, or a list A,B,C of seeds"),
+    Flag("rng", _stream, "jax", "NAME", "random stream of the requests; mass seeds have jax only"),
 )
 _MEASURE = (
     Flag("targets", str, None, "CLASS.LIMIT=MS", "SLO target, such as critical.ttft_ms=80, LIMIT "

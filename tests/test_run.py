@@ -8,13 +8,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from blis_jax import cluster_flags, run
+from blis_jax import cluster_flags, run, run_flags
 from blis_jax.config import FIELDS, POLICY_NAMES, SCORER_NAMES
+from blis_jax.run_flags import make_parser
+from blis_jax.run_workload import requests_of, source_of, warn_of_idle_options
 from blis_jax.types import Outcome
+from blis_jax.workload.distribution import PRESETS, Distribution, Lengths
+from blis_jax.workload.reference.distribution import distribution_arrays
 from tests.reference_data import REPO_ROOT
 
 simulating = pytest.mark.lenient_promotion  # the engine adds flags to counts
@@ -140,6 +145,14 @@ def scenario_text(text):
     return arguments
 
 
+def simple(*more):
+    return lambda folder: [*BASE, *more]
+
+
+def requests_file_and(*more):
+    return lambda folder: [*requests_file()(folder), *more]
+
+
 def damaged_workload(folder):
     path = save_scenario(folder)
     workload = folder / "workloads" / "w.npz"
@@ -231,18 +244,36 @@ BAD_INPUTS = {
     "slots": (flags("--slots", "0"), ["--slots", "between 1 and"]),
     "variant": (flags("--variant", "other"), ["--variant", "scheduling", "routing"]),
     "log level": (flags("--log", "loud"), ["--log", "'loud'", "warn"]),
-    "negative seed": (flags("--seed=-1"), ["--seed", "-1"]),
+    "negative seed": (flags("--seed=-1", "--rng", "jax"), ["--seed", "-1", "--rng jax"]),
+    "seed beyond 64 bits": (flags("--seed", str(2**63)), ["--seed", "64 bits"]),
     "no horizon": (flags("--horizon", "0"), ["--horizon", "at least 1"]),
     "before first arrival": (flags("--horizon", "1"), ["no request", "--horizon"]),
     "negative requests": (flags("--num-requests=-3"), ["--num-requests", "-3"]),
     "unbounded": (flags("--num-requests", "0"), ["num_requests", "horizon"]),
-    "too many requests": (flags("--num-requests", "2000000000"), ["draws", "num_requests"]),
-    "reference stream": (flags("--rng", "reference"), ["--rng jax", "--requests"]),
-    "other stream": (flags("--rng", "go"), ["--rng", "'go'", "jax"]),
-    "workload mode": (flags("--workload", "distribution"), ["--workload", "--workload-spec"]),
-    "workload preset": (lambda _: ["--workload=chatbot"], ["--workload", "--workload-spec"]),
-    "rate": (flags("--rate", "3"), ["--rate", "--workload-spec"]),
-    "traces": (flags("--workload-traces-filepath", "x"), ["traces", "--requests"]),
+    "too many requests": (flags("--num-requests", "2000000000"), ["2000000000", "num_requests"]),
+    "too many draws": (
+        flags("--num-requests", "2000000000", "--rng", "jax"),
+        ["draws", "num_requests"],
+    ),
+    "other stream": (flags("--rng", "go"), ["--rng", "'go'", "reference, jax"]),
+    "unknown preset": (simple("--workload", "chatbots"), ["chatbots", "did you mean chatbot?"]),
+    "trace mode": (simple("--workload", "traces"), ["traces", "--requests"]),
+    "trace file": (flags("--workload-traces-filepath", "x"), ["traces", "--requests"]),
+    "preset on jax": (simple("--workload=chatbot", "--rng=jax"), ["--rng jax", "--workload-spec"]),
+    "preset and record": (requests_file_and("--workload", "chatbot"), ["--requests", "both"]),
+    "rate of zero": (simple("--rate", "0"), ["--rate", "above 0"]),
+    "rate of nothing": (simple("--rate", "nan"), ["--rate", "finite"]),
+    "rate too low": (simple("--rate", "1e-14"), ["--rate", "too low"]),
+    "no simple requests": (simple("--rate=1", "--num-requests=0"), ["--num-requests", "1 and"]),
+    "mean below least": (simple("--prompt-tokens", "1"), ["--prompt-tokens", "-min 2"]),
+    "stdev above greatest": (
+        simple("--output-tokens-stdev", "7001"),
+        ["--output-tokens-stdev is 7001", "--output-tokens-max 7000"],
+    ),
+    "no tokens": (
+        simple(*(f"--prompt-tokens{part}=0" for part in ("", "-stdev", "-min", "-max"))),
+        ["--prompt-tokens-min", "at least 1"],
+    ),
     "roofline": (flags("--roofline"), ["--roofline", "--beta-coeffs"]),
     "model config": (flags("--model-config-folder", "x"), ["--model-config-folder", "roofline"]),
     "hardware config": (flags("--hardware-config", "x"), ["--hardware-config", "roofline"]),
@@ -397,24 +428,129 @@ def test_results_file_holds_what_was_printed(tmp_path, capsys):
     assert printed["cluster"].items() <= document.items()
     assert len(document["requests"]) == 30
     origin = document["provenance"]
-    assert (origin["stream"], origin["workload"]) == ("jax", "lowload")
+    assert (origin["stream"], origin["workload"]) == ("reference", "lowload")
+    assert (origin["seed"], "distribution" in origin) == (42, False)
     assert origin["config"]["num-instances"] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json"]
 
 
 @simulating
-def test_seed_decides_the_requests(capsys):
+@pytest.mark.parametrize("stream", ["reference", "jax"])
+def test_seed_decides_the_requests(stream, capsys):
     def output(*more):
-        assert run.main([*LOW_LOAD, *more]) == 0
-        return capsys.readouterr()
+        assert run.main([*LOW_LOAD, "--rng", stream, "--log", "info", *more]) == 0
+        captured = capsys.readouterr()
+        return captured.out, captured.err
 
-    first = output("--seed", "7")
-    assert first == output("--seed", "7")
-    assert first.out != output("--seed", "8").out
-    assert "stream jax" in first.err and "seed 7" in first.err
-    spec_seed = output()
-    assert "seed 42" in spec_seed.err
-    assert spec_seed.out == output("--seed", "42").out
+    first, said = output("--seed", "7")
+    assert first == output("--seed", "7")[0]
+    assert first != output("--seed", "8")[0]
+    assert f"stream {stream}" in said and "seed 7" in said
+    from_file, said = output()
+    assert "seed 42" in said
+    assert from_file == output("--seed", "42")[0]
+
+
+@simulating
+def test_only_another_stream_than_the_references_is_remarked(capsys):
+    assert run.main(LOW_LOAD) == 0
+    assert capsys.readouterr().err == ""
+    assert run.main([*LOW_LOAD, "--rng", "jax"]) == 0
+    assert "stream jax (not BLIS's)" in capsys.readouterr().err
+
+
+@simulating
+def test_clients_add_their_model_and_their_network(tmp_path, capsys):
+    clients = """
+  - {slo_class: realtime, model: tuned, network: {rtt_ms: 3}, rate_fraction: 1, LAWS}
+  - {rate_fraction: 1, LAWS}
+"""
+    fixed = "{type: constant, params: {value: 64}}"
+    laws = (
+        f"arrival: {{process: constant}}, input_distribution: {fixed}, output_distribution: {fixed}"
+    )
+    head = "aggregate_rate: 10\nnum_requests: 4\nclients:"
+    (tmp_path / "w.yaml").write_text(head + clients.replace("LAWS", laws))
+
+    arguments = [*BASE, "--workload-spec", "w.yaml", "--results-path", "r.json"]
+    assert run.main(arguments) == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "w.yaml: clients[0].slo_class: 'realtime'" in said
+    requests = json.loads((tmp_path / "r.json").read_text())["requests"]
+    assert [request.get("model") for request in requests] == ["tuned", None] * 2
+    for request in requests[::2]:
+        assert request["slo_class"] == "critical"
+        assert request["client_ttft_ms"] == pytest.approx(request["ttft_ms"] + 3)
+        assert request["client_e2e_ms"] == pytest.approx(request["e2e_ms"] + 3)
+    assert "client_ttft_ms" not in requests[1]
+    assert run.main([*arguments, "--log", "error"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@simulating
+@pytest.mark.golden
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cov_legacy_distribution_1_s42",
+        pytest.param("cov_lifecycle_s42", marks=pytest.mark.slow),
+        pytest.param("it11_multiturn_heavy_best_s44", marks=pytest.mark.slow),
+    ],
+)
+def test_a_command_line_of_the_reference_gives_its_figures(name, golden_dir, monkeypatch, capsys):
+    monkeypatch.chdir(golden_dir / "scheduling")
+    recorded = json.loads(Path(f"scenarios/{name}.json").read_text())
+    assert run.main(recorded["cli_args"]) == 0
+    assert blocks_of(capsys.readouterr().out)["cluster"] == recorded["cluster_json"]
+
+
+def drawn(*arguments):
+    """The requests of a run, and what is said of options without effect."""
+    given = make_parser().given([*BASE, *arguments])
+    source = source_of(given)
+    table, _ = requests_of(source, cluster_flags.cluster_config(given))
+    said = []
+    warn_of_idle_options(given, source, SimpleNamespace(warn=said.append))
+    return table, said
+
+
+def test_simple_workloads_are_the_references():
+    table, said = drawn("--rate", "20", "--num-requests", "150", "--prompt-tokens", "300")
+    expected = distribution_arrays(
+        Distribution(20.0, 150, prompt=Lengths(300, 256, 2, 7000)), seed=42
+    )
+    assert np.array_equal(table.arrival_us, expected["arrival_us"])
+    assert np.array_equal(table.input_len, expected["input_len"])
+    assert not said
+    other, _ = drawn("--workload=distribution", "--seed=43", "--rate=20", "--num-requests=150")
+    assert not np.array_equal(table.output_len, other.output_len)
+    short, _ = drawn("--rate=20", "--horizon=100000")
+    assert len(short.arrival_us) == 3  # at 0, 49,999 and 99,998
+
+
+def test_presets_have_their_own_lengths():
+    table, said = drawn("--workload", "chatbot", "--prompt-tokens", "9", "--rate", "4")
+    assert table.num_rows == 100 and 200 < table.input_len.mean() < 300
+    assert said == ["--prompt-tokens has no effect on the preset chatbot"]
+    assert table.arrival_us[1] == 250_000
+
+
+def test_the_workload_file_comes_before_the_simple_options():
+    table, said = drawn("--workload-spec", "lowload", "--workload", "chatbot", "--rate", "9")
+    assert np.array_equal(table.input_len, drawn("--workload-spec", "lowload")[0].input_len)
+    assert [remark.split()[0] for remark in said] == ["--workload", "--rate"]
+
+
+def test_presets_of_the_options_are_those_of_the_workloads():
+    assert set(run_flags.PRESETS) == set(PRESETS)
+    flags = {flag.name: flag.default for flag in run_flags._simple_flags()}
+    usual = Distribution()
+    assert (flags["rate"], flags["prefix-tokens"]) == (usual.rate, usual.prefix_tokens)
+    for kind in ("prompt", "output"):
+        lengths = getattr(usual, kind)
+        shown = [flags[f"{kind}-tokens{part}"] for part in ("", "-stdev", "-min", "-max")]
+        assert shown == [lengths.mean, lengths.stdev, lengths.min, lengths.max]
 
 
 @simulating

@@ -290,6 +290,8 @@ BAD = [
     (("--seeds=-1",), "out of range"),
     (("--seeds", "4294967295"), "out of range"),
     (("--seeds", "1,1"), "given twice"),
+    (("--rng", "reference"), "python -m blis_jax.run --seed"),
+    (("--rng", "go"), "use one of jax"),
     (("--seeds", "1,2", "--vmap-seeds", "3"), "lists 2 seeds"),
     (("--workload", "mixd"), "unknown"),
     (("--workload", "none.yaml"), "cannot be read"),

@@ -27,8 +27,8 @@ from blis_jax.workload.plan import (
     longest_node,
     params_for,
 )
-from blis_jax.workload.plan_params import ClientParams
-from blis_jax.workload.samplers import GAP_LAWS, LENGTH_LAWS, whole_tokens
+from blis_jax.workload.plan_params import ClientParams, draw_input_lengths
+from blis_jax.workload.samplers import GAP_LAWS, draw_lengths, whole_tokens
 from blis_jax.workload.sessions import (
     Draws,
     accumulated,
@@ -171,9 +171,8 @@ def _draw_client(
     """All proposals of one client, and their rounds."""
     num, num_rounds, latest_us = shape.num_proposals, shape.num_rounds, plan.latest_arrival_us
     key_gaps, key_input, key_output = jax.random.split(key, 3)
-    input_law, output_law = LENGTH_LAWS[shape.input_law], LENGTH_LAWS[shape.output_law]
-    input_len = whole_tokens(input_law(key_input, num * num_rounds, client.input_law))
-    output_len = whole_tokens(output_law(key_output, num * num_rounds, client.output_law))
+    input_len = whole_tokens(draw_input_lengths(key_input, num * num_rounds, client.input_law))
+    output_len = whole_tokens(draw_lengths(key_output, num * num_rounds, client.output_law))
     input_len = input_len.reshape(num, num_rounds)
     output_len = output_len.reshape(num, num_rounds)
     time_us, is_arrival, covered_us = _arrivals(plan, shape, horizon_us, mean_us, client, key_gaps)

@@ -10,7 +10,14 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.workload import samplers
 from blis_jax.workload.length_bounds import longest_length
-from blis_jax.workload.plan_params import PlanParams, params_of, tenants_of
+from blis_jax.workload.multimodal import Multimodal
+from blis_jax.workload.plan_params import (
+    PlanParams,
+    gap_law,
+    input_name,
+    params_of,
+    tenants_of,
+)
 from blis_jax.workload.spec import ArrivalSpec, WorkloadSpec, prefix_lengths
 from blis_jax.workload.table import NEVER_US, WorkloadNames
 from blis_jax.workload.traffic import (
@@ -34,7 +41,6 @@ __all__ = [
 ]
 
 NO_GROUP = -1  # a client without a shared prefix
-LARGEST_GAMMA_CV = 10.0  # beyond it the reference silently draws exponential gaps
 SIGMAS = 6.0  # draws beyond a client's expected share, in standard deviations of that share
 SPARE_DRAWS = 8  # for the skewness that the normal approximation ignores
 SIZE_STEP = 32  # sizes are rounded up to it or an eighth of their octave: near ones compile once
@@ -167,10 +173,11 @@ def compile_plan(
         )
     num_rows, num_gaps = _sizes(spec, wanted)
     groups = {name: index for index, name in enumerate(prefix_lengths(spec))}
+    params = params_of(spec)
     clients = tuple(
         ClientShape(
-            gap_law=client.arrival.process,
-            input_law=client.input_distribution.type,
+            gap_law=gap_law(client.arrival),
+            input_law=input_name(numbers.input_law),
             output_law=client.output_distribution.type,
             num_proposals=_num_proposals(client.arrival, gaps * headroom),
             num_windows=len(client.active_windows),
@@ -178,7 +185,7 @@ def compile_plan(
             session_rounds=rounds_of(client) if client.multi_turn else 0,
             is_accumulating=bool(client.multi_turn and client.multi_turn.context_growth),
         )
-        for client, gaps in zip(spec.clients, num_gaps, strict=True)
+        for client, numbers, gaps in zip(spec.clients, params.clients, num_gaps, strict=True)
     )
     shape = PlanShape(clients, num_rows, wanted > 0, block_size)
     if shape.num_draws > MOST_DRAWS:
@@ -193,7 +200,8 @@ def compile_plan(
             f"{MOST_PATH_NODES // shape.num_requests}; lower max_rounds or num_requests"
         )
     _check_clock(spec, shape)
-    return DrawPlan(shape, params_of(spec), WorkloadNames(tenants_of(spec), tuple(groups)))
+    _check_items(shape, params)
+    return DrawPlan(shape, params, WorkloadNames(tenants_of(spec), tuple(groups)))
 
 
 def params_for(shape: PlanShape, spec: WorkloadSpec) -> PlanParams:
@@ -236,6 +244,7 @@ def longest_node(plan: DrawPlan, chance: float = 1e-6) -> int:
     for client, numbers in zip(shape.clients, plan.params.clients, strict=True):
         if client.is_accumulating and shape.has_shared_outputs:
             for law in (numbers.input_law, numbers.output_law):
+                assert not isinstance(law, Multimodal)  # sessions have none
                 longest = max(longest, -(-longest_length(law, each) // block_size))
     return longest
 
@@ -243,22 +252,25 @@ def longest_node(plan: DrawPlan, chance: float = 1e-6) -> int:
 def _check_supported(spec: WorkloadSpec) -> None:
     todo = "is not supported yet by this generator; "
     for key in ("servegen_data", "inference_perf"):
-        if getattr(spec, key) is not None:
+        if getattr(spec, key) is not None and not spec.clients:
             raise ConfigError(f"{key}: {todo}describe the traffic under clients")
     for index, client in enumerate(spec.clients):
-        if client.multimodal is not None:
-            fix = "remove the key, or take the requests from a recorded workload file"
-            raise ConfigError(f"clients[{index}].multimodal: {todo}{fix}")
         if rounds_of(client) > MOST_DRAWS // SIZE_STEP:
             raise ConfigError(
                 f"clients[{index}].reasoning.multi_turn.max_rounds: got {rounds_of(client)}, "
                 f"allowed is at most {MOST_DRAWS // SIZE_STEP}"
             )
-        cv = client.arrival.cv
-        if client.arrival.process == "gamma" and cv is not None and cv > LARGEST_GAMMA_CV:
+
+
+def _check_items(shape: PlanShape, params: PlanParams) -> None:
+    """Refuse counts of images, recordings and videos that would not fit in memory."""
+    for index, (client, numbers) in enumerate(zip(shape.clients, params.clients, strict=True)):
+        law = numbers.input_law
+        if isinstance(law, Multimodal) and client.num_draws * law.draws_per_prompt > MOST_DRAWS:
             raise ConfigError(
-                f"clients[{index}].arrival.cv: got {cv:g}, allowed for gamma is at most "
-                f"{LARGEST_GAMMA_CV:g}, beyond which the reference draws poisson arrivals instead"
+                f"clients[{index}].multimodal: {client.num_draws} prompts of up to "
+                f"{law.draws_per_prompt} parts need too many draws, allowed are {MOST_DRAWS}; give "
+                f"the counts a lighter tail, lower num_requests or draw with --rng reference"
             )
 
 
@@ -337,7 +349,7 @@ def _latest_end(traffic: Traffic, horizon_us: float, wanted: int) -> float:
 
 
 def _num_proposals(arrival: ArrivalSpec, num_gaps: float) -> int:
-    if arrival.process == "gamma":
+    if gap_law(arrival) == "gamma":
         rejected = 1.0 - samplers.GAMMA_ACCEPTANCE
         num_gaps += SIGMAS * math.sqrt(num_gaps * rejected)
         num_gaps /= samplers.GAMMA_ACCEPTANCE

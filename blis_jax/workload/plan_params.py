@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,23 @@ import numpy as np
 
 from blis_jax.types import SLO_CLASSES
 from blis_jax.workload import samplers
-from blis_jax.workload.length_laws import LengthLaw
-from blis_jax.workload.spec import ArrivalSpec, ClientSpec, WorkloadSpec, prefix_lengths
+from blis_jax.workload.multimodal import Multimodal, multimodal_lengths, multimodal_params
+from blis_jax.workload.samplers import length_params
+from blis_jax.workload.spec import (
+    ArrivalSpec,
+    ClientSpec,
+    WorkloadSpec,
+    is_gamma_too_bursty,
+    prefix_lengths,
+)
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int32, Int64
+    from jaxtyping import Float, Int32, Int64, PRNGKeyArray
 
     Array = Any  # numpy on the host, jax inside a trace
+
+
+InputParams = samplers.LengthParams | Multimodal
 
 
 @jax.tree_util.register_dataclass
@@ -32,7 +41,7 @@ class ClientParams:
     tenant: Int32[Array, ""]
     windows_us: Int64[Array, "window 2"]  # start, end (exclusive)
     think_time_us: Int64[Array, ""]  # from one round's last token to the next round
-    input_law: samplers.LengthParams
+    input_law: InputParams
     output_law: samplers.LengthParams
 
 
@@ -47,10 +56,17 @@ class PlanParams:
     clients: tuple[ClientParams, ...]
 
 
+def gap_law(arrival: ArrivalSpec) -> str:
+    """The law that is drawn: the reference replaces a gamma law of too small a shape."""
+    if arrival.process == "gamma" and is_gamma_too_bursty(arrival.cv):
+        return "poisson"
+    return arrival.process
+
+
 def gap_shape(arrival: ArrivalSpec) -> float:
     """Shape of the gap law whose coefficient of variation is cv: gamma 1/cv^2, weibull k."""
     cv = 1.0 if arrival.cv is None else arrival.cv
-    if arrival.process == "gamma":
+    if gap_law(arrival) == "gamma":
         return 1.0 / (cv * cv)
     if arrival.process == "weibull":
         return _weibull_shape(cv)
@@ -83,7 +99,7 @@ def params_of(spec: WorkloadSpec) -> PlanParams:
             tenant=np.int32(tenants.index(client.tenant_id)),
             windows_us=_windows(client),
             think_time_us=np.int64(client.multi_turn.think_time_us if client.multi_turn else 0),
-            input_law=length_params(client.input_distribution),
+            input_law=input_params(client),
             output_law=length_params(client.output_distribution),
         )
         for client in spec.clients
@@ -101,21 +117,22 @@ def _windows(client: ClientSpec) -> np.ndarray:
     return np.array(spans, np.int64).reshape(-1, 2)
 
 
-_LENGTH_PARAMS: dict[str, Callable[..., samplers.LengthParams]] = {
-    "gaussian": samplers.Gaussian,
-    "exponential": samplers.Exponential,
-    "pareto_lognormal": samplers.ParetoLognormal,
-    "constant": samplers.Constant,
-}
+def input_params(client: ClientSpec) -> InputParams:
+    """The numbers of a client's prompts, the prefix left out."""
+    if client.multimodal is not None and not client.multi_turn:
+        return multimodal_params(client.multimodal)
+    return length_params(client.input_distribution)
 
 
-def length_params(law: LengthLaw) -> samplers.LengthParams:
-    """The numbers of a length law."""
-    if law.type == "empirical":
-        bins = sorted((count, weight) for count, weight in law.params.items() if weight > 0)
-        cumulative = np.cumsum([weight for _, weight in bins])
-        cumulative /= cumulative[-1]
-        return samplers.Empirical(np.array([count for count, _ in bins], np.float64), cumulative)
-    make = _LENGTH_PARAMS[law.type]
-    fields = make.__dataclass_fields__  # type: ignore[attr-defined]
-    return make(**{name: np.float64(getattr(law.params, name)) for name in fields})
+def input_name(params: InputParams) -> str:
+    """What is static of them: the law, or all laws of a multimodal prompt."""
+    return params.name if isinstance(params, Multimodal) else samplers.law_name(params)
+
+
+def draw_input_lengths(
+    key: PRNGKeyArray, num: int, params: InputParams
+) -> Float[Array, " proposal"]:
+    """Prompt lengths before rounding, the prefix left out."""
+    if isinstance(params, Multimodal):
+        return multimodal_lengths(key, num, params)
+    return samplers.draw_lengths(key, num, params)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import gammaln
+
+from blis_jax.workload.length_laws import LengthLaw
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
@@ -178,6 +181,37 @@ LENGTH_LAWS: dict[str, Callable[..., Float[Array, " proposal"]]] = {
     "constant": constant_lengths,
     "empirical": empirical_lengths,
 }
+
+
+LAW_NAMES: dict[type, str] = {
+    Gaussian: "gaussian",
+    Exponential: "exponential",
+    ParetoLognormal: "pareto_lognormal",
+    Constant: "constant",
+    Empirical: "empirical",
+}
+
+
+def law_name(params: LengthParams) -> str:
+    """Key of the law in LENGTH_LAWS."""
+    return LAW_NAMES[type(params)]
+
+
+def draw_lengths(key: PRNGKeyArray, num: int, params: LengthParams) -> Float[Array, " proposal"]:
+    """Lengths of the law that the numbers belong to."""
+    return LENGTH_LAWS[law_name(params)](key, num, params)
+
+
+def length_params(law: LengthLaw) -> LengthParams:
+    """The numbers of a length law of a specification."""
+    if law.type == "empirical":
+        bins = sorted((count, weight) for count, weight in law.params.items() if weight > 0)
+        cumulative = np.cumsum([weight for _, weight in bins])
+        cumulative /= cumulative[-1]
+        return Empirical(np.array([count for count, _ in bins], np.float64), cumulative)
+    kind: Any = {name: kind for kind, name in LAW_NAMES.items()}[law.type]
+    fields = kind.__dataclass_fields__
+    return cast("LengthParams", kind(**{f: np.float64(getattr(law.params, f)) for f in fields}))
 
 
 def whole_tokens(length: Float[Array, " proposal"]) -> Int32[Array, " proposal"]:

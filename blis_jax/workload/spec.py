@@ -17,7 +17,6 @@ from blis_jax.workload.length_laws import (
     ConstantLaw,
     Count,
     EmpiricalLaw,
-    ExponentialLaw,
     LengthLaw,
     NonNegative,
     Positive,
@@ -26,8 +25,10 @@ from blis_jax.workload.length_laws import (
     problem_at,
 )
 from blis_jax.workload.strict_yaml import closest, read_mapping, sentence
+from blis_jax.workload.versions import upgraded
 
 DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default
+LEAST_GAMMA_SHAPE = 0.01  # the reference's: a cv of 10
 WEIBULL_CV_RANGE = (0.01, 10.4)  # the reference's
 
 
@@ -203,10 +204,7 @@ class WorkloadSpec(Strict):
     @classmethod
     def _version_two(cls, version: Any) -> Any:
         if isinstance(version, bool) or str(version) != "2":
-            raise ValueError(
-                f"got {version!r}, allowed is '2'; in version 1 files rename the classes "
-                f"realtime to critical and interactive to standard"
-            )
+            raise ValueError(f"got {version!r}, allowed is '2', or '1' with its older class names")
         return "2"
 
     @model_validator(mode="after")
@@ -228,8 +226,11 @@ class WorkloadSpec(Strict):
 
 
 def parse_spec(text: str, source: str = "workload specification") -> WorkloadSpec:
-    """Parse and check a YAML text; `source` names it in errors."""
-    data = read_mapping(text, source)
+    """Parse and check a YAML text; `source` names it in errors.
+
+    Files of version 1 are read as version 2, with a ConfigWarning where names have changed.
+    """
+    data = upgraded(read_mapping(text, source), source)
     try:
         return WorkloadSpec.model_validate(data)
     except ValidationError as error:
@@ -272,6 +273,11 @@ def load_builtin(name: str) -> WorkloadSpec:
     return parse_spec(file.read_text(encoding="utf-8"), f"{name}.yaml")
 
 
+def is_gamma_too_bursty(cv: float | None) -> bool:
+    """Whether the reference draws exponential gaps for a gamma law of this coefficient."""
+    return cv is not None and 1.0 / (cv * cv) < LEAST_GAMMA_SHAPE
+
+
 def prefix_lengths(spec: WorkloadSpec) -> dict[str, int]:
     """Tokens of each prefix group's one prefix, given by the group's first client."""
     lengths: dict[str, int] = {}
@@ -279,35 +285,3 @@ def prefix_lengths(spec: WorkloadSpec) -> dict[str, int]:
         if client.prefix_group:
             lengths.setdefault(client.prefix_group, client.prefix_length or DEFAULT_PREFIX_LENGTH)
     return lengths
-
-
-def ineffective_settings(spec: WorkloadSpec) -> list[str]:
-    """One sentence for each setting that is valid and yet changes nothing."""
-    remarks = []
-    lengths = prefix_lengths(spec)
-    for index, client in enumerate(spec.clients):
-        path = f"clients[{index}]"
-        used = lengths.get(client.prefix_group, 0)
-        if client.prefix_length and not client.prefix_group:
-            remarks.append(f"{path}.prefix_length has no effect without a prefix_group")
-        elif client.prefix_length not in (0, used):
-            remarks.append(
-                f"{path}.prefix_length has no effect: the group's first client sets {used} tokens"
-            )
-        if client.arrival.cv is not None and client.arrival.process in ("poisson", "constant"):
-            remarks.append(f"{path}.arrival.cv has no effect on {client.arrival.process} arrivals")
-        if client.multi_turn:
-            for name in ("prefix_group", "lifecycle"):
-                if getattr(client, name):
-                    remarks.append(f"{path}.{name} has no effect on multi-turn sessions")
-        if client.reasoning and client.reasoning.reason_ratio_distribution:
-            key = "reasoning.reason_ratio_distribution"
-            remarks.append(
-                f"{path}.{key} has no effect: reasoning tokens are output like any other"
-            )
-        for name in ("input_distribution", "output_distribution"):
-            law = getattr(client, name)
-            bounds = {law.params.min, law.params.max} if isinstance(law, ExponentialLaw) else set()
-            if bounds - {None}:
-                remarks.append(f"{path}.{name}: min and max have no effect on an exponential law")
-    return remarks

@@ -117,6 +117,7 @@ _EXPECTED = {
     "bool_parsing": "true or false",
     "string_type": "a text (put it in quotes)",
     "list_type": "a list",
+    "tuple_type": "a list",
     "dict_type": "a mapping of keys to values",
     "model_type": "a mapping of keys to values",
     "model_attributes_type": "a mapping of keys to values",

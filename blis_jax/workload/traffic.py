@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from blis_jax.workload.length_bounds import mean_length
-from blis_jax.workload.plan_params import length_params
+from blis_jax.workload.plan_params import gap_law
+from blis_jax.workload.samplers import length_params
 from blis_jax.workload.spec import ArrivalSpec, ClientSpec, WorkloadSpec
 
 CAP_PER_REQUEST = 2  # a client begins no session after this many times num_requests (reference)
@@ -91,6 +92,7 @@ def _round_gap_us(client: ClientSpec) -> float:
 
 
 def _gap_cv(arrival: ArrivalSpec) -> float:
-    if arrival.process in ("poisson", "constant"):
-        return 1.0 if arrival.process == "poisson" else 0.0
+    law = gap_law(arrival)
+    if law in ("poisson", "constant"):
+        return 1.0 if law == "poisson" else 0.0
     return 1.0 if arrival.cv is None else arrival.cv

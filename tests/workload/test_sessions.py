@@ -536,7 +536,6 @@ def test_impossible_sessions_are_refused_by_the_parser(text, message):
         (turns(10**5), {"num_requests": 2 * 10**6}, r"needs 6400000 draws, allowed are 4194304"),
         (turns(10**5), {"num_requests": 10**5}, r"max_rounds: .* up to 199998 contents each, allo"),
         (turns(3, 10**17), {}, r"clients\[0\]\.reasoning\.multi_turn\.think_time_us: 3 rounds, ea"),
-        (turns(2) + ", multimodal: {}", {}, r"clients\[0\]\.multimodal: is not supported yet"),
     ],
 )
 def test_sessions_beyond_the_sizes_are_refused(text, options, message):

@@ -6,9 +6,9 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.types import SLO_CLASSES
+from blis_jax.workload.remarks import ineffective_settings
 from blis_jax.workload.spec import (
     ClientSpec,
-    ineffective_settings,
     list_builtin,
     load_builtin,
     load_spec,
@@ -94,11 +94,14 @@ BAD = [
     ),
     (
         'version: "2"',
-        'version: "1"',
-        "version: got '1', allowed is '2'; in version 1 files rename the classes "
-        "realtime to critical and interactive to standard",
+        'version: "3"',
+        "version: got '3', allowed is '2', or '1' with its older class names",
     ),
-    ('version: "2"', "", "version: missing, but it must be given"),
+    (
+        'version: "2"',
+        "version: true",
+        "version: got True, allowed is '2', or '1' with its older class names",
+    ),
     (
         "category: language",
         "category: speech",
@@ -377,6 +380,26 @@ def test_settings_without_effect_are_named():
         "clients[0].output_distribution: min and max have no effect on an exponential law",
         "clients[1].arrival.cv has no effect on poisson arrivals",
     ]
+
+
+def test_settings_without_effect_on_multimodal_prompts_are_named():
+    law = "{type: constant, params: {value: 3}}"
+    text = swapped(
+        "streaming: true",
+        f"multimodal: {{text_distribution: {law}, audio_distribution: {law}, "
+        f"video_count_distribution: {law}}}",
+    )
+    assert ineffective_settings(parse_spec(text)) == [
+        "clients[0].input_distribution has no effect on multimodal prompts",
+        "clients[0].multimodal.audio_distribution has no effect without audio_count_distribution",
+        "clients[0].multimodal.video_count_distribution has no effect without video_distribution",
+    ]
+
+
+def test_a_gamma_law_that_is_not_drawn_is_named():
+    (remark,) = ineffective_settings(parse_spec(swapped("cv: 2.0", "cv: 10.5")))
+    assert remark.startswith("clients[0].arrival.cv") and "poisson" in remark
+    assert ineffective_settings(parse_spec(swapped("cv: 2.0", "cv: 10"))) == []
 
 
 def test_settings_without_effect_on_sessions_are_named():

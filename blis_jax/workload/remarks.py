@@ -1,0 +1,75 @@
+"""Settings of a workload that are valid and yet change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blis_jax.workload.length_laws import ExponentialLaw
+from blis_jax.workload.spec import ClientSpec, WorkloadSpec, is_gamma_too_bursty, prefix_lengths
+
+MODALITIES = ("image", "audio", "video")
+
+
+def ineffective_settings(spec: WorkloadSpec) -> list[str]:
+    """One sentence for each setting that changes nothing."""
+    remarks = [
+        f"{key} has no effect beside clients"
+        for key in ("servegen_data", "inference_perf")
+        if spec.clients and getattr(spec, key) is not None
+    ]
+    lengths = prefix_lengths(spec)
+    for index, client in enumerate(spec.clients):
+        used = lengths.get(client.prefix_group, 0)
+        for parts in (
+            _prefix(client, used),
+            _arrivals(client),
+            _sessions(client),
+            _multimodal(client),
+            _lengths(client),
+        ):
+            remarks += [f"clients[{index}].{remark}" for remark in parts]
+    return remarks
+
+
+def _prefix(client: ClientSpec, used: int) -> Iterator[str]:
+    if client.prefix_length and not client.prefix_group:
+        yield "prefix_length has no effect without a prefix_group"
+    elif client.prefix_length not in (0, used):
+        yield f"prefix_length has no effect: the group's first client sets {used} tokens"
+
+
+def _arrivals(client: ClientSpec) -> Iterator[str]:
+    process, cv = client.arrival.process, client.arrival.cv
+    if cv is not None and process in ("poisson", "constant"):
+        yield f"arrival.cv has no effect on {process} arrivals"
+    if process == "gamma" and is_gamma_too_bursty(cv):
+        yield "arrival.cv has no effect on gamma arrivals beyond 10: poisson arrivals are drawn"
+
+
+def _sessions(client: ClientSpec) -> Iterator[str]:
+    if client.multi_turn:
+        for name in ("prefix_group", "lifecycle", "multimodal"):
+            if getattr(client, name):
+                yield f"{name} has no effect on multi-turn sessions"
+    if client.reasoning and client.reasoning.reason_ratio_distribution:
+        key = "reasoning.reason_ratio_distribution"
+        yield f"{key} has no effect: reasoning tokens are output like any other"
+
+
+def _multimodal(client: ClientSpec) -> Iterator[str]:
+    if client.multimodal is None or client.multi_turn:
+        return
+    yield "input_distribution has no effect on multimodal prompts"
+    for name in MODALITIES:
+        size, count = f"{name}_distribution", f"{name}_count_distribution"
+        for one, other in ((size, count), (count, size)):
+            if getattr(client.multimodal, one) and not getattr(client.multimodal, other):
+                yield f"multimodal.{one} has no effect without {other}"
+
+
+def _lengths(client: ClientSpec) -> Iterator[str]:
+    for name in ("input_distribution", "output_distribution"):
+        law = getattr(client, name)
+        bounds = {law.params.min, law.params.max} if isinstance(law, ExponentialLaw) else set()
+        if bounds - {None}:
+            yield f"{name}: min and max have no effect on an exponential law"
