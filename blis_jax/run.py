@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli, cluster_flags
+from blis_jax import cli, cluster_flags, trace_flags
 from blis_jax.cli import Notes
 from blis_jax.errors import ConfigError
 from blis_jax.run_flags import MOST_SEEDS, MOST_SLOTS, NAME, STREAM, make_parser
@@ -52,10 +52,11 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
     if "workload_spec" in given and "requests" in given:
         raise ConfigError("--workload-spec and --requests are both given; give one of them")
-    if "workload_spec" not in given and "requests" not in given:
+    trace_flags.check(given)
+    if not given.keys() & {"workload_spec", "requests", "trace"}:
         raise ConfigError(
             "no workload is given; give --workload-spec, for instance --workload-spec mixed, "
-            "or recorded requests with --requests"
+            "a trace with --trace or recorded requests with --requests"
         )
     if given.get("horizon", 1) < 1:
         raise ConfigError(f"--horizon must be at least 1 µs, got {given['horizon']}")
@@ -63,7 +64,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if seed is not None and not 0 <= seed < MOST_SEEDS:
         raise ConfigError(f"--seed must be between 0 and {MOST_SEEDS - 1}, got {seed}")
     config = cluster_flags.cluster_config(given)
-    spec = None if "requests" in given else read_spec(given)
+    spec = read_spec(given) if "workload_spec" in given else None
     if spec is not None and spec.horizon and "horizon" not in given:
         config = config.replace(horizon=spec.horizon)
     for path in _outputs(given):
@@ -80,7 +81,10 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if reason is not None:
         cli.say(NAME, f"error: not supported yet: {reason}")
         return cli.EXIT_UNSUPPORTED
-    if spec is None:
+    if "trace" in given:
+        trace = trace_flags.read(given, notes)
+        table, names = trace_flags.to_table(trace, config)
+    elif spec is None:
         table, names = load_requests(Path(given["requests"]), config.block_size_in_tokens)
     else:
         seed = spec.seed if seed is None else seed
@@ -148,11 +152,13 @@ def _provenance(
     """What the results were made from."""
     from blis_jax import __version__
 
-    is_drawn = "requests" not in given
+    is_drawn = "workload_spec" in given
+    source = next(name for name in ("workload_spec", "requests", "trace") if name in given)
     return {
         "program": f"blis_jax {__version__}",
         "profile": config.profile,
-        "workload": given["workload_spec"] if is_drawn else given["requests"],
+        "workload": given[source],
+        **trace_flags.provenance(given),
         "stream": STREAM if is_drawn else "recorded",
         "seed": seed if is_drawn else None,
         "config": dashed(config),
@@ -166,7 +172,7 @@ def _warn_of_idle_options(
     if given.get("routing_scorers") and config.routing_policy != "weighted":
         notes.warn(f"--routing-scorers has no effect on {config.routing_policy} routing")
     if spec is None:
-        for name in ("seed", "num_requests", "rng"):
+        for name in ("num_requests", "rng", *(() if "trace" in given else ("seed",))):
             if name in given:
                 notes.warn(f"--{name.replace('_', '-')} has no effect on recorded requests")
         return

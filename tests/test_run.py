@@ -242,7 +242,7 @@ BAD_INPUTS = {
     "workload mode": (flags("--workload", "distribution"), ["--workload", "--workload-spec"]),
     "workload preset": (lambda _: ["--workload=chatbot"], ["--workload", "--workload-spec"]),
     "rate": (flags("--rate", "3"), ["--rate", "--workload-spec"]),
-    "traces": (flags("--workload-traces-filepath", "x"), ["traces", "--requests"]),
+    "traces": (flags("--workload-traces-filepath", "x"), ["traces", "--trace"]),
     "roofline": (flags("--roofline"), ["--roofline", "--beta-coeffs"]),
     "model config": (flags("--model-config-folder", "x"), ["--model-config-folder", "roofline"]),
     "hardware config": (flags("--hardware-config", "x"), ["--hardware-config", "roofline"]),
