@@ -69,6 +69,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         config = config.replace(horizon=spec.horizon)
     for path in _outputs(given):
         cli.check_writable(path)
+    trace_flags.check_output(given)
 
     cli.prepare_backend(use_cache=not given.get("no_cache", False))
     if "kv_timeline" in given:
@@ -81,8 +82,8 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if reason is not None:
         cli.say(NAME, f"error: not supported yet: {reason}")
         return cli.EXIT_UNSUPPORTED
-    if "trace" in given:
-        trace = trace_flags.read(given, notes)
+    trace = trace_flags.read(given, notes) if "trace" in given else None
+    if trace is not None:
         table, names = trace_flags.to_table(trace, config)
     elif spec is None:
         table, names = load_requests(Path(given["requests"]), config.block_size_in_tokens)
@@ -102,6 +103,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
     _write(given, config, record, names, seed)
+    trace_flags.write_output(given, record, trace, (table, names, spec), notes)
     _note_inert_tier(config, record, notes)
     from blis_jax.blis_files import results_text
 
@@ -127,7 +129,7 @@ def _write(
     from blis_jax.kv_metrics import kv_document, timelines
 
     if "results_path" in given:
-        document = results_document(record, names.tenant_names)
+        document = results_document(record, names.tenant_names, names.request_numbers)
         document["kv"] = kv_document(record, config.kv_cpu_blocks > 0)
         document["provenance"] = _provenance(given, config, seed)
         with cli.writing(Path(given["results_path"])):

@@ -75,6 +75,7 @@ def _run_flags() -> tuple[Flag, ...]:
             "FILE",
             "file for the KV memory of every instance step by step: .csv, .nc or .zarr",
         ),
+        trace_flags.OUTPUT_FLAG,
         Flag(
             "log",
             cli.one_of(*cli.LOG_LEVELS),

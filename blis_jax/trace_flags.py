@@ -12,7 +12,9 @@ from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
+    from blis_jax.records import RunRecord
     from blis_jax.traces.read import Trace
+    from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable, WorkloadNames
 
 FORMAT_NAMES = (
@@ -79,6 +81,13 @@ FLAGS = (
     ),
     Flag("strict", cli.truth, False, "BOOL", "refuse a trace with malformed rows"),
 )
+OUTPUT_FLAG = Flag(
+    "trace-output",
+    str,
+    None,
+    "FILE",
+    "file for the run as a TraceV2 trace (.csv), its header beside it (.yaml)",
+)
 
 
 def check(given: Mapping[str, Any]) -> None:
@@ -91,6 +100,16 @@ def check(given: Mapping[str, Any]) -> None:
     for name in _NEEDS_TRACE:
         if name in given:
             raise ConfigError(f"--{_dashed(name)} has no meaning without --trace; leave it out")
+
+
+def check_output(given: Mapping[str, Any]) -> None:
+    """Refuse a place that the written trace cannot have."""
+    if "trace_output" in given:
+        path = Path(given["trace_output"])
+        if path.suffix != ".csv":
+            raise ConfigError(f"--trace-output {path} must end in .csv; its header gets .yaml")
+        cli.check_writable(path)
+        cli.check_writable(path.with_suffix(".yaml"))
 
 
 def read(given: Mapping[str, Any], notes: Notes) -> Trace:
@@ -122,6 +141,27 @@ def to_table(trace: Trace, config: ClusterConfig) -> tuple[RequestTable, Workloa
     from blis_jax.traces.to_table import to_table as fold
 
     return fold(trace.rows, config.block_size_in_tokens)
+
+
+def write_output(
+    given: Mapping[str, Any],
+    record: RunRecord,
+    trace: Trace | None,
+    workload: tuple[RequestTable, WorkloadNames, WorkloadSpec | None],
+    notes: Notes,
+) -> None:
+    """The run as a trace, if it was asked for; without a trace from its table, names and spec."""
+    from blis_jax.traces.write import from_table, write_run
+
+    if "trace_output" in given:
+        path = Path(given["trace_output"])
+        table, names, spec = workload
+        clients = tuple(client.id for client in spec.clients) if spec is not None else ()
+        rows = from_table(table, names, clients) if trace is None else trace.rows
+        with cli.writing(path):
+            remark = write_run(path, record, rows, given.get("workload_spec", ""))
+        if remark:
+            notes.warn(remark)
 
 
 def provenance(given: Mapping[str, Any]) -> dict[str, Any]:

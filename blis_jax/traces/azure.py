@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.atomic_write import replacing
-from blis_jax.traces.csv_reader import Column, read_columns, whole
+from blis_jax.traces.columns import Column, whole
+from blis_jax.traces.csv_reader import read_columns
 from blis_jax.traces.rows import MOST_TOKENS, Reading, TraceRows, make_rows
 from blis_jax.traces.sniff import Sniff
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from blis_jax.atomic_write import replacing
-from blis_jax.traces.csv_reader import Column, numbers, read_columns, whole
+from blis_jax.traces.columns import Check, Column, numbers, whole
+from blis_jax.traces.csv_reader import read_columns
 from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, NO_CODE, Reading, TraceRows, make_rows
 from blis_jax.traces.sniff import Sniff
 
@@ -32,6 +33,11 @@ _COLUMNS = {
 }
 
 
+_HAS_RESPONSE = Check(
+    "failed requests (no response tokens)", lambda found: found["output"] > 0, is_fault=False
+)
+
+
 def matches(sniff: Sniff) -> bool:
     """Whether the header has times and both token counts."""
     return sniff.has_columns("Timestamp", "Request tokens", "Response tokens")
@@ -39,12 +45,7 @@ def matches(sniff: Sniff) -> bool:
 
 def read(path: Path, reading: Reading) -> TraceRows:
     """The requests that got a response, in the order of the file."""
-    found = read_columns(path, _COLUMNS, reading)
-    has_response = found["output"] > 0
-    num_failed = int(np.count_nonzero(~has_response))
-    if num_failed:
-        reading.report.notes.append(f"{num_failed} failed requests (no response) left out")
-    found = {name: column[has_response] for name, column in found.items()}
+    found = read_columns(path, _COLUMNS, reading, [_HAS_RESPONSE])
     rows = make_rows(
         np.rint(found["seconds"] * 1e6).astype(np.int64),
         found["input"],

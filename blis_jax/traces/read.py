@@ -16,10 +16,14 @@ from blis_jax.traces.sniff import Sniff, sniff
 
 # By name; a format is one module with `matches`, `read` and `write`. Asked in this order.
 FORMATS = {
+    "servegen": "blis_jax.traces.servegen",
+    "trace-v2": "blis_jax.traces.trace_v2",
+    "plain": "blis_jax.traces.plain",
     "mooncake": "blis_jax.traces.mooncake",
     "azure": "blis_jax.traces.azure",
     "burstgpt": "blis_jax.traces.burstgpt",
     "vidur": "blis_jax.traces.vidur",
+    "blis-csv": "blis_jax.traces.blis_csv",
 }
 
 

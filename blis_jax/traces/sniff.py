@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError
-from blis_jax.traces.csv_reader import open_text, plain_name
+from blis_jax.traces.columns import plain_name
+from blis_jax.traces.csv_reader import open_text
 
 LINES_LOOKED_AT = 50
 CHARACTERS_LOOKED_AT = 1_000_000

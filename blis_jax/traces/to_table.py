@@ -27,7 +27,9 @@ def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNa
         node_start=folded.node_start,
         node_blocks=folded.node_blocks,
     )
-    return table, WorkloadNames(rows.tenant_names, rows.prefix_group_names)
+    return table, WorkloadNames(
+        rows.tenant_names, rows.prefix_group_names, tuple(rows.request_id.tolist())
+    )
 
 
 def segments_of(rows: TraceRows) -> Segments:

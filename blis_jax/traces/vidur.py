@@ -12,7 +12,8 @@ import numpy as np
 
 from blis_jax.atomic_write import replacing
 from blis_jax.errors import ConfigError
-from blis_jax.traces.csv_reader import Column, numbers, plain_name, read_columns, read_header, whole
+from blis_jax.traces.columns import Column, numbers, plain_name, whole
+from blis_jax.traces.csv_reader import read_columns, read_header
 from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, Reading, TraceRows, make_rows
 from blis_jax.traces.sniff import Sniff
 

@@ -66,8 +66,7 @@ def fold_segments(
     input_len = np.asarray(input_len, np.int64)
     prompt_blocks = input_len // block_size
     row = np.repeat(np.arange(len(input_len)), np.diff(segments.ptr))
-    start = _starts(segments)
-    chain = _chains(segments, start)
+    start, chain = chain_numbers(segments)
     is_shared = np.bincount(chain, minlength=1)[chain] >= 2
     row, start, end, chain = (
         row[is_shared],
@@ -141,6 +140,17 @@ def prompt_keys(
     return dense[inverse]
 
 
+def chain_numbers(
+    segments: Segments,
+) -> tuple[Int64[np.ndarray, " segment"], Int64[np.ndarray, " segment"]]:
+    """First token of every segment, and dense numbers by which equal chains can be told.
+
+    A chain is a segment's content and start, and those of all segments before it.
+    """
+    start = _starts(segments)
+    return start, _chains(segments, start)
+
+
 def _starts(segments: Segments) -> Int64[np.ndarray, " segment"]:
     start = np.concatenate([[0], segments.end[:-1]])[: len(segments.end)]
     start[segments.ptr[:-1][np.diff(segments.ptr) > 0]] = 0
@@ -150,7 +160,6 @@ def _starts(segments: Segments) -> Int64[np.ndarray, " segment"]:
 def _chains(
     segments: Segments, start: Int64[np.ndarray, " segment"]
 ) -> Int64[np.ndarray, " segment"]:
-    """Dense numbers, equal where content, start and all segments before are."""
     if not len(start):
         return np.zeros(0, np.int64)
     _, name = np.unique(segments.content, return_inverse=True)
