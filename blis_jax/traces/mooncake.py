@@ -111,7 +111,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
         np.asarray(columns.arrival_us, np.int64),
         input_len,
         np.asarray(columns.output_len, np.int64),
-        segments=_segments(columns, input_len, reading.block_size),
+        segments=_segments(columns, input_len, reading.block_size) if columns.hash_ids else None,
     )
 
 

@@ -159,7 +159,7 @@ def _columns(names: set[str]) -> dict[str, Column]:
 
 def _number_lists(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
     is_good = values.str.fullmatch(r"(-?[0-9]{1,18}( +-?[0-9]{1,18})*)?").to_numpy(bool)
-    return values.to_numpy(object), is_good
+    return np.where(is_good, values.to_numpy(object), ""), is_good
 
 
 def _with_ids(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -70,11 +70,7 @@ def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
     if wanted.strict:
         report.refuse_bad(path)
     if not len(rows):
-        reason = f" ({report.first_bad[0].place}: {report.first_bad[0].reason})"
-        raise ConfigError(
-            f"{path}, read as {name}, has no usable request"
-            f"{reason if report.num_bad else ''}; give --trace-format if it is another format"
-        )
+        raise _nothing_usable(path, name, report)
     num_late = int(np.count_nonzero(np.diff(rows.arrival_us) < 0))
     if num_late:
         report.notes.append(f"{num_late} rows were earlier than the one before; sorted by arrival")
@@ -104,6 +100,16 @@ def module_of(name: str) -> Any:
     return import_module(FORMATS[name])
 
 
+def _nothing_usable(path: Path, name: str, report: Report) -> ConfigError:
+    first = (
+        f" ({report.first_bad[0].place}: {report.first_bad[0].reason})" if report.num_bad else ""
+    )
+    return ConfigError(
+        f"{path}, read as {name}, has no usable request{first}; "
+        "give --trace-format if it is another format"
+    )
+
+
 def _check(wanted: TraceOptions) -> None:
     for name, value in (("--limit", wanted.limit), ("--trace-block-size", wanted.block_size)):
         if value is not None and value < 1:
@@ -122,8 +128,9 @@ def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> TraceRo
         rows = options.mix_classes(rows, weights, wanted.seed)
     if wanted.prefix_model is not None:
         model = options.parse_prefix_model(wanted.prefix_model)
-        if rows.segments is not None or (rows.prefix_len > 0).any():
+        says_what_is_shared = rows.segments is not None or bool((rows.prefix_len > 0).any())
+        if says_what_is_shared and wanted.prefix_model != "none":
             report.notes.append("--prefix-model has no effect: the trace says what prompts share")
-        else:
+        elif not says_what_is_shared:
             rows = model(rows, wanted.seed)
     return rows
