@@ -132,6 +132,9 @@ def read(given: Mapping[str, Any], notes: Notes) -> Trace:
     notes.block(trace.report.lines())
     for note in trace.report.notes:
         notes.warn(note)
+    for name, format_name in (("trace_header", "trace-v2"), ("trace_block_size", "mooncake")):
+        if name in given and trace.format != format_name:
+            notes.warn(f"--{_dashed(name)} has no effect on a {trace.format} trace")
     notes.info(f"{len(trace.rows)} requests read as {trace.format}")
     return trace
 

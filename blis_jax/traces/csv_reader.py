@@ -24,6 +24,7 @@ from blis_jax.traces.columns import (
 from blis_jax.traces.rows import Reading
 
 ROWS_AT_ONCE = 500_000
+LONGEST_FIELD = 2**31 - 1  # characters; lists of tokens are long
 
 
 class Header(NamedTuple):
@@ -40,12 +41,20 @@ def open_text(path: Path) -> IO[str]:
     return path.open(encoding="utf-8-sig", errors="replace", newline="")
 
 
+def header_names(line: str) -> tuple[str, ...]:
+    """The names in a line of CSV; none if it cannot be one."""
+    try:
+        return tuple(name.strip() for name in next(csv.reader([line.rstrip("\r\n")]), []))
+    except csv.Error:
+        return ()
+
+
 def read_header(path: Path) -> Header:
     """The names in the first line that is not blank."""
     with open_text(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                return Header(tuple(name.strip() for name in next(csv.reader([line]))), number)
+                return Header(header_names(line), number)
     raise ConfigError(f"{path} is empty; give a trace with a header and one request per line")
 
 
@@ -59,7 +68,11 @@ def read_columns(
         return read_frames(_frames(path, header, places, columns), columns, places, reading, checks)
     except Irregular:
         frames = _frames_by_line(path, header, places)
-        return read_frames(frames, columns, places, reading, checks)
+        usual_limit = csv.field_size_limit(LONGEST_FIELD)
+        try:
+            return read_frames(frames, columns, places, reading, checks)
+        finally:
+            csv.field_size_limit(usual_limit)
 
 
 def _frames(

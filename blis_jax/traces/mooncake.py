@@ -31,6 +31,7 @@ from blis_jax.traces.rows import (
 from blis_jax.traces.sniff import Sniff
 from blis_jax.workload.contents import Segments
 
+ODD_IDS = 1 << 62  # numbers from here on stand for ids that are words or do not fit
 LARGEST_BLOCK = 1 << 16  # that is looked for when the given block size does not fit
 
 
@@ -51,6 +52,7 @@ class _Columns:
     def __init__(self) -> None:
         self.arrival_us, self.input_len, self.output_len = array("q"), array("q"), array("q")
         self.counts, self.hash_ids = array("q"), array("q")
+        self.odd_ids: dict[int | str, int] = {}
 
     def add(self, line: str, block_size: int) -> None:
         """One request; nothing is kept of a line that is refused."""
@@ -69,22 +71,27 @@ class _Columns:
         self.output_len.append(output_len)
 
     def _add_ids(self, hash_ids: Any, input_len: int, block_size: int) -> None:
-        num_before = len(self.hash_ids)
-        try:
-            if not isinstance(hash_ids, list):
-                raise TypeError
-            self.hash_ids.extend(hash_ids)
-        except (TypeError, OverflowError):
-            del self.hash_ids[num_before:]
-            raise _BadLine("hash_ids is not a list of whole numbers") from None
+        if not isinstance(hash_ids, list) or not {type(each) for each in hash_ids} <= {int, str}:
+            raise _BadLine("hash_ids is not a list of whole numbers")
         most = -(-input_len // block_size)
         if len(hash_ids) > most:
-            del self.hash_ids[num_before:]
             raise _BadLine(
                 f"{len(hash_ids)} hash_ids, but {input_len} tokens fill only {most} "
                 f"blocks of {block_size}"
             )
+        num_before = len(self.hash_ids)
+        try:
+            self.hash_ids.extend(hash_ids)
+        except (TypeError, OverflowError):  # words, or numbers beyond 64 bits
+            del self.hash_ids[num_before:]
+            self.hash_ids.extend(self._number_of(each) for each in hash_ids)
         self.counts.append(len(hash_ids))
+
+    def _number_of(self, hash_id: int | str) -> int:
+        """The id itself if it is a number of 62 bits, else one that no such number is."""
+        if isinstance(hash_id, int) and abs(hash_id) < ODD_IDS:
+            return hash_id
+        return self.odd_ids.setdefault(hash_id, ODD_IDS + len(self.odd_ids))
 
 
 def read(path: Path, reading: Reading) -> TraceRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -65,7 +66,7 @@ def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
         horizon_us=wanted.horizon_us,
         header=wanted.header,
     )
-    rows = module_of(name).read(path, reading)
+    rows = _read(path, name, reading)
     report = reading.report
     if wanted.strict:
         report.refuse_bad(path)
@@ -98,6 +99,15 @@ def format_of(found: Sniff, name: str | None = None) -> str:
 def module_of(name: str) -> Any:
     """The module that reads and writes a format."""
     return import_module(FORMATS[name])
+
+
+def _read(path: Path, name: str, reading: Reading) -> TraceRows:
+    if path.is_dir() and name != "servegen":
+        raise ConfigError(f"{path} is a folder, but a {name} trace is a file; give its path")
+    try:
+        return module_of(name).read(path, reading)
+    except (EOFError, zlib.error) as error:
+        raise ConfigError(f"{path} is not a whole gzip file ({error})") from None
 
 
 def _nothing_usable(path: Path, name: str, report: Report) -> ConfigError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import json
 import math
 import re
@@ -92,11 +91,11 @@ def trace_paths(path: Path) -> list[Path]:
 def _read_windows(path: Path, report: Report) -> tuple[Window, ...]:
     windows, bad = [], []
     with open_text(path) as file:
-        for number, cells in enumerate(csv.reader(file), 1):
-            if not any(cell.strip() for cell in cells):
+        for number, line in enumerate(file, 1):
+            if line.isspace():
                 continue
             try:
-                windows.append(_window([cell.strip() for cell in cells]))
+                windows.append(_window([cell.strip() for cell in line.split(",")]))
             except (ValueError, IndexError):
                 reason = "not start, rate, coefficient of variation, family, shape, scale"
                 bad.append(BadRow(f"{path.name}, line {number}", reason))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.traces.columns import plain_name
-from blis_jax.traces.csv_reader import open_text
+from blis_jax.traces.csv_reader import header_names, open_text
 
 LINES_LOOKED_AT = 50
 CHARACTERS_LOOKED_AT = 1_000_000
@@ -30,7 +29,7 @@ class Sniff:
     @cached_property
     def header(self) -> frozenset[str]:
         """Names in the first line as CSV, without case and separators."""
-        names = next(csv.reader(self.lines[:1]), [])
+        names = header_names(self.lines[0]) if self.lines else ()
         return frozenset(plain_name(name) for name in names)
 
     @cached_property

@@ -27,9 +27,7 @@ def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNa
         node_start=folded.node_start,
         node_blocks=folded.node_blocks,
     )
-    return table, WorkloadNames(
-        rows.tenant_names, rows.prefix_group_names, tuple(rows.request_id.tolist())
-    )
+    return table, WorkloadNames(rows.tenant_names, rows.prefix_group_names, rows.request_id)
 
 
 def segments_of(rows: TraceRows) -> Segments:
@@ -44,12 +42,15 @@ def segments_of(rows: TraceRows) -> Segments:
     )
 
 
+_MOST_DIGITS = 19  # of 2^62
+_POWERS = np.uint64(10) ** np.arange(_MOST_DIGITS, dtype=np.uint64)
+
+
 def _tie_rank(rows: TraceRows) -> np.ndarray:
     """Rank by arrival, then by the reference's id as text."""
-    ids, of_row = np.unique(rows.request_id, return_inverse=True)
-    rank = np.empty(len(ids), np.int64)
-    rank[np.argsort(ids.astype(str), kind="stable")] = np.arange(len(ids))
-    order = np.lexsort((rank[of_row], rows.arrival_us))
+    num_digits = np.maximum(np.searchsorted(_POWERS, rows.request_id, side="right"), 1)
+    aligned = rows.request_id.astype(np.uint64) * _POWERS[_MOST_DIGITS - num_digits]
+    order = np.lexsort((num_digits, aligned, rows.arrival_us))
     tie_rank = np.empty(len(order), np.int32)
     tie_rank[order] = np.arange(len(order), dtype=np.int32)
     return tie_rank

@@ -2,8 +2,9 @@
 
 Read as the reference's replay does: columns by place, arrival_time_us as the arrival, every row
 whatever its status, and for rows of a prefix group 50 shared tokens put *before* input_tokens.
-Contents are otherwise private. Send and chunk times, modalities and the reason ratio are checked,
-but change nothing in a simulation. The header is checked, and may be absent.
+Columns go by name where another revision has moved them. Contents are otherwise private. Send and
+chunk times, modalities and the reason ratio are checked, but change nothing in a simulation. The
+header is checked, and may be absent.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from blis_jax import cli
 from blis_jax.atomic_write import replacing
 from blis_jax.errors import ConfigError
+from blis_jax.traces import csv_reader
 from blis_jax.traces.columns import Check, Column, classes, numbers, whole
 from blis_jax.traces.csv_reader import read_columns
 from blis_jax.traces.rows import (
@@ -100,7 +102,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
         reading.report.notes.append(f"{path.name} has no YAML header beside it; read without one")
     else:
         read_header(header)
-    found = read_columns(path, _columns(), reading, [_HAS_PROMPT])
+    found = read_columns(path, _columns(path), reading, [_HAS_PROMPT])
     is_member = found["prefix_group"] != ""
     input_len = found["input_tokens"] + np.where(is_member, PREFIX_TOKENS, 0)
     return make_rows(
@@ -189,7 +191,10 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
     return columns | outcome
 
 
-def _columns() -> dict[str, Column]:
+def _columns(path: Path) -> dict[str, Column]:
+    """By place as in the reference, or by name where another revision has them in other places."""
+    names = csv_reader.read_header(path).names
+    is_elsewhere = names[: len(COLUMNS)] != COLUMNS and set(COLUMNS) <= set(names)
     count = whole(0, MOST_TOKENS)
     wanted = "a whole number of at least 0"
     parsers: dict[str, Column] = {
@@ -208,7 +213,7 @@ def _columns() -> dict[str, Column]:
         **{name: Column(parse=whole(-(2**62), 2**62), wanted="a whole number") for name in _TIMES},
     }
     return {
-        name: parsers[name]._replace(names=(name,), place=place)
+        name: parsers[name]._replace(names=(name,), place=None if is_elsewhere else place)
         for place, name in enumerate(COLUMNS)
     }
 

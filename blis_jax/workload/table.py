@@ -72,7 +72,7 @@ class WorkloadNames:
 
     tenant_names: tuple[str, ...] = ()
     prefix_group_names: tuple[str, ...] = ()
-    request_numbers: tuple[int, ...] | None = None  # n of request_<n>; the row's if None
+    request_numbers: np.ndarray | None = None  # n of request_<n>; the row's if None
 
 
 def text_rank(num_requests: int) -> np.ndarray:

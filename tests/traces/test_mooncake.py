@@ -183,3 +183,12 @@ def test_shared_blocks_of_real_requests_agree_with_a_comparison_id_by_id():
         shortest = min(lines[first]["input_length"], lines[second]["input_length"])
         common = set(paths[first]) & set(paths[second]) - {-1}
         assert sum(blocks[node] for node in common) == min(equal * 512, shortest) // 16
+
+
+def test_ids_may_be_words_or_beyond_64_bits(tmp_path):
+    text = lines_of(
+        (0, 1100, 1, ["a", 2**64, 7]), (1, 1100, 1, ["a", 2**64, 8]), (2, 600, 1, ["a", 7])
+    )
+    trace = read_text(tmp_path, text)
+    assert trace.report.num_bad == 0
+    assert shared_blocks(to_table(trace.rows, 16)[0]) == {(0, 1): 64, (0, 2): 32, (1, 2): 32}

@@ -1,5 +1,6 @@
 """Recognising formats, refusing what is none, the table of every format."""
 
+import gzip
 import re
 import shutil
 from pathlib import Path
@@ -90,6 +91,15 @@ def test_missing_and_unreadable_files_are_refused(tmp_path):
     (tmp_path / "broken.csv.gz").write_bytes(b"no gzip")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_trace(tmp_path / "broken.csv.gz")
+
+
+def test_damaged_gzip_and_folders_are_refused(tmp_path):
+    packed = gzip.compress((EXAMPLES / "azure.csv").read_bytes() * 2000)
+    (tmp_path / "cut.csv.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(ConfigError, match=r"not a whole gzip file|cannot be read"):
+        read_trace(tmp_path / "cut.csv.gz", TraceOptions(format="azure"))
+    with pytest.raises(ConfigError, match="is a folder, but a azure trace is a file"):
+        read_trace(tmp_path, TraceOptions(format="azure"))
 
 
 @pytest.mark.parametrize("name", ["azure", "mooncake", "burstgpt", "vidur", "blis-csv", "plain"])

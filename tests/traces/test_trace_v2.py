@@ -6,6 +6,7 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.traces import trace_v2
 from blis_jax.traces.read import TraceOptions, read_trace
+from blis_jax.traces.rows import make_rows
 from blis_jax.traces.to_table import to_table
 from tests.traces.scenes import assert_same_rows, read_text
 
@@ -65,7 +66,14 @@ def test_ties_are_ranked_by_the_id_as_text(tmp_path):
     assert rows.request_id.tolist() == [2, 10, 1]
     table, names = to_table(rows, 16)
     assert table.tie_rank.tolist() == [2, 1, 0]
-    assert names.request_numbers == (2, 10, 1)
+    assert names.request_numbers.tolist() == [2, 10, 1]
+
+
+def test_ranks_of_many_ids_are_those_of_their_text():
+    ids = np.unique(np.random.default_rng(2).integers(0, 2**62, 300) >> np.arange(300) % 63)
+    rows = make_rows(np.zeros(len(ids)), np.ones(len(ids)), np.ones(len(ids)), request_id=ids)
+    rank = to_table(rows, 16)[0].tie_rank
+    assert [str(number) for number in ids[np.argsort(rank)]] == sorted(map(str, ids))
 
 
 def test_text_with_commas_quotes_and_line_breaks(tmp_path):
@@ -125,6 +133,13 @@ def test_a_header_is_read_strictly(tmp_path, text, words):
     with pytest.raises(ConfigError) as caught:
         read_text(tmp_path, HEADER + line(0))
     assert words in str(caught.value)
+
+
+def test_columns_moved_by_another_revision_are_found_by_name(tmp_path):
+    first = read_text(tmp_path, HEADER + line(0, 5, tenant_id="t", slo_class="batch"))
+    cells = [*line(0, 5, tenant_id="t", slo_class="batch").strip().split(",")]
+    moved = ",".join(["model", *trace_v2.COLUMNS]) + "\n" + ",".join(["m", *cells]) + "\n"
+    assert_same_rows(read_text(tmp_path, moved).rows, first.rows)
 
 
 def test_round_trip(tmp_path):
