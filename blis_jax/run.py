@@ -48,16 +48,7 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 
 def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
-    if "workloads_dir" in given:
-        raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
-    if "workload_spec" in given and "requests" in given:
-        raise ConfigError("--workload-spec and --requests are both given; give one of them")
-    trace_flags.check(given)
-    if not given.keys() & {"workload_spec", "requests", "trace"}:
-        raise ConfigError(
-            "no workload is given; give --workload-spec, for instance --workload-spec mixed, "
-            "a trace with --trace or recorded requests with --requests"
-        )
+    _check_workload(given)
     if given.get("horizon", 1) < 1:
         raise ConfigError(f"--horizon must be at least 1 µs, got {given['horizon']}")
     seed = given.get("seed")
@@ -109,6 +100,20 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
 
     print(results_text(record, config.priority_policy), end="", flush=True)
     return 0
+
+
+def _check_workload(given: Mapping[str, Any]) -> None:
+    """Refuse no workload, several of them, and options of those that are not given."""
+    if "workloads_dir" in given:
+        raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
+    if "workload_spec" in given and "requests" in given:
+        raise ConfigError("--workload-spec and --requests are both given; give one of them")
+    trace_flags.check(given)
+    if not given.keys() & {"workload_spec", "requests", "trace"}:
+        raise ConfigError(
+            "no workload is given; give --workload-spec, for instance --workload-spec mixed, "
+            "a trace with --trace or recorded requests with --requests"
+        )
 
 
 def _outputs(given: Mapping[str, Any]) -> list[Path]:

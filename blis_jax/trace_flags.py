@@ -169,7 +169,8 @@ def write_output(
 
 def provenance(given: Mapping[str, Any]) -> dict[str, Any]:
     """What the results file says about the trace."""
-    chosen = {name: given[name] for name in (*_NEEDS_TRACE, "seed") if name in given}
+    chosen = {name: given[name] for name in _NEEDS_TRACE if name in given}
+    chosen["seed"] = given.get("seed", DEFAULT_SEED)
     return {"trace_options": chosen} if "trace" in given else {}
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from blis_jax.atomic_write import replacing
 from blis_jax.traces.columns import Column, numbers
-from blis_jax.traces.csv_reader import read_columns
+from blis_jax.traces.csv_reader import header_names, read_columns
 from blis_jax.traces.rows import LATEST_US, Reading, TraceRows, make_rows
 from blis_jax.traces.sniff import Sniff
 from blis_jax.traces.to_table import segments_of
@@ -30,8 +30,16 @@ HEADER = "arrival_time,request_id,model,prefill_tokens,decode_tokens"
 
 
 def matches(sniff: Sniff) -> bool:
-    """Whether there are columns of token lists."""
-    return sniff.has_columns("arrival_time", "prefill_tokens", "decode_tokens")
+    """Whether the fourth and fifth column are token lists, whatever their names."""
+    has_names = sniff.has_columns("arrival_time", "prefill_tokens", "decode_tokens")
+    return has_names or any(_has_lists(line) for line in sniff.lines[1:])
+
+
+def _has_lists(line: str) -> bool:
+    cells = header_names(line)
+    return len(cells) >= 5 and all(
+        cell.startswith("[") and cell.endswith("]") for cell in cells[3:5]
+    )
 
 
 def read(path: Path, reading: Reading) -> TraceRows:

@@ -34,7 +34,9 @@ def test_times_and_lengths(tmp_path):
 
 def test_columns_are_taken_by_place(tmp_path):
     text = 'when,who,what,in,out,more\n0.5,a,b,"[1, 2]","[3]",x\n'
-    rows = read_text(tmp_path, text, format="blis-csv").rows
+    trace = read_text(tmp_path, text)
+    assert trace.format == "blis-csv"
+    rows = trace.rows
     assert rows.arrival_us.tolist() == [500_000]
     assert rows.input_len.tolist() == [2]
 

@@ -34,7 +34,7 @@ def test_a_run_can_be_written_as_a_trace_and_simulated_again(capsys):
         capsys, "--trace", path, "--trace-output", "run.csv", "--trace-format=trace-v2"
     )
     assert document["provenance"]["workload"] == path
-    assert document["provenance"]["trace_options"] == {"trace_format": "trace-v2"}
+    assert document["provenance"]["trace_options"] == {"trace_format": "trace-v2", "seed": 42}
     first = document["requests"][0]
     assert first["requestID"] == "request_0"
     assert first["slo_class"] == "critical"
