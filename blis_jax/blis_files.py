@@ -105,11 +105,13 @@ def _class_lines(record: RunRecord) -> list[str]:
 def results_document(
     record: RunRecord,
     tenant_names: Sequence[str] | None = None,
+    request_numbers: Int[np.ndarray, "request"] | None = None,
     more_fields: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The cluster's block and one entry per routed request, in order of arrival.
 
-    `more_fields` are added at the end of the entries of requests, which are given by number.
+    Request r is named after `request_numbers[r]`, or after its row if none are given; `more_fields` are added
+    at the end of the entries of requests, which are given by row.
     """
     requests = record.requests
     columns = {
@@ -122,7 +124,7 @@ def results_document(
     for row in np.flatnonzero((requests.instance >= 0) & (requests.status != Status.DROPPED)):
         entry: dict[str, Any] = {
             "arrived_at": float(requests.arrival_us[row] / 1e6),
-            "requestID": f"request_{row}",
+            "requestID": f"request_{row if request_numbers is None else request_numbers[row]}",
             "num_prefill_tokens": int(requests.input_len[row]),
             "num_decode_tokens": int(requests.output_len[row]),
             **{name: float(values[row]) for name, values in columns.items()},

@@ -259,6 +259,12 @@ class Notes:
         if self.level <= LOG_LEVELS.index("warn"):
             say(self.name, f"note: {message}")
 
+    def block(self, lines: Sequence[str]) -> None:
+        """Several lines that belong together, the first as a note."""
+        if lines and self.level <= LOG_LEVELS.index("warn"):
+            rest = "".join(f"\n{line}" for line in lines[1:])
+            print(f"{self.name}: note: {lines[0]}{rest}", file=sys.stderr, flush=True)
+
 
 class Progress:
     """One line on stderr that is overwritten; silent where stderr is not a terminal."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli, cluster_flags
+from blis_jax import cli, cluster_flags, trace_flags
 from blis_jax.cli import Notes
 from blis_jax.errors import ConfigError
 from blis_jax.run_flags import MOST_SLOTS, NAME, make_parser
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> int:
-    given = make_parser().given(arguments)
+    given = trace_flags.renamed(make_parser().given(arguments))
     notes = Notes(NAME, given.get("log", "warn"))
     cli.silence_warnings(given.get("log", "warn"))
     if "slots" in given and not 1 <= given["slots"] <= MOST_SLOTS:
@@ -52,6 +52,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         config = config.replace(horizon=source.spec.horizon)
     for path in _outputs(given):
         cli.check_writable(path)
+    trace_flags.check_output(given)
 
     cli.prepare_backend(use_cache=not given.get("no_cache", False))
     if "kv_timeline" in given:
@@ -64,7 +65,10 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if reason is not None:
         cli.say(NAME, f"error: not supported yet: {reason}")
         return cli.EXIT_UNSUPPORTED
-    table, names = requests_of(source, config)
+    trace = trace_flags.read(given, notes) if source.is_trace else None
+    table, names = (
+        requests_of(source, config) if trace is None else trace_flags.to_table(trace, config)
+    )
     _say_stream(source, table.num_rows, notes)
     _warn_of_idle_options(given, config, source, notes)
     notes.info(
@@ -78,11 +82,26 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
     _write(given, config, record, table, names, source)
+    trace_flags.write_output(given, record, trace, (table, names, source.spec), notes)
     _note_inert_tier(config, record, notes)
     from blis_jax.blis_files import results_text
 
     print(results_text(record, config.priority_policy), end="", flush=True)
     return 0
+
+
+def _check_workload(given: Mapping[str, Any]) -> None:
+    """Refuse no workload, several of them, and options of those that are not given."""
+    if "workloads_dir" in given:
+        raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
+    if "workload_spec" in given and "requests" in given:
+        raise ConfigError("--workload-spec and --requests are both given; give one of them")
+    trace_flags.check(given)
+    if not given.keys() & {"workload_spec", "requests", "trace"}:
+        raise ConfigError(
+            "no workload is given; give --workload-spec, for instance --workload-spec mixed, "
+            "a trace with --trace or recorded requests with --requests"
+        )
 
 
 def _outputs(given: Mapping[str, Any]) -> list[Path]:
@@ -112,9 +131,9 @@ def _write(
             if source.spec is None
             else client_fields(source.spec, np.asarray(table.client), record)
         )
-        document = results_document(record, names.tenant_names, more)
+        document = results_document(record, names.tenant_names, names.request_numbers, more)
         document["kv"] = kv_document(record, config.kv_cpu_blocks > 0)
-        document["provenance"] = _provenance(config, source)
+        document["provenance"] = _provenance(given, config, source)
         with cli.writing(Path(given["results_path"])):
             write_json(Path(given["results_path"]), document)
     if "kv_timeline" in given:
@@ -131,7 +150,7 @@ def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> 
         notes.warn(INERT_SENTENCE)
 
 
-def _provenance(config: ClusterConfig, source: Source) -> dict[str, Any]:
+def _provenance(given: Mapping[str, Any], config: ClusterConfig, source: Source) -> dict[str, Any]:
     """What the results were made from."""
     import dataclasses
 
@@ -143,6 +162,7 @@ def _provenance(config: ClusterConfig, source: Source) -> dict[str, Any]:
         "profile": config.profile,
         "workload": source.title,
         **({"distribution": dataclasses.asdict(simple)} if simple else {}),
+        **(trace_flags.provenance(given) if source.is_trace else {}),
         "stream": source.stream,
         "seed": source.seed,
         "config": dashed(config),

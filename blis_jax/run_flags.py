@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blis_jax import cli, cluster_flags
+from blis_jax import cli, cluster_flags, trace_flags
 from blis_jax.cli import Flag, Parser
 
 NAME = "blis_jax.run"
 STREAM = "reference"  # the random stream that requests are drawn from
 STREAMS = ("reference", "jax")
 PRESETS = ("chatbot", "summarization", "contentgen", "multidoc")
-WORKLOAD_MODES = (*PRESETS, "distribution")
+WORKLOAD_MODES = (*PRESETS, "distribution", trace_flags.TRACES)
 MOST_SLOTS = 8192
 MOST_SEEDS = 2**32
 LATEST_US = 2**60  # arrivals from here on would overflow a clock's sums
@@ -38,6 +38,9 @@ examples:
     %(prog)s --model meta-llama/llama-3.1-8b-instruct --workload chatbot --rate 5
     %(prog)s --model meta-llama/llama-3.1-8b-instruct --rate 20 --num-requests 150 \\
       --prompt-tokens 300 --prompt-tokens-stdev 100
+  a trace, its format found from its content, twice as fast and with classes of our choice:
+    %(prog)s --model meta-llama/llama-3.1-8b-instruct --num-instances 8 \\
+      --trace trace.jsonl --time-scale 0.5 --slo-mix critical:0.2,standard:0.8
 
   recorded scenarios again, one .npz and one .json per scenario:
     %(prog)s --scenario scenarios/*.json --results-path replayed
@@ -79,6 +82,7 @@ def _run_flags() -> tuple[Flag, ...]:
             "FILE",
             "file for the KV memory of every instance step by step: .csv, .nc or .zarr",
         ),
+        trace_flags.OUTPUT_FLAG,
         Flag(
             "log",
             cli.one_of(*cli.LOG_LEVELS),
@@ -102,10 +106,10 @@ def _workload_flags() -> tuple[Flag, ...]:
         ),
         Flag(
             "workload",
-            _workload_mode,
+            cli.one_of(*WORKLOAD_MODES),
             None,
             "NAME",
-            f"{', '.join(PRESETS)}, or distribution; without effect beside --workload-spec",
+            f"{', '.join(WORKLOAD_MODES)}; without effect beside --workload-spec",
         ),
         Flag(
             "num-requests",
@@ -201,7 +205,6 @@ _USE_COEFFICIENTS = "give --alpha-coeffs, --beta-coeffs and --total-kv-blocks"
 _USE_OPTIONS = "give --admission-policy, --routing-policy, --priority-policy and --scheduler"
 _USE_RESULTS = "read the requests in the file of --results-path"
 REFUSED = {
-    "workload-traces-filepath": "traces are not supported yet; give recorded --requests",
     "roofline": f"the roofline latency model is not supported yet; {_USE_COEFFICIENTS}",
     "model-config-folder": f"the roofline latency model is not supported yet; {_USE_COEFFICIENTS}",
     "hardware-config": f"the roofline latency model is not supported yet; {_USE_COEFFICIENTS}",
@@ -219,16 +222,6 @@ def _cache_words() -> str:
     return "$JAX_COMPILATION_CACHE_DIR or else ~/.cache/blis_jax/xla"
 
 
-def _workload_mode(text: str) -> str:
-    if text == "traces":
-        import argparse
-
-        raise argparse.ArgumentTypeError(
-            "traces are not supported yet; give recorded requests with --requests"
-        )
-    return cli.one_of(*WORKLOAD_MODES)(text)
-
-
 def _refused_words() -> str:
     import textwrap
 
@@ -243,12 +236,14 @@ def make_parser() -> Parser:
         prog=f"python -m {NAME}",
         usage="%(prog)s --model NAME --workload-spec FILE [options]\n"
         "       %(prog)s --model NAME --workload NAME --rate RPS [options]\n"
+        "       %(prog)s --model NAME --trace FILE [options]\n"
         "       %(prog)s --scenario FILE [FILE ...] [--results-path DIR]",
         description=_DESCRIPTION,
         epilog=_EXAMPLES + _refused_words(),
     )
     parser.add_flags("workload", _workload_flags())
     parser.add_flags("simple workloads (lengths in tokens, for distribution)", _simple_flags())
+    parser.add_flags("trace", trace_flags.FLAGS)
     parser.add_flags("run", _run_flags())
     cluster_flags.add_cluster_flags(parser)
     parser.add_flags("engine", _engine_flags())

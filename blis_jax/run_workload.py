@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli
+from blis_jax import cli, trace_flags
 from blis_jax.errors import ConfigError
 from blis_jax.run_flags import MOST_SEEDS, STREAM
 
@@ -32,13 +32,17 @@ class Source:
     spec: WorkloadSpec | None = None
     distribution: Distribution | None = None
     path: Path | None = None
+    is_trace: bool = False  # or a recorded table
 
 
 def source_of(given: Mapping[str, Any]) -> Source:
     """The workload that the options describe, checked; nothing is drawn yet."""
     if "workload_spec" in given and "requests" in given:
         raise ConfigError("--workload-spec and --requests are both given; give one of them")
+    trace_flags.check(given)
     stream = given.get("rng", STREAM)
+    if "trace" in given:
+        return Source(given["trace"], RECORDED, path=Path(given["trace"]), is_trace=True)
     if "requests" in given:
         if "workload" in given:
             raise ConfigError("--workload and --requests are both given; give one of them")
@@ -62,7 +66,8 @@ def _simple_source(given: Mapping[str, Any], stream: str) -> Source:
     if "workload" not in given and not any(name in given for name in SIMPLE_OPTIONS):
         raise ConfigError(
             "no workload is given; give --workload-spec, for instance --workload-spec mixed, "
-            "--workload with a preset, --rate and lengths, or recorded requests with --requests"
+            "--workload with a preset, --rate and lengths, a trace with --trace, or recorded requests "
+            "with --requests"
         )
     mode = given.get("workload", "distribution")
     if stream == "jax":
@@ -161,7 +166,9 @@ def warn_of_idle_options(given: Mapping[str, Any], source: Source, notes: Notes)
     """Options and settings of the workload that are valid and yet change nothing here."""
     idle: list[str] = []
     if source.path is not None:
-        idle, where = ["seed", "num_requests", "rng", *SIMPLE_OPTIONS], "recorded requests"
+        idle, where = ["num_requests", "rng", *SIMPLE_OPTIONS], "recorded requests"
+        if not source.is_trace:
+            idle.append("seed")
     elif source.spec is not None:
         idle, where = ["workload", *SIMPLE_OPTIONS], "requests of --workload-spec"
     elif source.title != "distribution":

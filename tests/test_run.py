@@ -257,8 +257,11 @@ BAD_INPUTS = {
     ),
     "other stream": (flags("--rng", "go"), ["--rng", "'go'", "reference, jax"]),
     "unknown preset": (simple("--workload", "chatbots"), ["chatbots", "did you mean chatbot?"]),
-    "trace mode": (simple("--workload", "traces"), ["traces", "--requests"]),
-    "trace file": (flags("--workload-traces-filepath", "x"), ["traces", "--requests"]),
+    "trace mode": (
+        simple("--workload", "traces"),
+        ["--workload traces", "--workload-traces-filepath"],
+    ),
+    "trace file": (flags("--workload-traces-filepath", "x"), ["--workload traces", "--trace"]),
     "preset on jax": (simple("--workload=chatbot", "--rng=jax"), ["--rng jax", "--workload-spec"]),
     "preset and record": (requests_file_and("--workload", "chatbot"), ["--requests", "both"]),
     "rate of zero": (simple("--rate", "0"), ["--rate", "above 0"]),

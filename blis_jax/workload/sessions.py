@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.workload.contents import NO_NODE
 from blis_jax.workload.plan import PlanShape
 from blis_jax.workload.samplers import LONGEST_TOKENS
-from blis_jax.workload.table import NO_NODE, NO_SESSION
+from blis_jax.workload.table import NO_SESSION
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int32, Int64

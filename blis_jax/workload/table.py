@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from blis_jax.errors import ConfigError
+from blis_jax.workload.contents import NO_NODE, Runs, fold_runs, prompt_keys
 
 if TYPE_CHECKING:
     from jaxtyping import Int32, Int64
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     Array = jax.Array | np.ndarray
 
 NEVER_US = np.iinfo(np.int64).max  # arrival of a padding row
-NO_NODE = np.int32(-1)  # end of a request's path
 NO_SESSION = np.int32(-1)  # a single-turn request
 NO_PROMPT_KEY = np.int32(-1)  # a padding row's prompt
 
@@ -72,6 +72,7 @@ class WorkloadNames:
 
     tenant_names: tuple[str, ...] = ()
     prefix_group_names: tuple[str, ...] = ()
+    request_numbers: np.ndarray | None = None  # n of request_<n>; the row's if None
 
 
 def text_rank(num_requests: int) -> np.ndarray:
@@ -96,7 +97,9 @@ def from_golden(arrays: Mapping[str, Any], block_size: int | None = None) -> Req
     block_ptr = np.asarray(arrays["block_ptr"], np.int64)
     block_ids = np.cumsum(arrays["block_ids_delta"], dtype=np.int64)
     prompt_blocks = input_len // file_block_size
-    path_nodes, node_start, node_blocks = _fold_nodes(block_ptr, block_ids, prompt_blocks)
+    path_nodes, node_start, node_blocks = fold_runs(
+        _block_runs(block_ptr, block_ids), prompt_blocks
+    )
     order = np.lexsort((np.asarray(arrays["id_rank"]), arrival_us))
     tie_rank = np.empty(len(order), np.int32)
     tie_rank[order] = np.arange(len(order), dtype=np.int32)
@@ -111,8 +114,10 @@ def from_golden(arrays: Mapping[str, Any], block_size: int | None = None) -> Req
         round_index=np.asarray(arrays["round_index"], np.int32),
         tie_rank=tie_rank,
         path_nodes=path_nodes,
-        prompt_key=_prompt_keys(
-            block_ptr, block_ids, prompt_blocks, np.asarray(arrays["short_input_id"], np.int64)
+        prompt_key=prompt_keys(
+            _prompt_contents(
+                block_ptr, block_ids, prompt_blocks, np.asarray(arrays["short_input_id"], np.int64)
+            )
         ),
         node_start=node_start,
         node_blocks=node_blocks,
@@ -241,57 +246,21 @@ def _check_rows(arrays: Mapping[str, Any], arrival_us: np.ndarray, input_len: np
         )
 
 
-def _fold_nodes(
-    block_ptr: np.ndarray, block_ids: np.ndarray, prompt_blocks: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Path nodes [request, depth], first block [node] and length [node].
-
-    An id stands for the whole prefix up to its block, so its requests are among those of the id
-    before it, and equal counts mean equal sets.
-    """
-    num_requests = len(prompt_blocks)
-    row = np.repeat(np.arange(num_requests), np.diff(block_ptr))
+def _block_runs(block_ptr: np.ndarray, block_ids: np.ndarray) -> Runs:
+    """Every block as a run of its own."""
+    row = np.repeat(np.arange(len(block_ptr) - 1), np.diff(block_ptr))
     position = np.arange(len(block_ids)) - block_ptr[row]
-    num_holders = np.bincount(block_ids, minlength=1)
-    holders = num_holders[block_ids]
-    previous_holders = np.concatenate([[0], holders])[:-1]
-    is_shared = holders >= 2
-    cuts = (position == 0) | (holders != previous_holders) | (position == prompt_blocks[row])
-    starts_node = np.zeros(len(num_holders), bool)
-    starts_node[block_ids[is_shared & cuts]] = True
-    node_of_id = np.cumsum(starts_node) - 1
-
-    at_start = np.flatnonzero(is_shared & starts_node[block_ids])
-    nodes = node_of_id[block_ids[at_start]]
-    num_nodes = max(int(starts_node.sum()), 1)
-    nodes_before = np.concatenate(
-        [[0], np.cumsum(np.bincount(row[at_start], minlength=num_requests))]
-    )
-    column = np.arange(len(at_start)) - nodes_before[row[at_start]]
-    depth = int(column.max(initial=0)) + 1
-    path_nodes = np.full((num_requests, depth), NO_NODE, np.int32)
-    path_nodes[row[at_start], column] = nodes
-
-    node_start = np.zeros(num_nodes, np.int32)
-    node_start[nodes] = position[at_start]
-    node_blocks = np.zeros(num_nodes, np.int32)
-    next_start = np.append(at_start[1:], len(block_ids))
-    shared_before = np.concatenate([[0], np.cumsum(is_shared)])
-    node_blocks[nodes] = shared_before[next_start] - shared_before[at_start]
-    return path_nodes, node_start, node_blocks
+    return Runs(row, block_ids, position, np.ones(len(block_ids), np.int64))
 
 
-def _prompt_keys(
+def _prompt_contents(
     block_ptr: np.ndarray,
     block_ids: np.ndarray,
     prompt_blocks: np.ndarray,
     short_input_id: np.ndarray,
 ) -> np.ndarray:
-    """Dense key of the last full prompt block, or of the whole prompt where there is none."""
+    """Content of the last full prompt block, or of the whole prompt where there is none."""
     content = -1 - short_input_id
     has_block = prompt_blocks > 0
     content[has_block] = block_ids[(block_ptr[:-1] + prompt_blocks - 1)[has_block]]
-    _, first_row, inverse = np.unique(content, return_index=True, return_inverse=True)
-    dense = np.empty(len(first_row), np.int32)
-    dense[np.argsort(first_row)] = np.arange(len(first_row), dtype=np.int32)
-    return dense[inverse]
+    return content

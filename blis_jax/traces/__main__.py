@@ -1,0 +1,120 @@
+"""`python -m blis_jax.traces FILE`: what a trace holds, and the same trace in another format."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_jax import cli, trace_flags
+from blis_jax.cli import Flag, Notes, Parser
+
+NAME = "blis_jax.traces"
+_DESCRIPTION = """\
+Read a recorded trace, say what it holds, and write it in another format if asked for.
+"""
+_EXAMPLES = """\
+examples:
+  what is in a trace:
+    %(prog)s trace.jsonl
+
+  its first 1,000 requests as our own CSV, with prefixes of eight groups:
+    %(prog)s trace.csv --limit 1000 --prefix-model groups:8:512 --output plain.csv
+
+exit codes: 0 done; 2 input that cannot be used, nothing was written.
+"""
+_FLAGS = (
+    Flag("seed", cli.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever is drawn"),
+    Flag("output", str, None, "FILE", "file for the trace in another format"),
+    Flag(
+        "output-format",
+        cli.one_of(*sorted(set(trace_flags.FORMAT_NAMES) - {"servegen"})),
+        "plain",
+        "NAME",
+        "its format; plain is CSV, or Parquet if FILE ends in .parquet",
+    ),
+    Flag("block-size", cli.whole, 16, "N", "tokens of a KV block, to count what prompts share"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code."""
+    return cli.run_command(NAME, _command, arguments)
+
+
+def _command(arguments: Sequence[str] | None) -> int:
+    parser = Parser(
+        prog=f"python -m {NAME}",
+        usage="%(prog)s FILE [options]",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("trace", metavar="FILE", help="the trace; a folder for ServeGen")
+    parser.add_flags("reading", [flag for flag in trace_flags.FLAGS if flag.name != "trace"])
+    parser.add_flags("output", _FLAGS)
+    given = parser.given(arguments)
+    if "output" in given:
+        cli.check_writable(Path(given["output"]))
+    trace = trace_flags.read(given, Notes(NAME))
+    if "output" in given:
+        from blis_jax.traces.write import write_trace
+
+        with cli.writing(Path(given["output"])):
+            write_trace(trace.rows, given["output"], given.get("output_format", "plain"))
+    for name, value in summary(trace, given.get("block_size", 16)).items():
+        print(f"{name + ':':<22} {value}")
+    return 0
+
+
+def summary(trace: Any, block_size: int = 16) -> Mapping[str, str]:
+    """The figures of a trace in words, by name."""
+    from blis_jax.traces.to_table import to_table
+    from blis_jax.types import SLO_CLASSES
+
+    rows = trace.rows
+    table, _ = to_table(rows, block_size)
+    span_s = (int(rows.arrival_us[-1]) - int(rows.arrival_us[0])) / 1e6
+    classes = np.bincount(rows.slo_class, minlength=len(SLO_CLASSES))
+    words = {
+        "format": trace.format,
+        "requests": f"{len(rows):,}",
+        "malformed rows": f"{trace.report.num_bad:,}",
+        "span": f"{span_s:,.3f} s",
+        "rate": f"{(len(rows) - 1) / span_s:,.3f} requests/s" if span_s else "all at once",
+        "prompt tokens": _spread(rows.input_len),
+        "output tokens": _spread(rows.output_len),
+        "classes": ", ".join(
+            f"{name or 'none'} {count:,}"
+            for name, count in zip(SLO_CLASSES, classes, strict=True)
+            if count
+        ),
+        "tenants": f"{np.unique(rows.tenant).size:,}",
+        "clients": f"{np.unique(rows.client).size:,}",
+        "sessions": f"{np.unique(rows.session[rows.session >= 0]).size:,}",
+        "seen before": f"{_seen_before(table, block_size):.1%} of prompt blocks at most",
+        "shared contents": f"{int((table.node_blocks > 0).sum()):,} nodes, paths of up to "
+        f"{int((table.path_nodes >= 0).sum(axis=1).max())}",
+    }
+    return words
+
+
+def _spread(tokens: np.ndarray) -> str:
+    low, median, high = (int(value) for value in np.percentile(tokens, [0, 50, 100]))
+    total = int(tokens.sum(dtype=np.int64))
+    return f"{total:,}; mean {tokens.mean():,.1f}, {low:,} to {high:,}, median {median:,}"
+
+
+def _seen_before(table: Any, block_size: int) -> float:
+    """Share of full prompt blocks that an earlier prompt had, for a cache that keeps everything."""
+    in_prompt = table.node_start[table.path_nodes] < (table.input_len // block_size)[:, None]
+    held = table.path_nodes[(table.path_nodes >= 0) & in_prompt]
+    holders = np.bincount(held, minlength=len(table.node_blocks))
+    repeated = np.maximum(holders - 1, 0) * table.node_blocks.astype(np.int64)
+    return float(repeated.sum() / max(int((table.input_len // block_size).sum(dtype=np.int64)), 1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""Columns of a table that comes in chunks: parsed, checked, faulty rows counted and named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.traces.rows import MOST_NAMED, BadRow, Reading, class_index
+
+if TYPE_CHECKING:
+    import pandas
+
+EXTRA = "more fields than the header"  # column of fields too many, and what is said of them
+
+
+class Column(NamedTuple):
+    """A column by the names it may have, or by its place."""
+
+    names: tuple[str, ...] = ()  # compared without case, spaces, - and _
+    place: int | None = None  # counted from 0; goes before names
+    parse: Callable[[Any], tuple[np.ndarray, np.ndarray]] | None = None  # values and is_good
+    wanted: str = ""  # what a good value is, for the message
+    is_text: bool = False
+    default: Any = None  # the value where the header lacks the column; None: it must be there
+
+
+class Check(NamedTuple):
+    """A rule on several columns of a row."""
+
+    reason: str  # said of rows that break it
+    is_good: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+    is_fault: bool = True  # otherwise such rows are left out and counted, but not malformed
+
+
+class Frame(NamedTuple):
+    """Some rows of a table."""
+
+    cells: pandas.DataFrame  # by place; fields too many under `EXTRA`, if that can be
+    lines: np.ndarray  # number of each row
+    unit: str = "line"  # what is numbered
+
+
+class Irregular(Exception):
+    """Quotes that a reader by columns cannot follow line by line."""
+
+
+def plain_name(name: str) -> str:
+    """A column's name without case and separators."""
+    return re.sub(r"[\s_-]+", "", name).lower()
+
+
+def find_places(path: Path, names: Sequence[str], columns: Mapping[str, Column]) -> dict[str, int]:
+    """Where the columns stand that the header has."""
+    known = {plain_name(name): place for place, name in reversed(list(enumerate(names)))}
+    places = {}
+    for key, column in columns.items():
+        if column.place is not None:
+            found = column.place if column.place < len(names) else None
+        else:
+            found = next((known[p] for p in map(plain_name, column.names) if p in known), None)
+        if found is not None:
+            places[key] = found
+        elif column.default is None:
+            wanted = column.names[0] if column.names else f"number {(column.place or 0) + 1}"
+            raise ConfigError(f"{path} has no column {wanted}; its header is {', '.join(names)}")
+    return places
+
+
+# --- parsers --------------------------------------------------------------------------------------
+
+
+def whole(low: int, high: int) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
+    """Whole numbers within bounds, also when written with a fraction of zero."""
+
+    def parse(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+        numbers = _as_numbers(values)
+        is_good = (numbers >= low) & (numbers <= high) & (numbers == np.floor(numbers))
+        return np.where(is_good, numbers, low).astype(np.int64), is_good
+
+    return parse
+
+
+def numbers(low: float, high: float) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
+    """Numbers within bounds."""
+
+    def parse(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+        found = _as_numbers(values).astype(np.float64)
+        is_good = (found >= low) & (found <= high)
+        return np.where(is_good, found, low), is_good
+
+    return parse
+
+
+def _as_numbers(values: pandas.Series) -> np.ndarray:
+    """Numbers as they are, NaN for what is none; integers stay integers."""
+    import pandas
+
+    if values.dtype.kind in "iuf":
+        return values.to_numpy()
+    return pandas.to_numeric(values.astype(str).str.strip(), errors="coerce").to_numpy(np.float64)
+
+
+def classes(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of SLO classes by name; empty is a class of its own."""
+    import pandas
+
+    codes, names = pandas.factorize(values)
+    indices = np.array([*(class_index(str(name)) for name in names), 0], np.int64)[codes]
+    return np.maximum(indices, 0), indices >= 0
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def read_frames(
+    frames: Iterator[Frame],
+    columns: Mapping[str, Column],
+    places: Mapping[str, int],
+    reading: Reading,
+    checks: Sequence[Check] = (),
+) -> dict[str, np.ndarray]:
+    """The columns of all good rows; the report gets the others."""
+    found = _Found(columns, places, reading, checks)
+    for frame in frames:
+        found.add(_without_blank_lines(frame))
+        if found.num_good == reading.limit:
+            break
+    return found.close()
+
+
+class _Found:
+    """What has been read so far."""
+
+    def __init__(
+        self,
+        columns: Mapping[str, Column],
+        places: Mapping[str, int],
+        reading: Reading,
+        checks: Sequence[Check],
+    ) -> None:
+        self.columns, self.places, self.reading, self.checks = columns, places, reading, checks
+        self.parts: dict[str, list[np.ndarray]] = {key: [] for key in columns}
+        self.num_good, self.num_bad, self.num_breaks = 0, 0, 0
+        self.num_left_out = [0] * len(checks)
+        self.first_bad: list[BadRow] = []
+
+    def add(self, frame: Frame) -> None:
+        """Rows up to the limit of good ones."""
+        values, faults = _parsed(frame.cells, self.columns, self.places)
+        for number, check in enumerate(self.checks, 1):
+            is_broken = (faults == 0) & ~check.is_good(values)
+            faults = np.where(is_broken, len(self.columns) + number, faults)
+        breaks = _line_breaks(frame.cells, faults)
+        lines = frame.lines + self.num_breaks + np.cumsum(breaks) - breaks
+        self.num_breaks += int(breaks.sum())
+        end = self._end(faults)
+        faults = faults[:end]
+        self._count_bad(frame, lines, faults)
+        self.num_good += int(np.count_nonzero(faults == 0))
+        for key, column in values.items():
+            self.parts[key].append(column[:end][faults == 0])
+
+    def close(self) -> dict[str, np.ndarray]:
+        """All columns; the report is told what was left out."""
+        self.reading.report.add_bad(self.num_bad, self.first_bad)
+        for check, count in zip(self.checks, self.num_left_out, strict=True):
+            if count:
+                self.reading.report.notes.append(f"{count} {check.reason} left out")
+        return {
+            key: np.concatenate(parts) if parts else np.zeros(0, np.int64)
+            for key, parts in self.parts.items()
+        }
+
+    def _end(self, faults: np.ndarray) -> int:
+        """How many of these rows to take so that there are no more than the limit."""
+        if self.reading.limit is None:
+            return len(faults)
+        wanted = self.reading.limit - self.num_good
+        good = np.flatnonzero(faults == 0)
+        return int(good[wanted - 1]) + 1 if len(good) >= wanted else len(faults)
+
+    def _count_bad(self, frame: Frame, lines: np.ndarray, faults: np.ndarray) -> None:
+        for number, check in enumerate(self.checks, len(self.columns) + 1):
+            if not check.is_fault:
+                self.num_left_out[number - len(self.columns) - 1] += int((faults == number).sum())
+                faults = np.where(faults == number, 0, faults)
+        bad = np.flatnonzero(faults)
+        self.num_bad += len(bad)
+        for row in bad[: MOST_NAMED - len(self.first_bad)]:
+            reason = self._reason(frame.cells, row, int(faults[row]))
+            self.first_bad.append(BadRow(f"{frame.unit} {lines[row]}", reason))
+
+    def _reason(self, cells: pandas.DataFrame, row: int, fault: int) -> str:
+        import pandas
+
+        if fault < 0:
+            return EXTRA
+        if fault > len(self.columns):
+            return self.checks[fault - len(self.columns) - 1].reason
+        key = list(self.columns)[fault - 1]
+        column = self.columns[key]
+        name = column.names[0] if column.names else key
+        value = cells[self.places[key]].iloc[row]
+        if pandas.isna(value) or value == "":
+            return f"{name} is missing"
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        text = str(value)
+        return f"{name} is {text if len(text) <= 40 else text[:37] + '...'}, not {column.wanted}"
+
+
+def _line_breaks(cells: pandas.DataFrame, faults: np.ndarray) -> np.ndarray:
+    """Line breaks within the quotes of each row; in a faulty row they mean a stray quote."""
+    breaks = np.zeros(len(cells), np.int64)
+    for name in cells:
+        if cells[name].dtype.kind not in "iufb":
+            texts = cells[name].fillna("").astype(str)
+            if texts.str.contains("\n", regex=False).any():
+                breaks += texts.str.count("\n").to_numpy(np.int64)
+    if breaks[faults != 0].any():
+        raise Irregular
+    return breaks
+
+
+def _without_blank_lines(frame: Frame) -> Frame:
+    is_blank = frame.cells.isna().all(axis=1).to_numpy()
+    if not is_blank.any():
+        return frame
+    return Frame(frame.cells[~is_blank].reset_index(drop=True), frame.lines[~is_blank])
+
+
+def _parsed(
+    cells: pandas.DataFrame, columns: Mapping[str, Column], places: Mapping[str, int]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Values by column, and per row the number of its first faulty column, from 1; 0 for none."""
+    faults = np.zeros(len(cells), np.int64)
+    values = {}
+    for number, (key, column) in enumerate(columns.items(), 1):
+        if key not in places:
+            values[key] = np.full(len(cells), column.default)
+            continue
+        found = cells[places[key]]
+        if column.is_text:
+            found = found.fillna("").str.strip()
+        if column.parse is None:
+            values[key] = found.to_numpy(object)
+            continue
+        values[key], is_good = column.parse(found)
+        faults = np.where((faults == 0) & ~is_good, number, faults)
+    if EXTRA in cells:
+        faults[cells[EXTRA].notna().to_numpy()] = -1
+    return values, faults

@@ -1,0 +1,146 @@
+"""Traces of any known format, read into rows by arrival."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.traces import options
+from blis_jax.traces.rows import Reading, Report, TraceRows, by_arrival
+from blis_jax.traces.sniff import Sniff, sniff
+
+# By name; a format is one module with `matches`, `read` and `write`. Asked in this order.
+FORMATS = {
+    "servegen": "blis_jax.traces.servegen",
+    "trace-v2": "blis_jax.traces.trace_v2",
+    "plain": "blis_jax.traces.plain",
+    "mooncake": "blis_jax.traces.mooncake",
+    "azure": "blis_jax.traces.azure",
+    "burstgpt": "blis_jax.traces.burstgpt",
+    "vidur": "blis_jax.traces.vidur",
+    "blis-csv": "blis_jax.traces.blis_csv",
+}
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """How to read a trace and what to add to it."""
+
+    format: str | None = None  # one of FORMATS; found out from the content if None
+    limit: int | None = None  # the first usable rows of the file
+    time_scale: float = 1.0
+    slo_mix: str | None = None
+    prefix_model: str | None = None
+    strict: bool = False  # refuse malformed rows instead of skipping them
+    seed: int = 42
+    block_size: int = 512  # tokens of a hash block of the trace, not of the engine's
+    header: str | None = None  # TraceV2's, where it is not beside the rows
+    horizon_us: int | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The requests of a trace and what was met while reading them."""
+
+    rows: TraceRows
+    format: str
+    report: Report
+
+
+def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
+    """Read a file or folder; requests come back by arrival, ties in the order of the file."""
+    wanted = wanted or TraceOptions()
+    path = Path(path)
+    _check(wanted)
+    name = format_of(sniff(path), wanted.format)
+    reading = Reading(
+        limit=wanted.limit,
+        seed=wanted.seed,
+        block_size=wanted.block_size,
+        horizon_us=wanted.horizon_us,
+        header=wanted.header,
+    )
+    rows = _read(path, name, reading)
+    report = reading.report
+    if wanted.strict:
+        report.refuse_bad(path)
+    if not len(rows):
+        raise _nothing_usable(path, name, report)
+    num_late = int(np.count_nonzero(np.diff(rows.arrival_us) < 0))
+    if num_late:
+        report.notes.append(f"{num_late} rows were earlier than the one before; sorted by arrival")
+    return Trace(_completed(by_arrival(rows), wanted, report), name, report)
+
+
+def format_of(found: Sniff, name: str | None = None) -> str:
+    """The format's name: the given one, else the first that recognises the content."""
+    if name is not None:
+        if name not in FORMATS:
+            raise ConfigError(f"trace format {name!r} is not one of {', '.join(FORMATS)}")
+        return name
+    for each in FORMATS:
+        if module_of(each).matches(found):
+            return each
+    start = found.lines[0][:60].strip() if found.lines else "nothing that is text"
+    if found.path.is_dir():
+        start = "a folder without chunk-*-trace.csv"
+    raise ConfigError(
+        f"the format of {found.path} is not recognised (it begins with {start!r}); "
+        f"give --trace-format, one of {', '.join(FORMATS)}"
+    )
+
+
+def module_of(name: str) -> Any:
+    """The module that reads and writes a format."""
+    return import_module(FORMATS[name])
+
+
+def _read(path: Path, name: str, reading: Reading) -> TraceRows:
+    if path.is_dir() and name != "servegen":
+        raise ConfigError(f"{path} is a folder, but a {name} trace is a file; give its path")
+    try:
+        return module_of(name).read(path, reading)
+    except (EOFError, zlib.error) as error:
+        raise ConfigError(f"{path} is not a whole gzip file ({error})") from None
+
+
+def _nothing_usable(path: Path, name: str, report: Report) -> ConfigError:
+    first = (
+        f" ({report.first_bad[0].place}: {report.first_bad[0].reason})" if report.num_bad else ""
+    )
+    return ConfigError(
+        f"{path}, read as {name}, has no usable request{first}; "
+        "give --trace-format if it is another format"
+    )
+
+
+def _check(wanted: TraceOptions) -> None:
+    for name, value in (("--limit", wanted.limit), ("--trace-block-size", wanted.block_size)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}")
+    if not 0 <= wanted.seed < 2**63:
+        raise ConfigError(f"--seed must be between 0 and 2^63 - 1, got {wanted.seed}")
+
+
+def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> TraceRows:
+    """The rows with what the trace does not say."""
+    rows = options.scale_time(rows, wanted.time_scale)
+    if wanted.slo_mix is not None:
+        weights = options.parse_slo_mix(wanted.slo_mix)
+        if rows.slo_class.all():
+            report.notes.append("--slo-mix has no effect: the trace gives every request a class")
+        rows = options.mix_classes(rows, weights, wanted.seed)
+    if wanted.prefix_model is not None:
+        model = options.parse_prefix_model(wanted.prefix_model)
+        says_what_is_shared = rows.segments is not None or bool((rows.prefix_len > 0).any())
+        if says_what_is_shared and wanted.prefix_model != "none":
+            report.notes.append("--prefix-model has no effect: the trace says what prompts share")
+        elif not says_what_is_shared:
+            rows = model(rows, wanted.seed)
+    return rows

@@ -1,0 +1,56 @@
+"""From trace rows to the request table that the engine takes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blis_jax.traces.rows import NO_CODE, TraceRows
+from blis_jax.workload.contents import Segments, fold_segments
+from blis_jax.workload.table import RequestTable, WorkloadNames
+
+
+def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNames]:
+    """Fold what the rows share into nodes of KV blocks; the rows must be by arrival."""
+    folded = fold_segments(segments_of(rows), rows.input_len, block_size)
+    table = RequestTable(
+        arrival_us=rows.arrival_us,
+        input_len=rows.input_len,
+        output_len=rows.output_len,
+        slo_class=rows.slo_class,
+        tenant=rows.tenant,
+        client=rows.client,
+        session=rows.session,
+        round_index=rows.round_index,
+        tie_rank=_tie_rank(rows),
+        path_nodes=folded.path_nodes,
+        prompt_key=folded.prompt_key,
+        node_start=folded.node_start,
+        node_blocks=folded.node_blocks,
+    )
+    return table, WorkloadNames(rows.tenant_names, rows.prefix_group_names, rows.request_id)
+
+
+def segments_of(rows: TraceRows) -> Segments:
+    """The contents that the trace names, else the shared prefixes of its groups."""
+    if rows.segments is not None:
+        return rows.segments
+    has_prefix = (rows.prefix_group != NO_CODE) & (rows.prefix_len > 0)
+    return Segments(
+        ptr=np.concatenate([[0], np.cumsum(has_prefix)]),
+        content=rows.prefix_group[has_prefix].astype(np.int64),
+        end=rows.prefix_len[has_prefix].astype(np.int64),
+    )
+
+
+_MOST_DIGITS = 19  # of 2^62
+_POWERS = np.uint64(10) ** np.arange(_MOST_DIGITS, dtype=np.uint64)
+
+
+def _tie_rank(rows: TraceRows) -> np.ndarray:
+    """Rank by arrival, then by the reference's id as text."""
+    num_digits = np.maximum(np.searchsorted(_POWERS, rows.request_id, side="right"), 1)
+    aligned = rows.request_id.astype(np.uint64) * _POWERS[_MOST_DIGITS - num_digits]
+    order = np.lexsort((num_digits, aligned, rows.arrival_us))
+    tie_rank = np.empty(len(order), np.int32)
+    tie_rank[order] = np.arange(len(order), dtype=np.int32)
+    return tie_rank

@@ -1,0 +1,40 @@
+"""Every example runs and prints what it promises."""
+
+import runpy
+import sys
+
+import pytest
+
+from tests.reference_data import REPO_ROOT
+
+FOLDER = REPO_ROOT / "examples"
+PROMISES = {
+    "mooncake": ["round-robin: mean TTFT", "prefix-affinity: mean TTFT"],
+    "azure": ['"completed_requests": 8', "sheddable:"],
+    "burstgpt": ["6 requests in 3 sessions", "1 failed requests (no response tokens) left out"],
+    "servegen": ["seed 1: 100 requests in", "from 2 clients"],
+    "trace_v2": ['"completed_requests": 6'],
+    "blis_csv": ["blocks of 16:"],
+    "vidur": ["arrival_us,input_tokens,output_tokens", "275000,64,90"],
+    "plain": ["format: plain", "classes: critical 2, standard 1, batch 1"],
+}
+
+
+def test_every_example_is_tested():
+    assert {path.stem for path in FOLDER.glob("*.py")} == PROMISES.keys()
+
+
+@pytest.mark.lenient_promotion  # the engine adds flags to counts
+@pytest.mark.parametrize("name", PROMISES)
+def test_example(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", str(tmp_path / "run.csv")])
+    monkeypatch.chdir(tmp_path)
+    try:
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    except SystemExit as end:
+        assert end.code == 0
+    printed = capsys.readouterr().out
+    for words in PROMISES[name]:
+        assert words in printed
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == ({"run.csv", "run.yaml"} if name == "trace_v2" else set())
