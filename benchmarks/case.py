@@ -17,7 +17,7 @@ import numpy as np
 
 from blis_jax.batch import _Group, _Row, run_grid
 from blis_jax.config import ClusterConfig, params
-from blis_jax.simulate import Options
+from blis_jax.simulation import Options
 from blis_jax.state import initial_state
 from blis_jax.workload import reference
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override

@@ -8,7 +8,7 @@ from blis_jax.errors import ConfigError
 if TYPE_CHECKING:
     from blis_jax.batch import over_params, over_seeds, run_grid
     from blis_jax.records import RunRecord
-    from blis_jax.simulate import Options, simulate
+    from blis_jax.simulation import Options, simulate
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,8 +26,8 @@ _LAZY = {
     "over_seeds": "batch",
     "run_grid": "batch",
     "RunRecord": "records",
-    "Options": "simulate",
-    "simulate": "simulate",
+    "Options": "simulation",
+    "simulate": "simulation",
 }
 
 

@@ -25,7 +25,7 @@ from blis_jax.grid import Grid, Timing, shape_for_draws
 from blis_jax.invariants import cheap_violations
 from blis_jax.observe import Observation, unstack
 from blis_jax.records import RunRecord
-from blis_jax.simulate import (
+from blis_jax.simulation import (
     Options,
     at_block_level,
     enlarged,

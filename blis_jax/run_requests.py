@@ -12,7 +12,7 @@ from blis_jax.run_flags import LATEST_US
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
     from blis_jax.records import RunRecord
-    from blis_jax.simulate import Options
+    from blis_jax.simulation import Options
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable, WorkloadNames
 
@@ -99,7 +99,7 @@ def _check_table(path: Path, table: RequestTable, names: WorkloadNames) -> None:
 
 def simulated(config: ClusterConfig, table: RequestTable, given: Mapping[str, Any]) -> RunRecord:
     """One run with the options that the command was given."""
-    from blis_jax.simulate import simulate
+    from blis_jax.simulation import simulate
 
     return simulate(config, table, _options(given))
 
@@ -107,7 +107,7 @@ def simulated(config: ClusterConfig, table: RequestTable, given: Mapping[str, An
 def _options(given: Mapping[str, Any]) -> Options:
     import jax
 
-    from blis_jax.simulate import Options
+    from blis_jax.simulation import Options
 
     form = "rows" if jax.default_backend() == "cpu" else "lanes"
     return Options(num_slots=given.get("slots"), clock=given.get("clock", "int32"), form=form)

@@ -20,7 +20,7 @@ from blis_jax.batch import Timing, default_form, num_workers, run_grid
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.results import load, save
-from blis_jax.simulate import Options
+from blis_jax.simulation import Options
 from blis_jax.sweep_data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
 from blis_jax.sweep_measure import Measure, identity
 from blis_jax.sweep_plan import SweepPlan

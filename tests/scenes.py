@@ -8,7 +8,7 @@ import numpy as np
 
 from blis_jax import config
 from blis_jax.records import RunRecord
-from blis_jax.simulate import Options, simulate
+from blis_jax.simulation import Options, simulate
 from blis_jax.step_records import expand_steps
 from blis_jax.types import Outcome
 from blis_jax.workload.table import RequestTable, from_golden, pad_to, text_rank

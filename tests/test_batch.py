@@ -14,7 +14,7 @@ from blis_jax import batch
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.records import BLOCK_LEVEL, NO_EVICTION, RunRecord
-from blis_jax.simulate import Options, simulate
+from blis_jax.simulation import Options, simulate
 from blis_jax.types import Outcome
 from blis_jax.workload import plan as plans
 from blis_jax.workload.draw import compile_plan, draw

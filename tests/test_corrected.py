@@ -8,7 +8,7 @@ import pytest
 
 from blis_jax import config
 from blis_jax.records import Status
-from blis_jax.simulate import simulate
+from blis_jax.simulation import simulate
 from blis_jax.step_records import overlaps
 from blis_jax.types import NO_DEFECTS, Defects, Outcome
 from tests.scenes import Prompt, flags, table_of, workload_of

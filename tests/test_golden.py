@@ -11,7 +11,7 @@ import pytest
 
 from blis_jax import config, invariants, metrics
 from blis_jax.records import RunRecord
-from blis_jax.simulate import Options, simulate
+from blis_jax.simulation import Options, simulate
 from blis_jax.step_records import expand_steps
 from blis_jax.types import Outcome
 from blis_jax.workload.table import from_golden

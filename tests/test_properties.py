@@ -13,13 +13,13 @@ from blis_jax import config, gateway, snapshot
 from blis_jax.config import NO_HORIZON
 from blis_jax.engine import compiled_tables
 from blis_jax.records import BLOCK_LEVEL, NO_EVICTION, RunRecord, Status
-from blis_jax.simulate import Options, simulate
+from blis_jax.simulation import Options, simulate
 from blis_jax.step_records import expand_steps
 from blis_jax.types import Outcome
 from tests import oracle
 from tests.scenes import WHOLE, Prompt, differences, flags, table_of, workload_of
 
-simulate_module = sys.modules["blis_jax.simulate"]
+simulate_module = sys.modules["blis_jax.simulation"]
 # Without the phase that explains: it traces every line of Python, also of compilations.
 PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)
 

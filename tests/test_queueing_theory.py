@@ -15,7 +15,7 @@ import pytest
 
 from blis_jax import config
 from blis_jax.records import RunRecord
-from blis_jax.simulate import Options, simulate
+from blis_jax.simulation import Options, simulate
 from blis_jax.types import Outcome
 from tests.scenes import Prompt, flags, table_of, workload_of
 

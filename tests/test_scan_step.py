@@ -10,7 +10,7 @@ import numpy as np
 from blis_jax import config
 from blis_jax.config import mechanism, params
 from blis_jax.engine import CHUNK, Order, compiled_tables
-from blis_jax.simulate import Options, shape_for, simulate
+from blis_jax.simulation import Options, shape_for, simulate
 from blis_jax.state import initial_state
 from blis_jax.types import EngineShape, Outcome
 from blis_jax.workload.table import pad_to

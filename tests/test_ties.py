@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_jax import config
-from blis_jax.simulate import Options, simulate
+from blis_jax.simulation import Options, simulate
 from blis_jax.ties import NOTHING, EventHeap
 from tests import oracle
 from tests.scenes import WHOLE, Prompt, differences, flags, run_both, table_of, workload_of

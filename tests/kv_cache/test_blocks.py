@@ -14,7 +14,7 @@ from blis_jax.branching import branch
 from blis_jax.context import Context
 from blis_jax.engine import first_order, requests_of
 from blis_jax.kv_cache.blocks import Do, Pool, Task, compact
-from blis_jax.simulate import Options, at_block_level, shape_for
+from blis_jax.simulation import Options, at_block_level, shape_for
 from blis_jax.state import Inst, Reg, Slot, State, initial_state
 from blis_jax.step import scan_step
 from blis_jax.types import LAST

@@ -11,7 +11,7 @@ import pytest
 
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
-from blis_jax.simulate import simulate
+from blis_jax.simulation import simulate
 from blis_jax.types import Outcome
 from blis_jax.workload.draw import compile_plan, draw, longest_node, params_for
 from blis_jax.workload.spec import load_builtin, load_spec, override, parse_spec, prefix_lengths
