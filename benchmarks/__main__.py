@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ONE_FUNCTION = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"
+ONE_FUNCTION = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000000"
 CASES = (
     "single-baseline",
     "single-it08_opt",

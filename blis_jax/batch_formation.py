@@ -19,7 +19,7 @@ from jax import lax
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.kv_cache.blocks import Task
-from blis_jax.kv_cache.contents import look_up
+from blis_jax.kv_cache.contents import found_blocks
 from blis_jax.kv_cache.no_eviction import (
     allocate,
     cached_blocks,
@@ -59,7 +59,8 @@ def member_key(slots: SlotRows, registers: jax.Array, is_due: jax.Array) -> jax.
 def steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[Array, "slot"]:
     """Steps before the one in which a decode member fills a block that others may look up; LAST if never."""
     finish, size = slots.column(Slot.FINISH), jnp.int32(ctx.shape.block_size)
-    if not ctx.shape.has_shared_outputs:
+    # a block of one token is never looked up, see keeps_prefix
+    if not ctx.shape.has_shared_outputs or ctx.shape.block_size == 1:
         return jnp.full_like(finish, LAST)
     held = step_index + slots.column(Slot.ALLOC_OFFSET)
     return jnp.where(finish == LAST, jnp.int32(LAST), size - 1 - lax.rem(held, size))
@@ -83,7 +84,8 @@ def _cached_for_queue(ctx: Context, slots: SlotRows) -> jax.Array:
         slot = lax.iota(jnp.int32, input_len.shape[0])
 
         def one(slot: jax.Array, request: jax.Array, prompt: jax.Array) -> jax.Array:
-            return look_up(ctx, blocks, slots.instance, slot, request, prompt).count
+            new = jnp.array(False)
+            return found_blocks(ctx, blocks, slots.instance, slot, request, prompt, new).count
 
         return jax.vmap(one)(slot, requests, prompt_blocks)
     if ctx.shape.num_nodes == 0:

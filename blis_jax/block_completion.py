@@ -12,6 +12,7 @@ from blis_jax.columns import as_int, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.kv_cache.allocation import Demand, attempt
 from blis_jax.kv_cache.blocks import Asker, Do, Life, Task
+from blis_jax.kv_cache.contents import nothing_found
 from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import Dyn, Inst, Reg, Req, Slot, State
 from blis_jax.work import Work
@@ -48,11 +49,11 @@ def complete_blocks(
         in_prefill=jnp.array(False),
         is_clean=get(life, Life.IS_CLEAN) == 1,
         is_retry=is_forced,
-        hits=jnp.int32(0),
-        hit_blocks=jnp.zeros((ctx.shape.list_blocks,), jnp.int32),
+        found=nothing_found(),
+        is_old=jnp.array(False),
         beyond=jnp.array(False),
     )
-    grant = attempt(ctx, blocks, work, instance, demand)
+    grant = attempt(ctx, work, instance, demand)
     leaves = 1 - as_int(is_forced)
     changes = {Reg.NUM_TO_COMPLETE: get(registers, Reg.NUM_TO_COMPLETE) - leaves}
     inst_changes = {

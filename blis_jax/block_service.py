@@ -21,7 +21,7 @@ from blis_jax.columns import as_int, get, put
 from blis_jax.context import Context, SlotRows, slot_of
 from blis_jax.kv_cache.allocation import Demand, Grant, attempt
 from blis_jax.kv_cache.blocks import Asker, Blocks, Do, Life, Task
-from blis_jax.kv_cache.contents import look_up
+from blis_jax.kv_cache.contents import found_blocks, nothing_found
 from blis_jax.slot_write import SlotWrite
 from blis_jax.state import Dyn, Inst, Reg, Req, Slot, State
 from blis_jax.types import LAST, Outcome
@@ -70,7 +70,7 @@ def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[
     is_served = one.is_forced | (get(work.registers, Reg.BUDGET) > 0)
     demand, asked = _demand(ctx, blocks, work, instance, one, computed)
     is_idle = one.in_decode & (get(one.fixed, Req.OUTPUT_LEN) == 0)
-    grant = attempt(ctx, blocks, work, instance, demand)
+    grant = attempt(ctx, work, instance, demand)
     asks = is_served & ~is_idle
     given = Given(
         asks=asks,
@@ -85,12 +85,8 @@ def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[
     work, written = recorded(ctx, one, _counted(ctx, work, one, grant, given), grant, given)
     rows, is_admitted = written.blocks, one.is_queued & given.is_granted
     assert rows is not None
-    rows = dataclasses.replace(
-        rows,
-        hits_instance=jnp.where(asks & grant.writes_hits, instance, rows.hits_instance),
-        hits=demand.hit_blocks,
-        priority=jnp.where(is_admitted, priority, _stored_priority(ctx, blocks, instance, slot)),
-    )
+    stored = _stored_priority(ctx, blocks, instance, slot)
+    rows = dataclasses.replace(rows, priority=jnp.where(is_admitted, priority, stored))
     return work, dataclasses.replace(written, instance=instance, blocks=rows)
 
 
@@ -114,41 +110,42 @@ def _demand(
     size, task = jnp.int32(ctx.shape.block_size), work.task
     input_len = get(one.fixed, Req.INPUT_LEN)
     request = get(one.slot_row, Slot.REQUEST)
-    found = look_up(ctx, blocks, instance, one.slot, request, lax.div(input_len, size))
+    is_retry = one.is_forced & (get(task, Task.IS_RETRY) == 1)
+    where = (ctx, blocks, instance, one.slot, request)
+    now = ctx.when(
+        one.is_queued | is_retry,
+        lambda: found_blocks(*where, lax.div(input_len, size), jnp.array(False)),
+        nothing_found,
+    )
+    count = now.count
     steps = one.step - 1
     first = get(one.life, Life.STEP_PROGRESS)
     progress = jnp.where(one.is_again, first, computed)
     progress = jnp.where(one.in_decode, computed + steps, progress)
-    start = jnp.where(one.is_queued, found.count * size, progress)
+    start = jnp.where(one.is_queued, count * size, progress)
     chunk = chunk_of(ctx, get(work.registers, Reg.BUDGET), one.fixed, start, instance)
     chunk = jnp.where(one.in_decode, 1, chunk)
-    hits = jnp.where(one.is_queued, found.count, 0)
+    hits = jnp.where(one.is_queued, count, 0)
     start = jnp.where(one.is_forced, get(task, Task.ASKED_START), start)
     chunk = jnp.where(one.is_forced, get(task, Task.ASKED_TOKENS), chunk)
     hits = jnp.where(one.is_forced, get(task, Task.ASKED_HITS), hits)
     asked = {Task.ASKED_START: start, Task.ASKED_TOKENS: chunk, Task.ASKED_HITS: hits}
-    is_retry = one.is_forced & (get(task, Task.IS_RETRY) == 1)
-    finds_more = is_retry & (found.count * size > start)
-    # an old hit list is kept at the head of the slot's block list, whatever the reload made of the blocks
-    old_hits = lax.dynamic_slice(
-        blocks.lists,
-        (instance, one.slot, jnp.int32(0)),
-        (1, 1, ctx.shape.list_blocks),
-    )[0, 0]
-    is_old = is_retry & ~finds_more
-    end = start + chunk
+    finds_more = is_retry & (count * size > start)
+    # the blocks found first are kept, whatever the reload made of them
+    is_old, end = is_retry & ~finds_more, start + chunk
+    found = ctx.when(is_old, lambda: found_blocks(*where, hits, jnp.array(True)), lambda: now)
     demand = Demand(
         asker=one.asker,
         slot=one.slot,
         request=request,
         held=one.held(),
-        start=jnp.where(finds_more, found.count * size, start),
-        tokens=jnp.where(finds_more, end - found.count * size, chunk),
+        start=jnp.where(finds_more, count * size, start),
+        tokens=jnp.where(finds_more, end - count * size, chunk),
         in_prefill=~one.in_decode,
         is_clean=get(one.life, Life.IS_CLEAN) == 1,
         is_retry=is_retry,
-        hits=jnp.where(finds_more, found.count, hits),
-        hit_blocks=jnp.where(is_old, old_hits, found.block),
+        found=found,
+        is_old=is_old,
         beyond=one.in_decode & (start - input_len >= get(one.fixed, Req.OUTPUT_LEN)),
     )
     return demand, asked

@@ -29,8 +29,6 @@ class BlockRows:
     life: Int[Array, "column"]
     computed: Int[Array, ""]
     priority: Any
-    hits_instance: Int[Array, ""]
-    hits: Int[Array, "position"]
     ghost_at: Int[Array, ""]
     ghost: Int[Array, ""]
     eviction_at: Int[Array, ""]
@@ -48,8 +46,6 @@ def no_rows(ctx: Context) -> BlockRows:
         life=jnp.zeros((len(Life),), jnp.int32),
         computed=zero,
         priority=jnp.float64(0.0),
-        hits_instance=jnp.int32(shape.num_instances),
-        hits=jnp.zeros((shape.list_blocks,), jnp.int32),
         ghost_at=jnp.int32(shape.num_slots),
         ghost=zero,
         eviction_at=jnp.int32(shape.eviction_capacity),

@@ -27,7 +27,9 @@ EXIT_UNSUPPORTED = 3  # something in the input is right, but cannot be simulated
 EXIT_INTERRUPTED = 130
 
 # Compiles the whole scan into one function instead of one per operation: ten times faster.
-WHOLE_LOOP_FLAG = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"
+WHOLE_LOOP_FLAG = (
+    "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000000"
+)
 SECONDS_WORTH_CACHING = "0.2"
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal", "panic")

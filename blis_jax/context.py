@@ -63,6 +63,18 @@ class Context:
 
         return lax.fori_loop(0, index.shape[0], put, table)
 
+    def write_in_order(
+        self, table: jax.Array, row: tuple[jax.Array, ...], index: jax.Array, value: jax.Array
+    ) -> jax.Array:
+        """Like `write`; of several values for one place the last one stays. The table's last place is a spare."""
+        index = jnp.atleast_1d(index)
+        if self.when is not branch:  # the order of a scatter's writes is open
+            number = lax.iota(jnp.int32, index.shape[0])
+            is_same = index[:, None] == index[None, :]
+            is_over = jnp.any(is_same & (number[None, :] > number[:, None]), axis=1)
+            index = jnp.where(is_over, jnp.int32(table.shape[-1] - 1), index)
+        return self.write(table, row, index, value)
+
     def write_rows(
         self, table: jax.Array, lead: tuple[jax.Array, ...], index: jax.Array, rows: jax.Array
     ) -> jax.Array:

@@ -22,7 +22,7 @@ from blis_jax.context import Context
 from blis_jax.kv_cache.blocks import Blocks, compact, is_crowded
 from blis_jax.state import Reg, Requests, State, initial_state
 from blis_jax.step import scan_step
-from blis_jax.types import EngineShape, Mechanism, Outcome, Params, never, pytree
+from blis_jax.types import LAST, EngineShape, Mechanism, Outcome, Params, never, pytree
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 CHUNK = 64  # scan steps between two looks at whether the run is over
@@ -89,7 +89,7 @@ def requests_of(shape: EngineShape, params: Params, table: RequestTable, order: 
         start = jnp.asarray(table.node_start, jnp.int32)
         blocks = jnp.asarray(table.node_blocks, jnp.int32)
         path = jnp.where(path < 0, jnp.int32(shape.num_nodes), path)
-    base = jnp.cumsum(blocks, dtype=jnp.int32) - blocks
+    starts, shifts, num_shared = _shared_numbers(shape, path, start, blocks)
     has_shared = jnp.any(path < shape.num_nodes).astype(jnp.int32)
     return Requests(
         table=jnp.pad(stacked, ((0, 1), (0, 0))),
@@ -97,11 +97,30 @@ def requests_of(shape: EngineShape, params: Params, table: RequestTable, order: 
         path=jnp.pad(path, ((0, 1), (0, 0)), constant_values=shape.num_nodes),
         node_start=jnp.pad(start, (0, 1)),
         node_blocks=jnp.pad(blocks, (0, 1)),
-        node_base=jnp.pad(base, (0, 1)),
+        path_start=jnp.pad(starts, ((0, 1), (0, 0)), constant_values=LAST),
+        path_shift=jnp.pad(shifts, ((0, 1), (0, 0))),
+        num_shared=jnp.pad(num_shared, (0, 1)),
         has_shared=has_shared,
         is_late=is_late.astype(jnp.int32),
         is_wide=_is_wide(shape, blocks).astype(jnp.int32),
     )
+
+
+def _shared_numbers(
+    shape: EngineShape, path: jax.Array, node_start: jax.Array, node_blocks: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What numbers a request's shared blocks, see contents.py: starts, shifts `[request, path]`, and their count.
+
+    Blocks are numbered node by node. The nodes of a path follow each other from its first block on.
+    """
+    start, length = jnp.pad(node_start, (0, 1)), jnp.pad(node_blocks, (0, 1))
+    base = jnp.cumsum(length, dtype=jnp.int32) - length
+    is_node = path < shape.num_nodes
+    shift = jnp.where(is_node, base[path] - start[path], 0)
+    shift = shift - jnp.pad(shift, ((0, 0), (1, 0)))[:, :-1]
+    starts = jnp.where(is_node, start[path], jnp.int32(LAST))
+    ends = jnp.where(is_node, start[path] + length[path], 0)
+    return starts, jnp.where(is_node, shift, 0), jnp.max(ends, axis=1)
 
 
 def _is_wide(shape: EngineShape, node_blocks: jax.Array) -> jax.Array:

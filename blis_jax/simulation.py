@@ -22,8 +22,10 @@ from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
 
 MAX_SLOTS = 8192
 MAX_REPAIRS = 4000
-# a wide window costs a single lane more than the scan steps that it saves; many lanes pay by the scan step
-WINDOWS = {"rows": 8, "lanes": 32}
+MOST_PATH_BLOCKS = (
+    2048  # shared blocks on a path, with padding, that a visit may cost without eviction
+)
+LONG_LISTS = 1024  # blocks of a request from which a wide window pays for a single lane
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,11 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
     has_keys = config.routing_policy == "prefix-affinity"
     block_size = config.block_size_in_tokens
     shares_outputs = has_nodes and _shares_outputs(table, block_size)
-    # such runs make a step by itself whenever a member fills a block
-    records = 4 * num_requests
-    if shares_outputs:
-        records += int(np.sum(np.asarray(table.output_len), dtype=np.int64)) // block_size
+    # an arrival ends the runs of equal steps of all instances that decode
+    records = 2 * num_requests + _num_chunks(config, table)
+    records = max(records, min(2 + config.num_instances, 8) * num_requests)
+    if shares_outputs:  # a step by itself whenever a member fills a block
+        records += _num_output_blocks(table, block_size)
     prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))
     return EngineShape(
         num_instances=config.num_instances,
@@ -119,11 +122,46 @@ def at_block_level(
         ring_size=max(ring_size, shape.ring_size),
         eviction_capacity=max(rounded(2 * shape.num_requests, 256), shape.eviction_capacity),
         has_cpu_tier=any(config.kv_cpu_blocks > 0 for config in configs),
-        window=options.window or WINDOWS[options.form],
+        window=options.window or (8 if options.form == "rows" and list_blocks < LONG_LISTS else 32),
         # sizes that only the model without eviction has
         num_copies=1,
         node_blocks=1,
     )
+
+
+def _num_chunks(config: ClusterConfig, table: RequestTable) -> int:
+    """Steps in which prompts are computed, one request at a time and nothing cached."""
+    chunk = config.max_num_scheduled_tokens
+    if config.long_prefill_token_threshold > 0:
+        chunk = min(chunk, config.long_prefill_token_threshold)
+    return int(np.sum(-(-np.asarray(table.input_len, np.int64) // chunk)))
+
+
+def _num_output_blocks(table: RequestTable, block_size: int) -> int:
+    return int(np.sum(np.asarray(table.output_len, np.int64))) // block_size
+
+
+def _pressed(
+    shape: EngineShape, config: ClusterConfig, table: RequestTable, options: Options
+) -> EngineShape:
+    """The shape with block-level memory, where a step stands by itself whenever a member needs a block."""
+    records = shape.log_capacity + 2 * _num_output_blocks(table, shape.block_size)
+    capacity = shape.log_capacity if options.log_capacity else rounded(records, 1024)
+    shape = dataclasses.replace(shape, log_capacity=capacity)
+    return at_block_level(shape, [config], *_blocks_of(table, shape.block_size), options)
+
+
+def _is_pressed(shape: EngineShape, config: ClusterConfig, table: RequestTable) -> bool:
+    """Whether a run without eviction is not worth a try: more contents than blocks, or tables of long contents."""
+    if shape.num_nodes == 0:  # a block may be used again if nobody looks for its content
+        return False
+    blocks = np.asarray(table.node_blocks, np.int64)
+    path = np.asarray(table.path_nodes)
+    tokens = np.asarray(table.input_len, np.int64) + np.asarray(table.output_len)
+    again = np.sum(np.where(path >= 0, blocks[np.maximum(path, 0)], 0)) - np.sum(blocks)
+    distinct = int(np.sum(-(-tokens // shape.block_size)) - again)
+    has_room = distinct <= config.num_instances * config.total_kv_blocks
+    return not has_room or shape.node_blocks * shape.path_depth > MOST_PATH_BLOCKS
 
 
 def _blocks_of(table: RequestTable, block_size: int) -> tuple[int, int]:
@@ -227,8 +265,9 @@ def simulate(
     options = options or Options()
     functions, row = mechanism(config), Row(config, table)
     shape = shape_for(config, table, options)
-    if options.kv_model == "block-level":
-        shape = at_block_level(shape, [config], *_blocks_of(table, shape.block_size), options)
+    is_pressed = options.kv_model == "auto" and _is_pressed(shape, config, table)
+    if is_pressed or options.kv_model == "block-level":
+        shape = _pressed(shape, config, table, options)
     order = _identity_order(int(np.sum(np.asarray(table.arrival_us) != NEVER_US)))
     has_replayed = False
     for repairs in range(MAX_REPAIRS):
@@ -236,7 +275,7 @@ def simulate(
         outcome = seen.outcome()
         larger = enlarged(shape, outcome)
         if outcome == Outcome.KV_CHECK_TRIPPED and options.kv_model == "auto":
-            larger = at_block_level(shape, [config], *_blocks_of(table, shape.block_size), options)
+            larger = _pressed(shape, config, table, options)
         if larger is not None:
             shape = larger
             continue

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.context import Context
+from blis_jax.context import Context, row
 from blis_jax.exact import exact_quotient
 from blis_jax.state import Inst, SlotTime, State
 from blis_jax.types import Snapshots
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int
+    from jaxtyping import Array, Bool, Float, Int
 
 ROUTER_INDEX_CAPACITY = 10_000  # blocks per instance in the router's prefix index (BLIS default)
 
@@ -51,16 +51,44 @@ def matched_blocks(
     requests, router = ctx.requests, state.router
     length = requests.node_blocks[path]
     is_prompt = (requests.node_start[path] < num_prompt_blocks) & (length > 0)
-    touched = router.touched[path]
-    present = (touched > 0) & is_prompt[:, None]
     if ctx.shape.has_router_eviction:
-        later = router.touched[None, :, :] > touched[:, None, :]
-        blocks = requests.node_blocks[None, :, None]
-        between = jnp.sum(jnp.where(later, blocks, 0), axis=1, dtype=jnp.int32)
-        distance = (router.num_private[None, :] - router.private_at[path]) + between
-        present = present & (distance + (length[:, None] - 1) < ROUTER_INDEX_CAPACITY)
+        return _matched_of_latest(ctx, state, path, length, is_prompt)
+    present = (router.touched[path] > 0) & is_prompt[:, None]
     reached = jnp.cumprod(present.astype(jnp.int32), axis=0)
     return jnp.sum(reached * length[:, None], axis=0, dtype=jnp.int32)
+
+
+def _matched_of_latest(
+    ctx: Context,
+    state: State,
+    path: Int[Array, "path"],
+    length: Int[Array, "path"],
+    is_prompt: Bool[Array, "path"],
+) -> Int[Array, "instance"]:
+    """The same where blocks are evicted: node by node, for most paths are short and most matches shorter."""
+    router, depth = state.router, jnp.int32(path.shape[0])
+
+    def goes_on(carry: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        place, reached, _ = carry
+        return (place < depth) & is_prompt[jnp.minimum(place, depth - 1)] & jnp.any(reached)
+
+    def look(
+        carry: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        place, reached, matched = carry
+        node, blocks = path[place], length[place]
+        touched = row(router.touched, node)
+        is_later = router.touched > touched[None, :]
+        between = jnp.where(is_later, ctx.requests.node_blocks[:, None], 0)
+        distance = router.num_private - row(router.private_at, node)
+        distance = distance + jnp.sum(between, axis=0, dtype=jnp.int32)
+        present = (touched > 0) & (distance + (blocks - 1) < ROUTER_INDEX_CAPACITY)
+        reached = reached & present
+        return place + 1, reached, matched + jnp.where(reached, blocks, 0)
+
+    nothing = jnp.zeros_like(router.num_private)
+    start = (jnp.int32(0), nothing == 0, nothing)
+    return lax.while_loop(goes_on, look, start)[2]
 
 
 def snapshots(

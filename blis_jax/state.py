@@ -216,7 +216,9 @@ class Requests:
     path: Int[Array, "request path"]  # node, or the spare node
     node_start: Int[Array, "node"]
     node_blocks: Int[Array, "node"]
-    node_base: Int[Array, "node"]  # number of its first block among all shared blocks
+    path_start: Int[Array, "request path"]  # first block of each node on the path, LAST at its end
+    path_shift: Int[Array, "request path"]  # see contents.py
+    num_shared: Int[Array, "request"]  # leading blocks that are shared
     has_shared: Int[Array, ""]
     is_late: Int[Array, ""]  # a routing decision lies beyond the clock
     is_wide: Int[Array, ""]  # shared contents are longer than the tables

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blis_jax.workload.table import NEVER_US
+
 ARRIVAL, QUEUED, STEP, NOTHING = range(4)
 Event = tuple[int, int, int]  # time, kind, request
 
@@ -93,6 +95,9 @@ class _Replay:
         self.history, self.order = history, order
         self.heap = EventHeap()
         self.next_step = 0
+        self.until = NEVER_US  # nothing arrives before
+        marks = history.step_preempted + history.step_scheduled + history.step_completed
+        self.eventful = np.flatnonzero((marks > 0) | ~history.step_continues)
         self.has_successor = False
         self.steps_at, self.tick = 0, -1
         self.waiting_at: dict[int, list[int]] = {}
@@ -105,10 +110,12 @@ class _Replay:
         history = self.history
         arrivals = list(zip(history.routed_us.tolist(), history.requests.tolist(), strict=True))
         for time, request in arrivals:
+            self.until = time
             while len(self.heap) and self.heap.peek() < time:
                 if not self._execute():
                     return
             self.heap.push((time, ARRIVAL, request))
+        self.until = NEVER_US
         while len(self.heap):
             if not self._execute():
                 return
@@ -145,8 +152,25 @@ class _Replay:
         if not self.has_successor:
             self.heap.push((time, STEP, -1))
 
+    def _skipped(self) -> int:
+        """The next step that is not alone with its successor until then, or the next one at all.
+
+        With an otherwise empty heap such steps leave no trace in it.
+        """
+        starts, first = self.history.step_start_us, self.next_step
+        if len(self.heap) or first + 1 >= len(starts):
+            return first
+        place = int(np.searchsorted(self.eventful, first))
+        last = int(self.eventful[place]) if place < len(self.eventful) else len(starts) - 1
+        arrival = int(np.searchsorted(starts, self.until))
+        return max(min(last, arrival, len(starts) - 1), first)
+
     def _step(self, time: int) -> bool:
         history, index = self.history, self.next_step
+        if (later := self._skipped()) > index:
+            self.next_step, self.has_successor = later, True
+            self.heap.push((int(history.step_start_us[later]), STEP, -1))
+            return True
         early = [
             r
             for r in self.waiting_at.get(time, [])

@@ -135,7 +135,6 @@ def _write_blocks(ctx: Context, state: State, done: Writes) -> Blocks | None:
         priority = _put(priority, rows.priority[None, None], slot.instance, slot.slot)
     return dataclasses.replace(
         blocks,
-        lists=_put(blocks.lists, rows.hits[None, None], rows.hits_instance, slot.slot, zero),
         slot_of=_put(slot_of, slot.slot[None], done.routed),
         computed=_put(blocks.computed, rows.computed[None, None], slot.instance, slot.slot),
         priority=priority,

@@ -12,7 +12,7 @@ from tests.reference_data import find_golden_dir
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # One LLVM function for the whole engine loop: about ten times as fast as calls from op to op.
-SMALL_WHILE = "xla_cpu_small_while_loop_byte_threshold=1000000000"
+SMALL_WHILE = "xla_cpu_small_while_loop_byte_threshold=1000000000000"
 os.environ.setdefault("XLA_FLAGS", f"--xla_backend_extra_options={SMALL_WHILE}")
 
 hypothesis.settings.register_profile(

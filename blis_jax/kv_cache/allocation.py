@@ -15,8 +15,8 @@ from jax import lax
 
 from blis_jax.columns import as_int, get
 from blis_jax.context import Context
-from blis_jax.kv_cache.blocks import Asker, Blocks, Do, Task
-from blis_jax.kv_cache.contents import holds_prefix
+from blis_jax.kv_cache.blocks import Asker, Do, Pinning, Task
+from blis_jax.kv_cache.contents import Found
 from blis_jax.state import Inst
 from blis_jax.types import pytree
 from blis_jax.work import Work, ceil_div
@@ -38,8 +38,8 @@ class Demand:
     in_prefill: Any
     is_clean: Any  # its list holds its own prefix
     is_retry: Any  # after a reload
-    hits: Any  # leading blocks found in the cache, for a request without a list
-    hit_blocks: Any  # [position]
+    found: Found  # leading blocks in the cache, for a request without a list
+    is_old: Any  # they were found at an earlier attempt and head the slot's list
     beyond: Any  # the reference would read past the end of the tokens
 
 
@@ -53,7 +53,6 @@ class Grant:
     crashes: Bool[Array, ""]
     held: Int[Array, ""]  # tokens in the list afterwards, if granted
     task: Any  # changes of the task, by column
-    writes_hits: Bool[Array, ""]  # the hit blocks go to the head of the slot's list
 
 
 def no_tokens() -> Any:
@@ -74,15 +73,13 @@ def after_release(ctx: Context) -> jax.Array:
     return jnp.int32(Do.OFFLOAD if ctx.shape.has_cpu_tier else Do.NOTHING)
 
 
-def attempt(ctx: Context, blocks: Blocks, work: Work, instance: jax.Array, demand: Demand) -> Grant:
+def attempt(ctx: Context, work: Work, instance: jax.Array, demand: Demand) -> Grant:
     """Decide on a demand from counts alone; the blocks themselves move in the operations that follow."""
     size = ctx.shape.block_size
     tokens, held, is_completion = demand.tokens, demand.held, demand.asker == Asker.COMPLETION
     has_list = held > 0
-    pins = jnp.where(has_list | (tokens == 0), 0, demand.hits)
-    position = lax.iota(jnp.int32, demand.hit_blocks.shape[0])
-    hold = blocks.hold[instance, jnp.maximum(demand.hit_blocks, 0)]
-    free_pins = jnp.sum((position < pins) & (hold < 0), dtype=jnp.int32)
+    pins = jnp.where(has_list | (tokens == 0), 0, demand.found.count)
+    free_pins = jnp.where(pins > 0, demand.found.num_free, 0)
     free = ctx.params.cluster.total_kv_blocks[instance] - get(work.inst, Inst.USED_BLOCKS)
     is_short = demand.in_prefill & (ceil_div(tokens, size) > free)
     in_last = lax.rem(held, jnp.int32(size))
@@ -92,15 +89,18 @@ def attempt(ctx: Context, blocks: Blocks, work: Work, instance: jax.Array, deman
     crashes = demand.beyond | (demand.in_prefill & (tokens < 0))
     is_granted = ~is_short & ~runs_out & ~crashes
     is_doomed = runs_out & (pins > 0)
-    clean_hits = holds_prefix(ctx, blocks, instance, demand.request, demand.hit_blocks, pins)
-    fresh = clean_hits & (demand.start == pins * jnp.int32(size))
+    fresh = ((pins == 0) | demand.found.is_clean) & (demand.start == pins * jnp.int32(size))
     is_clean = jnp.where(has_list, demand.is_clean & (demand.start == held), fresh)
     fills = (stored > 0) & (lax.rem(held + stored, jnp.int32(size)) == 0)
     then = jnp.where(is_completion, jnp.int32(Do.RELEASE), jnp.int32(Do.NOTHING))
     then = jnp.where((takes > 0) | fills, jnp.int32(Do.TAKE), then)
     failed = after_failure(ctx, demand.is_retry)
     then = jnp.where(is_granted, then, failed)
-    then = jnp.where((pins > 0) & (is_granted | is_doomed), jnp.int32(Do.PIN), then)
+    # a retry takes the blocks that were found now, even where nothing is taken yet
+    pinning = jnp.where(is_doomed, jnp.int32(Pinning.DOOMED), jnp.int32(Pinning.NOTED))
+    pinning = jnp.where(is_granted, jnp.int32(Pinning.KEPT), pinning)
+    pins_now = (pins > 0) & (is_granted | is_doomed | (failed == Do.RELOAD))
+    then = jnp.where(pins_now, jnp.int32(Do.PIN), then)
     # the roll-back forgets the whole list, and its blocks stay used for ever
     is_lost = runs_out & has_list & ctx.mechanism.defects.rolled_back_leak
     after = jnp.where(is_granted, held + tokens + pins * jnp.int32(size), 0)
@@ -119,7 +119,8 @@ def attempt(ctx: Context, blocks: Blocks, work: Work, instance: jax.Array, deman
         Task.TAKES: takes,
         Task.IN_PREFILL: as_int(demand.in_prefill),
         Task.IS_CLEAN: as_int(is_clean),
-        Task.IS_DOOMED: as_int(is_doomed),
+        Task.PINNING: pinning,
+        Task.IS_OLD: as_int(demand.is_old),
         Task.FREED_SLOT: demand.slot,
         Task.FREED_BLOCKS: freed,
         Task.AFTER_RELEASE: jnp.where(is_doomed, failed, after_release(ctx)),
@@ -132,5 +133,4 @@ def attempt(ctx: Context, blocks: Blocks, work: Work, instance: jax.Array, deman
         crashes=crashes,
         held=after,
         task=task,
-        writes_hits=pins > 0,
     )

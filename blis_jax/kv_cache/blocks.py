@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NO_BLOCK = -1
 NO_KEY = 0
+LOOK_UP_BLOCKS = 32  # of a prompt, looked at at once
 NEVER_FREE = 1  # holders of the numbers beyond an instance's pool
 
 
@@ -29,7 +30,7 @@ class Do(enum.IntEnum):
     """What the memory does next."""
 
     NOTHING = 0
-    PIN = 1  # take references to the blocks found in the cache
+    PIN = 1  # list the blocks found in the cache, and take references to them
     TAKE = 2  # fill the last block, pop new ones
     ROLL_BACK = 3  # undo an allocation that ran out of blocks
     RELOAD = 4  # bring content back from the CPU tier
@@ -47,6 +48,14 @@ class Asker(enum.IntEnum):
     QUEUE = 1  # head of the wait queue
     GHOST = 2  # visited at a place of the batch that it has left
     COMPLETION = 3  # last token of a request that completes
+
+
+class Pinning(enum.IntEnum):
+    """What becomes of the blocks that were found."""
+
+    KEPT = 0  # the allocation goes on
+    DOOMED = 1  # it will run out of blocks
+    NOTED = 2  # it has failed; they are listed for the next attempt, and nobody holds them
 
 
 class Task(enum.IntEnum):
@@ -70,7 +79,8 @@ class Task(enum.IntEnum):
     FREED_BLOCKS = 15
     AFTER_RELEASE = 16  # Do: what follows the release
     AFTER_OFFLOAD = 21
-    IS_DOOMED = 22  # the allocation will run out of blocks
+    PINNING = 22  # Pinning: what for
+    IS_OLD = 26  # the blocks found head the slot's list already
     ASKED_START = 23  # what the visit asked for at first; a retry may ask for less
     ASKED_TOKENS = 24
     ASKED_HITS = 25
@@ -162,7 +172,7 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
         hold=jnp.where(is_free, -1 - number, NEVER_FREE),
         key=jnp.zeros((rows, size), jnp.int64),
         ring=jnp.where(place < total[:, None], place, NO_BLOCK),
-        lists=jnp.zeros((rows, slots, shape.list_blocks + shape.window), i32),
+        lists=jnp.zeros((rows, slots, shape.list_blocks + max(shape.window, LOOK_UP_BLOCKS)), i32),
         named=jnp.full((rows, num_contents(shape) + 1), NO_BLOCK, i32),
         is_named=jnp.zeros(cpu, bool),
         slot_of=jnp.full((shape.num_requests + 1,), -1, i32),

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.context import Context, row
-from blis_jax.kv_cache.blocks import NO_KEY, Blocks, num_contents
+from blis_jax.kv_cache.blocks import LOOK_UP_BLOCKS, NO_KEY, Blocks, num_contents
 from blis_jax.types import pytree
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int
+    from jaxtyping import Array, Bool, Int
 
 OWNER_BITS = 32
 LOST = 1  # in a name: the block's tokens are gone
@@ -32,16 +32,18 @@ LOST = 1  # in a name: the block's tokens are gone
 def _shared(
     ctx: Context, request: jax.Array, position: Int[Array, "n"]
 ) -> tuple[jax.Array, jax.Array]:
-    """Number of the shared block at each block position of a request, and whether it is shared."""
+    """Number of the shared block at each block position of a request, and whether it is shared.
+
+    From the start of each node on its path, the number is shifted by so much more against the position.
+    """
     requests = ctx.requests
     if ctx.shape.num_nodes == 0:
         return jnp.zeros_like(position), jnp.zeros(position.shape, bool)
-    path = row(requests.path, request)
-    start, length = requests.node_start[path], requests.node_blocks[path]
-    offset = position[:, None] - start[None, :]
-    is_inside = (offset >= 0) & (offset < length[None, :])
-    number = jnp.where(is_inside, requests.node_base[path][None, :] + offset, 0)
-    return jnp.sum(number, axis=1, dtype=jnp.int32), jnp.any(is_inside, axis=1)
+    start, shift = row(requests.path_start, request), row(requests.path_shift, request)
+    reached = jnp.where(start[None, :] <= position[:, None], shift[None, :], 0)
+    number = position + jnp.sum(reached, axis=1, dtype=jnp.int32)
+    is_shared = position < requests.num_shared[request]
+    return jnp.where(is_shared, number, 0), is_shared
 
 
 def names(ctx: Context, request: jax.Array, end: Int[Array, "n"], is_clean: jax.Array) -> jax.Array:
@@ -86,48 +88,69 @@ def places(ctx: Context, blocks: Blocks, name: jax.Array) -> jax.Array:
 
 @pytree
 class Found:
-    """The longest run of leading prompt blocks that are registered."""
+    """The longest run of leading prompt blocks that are registered, or the run found earlier on."""
 
     count: Int[Array, ""]
-    block: Int[Array, "position"]  # junk from `count` on
+    num_free: Int[Array, ""]  # of these, the ones that nobody holds
+    is_clean: Bool[Array, ""]  # they hold the tokens of the request's own prefix
 
 
-def look_up(
+def nothing_found() -> Found:
+    """No leading block."""
+    return Found(jnp.int32(0), jnp.int32(0), jnp.array(True))
+
+
+def shared_or_own(
+    ctx: Context, slot: jax.Array, request: jax.Array, position: Int[Array, "n"]
+) -> Int[Array, "n"]:
+    """Where the table keeps the contents of a resident request's prompt, by block position."""
+    shape = ctx.shape
+    number, is_shared = _shared(ctx, request, position)
+    own = jnp.int32(shape.num_shared_blocks) + slot * jnp.int32(shape.list_blocks) + position
+    return jnp.where(is_shared, number, own)
+
+
+def _expected(ctx: Context, request: jax.Array, position: Int[Array, "n"]) -> jax.Array:
+    end = (position + 1) * jnp.int32(ctx.shape.block_size)
+    return names(ctx, request, end, jnp.array(True))
+
+
+def found_blocks(
     ctx: Context,
     blocks: Blocks,
     instance: jax.Array,
     slot: jax.Array,
     request: jax.Array,
-    num_prompt_blocks: jax.Array,
+    most: jax.Array,
+    is_old: jax.Array,
 ) -> Found:
-    """What the instance's table holds of the request's prompt."""
-    shape = ctx.shape
-    position = lax.iota(jnp.int32, shape.list_blocks)
-    number, is_shared = _shared(ctx, request, position)
-    own = jnp.int32(shape.num_shared_blocks) + slot * jnp.int32(shape.list_blocks) + position
-    block = blocks.named[instance, jnp.where(is_shared, number, own)]
-    carried = blocks.key[instance, jnp.maximum(block, 0)]
-    expected = names(ctx, request, (position + 1) * jnp.int32(shape.block_size), jnp.array(True))
-    is_found = (block >= 0) & is_same(carried, expected) & (position < num_prompt_blocks)
-    missing = jnp.where(is_found, jnp.int32(shape.list_blocks), position)
-    return Found(jnp.min(missing), block)
+    """The leading blocks, `most` at the most, that the table names; if `is_old`, those that head the slot's list."""
+    window = lax.iota(jnp.int32, LOOK_UP_BLOCKS)
+    most = jnp.minimum(most, jnp.int32(ctx.shape.list_blocks))
 
+    def goes_on(carry: tuple[jax.Array, Found]) -> jax.Array:
+        start, found = carry
+        return (found.count == start) & (start < most)
 
-def holds_prefix(
-    ctx: Context,
-    blocks: Blocks,
-    instance: jax.Array,
-    request: jax.Array,
-    block: Int[Array, "position"],
-    count: jax.Array,
-) -> jax.Array:
-    """Whether the first `count` blocks hold the tokens of the request's own prefix."""
-    position = lax.iota(jnp.int32, block.shape[0])
-    carried = blocks.key[instance, jnp.maximum(block, 0)]
-    expected = names(
-        ctx, request, (position + 1) * jnp.int32(ctx.shape.block_size), jnp.array(True)
-    )
-    return jnp.all((carried == expected) | (position >= count))
+    def look(carry: tuple[jax.Array, Found]) -> tuple[jax.Array, Found]:
+        start, found = carry
+        position = start + window
+        at = (instance, slot, start)
+        listed = lax.dynamic_slice(blocks.lists, at, (1, 1, LOOK_UP_BLOCKS))[0, 0]
+        named = blocks.named[instance, shared_or_own(ctx, slot, request, position)]
+        block = jnp.where(is_old, listed, named)
+        carried = blocks.key[instance, jnp.maximum(block, 0)]
+        expected = _expected(ctx, request, position)
+        is_there = is_old | ((block >= 0) & is_same(carried, expected))
+        is_hit = jnp.cumprod((is_there & (position < most)).astype(jnp.int32)) == 1
+        is_free = is_hit & (blocks.hold[instance, jnp.maximum(block, 0)] < 0)
+        return start + LOOK_UP_BLOCKS, Found(
+            found.count + jnp.sum(is_hit, dtype=jnp.int32),
+            found.num_free + jnp.sum(is_free, dtype=jnp.int32),
+            found.is_clean & jnp.all((carried == expected) | ~is_hit),
+        )
+
+    return lax.while_loop(goes_on, look, (jnp.int32(0), nothing_found()))[1]
 
 
 def is_registered(

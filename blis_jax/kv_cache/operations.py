@@ -16,8 +16,8 @@ from jax import lax
 from blis_jax.columns import as_int, get
 from blis_jax.context import row
 from blis_jax.exact import exact_quotient
-from blis_jax.kv_cache.blocks import NO_BLOCK, Asker, Do, Pool, Task
-from blis_jax.kv_cache.contents import LOST, is_same, names, places
+from blis_jax.kv_cache.blocks import NO_BLOCK, Asker, Do, Pinning, Pool, Task
+from blis_jax.kv_cache.contents import LOST, is_same, names, places, shared_or_own
 from blis_jax.kv_cache.turn import Moves, Turn
 from blis_jax.state import Inst, Reg
 from blis_jax.types import Outcome, pytree
@@ -34,30 +34,38 @@ def after_blocks(turn: Turn) -> jax.Array:
 
 
 def pin(turn: Turn) -> Moves:
-    """Take references to the blocks that were found; free ones leave the free list."""
-    task, blocks = turn.task, turn.blocks
-    done, hits = get(task, Task.DONE), get(task, Task.HITS)
-    is_hit = turn.window + done < hits
-    block = turn.listed(done, get(task, Task.SLOT))
-    block = jnp.where(is_hit, block, turn.spare_block)
-    hold = blocks.hold[turn.instance, block]
+    """List the blocks that were found and take references to them; free ones leave the free list."""
+    task, blocks, window = turn.task, turn.blocks, jnp.int32(turn.ctx.shape.window)
+    done, hits, slot = get(task, Task.DONE), get(task, Task.HITS), get(task, Task.SLOT)
+    pinning = get(task, Task.PINNING)
+    position = turn.window + done
+    is_listed = position < hits
+    is_hit = is_listed & (pinning != Pinning.NOTED)
+    found = shared_or_own(turn.ctx, slot, get(task, Task.REQUEST), position)
+    block = blocks.named[turn.instance, jnp.where(is_listed, found, turn.nowhere)]
+    block = jnp.where(get(task, Task.IS_OLD) == 1, turn.listed(done, slot), block)
+    pinned = jnp.where(is_hit, block, turn.spare_block)
+    hold = blocks.hold[turn.instance, pinned]
     was_free = is_hit & (hold < 0)
     place = turn.place(-1 - hold, was_free)
-    is_over = done + jnp.int32(turn.ctx.shape.window) >= hits
-    then = jnp.where(get(task, Task.IS_DOOMED) == 1, jnp.int32(Do.ROLL_BACK), jnp.int32(Do.TAKE))
+    is_over = done + window >= hits
+    then = jnp.where(pinning == Pinning.DOOMED, jnp.int32(Do.ROLL_BACK), jnp.int32(Do.TAKE))
+    then = jnp.where(pinning == Pinning.NOTED, jnp.int32(Do.RELOAD), then)
     changes = {
-        Task.DONE: jnp.where(is_over, 0, done + jnp.int32(turn.ctx.shape.window)),
+        Task.DONE: jnp.where(is_over, 0, done + window),
         Task.DO: jnp.where(is_over, then, jnp.int32(Do.PIN)),
     }
     inst = {
         Inst.USED_BLOCKS: get(turn.inst, Inst.USED_BLOCKS) + jnp.sum(was_free, dtype=jnp.int32),
         Inst.HITS: get(turn.inst, Inst.HITS) + jnp.sum(is_hit, dtype=jnp.int32),
     }
+    end = jnp.int32(turn.ctx.shape.list_blocks)
     return turn.end(
         changes,
         inst=inst,
-        hold=((block, jnp.where(was_free, 1, hold + 1)),),
+        hold=((pinned, jnp.where(was_free, 1, hold + 1)),),
         ring=((place, jnp.full_like(place, NO_BLOCK)),),
+        listed=(jnp.where(is_listed, position, end), block),
     )
 
 
@@ -167,17 +175,13 @@ def take(turn: Turn) -> Moves:
     new = jnp.where(is_full, new, jnp.int64(0))
     old = jnp.where(popped.is_taken, blocks.key[turn.instance, popped.block], jnp.int64(0))
     last_block, filled = _filled(turn)
-    is_later = turn.window[None, :] > turn.window[:, None]
-    is_killed = jnp.any(is_same(new[:, None], old[None, :]) & is_later, axis=1)
-    is_filled_killed = jnp.any(is_same(filled, old))
-    is_gone = jnp.concatenate([is_filled_killed[None], is_killed])
     contents = jnp.concatenate([filled[None], new])
     owners = jnp.concatenate([last_block[None], popped.block])
     place = places(ctx, blocks, contents)
-    # on GPUs the order of writes to one place is open, so each place is written once
-    old_place = places(ctx, blocks, old)
-    is_replaced = jnp.any(old_place[:, None] == place[None, 1:], axis=1)
-    old_place = jnp.where(is_replaced, turn.nowhere, old_place)
+    # the first tokens fill the last block; then a block is popped and filled at a time
+    forgotten = places(ctx, blocks, old)
+    in_turn = jnp.stack([forgotten, place[1:]], axis=1).reshape(-1)
+    named = jnp.stack([jnp.full_like(popped.block, NO_BLOCK), popped.block], axis=1).reshape(-1)
     start = jnp.where(held == 0, get(task, Task.HITS), ceil_div(held, size))
     position = jnp.where(popped.is_taken, start + done + popped.rank, 0)
     end = jnp.int32(ctx.shape.list_blocks)
@@ -194,20 +198,27 @@ def take(turn: Turn) -> Moves:
         Inst.MISSES: get(turn.inst, Inst.MISSES) + popped.count,
     }
     outcome = failing(get(turn.state.registers, Reg.OUTCOME), is_long, Outcome.LISTS_FULL)
-    unnamed = jnp.full_like(popped.block, NO_BLOCK)
-    named = jnp.where(is_gone, NO_BLOCK, owners)
-    registered = jnp.where((contents != 0) & ~is_gone, owners, turn.spare_block)
     return turn.end(
         changes,
         {Pool.HEAD: popped.head},
         inst,
         {Reg.OUTCOME: outcome},
-        named=((jnp.concatenate([old_place, place]), jnp.concatenate([unnamed, named])),),
+        named=((jnp.append(place[0], in_turn), jnp.append(last_block, named)),),
         key=((owners, contents),),
         hold=((popped.block, jnp.full_like(popped.block, 1)),),
         listed=(position, popped.block),
-        **forgotten_bits(turn, ((old, popped.block), (contents, None)), registered),
+        **forgotten_bits(
+            turn, ((old, popped.block), (contents, None)), _kept(turn, contents, owners, old)
+        ),
     )
+
+
+def _kept(turn: Turn, contents: jax.Array, owners: jax.Array, old: jax.Array) -> jax.Array:
+    """Blocks filled in this turn whose content no later pop of the turn has removed."""
+    number = lax.iota(jnp.int32, contents.shape[0])
+    is_later = turn.window[None, :] >= number[:, None]  # the first content comes before all pops
+    is_gone = jnp.any(is_same(contents[:, None], old[None, :]) & is_later, axis=1)
+    return jnp.where((contents != 0) & ~is_gone, owners, turn.spare_block)
 
 
 def offloads(turn: Turn, used: jax.Array) -> jax.Array:

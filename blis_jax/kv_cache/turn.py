@@ -138,8 +138,9 @@ def _applied(
     for name in ("hold", "key", "ring", "named", "cpu_key", "cpu_time"):
         if (pairs := getattr(moves, name)) is not None:
             table = getattr(blocks, name)
+            put = ctx.write_in_order if name == "named" else ctx.write
             for index, value in pairs:
-                table = ctx.write(table, (instance,), index, value)
+                table = put(table, (instance,), index, value)
             tables[name] = table
     if moves.listed is not None:
         slot = get(blocks.task, Task.SLOT)
