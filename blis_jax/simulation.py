@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -226,33 +227,96 @@ class Row:
     table: RequestTable  # numpy
 
 
+class Attempt:
+    """One run on its way to a result: its sizes, the order of its ties, how often it was repaired.
+
+    Capacities are enlarged where they were hit, ties put in the reference's order. What cannot be
+    repaired stays in the record's `outcome`.
+    """
+
+    def __init__(self, row: Row, options: Options) -> None:
+        """Before the first run."""
+        self.row, self.options = row, options
+        self.functions: Mechanism = mechanism(row.config)
+        self.shape = _first_shape(row, options)
+        self.order = _identity_order(int(np.sum(np.asarray(row.table.arrival_us) != NEVER_US)))
+        self.repairs, self.has_replayed = 0, False
+
+    def take(self, seen: Observation) -> RunRecord | None:
+        """The record if this run was the last; else it is repaired and to be made again."""
+        outcome = seen.outcome()
+        repairs = self.repairs
+        is_last = repairs + 1 >= MAX_REPAIRS
+        self.repairs += 1
+        larger = self._larger(outcome)
+        if larger is not None and not is_last:
+            self.shape = larger
+            return None
+        is_whole = outcome in (Outcome.COMPLETED, Outcome.HORIZON)
+        if larger is not None or not (is_whole and self._has_ties(seen)):
+            return _checked(seen.record(repairs))
+        self.has_replayed = True
+        if correct(seen.histories(), self.order):
+            return _checked(dataclasses.replace(seen.record(repairs), num_open_ties=0))
+        if is_last:
+            return _checked(dataclasses.replace(seen.record(repairs), outcome=Outcome.OPEN_TIE))
+        return None
+
+    def _larger(self, outcome: Outcome) -> EngineShape | None:
+        if outcome == Outcome.KV_CHECK_TRIPPED and self.options.kv_model == "auto":
+            return _pressed(self.shape, self.row.config, self.row.table, self.options)
+        return enlarged(self.shape, outcome)
+
+    def _has_ties(self, seen: Observation) -> bool:
+        """Whether there is an order to look for; without the reference's defects it has none."""
+        if not self.options.resolve_ties:
+            return False
+        is_tied = not self.row.config.corrected and seen.record().num_open_ties > 0
+        return is_tied or self.has_replayed
+
+    def arguments(self, shape: EngineShape) -> tuple[Any, RequestTable, EngineOrder]:
+        """Numbers, requests and order in the sizes of `shape`, which must hold the attempt's own."""
+        table = self.row.table
+        if shape.num_nodes == 0:
+            empty = np.full((table.num_rows, 1), -1, np.int32)
+            zero = np.zeros(1, np.int32)
+            table = dataclasses.replace(table, path_nodes=empty, node_start=zero, node_blocks=zero)
+        table = pad_to(table, shape.num_requests, max(shape.num_nodes, 1), shape.path_depth)
+        spare = shape.num_requests - len(self.order.queue_rank)
+        rank = np.arange(shape.num_requests, dtype=np.int32)
+        rank[: len(self.order.queue_rank)] = self.order.queue_rank
+        after = np.pad(self.order.after_steps, (0, spare), constant_values=-1).astype(np.int32)
+        return params(self.row.config, shape.num_instances), table, EngineOrder(rank, after)
+
+
+def _first_shape(row: Row, options: Options) -> EngineShape:
+    shape = shape_for(row.config, row.table, options)
+    is_pressed = options.kv_model == "auto" and _is_pressed(shape, row.config, row.table)
+    if is_pressed or options.kv_model == "block-level":
+        shape = _pressed(shape, row.config, row.table, options)
+    return shape
+
+
 def _identity_order(num_requests: int) -> Order:
     return Order(np.arange(num_requests, dtype=np.int32), np.full(num_requests, -1, np.int32))
 
 
-def _run_once(
-    shape: EngineShape, functions: Mechanism, row: Row, order: Order, options: Options
-) -> Observation:
-    nodes = max(shape.num_nodes, 1)
-    table = row.table
-    if shape.num_nodes == 0:
-        empty = np.full((table.num_rows, 1), -1, np.int32)
-        zero = np.zeros(1, np.int32)
-        table = dataclasses.replace(table, path_nodes=empty, node_start=zero, node_blocks=zero)
-    table = pad_to(table, shape.num_requests, nodes, shape.path_depth)
-    numbers = params(row.config, shape.num_instances)
-    spare = shape.num_requests - len(order.queue_rank)
-    rank = np.arange(shape.num_requests, dtype=np.int32)
-    rank[: len(order.queue_rank)] = order.queue_rank
-    after = np.pad(order.after_steps, (0, spare), constant_values=-1).astype(np.int32)
-    one = [jax.tree.map(lambda leaf: np.asarray(leaf)[None], tree) for tree in (numbers, table)]
-    orders = EngineOrder(rank[None], after[None])
+def run_attempts(
+    shape: EngineShape, attempts: Sequence[Attempt], options: Options
+) -> list[Observation]:
+    """One compiled call over attempts of one mechanism, all in sizes that hold each of them."""
+    functions = attempts[0].functions
+    inputs = [attempt.arguments(shape) for attempt in attempts]
+    stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *inputs)
     with jax.enable_x64(True):
         function = compiled_tables(shape, functions, options.form)
-        raw = jax.device_get(function(*one, orders, np.int32(options.max_scan_steps)))
-    seen = Observation(unstack(raw, 0), table, numbers)
-    seen.block_size, seen.defects = shape.block_size, functions.defects
-    return seen
+        raw = jax.device_get(function(*stacked, np.int32(options.max_scan_steps)))
+    found = []
+    for place, (numbers, table, _) in enumerate(inputs):
+        seen = Observation(unstack(raw, place), table, numbers)
+        seen.block_size, seen.defects = shape.block_size, functions.defects
+        found.append(seen)
+    return found
 
 
 def simulate(
@@ -263,32 +327,12 @@ def simulate(
     What cannot be repaired stays in the record's `outcome`.
     """
     options = options or Options()
-    functions, row = mechanism(config), Row(config, table)
-    shape = shape_for(config, table, options)
-    is_pressed = options.kv_model == "auto" and _is_pressed(shape, config, table)
-    if is_pressed or options.kv_model == "block-level":
-        shape = _pressed(shape, config, table, options)
-    order = _identity_order(int(np.sum(np.asarray(table.arrival_us) != NEVER_US)))
-    has_replayed = False
-    for repairs in range(MAX_REPAIRS):
-        seen = _run_once(shape, functions, row, order, options)
-        outcome = seen.outcome()
-        larger = enlarged(shape, outcome)
-        if outcome == Outcome.KV_CHECK_TRIPPED and options.kv_model == "auto":
-            larger = _pressed(shape, config, table, options)
-        if larger is not None:
-            shape = larger
-            continue
-        is_whole = outcome in (Outcome.COMPLETED, Outcome.HORIZON)
-        # without the reference's defects there is no order of its own to follow
-        has_ties = not config.corrected and seen.record().num_open_ties > 0
-        has_ties = has_ties or has_replayed
-        if not (options.resolve_ties and is_whole and has_ties):
-            return _checked(seen.record(repairs))
-        has_replayed = True
-        if correct(seen.histories(), order):
-            return _checked(dataclasses.replace(seen.record(repairs), num_open_ties=0))
-    return _checked(dataclasses.replace(seen.record(repairs), outcome=Outcome.OPEN_TIE))
+    attempt = Attempt(Row(config, table), options)
+    while True:
+        (seen,) = run_attempts(attempt.shape, [attempt], options)
+        record = attempt.take(seen)
+        if record is not None:
+            return record
 
 
 def _checked(record: RunRecord) -> RunRecord:

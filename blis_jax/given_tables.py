@@ -1,0 +1,115 @@
+"""Many runs of requests that are there already: rows of a configuration and a table, side by side.
+
+The repairs are those of a single run; what the rows of one mechanism need is compiled once, in
+calls of one size that later batches of rows use again.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from blis_jax.batch import ROWS_PER_CALL, num_workers
+from blis_jax.records import RunRecord
+from blis_jax.simulation import Attempt, Options, Row, run_attempts
+from blis_jax.types import EngineShape
+from blis_jax.workload.table import NEVER_US
+
+T = TypeVar("T")
+_WIDER_CLOCK = {"int32": 0, "int64": 1, "float64": 2}
+
+
+class _Call(NamedTuple):
+    kind: Any
+    places: tuple[int, ...]  # of the rows
+
+
+class TableRunner:
+    """Runs rows on given tables; sizes only grow, so that later rows find their program compiled."""
+
+    def __init__(self, options: Options, num_rows: int) -> None:
+        """`num_rows` is how many rows a batch usually has."""
+        self.options = options
+        each = -(-num_rows // num_workers())
+        is_one_call = options.form == "lanes"
+        self.rows_per_call = num_rows if is_one_call else min(each, ROWS_PER_CALL)
+        self.shapes: dict[Any, EngineShape] = {}
+        self.compiled: set[tuple[Any, EngineShape]] = set()
+
+    def run(self, rows: Sequence[Row], summarize: Callable[[RunRecord], T]) -> list[T]:
+        """What `summarize` makes of each row's record, in order; it is called from several threads."""
+        attempts = [Attempt(row, self.options) for row in rows]
+        done: dict[int, T] = {}
+
+        def make(call: _Call) -> None:
+            """Run, repair or summarise the rows of one call."""
+            members = [attempts[place] for place in call.places]
+            for place, record in zip(call.places, self._made(call.kind, members), strict=True):
+                if record is not None:
+                    done[place] = summarize(record)
+
+        with ThreadPoolExecutor(num_workers()) as pool:
+            while len(done) < len(rows):
+                calls = self._calls(attempts, [p for p in range(len(rows)) if p not in done])
+                first, rest = self._by_compilation(calls)
+                for part in (first, rest):
+                    for _ in pool.map(make, part):
+                        pass
+        return [done[place] for place in range(len(rows))]
+
+    def _calls(self, attempts: Sequence[Attempt], places: Iterable[int]) -> list[_Call]:
+        """The rows by what they share, in calls of the usual size."""
+        kinds: dict[Any, list[int]] = {}
+        for place in places:
+            attempt = attempts[place]
+            shape = attempt.shape
+            kind = attempt.functions, shape.block_size, shape.num_blocks > 0
+            self.shapes[kind] = _union(self.shapes.get(kind, shape), shape)
+            kinds.setdefault(kind, []).append(place)
+        for kind, members in kinds.items():
+            for place in members:
+                attempts[place].shape = self.shapes[kind]
+        size = self.rows_per_call
+        return [
+            _Call(kind, tuple(members[at : at + size]))
+            for kind, members in kinds.items()
+            for at in range(0, len(members), size)
+        ]
+
+    def _by_compilation(self, calls: Sequence[_Call]) -> tuple[list[_Call], list[_Call]]:
+        """One call for each program that is to be compiled, and the others."""
+        first: list[_Call] = []
+        rest: list[_Call] = []
+        for call in calls:
+            program = call.kind, self.shapes[call.kind]
+            (rest if program in self.compiled else first).append(call)
+            self.compiled.add(program)
+        return first, rest
+
+    def _made(self, kind: Any, attempts: list[Attempt]) -> list[RunRecord | None]:
+        padding = [_nothing_like(attempts[0])] * (self.rows_per_call - len(attempts))
+        seen = run_attempts(self.shapes[kind], [*attempts, *padding], self.options)
+        return [attempt.take(one) for attempt, one in zip(attempts, seen, strict=False)]
+
+
+def _nothing_like(attempt: Attempt) -> Attempt:
+    """The same run without requests: it fills a call up and costs next to nothing."""
+    table = attempt.row.table
+    never = np.full_like(np.asarray(table.arrival_us), NEVER_US)
+    empty = copy.copy(attempt)
+    empty.row = Row(attempt.row.config, dataclasses.replace(table, arrival_us=never))
+    return empty
+
+
+def _union(one: EngineShape, other: EngineShape) -> EngineShape:
+    """The sizes that hold what either holds."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(EngineShape):
+        pair = getattr(one, field.name), getattr(other, field.name)
+        values[field.name] = max(pair, key=lambda v: _WIDER_CLOCK[v] if isinstance(v, str) else v)
+    return EngineShape(**values)

@@ -1,0 +1,61 @@
+"""Rows of given requests, many at a time, are the single runs that they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from blis_jax import given_tables
+from blis_jax.config import ClusterConfig
+from blis_jax.given_tables import TableRunner
+from blis_jax.records import RunRecord
+from blis_jax.simulation import Options, Row, simulate
+from blis_jax.types import Outcome
+from blis_jax.workload.reference import draw
+from blis_jax.workload.spec import load_builtin, override
+
+
+def whole(record: RunRecord) -> RunRecord:
+    return record
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    spec = override(load_builtin("mixed"), num_requests=60)
+    tables = [draw(spec, seed, 16)[0] for seed in (42, 43)]
+    calm = ClusterConfig(num_instances=2, routing_policy="weighted")
+    hasty = calm.replace(max_num_scheduled_tokens=700)
+    return [Row(config, table) for config in (calm, hasty) for table in tables]
+
+
+def test_rows_equal_single_runs_whatever_is_too_small(rows: list[Row]) -> None:
+    tight = Options(num_slots=8, num_copies=1)  # both are too small at first
+    runner = TableRunner(tight, num_rows=3)
+    many = runner.run(rows, whole)
+    for row, record in zip(rows, many, strict=True):
+        alone = simulate(row.config, row.table)
+        assert record.outcome == alone.outcome == Outcome.COMPLETED
+        assert record.num_open_ties == 0
+        for field in dataclasses.fields(alone.requests):
+            one, other = getattr(record.requests, field.name), getattr(alone.requests, field.name)
+            np.testing.assert_array_equal(one, other, err_msg=field.name)
+
+
+def test_later_rows_use_what_is_compiled(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = TableRunner(Options(num_slots=64), num_rows=3)
+    runner.run(rows[:1], whole)
+    shapes = dict(runner.shapes)
+    sizes = []
+    original = given_tables.run_attempts
+    monkeypatch.setattr(
+        given_tables,
+        "run_attempts",
+        lambda shape, attempts, options: (
+            sizes.append(len(attempts)) or original(shape, attempts, options)
+        ),
+    )
+    assert len(runner.run(rows, whole)) == len(rows)
+    assert runner.shapes == shapes
+    assert set(sizes) == {runner.rows_per_call}
