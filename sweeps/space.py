@@ -1,0 +1,350 @@
+"""A strategy's search space: its parameters with types and ranges, and points as configurations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.config import FIELDS, ClusterConfig, parse_scorers
+from blis_jax.errors import ConfigError
+from blis_jax.workload.strict_yaml import closest
+from sweeps.strategy_file import Bounds, Parameter, Strategy
+
+if TYPE_CHECKING:
+    from blis_jax.cli import Parser
+
+Point = tuple[Any, ...]  # one value per dimension
+SCORERS = "routing_scorers"
+_TYPES = {"int": "integer", "float": "real", "str": "categorical", "bool": "categorical"}
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One parameter: `low` to `high`, or one of `categories`."""
+
+    name: str
+    target: str  # a setting, or routing_scorers.NAME
+    kind: str  # real, integer or categorical
+    low: float = 0.0
+    high: float = 0.0
+    is_log: bool = False
+    categories: tuple[Any, ...] = ()
+    decimals: int | None = None
+
+    def at(self, share: float) -> Any:
+        """The value at a share, 0 to 1, of the range; every category has an equal part of it."""
+        if self.kind == "categorical":
+            return self.categories[min(int(share * len(self.categories)), len(self.categories) - 1)]
+        if self.is_log:
+            low, high = math.log(self.low), math.log(self.high)
+            value = math.exp(low + share * (high - low))
+        elif self.kind == "integer":
+            return min(int(self.low + share * (self.high - self.low + 1)), self.high)
+        else:
+            value = self.low + share * (self.high - self.low)
+        value = min(max(value, self.low), self.high)
+        return round(value) if self.kind == "integer" else value
+
+    def simulated(self, value: Any) -> Any:
+        """What the simulator is given for a value."""
+        return round(value, self.decimals) if self.decimals is not None else value
+
+
+@dataclass(frozen=True)
+class Space:
+    """A strategy's dimensions and the configuration that they change."""
+
+    strategy: Strategy
+    base: ClusterConfig
+    dimensions: tuple[Dimension, ...]
+    num_requests: int | None = None  # that replaces the workload's; from the reference's arguments
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parameters, in order."""
+        return tuple(dimension.name for dimension in self.dimensions)
+
+    def config_at(self, point: Point) -> ClusterConfig:
+        """The cluster that a point describes."""
+        values = dict(zip(self.names, point, strict=True))
+        changes: dict[str, Any] = {}
+        weights: dict[str, float] = {}
+        for dimension in self.dimensions:
+            value = dimension.simulated(values[dimension.name])
+            setting, dot, scorer = dimension.target.partition(".")
+            if dot:
+                weights[scorer] = value
+            else:
+                changes[setting] = value
+        for override in self.strategy.overrides:
+            if all(values[name] == value for name, value in override.when.items()):
+                changes |= override.settings
+        if weights:
+            scorers = parse_scorers(changes.get(SCORERS) or _scorers_of(self.base))
+            parts = [f"{name}:{weights.get(name, weight)!r}" for name, weight in scorers]
+            changes[SCORERS] = ",".join(parts)
+        return self.base.replace(**changes)
+
+
+def space_of(strategy: Strategy) -> Space:
+    """The checked search space of a strategy."""
+    base, num_requests = _base_config(strategy)
+    dimensions = tuple(
+        _dimension(strategy, base, place, parameter)
+        for place, parameter in enumerate(strategy.parameters)
+    )
+    space = Space(strategy, base, dimensions, num_requests)
+    _check_distinct(strategy, dimensions)
+    _check_overrides(strategy, space.names)
+    _check_corners(strategy, space)
+    _check_required(strategy, space)
+    return space
+
+
+# --- the mechanism --------------------------------------------------------------------------------
+
+
+def _base_config(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
+    if strategy.fixed_args:
+        return _from_arguments(strategy)
+    values = {}
+    for key, value in strategy.mechanism.items():
+        if key not in FIELDS:
+            raise strategy.refuse(
+                f"mechanism.{key}",
+                f"the setting is unknown; settings are named as BLIS's flags, with underscores"
+                f"{closest(key, FIELDS)}",
+            )
+        values[key] = _converted(key, value)
+    try:
+        return ClusterConfig(**(_fit_of(values) | values)), None
+    except ConfigError as error:
+        raise strategy.refuse("mechanism", str(error)) from None
+
+
+def _fit_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Coefficients and KV blocks of the model, GPU and parallelism that are named, if any is."""
+    named = [values.get(key) for key in ("model", "hardware", "tp")]
+    if all(name is None for name in named):
+        return {}
+    from blis_jax.coefficients import lookup
+
+    fit = lookup(named[0] or ClusterConfig.model, named[1], named[2])
+    return {
+        "hardware": fit.gpu,
+        "tp": fit.tp,
+        "alpha_coeffs": fit.alpha,
+        "beta_coeffs": fit.beta,
+        "total_kv_blocks": fit.total_kv_blocks,
+    }
+
+
+def _converted(key: str, value: Any) -> Any:
+    """A YAML value as the setting's type: YAML reads 1e-4 as a text and has no tuples."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, str) and FIELDS[key].type == "float":
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _from_arguments(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
+    """The cluster that the reference's command line describes."""
+    from blis_jax.cluster_flags import cluster_config
+
+    try:
+        given = _arguments_parser().given(strategy.fixed_args)
+        if given.get("num_requests", 1) < 1:
+            raise ConfigError(f"--num-requests must be at least 1, got {given['num_requests']}")
+        return cluster_config(given), given.get("num_requests")
+    except ConfigError as error:
+        raise strategy.refuse("fixed_args", str(error)) from None
+
+
+def _arguments_parser() -> Parser:
+    from blis_jax.cli import Flag, Parser, whole
+    from blis_jax.cluster_flags import add_cluster_flags
+
+    parser = Parser(prog="fixed_args", add_help=False)
+    add_cluster_flags(parser)
+    flags = (
+        Flag("num-requests", whole, None, "N", "requests of the workload"),
+        Flag("horizon", whole, None, "US", "end of the simulation"),
+    )
+    parser.add_flags("workload", flags)
+    elsewhere = "give it as a key of the file"
+    parser.refuse({"workload-spec": f"{elsewhere}, workload", "seed": f"{elsewhere}, seeds"})
+    return parser
+
+
+def _scorers_of(config: ClusterConfig) -> str:
+    return ",".join(f"{name}:{weight!r}" for name, weight in config.scorers())
+
+
+# --- the parameters -------------------------------------------------------------------------------
+
+
+def _dimension(
+    strategy: Strategy, base: ClusterConfig, place: int, parameter: Parameter
+) -> Dimension:
+    path = strategy.parameter_paths[place]
+    target = _target(strategy, base, path, parameter)
+    usual = "real" if "." in target else _TYPES.get(str(FIELDS[target].type))
+    kind = parameter.type or ("categorical" if parameter.categories is not None else usual)
+    if kind is None:
+        raise strategy.refuse(f"{path}.target", f"{target} is a list, which no search can vary")
+    if kind == "categorical":
+        return _categorical(strategy, path, parameter, target)
+    if usual == "integer" and kind == "real":
+        raise strategy.refuse(f"{path}.type", f"got 'real', but {target} is whole; use 'integer'")
+    if usual == "categorical":
+        raise strategy.refuse(
+            f"{path}.type", f"got {kind!r}, but {target} is a choice; use 'categorical'"
+        )
+    low, high = _range(strategy, path, parameter, kind)
+    is_log = parameter.prior == "log-uniform"
+    if is_log and low <= 0:
+        raise strategy.refuse(
+            f"{path}.low", f"got {low:g}, allowed is a number above 0 with prior 'log-uniform'"
+        )
+    decimals = parameter.decimals if kind == "real" else None
+    return Dimension(parameter.name, target, kind, low, high, is_log, decimals=decimals)
+
+
+def _target(strategy: Strategy, base: ClusterConfig, path: str, parameter: Parameter) -> str:
+    if (parameter.target is None) == (parameter.flag is None):
+        raise strategy.refuse(path, "give either target or flag, the setting that it changes")
+    if parameter.flag is not None:
+        target, key = parameter.flag[2:].replace("-", "_"), "flag"
+    else:
+        target, key = str(parameter.target), "target"
+    setting, dot, scorer = target.partition(".")
+    if dot and setting == SCORERS:
+        names = [name for name, _ in base.scorers()]
+        if scorer not in names:
+            has = ", ".join(names) or "none, since routing_policy is not weighted"
+            raise strategy.refuse(
+                f"{path}.{key}", f"{scorer!r} is no scorer of the mechanism, which has {has}"
+            )
+    elif target not in FIELDS:
+        given = parameter.flag or target
+        raise strategy.refuse(
+            f"{path}.{key}",
+            f"{given!r} is no setting that can be searched{closest(target, FIELDS)}",
+        )
+    return target
+
+
+def _categorical(strategy: Strategy, path: str, parameter: Parameter, target: str) -> Dimension:
+    categories = parameter.categories
+    if not categories or parameter.low is not None or parameter.high is not None:
+        raise strategy.refuse(
+            f"{path}.categories",
+            "a categorical parameter needs a list of values, and no low or high",
+        )
+    if len(set(map(repr, categories))) != len(categories):
+        raise strategy.refuse(f"{path}.categories", "a value is given twice; keep one of them")
+    return Dimension(parameter.name, target, "categorical", categories=categories)
+
+
+def _range(strategy: Strategy, path: str, parameter: Parameter, kind: str) -> tuple[float, float]:
+    if parameter.categories is not None:
+        raise strategy.refuse(f"{path}.categories", f"a parameter of type {kind} has low and high")
+    for key in ("low", "high"):
+        value = getattr(parameter, key)
+        if value is None:
+            raise strategy.refuse(f"{path}.{key}", "missing, but it must be given")
+        if kind == "integer" and value != int(value):
+            raise strategy.refuse(f"{path}.{key}", f"got {value:g}, allowed is a whole number")
+    low, high = parameter.low, parameter.high
+    assert low is not None and high is not None
+    if low >= high:
+        raise strategy.refuse(
+            f"{path}.low", f"got {low:g}, allowed is a number below high, which is {high:g}"
+        )
+    return (int(low), int(high)) if kind == "integer" else (low, high)
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check_distinct(strategy: Strategy, dimensions: Sequence[Dimension]) -> None:
+    for field in ("name", "target"):
+        seen: dict[str, int] = {}
+        for place, dimension in enumerate(dimensions):
+            value = getattr(dimension, field)
+            if value in seen:
+                raise strategy.refuse(
+                    f"{strategy.parameter_paths[place]}.{field}",
+                    f"{value!r} is that of {strategy.parameter_paths[seen[value]]} too; "
+                    "keep one of them",
+                )
+            seen[value] = place
+
+
+def _check_overrides(strategy: Strategy, names: Sequence[str]) -> None:
+    for place, override in enumerate(strategy.overrides):
+        path = f"overrides[{place}]"
+        for name in override.when:
+            if name not in names:
+                raise strategy.refuse(
+                    f"{path}.when.{name}", f"there is no such parameter{closest(name, names)}"
+                )
+        for name in override.settings:
+            if name not in FIELDS:
+                raise strategy.refuse(
+                    f"{path}.settings.{name}", f"the setting is unknown{closest(name, FIELDS)}"
+                )
+
+
+def _check_corners(strategy: Strategy, space: Space) -> None:
+    """Every end of a range, and every category, must be a configuration by itself."""
+    middle = [dimension.at(0.5) for dimension in space.dimensions]
+    for place, dimension in enumerate(space.dimensions):
+        ends: dict[str, Any] = {"low": dimension.low, "high": dimension.high}
+        if dimension.kind == "categorical":
+            ends = {f"categories[{i}]": value for i, value in enumerate(dimension.categories)}
+        for key, value in ends.items():
+            try:
+                space.config_at((*middle[:place], value, *middle[place + 1 :]))
+            except ConfigError as error:
+                path = f"{strategy.parameter_paths[place]}.{key}"
+                raise strategy.refuse(path, str(error)) from None
+
+
+def _check_required(strategy: Strategy, space: Space) -> None:
+    for name, bounds in strategy.required_settings.items():
+        if name not in FIELDS:
+            raise strategy.refuse(
+                f"required_settings.{name}", f"the setting is unknown{closest(name, FIELDS)}"
+            )
+        for value in _reached(space, name):
+            problem = _broken(bounds, value)
+            if problem is not None:
+                raise strategy.refuse(
+                    f"required_settings.{name}",
+                    f"the strategy requires {problem}, but the mechanism or a parameter has {value!r}",
+                )
+
+
+def _reached(space: Space, name: str) -> list[Any]:
+    """The ends of what a setting can be."""
+    for dimension in space.dimensions:
+        if dimension.target == name:
+            return list(dimension.categories or (dimension.low, dimension.high))
+    return [getattr(space.base, name)]
+
+
+def _broken(bounds: Bounds, value: Any) -> str | None:
+    if bounds.equals is not None and value != bounds.equals:
+        return f"{bounds.equals!r}"
+    if bounds.min is not None and not value >= bounds.min:
+        return f"at least {bounds.min:g}"
+    if bounds.max is not None and not value <= bounds.max:
+        return f"at most {bounds.max:g}"
+    return None
