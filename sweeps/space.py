@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,11 @@ class Space:
     def names(self) -> tuple[str, ...]:
         """Names of the parameters, in order."""
         return tuple(dimension.name for dimension in self.dimensions)
+
+    def at(self, shares: Iterable[float]) -> Point:
+        """The point at a share, 0 to 1, of every range."""
+        pairs = zip(self.dimensions, shares, strict=True)
+        return tuple(dimension.at(float(share)) for dimension, share in pairs)
 
     def config_at(self, point: Point) -> ClusterConfig:
         """The cluster that a point describes."""

@@ -1,0 +1,154 @@
+"""Points × seeds of a strategy in compiled calls: requests drawn once a seed, then simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from blis_jax.config import NO_HORIZON, ClusterConfig
+from blis_jax.errors import ConfigError
+from blis_jax.sweep_measure import DEFAULT_TARGETS, Measure
+from blis_jax.workload.spec import (
+    WorkloadSpec,
+    list_builtin,
+    load_builtin,
+    load_spec,
+    override,
+    parse_spec,
+)
+from sweeps.objectives import SeedResult
+from sweeps.space import Point, Space
+from sweeps.strategy_file import Strategy
+
+if TYPE_CHECKING:
+    from blis_jax.records import RunRecord
+    from blis_jax.workload.table import RequestTable
+
+STREAMS = ("reference", "jax")
+MOST_JAX_SEEDS = 2**32
+
+
+def workload_of(strategy: Strategy, num_requests: int | None = None) -> WorkloadSpec:
+    """The workload that a strategy names, checked; paths begin at the file, then where one is."""
+    given = strategy.workload
+    if isinstance(given, dict):
+        spec = parse_spec(yaml.safe_dump(given), f"{strategy.source}: workload")
+    elif given in list_builtin():
+        spec = load_builtin(given)
+    else:
+        spec = load_spec(_workload_path(strategy, given))
+    return override(spec, num_requests=num_requests) if num_requests else spec
+
+
+def _workload_path(strategy: Strategy, given: str) -> Path:
+    folder = strategy.folder or Path()
+    places = [folder / given, Path(given), folder / Path(given).name]
+    for place in places:
+        if place.is_file():
+            return place
+    raise strategy.refuse(
+        "workload",
+        f"{given!r} is neither a file, here or beside the strategy, nor a built-in workload "
+        f"({', '.join(list_builtin())})",
+    )
+
+
+def measure_of(strategy: Strategy, spec: WorkloadSpec) -> Measure:
+    """The SLO targets and the measured part of the arrivals."""
+    targets = {name: dict(limits) for name, limits in DEFAULT_TARGETS.items()}
+    if strategy.targets is not None:
+        targets = {
+            name: limits.model_dump(exclude_none=True) for name, limits in strategy.targets.items()
+        }
+    measure = Measure(targets, spec.measure.warm_up_s, spec.measure.cool_down_s)
+    measure.check(spec)
+    return measure
+
+
+class Evaluator:
+    """Runs configurations on the requests of every seed; compiles once a mechanism."""
+
+    def __init__(
+        self,
+        space: Space,
+        spec: WorkloadSpec,
+        seeds: Sequence[int],
+        stream: str,
+        names: Sequence[str],
+    ) -> None:
+        """`stream` draws the requests: `reference` as BLIS does, `jax` as the sweeps do."""
+        from blis_jax.batch import default_form
+        from blis_jax.given_tables import TableRunner
+        from blis_jax.simulation import Options
+        from blis_jax.sweep_data import slo_targets
+
+        self.space, self.spec, self.seeds, self.stream = space, spec, seeds, stream
+        self.names = tuple(dict.fromkeys(names))
+        self.measure = measure_of(space.strategy, spec)
+        self.targets = slo_targets(self.measure)
+        self.tables: dict[int, list[RequestTable]] = {}
+        num_rows = len(seeds) * space.strategy.search.batch
+        self.runner = TableRunner(Options(form=default_form()), num_rows)
+
+    def of_points(self, points: Sequence[Point]) -> list[tuple[SeedResult, ...]]:
+        """The runs of each point, one a seed."""
+        return self.of_configs([self.space.config_at(point) for point in points])
+
+    def of_configs(self, configs: Sequence[ClusterConfig]) -> list[tuple[SeedResult, ...]]:
+        """The runs of each configuration, one a seed."""
+        from blis_jax.simulation import Row
+
+        configs = [self._until_horizon(config) for config in configs]
+        rows = [
+            Row(config, table)
+            for config in configs
+            for table in self._tables_for(config.block_size_in_tokens)
+        ]
+        results = self.runner.run(rows, self._result)
+        each = len(self.seeds)
+        return [tuple(results[at : at + each]) for at in range(0, len(results), each)]
+
+    def _until_horizon(self, config: ClusterConfig) -> ClusterConfig:
+        """A workload's horizon ends the run, unless the mechanism has its own; as in BLIS."""
+        if self.spec.horizon and config.horizon == NO_HORIZON:
+            return config.replace(horizon=self.spec.horizon)
+        return config
+
+    def _tables_for(self, block_size: int) -> list[RequestTable]:
+        if block_size not in self.tables:
+            self.tables[block_size] = [self._drawn(seed, block_size) for seed in self.seeds]
+        return self.tables[block_size]
+
+    def _drawn(self, seed: int, block_size: int) -> RequestTable:
+        if self.stream == "jax":
+            from blis_jax.run_requests import draw_requests
+
+            return draw_requests(self.spec, seed, block_size)[0]
+        from blis_jax.workload.reference import draw
+
+        return draw(self.spec, seed, block_size)[0]
+
+    def _result(self, record: RunRecord) -> SeedResult:
+        from blis_jax.scalar_metrics import evaluate
+        from blis_jax.sweep_data import WHOLE, window_of
+
+        num_broken = sum(record.invariant_failures.values())
+        if record.outcome not in WHOLE:
+            return SeedResult(record.outcome.name, {}, num_broken)
+        window = window_of(self.measure, record)
+        policy = self.space.base.priority_policy
+        metrics = evaluate(record, self.names, self.targets, window, policy)
+        return SeedResult(record.outcome.name, metrics, num_broken)
+
+
+def check_seeds(seeds: Sequence[int], stream: str) -> None:
+    """Refuses seeds that the stream does not have."""
+    if len(set(seeds)) != len(seeds):
+        raise ConfigError("seeds: a seed is given twice; give each once")
+    limit = MOST_JAX_SEEDS if stream == "jax" else 2**63
+    for seed in seeds:
+        if not 0 <= seed < limit:
+            raise ConfigError(f"seeds: {seed} is out of range; seeds are 0 to {limit - 1}")

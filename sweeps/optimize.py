@@ -1,0 +1,309 @@
+"""`python -m sweeps.optimize STRATEGY`: search a strategy's parameters for the best score."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import cli
+from blis_jax.atomic_write import write_json
+from blis_jax.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sweeps.evaluate import Evaluator
+    from sweeps.search import Record, Tried
+    from sweeps.search_result import Frame
+    from sweeps.strategy_file import Strategy
+
+NAME = "sweeps.optimize"
+FOLDER = "out"
+
+_DESCRIPTION = """\
+Search the parameters of a strategy for the best score: batches of points, each on every seed, in
+compiled calls. STRATEGY is a name of the library (sweeps/strategies) or the path of a .yaml file.
+Writes a result file, a record to resume from, and a figure.
+"""
+_EXAMPLES = """\
+examples:
+  the search of the ledger's iteration 8, 40 calls on the reference's requests of seeds 42 to 44:
+    %(prog)s iter08_token_budget
+
+  a strategy of your own with another budget and engine:
+    %(prog)s mine.yaml --calls 64 --engine sobol --output out/mine.json
+
+  several objectives; the result has the Pareto front and its hypervolume:
+    %(prog)s pareto_classes
+"""
+_BUDGET = (
+    Flag(
+        "engine",
+        str,
+        None,
+        "NAME",
+        "gp, gp_minimize, random, sobol, grid or pareto (default: the file's)",
+    ),
+    Flag("calls", cli.whole, None, "N", "points to try (default: the file's)"),
+    Flag("initial", cli.whole, None, "N", "points before a model is used (default: the file's)"),
+    Flag("batch", cli.whole, None, "N", "points chosen and run at a time (default: the file's)"),
+    Flag("random-state", cli.whole, None, "N", "seed of the search itself (default: the file's)"),
+)
+_REQUESTS = (
+    Flag("seeds", str, None, "A,B,…", "seeds of the requests (default: the file's)"),
+    Flag(
+        "rng",
+        cli.one_of("reference", "jax"),
+        "reference",
+        "NAME",
+        "who draws the requests: reference as BLIS does, or jax as blis_jax.sweep does",
+    ),
+)
+_OUTPUT = (
+    Flag("output", str, None, "PATH", "result to write, .json (default: out/STRATEGY.json)"),
+    Flag("figure", str, None, "PATH", "PNG to write, or none (default: beside the result)"),
+)
+_SWITCHES = {
+    "resume": "go on with the search whose record lies beside the output",
+    "overwrite": "replace an existing output",
+    "quiet": "print nothing but errors",
+    "no-cache": "compile again instead of using programs kept from earlier runs",
+}
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_argument("strategy", metavar="STRATEGY", nargs="?", help="name or path")
+    parser.add_flags("budget", _BUDGET)
+    parser.add_flags("requests", _REQUESTS)
+    parser.add_flags("output", _OUTPUT)
+    group = parser.add_argument_group("switches")
+    for name, text in _SWITCHES.items():
+        group.add_argument(f"--{name}", action="store_true", help=text)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _optimize, arguments)
+
+
+@dataclass(frozen=True)
+class _Paths:
+    result: Path
+    record: Path
+    figure: Path | None
+
+
+def _optimize(arguments: Sequence[str] | None) -> int:
+    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    strategy = _strategy(given)
+    stream = given.get("rng", "reference")
+    paths = _paths(given)
+    cli.prepare_backend(use_cache="no_cache" not in given)
+
+    from sweeps.engines import make
+    from sweeps.evaluate import Evaluator, check_seeds, workload_of
+    from sweeps.metrics import reported_names
+    from sweeps.objectives import Valuation
+    from sweeps.search import Record, identity_of
+    from sweeps.search_result import Frame
+    from sweeps.space import space_of
+
+    check_seeds(strategy.seeds, stream)
+    space = space_of(strategy)
+    valuation = Valuation(strategy)
+    engine = make(space, strategy.search)
+    spec = workload_of(strategy, space.num_requests)
+    names = (*valuation.names, *reported_names(spec))
+    identity = identity_of([_content(strategy), spec.model_dump(mode="json"), stream])
+    record = Record(paths.record, identity)
+    _check_existing(given, paths, record)
+    evaluator = Evaluator(space, spec, strategy.seeds, stream, names)
+    frame = Frame(space, valuation, strategy.seeds, stream)
+    tried = _searched(given, frame, engine, evaluator, record)
+    return _written(given, frame, evaluator, tried, paths)
+
+
+# --- input ----------------------------------------------------------------------------------------
+
+
+def _strategy(given: Mapping[str, Any]) -> Strategy:
+    """The strategy with the command's options in place of its own."""
+    from pydantic import ValidationError
+
+    from blis_jax.workload.strict_yaml import sentence
+    from sweeps.strategy_file import Search, list_library, load_strategy
+
+    if "strategy" not in given or given["strategy"] is None:
+        raise ConfigError(
+            f"no strategy is given; give one of {', '.join(list_library())}, or a .yaml file"
+        )
+    strategy = load_strategy(given["strategy"])
+    budget = {name: given[name] for name in Search.model_fields if name in given}
+    try:
+        search = Search.model_validate({**strategy.search.model_dump(), **budget})
+    except ValidationError as error:
+        raise ConfigError(f"--{sentence(error).replace('_', '-', 1)}") from None
+    seeds = _seeds(given["seeds"]) if "seeds" in given else strategy.seeds
+    return strategy.model_copy(update={"search": search, "seeds": seeds})
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"--seeds: {text!r} is not a list of whole numbers such as 42,43,44"
+        ) from None
+
+
+def _content(strategy: Strategy) -> dict[str, Any]:
+    """What of a strategy decides its points and their worth."""
+    texts = {"name", "description", "prior_findings", "deviations", "source", "folder"}
+    texts |= {"success_criteria", "baseline", "parameter_paths"}
+    return strategy.model_dump(mode="json", exclude=texts)
+
+
+def _paths(given: Mapping[str, Any]) -> _Paths:
+    usual = Path(FOLDER) / f"{Path(given['strategy']).stem}.json"
+    result = Path(given.get("output", usual))
+    if result.suffix != ".json":
+        raise ConfigError(f"--output: {str(result)!r} must end in .json")
+    text = given.get("figure", str(result.with_suffix(".png")))
+    figure = None if text == "none" else Path(text)
+    if figure is not None and figure.suffix != ".png":
+        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
+    if "output" not in given:
+        with cli.writing(result):
+            result.parent.mkdir(parents=True, exist_ok=True)
+    for path in (result, figure):
+        if path is not None:
+            cli.check_writable(path)
+    return _Paths(result, result.with_suffix(".jsonl"), figure)
+
+
+def _check_existing(given: Mapping[str, Any], paths: _Paths, record: Record) -> None:
+    """Refuses to replace a search, unless asked to; a record that goes on must be this search's."""
+    if "overwrite" in given and "resume" in given:
+        raise ConfigError("--overwrite and --resume contradict each other; give one of them")
+    if "resume" in given:
+        record.read()
+        return
+    if "overwrite" in given:
+        paths.record.unlink(missing_ok=True)
+        return
+    for path in (paths.record, paths.result, paths.figure):
+        if path is not None and path.exists():
+            raise ConfigError(
+                f"{path} exists; give --resume to go on from it, --overwrite to replace it, or "
+                "another --output"
+            )
+
+
+# --- the search -----------------------------------------------------------------------------------
+
+
+def _searched(
+    given: Mapping[str, Any], frame: Frame, engine: Any, evaluator: Evaluator, record: Record
+) -> list[Tried]:
+    from sweeps.search import best_of, search
+
+    budget = frame.valuation.strategy.search
+    progress = cli.Progress(budget.calls)
+
+    def show(tried: Sequence[Tried]) -> None:
+        best = best_of(tried)
+        words = f"best score {best.worth.score:.6g}" if best is not None else "all points failed"
+        if "quiet" not in given:
+            progress.show(len(tried), words)
+
+    try:
+        return search(engine, frame.valuation, evaluator.of_points, record, show)
+    except KeyboardInterrupt:
+        cli.say(NAME, f"{record.path} has what was done; --resume goes on from there")
+        raise
+    finally:
+        progress.clear()
+
+
+def _baseline(frame: Frame, evaluator: Evaluator) -> Any:
+    """The baseline's runs on the same requests, if a criterion asks for a change against them."""
+    from sweeps.space import space_of
+    from sweeps.strategy_file import load_strategy
+
+    strategy = frame.valuation.strategy
+    if all(entry.change_percent is None for entry in strategy.success_criteria):
+        return None
+    base = space_of(load_strategy(strategy.baseline)).base
+    return evaluator.of_configs([base])[0]
+
+
+def _written(
+    given: Mapping[str, Any],
+    frame: Frame,
+    evaluator: Evaluator,
+    tried: Sequence[Tried],
+    paths: _Paths,
+) -> int:
+    import dataclasses
+
+    from sweeps.search_result import to_document
+
+    frame = dataclasses.replace(frame, baseline=_baseline(frame, evaluator))
+    document = to_document(frame, tried)
+    with cli.writing(paths.result):
+        write_json(paths.result, document)
+    written = [paths.result]
+    if paths.figure is not None and document["best_score"] is not None:
+        from sweeps.convergence_figure import draw
+
+        with cli.writing(paths.figure):
+            draw(document, paths.figure)
+        written.append(paths.figure)
+    if "quiet" not in given:
+        for line in _lines(document):
+            print(line)
+        print(f"Written: {', '.join(map(str, written))}")
+    if document["best_score"] is None:
+        cli.say(NAME, "every point failed; see the outcomes in the result")
+        return cli.EXIT_UNSUPPORTED
+    return 0
+
+
+def _lines(document: Mapping[str, Any]) -> list[str]:
+    """What the search found, for people."""
+    failed = ", ".join(f"{count} × {name}" for name, count in document["failures"].items())
+    lines = [
+        f"{document['strategy']}: {document['n_calls']} points × {len(document['seeds'])} seeds, "
+        f"engine {document['search']['engine']}, requests by {document['rng']}.",
+        f"Failed points: {failed or 'none'}.",
+    ]
+    if document["best_score"] is None:
+        return lines
+    lines.append(f"Best score {document['best_score']:.6g} at call {document['best_call'] + 1}:")
+    lines.append(f"  {json.dumps(document['best_parameters'])}")
+    for slo_class, metrics in document["best_figures"].items():
+        tail = metrics.get("ttft_p99_ms")
+        if tail is not None and tail["mean"] is not None:
+            half = (tail["high"] - tail["mean"]) if tail["high"] is not None else None
+            words = f" ± {half:.1f} (95 %)" if half is not None else ""
+            lines.append(f"  TTFT P99 {slo_class}: {tail['mean']:.1f} ms{words}")
+    for entry in document["success"]:
+        reached = "no figure" if entry["reached"] is None else f"{entry['reached']:.4g}"
+        goal = entry.get("threshold", entry.get("change_percent"))
+        unit = " % against the baseline" if "change_percent" in entry else ""
+        sign = "at most" if entry["direction"] == "min" else "at least"
+        verdict = "met" if entry["is_met"] else "not met"
+        lines.append(f"  {entry['metric']} {sign} {goal:g}{unit}: {reached}, {verdict}")
+    if "front" in document:
+        count, volume = len(document["front"]["calls"]), document["front"]["hypervolume"]
+        lines.append(f"Pareto front of {count} points, hypervolume {volume:.6g}.")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

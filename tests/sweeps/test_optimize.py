@@ -1,0 +1,176 @@
+"""The command at a tiny size: results, figure, resume, failures, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blis_jax.simulation import simulate
+from blis_jax.workload.reference import draw
+from sweeps.evaluate import Evaluator, workload_of
+from sweeps.optimize import main
+from sweeps.search import Runs
+from sweeps.space import Point
+from sweeps.strategy_file import load_strategy
+from tests.sweeps.tiny import TINY, tiny_space
+
+
+@pytest.fixture
+def strategy(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Evaluator:
+    space = tiny_space()
+    names = ("ttft_p99_ms", "ttft_p99_ms[critical]", "tokens_per_sec")
+    return Evaluator(space, workload_of(space.strategy), (42, 43), "reference", names)
+
+
+def optimize(strategy: Path, *words: str) -> int:
+    output = strategy.with_suffix(".json")
+    return main([str(strategy), "--output", str(output), *words])
+
+
+def result(strategy: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(strategy.with_suffix(".json").read_text())
+    return found
+
+
+def test_result_has_the_schema_of_the_reference_and_ours(
+    strategy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert optimize(strategy) == 0
+    found = result(strategy)
+    assert found["n_calls"] == 5 and found["seeds"] == [42, 43]
+    assert (
+        found["best_score"] == min(found["convergence"]) == found["convergence"][found["best_call"]]
+    )
+    best = found["points"][found["best_call"]]
+    assert best["parameters"] == found["best_parameters"]
+    assert set(found["best_metrics"]) >= {"ttft_p99_ms", "throughput_tps", "dropped"}
+    assert found["cli_args"][:2] == ["--model", "meta-llama/llama-3.1-8b-instruct"]
+    critical = best["figures"]["critical"]["ttft_p99_ms"]
+    assert critical["low"] < critical["mean"] < critical["high"]
+    assert best["penalties"]["tokens_per_sec"] > 0
+    assert best["score"] == pytest.approx(critical["mean"] + sum(best["penalties"].values()))
+    assert [entry["is_met"] for entry in found["success"]] != []
+    assert found["num_broken_invariants"] == 0 and found["failures"] == {}
+    assert strategy.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert "Best score" in capsys.readouterr().out
+
+
+def test_points_are_the_single_runs_of_the_reference_requests(evaluator: Evaluator) -> None:
+    space = evaluator.space
+    point = space.at([0.3, 0.6, 0.9])
+    ((first, second),) = evaluator.of_points([point])
+    for seed, found in ((42, first), (43, second)):
+        table, _ = draw(evaluator.spec, seed, 16)
+        record = simulate(space.config_at(point), table)
+        ttft_ms = np.percentile(record.requests.ttft_us, 99) / 1000
+        assert found.metrics["ttft_p99_ms"] == pytest.approx(ttft_ms)
+
+
+def test_resumed_after_a_kill_equals_unkilled(
+    strategy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert optimize(strategy) == 0
+    unkilled = result(strategy)
+    calls = 0
+    original = Evaluator.of_points
+
+    def killed(self: Evaluator, points: Sequence[Point]) -> list[Runs]:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return original(self, points)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluator, "of_points", killed)
+        assert optimize(strategy, "--overwrite", "--figure", "none") == 130
+    assert optimize(strategy, "--resume", "--quiet") == 0
+    assert result(strategy) == unkilled
+
+
+def test_failed_points_are_finite_and_named(
+    evaluator: Evaluator, strategy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Evaluator.of_points
+
+    def hurried(self: Evaluator, points: Sequence[Point]) -> list[Runs]:
+        usual = self.runner.options
+        is_second = self.runner.compiled != set()
+        self.runner.options = dataclasses.replace(usual, max_scan_steps=64 if is_second else 2**30)
+        try:
+            return original(self, points)
+        finally:
+            self.runner.options = usual
+
+    monkeypatch.setattr(Evaluator, "of_points", hurried)
+    assert optimize(strategy) == 0
+    found = result(strategy)
+    assert found["failures"] == {"ITERATIONS_EXHAUSTED": 3}
+    assert found["convergence"][2:] == [1e6, 1e6, 1e6]
+    assert found["points"][-1]["outcomes"] == ["ITERATIONS_EXHAUSTED"] * 2
+    assert found["best_call"] < 2
+
+
+def test_several_objectives_give_a_front(strategy: Path) -> None:
+    text = TINY.replace(
+        'objectives: [{metric: "ttft_p99_ms[critical]"}]',
+        "objectives: [{metric: ttft_p99_ms}, {metric: output_tokens_per_s}]",
+    )
+    strategy.write_text(text.replace("1.0e+9,", "1.0,"))
+    assert optimize(strategy, "--engine", "pareto", "--rng", "jax") == 0
+    front = result(strategy)["front"]
+    assert front["calls"] and front["hypervolume"] == max(front["hypervolume_by_call"])
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--calls", "0"], "--calls"),
+        (["--engine", "sobel"], "did you mean 'sobol'"),
+        (["--seeds", "a"], "--seeds: 'a' is not a list"),
+        (["--seeds", "1,1"], "a seed is given twice"),
+        (["--rng", "go"], "--rng"),
+        (["--resume", "--overwrite"], "contradict"),
+        (["--figure", "a.pdf"], "--figure"),
+    ],
+)
+def test_refusals_write_nothing(
+    strategy: Path, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
+) -> None:
+    assert optimize(strategy, *words) == 2
+    said = capsys.readouterr().err
+    assert problem in said and said.count("\n") == 1
+    assert list(strategy.parent.iterdir()) == [strategy]
+
+
+def test_existing_results_are_kept(strategy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strategy.with_suffix(".json").write_text("mine")
+    assert optimize(strategy) == 2
+    assert "exists; give --resume" in capsys.readouterr().err
+    assert strategy.with_suffix(".json").read_text() == "mine"
+
+
+def test_workloads_are_found_beside_the_strategy(strategy: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spec = workload_of(load_strategy("iter00_baseline"))
+    (strategy.parent / "other.yaml").write_text(json.dumps(spec.model_dump(mode="json")))
+    theirs = "{name: a, objectives: [{metric: e2e_p99_ms}], workload_spec: elsewhere/other.yaml}"
+    strategy.write_text(theirs)
+    assert workload_of(load_strategy(str(strategy)), 7) == spec.model_copy(
+        update={"num_requests": 7}
+    )

@@ -1,0 +1,59 @@
+"""A small strategy and made-up runs, for tests."""
+
+from __future__ import annotations
+
+from sweeps.objectives import SeedResult
+from sweeps.space import Space, space_of
+from sweeps.strategy_file import Search, parse_strategy
+
+TINY = """
+name: tiny
+description: two small instances
+mechanism: {num_instances: 2, routing_policy: weighted, scheduler: priority-fcfs,
+            priority_policy: slo-tiered}
+parameters:
+  slo_base_critical: [5, 20]
+  max_num_scheduled_tokens: [600, 2048]
+  routing_scorers.queue-depth: {categories: [1, 2], type: categorical}
+objectives: [{metric: "ttft_p99_ms[critical]"}]
+constraints:
+  - {metric: tokens_per_sec, direction: max, threshold: 1.0e+9, weight: 1.0e-9}
+success_criteria:
+  - {metric: ttft_p99_ms, direction: min, threshold: 1000}
+  - {metric: ttft_p99_ms, direction: min, change_percent: 10}
+workload:
+  version: '2'
+  category: language
+  aggregate_rate: 200.0
+  num_requests: 40
+  clients:
+  - id: a
+    slo_class: critical
+    rate_fraction: 0.5
+    arrival: {process: poisson}
+    input_distribution: {type: constant, params: {value: 200}}
+    output_distribution: {type: exponential, params: {mean: 20}}
+  - id: b
+    slo_class: sheddable
+    rate_fraction: 0.5
+    arrival: {process: poisson}
+    input_distribution: {type: constant, params: {value: 300}}
+    output_distribution: {type: exponential, params: {mean: 20}}
+seeds: [42, 43]
+search: {engine: random, calls: 5, initial: 3, batch: 2}
+"""
+
+
+def tiny_space(text: str = TINY) -> Space:
+    return space_of(parse_strategy(text, "tiny.yaml"))
+
+
+def budget(engine: str, **changes: int) -> Search:
+    return Search.model_validate(
+        {"engine": engine, "calls": 12, "initial": 4, "batch": 3} | changes
+    )
+
+
+def run_of(**metrics: float) -> SeedResult:
+    """A run that came to its end."""
+    return SeedResult("COMPLETED", metrics)
