@@ -33,6 +33,8 @@ CASES = (
     "multi-turn",
     "multi-turn-pressure",
     "reference-requests",
+    "search-40-calls",
+    "search-joint",
     "compile-cold",
     "compile-cached",
     "form-thunks",

@@ -209,6 +209,34 @@ def reference_requests(workload: str) -> dict[str, Any]:
     }
 
 
+def search_of(strategy: str) -> dict[str, Any]:
+    """A search of the library from its first call to its last, compiled before."""
+    from sweeps.engines import make
+    from sweeps.evaluate import Evaluator, workload_of
+    from sweeps.objectives import Valuation
+    from sweeps.search import best_of, search
+    from sweeps.space import space_of
+    from sweeps.strategy_file import load_strategy
+
+    space = space_of(load_strategy(strategy))
+    budget, valuation = space.strategy.search, Valuation(space.strategy)
+    spec, seeds = workload_of(space.strategy), space.strategy.seeds
+    evaluator = Evaluator(space, spec, seeds, "reference", valuation.names)
+    start = time.perf_counter()
+    evaluator.of_configs([space.base])
+    compile_s = time.perf_counter() - start
+    start = time.perf_counter()
+    best = best_of(search(make(space, budget), valuation, evaluator.of_points))
+    seconds = time.perf_counter() - start
+    assert best is not None
+    return {
+        "title": f"search {strategy}, {budget.calls} calls × {len(seeds)} seeds, {budget.engine}",
+        "compile_s": compile_s,
+        "run": f"{seconds:.1f} s",
+        "unit": f"best score {best.worth.score:.2f} ms",
+    }
+
+
 def compile_cold() -> dict[str, Any]:
     """Compilation of generator and engine for the baseline, nothing cached."""
     group = group_of(BASELINE, load_builtin("mixed"), "rows", None)
@@ -262,6 +290,8 @@ def measure(name: str) -> dict[str, Any]:
         "seeds-256-all-cores": lambda: seeds(BASELINE, "256 seeds, baseline, all cores", None),
         "seeds-256-it08_opt": lambda: seeds(BEST, "256 seeds, it08_opt, all cores", None),
         "reference-requests": lambda: reference_requests("mixed"),
+        "search-40-calls": lambda: search_of("iter08_token_budget"),
+        "search-joint": lambda: search_of("joint_all_layers"),
         "compile-cold": compile_cold,
         "compile-cached": compile_cached,
         "form-thunks": lambda: single(BASELINE, "form: branches, XLA's default executor"),

@@ -14,8 +14,8 @@ from blis_jax.scalar_metrics import lookup
 from sweeps.metrics import found, our_name
 
 CALL, PENALISED, BEST, FRONT, FAILED = "#0072b2", "#e69f00", "#d55e00", "#009e73", "#4d4d4d"
-LETTERS_PER_LINE = 138
-LINE_INCHES = 0.17
+LETTERS_PER_LINE = 132
+LINE_INCHES = 0.155
 LARGEST_RATIO = 8.0  # of worst to best score beyond which the axis is logarithmic
 
 
@@ -54,8 +54,8 @@ def _draw_calls(panel: Any, document: Mapping[str, Any]) -> None:
     failed = np.array([bool(point["failures"]) for point in points])
     penalised = np.array([sum(point["penalties"].values()) > 0 for point in points])
     for mask, colour, label in (
-        (~failed & ~penalised, CALL, "point within all constraints"),
-        (~failed & penalised, PENALISED, "point with a penalty, included in its score"),
+        (~failed & ~penalised, CALL, "within all constraints"),
+        (~failed & penalised, PENALISED, "with a penalty in its score"),
     ):
         if mask.any():
             panel.plot(calls[mask], scores[mask], "o", color=colour, markersize=5, label=label)
@@ -77,7 +77,7 @@ def _draw_calls(panel: Any, document: Mapping[str, Any]) -> None:
     _mark_start(panel, document)
     panel.set_xlabel("call (point tried), in order")
     panel.set_ylabel(_score_label(document))
-    panel.legend(fontsize=8, loc="upper right", framealpha=0.9)
+    _legend(panel)
     panel.grid(color="0.9")
     panel.set_axisbelow(True)
 
@@ -156,7 +156,7 @@ def _draw_front(panel: Any, document: Mapping[str, Any]) -> None:
             )
     panel.set_xlabel(_axis_label(document["objectives"][0]))
     panel.set_ylabel(_axis_label(document["objectives"][1]))
-    panel.legend(fontsize=8, framealpha=0.9)
+    _legend(panel)
     panel.grid(color="0.9")
     panel.set_axisbelow(True)
 
@@ -173,6 +173,13 @@ def _errors(document: Mapping[str, Any], places: Sequence[int], goal: int) -> np
         return np.zeros(len(seeds))
     errors: np.ndarray = np.std(seeds, axis=1, ddof=1) / np.sqrt(len(seeds[0]))
     return errors
+
+
+def _legend(panel: Any) -> None:
+    """Above the panel, where no point is hidden."""
+    panel.legend(
+        fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, borderpad=0
+    )
 
 
 def _logarithmic(panel: Any) -> None:
@@ -235,6 +242,9 @@ def _caption(document: Mapping[str, Any]) -> str:
             "Above: how much of the final hypervolume the points found up to a call dominate. Below: "
             "the first two objectives; bars: standard error over the seeds. "
         )
+        more = [_axis_label(one) for one in document["objectives"][2:]]
+        if more:
+            text += f"The front counts further objectives that are not drawn: {', '.join(more)}. "
     else:
         text += "Lower scores are better; bars: standard error of the mean over the seeds. "
     if document["constraints"]:
