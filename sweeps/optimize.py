@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
+    from blis_jax.config import ClusterConfig
     from sweeps.evaluate import Evaluator
     from sweeps.search import Record, Tried
     from sweeps.search_result import Frame
@@ -116,7 +118,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     check_seeds(strategy.seeds, stream)
     space = space_of(strategy)
     valuation = Valuation(strategy)
-    engine = make(space, strategy.search)
+    engine, baseline = make(space, strategy.search), _baseline(strategy)
     spec = workload_of(strategy, space.num_requests)
     names = (*valuation.names, *reported_names(spec))
     identity = identity_of([_content(strategy), spec.model_dump(mode="json"), stream])
@@ -125,7 +127,9 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     evaluator = Evaluator(space, spec, strategy.seeds, stream, names)
     frame = Frame(space, valuation, strategy.seeds, stream)
     tried = _searched(given, frame, engine, evaluator, record)
-    return _written(given, frame, evaluator, tried, paths)
+    if baseline is not None:
+        frame = dataclasses.replace(frame, baseline=evaluator.of_configs([baseline])[0])
+    return _written(given, frame, tried, paths)
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 def _content(strategy: Strategy) -> dict[str, Any]:
     """What of a strategy decides its points and their worth."""
     texts = {"name", "description", "prior_findings", "deviations", "source", "folder"}
-    texts |= {"success_criteria", "baseline", "parameter_paths"}
+    texts |= {"baseline", "parameter_paths"}
     return strategy.model_dump(mode="json", exclude=texts)
 
 
@@ -230,30 +234,28 @@ def _searched(
         progress.clear()
 
 
-def _baseline(frame: Frame, evaluator: Evaluator) -> Any:
-    """The baseline's runs on the same requests, if a criterion asks for a change against them."""
+def _baseline(strategy: Strategy) -> ClusterConfig | None:
+    """The configuration that a success criterion asks for a change against, if any does."""
     from sweeps.space import space_of
     from sweeps.strategy_file import load_strategy
 
-    strategy = frame.valuation.strategy
     if all(entry.change_percent is None for entry in strategy.success_criteria):
         return None
-    base = space_of(load_strategy(strategy.baseline)).base
-    return evaluator.of_configs([base])[0]
+    try:
+        return space_of(load_strategy(strategy.baseline)).base
+    except ConfigError as error:
+        raise strategy.refuse("baseline", str(error)) from None
 
 
 def _written(
     given: Mapping[str, Any],
     frame: Frame,
-    evaluator: Evaluator,
     tried: Sequence[Tried],
     paths: _Paths,
 ) -> int:
-    import dataclasses
-
+    """The files and the words; the exit code."""
     from sweeps.search_result import to_document
 
-    frame = dataclasses.replace(frame, baseline=_baseline(frame, evaluator))
     document = to_document(frame, tried)
     with cli.writing(paths.result):
         write_json(paths.result, document)

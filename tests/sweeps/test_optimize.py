@@ -157,6 +157,14 @@ def test_refusals_write_nothing(
     assert list(strategy.parent.iterdir()) == [strategy]
 
 
+def test_a_baseline_is_looked_up_before_the_search(
+    strategy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strategy.write_text(TINY + "baseline: iter00_basline\n")
+    assert optimize(strategy) == 2
+    assert "tiny.yaml: baseline: strategy 'iter00_basline' is unknown" in capsys.readouterr().err
+
+
 def test_existing_results_are_kept(strategy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     strategy.with_suffix(".json").write_text("mine")
     assert optimize(strategy) == 2

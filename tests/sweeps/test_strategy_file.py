@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from blis_jax.errors import ConfigError
+from sweeps.engines import make
+from sweeps.evaluate import workload_of
+from sweeps.objectives import Valuation
 from sweeps.space import Space, space_of
 from sweeps.strategy_file import list_library, load_strategy, parse_strategy
 from tests.reference_data import SHARED_DIR
@@ -171,6 +174,9 @@ def test_errors_in_a_mechanism_name_the_key() -> None:
 def test_library_is_valid(name: str) -> None:
     found = space_of(load_strategy(name))
     assert found.strategy.description
+    assert Valuation(found.strategy).names
+    assert workload_of(found.strategy).clients
+    assert not found.dimensions or make(found, found.strategy.search)
 
 
 def test_library_has_every_iteration_and_idea() -> None:
