@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from blis_jax import simulate as module
+from blis_jax import simulation as module
 from blis_jax.config import ClusterConfig, mechanism
 from blis_jax.workload.draw import compile_plan, draw
 from blis_jax.workload.spec import load_builtin, override
