@@ -281,7 +281,7 @@ def simulate(
             continue
         is_whole = outcome in (Outcome.COMPLETED, Outcome.HORIZON)
         # without the reference's defects there is no order of its own to follow
-        has_ties = not config.corrected and seen.record().num_open_ties > 0
+        has_ties = not config.corrected and seen.num_open_ties() > 0
         has_ties = has_ties or has_replayed
         if not (options.resolve_ties and is_whole and has_ties):
             return _checked(seen.record(repairs))
