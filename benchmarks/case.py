@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks.trace_cases import TRACES, trace
 from blis_jax.batch import _Group, _Row, run_grid
 from blis_jax.config import ClusterConfig, params
 from blis_jax.simulation import Options
@@ -277,6 +278,8 @@ def compile_cached() -> dict[str, Any]:
 
 def measure(name: str) -> dict[str, Any]:
     """The case of that name."""
+    if name in TRACES:
+        return trace(name)
     if name.startswith("sustainable-"):
         count = int(name.partition("-")[2])
         return scale(500.0, count, f"one run, 500 req/s, {count:,} requests")

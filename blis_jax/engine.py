@@ -20,7 +20,7 @@ from blis_jax.branching import branch, masked, once
 from blis_jax.columns import put
 from blis_jax.context import Context
 from blis_jax.kv_cache.blocks import Blocks, compact, is_crowded
-from blis_jax.state import Reg, Requests, State, initial_state
+from blis_jax.state import Inst, Reg, Requests, State, initial_state
 from blis_jax.step import scan_step
 from blis_jax.types import LAST, EngineShape, Mechanism, Outcome, Params, never, pytree
 from blis_jax.workload.table import NEVER_US, RequestTable
@@ -174,39 +174,45 @@ def _raw(state: State, chunks: jax.Array) -> Raw:
 
 
 def _drive(
-    shape: EngineShape, step: Callable[[State], State], state: State, max_scan_steps: jax.Array
+    shape: EngineShape,
+    params: Params,
+    step: Callable[[State], State],
+    state: State,
+    max_scan_steps: jax.Array,
 ) -> tuple[State, jax.Array]:
     """Scan steps, chunk by chunk, until every lane of the state is done."""
 
     def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
         state, count = carry
         state, _ = lax.scan(lambda s, _: (step(s), None), state, None, length=CHUNK)
-        return without_holes(shape, state), count + 1
+        return without_holes(shape, params, state), count + 1
 
     start = (state, jnp.zeros((), jnp.int32))
     return lax.while_loop(lambda c: _is_running(c[0], max_scan_steps, c[1]), chunk, start)
 
 
-def without_holes(shape: EngineShape, state: State) -> State:
-    """The state with compact free lists, if a chunk might let one run over; lanes are told apart by an axis."""
+def without_holes(shape: EngineShape, params: Params, state: State) -> State:
+    """The state with compact free lists, if it is time; lanes are told apart by an axis."""
     blocks = state.blocks
     if blocks is None:
         return state
     has_lanes = state.registers.ndim == 2
 
-    def crowded(blocks: Blocks) -> jax.Array:
-        return is_crowded(shape, blocks, CHUNK * shape.window)
+    num_free = params.cluster.total_kv_blocks - state.inst[..., :-1, Inst.USED_BLOCKS]
 
-    def squeezed(blocks: Blocks) -> Blocks:
-        dense, is_due = compact(shape, blocks), crowded(blocks)
+    def crowded(blocks: Blocks, num_free: jax.Array) -> jax.Array:
+        return is_crowded(shape, blocks, num_free, CHUNK * shape.window)
+
+    def squeezed(blocks: Blocks, num_free: jax.Array) -> Blocks:
+        dense, is_due = compact(shape, blocks), crowded(blocks, num_free)
         return jax.tree.map(lambda a, b: jnp.where(is_due, a, b), dense, blocks)
 
     over_lanes = jax.vmap if has_lanes else (lambda function: function)
 
     def change(blocks: Blocks, _: jax.Array) -> Blocks:
-        return over_lanes(squeezed)(blocks)
+        return over_lanes(squeezed)(blocks, num_free)
 
-    is_due = jnp.any(over_lanes(crowded)(blocks))
+    is_due = jnp.any(over_lanes(crowded)(blocks, num_free))
     return dataclasses.replace(state, blocks=once(is_due, change, blocks))
 
 
@@ -220,7 +226,8 @@ def run_row(
     """One run, with real branches."""
     ctx = Context(shape, mechanism, params, requests, branch)
     start = _first_state(shape, mechanism, params, requests)
-    return _raw(*_drive(shape, functools.partial(scan_step, ctx), start, max_scan_steps))
+    step = functools.partial(scan_step, ctx)
+    return _raw(*_drive(shape, params, step, start, max_scan_steps))
 
 
 def run_lanes(
@@ -239,7 +246,7 @@ def run_lanes(
         return jax.vmap(one)(params, requests, states)
 
     starts = jax.vmap(lambda p, r: _first_state(shape, mechanism, p, r))(params, requests)
-    state, chunks = _drive(shape, all_lanes, starts, max_scan_steps)
+    state, chunks = _drive(shape, params, all_lanes, starts, max_scan_steps)
     return jax.vmap(_raw, in_axes=(0, None))(state, chunks)
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from blis_jax.config import ClusterConfig
-from blis_jax.simulation import Options, guessed_slots, rounded
+from blis_jax.simulation import Options
+from blis_jax.sizes import guessed_slots, rounded
 from blis_jax.types import EngineShape
 from blis_jax.workload.plan import DrawPlan, longest_node
 

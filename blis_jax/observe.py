@@ -312,6 +312,10 @@ class Observation:
         is_settled = np.isin(self.status(), [int(status) for status in settled])
         return Outcome.COMPLETED if bool(is_settled.all()) else Outcome.HORIZON
 
+    def num_open_ties(self) -> int:
+        """Events of one microsecond whose order nobody has verified."""
+        return int(self.raw.registers[Reg.NUM_OPEN_TIES])
+
     def histories(self) -> list[InstanceHistory]:
         """What ties.py replays, per instance."""
         log, time = self.log, self.log_time
@@ -351,7 +355,7 @@ class Observation:
             steps=self.steps(),
             instances=self.instances(requests),
             num_iterations=int(registers[Reg.CURSOR]),
-            num_open_ties=int(registers[Reg.NUM_OPEN_TIES]),
+            num_open_ties=self.num_open_ties(),
             num_repairs=num_repairs,
             invariant_failures={"monotone_clock": int(registers[Reg.INVARIANT_FAILURES])},
             preemptions=self.preemptions(),

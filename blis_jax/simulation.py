@@ -16,6 +16,16 @@ from blis_jax.engine import compiled_tables
 from blis_jax.invariants import cheap_violations
 from blis_jax.observe import Observation, unstack
 from blis_jax.records import RunRecord
+from blis_jax.sizes import (
+    blocks_of,
+    next_power,
+    num_chunks,
+    num_distinct_blocks,
+    num_output_blocks,
+    rounded,
+    shares_outputs,
+    slots_for,
+)
 from blis_jax.snapshot import ROUTER_INDEX_CAPACITY
 from blis_jax.ties import Order, correct
 from blis_jax.types import EngineShape, Mechanism, Outcome
@@ -49,24 +59,6 @@ class Options:
     num_shared_blocks: int = 16
 
 
-def rounded(value: int, least: int = 1) -> int:
-    """The next size of the grid 1, 1.5 × powers of two, so that near sizes share a compilation."""
-    size = least
-    while size < value:
-        size = size * 3 // 2 if size & (size - 1) == 0 and size >= 2 else _next_power(size)
-    return size
-
-
-def _next_power(value: int) -> int:
-    return 1 << value.bit_length()
-
-
-def guessed_slots(num_requests: int, num_instances: int) -> int:
-    """Slots per instance to begin with: more than an even share, but not all requests of a long workload."""
-    share = -(-num_requests * 5 // (4 * num_instances))
-    return rounded(min(max(64, share + 16), 512), 64)
-
-
 def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> EngineShape:
     """Static sizes for a table: bucketed, with guesses that repair.py's loop enlarges if they fail."""
     rows = int(np.sum(np.asarray(table.arrival_us) != NEVER_US))
@@ -75,16 +67,16 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
     has_nodes = longest > 0 and bool(np.any(np.asarray(table.path_nodes) >= 0))
     has_keys = config.routing_policy == "prefix-affinity"
     block_size = config.block_size_in_tokens
-    shares_outputs = has_nodes and _shares_outputs(table, block_size)
+    is_sharing = has_nodes and shares_outputs(table, block_size)
     # an arrival ends the runs of equal steps of all instances that decode
-    records = 2 * num_requests + _num_chunks(config, table)
+    records = 2 * num_requests + num_chunks(config, table)
     records = max(records, min(2 + config.num_instances, 8) * num_requests)
-    if shares_outputs:  # a step by itself whenever a member fills a block
-        records += _num_output_blocks(table, block_size)
+    if is_sharing:  # a step by itself whenever a member fills a block
+        records += num_output_blocks(table, block_size)
     prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))
     return EngineShape(
         num_instances=config.num_instances,
-        num_slots=options.num_slots or guessed_slots(rows, config.num_instances),
+        num_slots=options.num_slots or slots_for(config, table),
         num_requests=num_requests,
         num_nodes=rounded(table.num_nodes) if has_nodes else 0,
         path_depth=rounded(table.depth) if has_nodes else 1,
@@ -96,7 +88,7 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
         block_size=block_size,
         clock=_clock_for(config, table, options.clock),
         has_router_eviction=prompt_blocks > config.num_instances * ROUTER_INDEX_CAPACITY,
-        has_shared_outputs=shares_outputs,
+        has_shared_outputs=is_sharing,
     )
 
 
@@ -112,7 +104,7 @@ def at_block_level(
     num_blocks = rounded(most, options.num_blocks)
     list_blocks = rounded(min(longest + 2, num_blocks + 2), options.list_blocks)
     # so many places that holes are seldom squeezed out
-    ring_size = _next_power(2 * num_blocks + 2 * list_blocks + 8192 - 1)
+    ring_size = next_power(2 * num_blocks + 2 * list_blocks + 8192 - 1)
     return dataclasses.replace(
         shape,
         num_blocks=num_blocks,
@@ -130,46 +122,23 @@ def at_block_level(
     )
 
 
-def _num_chunks(config: ClusterConfig, table: RequestTable) -> int:
-    """Steps in which prompts are computed, one request at a time and nothing cached."""
-    chunk = config.max_num_scheduled_tokens
-    if config.long_prefill_token_threshold > 0:
-        chunk = min(chunk, config.long_prefill_token_threshold)
-    return int(np.sum(-(-np.asarray(table.input_len, np.int64) // chunk)))
-
-
-def _num_output_blocks(table: RequestTable, block_size: int) -> int:
-    return int(np.sum(np.asarray(table.output_len, np.int64))) // block_size
-
-
 def _pressed(
     shape: EngineShape, config: ClusterConfig, table: RequestTable, options: Options
 ) -> EngineShape:
     """The shape with block-level memory, where a step stands by itself whenever a member needs a block."""
-    records = shape.log_capacity + 2 * _num_output_blocks(table, shape.block_size)
+    records = shape.log_capacity + 2 * num_output_blocks(table, shape.block_size)
     capacity = shape.log_capacity if options.log_capacity else rounded(records, 1024)
     shape = dataclasses.replace(shape, log_capacity=capacity)
-    return at_block_level(shape, [config], *_blocks_of(table, shape.block_size), options)
+    return at_block_level(shape, [config], *blocks_of(table, shape.block_size), options)
 
 
 def _is_pressed(shape: EngineShape, config: ClusterConfig, table: RequestTable) -> bool:
     """Whether a run without eviction is not worth a try: more contents than blocks, or tables of long contents."""
     if shape.num_nodes == 0:  # a block may be used again if nobody looks for its content
         return False
-    blocks = np.asarray(table.node_blocks, np.int64)
-    path = np.asarray(table.path_nodes)
-    tokens = np.asarray(table.input_len, np.int64) + np.asarray(table.output_len)
-    again = np.sum(np.where(path >= 0, blocks[np.maximum(path, 0)], 0)) - np.sum(blocks)
-    distinct = int(np.sum(-(-tokens // shape.block_size)) - again)
+    distinct = num_distinct_blocks(table, shape.block_size)
     has_room = distinct <= config.num_instances * config.total_kv_blocks
     return not has_room or shape.node_blocks * shape.path_depth > MOST_PATH_BLOCKS
-
-
-def _blocks_of(table: RequestTable, block_size: int) -> tuple[int, int]:
-    """Blocks of the longest request, prompt and output, and of all nodes."""
-    tokens = np.asarray(table.input_len) + np.asarray(table.output_len)
-    longest = -(-int(np.max(tokens, initial=1)) // block_size)
-    return longest, int(np.sum(np.asarray(table.node_blocks)))
 
 
 def _clock_for(config: ClusterConfig, table: RequestTable, clock: str) -> str:
@@ -178,14 +147,6 @@ def _clock_for(config: ClusterConfig, table: RequestTable, clock: str) -> str:
     latest = int(np.max(arrivals[arrivals != NEVER_US], initial=0))
     latest += config.admission_latency + config.routing_latency
     return "int64" if clock == "int32" and latest >= 2**31 - 1 else clock
-
-
-def _shares_outputs(table: RequestTable, block_size: int) -> bool:
-    """Whether a shared content lies in some request's output."""
-    path = np.asarray(table.path_nodes)
-    start = np.asarray(table.node_start)[np.maximum(path, 0)]
-    prompt_blocks = np.asarray(table.input_len) // block_size
-    return bool(np.any((path >= 0) & (start >= prompt_blocks[:, None])))
 
 
 # the size that was too small, and how much larger it is next time
@@ -271,7 +232,7 @@ class Attempt:
         """Whether there is an order to look for; without the reference's defects it has none."""
         if not self.options.resolve_ties:
             return False
-        is_tied = not self.row.config.corrected and seen.record().num_open_ties > 0
+        is_tied = not self.row.config.corrected and seen.num_open_ties() > 0
         return is_tied or self.has_replayed
 
     def arguments(self, shape: EngineShape) -> tuple[Any, RequestTable, EngineOrder]:

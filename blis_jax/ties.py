@@ -88,37 +88,89 @@ class _Contradiction(Exception):
     pass
 
 
+def tied_us(history: InstanceHistory) -> np.ndarray:
+    """Times at which the order of events matters: several requests queued, or one as a step follows on another."""
+    queued, starts = history.queued_us, history.step_start_us
+    times, counts = np.unique(queued, return_counts=True)
+    follows = starts if _has_two_chains(history) else starts[1:][history.step_continues[:-1]]
+    follows = np.append(np.sort(follows, kind="stable"), NEVER_US)
+    is_tied = follows[np.searchsorted(follows, times)] == times
+    return times[is_tied | (counts > 1)]
+
+
+def quiet_steps(history: InstanceHistory) -> np.ndarray:
+    """Steps at whose start the heap holds nothing but the step itself, in order."""
+    starts = history.step_start_us
+    if _has_two_chains(history) or not len(starts):
+        return np.zeros(0, np.int64)
+    ends = np.where(history.step_completed > 0, starts + history.step_duration_us, -1)
+    is_past = np.maximum.accumulate(ends)[:-1] < starts[1:]  # the marks of completed requests
+    routed = np.searchsorted(np.sort(history.routed_us), starts, side="right")
+    queued = np.searchsorted(np.sort(history.queued_us), starts, side="left")
+    is_quiet = np.append(False, history.step_continues[:-1] & is_past) & (routed == queued)
+    return np.flatnonzero(is_quiet)
+
+
+def _has_two_chains(history: InstanceHistory) -> bool:
+    """Whether a step starts before the one that goes on into another has ended; only a tie brings that about."""
+    ends = history.step_start_us + history.step_duration_us
+    return bool(np.any((history.step_start_us[1:] < ends[:-1]) & history.step_continues[:-1]))
+
+
 class _Replay:
-    """One instance's heap, run against the record."""
+    """One instance's heap, run against the record around the times at which the order matters."""
 
     def __init__(self, history: InstanceHistory, order: Order) -> None:
         self.history, self.order = history, order
         self.heap = EventHeap()
         self.next_step = 0
-        self.until = NEVER_US  # nothing arrives before
-        marks = history.step_preempted + history.step_scheduled + history.step_completed
-        self.eventful = np.flatnonzero((marks > 0) | ~history.step_continues)
         self.has_successor = False
         self.steps_at, self.tick = 0, -1
+        self.next_arrival = 0
+        marks = history.step_preempted + history.step_scheduled + history.step_completed
+        self.eventful = np.flatnonzero((marks > 0) | ~history.step_continues)
         self.waiting_at: dict[int, list[int]] = {}
         for request, time in zip(history.requests, history.queued_us, strict=True):
             self.waiting_at.setdefault(int(time), []).append(int(request))
         self.queued = dict(zip(history.requests.tolist(), history.queued_us.tolist(), strict=True))
 
     def run(self) -> None:
-        """Replay to the end of the record, or to the first contradiction."""
-        history = self.history
-        arrivals = list(zip(history.routed_us.tolist(), history.requests.tolist(), strict=True))
-        for time, request in arrivals:
-            self.until = time
-            while len(self.heap) and self.heap.peek() < time:
-                if not self._execute():
-                    return
-            self.heap.push((time, ARRIVAL, request))
-        self.until = NEVER_US
-        while len(self.heap):
-            if not self._execute():
+        """Replay past every time at which the order matters, or to the first contradiction."""
+        quiet = quiet_steps(self.history)
+        starts = self.history.step_start_us[quiet]
+        for time in tied_us(self.history).tolist():
+            place = int(np.searchsorted(starts, time)) - 1
+            if place >= 0 and quiet[place] > self.next_step:
+                self._begin_at(int(quiet[place]))
+            if not self._run_past(time):
                 return
+
+    def _begin_at(self, step: int) -> None:
+        """Go on from a quiet step."""
+        start = int(self.history.step_start_us[step])
+        self.heap = EventHeap()
+        self.heap.push((start, STEP, -1))
+        self.next_step, self.has_successor = step, True
+        self.steps_at, self.tick = 0, -1
+        self.next_arrival = int(np.searchsorted(self.history.routed_us, start, side="right"))
+
+    def _run_past(self, until: int) -> bool:
+        """Execute all events up to a time; whether the record goes on."""
+        routed, requests = self.history.routed_us, self.history.requests
+        while True:
+            is_left = self.next_arrival < len(routed)
+            arrival = int(routed[self.next_arrival]) if is_left else NEVER_US
+            # a request that is routed now is pushed before the events of that microsecond are executed
+            if len(self.heap) and self.heap.peek() < arrival:
+                if self.heap.peek() > until:
+                    return True
+                if not self._execute():
+                    return False
+            elif is_left and arrival <= until:
+                self.heap.push((arrival, ARRIVAL, int(requests[self.next_arrival])))
+                self.next_arrival += 1
+            else:
+                return True
 
     def _execute(self) -> bool:
         time, kind, request = self.heap.pop()
@@ -153,17 +205,18 @@ class _Replay:
             self.heap.push((time, STEP, -1))
 
     def _skipped(self) -> int:
-        """The next step that is not alone with its successor until then, or the next one at all.
-
-        With an otherwise empty heap such steps leave no trace in it.
-        """
+        """The next step that leaves a trace in an otherwise empty heap, or that an arrival may precede."""
         starts, first = self.history.step_start_us, self.next_step
         if len(self.heap) or first + 1 >= len(starts):
             return first
         place = int(np.searchsorted(self.eventful, first))
         last = int(self.eventful[place]) if place < len(self.eventful) else len(starts) - 1
-        arrival = int(np.searchsorted(starts, self.until))
-        return max(min(last, arrival, len(starts) - 1), first)
+        if last <= first + 1:
+            return last
+        routed = self.history.routed_us
+        is_left = self.next_arrival < len(routed)
+        until = int(routed[self.next_arrival]) if is_left else NEVER_US
+        return max(min(last, int(np.searchsorted(starts, until)), len(starts) - 1), first)
 
     def _step(self, time: int) -> bool:
         history, index = self.history, self.next_step

@@ -126,11 +126,4 @@ def attempt(ctx: Context, work: Work, instance: jax.Array, demand: Demand) -> Gr
         Task.AFTER_RELEASE: jnp.where(is_doomed, failed, after_release(ctx)),
         Task.AFTER_OFFLOAD: jnp.int32(Do.NOTHING),
     }
-    return Grant(
-        is_granted=is_granted,
-        is_lost=is_lost,
-        is_clean=is_clean,
-        crashes=crashes,
-        held=after,
-        task=task,
-    )
+    return Grant(is_granted, is_lost, is_clean, crashes, after, task)

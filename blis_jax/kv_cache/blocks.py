@@ -219,8 +219,14 @@ def compact(shape: EngineShape, blocks: Blocks) -> Blocks:
     return Blocks(**{**fields, "ring": ring, "hold": hold, "pool": pool})
 
 
-def is_crowded(shape: EngineShape, blocks: Blocks, slack: int) -> jax.Array:
-    """Whether some ring could run over within `slack` more places."""
-    length = blocks.pool[..., Pool.TAIL] - blocks.pool[..., Pool.HEAD]
-    is_scanning = get(blocks.task, Task.DO) == Do.OFFLOAD  # its end is a ring position
-    return jnp.any(length + slack > shape.ring_size) & ~is_scanning
+def is_crowded(
+    shape: EngineShape, blocks: Blocks, num_free: Int[Array, "instance"], slack: int
+) -> jax.Array:
+    """Whether some ring could run over within `slack` more places, or is mostly holes, which cost time to pass."""
+    length = blocks.pool[:-1, Pool.TAIL] - blocks.pool[:-1, Pool.HEAD]
+    holes = length - num_free
+    is_full = length + slack > shape.ring_size
+    is_hollow = holes > num_free + shape.ring_size // 32
+    do = get(blocks.task, Task.DO)  # these keep a ring position between scan steps
+    is_scanning = (do == Do.OFFLOAD) | (do == Do.RESTORE)
+    return jnp.any(is_full | is_hollow) & ~is_scanning
