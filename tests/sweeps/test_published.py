@@ -1,0 +1,52 @@
+"""The record's own searches: the same points in the same order have the published scores."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sweeps.engines import make
+from sweeps.evaluate import Evaluator, workload_of
+from sweeps.objectives import Valuation
+from sweeps.search import search
+from sweeps.space import space_of
+from sweeps.strategy_file import Strategy, load_strategy
+from tests.reference_data import SHARED_DIR
+
+FOLDER = SHARED_DIR / "data" / "blis_reference" / "strategy_pr452"
+SEARCHES = {"iter01_priority_cascade": "iter1", "iter08_token_budget": "iter8"}
+
+
+def published(name: str) -> dict[str, Any]:
+    path = FOLDER / f"{SEARCHES[name]}-optimization-results.json"
+    if not path.is_file():
+        pytest.skip("no results of the reference beside this checkout")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def evaluator_of(strategy: Strategy) -> Evaluator:
+    space = space_of(strategy)
+    names = Valuation(strategy).names
+    return Evaluator(space, workload_of(strategy), strategy.seeds, "reference", names)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", SEARCHES)
+def test_first_calls_and_best_point_have_the_published_scores(name: str) -> None:
+    recorded = published(name)
+    strategy = load_strategy(name)
+    few = strategy.search.model_copy(update={"calls": 5})
+    strategy = strategy.model_copy(update={"search": few})
+    evaluator, valuation = evaluator_of(strategy), Valuation(strategy)
+    tried = search(make(evaluator.space, few), valuation, evaluator.of_points)
+    scores = [one.worth.score for one in tried]
+    assert scores == pytest.approx(recorded["convergence"][:5], rel=1e-12)
+    best = dict(recorded["best_parameters"])
+    if "slo_scorer_weight" in best:  # a text there
+        best["slo_scorer_weight"] = int(best["slo_scorer_weight"])
+    point = tuple(best[parameter] for parameter in evaluator.space.names)
+    worth = valuation.worth(evaluator.of_points([point])[0])
+    assert worth.score == pytest.approx(recorded["best_score"], rel=1e-12)
