@@ -212,22 +212,22 @@ def reference_requests(workload: str) -> dict[str, Any]:
 
 def search_of(strategy: str) -> dict[str, Any]:
     """A search of the library from its first call to its last, compiled before."""
+    from sweeps.bench import Bench, workload_of
     from sweeps.engines import make
-    from sweeps.evaluate import Evaluator, workload_of
     from sweeps.objectives import Valuation
-    from sweeps.search import best_of, search
+    from sweeps.search import best_of, runs_at, search
     from sweeps.space import space_of
     from sweeps.strategy_file import load_strategy
 
     space = space_of(load_strategy(strategy))
     budget, valuation = space.strategy.search, Valuation(space.strategy)
     spec, seeds = workload_of(space.strategy), space.strategy.seeds
-    evaluator = Evaluator(space, spec, seeds, "reference", valuation.names)
+    bench = Bench(spec, seeds, "reference", valuation.names, configs_per_batch=budget.batch)
     start = time.perf_counter()
-    evaluator.of_configs([space.base])
+    bench.run([space.base])
     compile_s = time.perf_counter() - start
     start = time.perf_counter()
-    best = best_of(search(make(space, budget), valuation, evaluator.of_points))
+    best = best_of(search(make(space, budget), valuation, runs_at(space, bench)))
     seconds = time.perf_counter() - start
     assert best is not None
     return {

@@ -49,7 +49,7 @@ def parse_strategy(text: str, source: str) -> Strategy:
                 f"{source}: settings.{key} is unknown; settings are named as BLIS's flags, with "
                 f"underscores{closest(key, FIELDS)}"
             )
-    values = {key: _converted(key, value) for key, value in settings.items()}
+    values = {key: converted(key, value) for key, value in settings.items()}
     try:
         config = ClusterConfig(**values)
     except ConfigError as error:
@@ -58,8 +58,8 @@ def parse_strategy(text: str, source: str) -> Strategy:
     return Strategy(name.strip(), description, values, config)
 
 
-def _converted(key: str, value: Any) -> Any:
-    """A YAML value as the setting's type; YAML reads 1e-4 as a text and has no tuples."""
+def converted(key: str, value: Any) -> Any:
+    """A YAML value as the setting's type: YAML reads 1e-4 as a text and has no tuples."""
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, str) and FIELDS[key].type == "float":

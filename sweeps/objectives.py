@@ -35,6 +35,9 @@ class SeedResult:
         return bool(self.metrics)
 
 
+Runs = tuple[SeedResult, ...]  # of one configuration, one a seed
+
+
 @dataclass(frozen=True)
 class Worth:
     """`score` = weighted objectives + penalties; `objectives` are minimised, so maxima are negated."""

@@ -17,7 +17,7 @@ from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
-    from sweeps.evaluate import Evaluator
+    from sweeps.bench import Bench
     from sweeps.search import Record, Tried
     from sweeps.search_result import Frame
     from sweeps.strategy_file import Strategy
@@ -107,8 +107,8 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     paths = _paths(given)
     cli.prepare_backend(use_cache="no_cache" not in given)
 
+    from sweeps.bench import Bench, check_seeds, measure_of, targets_of, workload_of
     from sweeps.engines import make
-    from sweeps.evaluate import Evaluator, check_seeds, workload_of
     from sweeps.metrics import reported_names
     from sweeps.objectives import Valuation
     from sweeps.search import Record, identity_of
@@ -124,11 +124,12 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     identity = identity_of([_content(strategy), spec.model_dump(mode="json"), stream])
     record = Record(paths.record, identity)
     _check_existing(given, paths, record)
-    evaluator = Evaluator(space, spec, strategy.seeds, stream, names)
+    measure = measure_of(targets_of(strategy), spec)
+    bench = Bench(spec, strategy.seeds, stream, names, measure, strategy.search.batch)
     frame = Frame(space, valuation, strategy.seeds, stream)
-    tried = _searched(given, frame, engine, evaluator, record)
+    tried = _searched(given, frame, engine, bench, record)
     if baseline is not None:
-        frame = dataclasses.replace(frame, baseline=evaluator.of_configs([baseline])[0])
+        frame = dataclasses.replace(frame, baseline=bench.run([baseline])[0])
     return _written(given, frame, tried, paths)
 
 
@@ -167,7 +168,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _content(strategy: Strategy) -> dict[str, Any]:
     """What of a strategy decides its points and their worth."""
-    texts = {"name", "description", "prior_findings", "deviations", "source", "folder"}
+    texts = {"name", "description", "prior_findings", "deviations", "points", "source", "folder"}
     texts |= {"baseline", "parameter_paths"}
     return strategy.model_dump(mode="json", exclude=texts)
 
@@ -212,9 +213,9 @@ def _check_existing(given: Mapping[str, Any], paths: _Paths, record: Record) -> 
 
 
 def _searched(
-    given: Mapping[str, Any], frame: Frame, engine: Any, evaluator: Evaluator, record: Record
+    given: Mapping[str, Any], frame: Frame, engine: Any, bench: Bench, record: Record
 ) -> list[Tried]:
-    from sweeps.search import best_of, search
+    from sweeps.search import best_of, runs_at, search
 
     budget = frame.valuation.strategy.search
     progress = cli.Progress(budget.calls)
@@ -226,7 +227,7 @@ def _searched(
             progress.show(len(tried), words)
 
     try:
-        return search(engine, frame.valuation, evaluator.of_points, record, show)
+        return search(engine, frame.valuation, runs_at(frame.space, bench), record, show)
     except KeyboardInterrupt:
         cli.say(NAME, f"{record.path} has what was done; --resume goes on from there")
         raise

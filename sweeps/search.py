@@ -7,14 +7,16 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError
 from sweeps.engines import Engine, Told
-from sweeps.objectives import SeedResult, Valuation, Worth
-from sweeps.space import Point
+from sweeps.objectives import Runs, SeedResult, Valuation, Worth
+from sweeps.space import Point, Space
 
-Runs = tuple[SeedResult, ...]
+if TYPE_CHECKING:
+    from sweeps.bench import Bench
+
 STATE_VERSION = 1
 
 
@@ -91,6 +93,11 @@ class Record:
 
 def _entry(entry: Any) -> tuple[Point, Runs]:
     return tuple(entry["point"]), tuple(SeedResult(**run) for run in entry["runs"])
+
+
+def runs_at(space: Space, bench: Bench) -> Callable[[Sequence[Point]], list[Runs]]:
+    """What runs the points of a space."""
+    return lambda points: bench.run([space.config_at(point) for point in points])
 
 
 def identity_of(parts: Any) -> str:

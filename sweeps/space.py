@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.config import FIELDS, ClusterConfig, parse_scorers
 from blis_jax.errors import ConfigError
+from blis_jax.sweep_strategies import converted
 from blis_jax.workload.strict_yaml import closest
 from sweeps.strategy_file import Bounds, Parameter, Strategy
 
@@ -73,10 +74,15 @@ class Space:
 
     def config_at(self, point: Point) -> ClusterConfig:
         """The cluster that a point describes."""
-        values = dict(zip(self.names, point, strict=True))
+        return self.config_with(dict(zip(self.names, point, strict=True)))
+
+    def config_with(self, values: Mapping[str, Any]) -> ClusterConfig:
+        """The cluster with some parameters set; the others stay as in the base."""
         changes: dict[str, Any] = {}
         weights: dict[str, float] = {}
         for dimension in self.dimensions:
+            if dimension.name not in values:
+                continue
             value = dimension.simulated(values[dimension.name])
             setting, dot, scorer = dimension.target.partition(".")
             if dot:
@@ -84,7 +90,7 @@ class Space:
             else:
                 changes[setting] = value
         for override in self.strategy.overrides:
-            if all(values[name] == value for name, value in override.when.items()):
+            if all(values.get(name) == value for name, value in override.when.items()):
                 changes |= override.settings
         if weights:
             scorers = parse_scorers(changes.get(SCORERS) or _scorers_of(self.base))
@@ -103,6 +109,7 @@ def space_of(strategy: Strategy) -> Space:
     space = Space(strategy, base, dimensions, num_requests)
     _check_distinct(strategy, dimensions)
     _check_overrides(strategy, space.names)
+    _check_points(strategy, space)
     _check_corners(strategy, space)
     _check_required(strategy, space)
     return space
@@ -122,7 +129,7 @@ def _base_config(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
                 f"the setting is unknown; settings are named as BLIS's flags, with underscores"
                 f"{closest(key, FIELDS)}",
             )
-        values[key] = _converted(key, value)
+        values[key] = converted(key, value)
     try:
         return ClusterConfig(**(_fit_of(values) | values)), None
     except ConfigError as error:
@@ -146,29 +153,25 @@ def _fit_of(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _converted(key: str, value: Any) -> Any:
-    """A YAML value as the setting's type: YAML reads 1e-4 as a text and has no tuples."""
-    if isinstance(value, list):
-        return tuple(value)
-    if isinstance(value, str) and FIELDS[key].type == "float":
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
 def _from_arguments(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
-    """The cluster that the reference's command line describes."""
-    from blis_jax.cluster_flags import cluster_config
-
     try:
-        given = _arguments_parser().given(strategy.fixed_args)
-        if given.get("num_requests", 1) < 1:
-            raise ConfigError(f"--num-requests must be at least 1, got {given['num_requests']}")
-        return cluster_config(given), given.get("num_requests")
+        return _of_arguments(strategy.fixed_args)
     except ConfigError as error:
         raise strategy.refuse("fixed_args", str(error)) from None
+
+
+def config_from_arguments(words: Sequence[str]) -> ClusterConfig:
+    """The cluster that options of the reference's command line describe."""
+    return _of_arguments(words)[0]
+
+
+def _of_arguments(words: Sequence[str]) -> tuple[ClusterConfig, int | None]:
+    from blis_jax.cluster_flags import cluster_config
+
+    given = _arguments_parser().given(words)
+    if given.get("num_requests", 1) < 1:
+        raise ConfigError(f"--num-requests must be at least 1, got {given['num_requests']}")
+    return cluster_config(given), given.get("num_requests")
 
 
 def _arguments_parser() -> Parser:
@@ -305,6 +308,20 @@ def _check_overrides(strategy: Strategy, names: Sequence[str]) -> None:
                 raise strategy.refuse(
                     f"{path}.settings.{name}", f"the setting is unknown{closest(name, FIELDS)}"
                 )
+
+
+def _check_points(strategy: Strategy, space: Space) -> None:
+    for name, values in strategy.points.items():
+        for parameter in values:
+            if parameter not in space.names:
+                raise strategy.refuse(
+                    f"points.{name}.{parameter}",
+                    f"there is no such parameter{closest(parameter, space.names)}",
+                )
+        try:
+            space.config_with(values)
+        except (ConfigError, TypeError) as error:
+            raise strategy.refuse(f"points.{name}", str(error)) from None
 
 
 def _check_corners(strategy: Strategy, space: Space) -> None:

@@ -123,6 +123,7 @@ class Strategy(_Part):
     fixed_args: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     overrides: tuple[Override, ...] = ()
+    points: dict[str, dict[str, Any]] = Field(default_factory=dict)  # parameters by name of a point
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1)]
     constraints: tuple[Constraint, ...] = ()
     penalties: Literal["seed-mean", "each-seed"] = "seed-mean"

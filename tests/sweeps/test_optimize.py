@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blis_jax.config import ClusterConfig
 from blis_jax.simulation import simulate
 from blis_jax.workload.reference import draw
-from sweeps.evaluate import Evaluator, workload_of
+from sweeps.bench import Bench, workload_of
 from sweeps.optimize import main
 from sweeps.search import Runs
-from sweeps.space import Point
 from sweeps.strategy_file import load_strategy
 from tests.sweeps.tiny import TINY, tiny_space
 
@@ -30,10 +30,9 @@ def strategy(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def evaluator() -> Evaluator:
-    space = tiny_space()
+def bench() -> Bench:
     names = ("ttft_p99_ms", "ttft_p99_ms[critical]", "tokens_per_sec")
-    return Evaluator(space, workload_of(space.strategy), (42, 43), "reference", names)
+    return Bench(workload_of(tiny_space().strategy), (42, 43), "reference", names)
 
 
 def optimize(strategy: Path, *words: str) -> int:
@@ -69,12 +68,12 @@ def test_result_has_the_schema_of_the_reference_and_ours(
     assert "Best score" in capsys.readouterr().out
 
 
-def test_points_are_the_single_runs_of_the_reference_requests(evaluator: Evaluator) -> None:
-    space = evaluator.space
+def test_points_are_the_single_runs_of_the_reference_requests(bench: Bench) -> None:
+    space = tiny_space()
     point = space.at([0.3, 0.6, 0.9])
-    ((first, second),) = evaluator.of_points([point])
+    ((first, second),) = bench.run([space.config_at(point)])
     for seed, found in ((42, first), (43, second)):
-        table, _ = draw(evaluator.spec, seed, 16)
+        table, _ = draw(bench.spec, seed, 16)
         record = simulate(space.config_at(point), table)
         ttft_ms = np.percentile(record.requests.ttft_us, 99) / 1000
         assert found.metrics["ttft_p99_ms"] == pytest.approx(ttft_ms)
@@ -86,37 +85,37 @@ def test_resumed_after_a_kill_equals_unkilled(
     assert optimize(strategy) == 0
     unkilled = result(strategy)
     calls = 0
-    original = Evaluator.of_points
+    original = Bench.run
 
-    def killed(self: Evaluator, points: Sequence[Point]) -> list[Runs]:
+    def killed(self: Bench, configs: Sequence[ClusterConfig]) -> list[Runs]:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise KeyboardInterrupt
-        return original(self, points)
+        return original(self, configs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Evaluator, "of_points", killed)
+        patch.setattr(Bench, "run", killed)
         assert optimize(strategy, "--overwrite", "--figure", "none") == 130
     assert optimize(strategy, "--resume", "--quiet") == 0
     assert result(strategy) == unkilled
 
 
 def test_failed_points_are_finite_and_named(
-    evaluator: Evaluator, strategy: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, strategy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Evaluator.of_points
+    original = Bench.run
 
-    def hurried(self: Evaluator, points: Sequence[Point]) -> list[Runs]:
+    def hurried(self: Bench, configs: Sequence[ClusterConfig]) -> list[Runs]:
         usual = self.runner.options
         is_second = self.runner.compiled != set()
         self.runner.options = dataclasses.replace(usual, max_scan_steps=64 if is_second else 2**30)
         try:
-            return original(self, points)
+            return original(self, configs)
         finally:
             self.runner.options = usual
 
-    monkeypatch.setattr(Evaluator, "of_points", hurried)
+    monkeypatch.setattr(Bench, "run", hurried)
     assert optimize(strategy) == 0
     found = result(strategy)
     assert found["failures"] == {"ITERATIONS_EXHAUSTED": 3}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from sweeps.bench import Bench, workload_of
 from sweeps.engines import make
-from sweeps.evaluate import Evaluator, workload_of
 from sweeps.objectives import Valuation
-from sweeps.search import search
+from sweeps.search import runs_at, search
 from sweeps.space import space_of
-from sweeps.strategy_file import Strategy, load_strategy
+from sweeps.strategy_file import load_strategy
 from tests.reference_data import SHARED_DIR
 
 FOLDER = SHARED_DIR / "data" / "blis_reference" / "strategy_pr452"
@@ -27,12 +27,6 @@ def published(name: str) -> dict[str, Any]:
     return found
 
 
-def evaluator_of(strategy: Strategy) -> Evaluator:
-    space = space_of(strategy)
-    names = Valuation(strategy).names
-    return Evaluator(space, workload_of(strategy), strategy.seeds, "reference", names)
-
-
 @pytest.mark.golden
 @pytest.mark.parametrize("name", SEARCHES)
 def test_first_calls_and_best_point_have_the_published_scores(name: str) -> None:
@@ -40,13 +34,14 @@ def test_first_calls_and_best_point_have_the_published_scores(name: str) -> None
     strategy = load_strategy(name)
     few = strategy.search.model_copy(update={"calls": 5})
     strategy = strategy.model_copy(update={"search": few})
-    evaluator, valuation = evaluator_of(strategy), Valuation(strategy)
-    tried = search(make(evaluator.space, few), valuation, evaluator.of_points)
+    space, valuation = space_of(strategy), Valuation(strategy)
+    bench = Bench(workload_of(strategy), strategy.seeds, "reference", valuation.names)
+    tried = search(make(space, few), valuation, runs_at(space, bench))
     scores = [one.worth.score for one in tried]
     assert scores == pytest.approx(recorded["convergence"][:5], rel=1e-12)
     best = dict(recorded["best_parameters"])
     if "slo_scorer_weight" in best:  # a text there
         best["slo_scorer_weight"] = int(best["slo_scorer_weight"])
-    point = tuple(best[parameter] for parameter in evaluator.space.names)
-    worth = valuation.worth(evaluator.of_points([point])[0])
+    point = tuple(best[parameter] for parameter in space.names)
+    worth = valuation.worth(bench.run([space.config_at(point)])[0])
     assert worth.score == pytest.approx(recorded["best_score"], rel=1e-12)

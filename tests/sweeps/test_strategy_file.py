@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blis_jax.errors import ConfigError
+from sweeps.bench import workload_of
 from sweeps.engines import make
-from sweeps.evaluate import workload_of
 from sweeps.objectives import Valuation
 from sweeps.space import Space, space_of
 from sweeps.strategy_file import list_library, load_strategy, parse_strategy

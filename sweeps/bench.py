@@ -1,10 +1,10 @@
-"""Points × seeds of a strategy in compiled calls: requests drawn once a seed, then simulated."""
+"""Configurations × seeds of one workload in compiled calls: requests drawn once a seed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import yaml
 
@@ -19,14 +19,14 @@ from blis_jax.workload.spec import (
     override,
     parse_spec,
 )
-from sweeps.objectives import SeedResult
-from sweeps.space import Point, Space
+from sweeps.objectives import Runs, SeedResult
 from sweeps.strategy_file import Strategy
 
 if TYPE_CHECKING:
     from blis_jax.records import RunRecord
     from blis_jax.workload.table import RequestTable
 
+T = TypeVar("T")
 STREAMS = ("reference", "jax")
 MOST_JAX_SEEDS = 2**32
 
@@ -56,49 +56,57 @@ def _workload_path(strategy: Strategy, given: str) -> Path:
     )
 
 
-def measure_of(strategy: Strategy, spec: WorkloadSpec) -> Measure:
+def targets_of(strategy: Strategy) -> Mapping[str, Mapping[str, float]]:
+    """The SLO targets of a strategy, ms by class; the default ones if its file has none."""
+    if strategy.targets is None:
+        return DEFAULT_TARGETS
+    return {name: limits.model_dump(exclude_none=True) for name, limits in strategy.targets.items()}
+
+
+def measure_of(targets: Mapping[str, Mapping[str, float]], spec: WorkloadSpec) -> Measure:
     """The SLO targets and the measured part of the arrivals."""
-    targets = {name: dict(limits) for name, limits in DEFAULT_TARGETS.items()}
-    if strategy.targets is not None:
-        targets = {
-            name: limits.model_dump(exclude_none=True) for name, limits in strategy.targets.items()
-        }
     measure = Measure(targets, spec.measure.warm_up_s, spec.measure.cool_down_s)
     measure.check(spec)
     return measure
 
 
-class Evaluator:
+class Bench:
     """Runs configurations on the requests of every seed; compiles once a mechanism."""
 
     def __init__(
         self,
-        space: Space,
         spec: WorkloadSpec,
         seeds: Sequence[int],
         stream: str,
         names: Sequence[str],
+        measure: Measure | None = None,
+        configs_per_batch: int = 1,
     ) -> None:
-        """`stream` draws the requests: `reference` as BLIS does, `jax` as the sweeps do."""
+        """`stream` draws the requests: `reference` as BLIS does, `jax` as the sweeps do.
+
+        `names` are the metrics; `configs_per_batch` is how many configurations `run` usually gets.
+        """
         from blis_jax.batch import default_form
         from blis_jax.given_tables import TableRunner
         from blis_jax.simulation import Options
         from blis_jax.sweep_data import slo_targets
 
-        self.space, self.spec, self.seeds, self.stream = space, spec, seeds, stream
+        self.spec, self.seeds, self.stream = spec, tuple(seeds), stream
         self.names = tuple(dict.fromkeys(names))
-        self.measure = measure_of(space.strategy, spec)
+        self.measure = measure or measure_of(DEFAULT_TARGETS, spec)
         self.targets = slo_targets(self.measure)
         self.tables: dict[int, list[RequestTable]] = {}
-        num_rows = len(seeds) * space.strategy.search.batch
+        num_rows = len(self.seeds) * configs_per_batch
         self.runner = TableRunner(Options(form=default_form()), num_rows)
 
-    def of_points(self, points: Sequence[Point]) -> list[tuple[SeedResult, ...]]:
-        """The runs of each point, one a seed."""
-        return self.of_configs([self.space.config_at(point) for point in points])
-
-    def of_configs(self, configs: Sequence[ClusterConfig]) -> list[tuple[SeedResult, ...]]:
+    def run(self, configs: Sequence[ClusterConfig]) -> list[Runs]:
         """The runs of each configuration, one a seed."""
+        return self.summaries(configs, self._result)
+
+    def summaries(
+        self, configs: Sequence[ClusterConfig], summarize: Callable[[RunRecord], T]
+    ) -> list[tuple[T, ...]]:
+        """What `summarize` makes of each run, by configuration and seed; called from threads."""
         from blis_jax.simulation import Row
 
         configs = [self._until_horizon(config) for config in configs]
@@ -107,7 +115,7 @@ class Evaluator:
             for config in configs
             for table in self._tables_for(config.block_size_in_tokens)
         ]
-        results = self.runner.run(rows, self._result)
+        results = self.runner.run(rows, summarize)
         each = len(self.seeds)
         return [tuple(results[at : at + each]) for at in range(0, len(results), each)]
 
@@ -139,8 +147,7 @@ class Evaluator:
         if record.outcome not in WHOLE:
             return SeedResult(record.outcome.name, {}, num_broken)
         window = window_of(self.measure, record)
-        policy = self.space.base.priority_policy
-        metrics = evaluate(record, self.names, self.targets, window, policy)
+        metrics = evaluate(record, self.names, self.targets, window, "slo-based")
         return SeedResult(record.outcome.name, metrics, num_broken)
 
 

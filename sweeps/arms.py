@@ -1,0 +1,167 @@
+"""Arms: configurations with a name, given as a text, to be run beside each other.
+
+`[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]`: a strategy of the library, of blis_jax, a
+file, or the result of a search (`.json`, its best point); one of its named points; and parameters
+or settings in place of what it has.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from blis_jax import sweep_strategies
+from blis_jax.config import FIELDS, ClusterConfig, parse_scorers
+from blis_jax.errors import ConfigError
+from blis_jax.workload.strict_yaml import closest
+from sweeps.space import SCORERS, Space, config_from_arguments, space_of
+from sweeps.strategy_file import Strategy, list_library, load_strategy
+
+_FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One configuration; `strategy` is the file that it came from, None for blis_jax's own."""
+
+    name: str
+    config: ClusterConfig
+    strategy: Strategy | None = None
+
+
+def list_names() -> tuple[str, ...]:
+    """Strategies that are known by name: the library's and blis_jax's."""
+    return (*list_library(), *sweep_strategies.list_builtin())
+
+
+def arms_of(texts: Sequence[str]) -> tuple[Arm, ...]:
+    """The arms of several texts; their names must differ."""
+    arms = tuple(arm_of(text) for text in texts)
+    names = [arm.name for arm in arms]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two arms are named {name!r}; put LABEL= before one of them")
+    return arms
+
+
+def arm_of(text: str) -> Arm:
+    """The arm that a text means; errors say which part is wrong."""
+    found = re.fullmatch(
+        r"(?:(?P<label>[^=:@]+)=)?(?P<who>[^=:@;]+)(?:@(?P<point>[^:]+))?(?::(?P<rest>.+))?", text
+    )
+    if found is None:
+        raise ConfigError(f"arm {text!r} has not the form {_FORM}")
+    who, name = found["who"].strip(), found["point"]
+    values = _values(text, found["rest"] or "")
+    label = (found["label"] or text).strip()
+    if who.endswith(".json"):
+        config, strategy = _best_of(Path(who)), None
+    elif who in sweep_strategies.list_builtin():
+        config, strategy = sweep_strategies.load_strategy(who).config, None
+    elif who in list_library() or who.endswith((".yaml", ".yml")):
+        strategy = load_strategy(who)
+        return Arm(label, _configured(text, space_of(strategy), name, values), strategy)
+    else:
+        names = list_names()
+        raise ConfigError(
+            f"arm {text!r}: strategy {who!r} is unknown; use one of {', '.join(names)}, a .yaml "
+            f"file, or the .json result of a search{closest(who, names)}"
+        )
+    if name is not None:
+        raise ConfigError(f"arm {text!r}: {who} has no named points; leave @{name} out")
+    return Arm(label, _with_settings(text, config, values), strategy)
+
+
+def _values(text: str, rest: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for part in filter(None, (piece.strip() for piece in rest.split(";"))):
+        name, equals, value = part.partition("=")
+        name = name.strip()
+        if not equals or not name or not value.strip():
+            raise ConfigError(f"arm {text!r}: {part!r} is not NAME=VALUE")
+        if name in values:
+            raise ConfigError(f"arm {text!r}: {name} is given twice; keep one of them")
+        try:
+            values[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"arm {text!r}: {value!r} cannot be read as a value") from None
+    return values
+
+
+def _best_of(path: Path) -> ClusterConfig:
+    """The best point in the result of `sweeps.optimize`."""
+    from blis_jax.cli import read_text
+
+    try:
+        document = json.loads(read_text(path, "the result of a search"))
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} is not JSON ({error}); give a result of sweeps.optimize"
+        ) from None
+    words = document.get("cli_args") if isinstance(document, dict) else None
+    if not isinstance(words, list):
+        raise ConfigError(
+            f"{path} has no cli_args; give a result of sweeps.optimize in which a point did not fail"
+        )
+    try:
+        return config_from_arguments([str(word) for word in words])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: cli_args: {error}") from None
+
+
+def _configured(
+    text: str, space: Space, name: str | None, values: Mapping[str, Any]
+) -> ClusterConfig:
+    """A strategy at a named point, with parameters and settings replaced."""
+    points = space.strategy.points
+    if name is not None and name not in points:
+        has = ", ".join(points) or "none"
+        raise ConfigError(f"arm {text!r}: point {name!r} is unknown; the strategy has {has}")
+    parameters = dict(points[name]) if name is not None else {}
+    parameters |= {key: value for key, value in values.items() if key in space.names}
+    settings = {key: value for key, value in values.items() if key not in space.names}
+    try:
+        config = space.config_with(parameters) if parameters else space.base
+    except ConfigError as error:
+        raise ConfigError(f"arm {text!r}: {error}") from None
+    return _with_settings(text, config, settings, space.names)
+
+
+def _with_settings(
+    text: str,
+    config: ClusterConfig,
+    settings: Mapping[str, Any],
+    parameters: Sequence[str] = (),
+) -> ClusterConfig:
+    changes: dict[str, Any] = {}
+    weights = dict(config.scorers())
+    for name, value in settings.items():
+        setting, dot, scorer = name.partition(".")
+        if dot and setting == SCORERS and scorer in weights:
+            weights[scorer] = value
+        elif name in FIELDS:
+            changes[name] = sweep_strategies.converted(name, value)
+        else:
+            known = (*parameters, *FIELDS, *(f"{SCORERS}.{scorer}" for scorer in weights))
+            raise ConfigError(
+                f"arm {text!r}: {name!r} is neither a parameter of the strategy nor a setting"
+                f"{closest(name, known)}"
+            )
+    if weights != dict(config.scorers()):
+        if SCORERS in changes:
+            raise ConfigError(f"arm {text!r}: {SCORERS} is given with single weights; give one")
+        changes[SCORERS] = ",".join(f"{name}:{weight!r}" for name, weight in weights.items())
+        try:
+            parse_scorers(changes[SCORERS])
+        except ConfigError as error:
+            raise ConfigError(f"arm {text!r}: {error}") from None
+    try:
+        return config.replace(**changes)
+    except ConfigError as error:
+        raise ConfigError(f"arm {text!r}: {error}") from None
