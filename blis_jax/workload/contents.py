@@ -90,7 +90,7 @@ def fold_runs(
 ) -> tuple[
     Int32[np.ndarray, "request depth"], Int32[np.ndarray, " node"], Int32[np.ndarray, " node"]
 ]:
-    """Path nodes [request, depth], first block [node] and length [node].
+    """Path nodes [request, depth], first block [node] and length [node], numbered by first use.
 
     A run's content stands for the whole prefix up to its end, so its requests are among those of
     the run before it, and equal counts mean equal sets.
@@ -104,10 +104,8 @@ def fold_runs(
     cuts = (position == 0) | (holders != previous_holders) | (position == prompt_blocks[row])
     starts_node = np.zeros(len(num_holders), bool)
     starts_node[content[is_shared & cuts]] = True
-    node_of_content = np.cumsum(starts_node) - 1
-
     at_start = np.flatnonzero(is_shared & starts_node[content])
-    nodes = node_of_content[content[at_start]]
+    nodes = dense_by_first_use(content[at_start])
     num_nodes = max(int(starts_node.sum()), 1)
     nodes_before = np.concatenate(
         [[0], np.cumsum(np.bincount(row[at_start], minlength=num_requests))]
@@ -134,9 +132,14 @@ def prompt_keys(
         contents = np.where(
             is_private, contents.max(initial=0) + 1 + np.arange(len(contents)), contents
         )
-    _, first_row, inverse = np.unique(contents, return_index=True, return_inverse=True)
-    dense = np.empty(len(first_row), np.int32)
-    dense[np.argsort(first_row)] = np.arange(len(first_row), dtype=np.int32)
+    return dense_by_first_use(contents)
+
+
+def dense_by_first_use(names: Int64[np.ndarray, " entry"]) -> Int32[np.ndarray, " entry"]:
+    """Names as numbers from 0 on, in the order in which they first occur."""
+    _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
+    dense = np.empty(len(first), np.int32)
+    dense[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
     return dense[inverse]
 
 

@@ -1,5 +1,9 @@
 """BLIS's CSV traces: contents by equality of tokens, times cut as the reference does."""
 
+import dataclasses
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +13,8 @@ from blis_jax.traces import blis_csv
 from blis_jax.traces.read import read_trace
 from blis_jax.traces.to_table import to_table
 from blis_jax.workload.contents import fold_segments
-from blis_jax.workload.table import from_golden
+from blis_jax.workload.table import from_golden, load_table
+from tests.reference_data import find_golden_dir
 from tests.traces.scenes import assert_same_rows, read_text
 from tests.workload.test_contents import paths
 from tests.workload.test_table import golden_arrays
@@ -96,3 +101,32 @@ def test_round_trip(tmp_path):
     again = read_trace(tmp_path / "again.csv").rows
     assert_same_rows(again, rows, but=("segments",))
     assert paths(to_table(again, 16)[0]) == paths(to_table(rows, 16)[0])
+
+
+def recorded_traces() -> dict[str, Path]:
+    """One scenario of each recorded workload that came from a trace."""
+    folder = find_golden_dir()
+    if folder is None:
+        return {}
+    track = folder / "scheduling"
+    entries = json.loads((track / "index.json").read_text())["scenarios"]
+    return {
+        entry["workload"]: track / entry["config_file"]
+        for entry in entries
+        if entry["workload_spec"].startswith("traces")
+    }
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("workload", recorded_traces())
+def test_a_recorded_trace_gives_the_recorded_requests(workload):
+    scenario = recorded_traces()[workload]
+    words = json.loads(scenario.read_text())["cli_args"]
+    path = scenario.parents[1] / words[words.index("--workload-traces-filepath") + 1]
+    if not path.is_file():
+        pytest.skip(f"the reference results here lack {path.name}")
+    ours, _ = to_table(read_trace(path).rows, block_size=16)
+    theirs, _ = load_table(scenario.parents[1] / "workloads" / f"{workload}.npz")
+    for field in dataclasses.fields(theirs):
+        if field.name not in ("session", "client", "tenant"):
+            np.testing.assert_array_equal(getattr(ours, field.name), getattr(theirs, field.name))
