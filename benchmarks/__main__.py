@@ -57,13 +57,15 @@ def cpu_name() -> str:
     return platform.processor()
 
 
-def run_case(name: str) -> dict[str, object]:
+def run_case(name: str, window: int | None = None) -> dict[str, object]:
     """Run one case in a fresh process and return what it printed."""
     env = dict(os.environ)
     env["XLA_FLAGS"] = "" if name.startswith("form-thunks") else ONE_FUNCTION
     if name == "form-thunks-one-thread":
         env["NPROC"] = "1"
     command = [sys.executable, "-m", "benchmarks.case", name]
+    if window is not None:
+        command.append(str(window))
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"benchmark {name} failed: {done.stderr.strip().splitlines()[-1]}")
@@ -102,11 +104,12 @@ def main() -> None:
     """Run the cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", choices=CASES, action="append")
+    parser.add_argument("--window", type=int, help="blocks moved in a scan step, at block level")
     parser.add_argument("--write", action="store_true", help="also write the table into README.md")
     arguments = parser.parse_args()
     results = {}
     for name in arguments.case or CASES:
-        results[name] = run_case(name)
+        results[name] = run_case(name, arguments.window)
         print(f"{name}: {results[name]['run']}", file=sys.stderr)
     text = table(results)
     print(text)

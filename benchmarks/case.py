@@ -67,9 +67,12 @@ def group_of(
     form: str,
     slots: int | None,
     kv_model: str = "auto",
+    window: int | None = None,
 ) -> _Group:
     """Everything to run one configuration on drawn workloads."""
-    options = Options(form=form, resolve_ties=False, num_slots=slots, kv_model=kv_model)
+    options = Options(
+        form=form, resolve_ties=False, num_slots=slots, kv_model=kv_model, window=window
+    )
     return _Group([config], [spec], list(range(SEEDS)), options, summarize=lambda record: record)
 
 
@@ -147,10 +150,14 @@ def scale(rate: float, count: int, title: str) -> dict[str, Any]:
 
 
 def under_pressure(
-    config: ClusterConfig, workload: str, title: str, kv_model: str = "block-level"
+    window: int | None,
+    config: ClusterConfig,
+    workload: str,
+    title: str,
+    kv_model: str = "block-level",
 ) -> dict[str, Any]:
     """One run made with one memory model, and the state that it carries."""
-    group = group_of(config, load_builtin(workload), "rows", None, kv_model)
+    group = group_of(config, load_builtin(workload), "rows", None, kv_model, window)
     compile_s = compiled_in(group, 1)
     while not (found := group.call([_Row(0, 0)], 1)[0]).is_final:
         group.grow([found.outcome])
@@ -173,20 +180,20 @@ def under_pressure(
 
 
 PRESSED = BASELINE.replace(total_kv_blocks=5000, kv_cpu_blocks=0)
-PRESSURE: dict[str, Callable[[], dict[str, Any]]] = {
-    "pressure-5000": lambda: under_pressure(
-        PRESSED, "mixed", "one run, 5,000 blocks an instance, no CPU tier"
+PRESSURE: dict[str, tuple[Any, ...]] = {
+    "pressure-5000": (PRESSED, "mixed", "one run, 5,000 blocks an instance, no CPU tier"),
+    "pressure-5000-cpu": (
+        PRESSED.replace(kv_cpu_blocks=44_000),
+        "mixed",
+        "the same with a CPU tier",
     ),
-    "pressure-5000-cpu": lambda: under_pressure(
-        PRESSED.replace(kv_cpu_blocks=44_000), "mixed", "the same with a CPU tier"
+    "pressure-2000": (
+        PRESSED.replace(total_kv_blocks=2000),
+        "mixed",
+        "one run, 2,000 blocks an instance",
     ),
-    "pressure-2000": lambda: under_pressure(
-        PRESSED.replace(total_kv_blocks=2000), "mixed", "one run, 2,000 blocks an instance"
-    ),
-    "multi-turn": lambda: under_pressure(
-        BASELINE, "multiturn", "one run, conversations, enough blocks", "no-eviction"
-    ),
-    "multi-turn-pressure": lambda: under_pressure(
+    "multi-turn": (BASELINE, "multiturn", "one run, conversations, enough blocks", "no-eviction"),
+    "multi-turn-pressure": (
         PRESSED.replace(total_kv_blocks=4000),
         "multiturn",
         "conversations, 4,000 blocks an instance",
@@ -276,17 +283,19 @@ def compile_cached() -> dict[str, Any]:
     }
 
 
-def measure(name: str) -> dict[str, Any]:
-    """The case of that name."""
+def measure(name: str, window: int | None = None) -> dict[str, Any]:
+    """The case of that name; `window` is for those at block level."""
     if name in TRACES:
-        return trace(name)
+        return trace(name, window)
+    if name in PRESSURE:
+        return under_pressure(window, *PRESSURE[name])
     if name.startswith("sustainable-"):
         count = int(name.partition("-")[2])
         return scale(500.0, count, f"one run, 500 req/s, {count:,} requests")
     if name.startswith("overloaded-"):
         count = int(name.partition("-")[2])
         return scale(2000.0, count, f"one run, 2,000 req/s, {count:,} requests")
-    cases: dict[str, Callable[[], dict[str, Any]]] = PRESSURE | {
+    cases: dict[str, Callable[[], dict[str, Any]]] = {
         "single-baseline": lambda: single(BASELINE, "one run, baseline, 1,000 requests"),
         "single-it08_opt": lambda: single(BEST, "one run, it08_opt, 1,000 requests"),
         "seeds-256-one-core": lambda: seeds(BASELINE, "256 seeds, baseline, one core", 1),
@@ -309,5 +318,5 @@ def measure(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    result = measure(sys.argv[1])
+    result = measure(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None)
     print(json.dumps({**result, "peak_mb": peak_mb()}))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.config import ClusterConfig
-from blis_jax.simulation import simulate
+from blis_jax.simulation import Options, simulate
 from blis_jax.traces.read import read_trace
 from blis_jax.traces.to_table import to_table
 from blis_jax.workload.table import RequestTable
@@ -41,7 +41,7 @@ def _read(file: str) -> tuple[RequestTable, float]:
     return table, time.perf_counter() - start
 
 
-def trace(name: str, repeats: int = 3) -> dict[str, Any]:
+def trace(name: str, window: int | None = None, repeats: int = 3) -> dict[str, Any]:
     """Whole simulated runs of a trace, ties put in the reference's order and records made on the host.
 
     Compilation is what the first run takes longer than the best of the others.
@@ -49,11 +49,12 @@ def trace(name: str, repeats: int = 3) -> dict[str, Any]:
     file, instances, policy, beside = TRACES[name]
     table, read_s = _read(file)
     config = ClusterConfig(num_instances=instances, routing_policy=policy)
+    options = Options(window=window)
     times = []
     with ThreadPoolExecutor(beside) as pool:
         for _ in range(repeats + 1):
             start = time.perf_counter()
-            records = list(pool.map(lambda _: simulate(config, table), range(beside)))
+            records = list(pool.map(lambda _: simulate(config, table, options), range(beside)))
             times.append(time.perf_counter() - start)
     seconds, record = min(times[1:]), records[0]
     count = int(np.sum(record.requests.instance >= 0))

@@ -75,6 +75,7 @@ def _matched_of_latest(
     def look(
         carry: tuple[jax.Array, jax.Array, jax.Array],
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """One node of the path on every instance that has all nodes before it."""
         place, reached, matched = carry
         node, blocks = path[place], length[place]
         touched = row(router.touched, node)

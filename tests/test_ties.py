@@ -1,12 +1,16 @@
 """Events of one microsecond: the heap, and hand-made scenes with a twin in which the tie is gone."""
 
+import dataclasses
+
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_jax import config
+from blis_jax import config, ties
 from blis_jax.simulation import Options, simulate
 from blis_jax.ties import NOTHING, EventHeap
+from blis_jax.workload.table import NEVER_US
 from tests import oracle
 from tests.scenes import WHOLE, Prompt, differences, flags, run_both, table_of, workload_of
 
@@ -112,3 +116,23 @@ def test_unresolved_ties_are_reported():
         table = table_of(workload_of([Prompt(time, 5, 3) for time in times]))
         record = simulate(cluster, table, Options(num_slots=64, resolve_ties=False))
         assert (record.num_open_ties > 0) == is_tied
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), min_size=24, max_size=24))
+def test_replay_around_the_ties_is_that_of_every_step(draws: list[tuple[int, int]]):
+    """Times are multiples of half a step, so that requests are queued together and at steps' ends."""
+    prompts = [Prompt(500 * time, 5, outputs) for time, outputs in sorted(draws)]
+    cluster = config.from_flags(flags(num_instances=2, alpha_coeffs=[0.0, 0.0, 0.0]))
+    table = table_of(workload_of(prompts))
+    found = simulate(cluster, table, OPTIONS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ties, "tied_us", lambda history: np.array([NEVER_US - 1]))
+        patch.setattr(ties, "quiet_steps", lambda history: np.zeros(0, np.int64))
+        patch.setattr(ties._Replay, "_skipped", lambda replay: replay.next_step)
+        whole = simulate(cluster, table, OPTIONS)
+    assert found.num_open_ties == whole.num_open_ties
+    for part in ("requests", "steps"):
+        mine, theirs = getattr(found, part), getattr(whole, part)
+        for field in dataclasses.fields(mine):
+            np.testing.assert_array_equal(getattr(mine, field.name), getattr(theirs, field.name))

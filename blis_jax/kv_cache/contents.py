@@ -133,6 +133,7 @@ def found_blocks(
         return (found.count == start) & (start < most)
 
     def look(carry: tuple[jax.Array, Found]) -> tuple[jax.Array, Found]:
+        """One piece of the list or of the table."""
         start, found = carry
         position = start + window
         at = (instance, slot, start)
