@@ -76,6 +76,11 @@ GATEWAY_FLAGS = (
         "mean load per instance above which slo-gated rejects sheddable requests",
     ),
     Flag(
+        "class-gated-standard", number, 100.0, "X", "class-gated: load above which standard is shed"
+    ),
+    Flag("class-gated-sheddable", number, 50.0, "X", "... and sheddable"),
+    Flag("class-gated-probability", number, 1.0, "X", "... share of the class that is shed then"),
+    Flag(
         "routing-policy",
         str,
         "round-robin",
@@ -118,6 +123,13 @@ ORDER_FLAGS = (
     Flag("slo-age-weight", number, 1e-5, "X", "slo-tiered: priority gained per µs of age"),
     Flag("slo-threshold-standard", whole, 100_000, "US", "... from this age on, standard"),
     Flag("slo-threshold-sheddable", whole, 200_000, "US", "... from this age on, sheddable"),
+    Flag(
+        "slo-deadline-critical", whole, 100_000, "US", "slo-deadline: age wanted at most, critical"
+    ),
+    Flag("slo-deadline-standard", whole, 250_000, "US", "... standard"),
+    Flag("slo-deadline-sheddable", whole, 1_000_000, "US", "... sheddable"),
+    Flag("slo-deadline-least-left", whole, 10_000, "US", "... urgency is full from here on"),
+    Flag("cached-block-priority", number, 0.01, "X", "priority-cached: priority of a cached block"),
     Flag(
         "load-adaptive-low", whole, 2, "N", "load-adaptive: queue depth up to which all are equal"
     ),

@@ -63,6 +63,14 @@ class ClusterConfig:
     slo_age_weight: float = 1e-5
     slo_threshold_standard: int = 100_000
     slo_threshold_sheddable: int = 200_000
+    slo_deadline_critical: int = 100_000
+    slo_deadline_standard: int = 250_000
+    slo_deadline_sheddable: int = 1_000_000
+    slo_deadline_least_left: int = 10_000
+    cached_block_priority: float = 0.01
+    class_gated_standard: float = 100.0
+    class_gated_sheddable: float = 50.0
+    class_gated_probability: float = 1.0
     slo_scorer_bias_critical: float = 0.9
     slo_scorer_bias_sheddable: float = 0.2
     slo_priority_bridge: bool = False
@@ -103,6 +111,11 @@ class ClusterConfig:
         return dataclasses.replace(self, **changes)
 
 
+# settings that BLIS has no flags for
+OUR_POLICY_SETTINGS: tuple[str, ...] = ("slo_deadline_critical", "slo_deadline_standard")
+OUR_POLICY_SETTINGS += ("slo_deadline_sheddable", "slo_deadline_least_left")
+OUR_POLICY_SETTINGS += ("cached_block_priority", "class_gated_standard")
+OUR_POLICY_SETTINGS += ("class_gated_sheddable", "class_gated_probability")
 FIELDS = {field.name: field for field in dataclasses.fields(ClusterConfig)}
 
 
@@ -183,6 +196,7 @@ SCORER_NAMES = tuple(registry.SCORERS)
 
 _POSITIVE: tuple[str, ...] = ("total_kv_blocks", "block_size_in_tokens", "max_num_running_reqs")
 _POSITIVE += ("max_num_scheduled_tokens", "token_bucket_capacity", "token_bucket_refill_rate")
+_POSITIVE += ("slo_deadline_least_left",)
 _NOT_NEGATIVE: tuple[str, ...] = (
     "admission_latency",
     "routing_latency",
@@ -192,7 +206,11 @@ _NOT_NEGATIVE: tuple[str, ...] = (
 _NOT_NEGATIVE += ("long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency", "slo_threshold_standard")
 _NOT_NEGATIVE += ("slo_threshold_sheddable", "slo_age_weight", "load_adaptive_low")
-_NOT_NEGATIVE += ("load_adaptive_high", "slo_gated_threshold")
+_NOT_NEGATIVE += ("load_adaptive_high", "slo_gated_threshold", "cached_block_priority")
+_NOT_NEGATIVE += ("slo_deadline_critical", "slo_deadline_standard", "slo_deadline_sheddable")
+_NOT_NEGATIVE += ("class_gated_standard", "class_gated_sheddable")
+_SHARES: tuple[str, ...] = ("slo_scorer_bias_critical", "slo_scorer_bias_sheddable")
+_SHARES += ("kv_offload_threshold", "class_gated_probability")
 MAX_INSTANCES = 64
 LARGEST_COUNT = 2**31 - 2
 
@@ -209,9 +227,8 @@ def _check(config: ClusterConfig) -> None:
         _demand(config, name, lambda value: value > 0, "above 0")
     for name in _NOT_NEGATIVE:
         _demand(config, name, lambda value: value >= 0, "at least 0")
-    for name in ("slo_scorer_bias_critical", "slo_scorer_bias_sheddable"):
+    for name in _SHARES:
         _demand(config, name, lambda value: 0 <= value <= 1, "between 0 and 1")
-    _demand(config, "kv_offload_threshold", lambda value: 0 <= value <= 1, "between 0 and 1")
     _demand(config, "kv_transfer_bandwidth", lambda value: value > 0, "above 0")
     _demand(
         config,
@@ -306,6 +323,14 @@ def _policy_numbers(config: ClusterConfig) -> dict[str, float]:
         "base_sheddable": config.slo_base_sheddable,
         "grace_standard_us": config.slo_threshold_standard,
         "grace_sheddable_us": config.slo_threshold_sheddable,
+        "deadline_critical_us": config.slo_deadline_critical,
+        "deadline_standard_us": config.slo_deadline_standard,
+        "deadline_sheddable_us": config.slo_deadline_sheddable,
+        "least_left_us": config.slo_deadline_least_left,
+        "per_block": config.cached_block_priority,
+        "standard_load": config.class_gated_standard,
+        "sheddable_load": config.class_gated_sheddable,
+        "probability": config.class_gated_probability,
         "low_depth": config.load_adaptive_low,
         "high_depth": config.load_adaptive_high,
     }

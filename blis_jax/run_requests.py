@@ -121,10 +121,13 @@ def is_whole(record: RunRecord) -> bool:
 
 
 def dashed(config: ClusterConfig) -> dict[str, Any]:
-    """The configuration under the reference's flag names."""
-    from blis_jax.config import FIELDS
+    """The configuration under the reference's flag names; our policies' numbers only where they were given."""
+    from blis_jax.config import FIELDS, OUR_POLICY_SETTINGS, ClusterConfig
 
-    values = {name.replace("_", "-"): getattr(config, name) for name in FIELDS if name not in _OURS}
+    default = ClusterConfig()
+    is_idle = {n for n in OUR_POLICY_SETTINGS if getattr(config, n) == getattr(default, n)}
+    names = [name for name in FIELDS if name not in _OURS and name not in is_idle]
+    values = {name.replace("_", "-"): getattr(config, name) for name in names}
     return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 

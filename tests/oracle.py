@@ -496,6 +496,22 @@ def tiered_priority(config: Config, adaptive: bool) -> PriorityPolicy:
     return priority
 
 
+def deadline_priority(config: Config) -> PriorityPolicy:
+    """Base of the class × least time left ÷ time left to the class's deadline; not BLIS's."""
+
+    def priority(request: Request, now: int, _queue_len: int) -> float:
+        name = "sheddable"
+        if request.slo_class == CRITICAL:
+            name = "critical"
+        elif request.slo_class in STANDARD_CLASSES:
+            name = "standard"
+        least = float(config["slo-deadline-least-left"])
+        left = max(config[f"slo-deadline-{name}"] - (now - request.arrival_us), least)
+        return config[f"slo-base-{name}"] * (least / left)
+
+    return priority
+
+
 def class_priority(request: Request, now: int, _queue_len: int) -> float:
     """The `slo-class` policy of the routing track; requests without a class get base 0."""
     bases = {CRITICAL: 10.0, STANDARD: 5.0, SHEDDABLE: 3.0, BATCH: 1.0}
@@ -512,6 +528,8 @@ def make_priority(config: Config, profile: str) -> PriorityPolicy:
             return lambda request, now, queue_len: -(1e-6 * (now - request.arrival_us))
         case "slo-tiered" | "load-adaptive" as name if profile == "scheduling":
             return tiered_priority(config, adaptive=name == "load-adaptive")
+        case "slo-deadline":
+            return deadline_priority(config)
         case "slo-class" if profile == "routing":
             return class_priority
     raise NotSupported(f"priority-policy {config['priority-policy']!r} in profile {profile!r}")
@@ -854,6 +872,17 @@ def gate_on_mean_load(threshold: float) -> AdmissionPolicy:
     return admit
 
 
+def gate_by_class(config: Config) -> AdmissionPolicy:
+    """Everything of a class above its limit is shed; not BLIS's, and only for probability 1."""
+
+    def admit(request: Request, snapshots: list[Snapshot], _now: int) -> bool:
+        name = "sheddable" if request.slo_class in SHEDDABLE_CLASSES else "standard"
+        mean_load = sum(snapshot.load for snapshot in snapshots) / len(snapshots)
+        return request.slo_class == CRITICAL or mean_load <= config[f"class-gated-{name}"]
+
+    return admit
+
+
 def gate_on_longest_queue(request: Request, snapshots: list[Snapshot], _now: int) -> bool:
     """The `slo-gated` policy of the routing track, with its fixed thresholds."""
     threshold = 10 if request.slo_class in STANDARD_CLASSES else 5
@@ -869,6 +898,8 @@ def make_admission(config: Config, profile: str) -> AdmissionPolicy:
             return lambda request, snapshots, now: False
         case "token-bucket":
             return TokenBucket(config["token-bucket-capacity"], config["token-bucket-refill-rate"])
+        case "class-gated":
+            return gate_by_class(config)
         case "slo-gated" if profile == "routing":
             return gate_on_longest_queue
         case "slo-gated":

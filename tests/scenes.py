@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax import config
+from blis_jax.config import FIELDS, OUR_POLICY_SETTINGS
 from blis_jax.records import RunRecord
 from blis_jax.simulation import Options, simulate
 from blis_jax.step_records import expand_steps
@@ -88,7 +89,7 @@ FLAGS: dict[str, Any] = {
     "token-bucket-capacity": 10000.0,
     "token-bucket-refill-rate": 1000.0,
     "total-kv-blocks": 100_000,
-}
+} | {name.replace("_", "-"): FIELDS[name].default for name in OUR_POLICY_SETTINGS}
 
 
 def flags(**changes: Any) -> dict[str, Any]:

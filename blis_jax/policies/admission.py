@@ -1,7 +1,7 @@
 """Admission policies: accept or turn away a request at the gateway.
 
 Each has the signature `(params, state, view, snapshots, clock_us, infinity) -> (is_admitted, state)`.
-Source of the four: BLIS `sim/admission.go`; the routing-track gate: its pull request 447.
+Source of the first four: BLIS `sim/admission.go`; of the routing-track gate: its pull request 447.
 """
 
 from __future__ import annotations
@@ -130,10 +130,14 @@ def slo_gated(
 ) -> Decision:
     """Reject sheddable classes while the mean effective load is above the threshold."""
     del clock, infinity
+    is_kept = ~is_sheddable(view.request.slo_class)
+    return is_kept | (_mean_load(snapshots) <= params.load_threshold), state
+
+
+def _mean_load(snapshots: Snapshots) -> jax.Array:
     total = jnp.sum(jnp.where(snapshots.is_active, snapshots.effective_load, 0), dtype=jnp.int32)
     count = jnp.sum(snapshots.is_active, dtype=jnp.int32)
-    mean = exact_quotient(total.astype(jnp.float64), count.astype(jnp.float64))
-    return ~is_sheddable(view.request.slo_class) | (mean <= params.load_threshold), state
+    return exact_quotient(total.astype(jnp.float64), count.astype(jnp.float64))
 
 
 @pytree
@@ -161,7 +165,37 @@ def slo_queue_gated(
     return (slo_class == CRITICAL) | (deepest.astype(jnp.float64) < limit), state
 
 
+@pytree
+class ClassGatedParams:
+    """Numbers of the gate by class."""
+
+    standard_load: Float[Array, ""]  # mean effective load above which standard is shed
+    sheddable_load: Float[Array, ""]  # the same for sheddable, batch and background
+    probability: Float[Array, ""]  # share of them that is shed then
+
+
+def class_gated(
+    params: ClassGatedParams,
+    state: NoState,
+    view: RoutedView,
+    snapshots: Snapshots,
+    clock: Any,
+    infinity: Any,
+) -> Decision:
+    """Shed a share of a class while the mean effective load is above its limit; critical never.
+
+    Ours; BLIS has no such policy. The draw has the key of the decision.
+    """
+    del clock, infinity
+    mean = _mean_load(snapshots)
+    slo_class = view.request.slo_class
+    limit = jnp.where(is_sheddable(slo_class), params.sheddable_load, params.standard_load)
+    is_shed = jax.random.uniform(view.key, (), jnp.float64) < params.probability
+    return (slo_class == CRITICAL) | (mean <= limit) | ~is_shed, state
+
+
 __all__ = [
+    "ClassGatedParams",
     "NoParams",
     "NoState",
     "QueueGatedParams",
@@ -169,6 +203,7 @@ __all__ = [
     "TokenBucketParams",
     "TokenBucketState",
     "always_admit",
+    "class_gated",
     "full_bucket",
     "is_sheddable",
     "no_state",

@@ -124,6 +124,41 @@ def slo_tiered(
 
 
 @pytree
+class DeadlineParams:
+    """Numbers of the deadline urgency."""
+
+    base_critical: Float[Array, ""]
+    base_standard: Float[Array, ""]
+    base_sheddable: Float[Array, ""]
+    deadline_critical_us: Float[Array, ""]  # age by which the first token is wanted
+    deadline_standard_us: Float[Array, ""]
+    deadline_sheddable_us: Float[Array, ""]
+    least_left_us: Float[Array, ""]  # urgency grows no more from here on, so it is bounded
+
+
+def slo_deadline(
+    params: DeadlineParams, view: RequestView, depth: Any, clock: Any, infinity: Any
+) -> jax.Array:
+    """Base score of the class, times how near its deadline is: hyperbolic, and bounded by the base.
+
+    Ours; BLIS has no such policy.
+    """
+    del depth, infinity
+    base = _by_class(
+        view.slo_class, params.base_critical, params.base_standard, params.base_sheddable
+    )
+    deadline = _by_class(
+        view.slo_class,
+        params.deadline_critical_us,
+        params.deadline_standard_us,
+        params.deadline_sheddable_us,
+    )
+    least = jnp.maximum(params.least_left_us, jnp.float64(1.0))
+    left = jnp.maximum(deadline - _age_us(view, clock), least)
+    return base * exact_quotient(jnp.broadcast_to(least, left.shape), left)
+
+
+@pytree
 class LoadAdaptiveParams:
     """Numbers of the load-adaptive priority: those of the tiers and where the gap opens."""
 

@@ -56,6 +56,13 @@ _CLASSES: tuple[tuple[str, float], ...] = (
 )
 _CLASSES += (("base_batch", 1.0), ("base_background", 0.0), ("base_none", 0.0))
 _CLASSES += (("age_weight", 1e-5),)
+_DEADLINES: tuple[tuple[str, float], ...] = (
+    *_SLO,
+    ("deadline_critical_us", 1e5),
+    ("deadline_standard_us", 2.5e5),
+)
+_DEADLINES += (("deadline_sheddable_us", 1e6), ("least_left_us", 1e4))
+_CLASS_GATES = (("standard_load", 100.0), ("sheddable_load", 50.0), ("probability", 1.0))
 _BUCKET = (("capacity", 10000.0), ("refill_per_s", 1000.0))
 _QUEUES = (("standard_depth", 10.0), ("sheddable_depth", 5.0))
 _BIASES = (("bias_critical", 0.9), ("bias_sheddable", 0.2))
@@ -73,6 +80,7 @@ ADMISSION = {
     "slo-gated": Entry(
         "admission", "slo_gated", "admission.SloGatedParams", (("load_threshold", 8.0),)
     ),
+    "class-gated": Entry("admission", "class_gated", "admission.ClassGatedParams", _CLASS_GATES),
     "slo-queue-gated": Entry("admission", "slo_queue_gated", "admission.QueueGatedParams", _QUEUES),
 }
 ROUTING = {
@@ -97,6 +105,7 @@ PRIORITY = {
     "inverted-slo": Entry("priority", "inverted_slo", "priority.AgeParams", _AGE),
     "slo-tiered": Entry("priority", "slo_tiered", "priority.TieredParams", _TIERS),
     "load-adaptive": Entry("priority", "load_adaptive", "priority.LoadAdaptiveParams", _LOAD),
+    "slo-deadline": Entry("priority", "slo_deadline", "priority.DeadlineParams", _DEADLINES),
     "slo-class": Entry(
         "priority", "slo_class", "priority.ClassParams", _CLASSES, has_fixed_numbers=True
     ),
@@ -105,5 +114,12 @@ SCHEDULERS = {
     "fcfs": Entry("schedulers", "fcfs"),
     "priority-fcfs": Entry("schedulers", "priority_fcfs"),
     "sjf": Entry("schedulers", "sjf"),
+    "priority-cached": Entry(
+        "schedulers",
+        "priority_cached",
+        "schedulers.CachedParams",
+        (("per_block", 0.01),),
+        needs_cached_blocks=True,
+    ),
     "reverse-priority": Entry("schedulers", "reverse_priority"),
 }

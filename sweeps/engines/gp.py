@@ -1,7 +1,4 @@
-"""Bayesian search: a Gaussian process over the space, expected improvement (scikit-optimize).
-
-The settings are those that did best on a mixed five-dimensional test function; see docs/decisions.md.
-"""
+"""Bayesian search: a Gaussian process over the space, expected improvement (scikit-optimize)."""
 
 from __future__ import annotations
 
