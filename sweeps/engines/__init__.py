@@ -12,6 +12,7 @@ from sweeps.strategy_file import Search
 
 ENGINES = {
     "gp": "gp.GaussianProcess",
+    "forest": "forest.Forest",
     "gp_minimize": "gp_minimize.GpMinimize",
     "random": "random.Random",
     "sobol": "sobol.Sobol",

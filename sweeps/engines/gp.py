@@ -17,6 +17,8 @@ from sweeps.strategy_file import Search
 class GaussianProcess:
     """Sobol points to begin with, then batches where the model expects most."""
 
+    model = "GP"  # scikit-optimize's name
+
     def __init__(self, space: Space, search: Search) -> None:
         """For a space."""
         self.space, self.search = space, search
@@ -26,7 +28,8 @@ class GaussianProcess:
         """The next points; those of one batch are chosen as if the others had found the best value."""
         if len(told) < self.search.initial:
             return self.first.ask(told, min(count, self.search.initial - len(told)))
-        return proposed(self.space, self.search, told, _compressed(modelled(told)), count)
+        values = _compressed(modelled(told))
+        return proposed(self.space, self.search, told, values, count, self.model)
 
 
 def _compressed(scores: np.ndarray) -> np.ndarray:
@@ -38,7 +41,12 @@ def _compressed(scores: np.ndarray) -> np.ndarray:
 
 
 def proposed(
-    space: Space, search: Search, told: Sequence[Told], values: np.ndarray, count: int
+    space: Space,
+    search: Search,
+    told: Sequence[Told],
+    values: np.ndarray,
+    count: int,
+    model: str = "GP",
 ) -> list[Point]:
     """Points with the largest expected improvement of `values`, given for each point told."""
     from skopt import Optimizer
@@ -49,7 +57,7 @@ def proposed(
         warnings.simplefilter("ignore")  # about points tried twice, and fits that were cut short
         optimizer = Optimizer(
             [skopt_dimension(dimension) for dimension in space.dimensions],
-            "GP",
+            model,
             n_initial_points=0,
             acq_func="EI",
             acq_optimizer="sampling",
