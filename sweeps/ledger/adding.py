@@ -293,9 +293,11 @@ def _simulated(
     }
     if not hypothesis.predictions:
         content |= {"verdict": values["verdict"], "status": values["verdict"]}
-    config = config_of(hypothesis.arms[STRATEGY].settings)
-    strategy = arm_of(hypothesis.arms[STRATEGY].text).strategy
-    content["broken_constraints"] = broken_constraints(problem, config, strategy)
+    arm = hypothesis.arms[STRATEGY]
+    if arm.hash != hypothesis.arms[BASELINE].hash:
+        strategy = arm_of(arm.text).strategy
+        broken = broken_constraints(problem, config_of(arm.settings), strategy)
+        content["broken_constraints"] = broken
     if is_on_problem(hypothesis, problem):
         judged = judge_criteria(
             hypothesis, problem, ledger.folder, measured, benches, content["verdict"]

@@ -13,6 +13,7 @@ from sweeps.bench import workload_of
 from sweeps.init import main
 from sweeps.ledger.__main__ import main as ledger
 from sweeps.ledger.book import Ledger
+from sweeps.ledger.trial import ArmRuns
 from sweeps.problem import load_problem, to_markdown
 from sweeps.space import space_of
 from sweeps.strategy_file import load_strategy
@@ -169,13 +170,14 @@ def test_refusals_write_nothing(
 
 
 def test_a_baseline_that_does_not_end_is_refused(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (here / "w.yaml").read_text().replace("num_requests: 40", "num_requests: 400")
-    (here / "w.yaml").write_text(text)
-    words = ["--baseline", "tiny.yaml:total_kv_blocks=40;kv_cpu_blocks=20"]
-    assert main(["mine", "--workload", "w.yaml", *words]) == 2
-    assert "ended on seed" in capsys.readouterr().err
+    def stuck(*_: Any) -> list[ArmRuns]:
+        return [ArmRuns(("COMPLETED", "LIVELOCK", "COMPLETED"), {}, 0, ())]
+
+    monkeypatch.setattr("sweeps.track_baseline.run_arms", stuck)
+    assert init() == 2
+    assert "ended on seed 43 with LIVELOCK" in capsys.readouterr().err
     assert list((here / "tracks").iterdir()) == []
 
 
