@@ -51,8 +51,13 @@ class Judgement:
 
     def line(self) -> str:
         """For people."""
-        where = "" if self.slo_class == ALL else f" [{self.slo_class}]"
-        return f"{self.verdict:<12} {self.criterion}{where}: {self.goal}; {self.reason}"
+        return line_of(self.criterion, self.slo_class, self.goal, self.verdict, self.reason)
+
+
+def line_of(criterion: str, slo_class: str, goal: str, verdict: str, reason: str) -> str:
+    """A judgement for people, the verdict first."""
+    where = "" if slo_class == ALL else f" [{slo_class}]"
+    return f"{verdict:<12} {criterion}{where}: {goal}; {reason}"
 
 
 def judge(

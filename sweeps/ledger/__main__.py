@@ -157,12 +157,14 @@ def _status(arguments: list[str]) -> int:
     state = standing(ledger.rows(), objective)
     verdicts = ", ".join(f"{count} {name}" for name, count in state.verdicts.items())
     print(f"{state.num_rows} rows: {verdicts or 'no result yet'}")
-    if state.best is not None and state.best_value is not None and state.first_value:
-        change = 100 * (state.best_value / state.first_value - 1)
+    if state.best is None:
+        print(f"best {objective}: no row is better than the baseline")
+    elif state.best_value is not None and state.baseline_value:
+        change = 100 * (state.best_value / state.baseline_value - 1)
         best = state.best
         print(
             f"best {objective}: {state.best_value:.5g} in row {best.id} ({best.hypothesis.name}), "
-            f"{change:+.1f} % against the first row"
+            f"{change:+.1f} % against the baseline"
         )
     limit, nulls = given.get("null_limit", ledger.problem.stop_after), state.null_iterations
     names = f" ({', '.join(nulls)})" if nulls else ""

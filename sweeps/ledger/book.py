@@ -191,6 +191,9 @@ def find_ledger(track: str | None, is_new_allowed: bool = False) -> Ledger:
     for folder in (Path(track), Path(TRACKS) / track):
         if (folder / FILE).is_file():
             return Ledger(folder)
+    here = Ledger(Path())
+    if here.path.is_file() and here.problem.name == track:
+        return here
     raise ConfigError(
         f"track {track!r} is neither a folder with a {FILE} nor one of {TRACKS}/; begin it with "
         f"python -m sweeps.init {track}"

@@ -167,6 +167,8 @@ def _add_from(ledger: Ledger, file: Path) -> int:
 
 def _lines(ledger: Ledger, record: Record) -> list[str]:
     """What a result says, for people."""
+    from sweeps.criteria import line_of
+
     lines = [
         f"{record['id']}: {record['status']} (record {record['number']}, {record['hash'][:12]})"
     ]
@@ -180,10 +182,8 @@ def _lines(ledger: Ledger, record: Record) -> list[str]:
     for text in record.get("broken_constraints", ()):
         lines.append(f"  constraint broken: {text}")
     for one in record.get("criteria", ()):
-        where = "" if one["class"] == "all" else f" [{one['class']}]"
-        lines.append(
-            f"  {one['verdict']:<12} {one['criterion']}{where}: {one['goal']}; {one['reason']}"
-        )
+        words = (one[key] for key in ("criterion", "class", "goal", "verdict", "reason"))
+        lines.append(f"  {line_of(*words)}")
     if record.get("criteria_changed"):
         lines.append("  note: the track's criteria have changed since the hypothesis was written")
     return [*lines, f"Written: {ledger.path}, {ledger.page}"]

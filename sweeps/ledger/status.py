@@ -26,9 +26,9 @@ class Standing:
 
     num_rows: int
     verdicts: dict[str, int]
-    best: Row | None
-    best_value: float | None  # mean of the objective over the seeds
-    first_value: float | None  # of the ledger's first measured row
+    best: Row | None  # None while nothing is better than the baseline
+    best_value: float | None  # mean of the objective over the seeds, at first the baseline's
+    baseline_value: float | None
     null_iterations: tuple[str, ...]  # the last ones, up to now
     open_rows: tuple[Row, ...]
 
@@ -41,7 +41,7 @@ def standing(rows: Sequence[Row], objective: str) -> Standing:
         verdict = str(row.result and row.result["verdict"])
         verdicts[verdict] = verdicts.get(verdict, 0) + 1
     best: Row | None = None
-    best_value = first_value = None
+    best_value = baseline_value = _baseline_value(done, objective)
     nulls: list[str] = []
     for iteration, members in _iterations(done).items():
         is_null = True
@@ -49,12 +49,11 @@ def standing(rows: Sequence[Row], objective: str) -> Standing:
             value = _value(row, done, objective)
             if value is None:
                 continue
-            first_value = value if first_value is None else first_value
             if _is_improvement(row, value, best_value, objective):
                 best, best_value, is_null = row, value, False
         nulls = [*nulls, iteration] if is_null else []
     open_rows = tuple(row for row in rows if row.result is None)
-    return Standing(len(rows), verdicts, best, best_value, first_value, tuple(nulls), open_rows)
+    return Standing(len(rows), verdicts, best, best_value, baseline_value, tuple(nulls), open_rows)
 
 
 def _iterations(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -66,15 +65,24 @@ def _iterations(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def _value(row: Row, rows: Sequence[Row], objective: str) -> float | None:
     """The objective's mean, if the row is comparable with the ledger's first measured row."""
-    first = next((one for one in rows if one.result and one.result.get("runs")), None)
+    first = _first_measured(rows)
     if first is None or not row.result or not row.result.get("runs"):
         return None
-    if _circumstances(row) != _circumstances(first):
-        return None
-    values = row.result["runs"][STRATEGY]["figures"].get(objective)
-    if values is None or None in values:
-        return None
-    return float(np.mean(values))
+    return _mean(row, STRATEGY, objective) if _circumstances(row) == _circumstances(first) else None
+
+
+def _baseline_value(rows: Sequence[Row], objective: str) -> float | None:
+    first = _first_measured(rows)
+    return None if first is None else _mean(first, BASELINE, objective)
+
+
+def _first_measured(rows: Sequence[Row]) -> Row | None:
+    return next((row for row in rows if row.result and row.result.get("runs")), None)
+
+
+def _mean(row: Row, role: str, objective: str) -> float | None:
+    values = row.result["runs"][role]["figures"].get(objective) if row.result else None
+    return None if values is None or None in values else float(np.mean(values))
 
 
 def _circumstances(row: Row) -> tuple[object, ...]:

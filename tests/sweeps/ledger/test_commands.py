@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeps.ledger import chain
+from sweeps.ledger import adding, chain
 from sweeps.ledger.__main__ import main
 from sweeps.ledger.book import Ledger
+from tests.reference_data import REPO_ROOT
 from tests.sweeps.ledger.tiny_track import ROW, STRATEGY, make_track
 
 PAGE = "tracks/tiny/ledger.md"
@@ -81,6 +85,40 @@ def test_the_hypothesis_is_on_the_disk_before_anything_runs(
     assert ledger("add", "1") == 0
     result = records(empty)[2]
     assert result["hypothesis"] == planned["hash"] and result["verdict"] == "confirmed"
+
+
+def test_killed_in_its_runs_and_added_again(empty: Path) -> None:
+    words = [sys.executable, "-m", "sweeps.ledger", "add", "1", "--track", "tiny", *ROW]
+    environment = os.environ | {"PYTHONPATH": str(REPO_ROOT)}
+    killed = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
+    path = empty / "ledger.jsonl"
+    while killed.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < 2):
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    before = lines(empty)
+    assert len(before) == 2
+    assert ledger("add", "1") == 0
+    assert lines(empty)[:2] == before and ledger("check") == 0
+    assert records(empty)[2]["verdict"] == "confirmed"
+
+
+def test_two_that_add_one_row_at_once(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ledger("plan", "1", *ROW) == 0
+    original = adding.run_hypothesis
+
+    def slower(*given: Any) -> Any:
+        monkeypatch.setattr("sweeps.ledger.adding.run_hypothesis", original)
+        assert ledger("add", "1") == 0
+        return original(*given)
+
+    monkeypatch.setattr("sweeps.ledger.adding.run_hypothesis", slower)
+    assert ledger("add", "1") == 2
+    assert "1 has a result already" in capsys.readouterr().err
+    assert [record["kind"] for record in records(empty)] == ["ledger", "hypothesis", "result"]
+    assert ledger("check") == 0
 
 
 def test_a_result_needs_a_hypothesis(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -422,7 +460,7 @@ def test_replay_says_that_a_strategy_file_changed(
 def test_status(track: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ledger("status") == 0
     said = capsys.readouterr().out
-    assert "1 rows: 1 confirmed" in said and "go on" in said
+    assert "1 rows: 1 confirmed" in said and "go on" in said and "best ttft_p99_ms" in said
     judged = ["--evidence", "judge", "--name", "x", "--hypothesis", "h", "--diagnostic", "d"]
     for name in ("2", "3", "3-again"):
         words = (*judged, "--verdict", "refuted", "--findings", "f")
@@ -431,9 +469,9 @@ def test_status(track: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert ledger("status") == 0
     said = capsys.readouterr().out
-    assert "null iterations in a row: 2 (2, 3); stopping rule: 2" in said and "stop:" in said
+    assert "null iterations in a row: 3 (1, 2, 3); stopping rule: 2" in said and "stop:" in said
     assert "open: 4, A budget" in said
-    assert ledger("status", "--null-limit", "3") == 0
+    assert ledger("status", "--null-limit", "4") == 0
     assert "go on" in capsys.readouterr().out
 
 

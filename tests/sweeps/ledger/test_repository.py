@@ -13,6 +13,7 @@ from sweeps.ledger.__main__ import main
 from sweeps.ledger.adding import hypothesis_from, read_rows
 from sweeps.ledger.book import Ledger, Row
 from sweeps.ledger.published import NO_BASIS
+from sweeps.ledger.status import standing
 from tests.reference_data import REPO_ROOT
 
 ROWS_FILE = REPO_ROOT / "sweeps" / "published_iterations.yaml"
@@ -55,9 +56,13 @@ ALONG = {  # critical TTFT P99 in ms at each value of a setting
 }
 
 
+PUBLISHED = {*RECORDED, *ALONG, "9-kv1500"}
+
+
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Row]:
-    return {row.id: row for row in Ledger(REPO_ROOT).rows()}
+    """The rows of the published iterations."""
+    return {row.id: row for row in Ledger(REPO_ROOT).rows() if row.id in PUBLISHED}
 
 
 def result_of(row: Row) -> Any:
@@ -75,9 +80,16 @@ def test_it_was_not_changed_and_is_rendered(
     monkeypatch.chdir(REPO_ROOT)
     assert main(["check"]) == 0, capsys.readouterr().err
     assert main(["render", "--check"]) == 0
-    assert main(["status"]) == 0
-    said = capsys.readouterr().out
-    assert "in row 8-opt" in said and "null iterations in a row: 3 (9, 10, 11)" in said
+    assert main(["status", "--track", "scheduling"]) == 0
+
+
+def test_where_the_published_search_ended(rows: dict[str, Row]) -> None:
+    assert set(rows) == PUBLISHED
+    state = standing(list(rows.values()), "ttft_p99_ms[critical]")
+    assert state.best is not None and state.best.id == "8-opt"
+    assert state.best_value == pytest.approx(70.77781, abs=5e-6)
+    assert state.baseline_value == pytest.approx(268.77, abs=0.005)
+    assert state.null_iterations == ("9", "10", "11") and not state.open_rows
 
 
 @pytest.mark.parametrize("name", RECORDED)
