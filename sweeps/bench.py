@@ -101,7 +101,7 @@ class Bench:
 
     def run(self, configs: Sequence[ClusterConfig]) -> list[Runs]:
         """The runs of each configuration, one a seed."""
-        return self.summaries(configs, self._result)
+        return self.summaries(configs, self.result)
 
     def summaries(
         self, configs: Sequence[ClusterConfig], summarize: Callable[[RunRecord], T]
@@ -139,7 +139,8 @@ class Bench:
 
         return draw(self.spec, seed, block_size)[0]
 
-    def _result(self, record: RunRecord) -> SeedResult:
+    def result(self, record: RunRecord) -> SeedResult:
+        """How a run ended, and its metrics if it came to its end."""
         from blis_jax.scalar_metrics import evaluate
         from blis_jax.sweep_data import WHOLE, window_of
 

@@ -1,0 +1,1 @@
+"""The record of every iteration: hypotheses before their runs, results after them, nothing removed."""

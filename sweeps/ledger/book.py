@@ -1,0 +1,200 @@
+"""A ledger: a folder with `ledger.jsonl`, the records, and `ledger.md`, the table rendered from them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blis_jax.errors import ConfigError
+from blis_jax.workload.strict_yaml import closest
+from sweeps.ledger import chain
+from sweeps.ledger.chain import Contents, Record
+from sweeps.ledger.hypothesis import Hypothesis, hypothesis_of
+from sweeps.problem import FILE, Problem, list_problems, load_problem
+from sweeps.verdicts import VERDICTS
+
+RECORDS, PAGE = "ledger.jsonl", "ledger.md"
+HYPOTHESIS, RESULT, NOTE = "hypothesis", "result", "note"
+TRACKS = "tracks"  # where the tracks of a project are
+
+
+@dataclass(frozen=True)
+class Row:
+    """One iteration's hypothesis, its result if there is one, and notes on it."""
+
+    planned: Record
+    hypothesis: Hypothesis
+    result: Record | None = None
+    notes: tuple[Record, ...] = field(default=())
+
+    @property
+    def id(self) -> str:
+        """Its name in the table."""
+        return self.hypothesis.id
+
+    @property
+    def resolution(self) -> str | None:
+        """The last one that was noted."""
+        found = [note["resolution"] for note in self.notes if note.get("resolution")]
+        return found[-1] if found else None
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What was found, in order."""
+        own = [self.result["findings"]] if self.result and self.result.get("findings") else []
+        return (*own, *(note["findings"] for note in self.notes if note.get("findings")))
+
+
+class Ledger:
+    """The records of one folder."""
+
+    def __init__(self, folder: Path, problem: Problem | None = None) -> None:
+        """`problem` is what the ledger is about; its own folder's or that of its first record if not given."""
+        self.folder = folder
+        self.path, self.page = folder / RECORDS, folder / PAGE
+        self._problem = problem
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that its rows answer."""
+        if self._problem is None:
+            if (self.folder / FILE).is_file():
+                self._problem = load_problem(str(self.folder))
+            else:
+                records = chain.read(self.path).records
+                name = records[0].get("problem") if records else list_problems()[0]
+                self._problem = load_problem(str(name))
+        return self._problem
+
+    def contents(self) -> Contents:
+        """The records as they are on the disk."""
+        return chain.read(self.path)
+
+    def rows(self) -> list[Row]:
+        """Every row, in the order in which the hypotheses were written; refuses a broken ledger."""
+        contents = self.contents()
+        chain.check_sound(self.path, contents)
+        return rows_of(contents.records)
+
+    def row(self, name: str) -> Row:
+        """The row of an id."""
+        return _row(self.rows(), name)
+
+    def begin(self) -> None:
+        """Writes the first record if there is none."""
+        if self.contents().records or self.contents().torn:
+            return
+
+        def first(records: Sequence[Record]) -> dict[str, Any]:
+            if records:
+                raise _AlreadyThereError
+            return {"version": chain.VERSION, "problem": self.problem.name}
+
+        with contextlib.suppress(_AlreadyThereError):
+            chain.append(self.path, chain.BEGIN, first)
+
+    def plan(self, hypothesis: Hypothesis) -> Row:
+        """Writes a hypothesis down; its id must be new."""
+
+        def content(records: Sequence[Record]) -> dict[str, Any]:
+            for row in rows_of(records):
+                if row.id == hypothesis.id:
+                    raise ConfigError(
+                        f"{hypothesis.id} is in the ledger already (record {row.planned['number']}); "
+                        "records never change, choose another id"
+                    )
+            return hypothesis.model_dump(mode="json")
+
+        self.begin()
+        return Row(chain.append(self.path, HYPOTHESIS, content), hypothesis)
+
+    def add_result(self, row: Row, content: Mapping[str, Any]) -> Record:
+        """Writes the result of a hypothesis that has none yet."""
+
+        def made(records: Sequence[Record]) -> dict[str, Any]:
+            now = _row(rows_of(records), row.id)
+            if now.planned["hash"] != row.planned["hash"]:
+                raise ConfigError(f"the hypothesis of {row.id} is not the one that was run")
+            if now.result is not None:
+                raise ConfigError(
+                    f"{row.id} has a result already (record {now.result['number']}); records never "
+                    "change, plan a repetition under another id"
+                )
+            check_verdict(content["verdict"])
+            return {"id": row.id, "hypothesis": row.planned["hash"], **content}
+
+        return chain.append(self.path, RESULT, made)
+
+    def add_note(self, name: str, content: Mapping[str, Any]) -> Record:
+        """Writes findings, or a resolution, behind a result."""
+
+        def made(records: Sequence[Record]) -> dict[str, Any]:
+            row = _row(rows_of(records), name)
+            if row.result is None:
+                raise ConfigError(f"{name} has no result yet; notes are about results")
+            if content.get("resolution"):
+                from sweeps.ledger.hypothesis import check_resolution
+
+                check_resolution(content["resolution"], row.result["verdict"])
+            return {"id": name, "result": row.result["hash"], **content}
+
+        return chain.append(self.path, NOTE, made)
+
+
+class _AlreadyThereError(Exception):
+    """Another writer began the ledger."""
+
+
+def check_verdict(verdict: str) -> None:
+    """Refuses words that are no verdicts."""
+    if verdict not in VERDICTS:
+        raise ConfigError(f"verdict {verdict!r} is unknown; use one of {', '.join(VERDICTS)}")
+
+
+def rows_of(records: Sequence[Record]) -> list[Row]:
+    """Rows from records, which must be sound."""
+    rows: dict[str, Row] = {}
+    for record in records:
+        kind = record["kind"]
+        if kind == HYPOTHESIS:
+            rows[record["id"]] = Row(record, hypothesis_of(chain.content_of(record)))
+        elif kind in (RESULT, NOTE):
+            row = rows[record["id"]]
+            notes = (*row.notes, record) if kind == NOTE else row.notes
+            result = record if kind == RESULT else row.result
+            rows[record["id"]] = Row(row.planned, row.hypothesis, result, notes)
+    return list(rows.values())
+
+
+def _row(rows: Sequence[Row], name: str) -> Row:
+    for row in rows:
+        if row.id == name:
+            return row
+    names = [row.id for row in rows]
+    known = f"; there are {', '.join(names)}" if names else "; it has no rows yet"
+    raise ConfigError(f"the ledger has no row {name!r}{known}{closest(name, names)}")
+
+
+def find_ledger(track: str | None, is_new_allowed: bool = False) -> Ledger:
+    """The ledger of a track, by name or folder; without one, that of this folder."""
+    if track is None:
+        ledger = Ledger(Path())
+        if not ledger.path.is_file() and not (is_new_allowed and ledger.page.is_file()):
+            raise ConfigError(
+                f"there is no {RECORDS} in this folder; give --track NAME, begin a track with "
+                "python -m sweeps.init NAME, or go to the root of the repository"
+            )
+        return ledger
+    for folder in (Path(track), Path(TRACKS) / track):
+        if (folder / FILE).is_file():
+            return Ledger(folder)
+    here = Ledger(Path())
+    if here.path.is_file() and here.problem.name == track:
+        return here
+    raise ConfigError(
+        f"track {track!r} is neither a folder with a {FILE} nor one of {TRACKS}/; begin it with "
+        f"python -m sweeps.init {track}"
+    )

@@ -1,0 +1,237 @@
+"""Append-only records as lines of JSON, each with the hash of the one before.
+
+A line is the canonical JSON of one record; `hash` is the SHA-256 of that text without `hash`. Lines
+are only ever appended, under a lock, and written through to the disk. What a killed writer left
+behind stays in the file: the next record says how many bytes of it there are, and their hash.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blis_jax.errors import ConfigError
+
+VERSION = 1
+NOTHING = "0" * 64  # what the first record has as the hash of the one before
+TORN = "after_torn_line"
+BEGIN = "ledger"  # kind of the first record
+_OF_CHAIN = ("number", "previous", "kind", "written", TORN, "hash")
+
+Record = Mapping[str, Any]
+Make = Callable[[Sequence[Record]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The records of a file, up to the first broken one, and what is wrong behind them."""
+
+    records: tuple[Record, ...] = ()
+    problem: str | None = None
+    torn: bytes = b""  # an unfinished line at the end
+    lacks_end: bool = False  # the last record is whole but for its end of line
+    size: int = 0
+
+
+def canonical(content: Any) -> str:
+    """The one JSON text of a content; refuses NaN."""
+    return json.dumps(
+        content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def digest(content: Any) -> str:
+    """SHA-256 of the canonical text."""
+    return hashlib.sha256(canonical(content).encode()).hexdigest()
+
+
+def hash_of(record: Record) -> str:
+    """The hash that a record must carry."""
+    return digest({name: value for name, value in record.items() if name != "hash"})
+
+
+def read(path: Path) -> Contents:
+    """The records of a file; a file that does not exist has none."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            data = file.read()
+    except FileNotFoundError:
+        return Contents()
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}); give another ledger"
+        ) from None
+    return parse(data)
+
+
+def parse(data: bytes) -> Contents:
+    """The records in the bytes of a file."""
+    *lines, rest = data.split(b"\n")
+    if rest:
+        lines.append(rest)
+    records: list[Record] = []
+    torn: list[bytes] = []  # lines that the next record must vouch for
+    for place, line in enumerate(lines, 1):
+        record = _parsed(line)
+        if record is None:
+            torn.append(line)
+            continue
+        if record.get(TORN) != _torn_mark(torn):
+            return _stopped(data, records, place - len(torn), _NO_RECORD if torn else _NO_TORN)
+        problem = _problem(line, record, records)
+        if problem:
+            return _stopped(data, records, place, problem)
+        records.append(record)
+        torn = []
+    if torn and not rest:
+        return _stopped(data, records, len(lines) + 1 - len(torn), _NO_RECORD)
+    lacks_end = bool(rest) and not torn
+    return Contents(tuple(records), None, b"\n".join(torn), lacks_end, len(data))
+
+
+_NO_RECORD = "it is not a record, and no record after it says that a write was cut off there"
+_NO_TORN = "it speaks of an unfinished line before it, but there is none"
+
+
+def _parsed(line: bytes) -> Record | None:
+    """The record in a line; None if it is no whole JSON object."""
+    try:
+        found = json.loads(line.decode(), parse_constant=_refuse_constant)
+        canonical(found).encode()
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _problem(line: bytes, record: Record, before: Sequence[Record]) -> str | None:
+    """What is wrong with a record at its place."""
+    if hash_of(record) != record.get("hash"):
+        return "its content is not what its hash was taken of"
+    if canonical(record).encode() != line:
+        return "it is not written as records are"
+    if record.get("number") != len(before):
+        return f"it has number {record.get('number')} where {len(before)} follows"
+    if record.get("previous") != (before[-1]["hash"] if before else NOTHING):
+        return "it does not follow the record before, whose hash is another one"
+    is_begin = record.get("kind") == BEGIN and record.get("version") == VERSION
+    if is_begin != (not before):
+        return f"a ledger of version {VERSION} begins with one record that says so"
+    return None
+
+
+def _stopped(data: bytes, before: Sequence[Record], line: int, problem: str) -> Contents:
+    return Contents(tuple(before), _broken(line, before, problem), size=len(data))
+
+
+def _broken(line: int, before: Sequence[Record], problem: str) -> str:
+    name = f" ({before[-1].get('id')})" if before and before[-1].get("id") else ""
+    last = f"the last good record is {len(before) - 1}{name}" if before else "no record is good"
+    return f"line {line} is broken: {problem}; {last}"
+
+
+def _torn_mark(lines: Sequence[bytes]) -> dict[str, Any] | None:
+    """What a record says of unfinished lines before it; None where there are none."""
+    torn = b"\n".join(lines)
+    return {"bytes": len(torn), "sha256": hashlib.sha256(torn).hexdigest()} if lines else None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """The file, made if need be, held against other writers; a descriptor to append to."""
+    is_new = not path.exists()
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror}); choose another place"
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if is_new:
+            _sync_folder(path.parent)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def append(path: Path, kind: str, make: Make) -> Record:
+    """Appends what `make` gives for the records so far, and returns it as written.
+
+    `make` is called while other writers wait, so what it checks still holds when its record is in.
+    """
+    with locked(path) as descriptor:
+        contents = parse(_whole(descriptor))
+        check_sound(path, contents)
+        content = make(contents.records)
+        record: dict[str, Any] = {
+            "number": len(contents.records),
+            "previous": contents.records[-1]["hash"] if contents.records else NOTHING,
+            "kind": kind,
+            "written": now(),
+            **content,
+        }
+        if contents.torn:
+            record[TORN] = _torn_mark([contents.torn])
+        record["hash"] = hash_of(record)
+        end = b"\n" if contents.torn or contents.lacks_end else b""
+        _write(descriptor, end + canonical(record).encode() + b"\n", contents.size)
+        return record
+
+
+def check_sound(path: Path, contents: Contents) -> None:
+    """Refuses to build on a file with a broken record."""
+    if contents.problem:
+        raise ConfigError(
+            f"{path}: {contents.problem}; restore the file, nothing is added to a broken ledger"
+        )
+
+
+def content_of(record: Record) -> dict[str, Any]:
+    """A record without what the chain adds to it."""
+    return {name: value for name, value in record.items() if name not in _OF_CHAIN}
+
+
+def now() -> str:
+    """The time, UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _whole(descriptor: int) -> bytes:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    parts = []
+    while part := os.read(descriptor, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _write(descriptor: int, data: bytes, size: int) -> None:
+    """Appends all of it or, on a full disk, nothing."""
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,256 @@
+"""`ledger.md` from the records: the table between its markers, and below it what stands behind a row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blis_jax.atomic_write import replacing
+from blis_jax.errors import ConfigError
+from sweeps.criteria import FOR_PEOPLE, MET, MISSED, NOT_MEASURED, UNCLEAR
+from sweeps.ledger import chain
+from sweeps.ledger.book import Ledger, Row, rows_of
+from sweeps.ledger.chain import Contents, Record
+from sweeps.ledger.published import MEAN, NO_BASIS, ROUNDED
+from sweeps.ledger.trial import BASELINE, STRATEGY, WHOLE, levels_of
+from sweeps.ledger.vocabulary import RETROSPECTIVE
+from sweeps.templates import plain, render, signed
+
+BEGIN, END = "<!-- ledger:begin -->", "<!-- ledger:end -->"
+_ANCHOR = re.compile(r"Anchor: record (\d+), `([0-9a-f]{64})`")
+_NEW_PAGE = """\
+# Ledger
+
+Every iteration, failures included. Rows are rendered from `ledger.jsonl`; do not edit them by hand, and never
+remove one.
+
+Changes are against the baseline on the same workload and seeds: TTFT P99 per SLO class, throughput in output
+tokens per second. The SLO gap is TTFT P99 of sheddable requests divided by that of critical ones.
+
+{begin}
+{end}
+"""
+
+
+def rendered(ledger: Ledger, contents: Contents | None = None) -> str:
+    """The whole page as the records give it, the text around the markers as it is."""
+    contents = ledger.contents() if contents is None else contents
+    chain.check_sound(ledger.path, contents)
+    return page_with(page_text(ledger), block(contents.records))
+
+
+def page_text(ledger: Ledger) -> str:
+    """The page on the disk, or an empty one."""
+    try:
+        return ledger.page.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return _NEW_PAGE.format(begin=BEGIN, end=END)
+
+
+def page_with(page: str, text: str) -> str:
+    """A page with another text between its markers."""
+    begin, end = page.find(BEGIN), page.find(END)
+    if begin < 0 or end < begin or page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise ConfigError(
+            f"ledger.md needs {BEGIN} and, behind it, {END}, each once, on lines of their own"
+        )
+    return f"{page[:begin]}{BEGIN}\n{text}{page[end:]}"
+
+
+def write(ledger: Ledger) -> Path:
+    """Renders the page while no record can be added; returns its path."""
+    with chain.locked(ledger.path):
+        text = rendered(ledger, chain.parse(ledger.path.read_bytes()))
+        if not ledger.page.exists() or page_text(ledger) != text:
+            with replacing(ledger.page) as path:
+                path.write_text(text, encoding="utf-8")
+    return ledger.page
+
+
+def anchor_in(page: str) -> tuple[int, str] | None:
+    """The record number and hash that a page vouches for."""
+    found = _ANCHOR.search(page)
+    return (int(found[1]), found[2]) if found else None
+
+
+def block(records: Sequence[Record]) -> str:
+    """What stands between the markers."""
+    rows = rows_of(records)
+    return render(
+        "ledger.md.j2",
+        rows=[_entry(row) for row in rows if row.result is not None],
+        open_rows=[row for row in rows if row.result is None],
+        num_records=len(records),
+        anchor=records[-1] if records else None,
+    )
+
+
+def _entry(row: Row) -> dict[str, Any]:
+    result = row.result
+    assert result is not None
+    return {
+        "id": row.id,
+        "name": row.hypothesis.name,
+        "ttft": _ttft(row, result),
+        "throughput": _throughput(row, result),
+        "gap": _gap(result),
+        "mechanism": row.hypothesis.mechanism,
+        "status": _status(row, result),
+        "hypothesis": row.hypothesis,
+        "result": result,
+        "findings": row.findings,
+        "resolution": row.resolution,
+        "measured": _measured(result),
+        "predictions": [_prediction(one) for one in result.get("predictions", ())],
+        "published": [_published(one) for one in result.get("published", ())],
+        "criteria": _criteria(result),
+        "runs": _runs(row, result),
+    }
+
+
+def _is_baseline(row: Row) -> bool:
+    arms = row.hypothesis.arms
+    return bool(arms) and arms[STRATEGY].hash == arms[BASELINE].hash
+
+
+def _ttft(row: Row, result: Record) -> str:
+    if row.hypothesis.over and row.hypothesis.claims:
+        return _along(row, result)
+    parts = []
+    for slo_class, figures in _classes(result):
+        figure = figures["ttft_p99_ms"]
+        if _is_baseline(row):
+            parts.append(f"{slo_class} {plain(figure['value'][0])} ms")
+        else:
+            parts.append(f"{slo_class} {_percent(figure['percent'])}")
+    return "; ".join(parts) or "–"
+
+
+def _along(row: Row, result: Record) -> str:
+    """The main metric at every value of the setting."""
+    metric, (name, values) = row.hypothesis.claims[0].metric, levels_of(row.hypothesis.over)
+    means = []
+    for value in values:
+        figures = result["runs"][f"{name}={value}"]["figures"][metric]
+        means.append("–" if None in figures else plain(sum(figures) / len(figures)))
+    return f"{metric} {', '.join(means)} at {name} {', '.join(values)}"
+
+
+def _classes(result: Record) -> list[tuple[str, Mapping[str, Any]]]:
+    """The classes that have a tail, or all requests where there are no classes."""
+    comparison = result.get("comparison", {})
+    found = [(name, figures) for name, figures in comparison.items() if "ttft_p99_ms" in figures]
+    named = [(name, figures) for name, figures in found if name != "all"]
+    order = {"critical": 0, "standard": 1, "sheddable": 2}
+    return sorted(named, key=lambda pair: order.get(pair[0], 3)) or found
+
+
+def _throughput(row: Row, result: Record) -> str:
+    figure = result.get("comparison", {}).get("all", {}).get("tokens_per_sec")
+    if figure is None:
+        return "–"
+    if _is_baseline(row):
+        return f"{plain(figure['value'][0], 0)} tokens/s"
+    return _percent(figure["percent"])
+
+
+def _gap(result: Record) -> str:
+    figure = result.get("comparison", {}).get("all", {}).get("slo_gap")
+    value = figure["value"][0] if figure else None
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _percent(interval: Sequence[float | None]) -> str:
+    mean, low, high = interval
+    if mean is None:
+        return "no figure"
+    if low is None:
+        return signed(mean)
+    return f"{signed(mean)} [{signed(low)}, {signed(high)}]"
+
+
+def _status(row: Row, result: Record) -> str:
+    parts = [f"**{result['status']}**"]
+    if row.hypothesis.registered == RETROSPECTIVE:
+        parts.append("retrospective")
+    if is_unchanged(result):
+        parts.append("null: no request differs")
+    parts += _failures(result)
+    published = result.get("published", ())
+    if published:
+        num_good = sum(one["basis"] != NO_BASIS for one in published)
+        num_mean = sum(one["basis"] in (MEAN, ROUNDED) for one in published)
+        words = f"{num_good} of {len(published)} published figures reproduce"
+        if num_mean < num_good:
+            words += f", {num_mean} as means of the seeds"
+        parts.append(words)
+    return "; ".join(parts)
+
+
+def is_unchanged(result: Record) -> bool:
+    """Whether not one request fares otherwise than under what the claims compare with."""
+    runs = result.get("runs", {})
+    counts = runs.get(STRATEGY, {}).get("figures", {}).get("num_changed_requests", ())
+    arms = {role for role in runs if "=" not in role}
+    return bool(counts) and all(count == 0 for count in counts) and len(arms) > 2
+
+
+def _measured(result: Record) -> str:
+    """Means and intervals in the metric's unit."""
+    parts = []
+    for slo_class, figures in _classes(result):
+        mean, low, high = figures["ttft_p99_ms"]["value"]
+        around = "" if low is None else f" [{plain(low)}, {plain(high)}]"
+        parts.append(f"{slo_class} {plain(mean)} ms{around}")
+    return "; ".join(parts)
+
+
+def _prediction(one: Mapping[str, Any]) -> str:
+    mean, low, high = one["interval"]
+    figure = "" if mean is None else f"{_short(mean)} [{_short(low)}, {_short(high)}], "
+    return f"`{one['claim']}`: {one['status']} ({figure}{one['reason']})"
+
+
+def _published(one: Mapping[str, Any]) -> str:
+    measured = "no figure" if one["measured"] is None else _short(one["measured"])
+    return f"`{one['claim']}`: measured {measured}, {one['basis']}"
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:.5g}".replace("-", "−")
+
+
+def _criteria(result: Record) -> str:
+    """Which criteria were met, missed, …, with the classes that they were judged for."""
+    judged = result.get("criteria", ())
+    words = []
+    for verdict in (MET, MISSED, UNCLEAR, NOT_MEASURED, FOR_PEOPLE):
+        classes: dict[str, list[str]] = {}
+        for one in judged:
+            if one["verdict"] == verdict:
+                classes.setdefault(one["criterion"], []).append(one["class"])
+        names = [f"{name} ({', '.join(of)})" for name, of in classes.items()]
+        words += [f"{verdict}: {', '.join(names).replace(' (all)', '')}"] if names else []
+    return "; ".join(words)
+
+
+def _runs(row: Row, result: Record) -> str:
+    """What was run."""
+    if not result.get("runs"):
+        return result["evidence"]
+    versions = result["versions"]
+    seeds = ", ".join(map(str, row.hypothesis.seeds))
+    return f"{result['evidence']}, seeds {seeds}, blis_jax {versions['blis_jax']}, JAX {versions['jax']}"
+
+
+def _failures(result: Record) -> list[str]:
+    """Runs that did not come to their end, by arm."""
+    found = []
+    for role, arm in result.get("runs", {}).items():
+        bad = [name for name in arm["outcomes"] if name not in WHOLE]
+        if bad:
+            names = ", ".join(dict.fromkeys(bad))
+            found.append(f"{len(bad)} of {len(arm['outcomes'])} runs of the {role}: {names}")
+    return found

@@ -1,0 +1,258 @@
+"""The content of a result record: runs, comparison with the baseline, claims judged by the rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_jax.compare import Estimate, difference, estimate
+from blis_jax.scalar_metrics import lookup
+from sweeps.claims import CHANGED, GAP, GAP_OF, REGION, Figures, parse_claim, read
+from sweeps.criteria import Facts, Judgement, Pair, judge
+from sweeps.ledger.chain import digest
+from sweeps.ledger.hypothesis import Hypothesis
+from sweeps.ledger.published import compare_published
+from sweeps.ledger.trial import (
+    BASELINE,
+    REFERENCE,
+    STRATEGY,
+    WHOLE,
+    ArmRuns,
+    Benches,
+    arm_record,
+    classes_of,
+    config_of,
+    levels_of,
+    run_arms,
+    spec_of,
+    with_changed,
+    workload_hash,
+)
+from sweeps.ledger.vocabulary import REFERENCE_RUNS
+from sweeps.problem import MAIN, Problem, workload_named
+from sweeps.verdicts import INCONCLUSIVE, RULE, Judged, judge_along, judge_claim, overall, status_of
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The runs of a hypothesis as figures by role."""
+
+    figures: Mapping[str, Figures]  # the strategy's have CHANGED, against the reference
+    outcomes: Mapping[str, tuple[str, ...]]
+
+    @property
+    def reference(self) -> Figures:
+        """What claims compare with: the reference arm, else the baseline."""
+        return self.figures.get(REFERENCE, self.figures[BASELINE])
+
+
+def measured_from_runs(runs: Mapping[str, ArmRuns]) -> Measured:
+    """The figures of fresh runs."""
+    figures: dict[str, Figures] = {role: arm.figures for role, arm in runs.items()}
+    figures[STRATEGY] = with_changed(runs[STRATEGY], runs.get(REFERENCE, runs[BASELINE]))
+    return Measured(figures, {role: arm.outcomes for role, arm in runs.items()})
+
+
+def measured_from_record(record: Mapping[str, Any]) -> Measured:
+    """The figures in a result record."""
+    figures = {
+        role: {name: np.array(values, float) for name, values in arm["figures"].items()}
+        for role, arm in record["runs"].items()
+    }
+    outcomes = {role: tuple(arm["outcomes"]) for role, arm in record["runs"].items()}
+    return Measured(figures, outcomes)
+
+
+def runs_content(runs: Mapping[str, ArmRuns], measured: Measured) -> dict[str, Any]:
+    """Outcomes and figures of every arm and seed, as they are recorded."""
+    return {
+        role: {
+            "outcomes": list(arm.outcomes),
+            "broken_invariants": arm.num_broken_invariants,
+            "figures": {
+                name: [_finite(value) for value in values.tolist()]
+                for name, values in measured.figures[role].items()
+            },
+        }
+        for role, arm in runs.items()
+    }
+
+
+def conclusions(hypothesis: Hypothesis, measured: Measured) -> dict[str, Any]:
+    """What follows from the figures: comparison, verdicts, published figures; nothing is run."""
+    judged = judge_all(hypothesis, measured)
+    verdict = overall([one.verdict for one in judged])
+    return {
+        "rule": RULE,
+        "comparison": _comparison(measured),
+        "predictions": [_prediction(one) for one in judged],
+        "published": compare_published(
+            hypothesis.published_claims,
+            measured.figures[STRATEGY],
+            measured.figures[BASELINE],
+            hypothesis.seeds,
+        ),
+        "verdict": verdict,
+        "status": status_of(judged) if judged else verdict,
+    }
+
+
+def judge_all(hypothesis: Hypothesis, measured: Measured) -> list[Judged]:
+    """Every prediction under the rule."""
+    name, values = levels_of(hypothesis.over)
+    levels = [measured.figures[f"{name}={value}"] for value in values]
+    found = []
+    for claim in hypothesis.claims:
+        failed = _failed(hypothesis, measured, claim.shape)
+        if failed:
+            found.append(Judged(claim, None, INCONCLUSIVE, INCONCLUSIVE, failed))
+        elif claim.shape != REGION:
+            found.append(judge_along(claim, hypothesis.rule, levels))
+        else:
+            strategy = measured.figures[STRATEGY]
+            found.append(judge_claim(claim, hypothesis.rule, strategy, measured.reference))
+    return found
+
+
+def _failed(hypothesis: Hypothesis, measured: Measured, shape: str) -> str | None:
+    """Which runs that a claim needs did not come to their end."""
+    reference = REFERENCE if REFERENCE in measured.figures else BASELINE
+    needed = [STRATEGY, reference]
+    if shape != REGION:
+        needed = [role for role in measured.outcomes if "=" in role]
+    for role in needed:
+        bad = [name for name in measured.outcomes[role] if name not in WHOLE]
+        if bad:
+            names = ", ".join(dict.fromkeys(bad))
+            return f"{len(bad)} of {len(hypothesis.seeds)} runs of the {role} ended with {names}"
+    return None
+
+
+def _prediction(judged: Judged) -> dict[str, Any]:
+    reading = judged.reading
+    mean = Estimate(math.nan, math.nan, math.nan, 0) if reading is None else reading.mean
+    return {
+        "claim": judged.claim.text,
+        "interval": _interval(mean),
+        "per_seed": [] if reading is None else [_finite(value) for value in reading.per_seed],
+        "verdict": judged.verdict,
+        "status": judged.status,
+        "reason": judged.reason,
+    }
+
+
+def _comparison(measured: Measured) -> dict[str, dict[str, Any]]:
+    """By class and metric: the mean, the change and the change in % as [mean, low, high]."""
+    strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
+    found: dict[str, dict[str, Any]] = {}
+    for name, values in strategy.items():
+        if name == CHANGED:
+            continue
+        metric, slo_class = lookup(name)
+        change = difference(baseline[name], values, metric.direction)
+        found.setdefault(slo_class or "all", {})[metric.name] = {
+            "value": _interval(estimate(values)),
+            "change": _interval(change.absolute),
+            "percent": _interval(change.percent),
+            "verdict": change.verdict,
+        }
+    if all(name in strategy for name in GAP_OF):
+        gap = read(parse_claim(f"{GAP} >= 0"), strategy, baseline)
+        found["all"][GAP] = {"value": _interval(gap.mean)}
+    return found
+
+
+def _interval(value: Estimate) -> list[float | None]:
+    """Mean, low and high to nine digits; the figures that they follow from are kept exactly."""
+    ends = (value.mean, value.low, value.high)
+    return [float(f"{end:.9g}") if math.isfinite(end) else None for end in ends]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# --- criteria -------------------------------------------------------------------------------------
+
+
+def is_on_problem(hypothesis: Hypothesis, problem: Problem) -> bool:
+    """Whether the criteria of a track apply: its workload, and its baseline against something else."""
+    if not hypothesis.arms or hypothesis.workload is None:
+        return False
+    spec = workload_named(problem.workload, problem.folder, problem.rate)
+    baseline = arm_record(problem.baseline).hash
+    return (
+        workload_hash(spec) == hypothesis.workload.hash
+        and hypothesis.arms[BASELINE].hash == baseline
+        and hypothesis.arms[STRATEGY].hash != baseline
+    )
+
+
+def judge_criteria(
+    hypothesis: Hypothesis,
+    problem: Problem,
+    folder: Path,
+    measured: Measured,
+    benches: Benches,
+    verdict: str,
+) -> tuple[Judgement, ...]:
+    """The track's criteria, with the runs under other conditions that they need."""
+    strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
+    pairs = {MAIN: Pair(strategy, baseline)} | _other_pairs(hypothesis, problem, benches)
+    objective = parse_claim(f"{problem.objective} <= 0%")
+    changes = read(objective, strategy, baseline).per_seed
+    is_known = all(math.isfinite(change) for change in changes)
+    same = len({math.copysign(1, change) for change in changes}) == 1 and all(changes)
+    facts = Facts(verdict, hypothesis.mechanism, len(hypothesis.seeds), same if is_known else None)
+    return judge(problem, pairs, classes_of(spec_of(hypothesis, folder)), facts)
+
+
+def _other_pairs(hypothesis: Hypothesis, problem: Problem, benches: Benches) -> dict[str, Pair]:
+    from blis_jax.sweep_measure import DEFAULT_TARGETS, Measure
+    from sweeps.bench import measure_of
+
+    stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
+    configs = [config_of(hypothesis.arms[role].settings) for role in (STRATEGY, BASELINE)]
+    found = {}
+    for name, condition in problem.conditions.items():
+        workload = condition.workload or problem.workload
+        rate = condition.rate or (None if condition.workload else problem.rate)
+        spec = workload_named(workload, problem.folder, rate)
+        measure = measure_of(DEFAULT_TARGETS, spec)
+        if condition.warm_up_s is not None or condition.cool_down_s is not None:
+            measure = Measure(
+                DEFAULT_TARGETS, condition.warm_up_s or 0.0, condition.cool_down_s or 0.0
+            )
+        bench = benches.of(spec, hypothesis.seeds, stream, (), measure)
+        settings = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in condition.settings.items()
+        }
+        arms = run_arms(bench, [config.replace(**settings) for config in configs])
+        found[name] = Pair(arms[0].figures, arms[1].figures)
+    return found
+
+
+def judgement_content(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
+    """Judgements as they are recorded."""
+    return [
+        {
+            "criterion": one.criterion,
+            "class": one.slo_class,
+            "goal": one.goal,
+            "verdict": one.verdict,
+            "reason": one.reason,
+            "value": None if one.value is None else _interval(one.value),
+        }
+        for one in judgements
+    ]
+
+
+def criteria_hash(problem: Problem) -> str:
+    """Changes when the criteria do."""
+    return digest(problem.criteria_content())

@@ -1,0 +1,101 @@
+"""Where the search stands: the best row so far, how long nothing came of it, what is still open.
+
+An iteration is null if none of its rows, with its hypothesis confirmed, improves on the best
+objective so far by more than `MARGIN_PERCENT`. Only rows on the ledger's own workload count as better or
+worse: those with the workload, seeds, streams and baseline of the first measured row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blis_jax.scalar_metrics import HIGHER, lookup
+from sweeps.ledger.book import Row
+from sweeps.ledger.trial import BASELINE, STRATEGY
+from sweeps.verdicts import CONFIRMED
+
+MARGIN_PERCENT = 1.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The state of a search."""
+
+    num_rows: int
+    verdicts: dict[str, int]
+    best: Row | None  # None while nothing is better than the baseline
+    best_value: float | None  # mean of the objective over the seeds, at first the baseline's
+    baseline_value: float | None
+    null_iterations: tuple[str, ...]  # the last ones, up to now
+    open_rows: tuple[Row, ...]
+
+
+def standing(rows: Sequence[Row], objective: str) -> Standing:
+    """The state after all rows."""
+    done = [row for row in rows if row.result is not None]
+    verdicts: dict[str, int] = {}
+    for row in done:
+        verdict = str(row.result and row.result["verdict"])
+        verdicts[verdict] = verdicts.get(verdict, 0) + 1
+    best: Row | None = None
+    best_value = baseline_value = _baseline_value(done, objective)
+    nulls: list[str] = []
+    for iteration, members in _iterations(done).items():
+        is_null = True
+        for row in members:
+            value = _value(row, done, objective)
+            if value is None:
+                continue
+            if _is_improvement(row, value, best_value, objective):
+                best, best_value, is_null = row, value, False
+        nulls = [*nulls, iteration] if is_null else []
+    open_rows = tuple(row for row in rows if row.result is None)
+    return Standing(len(rows), verdicts, best, best_value, baseline_value, tuple(nulls), open_rows)
+
+
+def _iterations(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.hypothesis.iteration, []).append(row)
+    return found
+
+
+def _value(row: Row, rows: Sequence[Row], objective: str) -> float | None:
+    """The objective's mean, if the row is comparable with the ledger's first measured row."""
+    first = _first_measured(rows)
+    if first is None or not row.result or not row.result.get("runs"):
+        return None
+    return _mean(row, STRATEGY, objective) if _circumstances(row) == _circumstances(first) else None
+
+
+def _baseline_value(rows: Sequence[Row], objective: str) -> float | None:
+    first = _first_measured(rows)
+    return None if first is None else _mean(first, BASELINE, objective)
+
+
+def _first_measured(rows: Sequence[Row]) -> Row | None:
+    return next((row for row in rows if row.result and row.result.get("runs")), None)
+
+
+def _mean(row: Row, role: str, objective: str) -> float | None:
+    values = row.result["runs"][role]["figures"].get(objective) if row.result else None
+    return None if values is None or None in values else float(np.mean(values))
+
+
+def _circumstances(row: Row) -> tuple[object, ...]:
+    hypothesis = row.hypothesis
+    workload = hypothesis.workload.hash if hypothesis.workload else ""
+    return workload, hypothesis.seeds, hypothesis.evidence, hypothesis.arms[BASELINE].hash
+
+
+def _is_improvement(row: Row, value: float, best: float | None, objective: str) -> bool:
+    if row.result is None or row.result["verdict"] != CONFIRMED:
+        return False
+    if best is None:
+        return True
+    is_higher_better = lookup(objective)[0].direction == HIGHER
+    gain = (value - best) if is_higher_better else (best - value)
+    return 100 * gain > MARGIN_PERCENT * abs(best)
