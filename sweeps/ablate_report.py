@@ -173,10 +173,9 @@ def interaction_table(document: Mapping[str, Any]) -> Table:
         words = f" (those of {len(entries)} that are not 0; all are in the result)"
         entries = [entry for entry in entries if entry["verdict"] in COLOURS]
     table = new_table()
-    table.title = f"Interactions: both − one − other + base, negative: more than added up{words}"
+    table.title = f"Interactions: both − one − other + base (negative: lower than added up){words}"
     table.title_justify = "left"
-    table.add_column("components")
-    for heading in ("metric", "class"):
+    for heading in ("components", "metric", "class"):
         table.add_column(heading, no_wrap=True)
     for heading in ("interaction", "p (Holm)", "both ÷ base", "product of single ratios"):
         table.add_column(heading, justify="right")

@@ -46,10 +46,11 @@ _JUDGEMENT = (
     Flag("criteria", str, None, "STRATEGY", "whose success criteria judge all arms (default: own)"),
     Flag(
         "inert",
-        cli.one_of("full", "records"),
-        "full",
+        cli.one_of("records", "mechanisms", "scorers"),
+        "mechanisms",
         "HOW",
-        "how to look for mechanisms that did nothing: full also runs each arm without them",
+        "what did nothing: as the records say; also by running each arm without each of its "
+        "mechanisms; also without each scorer of its router, which takes several times as long",
     ),
 )
 
@@ -162,17 +163,19 @@ def _run(
     from sweeps.comparison import Compared
     from sweeps.inert import features_of, findings
 
-    count = len(arms) + sum(len(list(features_of(arm.config))) for arm in arms)
+    how = given.get("inert", "mechanisms")
+    has_scorers = how == "scorers"
+    count = len(arms) + sum(len(list(features_of(arm.config, has_scorers))) for arm in arms)
     progress = common_options.Progress(1 if "quiet" in given else count)
     kept = common_options.kept_runs(setting, spec, names, journal, progress)
     try:
         runs = [kept.of(arm.config, arm.name) for arm in arms]
-        source = kept if given.get("inert", "full") == "full" else None
+        source = None if how == "records" else kept
         return [
             Compared(
                 arm,
                 of_arm,
-                tuple(findings(arm.config, of_arm, source, arm.strategy)),
+                tuple(findings(arm.config, of_arm, source, arm.strategy, has_scorers)),
                 criteria[arm.name],
             )
             for arm, of_arm in zip(arms, runs, strict=True)
@@ -207,7 +210,9 @@ def _written(
         show(document)
         print(f"Written: {', '.join(map(str, written))}")
     if not has_figures:
-        cli.say(NAME, "no seed on which two arms came to their end; see the failures in the result")
+        cli.say(
+            NAME, "no seed on which the reference and another arm came to their end; see the result"
+        )
         return cli.EXIT_UNSUPPORTED
     return 0
 

@@ -292,11 +292,13 @@ def criterion_lines(document: Mapping[str, Any]) -> list[str]:
     """Every criterion with its verdict, then what the same bound says of the other classes."""
     lines = []
     for entry in document["criteria"]:
+        if not (entry["is_asked"] or entry["num_seeds"]):
+            continue
         sign = "at most" if entry["direction"] == "min" else "at least"
         is_change = "change_percent" in entry
         goal = entry["change_percent"] if is_change else entry["threshold"]
         unit = f" % against {document['reference']}" if is_change else ""
-        reached = entry["reached"]
+        shown = interval(entry["reached"], signed=is_change) + " %" * is_change
         words = short_title(entry["metric"]) if is_change else title(entry["metric"])
         name = f"{words} of {entry['class']}"
         verdict = "met" if entry["is_met"] else "not met"
@@ -308,7 +310,7 @@ def criterion_lines(document: Mapping[str, Any]) -> list[str]:
         mark = "" if entry["is_asked"] else "  (not asked for) "
         lines.append(
             f"{mark}{entry['arm']}: {name} {sign} {number(goal, signed=is_change)}{unit}: "
-            f"{interval(reached, signed=is_change)}{' %' * is_change}, {verdict} ({seeds})"
+            f"{f'{shown}, ' if entry['num_seeds'] else ''}{verdict} ({seeds})"
         )
     return lines
 
@@ -318,10 +320,10 @@ def crossover_lines(document: Mapping[str, Any]) -> list[str]:
     lines = []
     for arm in document["arms"]:
         seen = [entry for entry in arm["crossovers"] if entry["observed"] is not None]
-        if len({entry["reason"] for entry in seen}) == 1:  # nothing that depends on the class
+        if seen and not seen[0]["is_by_priority"]:
             lines.append(f"{arm['name']}: {seen[0]['reason']}")
-            continue
-        lines += [f"{arm['name']}: {_crossover_words(entry)}" for entry in seen]
+        else:
+            lines += [f"{arm['name']}: {_crossover_words(entry)}" for entry in seen]
     return lines
 
 

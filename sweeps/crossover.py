@@ -33,6 +33,7 @@ class Crossover:
     age_us: float | None  # to pass a request of the higher class that has just arrived
     older_by_us: float | None  # to pass one that is itself beyond its grace period
     reason: str
+    is_by_priority: bool = True  # else the scheduler does not look at priorities
 
 
 def crossovers(config: ClusterConfig) -> tuple[Crossover, ...]:
@@ -54,7 +55,8 @@ def _crossover(config: ClusterConfig, lower: str, higher: str) -> Crossover:
     words = f"gap {gap:g}, age weight {weight:g} per µs"
     if gap < 0:
         return found(0.0, f"{words}: {lower} requests have the higher base score")
-    if gap == 0 and not any(numbers.get(f"grace_{name}_us") for name in (lower, higher)):
+    has_grace = any(numbers.get(f"grace_{name}_us") for name in (lower, higher))
+    if gap == 0 and not (has_grace and weight > 0):
         return found(0.0, "the classes have the same base score: older requests go first")
     if weight <= 0:
         return found(None, f"{words}: priorities do not grow with age")
@@ -72,7 +74,8 @@ def _unread(config: ClusterConfig, lower: str, higher: str) -> Crossover:
         "sjf": "sjf looks at the prompt's length alone",
         "reverse-priority": "reverse-priority serves the lowest priority first",
     }
-    return Crossover(lower, higher, age, age, reasons.get(config.scheduler, config.scheduler))
+    reason = reasons.get(config.scheduler, config.scheduler)
+    return Crossover(lower, higher, age, age, reason, is_by_priority=False)
 
 
 def _numbers(config: ClusterConfig) -> dict[str, float]:

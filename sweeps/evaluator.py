@@ -75,11 +75,15 @@ class Evaluator:
             except ConfigError as error:
                 found[place] = refusal(document, str(error))
         for key, members in groups.items():
-            bench = self._bench(key, members[0][1], len(members))
-            for at in range(0, len(members), MOST_CONFIGS):
-                part = members[at : at + MOST_CONFIGS]
-                for (place, job), runs in zip(part, _run(bench, part), strict=True):
-                    found[place] = _answer(job, runs)
+            try:
+                bench = self._bench(key, members[0][1], len(members))
+                for at in range(0, len(members), MOST_CONFIGS):
+                    part = members[at : at + MOST_CONFIGS]
+                    for (place, job), runs in zip(part, _run(bench, part), strict=True):
+                        found[place] = _answer(job, runs)
+            except ConfigError as error:  # requests that cannot be drawn
+                for place, _ in members:
+                    found.setdefault(place, refusal(documents[place], f"{wheres[place]}: {error}"))
         return [found[place] for place in range(len(documents))]
 
     def _bench(self, key: str, job: _Job, count: int) -> Bench:
@@ -133,7 +137,10 @@ def _configured(request: Request, where: str) -> tuple[ClusterConfig, Space | No
         space = _space(request.strategy)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    config = configured(where, space, request.point, request.parameters, request.settings)
+    try:
+        config = configured(where, space, request.point, request.parameters, request.settings)
+    except (TypeError, AttributeError, OverflowError):  # a list, say, where a number belongs
+        raise ConfigError(f"{where}: settings: a value has the wrong type; see --schema") from None
     return config, space, _out_of_range(request, space)
 
 

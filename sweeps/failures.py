@@ -15,7 +15,7 @@ _WHAT_TO_DO = {
     Outcome.LIVELOCK.name: "BLIS itself would run for ever here; give more KV blocks, fewer requests a "
     "second, or another preemption",
     Outcome.REFERENCE_CRASH.name: "BLIS itself crashes here; leave the CPU KV tier out, give more KV "
-    "blocks, or use --corrected (corrected: true)",
+    "blocks, or set corrected to true",
     Outcome.ITERATIONS_EXHAUSTED.name: "give fewer requests",
     Outcome.OPEN_TIE.name: "take another seed for this configuration",
     Outcome.CLOCK_OVERFLOW.name: "give fewer requests or a higher rate",

@@ -136,10 +136,13 @@ FEATURES = (
 )
 
 
-def features_of(config: ClusterConfig) -> Iterator[Feature]:
-    """The mechanisms that a configuration has, each scorer of its router among them."""
+def features_of(config: ClusterConfig, has_scorers: bool = False) -> Iterator[Feature]:
+    """The mechanisms that a configuration has; the single scorers of its router if asked for.
+
+    A router without one of its scorers is compiled anew, so scorers take several times as long.
+    """
     yield from (feature for feature in FEATURES if feature.is_present(config))
-    scorers = config.scorers()
+    scorers = config.scorers() if has_scorers else []
     for name, _ in scorers if len(scorers) > 1 else ():
         rest = ",".join(f"{other}:{weight!r}" for other, weight in scorers if other != name)
         yield Feature(
@@ -152,6 +155,7 @@ def findings(
     runs: Sequence[Measured],
     kept: KeptRuns | None,
     strategy: Strategy | None = None,
+    has_scorers: bool = False,
 ) -> list[Finding]:
     """What each mechanism of a configuration did in its runs.
 
@@ -160,7 +164,7 @@ def findings(
     """
     required = set(strategy.required_settings) if strategy is not None else set()
     found = []
-    for feature in features_of(config):
+    for feature in features_of(config, has_scorers):
         status, evidence, reason = _judged(config, feature, runs, kept)
         is_required = bool(required & set(feature.settings))
         found.append(Finding(feature.name, feature.settings, is_required, status, evidence, reason))

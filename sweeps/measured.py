@@ -74,9 +74,8 @@ class Recorder:
 
     def __call__(self, record: RunRecord) -> Measured:
         """What is kept of one run."""
-        num_broken = sum(record.invariant_failures.values())
         if record.outcome not in WHOLE:
-            return Measured(record.outcome.name, num_broken_invariants=num_broken)
+            return Measured(record.outcome.name)
         targets, window = slo_targets(self.measure), window_of(self.measure, record)
         return Measured(
             outcome=record.outcome.name,
@@ -89,7 +88,7 @@ class Recorder:
             },
             acted=acted(record),
             fingerprint=fingerprint(record),
-            num_broken_invariants=num_broken,
+            num_broken_invariants=sum(record.invariant_failures.values()),
         )
 
     def _ttft_parts(self, record: RunRecord) -> dict[str, dict[str, list[float]]]:

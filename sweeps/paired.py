@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LEAST_PAIRS_FOR_BOOTSTRAP = 15
 BOOTSTRAP, PERCENTILE, STUDENT = "bootstrap (BCa)", "bootstrap (percentile)", "Student's t"
+ROUNDING = 1e-12
 NO_SPREAD, NO_INTERVAL = "equal on every seed", "none"
 NEITHER = ""  # a direction in which nothing is better
 Statistic = Callable[..., "np.ndarray"]  # of one array of seeds per sample, over the last axis
@@ -65,6 +66,12 @@ class Pair:
         both = np.isfinite(self.first) & np.isfinite(self.second)
         return self.first[both], self.second[both]
 
+    def change(self) -> Float[np.ndarray, "pair"]:
+        """Second minus first on those seeds; 0 where only rounding tells them apart."""
+        first, second = self.common()
+        size = np.maximum(np.abs(first), np.abs(second))
+        return np.where(np.abs(second - first) <= ROUNDING * size, 0.0, second - first)
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -85,7 +92,7 @@ class Difference:
 def differences(pairs: Sequence[Pair], inference: Inference | None = None) -> list[Difference]:
     """The differences of a family, judged together."""
     inference = inference or Inference()
-    changes = [second - first for first, second in (pair.common() for pair in pairs)]
+    changes = [pair.change() for pair in pairs]
     p_values = np.array([p_value(change) for change in changes])
     adjusted = holm(p_values)
     return [
