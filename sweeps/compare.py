@@ -49,8 +49,8 @@ _JUDGEMENT = (
         cli.one_of("records", "mechanisms", "scorers"),
         "mechanisms",
         "HOW",
-        "what did nothing: as the records say; also by running each arm without each of its "
-        "mechanisms; also without each scorer of its router, which takes several times as long",
+        "how to find what did nothing: records, as they are; mechanisms, also by running each arm "
+        "without each of them; scorers, also without each scorer, which takes several times as long",
     ),
 )
 
