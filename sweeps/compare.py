@@ -134,7 +134,7 @@ def _needed(
 ) -> tuple[str, ...]:
     """Every metric that is compared or judged; the default ones too, so that a record can be used again."""
     from sweeps.comparison import OF_CLASS, OF_RUN
-    from sweeps.criteria import metrics_of
+    from sweeps.success_criteria import metrics_of
 
     usual = [f"{name}[{slo_class}]" for slo_class in setting.classes for name in OF_CLASS]
     names = [*OF_CLASS, *OF_RUN, *usual, *setting.metrics]

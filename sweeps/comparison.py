@@ -16,7 +16,7 @@ from blis_jax.scalar_metrics import lookup
 from blis_jax.summaries import ALL
 from sweeps import crossover, paired
 from sweeps.arms import Arm
-from sweeps.criteria import Judged, judged
+from sweeps.success_criteria import Judged, judged
 from sweeps.failures import failure_of
 from sweeps.inert import Finding
 from sweeps.measured import Measured, metric_values, same_lives

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.criteria import Judged, judged, metrics_of
+from sweeps.success_criteria import Judged, judged, metrics_of
 from sweeps.measured import Measured
 from sweeps.paired import Inference
 from sweeps.strategy_file import SuccessCriterion
