@@ -8,6 +8,7 @@ or settings in place of what it has.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,11 @@ def arm_of(text: str) -> Arm:
         config, strategy = sweep_strategies.load_strategy(who).config, None
     elif who in list_library() or who.endswith((".yaml", ".yml")):
         strategy = load_strategy(who)
-        return Arm(label, _configured(text, space_of(strategy), name, values), strategy)
+        space = space_of(strategy)
+        parameters = {key: value for key, value in values.items() if key in space.names}
+        settings = {key: value for key, value in values.items() if key not in space.names}
+        config = configured(f"arm {text!r}", space, name, parameters, settings)
+        return Arm(label, config, strategy)
     else:
         names = list_names()
         raise ConfigError(
@@ -75,7 +80,7 @@ def arm_of(text: str) -> Arm:
         )
     if name is not None:
         raise ConfigError(f"arm {text!r}: {who} has no named points; leave @{name} out")
-    return Arm(label, _with_settings(text, config, values), strategy)
+    return Arm(label, with_settings(f"arm {text!r}", config, values), strategy)
 
 
 def _values(text: str, rest: str) -> dict[str, Any]:
@@ -115,30 +120,68 @@ def _best_of(path: Path) -> ClusterConfig:
         raise ConfigError(f"{path}: cli_args: {error}") from None
 
 
-def _configured(
-    text: str, space: Space, name: str | None, values: Mapping[str, Any]
+def configured(
+    where: str,
+    space: Space,
+    name: str | None,
+    parameters: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> ClusterConfig:
-    """A strategy at a named point, with parameters and settings replaced."""
+    """A strategy at a named point, with parameters and settings replaced; `where` begins errors."""
     points = space.strategy.points
     if name is not None and name not in points:
         has = ", ".join(points) or "none"
-        raise ConfigError(f"arm {text!r}: point {name!r} is unknown; the strategy has {has}")
-    parameters = dict(points[name]) if name is not None else {}
-    parameters |= {key: value for key, value in values.items() if key in space.names}
-    settings = {key: value for key, value in values.items() if key not in space.names}
+        raise ConfigError(f"{where}: point {name!r} is unknown; the strategy has {has}")
+    values = dict(points[name]) if name is not None else {}
+    for parameter, value in parameters.items():
+        values[parameter] = _checked(where, space, parameter, value)
     try:
-        config = space.config_with(parameters) if parameters else space.base
+        config = space.config_with(values) if values else space.base
     except ConfigError as error:
-        raise ConfigError(f"arm {text!r}: {error}") from None
-    return _with_settings(text, config, settings, space.names)
+        raise ConfigError(f"{where}: {error}") from None
+    return with_settings(where, config, settings, space.names)
 
 
-def _with_settings(
-    text: str,
+def _checked(where: str, space: Space, name: str, value: Any) -> Any:
+    """A parameter's value as what it must be: YAML reads 1e-4 as a text."""
+    if name not in space.names:
+        has = ", ".join(space.names) or "none"
+        raise ConfigError(
+            f"{where}: parameter {name!r} is unknown; the strategy has {has}"
+            f"{closest(name, space.names)}"
+        )
+    dimension = space.dimensions[space.names.index(name)]
+    if dimension.kind == "categorical":
+        if repr(value) not in map(repr, dimension.categories):
+            allowed = ", ".join(map(repr, dimension.categories))
+            raise ConfigError(f"{where}: parameter {name}: got {value!r}, allowed is {allowed}")
+        return value
+    try:
+        number = value if isinstance(value, int | float) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    is_whole = math.isfinite(number) and number == int(number)
+    if isinstance(value, bool) or not (is_whole or math.isfinite(number)):
+        raise ConfigError(f"{where}: parameter {name}: got {value!r}, allowed is a number")
+    if dimension.kind == "integer":
+        if not is_whole:
+            raise ConfigError(
+                f"{where}: parameter {name}: got {value!r}, allowed is a whole number"
+            )
+        return int(number)
+    return number
+
+
+def with_settings(
+    where: str,
     config: ClusterConfig,
     settings: Mapping[str, Any],
     parameters: Sequence[str] = (),
 ) -> ClusterConfig:
+    """A configuration with settings, or single scorers' weights, replaced; `where` begins errors.
+
+    `parameters` are names that could have been meant instead.
+    """
     changes: dict[str, Any] = {}
     weights = dict(config.scorers())
     for name, value in settings.items():
@@ -150,18 +193,18 @@ def _with_settings(
         else:
             known = (*parameters, *FIELDS, *(f"{SCORERS}.{scorer}" for scorer in weights))
             raise ConfigError(
-                f"arm {text!r}: {name!r} is neither a parameter of the strategy nor a setting"
+                f"{where}: {name!r} is neither a parameter of the strategy nor a setting"
                 f"{closest(name, known)}"
             )
     if weights != dict(config.scorers()):
         if SCORERS in changes:
-            raise ConfigError(f"arm {text!r}: {SCORERS} is given with single weights; give one")
+            raise ConfigError(f"{where}: {SCORERS} is given with single weights; give one")
         changes[SCORERS] = ",".join(f"{name}:{weight!r}" for name, weight in weights.items())
         try:
             parse_scorers(changes[SCORERS])
         except ConfigError as error:
-            raise ConfigError(f"arm {text!r}: {error}") from None
+            raise ConfigError(f"{where}: {error}") from None
     try:
         return config.replace(**changes)
     except ConfigError as error:
-        raise ConfigError(f"arm {text!r}: {error}") from None
+        raise ConfigError(f"{where}: {error}") from None

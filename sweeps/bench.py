@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
@@ -33,26 +33,34 @@ MOST_JAX_SEEDS = 2**32
 
 def workload_of(strategy: Strategy, num_requests: int | None = None) -> WorkloadSpec:
     """The workload that a strategy names, checked; paths begin at the file, then where one is."""
-    given = strategy.workload
-    if isinstance(given, dict):
-        spec = parse_spec(yaml.safe_dump(given), f"{strategy.source}: workload")
+    return workload_from(strategy.workload, strategy.source, strategy.folder, num_requests)
+
+
+def workload_from(
+    given: str | Mapping[str, Any],
+    source: str = "",
+    folder: Path | None = None,
+    num_requests: int | None = None,
+) -> WorkloadSpec:
+    """A built-in workload, one in a file, or the content of one; `source` names its key in errors."""
+    where = f"{source}: workload" if source else "workload"
+    if not isinstance(given, str):
+        spec = parse_spec(yaml.safe_dump(dict(given)), where)
     elif given in list_builtin():
         spec = load_builtin(given)
     else:
-        spec = load_spec(_workload_path(strategy, given))
+        spec = load_spec(_workload_path(given, where, folder or Path()))
     return override(spec, num_requests=num_requests) if num_requests else spec
 
 
-def _workload_path(strategy: Strategy, given: str) -> Path:
-    folder = strategy.folder or Path()
+def _workload_path(given: str, where: str, folder: Path) -> Path:
     places = [folder / given, Path(given), folder / Path(given).name]
     for place in places:
         if place.is_file():
             return place
-    raise strategy.refuse(
-        "workload",
-        f"{given!r} is neither a file, here or beside the strategy, nor a built-in workload "
-        f"({', '.join(list_builtin())})",
+    raise ConfigError(
+        f"{where}: {given!r} is neither a file, here or beside the strategy, nor a built-in "
+        f"workload ({', '.join(list_builtin())})"
     )
 
 

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.errors import ConfigError
 from sweeps.engines import Engine, Told
+from sweeps.journal import Journal
 from sweeps.objectives import Runs, SeedResult, Valuation, Worth
 from sweeps.space import Point, Space
 
 if TYPE_CHECKING:
     from sweeps.bench import Bench
-
-STATE_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -40,55 +38,22 @@ def best_of(tried: Sequence[Tried]) -> Tried | None:
     return min(whole, key=lambda one: one.worth.score) if whole else None
 
 
-class Record:
-    """Batches as lines of JSON, each written whole; a line that was cut off does not count."""
+class Record(Journal):
+    """The batches of a search, a line each."""
 
     def __init__(self, path: Path, identity: str) -> None:
         """`identity` says which search it is; another one's record is refused."""
-        self.path, self.identity = path, identity
+        super().__init__(path, identity, "search", "strategy, budget, engine, seeds or stream")
 
     def read(self) -> list[tuple[Point, Runs]]:
         """The points of the batches that are in the record; none if there is no record."""
-        if not self.path.exists():
-            return []
-        lines = self._whole_lines()
-        header = lines[0] if lines else None
-        if not isinstance(header, dict) or "search" not in header:
-            raise ConfigError(
-                f"{self.path} is not the record of a search; give --overwrite or another --output"
-            )
-        if header["search"] != self.identity or header.get("version") != STATE_VERSION:
-            raise ConfigError(
-                f"{self.path} is the record of another search (strategy, budget, engine, seeds or "
-                "stream differ); give --overwrite or another --output"
-            )
-        return [_entry(entry) for line in lines[1:] for entry in line]
-
-    def _whole_lines(self) -> list[Any]:
-        try:
-            text = self.path.read_text(encoding="utf-8")
-            return [json.loads(line) for line in text.split("\n")[:-1]]
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{self.path} cannot be read ({error}); give --overwrite or another --output"
-            ) from None
-
-    def begin(self) -> None:
-        """A new record, or the old one without a line that was cut off."""
-        if self.path.exists() and self.read():
-            text = self.path.read_text(encoding="utf-8")
-            self.path.write_text(text[: text.rindex("\n") + 1], encoding="utf-8")
-            return
-        header = json.dumps({"search": self.identity, "version": STATE_VERSION})
-        self.path.write_text(header + "\n", encoding="utf-8")
+        return [_entry(entry) for line in self.lines() for entry in line]
 
     def add(self, batch: Sequence[tuple[Point, Runs]]) -> None:
         """Appends a batch."""
-        entries = [
-            {"point": list(point), "runs": [vars(run) for run in runs]} for point, runs in batch
-        ]
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entries) + "\n")
+        self.append(
+            [{"point": list(point), "runs": [vars(run) for run in runs]} for point, runs in batch]
+        )
 
 
 def _entry(entry: Any) -> tuple[Point, Runs]:
