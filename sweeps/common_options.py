@@ -1,4 +1,4 @@
-"""Options and steps that the commands share which run arms on common seeds: `compare` and `ablate`."""
+"""Options and steps that commands share which run points or arms on common seeds and can be resumed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ OUTPUT = (
     Flag("figure", str, None, "PATH", "PNG to write, or none (default: beside the result)"),
 )
 SWITCHES = {
-    "resume": "use the runs whose record lies beside the output",
+    "resume": "go on from the record that lies beside the output",
     "overwrite": "replace an existing output",
     "quiet": "print nothing but errors",
     "no-cache": "compile again instead of using programs kept from earlier runs",
@@ -74,6 +74,11 @@ def add_common(parser: Parser) -> None:
     parser.add_flags("requests", REQUESTS)
     parser.add_flags("statistics", STATISTICS)
     parser.add_flags("output", OUTPUT)
+    add_switches(parser)
+
+
+def add_switches(parser: Parser) -> None:
+    """What is the same for every command that writes a result."""
     group = parser.add_argument_group("switches")
     for name, text in SWITCHES.items():
         group.add_argument(f"--{name}", action="store_true", help=text)
@@ -110,9 +115,19 @@ def check_existing(given: Mapping[str, Any], paths: Paths, journal: Journal) -> 
     for path in (paths.record, paths.result, paths.figure):
         if path is not None and path.exists():
             raise ConfigError(
-                f"{path} exists; give --resume to use its runs, --overwrite to replace it, or "
+                f"{path} exists; give --resume to go on from it, --overwrite to replace it, or "
                 "another --output"
             )
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """The seeds in `A,B,…`."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"--seeds: {text!r} is not a list of whole numbers such as 42,43,44"
+        ) from None
 
 
 def seeds_of(given: Mapping[str, Any]) -> tuple[int, ...]:
@@ -122,12 +137,7 @@ def seeds_of(given: Mapping[str, Any]) -> tuple[int, ...]:
             if other in given:
                 name = other.replace("_", "-")
                 raise ConfigError(f"--{name}: --seeds is given too; give one of them")
-        try:
-            return tuple(int(part) for part in given["seeds"].split(","))
-        except ValueError:
-            raise ConfigError(
-                f"--seeds: {given['seeds']!r} is not a list of whole numbers such as 42,43,44"
-            ) from None
+        return read_seeds(given["seeds"])
     count, first = given.get("num_seeds", NUM_SEEDS), given.get("first_seed", FIRST_SEED)
     if not 1 <= count <= 100_000:
         raise ConfigError(f"--num-seeds: got {count}, allowed is 1 to 100000")

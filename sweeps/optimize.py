@@ -6,7 +6,6 @@ import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,14 @@ from blis_jax import cli
 from blis_jax.atomic_write import write_json
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from sweeps.common_options import (
+    OUTPUT,
+    Paths,
+    add_switches,
+    check_existing,
+    paths_of,
+    read_seeds,
+)
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
@@ -23,7 +30,6 @@ if TYPE_CHECKING:
     from sweeps.strategy_file import Strategy
 
 NAME = "sweeps.optimize"
-FOLDER = "out"
 
 _DESCRIPTION = """\
 Search the parameters of a strategy for the best score: batches of points, each on every seed, in
@@ -64,16 +70,6 @@ _REQUESTS = (
         "who draws the requests: reference as BLIS does, or jax as blis_jax.sweep does",
     ),
 )
-_OUTPUT = (
-    Flag("output", str, None, "PATH", "result to write, .json (default: out/STRATEGY.json)"),
-    Flag("figure", str, None, "PATH", "PNG to write, or none (default: beside the result)"),
-)
-_SWITCHES = {
-    "resume": "go on with the search whose record lies beside the output",
-    "overwrite": "replace an existing output",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
-}
 
 
 def _parser() -> Parser:
@@ -81,10 +77,8 @@ def _parser() -> Parser:
     parser.add_argument("strategy", metavar="STRATEGY", nargs="?", help="name or path")
     parser.add_flags("budget", _BUDGET)
     parser.add_flags("requests", _REQUESTS)
-    parser.add_flags("output", _OUTPUT)
-    group = parser.add_argument_group("switches")
-    for name, text in _SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_flags("output", OUTPUT)
+    add_switches(parser)
     return parser
 
 
@@ -93,18 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return cli.run_command(NAME, _optimize, arguments)
 
 
-@dataclass(frozen=True)
-class _Paths:
-    result: Path
-    record: Path
-    figure: Path | None
-
-
 def _optimize(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
     strategy = _strategy(given)
     stream = given.get("rng", "reference")
-    paths = _paths(given)
+    paths = paths_of(given, Path(given["strategy"]).stem)
     cli.prepare_backend(use_cache="no_cache" not in given)
 
     from sweeps.bench import Bench, check_seeds, measure_of, targets_of, workload_of
@@ -123,7 +110,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     names = (*valuation.names, *reported_names(spec))
     identity = identity_of([_content(strategy), spec.model_dump(mode="json"), stream])
     record = Record(paths.record, identity)
-    _check_existing(given, paths, record)
+    check_existing(given, paths, record)
     measure = measure_of(targets_of(strategy), spec)
     bench = Bench(spec, strategy.seeds, stream, names, measure, strategy.search.batch)
     frame = Frame(space, valuation, strategy.seeds, stream)
@@ -153,17 +140,8 @@ def _strategy(given: Mapping[str, Any]) -> Strategy:
         search = Search.model_validate({**strategy.search.model_dump(), **budget})
     except ValidationError as error:
         raise ConfigError(f"--{sentence(error).replace('_', '-', 1)}") from None
-    seeds = _seeds(given["seeds"]) if "seeds" in given else strategy.seeds
+    seeds = read_seeds(given["seeds"]) if "seeds" in given else strategy.seeds
     return strategy.model_copy(update={"search": search, "seeds": seeds})
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"--seeds: {text!r} is not a list of whole numbers such as 42,43,44"
-        ) from None
 
 
 def _content(strategy: Strategy) -> dict[str, Any]:
@@ -171,42 +149,6 @@ def _content(strategy: Strategy) -> dict[str, Any]:
     texts = {"name", "description", "prior_findings", "deviations", "points", "source", "folder"}
     texts |= {"baseline", "parameter_paths"}
     return strategy.model_dump(mode="json", exclude=texts)
-
-
-def _paths(given: Mapping[str, Any]) -> _Paths:
-    usual = Path(FOLDER) / f"{Path(given['strategy']).stem}.json"
-    result = Path(given.get("output", usual))
-    if result.suffix != ".json":
-        raise ConfigError(f"--output: {str(result)!r} must end in .json")
-    text = given.get("figure", str(result.with_suffix(".png")))
-    figure = None if text == "none" else Path(text)
-    if figure is not None and figure.suffix != ".png":
-        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
-    if "output" not in given:
-        with cli.writing(result):
-            result.parent.mkdir(parents=True, exist_ok=True)
-    for path in (result, figure):
-        if path is not None:
-            cli.check_writable(path)
-    return _Paths(result, result.with_suffix(".jsonl"), figure)
-
-
-def _check_existing(given: Mapping[str, Any], paths: _Paths, record: Record) -> None:
-    """Refuses to replace a search, unless asked to; a record that goes on must be this search's."""
-    if "overwrite" in given and "resume" in given:
-        raise ConfigError("--overwrite and --resume contradict each other; give one of them")
-    if "resume" in given:
-        record.read()
-        return
-    if "overwrite" in given:
-        paths.record.unlink(missing_ok=True)
-        return
-    for path in (paths.record, paths.result, paths.figure):
-        if path is not None and path.exists():
-            raise ConfigError(
-                f"{path} exists; give --resume to go on from it, --overwrite to replace it, or "
-                "another --output"
-            )
 
 
 # --- the search -----------------------------------------------------------------------------------
@@ -252,7 +194,7 @@ def _written(
     given: Mapping[str, Any],
     frame: Frame,
     tried: Sequence[Tried],
-    paths: _Paths,
+    paths: Paths,
 ) -> int:
     """The files and the words; the exit code."""
     from sweeps.search_result import to_document
