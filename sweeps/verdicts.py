@@ -8,7 +8,7 @@ Every claim is read as a 95 % interval of its mean over the seeds (Student's t, 
   interval lies wholly outside; inconclusive in between;
 - an effect under dominance must also be one: a change below 10 % on any seed is inconclusive, and
   20 % or less on any seed is confirmed with nuance;
-- thresholds (UQ) ask the interval alone, not every seed;
+- thresholds (UQ) and Pareto claims, which are about means, ask the interval alone, not every seed;
 - along a setting every step from one value to the next is such a claim.
 
 A hypothesis is confirmed if all its claims are, refuted if any claim is, else inconclusive; refuted
@@ -50,7 +50,7 @@ class Rule:
 
     is_exact: bool = False  # deterministic
     is_dominance: bool = False
-    is_threshold: bool = False  # UQ
+    is_about_means: bool = False  # a threshold (UQ), or Pareto
 
 
 def judge_claim(claim: Claim, rule: Rule, figures: Figures, reference: Figures) -> Judged:
@@ -104,7 +104,7 @@ def _decided(claim: Claim, rule: Rule, reading: Reading) -> tuple[str, str, str]
         return REFUTED, REFUTED, f"interval outside of the region, {many}"
     if not claim.holds_all(reading.mean):
         return INCONCLUSIVE, INCONCLUSIVE, f"interval across the edge of the region, {many}"
-    if not (rule.is_threshold or all(inside)):
+    if not (rule.is_about_means or all(inside)):
         return INCONCLUSIVE, INCONCLUSIVE, f"interval in the region, but {many}"
     status, reason = CONFIRMED, f"interval in the region, {many}"
     if rule.is_dominance and claim.is_effect:

@@ -112,7 +112,11 @@ class Hypothesis(_Part):
     @property
     def rule(self) -> Rule:
         """How its claims are judged."""
-        return Rule(self.type == DETERMINISTIC, self.type == DOMINANCE, self.vvuq == UQ)
+        return Rule(
+            self.type == DETERMINISTIC,
+            self.type == DOMINANCE,
+            self.vvuq == UQ or self.type == PARETO,
+        )
 
     @property
     def iteration(self) -> str:

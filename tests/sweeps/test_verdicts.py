@@ -62,7 +62,9 @@ def test_every_seed_counts_unless_it_is_a_threshold() -> None:
     claim = parse_claim("ttft_p99_ms <= -30%")
     assert judge_claim(claim, DOMINANCE, arm(*values), base).verdict == INCONCLUSIVE
     threshold = parse_claim("ttft_p99_ms <= 70")
-    assert judge_claim(threshold, Rule(is_threshold=True), arm(*values), base).verdict == CONFIRMED
+    assert (
+        judge_claim(threshold, Rule(is_about_means=True), arm(*values), base).verdict == CONFIRMED
+    )
 
 
 def test_equivalence() -> None:
