@@ -1,0 +1,73 @@
+"""The tutorial's commands, all of them in order, at a small size."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.reference_data import REPO_ROOT
+from tests.sweeps.tiny import TINY
+
+TUTORIAL = REPO_ROOT / "docs" / "tutorial.md"
+# what makes it small; every text on the left must be there
+SMALL = {
+    "--workload mixed": "--workload small.yaml",
+    "workload: mixed": "workload: {small}",
+    "seeds: [42, 43, 44, 45, 46]": "seeds: [42, 43, 44]",
+    "--seeds 42,43,44,45,46": "--seeds 42,43,44",
+    "--seeds 100,101,102,103,104,105,106,107,108,109": "--seeds 100,101,102",
+    "num_instances: 8": "num_instances: 2",
+    "calls: 40, initial: 12, batch: 4": "calls: 3, initial: 2, batch: 1",
+    "--num-seeds 20": "--num-seeds 3",
+    "--cells 64": "--cells 2 --seeds 1,2 --shape mixed --requests 30",
+    "idea1_tiered_cascade": "idea1_tiered_cascade --num-requests 40",
+}
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def small(text: str, workload: str) -> str:
+    for usual, other in SMALL.items():
+        text = text.replace(usual, other.format(small=workload))
+    return text
+
+
+def test_every_replacement_is_in_the_tutorial() -> None:
+    text = TUTORIAL.read_text()
+    assert [usual for usual in SMALL if usual not in text] == []
+
+
+def test_there_are_fewer_than_ten_commands() -> None:
+    assert 0 < sum(block.count("python -m ") for block in blocks("")) < 10
+
+
+@pytest.mark.slow
+def test_all_commands_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    workload = yaml.safe_load(TINY)["workload"]
+    Path("small.yaml").write_text(yaml.safe_dump(workload))
+    (strategy,) = blocks("yaml")
+    for line in "".join(blocks("")).splitlines():
+        words = shlex.split(small(line, ""))
+        assert words[:2] == ["python", "-m"]
+        name = words[2]
+        module = importlib.import_module(f"{name}.__main__" if _is_package(name) else name)
+        assert module.main(words[3:]) == 0, line
+        if name == "sweeps.init":
+            text = small(strategy, json.dumps(workload))
+            Path("tracks/shop/iter1-strategy.yaml").write_text(text)
+    assert "shop-iter1" in Path("tracks/shop/ledger.md").read_text()
+    for made in ("shop.json", "shop-compare.json", "shop-ablate.json", "shop-map.zarr"):
+        assert Path("out", made).exists()
+
+
+def _is_package(name: str) -> bool:
+    return REPO_ROOT.joinpath(*name.split("."), "__init__.py").is_file()
