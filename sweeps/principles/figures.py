@@ -43,7 +43,7 @@ class RunFigures:
 
     outcome: str
     values: Mapping[str, float]
-    requests: Int[np.ndarray, "request field"] | None  # kept where runs are compared whole
+    requests: Int[np.ndarray, "request field"] | None = None  # kept where runs are compared whole
 
     @property
     def is_whole(self) -> bool:

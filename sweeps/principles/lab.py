@@ -100,6 +100,8 @@ def arm_of(catalogue: Catalogue, entry: Entry, name: str) -> Arm:
     try:
         spec = workload_named(choice)
         values = {key: converted(key, value) for key, value in settings.items() if key in FIELDS}
+        if spec.horizon:  # requests and the run end together, as with BLIS's --horizon
+            values["horizon"] = min(values.get("horizon", spec.horizon), spec.horizon)
         config = None if reason else ClusterConfig(**values)
     except ConfigError as error:
         raise ConfigError(f"{entry.source}: {entry.id}: arms.{name}: {error}") from None

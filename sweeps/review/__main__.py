@@ -129,13 +129,13 @@ def _judged(given: Mapping[str, Any], candidates: Sequence[Candidate]) -> int:
     from sweeps.review.external import read_reviews
     from sweeps.review.judges import JUDGES, judges_named
 
-    path = _output(given)
     judges = judges_named(given.get("judges"))
     stream = given.get("rng", "reference")
     seeds = _seeds(given, candidates)
     check_seeds(seeds, stream)
     files = [Path(part.strip()) for part in given.get("external", "").split(",") if part.strip()]
     imported = read_reviews(files, candidates, tuple(JUDGES))
+    path = _output(given)
     cli.prepare_backend(use_cache="no_cache" not in given)
 
     from sweeps.review.judges import exhibit_of

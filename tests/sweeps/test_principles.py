@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -377,7 +376,10 @@ def test_affinity_sticks_exactly_where_the_inequality_says(monkeypatch: pytest.M
 def test_overtaking_at_gap_over_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probes.overtaking_order({"slo_age_weight": 2e-5})[0] == 0
     usual = probes._sheddable_first
-    late: Callable[..., bool] = lambda config, one, other: usual(config, one, other - 5000)
+
+    def late(config: Any, one: int, other: int) -> bool:
+        return usual(config, one, other - 5000)
+
     monkeypatch.setattr(probes, "_sheddable_first", late)
     assert probes.overtaking_order({"slo_age_weight": 2e-5})[0] > 0
 
