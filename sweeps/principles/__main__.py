@@ -90,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _principles(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    cli.prepare_backend(use_cache="no_cache" not in given)
     from sweeps.principles.catalogue import chosen, load_catalogue
 
     catalogue = load_catalogue()
@@ -111,8 +112,6 @@ def _principles(arguments: Sequence[str] | None) -> int:
 
 def _seeds(given: Mapping[str, Any]) -> tuple[int, ...] | int | None:
     """Seeds for all entries, how many each is to have, or None for the entries' own."""
-    from sweeps.bench import check_seeds
-
     if "seeds" in given and "num_seeds" in given:
         raise ConfigError("--seeds and --num-seeds contradict each other; give one of them")
     if "num_seeds" in given:
@@ -130,6 +129,8 @@ def _seeds(given: Mapping[str, Any]) -> tuple[int, ...] | int | None:
         ) from None
     if len(seeds) < LEAST_SEEDS:
         raise ConfigError(f"--seeds: got {len(seeds)}, a check needs at least {LEAST_SEEDS}")
+    from sweeps.bench import check_seeds
+
     check_seeds(seeds, given.get("rng", "reference"))
     return seeds
 
@@ -172,7 +173,6 @@ def _checked(
         record.checks.clear()
     with cli.writing(record.path):
         record.begin()
-    cli.prepare_backend(use_cache="no_cache" not in given)
     code = code_hash()
     checks = _run(given, catalogue, entries, seeds, record, code)
     with cli.writing(path):

@@ -37,7 +37,6 @@ def advise(
         if path.suffix != ".json":
             raise ConfigError(f"--output: {str(path)!r} must end in .json")
         cli.check_writable(path)
-    cli.prepare_backend(use_cache="no_cache" not in given)
     on = _seeds(arm, seeds)
     case = case_of(arm, on[0])
     wanted = {entry.id: entry for entry in entries}

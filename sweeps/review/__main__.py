@@ -83,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _review(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    cli.prepare_backend(use_cache="no_cache" not in given)
     texts: list[str] = given.get("candidates") or []
     if "check" in given:
         return _check(given, texts)
@@ -136,8 +137,6 @@ def _judged(given: Mapping[str, Any], candidates: Sequence[Candidate]) -> int:
     files = [Path(part.strip()) for part in given.get("external", "").split(",") if part.strip()]
     imported = read_reviews(files, candidates, tuple(JUDGES))
     path = _output(given)
-    cli.prepare_backend(use_cache="no_cache" not in given)
-
     from sweeps.review.judges import exhibit_of
 
     valuation = _valuation(candidates)

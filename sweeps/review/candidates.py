@@ -13,7 +13,6 @@ from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.workload.spec import WorkloadSpec, load_builtin
 from sweeps.arms import Arm, arms_of
-from sweeps.bench import workload_of
 from sweeps.space import SCORERS, Dimension, Space, space_of
 from sweeps.strategy_file import Strategy
 
@@ -79,8 +78,11 @@ def candidates_of(texts: list[str], num_requests: int | None = None) -> tuple[Ca
         raise ConfigError(
             f"got {len(texts)} candidates, allowed are {LEAST} or {MOST}: strategy files or arms"
         )
+    arms = arms_of(texts)
+    from sweeps.bench import workload_of  # brings jax, which refusals should not wait for
+
     found = []
-    for text, arm in zip(texts, arms_of(texts), strict=True):
+    for text, arm in zip(texts, arms, strict=True):
         if arm.strategy is None:
             spec = load_builtin("mixed")
         else:
