@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def to_record(
             "reasons": list(opinion.reasons),
             "is_reproducible": opinion.is_reproducible,
             "probe": opinion.probe,
+            "repeat": _command(candidates, opinion, seeds, stream, num_requests),
             "evidence": opinion.evidence,
         }
         for opinion in opinions
@@ -63,6 +65,23 @@ def to_record(
         "opinions": listed,
         "consensus": consensus({one["name"]: one["score"] for one in named}, listed),
     }
+
+
+def _command(
+    candidates: Sequence[Candidate],
+    opinion: Opinion,
+    seeds: Mapping[str, Sequence[int]],
+    stream: str,
+    num_requests: int | None,
+) -> str:
+    """What gives an opinion again; empty of imported ones."""
+    if not opinion.is_reproducible:
+        return ""
+    words = [one.text for one in candidates]
+    words += ["--judges", opinion.judge, "--rng", stream]
+    words += ["--seeds", ",".join(map(str, seeds[opinion.candidate]))]
+    words += ["--num-requests", str(num_requests)] if num_requests is not None else []
+    return f"python -m sweeps.review {shlex.join(words)}"
 
 
 def consensus(

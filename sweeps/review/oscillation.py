@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from blis_jax.config import ClusterConfig
 from sweeps.review.candidates import Candidate
 from sweeps.review.opinion import CONCERN, PASS, REJECT, Exhibit, Judge, Opinion
@@ -35,8 +37,8 @@ def judge(exhibit: Exhibit) -> Opinion:
     own, stale, fresh, by_load = (figures[name] for name in ("own", STALE, FRESH, BY_LOAD))
     slow = own["ttft_p99_ms"] / by_load["ttft_p99_ms"]
     in_a_row = own["same_instance_rate"]
-    swing = stale["load_swing"] / fresh["load_swing"] if fresh["load_swing"] else 1.0
-    later = stale["ttft_p99_ms"] / fresh["ttft_p99_ms"]
+    swing, later = _against(stale, fresh)
+    own_swing, own_later = _against(own, fresh)
     size = candidate.config.num_instances
     verdict, reason = PASS, "loads stay together, and stale snapshots do not change that"
     if size > 1 and own["busiest_share"] > size / 2:
@@ -47,6 +49,13 @@ def judge(exhibit: Exhibit) -> Opinion:
         reason = (
             f"{in_a_row:.0%} of the requests go where the one before went, so instances fill in "
             f"turns; P99 is {slow:.2f} times that of routing by load"
+        )
+    elif own_swing >= MUCH and own_later >= MUCH:
+        verdict = REJECT
+        age = candidate.config.snapshot_refresh_interval / 1000
+        reason = (
+            f"its snapshots of {age:g} ms make loads swing {own_swing:.2f} times as much as fresh ones, "
+            f"and P99 {own_later:.2f} times as high"
         )
     elif swing >= MUCH and later >= 1.2:
         verdict = CONCERN
@@ -62,6 +71,12 @@ def judge(exhibit: Exhibit) -> Opinion:
         figures,
         "runs with the candidate's own, fresh and 100 ms old snapshots, and by queue depth alone",
     )
+
+
+def _against(one: Mapping[str, float], fresh: Mapping[str, float]) -> tuple[float, float]:
+    """Swing of the loads and P99, as multiples of those with fresh snapshots."""
+    swing = one["load_swing"] / fresh["load_swing"] if fresh["load_swing"] else 1.0
+    return swing, one["ttft_p99_ms"] / fresh["ttft_p99_ms"]
 
 
 OSCILLATION = Judge("oscillation", "instances that fill in turns", configs, judge)

@@ -81,7 +81,10 @@ RECORDED = {
         },
     ),
     "C-16": ("holds, narrower", {("round_robin", CLUSTER): 22.96, ("affinity", WORST): 32.01}),
-    "C-19": ("holds", {("gate", WORST): 111.95, ("both", WORST): 174.19, ("gate", CRITICAL): 105.5}),
+    "C-19": (
+        "holds",
+        {("gate", WORST): 111.95, ("both", WORST): 174.19, ("gate", CRITICAL): 105.5},
+    ),
     "S1": (
         "holds",
         {

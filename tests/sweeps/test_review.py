@@ -207,6 +207,19 @@ def herd(own: dict[str, float], stale: dict[str, float] | None = None) -> str:
     return oscillation.judge(Exhibit(candidate, (42,), runs)).verdict
 
 
+def test_own_snapshots_that_are_too_old() -> None:
+    candidate = candidate_of(f"{BASELINE}:snapshot_refresh_interval=20000")
+    calm = {"same_instance_rate": 0.1, "load_swing": 0.4, "busiest_share": 1.0, "ttft_p99_ms": 90.0}
+    runs = {
+        config: (RunFigures("COMPLETED", calm),)
+        for config in oscillation.configs(candidate).values()
+    }
+    for swing, verdict in ((0.9, REJECT), (0.41, PASS)):
+        own = calm | {"load_swing": swing, "ttft_p99_ms": 200.0 * swing}
+        runs[candidate.config] = (RunFigures("COMPLETED", own),)
+        assert oscillation.judge(Exhibit(candidate, (42,), runs)).verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("own", "stale", "verdict"),
     [
@@ -527,6 +540,7 @@ def test_review_record_and_check(
     assert "ada          pass" in shown and "Chosen: one." in shown
     record = json.loads(output.read_text())
     assert len(record["opinions"]) == 2 * 4
+    assert "--judges stability --rng reference --seeds 42,43" in record["opinions"][0]["repeat"]
     assert record["candidates"][0]["score"] is not None
     two = [o for o in record["opinions"] if o["candidate"] == "two" and o["judge"] == "proxy"]
     assert two[0]["verdict"] == REJECT  # prompts of 200 and 300 tokens, and shortest first
