@@ -93,10 +93,17 @@ def _values(text: str, rest: str) -> dict[str, Any]:
         if name in values:
             raise ConfigError(f"arm {text!r}: {name} is given twice; keep one of them")
         try:
-            values[name] = yaml.safe_load(value)
+            values[name] = _number_or(yaml.safe_load(value))
         except yaml.YAMLError:
             raise ConfigError(f"arm {text!r}: {value!r} cannot be read as a value") from None
     return values
+
+
+def _number_or(value: Any) -> Any:
+    """A number that YAML takes for a text, such as 1e-5, as a number."""
+    if not isinstance(value, str) or not re.fullmatch(r"[+-]?[0-9.]+[eE][+-]?[0-9]+", value):
+        return value
+    return float(value)
 
 
 def _best_of(path: Path) -> ClusterConfig:

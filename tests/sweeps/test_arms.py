@@ -28,6 +28,12 @@ def test_override_follows_a_parameter() -> None:
     assert arm_of("iter08_token_budget:prefill_crit=8").config.slo_prefill_sheddable == 256
 
 
+def test_numbers_that_yaml_takes_for_texts() -> None:
+    found = arm_of("iter08_token_budget@published:age_weight=2e-5").config
+    assert found.slo_age_weight == 2e-5
+    assert arm_of("baseline:slo_age_weight=1e-6").config.slo_age_weight == 1e-6
+
+
 def test_scorers_whole_or_one_weight() -> None:
     whole = arm_of("baseline:routing_scorers=prefix-affinity:3,queue-depth:2")
     assert dict(whole.config.scorers()) == {"prefix-affinity": 3.0, "queue-depth": 2.0}

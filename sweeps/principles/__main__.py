@@ -1,0 +1,226 @@
+"""`python -m sweeps.principles`: run the catalogue's checks, or hold a strategy against them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import cli
+from blis_jax.atomic_write import write_json
+from blis_jax.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+from sweeps.principles import USUAL_OUTPUT
+
+if TYPE_CHECKING:
+    from sweeps.principles.catalogue import Catalogue, Entry
+    from sweeps.principles.record import Record
+
+NAME = "sweeps.principles"
+LEAST_SEEDS = 3
+
+_DESCRIPTION = """\
+Run the 30 principles and 11 prior findings of the strategy search as experiments: each compares
+configurations on common seeds and says whether it holds, holds less widely, or is not supported.
+Entries whose policies are not registered are untested. Every check that was made is kept beside the
+output and is not made again until the code, the entry or the seeds change.
+"""
+_EXAMPLES = """\
+examples:
+  all checks, about ten minutes on two cores, seconds when nothing has changed:
+    %(prog)s
+
+  some of them on more seeds:
+    %(prog)s --only RP-10,S7 --num-seeds 10
+
+  which principles a strategy relies on or contradicts, and what leaving them out would change:
+    %(prog)s --strategy iter05_simplified
+    %(prog)s --strategy "joint_all_layers:gate=50" --measure
+"""
+_CHECKS = (
+    Flag("only", str, None, "ID,ID,…", "entries to check (default: all)"),
+    Flag("seeds", str, None, "A,B,…", "seeds of the requests, at least 3 (default: each entry's)"),
+    Flag("num-seeds", cli.whole, None, "N", "that many seeds, from each entry's first one on"),
+    Flag(
+        "rng",
+        cli.one_of("reference", "jax"),
+        "reference",
+        "NAME",
+        "who draws the requests: reference as BLIS does, or jax as blis_jax.sweep does",
+    ),
+)
+_STRATEGY = (
+    Flag(
+        "strategy",
+        str,
+        None,
+        "ARM",
+        "hold this against the catalogue: [LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]",
+    ),
+)
+_OUTPUT = (Flag("output", str, None, "PATH", f"result, .json (default: {USUAL_OUTPUT})"),)
+_SWITCHES = {
+    "list": "print the entries and end",
+    "slow": "also what takes minutes: the searches of S3",
+    "fresh": "make all checks again",
+    "quiet": "print nothing but errors",
+    "no-cache": "compile again instead of using programs kept from earlier runs",
+}
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_flags("checks", _CHECKS)
+    group = parser.add_flags("strategies", _STRATEGY)
+    group.add_argument(
+        "--measure", action="store_true", help="run the strategy without what a finding is about"
+    )
+    parser.add_flags("output", _OUTPUT)
+    group = parser.add_argument_group("switches")
+    for name, text in _SWITCHES.items():
+        group.add_argument(f"--{name}", action="store_true", help=text)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _principles, arguments)
+
+
+def _principles(arguments: Sequence[str] | None) -> int:
+    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    cli.prepare_backend(use_cache="no_cache" not in given)
+    from sweeps.principles.catalogue import chosen, load_catalogue
+
+    catalogue = load_catalogue()
+    entries = chosen(catalogue, given.get("only"))
+    if "list" in given:
+        from sweeps.principles.report import listing
+
+        print("\n".join(listing(entries)))
+        return 0
+    if "measure" in given and "strategy" not in given:
+        raise ConfigError("--measure belongs to --strategy; give the strategy to measure")
+    seeds = _seeds(given)
+    if "strategy" in given:
+        from sweeps.principles.advice import advise
+
+        return advise(given, entries, seeds)
+    return _checked(given, catalogue, entries, seeds)
+
+
+def _seeds(given: Mapping[str, Any]) -> tuple[int, ...] | int | None:
+    """Seeds for all entries, how many each is to have, or None for the entries' own."""
+    if "seeds" in given and "num_seeds" in given:
+        raise ConfigError("--seeds and --num-seeds contradict each other; give one of them")
+    if "num_seeds" in given:
+        count: int = given["num_seeds"]
+        if count < LEAST_SEEDS:
+            raise ConfigError(f"--num-seeds: got {count}, a check needs at least {LEAST_SEEDS}")
+        return count
+    if "seeds" not in given:
+        return None
+    try:
+        seeds = tuple(int(part) for part in given["seeds"].split(","))
+    except ValueError:
+        raise ConfigError(
+            f"--seeds: {given['seeds']!r} is not a list of whole numbers such as 42,43,44"
+        ) from None
+    if len(seeds) < LEAST_SEEDS:
+        raise ConfigError(f"--seeds: got {len(seeds)}, a check needs at least {LEAST_SEEDS}")
+    from sweeps.bench import check_seeds
+
+    check_seeds(seeds, given.get("rng", "reference"))
+    return seeds
+
+
+def seeds_of(entry: Entry, given: tuple[int, ...] | int | None) -> tuple[int, ...]:
+    """The seeds of one entry."""
+    if given is None:
+        return entry.seeds
+    if isinstance(given, int):
+        return tuple(range(entry.seeds[0], entry.seeds[0] + given))
+    return given
+
+
+def _output(given: Mapping[str, Any]) -> Path:
+    path = Path(given.get("output", USUAL_OUTPUT))
+    if path.suffix != ".json":
+        raise ConfigError(f"--output: {str(path)!r} must end in .json")
+    if "output" not in given:
+        with cli.writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+    cli.check_writable(path)
+    if path.exists() and '"principles"' not in cli.read_text(path, "a result to replace"):
+        raise ConfigError(f"{path} is not a result of this command; give another --output")
+    return path
+
+
+def _checked(
+    given: Mapping[str, Any],
+    catalogue: Catalogue,
+    entries: Sequence[Entry],
+    seeds: tuple[int, ...] | int | None,
+) -> int:
+    from sweeps.principles.record import Record, code_hash
+    from sweeps.principles.report import print_table, summary
+
+    path = _output(given)
+    record = Record(path.with_suffix(".jsonl"))
+    record.read()
+    if "fresh" in given:
+        record.checks.clear()
+    with cli.writing(record.path):
+        record.begin()
+    code = code_hash()
+    checks = _run(given, catalogue, entries, seeds, record, code)
+    with cli.writing(path):
+        write_json(path, {"principles": checks, "code": code})
+    if "quiet" not in given:
+        print_table(checks, sys.stdout)
+        print("\n".join(summary(checks)))
+        print(f"Written: {path}")
+    return 0
+
+
+def _run(
+    given: Mapping[str, Any],
+    catalogue: Catalogue,
+    entries: Sequence[Entry],
+    seeds: tuple[int, ...] | int | None,
+    record: Record,
+    code: str,
+) -> list[dict[str, Any]]:
+    """The checks in order, those in the record as they are."""
+    from sweeps.principles.lab import Lab
+    from sweeps.principles.record import identity, to_document
+    from sweeps.principles.verdicts import check, metrics_of
+
+    stream, is_slow = given.get("rng", "reference"), "slow" in given
+    lab = Lab(stream, metrics_of(entries))
+    progress = cli.Progress(len(entries))
+    checks = []
+    try:
+        for done, entry in enumerate(entries):
+            on = seeds_of(entry, seeds)
+            key = identity(catalogue, entry, on, stream, is_slow, code)
+            if key not in record.checks:
+                if "quiet" not in given:
+                    progress.show(done, f"{entry.id} on {len(on)} seeds")
+                verdict = check(catalogue, entry, lab, on, is_slow)
+                with cli.writing(record.path):
+                    record.add(key, to_document(verdict))
+            # wording is not part of the identity, so it is taken from the catalogue
+            words = {"statement": entry.statement, "evidence": entry.evidence, "seen": entry.seen}
+            checks.append(record.checks[key] | words)
+    except KeyboardInterrupt:
+        cli.say(NAME, f"{record.path} has the checks made so far; the same command goes on there")
+        raise
+    finally:
+        progress.clear()
+    return checks
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""The catalogue's entries: statement, evidence, configurations to compare, and when a claim fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from blis_jax.errors import ConfigError
+from blis_jax.workload.strict_yaml import closest, read_mapping, sentence
+
+FILES = ("routing", "scheduling", "findings", "candidates")
+HOLDS, NARROWER, REFUTED = "holds", "holds, narrower", "not supported"
+UNTESTED, PROCESS, STATED = "untested", "process", "stated"
+CORE, SCOPE, CONTROL, CONTEXT = "core", "scope", "control", "context"
+# the pairs of the hypothesis format; Workload and Structural model allow every type but these two
+ALLOWED_TYPES = {
+    "Scheduler invariants": ("Deterministic",),
+    "Performance-regime": ("Monotonicity", "Equivalence", "Pareto"),
+    "Cross-policy comparative": ("Dominance", "Equivalence", "Pareto"),
+    "Robustness/failure-mode": ("Deterministic", "Dominance"),
+    "Structural model": ("Deterministic", "Dominance", "Monotonicity"),
+    "Workload/arrival": ("Deterministic", "Dominance", "Monotonicity"),
+}
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Range(_Part):
+    """What a value must be: `min` and `max` belong to it, `above` and `below` do not."""
+
+    min: float | None = None
+    max: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Whether the value lies within; NaN lies nowhere."""
+        return (
+            value == value
+            and (self.min is None or value >= self.min)
+            and (self.max is None or value <= self.max)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def words(self) -> str:
+        """The range as a text."""
+        named = (
+            ("at least", self.min),
+            ("at most", self.max),
+            ("above", self.above),
+            ("below", self.below),
+        )
+        return " and ".join(f"{word} {limit:g}" for word, limit in named if limit is not None)
+
+
+class WorkloadChoice(_Part):
+    """A workload by name, with some of its numbers replaced."""
+
+    name: Text
+    aggregate_rate: float | None = None
+    num_requests: int | None = None
+    horizon: int | None = None  # µs
+    cv: float | None = None  # of every client's gaps, drawn from a gamma law; 1 is Poisson
+    prefixes: bool = True  # false: no client has a prefix group
+
+
+class ArmSpec(_Part):
+    """One configuration: groups of settings in order, then single ones, on a workload."""
+
+    groups: tuple[Text, ...] = Field(default=(), alias="from")
+    settings: dict[str, Any] = Field(default_factory=dict, alias="set")
+    workload: WorkloadChoice | None = None  # None: the entry's
+
+
+class Claim(_Part):
+    """One figure and what is expected of it.
+
+    `role`: a `core` claim decides whether the entry holds, a `scope` claim whether it does as widely
+    as it is worded; a `control` shows that the check could have failed, and a `context` claim is only
+    reported. Between `expected` and `falsified` an entry
+    holds less widely; without `falsified` whatever is not expected refutes.
+    """
+
+    says: Text
+    kind: Text
+    role: Literal["core", "scope", "control", "context"] = "core"
+    metric: str = "ttft_p99_ms"
+    of: Any = None  # arm, or list of arms, as the kind wants
+    to: Any = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    expected: Range | None = None  # None in context claims that only report
+    falsified: Range | None = None
+    is_slow: bool = Field(default=False, alias="slow")
+
+    def arms(self) -> tuple[str, ...]:
+        """Every arm that it needs."""
+        return tuple(dict.fromkeys([*_names(self.of), *_names(self.to)]))
+
+    @model_validator(mode="after")
+    def _has_a_test(self) -> Claim:
+        if self.expected is None and self.role != CONTEXT:
+            raise ValueError("a claim that counts needs what is expected")
+        return self
+
+
+def _names(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [name for entry in value for name in _names(entry)]
+    return []
+
+
+class Entry(_Part):
+    """A principle, a prior finding or a candidate, with its check."""
+
+    id: Text
+    statement: Text
+    evidence: Text
+    seen: str = ""  # what earlier re-runs gave
+    verdict: Literal["holds", "holds, narrower", "not supported", "untested", "process", "stated"]
+    family: Literal[tuple(ALLOWED_TYPES)]  # type: ignore[valid-type]
+    vvuq: Literal["Verification", "Validation", "UQ"]
+    type: Literal["Deterministic", "Dominance", "Monotonicity", "Equivalence", "Pareto"]
+    falsified_if: Text
+    remark: str = ""  # what the check cannot show, or where it departs from the catalogue
+    seeds: tuple[int, ...] = (42, 43, 44)
+    workload: WorkloadChoice | None = None
+    arms: dict[str, ArmSpec] = Field(default_factory=dict)
+    claims: Annotated[tuple[Claim, ...], Field(min_length=1)]
+    source: str = ""
+
+    def workload_of(self, arm: str) -> WorkloadChoice:
+        """What an arm is run on."""
+        chosen = self.arms[arm].workload or self.workload
+        if chosen is None:
+            raise ConfigError(f"{self.source}: {self.id}: arm {arm!r} has no workload")
+        return chosen
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Entry:
+        if self.type not in ALLOWED_TYPES[self.family]:
+            allowed = ", ".join(ALLOWED_TYPES[self.family])
+            raise ValueError(f"type {self.type} does not go with {self.family}; use {allowed}")
+        if self.verdict != UNTESTED and len(self.seeds) < 3:
+            raise ValueError("seeds: a check needs at least 3 seeds")
+        for claim in self.claims:
+            for arm in claim.arms():
+                if arm not in self.arms:
+                    raise ValueError(f"arm {arm!r} is unknown{closest(arm, self.arms)}")
+        return self
+
+
+class Catalogue(BaseModel):
+    """All entries by id, and the groups of settings that their arms are made of."""
+
+    model_config = ConfigDict(frozen=True)
+    groups: dict[str, dict[str, Any]]
+    entries: dict[str, Entry]
+
+    def settings_of(self, entry: Entry, arm: str) -> dict[str, Any]:
+        """The settings of an arm, later ones replacing earlier ones."""
+        spec = entry.arms[arm]
+        settings: dict[str, Any] = {}
+        for name in spec.groups:
+            settings |= self.groups[name]
+        return settings | spec.settings
+
+
+def parse_catalogue(texts: Mapping[str, str]) -> Catalogue:
+    """The catalogue in YAML texts by name of the source: `groups`, and entries under `entries`."""
+    groups: dict[str, dict[str, Any]] = {}
+    entries: dict[str, Entry] = {}
+    for source, text in texts.items():
+        document = read_mapping(text, source)
+        groups |= document.get("groups") or {}
+        for place, given in enumerate(document.get("entries") or ()):
+            try:
+                entry = Entry.model_validate({**given, "source": source})
+            except ValidationError as error:
+                where = given.get("id", f"entries[{place}]")
+                raise ConfigError(f"{source}: {where}: {sentence(error)}") from None
+            if entry.id in entries:
+                raise ConfigError(f"{source}: {entry.id}: the id is given twice; keep one of them")
+            entries[entry.id] = entry
+    for entry in entries.values():
+        for arm, spec in entry.arms.items():
+            for name in spec.groups:
+                if name not in groups:
+                    raise ConfigError(
+                        f"{entry.source}: {entry.id}: arms.{arm}: group {name!r} is unknown"
+                        f"{closest(name, groups)}"
+                    )
+    return Catalogue(groups=groups, entries=entries)
+
+
+def load_catalogue() -> Catalogue:
+    """The catalogue that comes with the package."""
+    folder = resources.files("sweeps.principles") / "entries"
+    return parse_catalogue(
+        {f"{name}.yaml": (folder / f"{name}.yaml").read_text(encoding="utf-8") for name in FILES}
+    )
+
+
+def chosen(catalogue: Catalogue, only: str | None) -> list[Entry]:
+    """The entries named in a list such as `RP-10,S7`, in the catalogue's order; all if None."""
+    if only is None:
+        return list(catalogue.entries.values())
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    for name in names:
+        if name not in catalogue.entries:
+            raise ConfigError(
+                f"--only: {name!r} is no entry of the catalogue; there are "
+                f"{', '.join(catalogue.entries)}{closest(name, catalogue.entries)}"
+            )
+    if not names:
+        raise ConfigError("--only: no entry is named; write for instance RP-10,S7")
+    return [entry for name, entry in catalogue.entries.items() if name in names]
+
+
+def content_of(catalogue: Catalogue, entry: Entry) -> str:
+    """What decides an entry's check, as a text; wording left out."""
+    words = {"statement", "evidence", "seen", "remark", "source", "falsified_if"}
+    document = entry.model_dump(mode="json", exclude=words)
+    document["settings"] = {arm: catalogue.settings_of(entry, arm) for arm in entry.arms}
+    return yaml.safe_dump(document, sort_keys=True)

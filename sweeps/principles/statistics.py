@@ -1,0 +1,254 @@
+"""What claims are about: figures computed from the runs of their arms, with values per seed.
+
+Ratios and gains are of means over the seeds, as the record has them; their intervals are Student's t
+at 95 % by linearisation. A kind is a function of the runs and the claim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.compare import difference, estimate
+from blis_jax.errors import ConfigError
+from blis_jax.scalar_metrics import HIGHER, lookup
+from sweeps.principles.catalogue import Claim
+from sweeps.principles.figures import OWN, RunFigures
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    from sweeps.principles.lab import Lab
+
+Runs = Mapping[str, tuple[RunFigures, ...]]  # by arm
+HIGHER_IS_BETTER = ("completion_rate", "goodput_share")
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A figure over the seeds with its interval, and the figures that it was made of."""
+
+    value: float
+    per_seed: tuple[float, ...] = ()
+    low: float = math.nan
+    high: float = math.nan
+    parts: Mapping[str, float] = field(default_factory=dict)  # means by arm
+    failure: str = ""  # why there is no value
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A claim with what it may look at."""
+
+    claim: Claim
+    runs: Runs
+    lab: Lab | None = None  # for kinds that run more
+
+    def values(self, arm: str, metric: str | None = None) -> Float[np.ndarray, "seed"]:
+        """The metric of an arm on every seed."""
+        return np.array([run.value(metric or self.claim.metric) for run in self.runs[arm]])
+
+    def mean(self, arm: str, metric: str | None = None) -> float:
+        """Its mean; NaN if a run did not come to its end."""
+        return float(np.mean(self.values(arm, metric)))
+
+
+Kind = Callable[[Bound], Statistic]
+
+
+def compute(bound: Bound) -> Statistic:
+    """The figure of a claim; runs that did not come to their end leave it without."""
+    claim = bound.claim
+    if claim.kind not in KINDS:
+        raise ConfigError(f"claim kind {claim.kind!r} is unknown; use one of {', '.join(KINDS)}")
+    if claim.kind not in ("ended", "least_regret"):
+        failure = _failures(bound.runs, claim.arms())
+        if failure:
+            return Statistic(math.nan, failure=failure)
+    found = KINDS[claim.kind](bound)
+    num_missing = sum(math.isnan(value) for value in found.per_seed)
+    if num_missing and not math.isnan(found.value):
+        failure = f"there is no figure on {num_missing} of {len(found.per_seed)} seeds"
+        return Statistic(math.nan, found.per_seed, failure=failure)
+    return found
+
+
+def _failures(runs: Runs, arms: Sequence[str]) -> str:
+    found = []
+    for arm in arms:
+        outcomes = [run.outcome for run in runs[arm] if not run.is_whole]
+        counts = [f"{outcomes.count(name)} × {name}" for name in dict.fromkeys(outcomes)]
+        if counts:
+            found.append(f"{arm} did not end ({', '.join(counts)})")
+    return "; ".join(found)
+
+
+def _of_seeds(
+    values: Float[np.ndarray, "seed"], parts: Mapping[str, float] | None = None
+) -> Statistic:
+    interval = estimate(values)
+    per_seed = tuple(values.tolist())
+    return Statistic(interval.mean, per_seed, interval.low, interval.high, parts or {})
+
+
+def _parts(bound: Bound) -> dict[str, float]:
+    return {arm: bound.mean(arm) for arm in bound.claim.arms()}
+
+
+def _value(bound: Bound) -> Statistic:
+    """The metric of one arm."""
+    return _of_seeds(bound.values(bound.claim.of))
+
+
+def _ratio(bound: Bound) -> Statistic:
+    """`of` ÷ `to`, of means."""
+    first, second = bound.values(bound.claim.to), bound.values(bound.claim.of)
+    percent = difference(first, second).percent
+    per_seed = tuple(np.divide(second, first, out=np.full(len(first), np.nan), where=first != 0))
+    low, high = 1 + percent.low / 100, 1 + percent.high / 100
+    return Statistic(1 + percent.mean / 100, per_seed, low, high, _parts(bound))
+
+
+def _differing(bound: Bound) -> Statistic:
+    """Share of requests of which anything recorded differs between two arms."""
+    shares = []
+    for one, other in zip(bound.runs[bound.claim.of], bound.runs[bound.claim.to], strict=True):
+        assert one.requests is not None and other.requests is not None
+        shares.append(float((one.requests != other.requests).any(axis=1).mean()))
+    return _of_seeds(np.array(shares))
+
+
+def _interaction(bound: Bound) -> Statistic:
+    """Both - a - b + base, for `of` = [base, a, b, both]."""
+    base, first, second, both = (bound.values(arm) for arm in bound.claim.of)
+    return _of_seeds(both - first - second + base, _parts(bound))
+
+
+def _gain(values: Float[np.ndarray, "..."], of: Float[np.ndarray, "..."]) -> Any:
+    return 100 * (1 - values / of)
+
+
+def _gain_change(bound: Bound) -> Statistic:
+    """Gain of `of` = [arm, its base] minus that of `to`, in percentage points."""
+    gains, means = [], []
+    for arm, base in (bound.claim.of, bound.claim.to):
+        gains.append(_gain(bound.values(arm), bound.values(base)))
+        means.append(_gain(np.array(bound.mean(arm)), np.array(bound.mean(base))))
+    change = gains[0] - gains[1]
+    interval = estimate(change)
+    half = interval.high - interval.mean
+    value = float(means[0] - means[1])
+    parts = {"gain_of": float(means[0]), "gain_to": float(means[1])}
+    return Statistic(value, tuple(change.tolist()), value - half, value + half, parts)
+
+
+def _change_share(bound: Bound) -> Statistic:
+    """Relative change of `of` = [arm, its base] ÷ that of `to`."""
+    per_seed, means = [], []
+    for arm, base in (bound.claim.of, bound.claim.to):
+        per_seed.append(bound.values(arm) / bound.values(base) - 1)
+        means.append(bound.mean(arm) / bound.mean(base) - 1)
+    parts = {"change_of": means[0], "change_to": means[1]}
+    return Statistic(means[0] / means[1], tuple((per_seed[0] / per_seed[1]).tolist()), parts=parts)
+
+
+def _best_ratio(bound: Bound) -> Statistic:
+    """`of` ÷ the best of the arms in `to`, of means."""
+    best = min(bound.claim.to, key=bound.mean)
+    of = bound.values(bound.claim.of)
+    others = np.array([bound.values(arm) for arm in bound.claim.to])
+    percent = difference(bound.values(best), of).percent
+    low, high = 1 + percent.low / 100, 1 + percent.high / 100
+    per_seed = tuple((of / others.min(axis=0)).tolist())
+    return Statistic(1 + percent.mean / 100, per_seed, low, high, _parts(bound))
+
+
+def _least_regret(bound: Bound) -> Statistic:
+    """How far the most even setting is behind the best, in its worst column, in %.
+
+    `of` has a list of arms for every column, the settings in the same order. A run that does not come
+    to its end is infinitely far behind.
+    """
+    means = np.array([[bound.mean(arm) for arm in column] for column in bound.claim.of])
+    means = np.where(np.isnan(means), np.inf, means)
+    regret = 100 * (means / means.min(axis=1, keepdims=True) - 1)
+    return Statistic(float(regret.max(axis=0).min()), parts=_parts(bound))
+
+
+def _ended(bound: Bound) -> Statistic:
+    """Share of the runs of an arm that came to their end."""
+    runs = bound.runs[bound.claim.of]
+    values = np.array([float(run.is_whole) for run in runs])
+    failure = _failures(bound.runs, [bound.claim.of])
+    parts = {failure: float("nan")} if failure else {}
+    return Statistic(float(values.mean()), tuple(values.tolist()), parts=parts)
+
+
+def _is_better_high(metric: str) -> bool:
+    base = metric.partition("[")[0]
+    return base in HIGHER_IS_BETTER if base in OWN else lookup(metric)[0].direction == HIGHER
+
+
+def _rank_changes(bound: Bound) -> Statistic:
+    """Pairs of arms that two metrics, `options.metrics`, rank differently."""
+    metrics = bound.claim.options["metrics"]
+    worth = {
+        metric: np.array([bound.values(arm, metric) for arm in bound.claim.of])
+        * (-1 if _is_better_high(metric) else 1)
+        for metric in metrics
+    }
+
+    def swapped(values: Sequence[Float[np.ndarray, "arm"]]) -> float:
+        one, other = values
+        pairs = combinations(range(len(one)), 2)
+        return float(sum((one[i] - one[j]) * (other[i] - other[j]) < 0 for i, j in pairs))
+
+    tables = [worth[metric] for metric in metrics]
+    per_seed = [swapped([table[:, place] for table in tables]) for place in range(len(tables[0].T))]
+    parts = {
+        f"{metric} {arm}": bound.mean(arm, metric) for metric in metrics for arm in bound.claim.of
+    }
+    return Statistic(
+        swapped([table.mean(axis=1) for table in tables]), tuple(per_seed), parts=parts
+    )
+
+
+def _probe(bound: Bound) -> Statistic:
+    """A figure that needs no runs of arms; see probes.py."""
+    from sweeps.principles.probes import PROBES
+
+    options = dict(bound.claim.options)
+    name = options.pop("name")
+    if name not in PROBES:
+        raise ConfigError(f"probe {name!r} is unknown; use one of {', '.join(PROBES)}")
+    value, parts = PROBES[name](**options)
+    return Statistic(value, parts=parts)
+
+
+def _tuner_spread(bound: Bound) -> Statistic:
+    """Spread of the best values that a search finds, at more parameters against fewer."""
+    from sweeps.principles.tuner import spread_ratio
+
+    value, parts = spread_ratio(**bound.claim.options)
+    return Statistic(value, parts=parts)
+
+
+KINDS: Mapping[str, Kind] = {
+    "value": _value,
+    "ratio": _ratio,
+    "differing": _differing,
+    "interaction": _interaction,
+    "gain_change": _gain_change,
+    "change_share": _change_share,
+    "best_ratio": _best_ratio,
+    "least_regret": _least_regret,
+    "ended": _ended,
+    "rank_changes": _rank_changes,
+    "probe": _probe,
+    "tuner_spread": _tuner_spread,
+}

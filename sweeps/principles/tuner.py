@@ -1,0 +1,58 @@
+"""Whether a search finds its way with few parameters more surely than with many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+ENGINE, BATCH, INITIAL = "gp", 5, 10
+
+
+def spread_ratio(
+    strategy: str, few: Sequence[str], many: Sequence[str], calls: int, restarts: int
+) -> tuple[float, Mapping[str, float]]:
+    """Standard deviation of the best scores with `many` parameters ÷ that with `few`.
+
+    Both searches are of the same mechanism and objective, on common seeds; `restarts` are as many
+    random states of the search.
+    """
+    spreads, parts = [], {}
+    for label, names in (("few", few), ("many", many)):
+        best = best_scores(strategy, names, calls, restarts)
+        spreads.append(float(np.std(best, ddof=1)))
+        parts[f"{len(names)} parameters, best score in the mean"] = float(np.mean(best))
+        parts[f"{len(names)} parameters, spread"] = spreads[-1]
+        parts[f"{len(names)} parameters, failed restarts of {label}"] = float(np.isnan(best).sum())
+    return spreads[1] / spreads[0] if spreads[0] else float("inf"), parts
+
+
+def best_scores(strategy: str, names: Sequence[str], calls: int, restarts: int) -> np.ndarray:
+    """The best score that each restart finds when only these parameters are searched."""
+    from sweeps.bench import Bench, workload_of
+    from sweeps.engines import make
+    from sweeps.objectives import Valuation
+    from sweeps.search import best_of, runs_at, search
+    from sweeps.space import space_of
+    from sweeps.strategy_file import load_strategy
+
+    whole = load_strategy(strategy)
+    kept = [place for place, entry in enumerate(whole.parameters) if entry.name in names]
+    reduced = whole.model_copy(
+        update={
+            "parameters": tuple(whole.parameters[place] for place in kept),
+            "parameter_paths": tuple(whole.parameter_paths[place] for place in kept),
+        }
+    )
+    budget = {"engine": ENGINE, "calls": calls, "initial": INITIAL, "batch": BATCH}
+    names_needed = Valuation(reduced).names
+    bench = Bench(workload_of(reduced), reduced.seeds, "reference", names_needed, None, BATCH)
+    found = []
+    for state in range(restarts):
+        changed = whole.search.model_copy(update={**budget, "random_state": state})
+        strategy_now = reduced.model_copy(update={"search": changed})
+        space, valuation = space_of(strategy_now), Valuation(strategy_now)
+        tried = search(make(space, changed), valuation, runs_at(space, bench))
+        best = best_of(tried)
+        found.append(best.worth.score if best is not None else np.nan)
+    return np.array(found)

@@ -1,0 +1,210 @@
+"""From claims to the verdict on an entry: every figure beside what was expected of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sweeps.principles.catalogue import (
+    CONTROL,
+    CORE,
+    HOLDS,
+    NARROWER,
+    PROCESS,
+    REFUTED,
+    SCOPE,
+    STATED,
+    UNTESTED,
+    Catalogue,
+    Claim,
+    Entry,
+)
+
+if TYPE_CHECKING:
+    from sweeps.principles.lab import Arm, Lab
+    from sweeps.principles.statistics import Statistic
+
+MET, MISSED, UNMET = "met", "falsified", "not met"  # UNMET: of a claim that cannot refute
+BETWEEN, NOT_RUN = "between", "not run"
+REPORTED = "reported"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim with its figure and what became of it."""
+
+    claim: Claim
+    state: str
+    statistic: Statistic | None = None
+    reason: str = ""
+
+    @property
+    def num_agreeing(self) -> int:
+        """Seeds whose own figure is as expected."""
+        if self.statistic is None or self.claim.expected is None:
+            return 0
+        return sum(self.claim.expected.holds(value) for value in self.statistic.per_seed)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check gave."""
+
+    entry: Entry
+    verdict: str
+    findings: tuple[Finding, ...]
+    seeds: tuple[int, ...]
+    stream: str
+    arms: Mapping[str, Any] = field(default_factory=dict)  # settings and figures by arm
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the catalogue says the same; a finding that is only stated is taken to hold."""
+        recorded = HOLDS if self.entry.verdict == STATED else self.entry.verdict
+        return self.verdict == recorded
+
+
+def metrics_of(entries: Collection[Entry]) -> tuple[str, ...]:
+    """Every figure that claims of these entries ask for."""
+    from sweeps.principles.figures import check_metric
+
+    names: list[str] = []
+    for entry in entries:
+        for claim in entry.claims:
+            wanted = [claim.metric, *claim.options.get("metrics", ())]
+            names += [name for name in wanted if name not in names]
+    for name in names:
+        check_metric(name)
+    return tuple(names)
+
+
+def check(
+    catalogue: Catalogue,
+    entry: Entry,
+    lab: Lab,
+    seeds: tuple[int, ...],
+    is_slow: bool = False,
+) -> Verdict:
+    """Runs what an entry's claims need, and judges them."""
+    from sweeps.principles.fairness import check_fair
+    from sweeps.principles.lab import arm_of
+    from sweeps.principles.statistics import Bound, compute
+
+    arms = {name: arm_of(catalogue, entry, name) for name in entry.arms}
+    check_fair(entry, arms)
+    ready = [claim for claim in entry.claims if not _not_run(claim, arms, is_slow)]
+    needed = dict.fromkeys(name for claim in ready for name in claim.arms())
+    whole = [name for claim in ready if claim.kind == "differing" for name in claim.arms()]
+    lab.measure([arms[name] for name in needed], seeds, whole)
+    runs = {name: lab.of(arms[name], seeds) for name in needed}
+    findings = []
+    for claim in entry.claims:
+        reason = _not_run(claim, arms, is_slow)
+        statistic = None if reason else compute(Bound(claim, runs, lab))
+        findings.append(_judged(claim, statistic, reason))
+    figures = {name: _described(arms[name], runs.get(name, ())) for name in arms}
+    verdict = verdict_of(entry, findings)
+    return Verdict(entry, verdict, tuple(findings), seeds, lab.stream, figures)
+
+
+def _not_run(claim: Claim, arms: Mapping[str, Arm], is_slow: bool) -> str:
+    if claim.is_slow and not is_slow:
+        return "runs only with --slow"
+    reasons = [arms[name].missing for name in claim.arms() if arms[name].missing]
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def _judged(claim: Claim, statistic: Statistic | None, reason: str) -> Finding:
+    if statistic is None:
+        return Finding(claim, NOT_RUN, reason=reason)
+    if claim.expected is None:
+        return Finding(claim, REPORTED, statistic, statistic.failure)
+    is_core = claim.role == CORE
+    if statistic.failure or math.isnan(statistic.value):
+        reason = statistic.failure or "there is no figure"
+        return Finding(claim, NOT_RUN if is_core else UNMET, statistic, reason)
+    if claim.expected.holds(statistic.value):
+        return Finding(claim, MET, statistic)
+    if not is_core:
+        return Finding(claim, UNMET, statistic)
+    is_between = claim.falsified is not None and not claim.falsified.holds(statistic.value)
+    return Finding(claim, BETWEEN if is_between else MISSED, statistic)
+
+
+def verdict_of(entry: Entry, findings: Sequence[Finding]) -> str:
+    """One word for all claims.
+
+    A core claim that is falsified refutes the entry, whatever else could not be run. Otherwise a core
+    claim that was not run, or a control that is not as expected, leaves it untested; a core claim
+    between its bounds, or a scope claim that is not met, narrows it. Advice on method is `process`
+    unless refuted.
+    """
+    states: dict[str, set[str]] = {CORE: set(), SCOPE: set(), CONTROL: set()}
+    for finding in findings:
+        states.setdefault(finding.claim.role, set()).add(finding.state)
+    if MISSED in states[CORE]:
+        return REFUTED
+    if entry.verdict == PROCESS:
+        return PROCESS
+    if NOT_RUN in states[CORE] or not states[CORE] or states[CONTROL] - {MET}:
+        return UNTESTED
+    if BETWEEN in states[CORE] or UNMET in states[SCOPE]:
+        return NARROWER
+    return HOLDS
+
+
+def _described(arm: Arm, runs: Sequence[Any]) -> dict[str, Any]:
+    """An arm's settings, workload, and the figures that every check reports, one a seed."""
+    from sweeps.principles.figures import reported_names
+    from sweeps.search_result import arguments
+
+    described: dict[str, Any] = {
+        "workload": arm.choice.model_dump(exclude_none=True, exclude_defaults=True),
+        "num_requests": arm.spec.num_requests,
+    }
+    if arm.config is None:
+        return described | {"missing": arm.missing}
+    described["settings"] = arguments(arm.config)
+    if arm.config.variant != "scheduling":
+        described["variant"] = arm.config.variant
+    if runs:
+        described["outcomes"] = [run.outcome for run in runs]
+        described["figures"] = {
+            name: [run.value(name) for run in runs] for name in reported_names(arm.spec)
+        }
+    return described
+
+
+def words_of(finding: Finding, max_parts: int = 6) -> str:
+    """A finding as one line: claim, figure with interval and seeds, expectation, state."""
+    claim, statistic = finding.claim, finding.statistic
+    text = f"{claim.says}: "
+    if statistic is None or (finding.reason and math.isnan(statistic.value)):
+        return text + f"{finding.state} ({finding.reason})"
+    text += _number(statistic.value)
+    if math.isfinite(statistic.low):
+        text += f" [{_number(statistic.low)}, {_number(statistic.high)}]"
+    parts = [
+        f"{name} {_number(value)}" for name, value in statistic.parts.items() if value == value
+    ]
+    failed = [name for name, value in statistic.parts.items() if value != value]
+    if parts:
+        text += f" ({', '.join(parts[:max_parts])})"
+    if failed:
+        text += f" ({'; '.join(failed)})"
+    if claim.expected is None:
+        return text
+    text += f"; expected {claim.expected.words()}: {finding.state}"
+    if len(statistic.per_seed) > 1:
+        text += f", {finding.num_agreeing} of {len(statistic.per_seed)} seeds"
+    return text + (f" [{claim.role}]" if claim.role != CORE else "")
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value) or (value == round(value) and abs(value) < 1e6):
+        return f"{value:g}"
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3g}"

@@ -1,0 +1,154 @@
+"""From opinions to one outcome for each candidate and one choice, bound to the candidates' hashes."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blis_jax.cli import read_text
+from blis_jax.errors import ConfigError
+from sweeps.review.candidates import Candidate, candidates_of
+from sweeps.review.opinion import CONCERN, REJECT, VERDICTS, Opinion
+
+ACCEPTED, REJECTED = "accepted", "rejected"
+VERSION = 1
+RULE = (
+    "A candidate is rejected if a judge whose probe can be repeated rejects it, or if more than half of "
+    "all judges do; otherwise it is accepted, and concerns are recorded. Of the accepted ones that with "
+    "the fewest rejections, then the fewest concerns, then the lowest score by the first candidate's "
+    "objectives is chosen; without scores, of equals the one given first."
+)
+
+
+def to_record(
+    candidates: Sequence[Candidate],
+    opinions: Sequence[Opinion],
+    seeds: Mapping[str, Sequence[int]],
+    stream: str,
+    num_requests: int | None = None,
+    scores: Mapping[str, float | None] | None = None,
+) -> dict[str, Any]:
+    """The review as a document: candidates with hashes, opinions, consensus."""
+    listed = [
+        {
+            "judge": opinion.judge,
+            "candidate": opinion.candidate,
+            "verdict": opinion.verdict,
+            "reasons": list(opinion.reasons),
+            "is_reproducible": opinion.is_reproducible,
+            "probe": opinion.probe,
+            "repeat": _command(candidates, opinion, seeds, stream, num_requests),
+            "evidence": opinion.evidence,
+        }
+        for opinion in opinions
+    ]
+    named: list[dict[str, Any]] = [
+        {
+            "name": one.name,
+            "given": one.text,
+            "hash": one.hash,
+            "seeds": list(seeds.get(one.name, one.seeds)),
+            "score": (scores or {}).get(one.name),
+            "deviations": list(one.strategy.deviations) if one.strategy is not None else [],
+        }
+        for one in candidates
+    ]
+    return {
+        "review": VERSION,
+        "candidates": named,
+        "rng": stream,
+        "num_requests": num_requests,
+        "opinions": listed,
+        "consensus": consensus({one["name"]: one["score"] for one in named}, listed),
+    }
+
+
+def _command(
+    candidates: Sequence[Candidate],
+    opinion: Opinion,
+    seeds: Mapping[str, Sequence[int]],
+    stream: str,
+    num_requests: int | None,
+) -> str:
+    """What gives an opinion again; empty of imported ones."""
+    if not opinion.is_reproducible:
+        return ""
+    words = [one.text for one in candidates]
+    words += ["--judges", opinion.judge, "--rng", stream]
+    words += ["--seeds", ",".join(map(str, seeds[opinion.candidate]))]
+    words += ["--num-requests", str(num_requests)] if num_requests is not None else []
+    return f"python -m sweeps.review {shlex.join(words)}"
+
+
+def consensus(
+    scores: Mapping[str, float | None], opinions: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The rule, the outcome of every candidate with dissent, and the chosen one, None if all are rejected.
+
+    `scores` has all candidates in their order.
+    """
+    outcomes: dict[str, dict[str, Any]] = {}
+    for name in scores:
+        on = [opinion for opinion in opinions if opinion["candidate"] == name]
+        counts = {verdict: sum(o["verdict"] == verdict for o in on) for verdict in VERDICTS}
+        is_repeatable = any(o["verdict"] == REJECT and o["is_reproducible"] for o in on)
+        is_rejected = is_repeatable or 2 * counts[REJECT] > len(on)
+        dissent = [o["judge"] for o in on if (o["verdict"] == REJECT) != is_rejected]
+        outcomes[name] = {
+            "outcome": REJECTED if is_rejected else ACCEPTED,
+            "counts": counts,
+            "rejected_by": [o["judge"] for o in on if o["verdict"] == REJECT],
+            "concerns_of": [o["judge"] for o in on if o["verdict"] == CONCERN],
+            "dissent": dissent,
+        }
+
+    def standing(name: str) -> tuple[float, ...]:
+        counts, score = outcomes[name]["counts"], scores[name]
+        return counts[REJECT], counts[CONCERN], math.inf if score is None else score
+
+    accepted = [name for name in scores if outcomes[name]["outcome"] == ACCEPTED]
+    chosen = min(accepted, key=standing, default=None)
+    return {"rule": RULE, "outcomes": outcomes, "chosen": chosen}
+
+
+def check_record(path: Path) -> list[str]:
+    """Lines that say what was verified; refuses a record that does not match its candidates."""
+    record = _read(path)
+    candidates = candidates_of(
+        [str(entry["given"]) for entry in record["candidates"]], record.get("num_requests")
+    )
+    for candidate, entry in zip(candidates, record["candidates"], strict=True):
+        if candidate.hash != entry["hash"]:
+            raise ConfigError(
+                f"{path}: candidate {entry['name']!r} is no longer what was reviewed: it had hash "
+                f"{entry['hash'][:21]}..., it has {candidate.hash[:21]}...; review it again"
+            )
+    scores = {entry["name"]: entry["score"] for entry in record["candidates"]}
+    again = consensus(scores, record["opinions"])
+    if again != record["consensus"]:
+        raise ConfigError(
+            f"{path}: the consensus does not follow from the opinions by the rule; review again"
+        )
+    chosen = again["chosen"] or "none, all were rejected"
+    return [
+        f"{len(candidates)} candidates are as they were reviewed, and the consensus follows from "
+        f"{len(record['opinions'])} opinions.",
+        f"Chosen: {chosen}.",
+    ]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(read_text(path, "a recorded review"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON ({error}); give a recorded review") from None
+    keys = ("candidates", "opinions", "consensus")
+    if not isinstance(record, dict) or record.get("review") != VERSION:
+        raise ConfigError(f"{path} is not a recorded review; give one of sweeps.review")
+    if any(key not in record for key in keys):
+        raise ConfigError(f"{path} is not a whole review; give one of sweeps.review")
+    return record

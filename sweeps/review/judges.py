@@ -1,0 +1,86 @@
+"""All rule judges by name, and what is run for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from blis_jax.errors import ConfigError
+from blis_jax.workload.strict_yaml import closest
+from sweeps.review.bounds import BOUNDS
+from sweeps.review.candidates import Candidate
+from sweeps.review.inert import INERT
+from sweeps.review.opinion import Exhibit, Judge
+from sweeps.review.oscillation import METRICS, OSCILLATION
+from sweeps.review.proxy import PROXY
+from sweeps.review.signal import SIGNAL
+from sweeps.review.stability import STABILITY
+from sweeps.review.starvation import STARVATION
+
+if TYPE_CHECKING:
+    from blis_jax.workload.table import RequestTable
+    from sweeps.objectives import Valuation
+    from sweeps.review.decisions import Decisions
+
+JUDGES = {
+    judge.name: judge
+    for judge in (SIGNAL, OSCILLATION, STABILITY, PROXY, STARVATION, INERT, BOUNDS)
+}
+
+
+def judges_named(text: str | None) -> tuple[Judge, ...]:
+    """The judges of a list such as `signal,inert`; all if None."""
+    if text is None:
+        return tuple(JUDGES.values())
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in JUDGES:
+            raise ConfigError(
+                f"--judges: {name!r} is unknown; use some of {', '.join(JUDGES)}"
+                f"{closest(name, JUDGES)}"
+            )
+    if not names:
+        raise ConfigError(f"--judges: none is named; use some of {', '.join(JUDGES)}")
+    return tuple(judge for name, judge in JUDGES.items() if name in names)
+
+
+def exhibit_of(
+    candidate: Candidate,
+    judges: Sequence[Judge],
+    seeds: tuple[int, ...],
+    stream: str,
+    valuation: Valuation | None = None,
+) -> Exhibit:
+    """Runs a candidate and all that its judges compare it with, on common seeds."""
+    from sweeps.bench import Bench, measure_of, targets_of
+    from sweeps.principles.figures import figures_of, reported_names
+
+    configs = [candidate.config]
+    for judge in judges:
+        configs += judge.configs(candidate).values()
+    configs = list(dict.fromkeys(configs))
+    names = tuple(dict.fromkeys((*METRICS, *reported_names(candidate.spec))))
+    wanted = () if valuation is None else valuation.names
+    measure = None
+    if valuation is not None:
+        measure = measure_of(targets_of(valuation.strategy), candidate.spec)
+    bench = Bench(candidate.spec, seeds, stream, wanted, measure)
+    made = bench.summaries(configs, lambda record: figures_of(record, names, True))
+    worth = None if valuation is None else valuation.worth(bench.run([candidate.config])[0])
+    table = bench.tables[candidate.config.block_size_in_tokens][0]
+    return Exhibit(
+        candidate,
+        seeds,
+        dict(zip(configs, made, strict=True)),
+        _decisions(candidate, table, judges),
+        None if worth is None or worth.failures else worth.score,
+    )
+
+
+def _decisions(
+    candidate: Candidate, table: RequestTable, judges: Sequence[Judge]
+) -> Decisions | None:
+    from sweeps.review.decisions import decisions_of
+
+    needed = {judge.name for judge in judges} & {SIGNAL.name, STABILITY.name}
+    return decisions_of(candidate.config, table) if needed else None
