@@ -241,8 +241,21 @@ def _runs(row: Row, result: Record) -> str:
     if not result.get("runs"):
         return result["evidence"]
     versions = result["versions"]
-    seeds = ", ".join(map(str, row.hypothesis.seeds))
+    seeds = _ranges(row.hypothesis.seeds)
     return f"{result['evidence']}, seeds {seeds}, blis_jax {versions['blis_jax']}, JAX {versions['jax']}"
+
+
+def _ranges(seeds: Sequence[int]) -> str:
+    """Seeds with runs of four and more written as first to last."""
+    parts: list[list[int]] = []
+    for seed in seeds:
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ", ".join(
+        f"{part[0]} to {part[-1]}" if len(part) > 3 else ", ".join(map(str, part)) for part in parts
+    )
 
 
 def _failures(result: Record) -> list[str]:

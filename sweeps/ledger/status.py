@@ -1,8 +1,9 @@
 """Where the search stands: the best row so far, how long nothing came of it, what is still open.
 
 An iteration is null if none of its rows, with its hypothesis confirmed, improves on the best
-objective so far by more than `MARGIN_PERCENT`. Only rows on the ledger's own workload count as better or
-worse: those with the workload, seeds, streams and baseline of the first measured row.
+objective so far by more than `MARGIN_PERCENT`. Only rows with the workload and the baseline of the first
+measured row count as better or worse; their seeds may differ, so the objective is taken as a share of the
+baseline's on the same seeds.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ class Standing:
     num_rows: int
     verdicts: dict[str, int]
     best: Row | None  # None while nothing is better than the baseline
-    best_value: float | None  # mean of the objective over the seeds, at first the baseline's
-    baseline_value: float | None
+    best_value: (
+        float | None
+    )  # mean of the objective over the best row's seeds, at first the baseline's
+    baseline_value: float | None  # on the same seeds
     null_iterations: tuple[str, ...]  # the last ones, up to now
     open_rows: tuple[Row, ...]
 
@@ -41,18 +44,19 @@ def standing(rows: Sequence[Row], objective: str) -> Standing:
         verdict = str(row.result and row.result["verdict"])
         verdicts[verdict] = verdicts.get(verdict, 0) + 1
     best: Row | None = None
-    best_value = baseline_value = _baseline_value(done, objective)
+    best_share = 1.0
     nulls: list[str] = []
     for iteration, members in _iterations(done).items():
         is_null = True
         for row in members:
-            value = _value(row, done, objective)
-            if value is None:
-                continue
-            if _is_improvement(row, value, best_value, objective):
-                best, best_value, is_null = row, value, False
+            share = _share(row, done, objective)
+            if share is not None and _is_improvement(row, share, best_share, objective):
+                best, best_share, is_null = row, share, False
         nulls = [*nulls, iteration] if is_null else []
     open_rows = tuple(row for row in rows if row.result is None)
+    shown = best or _first_measured(done)
+    baseline_value = None if shown is None else _mean(shown, BASELINE, objective)
+    best_value = baseline_value if best is None else _mean(best, STRATEGY, objective)
     return Standing(len(rows), verdicts, best, best_value, baseline_value, tuple(nulls), open_rows)
 
 
@@ -63,17 +67,15 @@ def _iterations(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _value(row: Row, rows: Sequence[Row], objective: str) -> float | None:
-    """The objective's mean, if the row is comparable with the ledger's first measured row."""
+def _share(row: Row, rows: Sequence[Row], objective: str) -> float | None:
+    """The objective's mean ÷ the baseline's, if the row is comparable with the first measured one."""
     first = _first_measured(rows)
     if first is None or not row.result or not row.result.get("runs"):
         return None
-    return _mean(row, STRATEGY, objective) if _circumstances(row) == _circumstances(first) else None
-
-
-def _baseline_value(rows: Sequence[Row], objective: str) -> float | None:
-    first = _first_measured(rows)
-    return None if first is None else _mean(first, BASELINE, objective)
+    if _circumstances(row) != _circumstances(first):
+        return None
+    value, baseline = _mean(row, STRATEGY, objective), _mean(row, BASELINE, objective)
+    return None if value is None or not baseline else value / baseline
 
 
 def _first_measured(rows: Sequence[Row]) -> Row | None:
@@ -88,14 +90,12 @@ def _mean(row: Row, role: str, objective: str) -> float | None:
 def _circumstances(row: Row) -> tuple[object, ...]:
     hypothesis = row.hypothesis
     workload = hypothesis.workload.hash if hypothesis.workload else ""
-    return workload, hypothesis.seeds, hypothesis.evidence, hypothesis.arms[BASELINE].hash
+    return workload, hypothesis.arms[BASELINE].hash
 
 
-def _is_improvement(row: Row, value: float, best: float | None, objective: str) -> bool:
+def _is_improvement(row: Row, share: float, best: float, objective: str) -> bool:
     if row.result is None or row.result["verdict"] != CONFIRMED:
         return False
-    if best is None:
-        return True
     is_higher_better = lookup(objective)[0].direction == HIGHER
-    gain = (value - best) if is_higher_better else (best - value)
+    gain = (share - best) if is_higher_better else (best - share)
     return 100 * gain > MARGIN_PERCENT * abs(best)
