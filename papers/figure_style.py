@@ -69,7 +69,14 @@ def figure(
         yield made, made.subplots(rows, columns, squeeze=False, **subplots)
 
 
-def save(made: Any, path: Path, title: str, caption: str, legend: Sequence[Any] = ()) -> None:
+def save(
+    made: Any,
+    path: Path,
+    title: str,
+    caption: str,
+    legend: Sequence[Any] = (),
+    legend_columns: int = 1,
+) -> None:
     """Writes a PNG whole or not at all: title and legend above the panels, the caption below.
 
     `legend` are handles with labels for the whole figure.
@@ -77,18 +84,18 @@ def save(made: Any, path: Path, title: str, caption: str, legend: Sequence[Any] 
     width, height = made.get_size_inches()
     lines = textwrap.wrap(" ".join(caption.split()), int(LETTERS_PER_INCH * width))
     below = LINE_INCHES * len(lines) + 0.12
-    above = 0.32 + 0.19 * len(legend)
+    above = 0.36 + 0.19 * -(-len(legend) // legend_columns)
     total = height + below + above
     made.set_size_inches(width, total)
     made.text(0.01, 1 - 0.07 / total, title, fontsize=TITLE_SIZE, va="top", fontweight="bold")
     if legend:
         made.legend(
             handles=list(legend), loc="upper left", bbox_to_anchor=(0.0, 1 - 0.28 / total),
-            labelspacing=0.25, handlelength=1.8,
+            labelspacing=0.25, handlelength=1.8, ncols=legend_columns,
         )  # fmt: skip
     words = "\n".join(lines)
     made.text(0.01, 0.05 / total, words, fontsize=CAPTION_SIZE, color="0.3", va="bottom")
-    made.tight_layout(rect=(0, below / total, 1, 1 - above / total))
+    made.tight_layout(pad=0.5, w_pad=1.2, h_pad=1.2, rect=(0, below / total, 1, 1 - above / total))
     with replacing(path) as written:
         made.savefig(written, dpi=DPI, format="png")
 

@@ -32,7 +32,8 @@ _LABELS = {
     REJECTED: "rejected requests",
     "num_preemptions": "preemptions",
 }
-Relation = Literal["below", "above", "near", "ever above", "never above"]
+OF_SETTINGS = ("below", "above", "near", "not above")
+Relation = Literal["below", "above", "near", "not above", "ever above", "never above"]
 Text = Annotated[str, Field(min_length=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -65,11 +66,10 @@ class Published:
         scale = 10**self.decimals
         return not self.is_range and math.trunc(value * scale) / scale == self.value
 
-    def shown(self, value: float) -> str:
-        """A number with one decimal more than the published one, and its unit."""
-        sign = "+" if self.unit == "%" and value > 0 else ""
-        decimals = self.decimals if self.decimals > 2 else self.decimals + 1
-        return f"{sign}{value:.{decimals}f} {self.unit}"
+    @property
+    def shown_decimals(self) -> int:
+        """One more than the published number has, unless that has many."""
+        return self.decimals if self.decimals > 2 else self.decimals + 1
 
 
 def read_published(text: str) -> Published:
@@ -103,7 +103,7 @@ class Condition(_Part):
 
     @model_validator(mode="after")
     def _has_its_kind(self) -> Condition:
-        if isinstance(self.to, str) != (self.relation in ("below", "above", "near")):
+        if isinstance(self.to, str) != (self.relation in OF_SETTINGS):
             raise ValueError(f"{self.relation!r} does not go with {self.to!r}")
         return self
 
@@ -161,6 +161,12 @@ class Claim:
     def is_change(self) -> bool:
         """Whether it is a change in percent against another setting."""
         return self.published.unit == "%" and self.of != REJECTED
+
+    def shown(self, value: float) -> str:
+        """A number of the claim's kind with one decimal more than the published one, and its unit."""
+        sign = "+" if self.is_change else ""
+        rounded = round(value, self.published.shown_decimals) + 0.0  # no negative zero
+        return f"{rounded:{sign}.{self.published.shown_decimals}f} {self.published.unit}"
 
     @property
     def settings(self) -> tuple[str, ...]:

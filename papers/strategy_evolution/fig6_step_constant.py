@@ -6,12 +6,24 @@ import sys
 from pathlib import Path
 
 from papers import figure_style as style
-from papers.strategy_evolution.figures import chosen, main, read
+from papers.strategy_evolution.figures import Expected, chosen, main, read
 
 NAME = "fig6_step_constant"
 CHUNKED, WHOLE = "prompts in chunks", "critical prompts whole"
 COLOURS = {CHUNKED: style.POLICY_COLOURS["iteration 1"], WHOLE: style.SKY}
 CLASSES = ("critical", "standard", "sheddable")
+# the reference's means of seeds 42 to 44, ms
+EXPECTED = tuple(
+    Expected(
+        {"policy": policy, "x": 1, "slo_class": slo_class, "metric": "ttft_p99_ms"}, value, 0.15
+    )
+    for policy, slo_class, value in (
+        (CHUNKED, "critical", 134.4),
+        (WHOLE, "critical", 91.6),
+        (CHUNKED, "sheddable", 471.7),
+        (WHOLE, "sheddable", 459.0),
+    )
+)
 PUBLISHED_CONSTANT_MS = 6.91
 
 
@@ -24,9 +36,7 @@ def draw(data: Path, path: Path) -> None:
         for policy, colour in COLOURS.items():
             rows = chosen(table, policy=policy, slo_class="critical", metric="ttft_p99_ms")
             style.line(tails, rows, colour, label=policy)
-        tails.set_yscale("log")
-        tails.set_yticks([25, 50, 100, 200, 400], ["25", "50", "100", "200", "400"])
-        tails.minorticks_off()
+        tails.set_ylim(bottom=0)
         tails.set_ylabel("critical TTFT P99 (ms)")
         tails.set_title("critical requests")
         for slo_class in CLASSES:
@@ -51,13 +61,14 @@ def draw(data: Path, path: Path) -> None:
         caption = (
             f"{style.BURST} Both settings have priorities by class and the default scorers; "
             "in one, prompts are cut into chunks of 256 tokens, in the other those of critical requests "
-            "are not. The grey line is the "
-            "published constant (6.9 ms); it is multiplied by 0.25 to 4, everything else stays, so "
-            "that the overload grows with it too. "
+            "are not. The grey line is the published constant (6.9 ms); it is multiplied by 0.25 to 4, "
+            "everything else stays, so that the overload grows with it too. A step full of 2,048 "
+            "prompt tokens costs 36 ms more than its constant, so a further chunk costs a critical request "
+            "a further full step, whatever the constant. "
             f"{num_seeds} seeds, requests by this simulator's generator; bars: 95 % interval of "
             "the mean, on the right of the change paired by seed."
         )
-        title = "The gain of whole prompts and the constant cost of a step"
+        title = "Whole prompts save full steps, not the constant cost of a step"
         style.save(figure, path, title, caption)
 
 

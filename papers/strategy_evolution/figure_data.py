@@ -214,7 +214,10 @@ def _change_rows(
 
 
 def _searches(folder: Path) -> list[Row]:
-    """Figure 7: the scores of both searches, call by call, by the search command."""
+    """Figure 7: the scores of both searches, call by call, by the search command.
+
+    Low and high are a standard error of the objective's mean over the seeds away.
+    """
     import json
 
     from sweeps.optimize import main
@@ -229,10 +232,12 @@ def _searches(folder: Path) -> list[Row]:
             if main(words):
                 raise RuntimeError(f"the search {strategy} failed; see its message above")
         document: Mapping[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-        rows += [
-            (strategy, call, ALL, "score", score, math.nan, math.nan, len(document["seeds"]))
-            for call, score in enumerate(document["convergence"], 1)
-        ]
+        for call, point in enumerate(document["points"], 1):
+            tails = point["figures"]["critical"][TAIL]["per_seed"]
+            error = float(np.std(tails, ddof=1)) / math.sqrt(len(tails))
+            score = point["score"]
+            ends = score - error, score + error
+            rows.append((strategy, call, ALL, "score", score, *ends, len(tails)))
     return rows
 
 
@@ -241,5 +246,6 @@ def _written(path: Path, rows: Sequence[Row]) -> Path:
 
     with replacing(path) as written:
         frame = pd.DataFrame(rows, columns=list(COLUMNS))
+        frame["x"] = [f"{x:g}" if isinstance(x, float | int) else x for x in frame["x"]]
         frame.to_csv(written, index=False, float_format="%.6g", lineterminator="\n")
     return path

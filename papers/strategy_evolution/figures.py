@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -44,6 +44,15 @@ FIGURES = (
 )
 
 
+@dataclass(frozen=True)
+class Expected:
+    """A number that a figure's data must have, known from elsewhere, with its relative tolerance."""
+
+    where: Mapping[str, object]  # columns of the data
+    value: float
+    within: float
+
+
 def shipped_data() -> Path:
     """The data that come with the package."""
     return Path(__file__).parent / "data"
@@ -63,11 +72,12 @@ def read(data: Path, name: str) -> pd.DataFrame:
 
 
 def chosen(table: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """The rows with these values; x as a number where it is one."""
+    """The rows with these values; then x is a number if it is one in all of them."""
     import pandas as pd
 
     for column, value in values.items():
-        table = table[table[column] == value]
+        wanted = f"{value:g}" if column == "x" and isinstance(value, (int, float)) else value
+        table = table[table[column] == wanted]
     numbers = pd.to_numeric(table["x"], errors="coerce")
     return table.assign(x=numbers if numbers.notna().all() else table["x"])
 

@@ -30,7 +30,18 @@ HOLDS = "qualitative, holds"
 HOLDS_NOT = "qualitative, does not hold"
 CRASHED = "reference crash"
 UNPUBLISHED = "nothing published"
-CLASSES = (EXACT, ONE_SEED, OTHER_BASIS, CONTRADICTED, HOLDS, HOLDS_NOT, CRASHED, UNPUBLISHED)
+NO_FIGURE = "no figures"
+CLASSES = (
+    EXACT,
+    ONE_SEED,
+    OTHER_BASIS,
+    CONTRADICTED,
+    HOLDS,
+    HOLDS_NOT,
+    CRASHED,
+    UNPUBLISHED,
+    NO_FIGURE,
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,7 @@ def _figure(claim: Claim, samples: Samples) -> Row:
     ours = mean_value(claim, sample, base)
     if not math.isfinite(ours):
         return _crash(claim, published.text, [sample, *([base] if base is not None else [])])
-    shown = published.shown(ours)
+    shown = claim.shown(ours)
     if math.isnan(published.value):
         return Row(claim, "none", shown, "", UNPUBLISHED, "the record has no number")
     difference = _difference(claim, ours)
@@ -129,23 +140,23 @@ def _found_reason(claim: Claim, basis: _Basis, ours: float) -> str:
         if published.is_range:
             return f"the mean of the three seeds is {_within(claim)}"
         return "the mean of the three seeds after the published rounding"
-    how = f"{basis.words}: {published.shown(basis.value)}"
+    how = f"{basis.words}: {claim.shown(basis.value)}"
     if basis.value == ours:
         return how
-    return f"{how}; the mean of the three seeds is {published.shown(ours)}"
+    return f"{how}; the mean of the three seeds is {claim.shown(ours)}"
 
 
 def _within(claim: Claim) -> str:
     published = claim.published
     if published.is_near:
-        unit = "percentage points" if published.unit == "%" else published.unit
-        return f"within {claim.within:g} {unit} of it"
+        unit = "points" if published.unit == "%" else published.unit
+        return f"within ±{claim.within:g} {unit} of it"
     return "in that range"
 
 
 def _lost_reason(claim: Claim, sample: Sample, base: Sample | None) -> str:
     """Why no basis gives the number; a number with the wrong sign is named."""
-    shown = claim.published.shown
+    shown = claim.shown
     bases = list(_bases(claim, sample, base))
     if claim.is_change and not claim.published.is_near:
         for basis in bases:
@@ -164,8 +175,8 @@ def _difference(claim: Claim, ours: float) -> str:
         return "0"
     nearest = min(published.low, published.high, key=lambda end: abs(ours - end))
     unit = "points" if published.unit == "%" else published.unit
-    decimals = published.decimals if published.decimals > 2 else published.decimals + 1
-    return f"{ours - nearest:+.{decimals}f} {unit}"
+    difference = round(ours - nearest, published.shown_decimals) + 0.0  # no negative zero
+    return f"{difference:+.{published.shown_decimals}f} {unit}"
 
 
 def _crash(claim: AnyClaim, published: str, samples: Sequence[Sample]) -> Row:
@@ -178,6 +189,10 @@ def _crash(claim: AnyClaim, published: str, samples: Sequence[Sample]) -> Row:
             outcomes += ended
             num_lost = sum(sample.outcome_counts[name] for name in ended)
             parts.append(f"{num_lost} of {len(sample.seeds)} runs of {sample.setting.name}")
+    if not outcomes:
+        return Row(
+            claim, published, "", "", NO_FIGURE, "a class has no request on one of the seeds"
+        )
     names = ", ".join(dict.fromkeys(outcomes))
     meanings = "; ".join(Outcome[name].sentence for name in dict.fromkeys(outcomes))
     reason = f"{' and '.join(parts)} end so: {meanings}"
@@ -224,6 +239,8 @@ def _judged(condition: Condition, samples: Samples, seeds: Sequence[int]) -> tup
         return mean < other, words
     if condition.relation == "above":
         return mean > other, words
+    if condition.relation == "not above":
+        return mean <= other * (1 + condition.within / 100), words
     if condition.within == 0:
         return bool((values == others).all()), f"{what} {mean:.1f} and {other:.1f}"
     return abs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -148,7 +149,8 @@ class Runs:
         if not path.is_file():
             return None
         try:
-            with np.load(path) as kept:
+            # of a damaged archive numpy would leave the file open
+            with np.load(io.BytesIO(path.read_bytes())) as kept:
                 made_by = int(kept["format"]), str(kept["version"])
                 if made_by != (FORMAT, __version__) or tuple(kept["names"]) != measurement.names:
                     return None

@@ -14,7 +14,18 @@ from papers.strategy_evolution.published import CLASSES, EXACT, Row
 from papers.strategy_evolution.survival import VERDICTS, Verdict
 
 Record = Mapping[str, str]
-WIDTHS = (16, 52, 15, 18, 14, 0)  # of printed columns; the last takes what it needs
+WIDTHS = {  # of printed columns
+    "row": 15,
+    "claim": 50,
+    "published": 15,
+    "ours": 18,
+    "difference": 14,
+    "class": 26,
+    "measured": 38,
+    "three seeds": 28,
+    "seeds": 5,
+    "verdict": 17,
+}
 REASON_WIDTH = 110
 MINUS = "−"
 
@@ -70,7 +81,8 @@ def _number(claim: AnyClaim, value: float) -> str:
     if not math.isfinite(value) or not isinstance(claim, Claim):
         return ""
     decimals = min(claim.published.decimals + 1, 2)
-    return f"{value:.{decimals}f}"
+    sign = "+" if claim.is_change else ""
+    return f"{round(value, decimals) + 0.0:{sign}.{decimals}f}"  # no negative zero
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -144,25 +156,21 @@ def printed(
 ) -> list[str]:
     """Lines of a terminal; the reason follows below a row, unless its last column says it all."""
     shown = [name for name in columns if name != "reason"]
-    lines = [_line(shown), _line(["-" * width for width in _widths(len(shown))])]
+    rule = {name: "-" * WIDTHS[name] for name in shown}
+    lines = [_line(shown, dict(zip(shown, shown, strict=True))), _line(shown, rule)]
     for record in records:
-        lines.append(_line([record[name] for name in shown]))
+        lines.append(_line(shown, record))
         if record[shown[-1]] not in quiet_kinds and record["reason"]:
-            lines += [f"{'':19}{part}" for part in textwrap.wrap(record["reason"], REASON_WIDTH)]
+            lines += [f"{'':18}{part}" for part in textwrap.wrap(record["reason"], REASON_WIDTH)]
     return lines
 
 
-def _widths(num_columns: int) -> tuple[int, ...]:
-    return (*WIDTHS[: num_columns - 1], 20)
-
-
-def _line(cells: Sequence[str]) -> str:
-    widths = _widths(len(cells))
-    parts = [
-        textwrap.shorten(cell, max(width, 6), placeholder="…").ljust(width) if cell else " " * width
-        for cell, width in zip(cells, widths, strict=True)
+def _line(columns: Sequence[str], record: Record) -> str:
+    cells = [
+        textwrap.shorten(record[name], WIDTHS[name], placeholder="…").ljust(WIDTHS[name])
+        for name in columns
     ]
-    return " | ".join(parts).rstrip()
+    return " | ".join(cells).rstrip()
 
 
 def counts(records: Sequence[Record], column: str) -> str:

@@ -81,6 +81,7 @@ def test_crash_has_its_name_and_meaning() -> None:
             published.HOLDS_NOT,
         ),
         ('{of: "ttft_p99_ms[critical]", is: near, to: it00_baseline}', published.HOLDS_NOT),
+        ('{of: "ttft_p99_ms[critical]", is: not above, to: it00_baseline}', published.HOLDS),
         ('{of: "ttft_p99_ms[standard]", is: near, to: it00_baseline}', published.HOLDS),
         ("{of: livelocks, is: ever above, to: 0}", published.HOLDS_NOT),
         ("{of: num_preemptions, is: never above, to: 1}", published.HOLDS),

@@ -55,6 +55,12 @@ def test_near_numbers_need_the_whole_interval() -> None:
     assert verdict_of(claim_of("~100 ms", within=0.5), 100 + NOISE).verdict == survival.SURVIVES_NOT
 
 
+def test_more_than_about_a_change_keeps_its_direction() -> None:
+    verdict = verdict_of(claim_of("~-30 %", within=5), 100 + NOISE / 2)
+    assert verdict.verdict == survival.DIRECTION
+    assert verdict_of(claim_of("~0 %", within=5), 100 + NOISE / 2).verdict == survival.SURVIVES_NOT
+
+
 def test_spread_of_three_seeds_is_that_of_their_means() -> None:
     """95 % of means of three lie within 1.96 σ/√3; 100 triples, so within a fifth of it."""
     low, high = verdict_of(claim_of("100.0 ms"), 100 + NOISE).spread
@@ -67,7 +73,9 @@ def test_lost_runs_are_left_out_and_named() -> None:
     ours = sample_of("it05_best", SEEDS, outcomes, ttft_p99_ms__critical=100 + NOISE / 2)
     (found,) = judged([claim_of("-50.0 %")], {"it05_best": ours, "it00_baseline": BASE})
     assert found.num_seeds == len(SEEDS) - 40 and "40 of 300 runs of it05_best" in found.reason
-    crashed = sample_of("it05_best", SEEDS, [Outcome.REFERENCE_CRASH] * len(SEEDS))
+    num_left = len(SEEDS) // 2 - 1  # too few to stand for all
+    outcomes = [Outcome.COMPLETED] * num_left + [Outcome.REFERENCE_CRASH] * (len(SEEDS) - num_left)
+    crashed = sample_of("it05_best", SEEDS, outcomes, ttft_p99_ms__critical=100 + NOISE / 2)
     (found,) = judged([claim_of("-50.0 %")], {"it05_best": crashed, "it00_baseline": BASE})
     assert found.verdict == survival.NO_FIGURE
 
@@ -98,3 +106,14 @@ def test_statement_within_chance_is_undecided() -> None:
     noise = np.random.default_rng(7).normal(0, 30, len(SEEDS))
     verdict = verdict_of(claim, 200 + NOISE + noise - noise.mean())
     assert verdict.verdict == survival.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"),
+    [(0.5, survival.SURVIVES), (1.005, survival.SURVIVES), (1.2, survival.SURVIVES_NOT)],
+)
+def test_not_above_allows_what_is_within(factor: float, expected: str) -> None:
+    claim = statement_of(
+        '{of: "ttft_p99_ms[critical]", is: not above, to: it00_baseline, within: 1}'
+    )
+    assert verdict_of(claim, factor * (200 + NOISE)).verdict == expected
