@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
@@ -40,6 +41,12 @@ class TableRunner:
         self.rows_per_call = num_rows if is_one_call else min(each, ROWS_PER_CALL)
         self.shapes: dict[Any, EngineShape] = {}
         self.compiled: set[tuple[Any, EngineShape]] = set()
+        self.compile_s = 0.0  # wall time of calls that compiled, their runs included
+
+    def expect(self, rows: Iterable[Row]) -> None:
+        """Takes in the sizes of rows that will come, so that one program may serve all of them."""
+        for row in rows:
+            self._kind_of(Attempt(row, self.options))
 
     def run(self, rows: Sequence[Row], summarize: Callable[[RunRecord], T]) -> list[T]:
         """What `summarize` makes of each row's record, in order; it is called from several threads."""
@@ -57,20 +64,17 @@ class TableRunner:
             while len(done) < len(rows):
                 calls = self._calls(attempts, [p for p in range(len(rows)) if p not in done])
                 first, rest = self._by_compilation(calls)
-                for part in (first, rest):
-                    for _ in pool.map(make, part):
-                        pass
+                start = time.perf_counter()
+                list(pool.map(make, first))
+                self.compile_s += (time.perf_counter() - start) if first else 0.0
+                list(pool.map(make, rest))
         return [done[place] for place in range(len(rows))]
 
     def _calls(self, attempts: Sequence[Attempt], places: Iterable[int]) -> list[_Call]:
         """The rows by what they share, in calls of the usual size."""
         kinds: dict[Any, list[int]] = {}
         for place in places:
-            attempt = attempts[place]
-            shape = attempt.shape
-            kind = attempt.functions, shape.block_size, shape.num_blocks > 0
-            self.shapes[kind] = _union(self.shapes.get(kind, shape), shape)
-            kinds.setdefault(kind, []).append(place)
+            kinds.setdefault(self._kind_of(attempts[place]), []).append(place)
         for kind, members in kinds.items():
             for place in members:
                 attempts[place].shape = self.shapes[kind]
@@ -80,6 +84,13 @@ class TableRunner:
             for kind, members in kinds.items()
             for at in range(0, len(members), size)
         ]
+
+    def _kind_of(self, attempt: Attempt) -> Any:
+        """What the attempt's program depends on besides sizes, which are enlarged to hold it."""
+        shape = attempt.shape
+        kind = attempt.functions, shape.block_size, shape.num_blocks > 0
+        self.shapes[kind] = _union(self.shapes.get(kind, shape), shape)
+        return kind
 
     def _by_compilation(self, calls: Sequence[_Call]) -> tuple[list[_Call], list[_Call]]:
         """One call for each program that is to be compiled, and the others."""

@@ -57,6 +57,7 @@ class Options:
     num_blocks: int = 64
     list_blocks: int = 16
     num_shared_blocks: int = 16
+    num_evictions: int = 256
 
 
 def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> EngineShape:
@@ -113,7 +114,9 @@ def at_block_level(
             rounded(shared_blocks, options.num_shared_blocks), shape.num_shared_blocks
         ),
         ring_size=max(ring_size, shape.ring_size),
-        eviction_capacity=max(rounded(2 * shape.num_requests, 256), shape.eviction_capacity),
+        eviction_capacity=max(
+            rounded(2 * shape.num_requests, options.num_evictions), shape.eviction_capacity
+        ),
         has_cpu_tier=any(config.kv_cpu_blocks > 0 for config in configs),
         window=options.window or (8 if options.form == "rows" and list_blocks < LONG_LISTS else 32),
         # sizes that only the model without eviction has

@@ -24,6 +24,7 @@ from sweeps.strategy_file import Strategy
 
 if TYPE_CHECKING:
     from blis_jax.records import RunRecord
+    from blis_jax.summaries import SloTargets
     from blis_jax.workload.table import RequestTable
 
 T = TypeVar("T")
@@ -117,7 +118,7 @@ class Bench:
         """What `summarize` makes of each run, by configuration and seed; called from threads."""
         from blis_jax.simulation import Row
 
-        configs = [self._until_horizon(config) for config in configs]
+        configs = [until_horizon(config, self.spec) for config in configs]
         rows = [
             Row(config, table)
             for config in configs
@@ -127,37 +128,49 @@ class Bench:
         each = len(self.seeds)
         return [tuple(results[at : at + each]) for at in range(0, len(results), each)]
 
-    def _until_horizon(self, config: ClusterConfig) -> ClusterConfig:
-        """A workload's horizon ends the run, unless the mechanism has its own; as in BLIS."""
-        if self.spec.horizon and config.horizon == NO_HORIZON:
-            return config.replace(horizon=self.spec.horizon)
-        return config
-
     def _tables_for(self, block_size: int) -> list[RequestTable]:
         if block_size not in self.tables:
-            self.tables[block_size] = [self._drawn(seed, block_size) for seed in self.seeds]
+            self.tables[block_size] = [
+                table_of(self.spec, seed, block_size, self.stream) for seed in self.seeds
+            ]
         return self.tables[block_size]
-
-    def _drawn(self, seed: int, block_size: int) -> RequestTable:
-        if self.stream == "jax":
-            from blis_jax.run_requests import draw_requests
-
-            return draw_requests(self.spec, seed, block_size)[0]
-        from blis_jax.workload.reference import draw
-
-        return draw(self.spec, seed, block_size)[0]
 
     def result(self, record: RunRecord) -> SeedResult:
         """How a run ended, and its metrics if it came to its end."""
-        from blis_jax.scalar_metrics import evaluate
-        from blis_jax.sweep_data import WHOLE, window_of
+        return measured(record, self.names, self.measure, self.targets)
 
-        num_broken = sum(record.invariant_failures.values())
-        if record.outcome not in WHOLE:
-            return SeedResult(record.outcome.name, {}, num_broken)
-        window = window_of(self.measure, record)
-        metrics = evaluate(record, self.names, self.targets, window, "slo-based")
-        return SeedResult(record.outcome.name, metrics, num_broken)
+
+def until_horizon(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+    """A workload's horizon ends the run, unless the mechanism has its own; as in BLIS."""
+    if spec.horizon and config.horizon == NO_HORIZON:
+        return config.replace(horizon=spec.horizon)
+    return config
+
+
+def table_of(spec: WorkloadSpec, seed: int, block_size: int, stream: str) -> RequestTable:
+    """The requests that a stream draws from a seed."""
+    if stream == "jax":
+        from blis_jax.run_requests import draw_requests
+
+        return draw_requests(spec, seed, block_size)[0]
+    from blis_jax.workload.reference import draw
+
+    return draw(spec, seed, block_size)[0]
+
+
+def measured(
+    record: RunRecord, names: Sequence[str], measure: Measure, targets: SloTargets
+) -> SeedResult:
+    """The metrics of one run, none if it did not come to its end; `targets` are the measure's."""
+    from blis_jax.scalar_metrics import evaluate
+    from blis_jax.sweep_data import WHOLE, window_of
+
+    num_broken = sum(record.invariant_failures.values())
+    if record.outcome not in WHOLE:
+        return SeedResult(record.outcome.name, {}, num_broken)
+    window = window_of(measure, record)
+    metrics = evaluate(record, names, targets, window, "slo-based")
+    return SeedResult(record.outcome.name, metrics, num_broken)
 
 
 def check_seeds(seeds: Sequence[int], stream: str) -> None:

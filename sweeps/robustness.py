@@ -1,0 +1,423 @@
+"""`python -m sweeps.robustness ARM ARM…`: which strategy is best in which regime, and how surely."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import cli
+from blis_jax.atomic_write import replacing, write_json
+from blis_jax.cli import Flag, Parser
+from blis_jax.errors import ConfigError, ConfigWarning
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from blis_jax.sweep_measure import Measure
+    from sweeps.arms import Arm
+    from sweeps.robustness_cells import Axis
+    from sweeps.robustness_figure import View
+    from sweeps.robustness_plan import MapPlan
+    from sweeps.robustness_run import MapTiming
+    from sweeps.robustness_verdict import Question
+    from sweeps.robustness_workloads import Extent, Shape
+
+NAME = "sweeps.robustness"
+DEFAULT_OUTPUT = "out/robustness.zarr"
+DEFAULT_SEEDS = "42,43,44,45,46,47,48,49"
+AXES = {  # by option
+    "rate": "requests per second (500 to 3,000)",
+    "arrival-cv": "coefficients of variation of the gaps between a client's arrivals (1,2,3.5)",
+    "kv-blocks": "KV blocks of an instance (2,000 to 132,139)",
+    "kv-cpu-blocks": "blocks of an instance's CPU tier, 0 for none (0,2000,44000)",
+    "instances": "numbers of instances (4,8,16)",
+    "shape": "workloads: built-in names or .yaml files (mixed,nonorthogonal,asymmetric,"
+    "multiprefix,multiturn)",
+    "step-constant": "fixed cost of a step, beta_0, in us (2000,4000,6910.42…,14000)",
+}
+
+_DESCRIPTION = """\
+Run strategies in many regimes (rate, burstiness, KV memory, CPU tier, instances, workload shape, cost
+of a step) on the same requests, and say which one is best where, how surely, and where the answer turns
+round. ARM is [LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]; the first is what the others are compared with.
+Writes a Dataset (.zarr), the recommendations (.json), one row a cell (.csv), and a map (.png).
+"""
+_EXAMPLES = """\
+examples:
+  1,024 regimes of the seven default axes, baseline against the ledger's last optimum:
+    %(prog)s baseline=iter00_baseline tuned=iter08_token_budget@published
+
+  two axes in full, three strategies, another objective:
+    %(prog)s iter00_baseline iter05_simplified iter08_token_budget@published --design grid \\
+      --rate 1000,2000,3000 --kv-blocks 2000,3000,5000 --arrival-cv 2 --kv-cpu-blocks 44000 \\
+      --instances 8 --shape mixed --step-constant 6910.42 --objective 'goodput_rps' --output out/kv.zarr
+
+  another question to runs that are there already (nothing is run again):
+    %(prog)s baseline=iter00_baseline tuned=iter08_token_budget@published --resume \\
+      --constraint 'ttft_p99_ms[standard]<=110%%'
+
+Without --requests, requests come for the same time in every cell, so twice the rate means twice the
+requests and not half the time. The engine settings of a cell (KV blocks, CPU tier, instances, step
+constant) replace those of the arms. A strategy whose runs do not all end, or that drops requests, is
+not recommended in that cell. After a kill, --resume goes on with the cells that are missing.
+"""
+_DESIGN = (
+    Flag("design", cli.one_of("sobol", "latin-hypercube", "grid"), "sobol", "NAME",
+         "sobol or latin-hypercube: so many cells spread evenly; grid: all combinations"),
+    Flag("cells", cli.whole, 1024, "N", "cells to run; fewer if the axes have fewer combinations"),
+    Flag("random-state", cli.whole, 0, "N", "seed of the design, the bootstrap and the trees"),
+    Flag("reference", str, None, "NAME=VALUE,…", "regime whose order of strategies the others are "
+         "compared with (default: the ledger's, or the nearest on the axes)"),
+)  # fmt: skip
+_REQUESTS = (
+    Flag("seeds", str, DEFAULT_SEEDS, "A,B,…", "seeds of the requests, the same in every cell"),
+    Flag("duration", cli.number, 0.5, "S", "seconds in which requests come, in every cell"),
+    Flag("requests", cli.whole, None, "N", "a fixed number of requests instead, whatever the rate"),
+    Flag("rng", cli.one_of("reference", "jax"), "reference", "NAME",
+         "who draws the requests: reference as BLIS does, so that cells can be checked against it, "
+         "or jax as blis_jax.sweep does"),
+)  # fmt: skip
+_VERDICT = (
+    Flag("objective", str, "ttft_p99_ms[critical]", "METRIC", "what is to be best, [class] behind"),
+    Flag("constraint", str, None, "TEXT", "METRIC<=LIMIT or METRIC>=LIMIT, % behind for one in % of "
+         "the first arm; repeat it; none for none (default: ttft_p99_ms[sheddable]<=200% and "
+         "tokens_per_sec>=95%)"),
+    Flag("confidence", cli.number, 0.95, "P", "bootstrap probability that a recommendation needs"),
+    Flag("depth", cli.whole, 3, "N", "depth of the decision tree"),
+    Flag("targets", str, None, "CLASS.LIMIT=MS", "SLO target of goodput and attainment; repeat it"),
+    Flag("window", str, None, "WARM,COOL", "seconds of arrivals at the start and at the end that are "
+         "not measured (default: the workload's `measure`)"),
+)  # fmt: skip
+_OUTPUT = (
+    Flag("output", str, DEFAULT_OUTPUT, "PATH", "Dataset to write, .zarr; the others lie beside it"),
+    Flag("figure", str, None, "PATH", "PNG to write, or none (default: beside the Dataset)"),
+    Flag("map-axes", str, "kv_blocks,rate", "X,Y", "axes of each heat map"),
+    Flag("map-facets", str, "shape,instances", "COLUMN,ROW", "axes that tell the heat maps apart"),
+    Flag("differences", str, None, "PATH", "also write all metrics' paired differences to the first "
+         "arm, .zarr or .nc"),
+)  # fmt: skip
+_SWITCHES = {
+    "resume": "take over the cells that the output has already, and run the others",
+    "overwrite": "replace an existing output",
+    "every-seed": "run all seeds even of a strategy that livelocks on the first one (a livelock "
+    "takes as long as hundreds of usual runs)",
+    "quiet": "print nothing but errors",
+    "no-cache": "compile again instead of using programs kept from earlier runs",
+}
+_REPEATED = ("constraint", "targets")
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_argument("arms", metavar="ARM", nargs="*", help="two strategies or more")
+    axes = tuple(Flag(name, str, None, "A,B,…", text) for name, text in AXES.items())
+    for title, flags in (
+        ("axes, values with commas", axes),
+        ("cells", _DESIGN),
+        ("requests", _REQUESTS),
+        ("verdict", _VERDICT),
+        ("output", _OUTPUT),
+    ):
+        group = parser.add_flags(title, [flag for flag in flags if flag.name not in _REPEATED])
+        for flag in flags:
+            if flag.name in _REPEATED:
+                text = flag.help.replace("%", "%%")
+                group.add_argument(
+                    f"--{flag.name}", action="append", metavar=flag.metavar, help=text
+                )
+    group = parser.add_argument_group("switches")
+    for name, text in _SWITCHES.items():
+        group.add_argument(f"--{name}", action="store_true", help=text)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _robustness, arguments)
+
+
+def _robustness(arguments: Sequence[str] | None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    given = _parser().given(words)
+    paths = _paths(given)
+    study = _study(given)
+    cli.prepare_backend(use_cache="no_cache" not in given)
+
+    from sweeps.robustness_figure import read_view
+
+    question = _question(given)
+    facets = given.get("map_facets", "shape,instances")
+    view = read_view(given.get("map_axes", "kv_blocks,rate"), facets, study.axes)
+    plan = _plan(given, study, question)
+    dataset, timing = _made(given, plan, paths.store, f"python -m {NAME} {shlex.join(words)}")
+    return _written(given, dataset, question, view, timing, paths)
+
+
+# --- input ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Paths:
+    store: Path
+    document: Path
+    table: Path
+    figure: Path | None
+    differences: Path | None
+
+
+def _paths(given: Mapping[str, Any]) -> _Paths:
+    store = Path(given.get("output", DEFAULT_OUTPUT))
+    if store.suffix != ".zarr":
+        raise ConfigError(f"--output: {str(store)!r} must end in .zarr")
+    text = given.get("figure", str(store.with_suffix(".png")))
+    figure = None if text == "none" else Path(text)
+    if figure is not None and figure.suffix != ".png":
+        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
+    differences = Path(given["differences"]) if "differences" in given else None
+    if differences is not None and differences.suffix not in (".zarr", ".nc"):
+        raise ConfigError(f"--differences: {str(differences)!r} must end in .zarr or .nc")
+    if "output" not in given:
+        with cli.writing(store):
+            store.parent.mkdir(parents=True, exist_ok=True)
+    paths = _Paths(
+        store, store.with_suffix(".json"), store.with_suffix(".csv"), figure, differences
+    )
+    for path in (paths.store, paths.document, paths.table, paths.figure, paths.differences):
+        if path is not None:
+            cli.check_writable(path, is_folder=path.suffix == ".zarr")
+    _check_existing(given, paths)
+    return paths
+
+
+def _check_existing(given: Mapping[str, Any], paths: _Paths) -> None:
+    """Refuses to replace a map, unless asked to."""
+    if "overwrite" in given and "resume" in given:
+        raise ConfigError("--overwrite and --resume contradict each other; give one of them")
+    if "overwrite" in given or "resume" in given:
+        return
+    for path in (paths.store, paths.document, paths.table, paths.figure, paths.differences):
+        if path is not None and path.exists():
+            raise ConfigError(
+                f"{path} exists; give --resume to go on from it, --overwrite to replace it, or "
+                "another --output"
+            )
+
+
+@dataclass(frozen=True)
+class _Study:
+    """What is read and checked before JAX starts."""
+
+    arms: tuple[Arm, ...]
+    axes: tuple[Axis, ...]
+    reference: dict[str, Any]
+    cells: list[dict[str, Any]]
+    shapes: dict[str, Shape]
+    extent: Extent
+    seeds: tuple[int, ...]
+    stream: str
+    measures: dict[str, Measure]
+
+
+def _study(given: Mapping[str, Any]) -> _Study:
+    from blis_jax.sweep_measure import read_targets
+    from sweeps.arms import arms_of
+    from sweeps.robustness_cells import DEFAULT_CELLS, make_axes, make_cells, reference_place
+    from sweeps.robustness_workloads import load_shape, measure_in
+
+    if len(given.get("arms") or ()) < 2:
+        raise ConfigError(
+            "fewer than two arms are given; give two or more, such as iter00_baseline "
+            "iter08_token_budget@published"
+        )
+    axes = make_axes({kind: given[kind] for kind in map(_underscored, AXES) if kind in given})
+    reference = reference_place(axes, given.get("reference", ""))
+    shapes = {name: load_shape(name) for name in next(a for a in axes if a.name == "shape").values}
+    targets = read_targets(given.get("targets", ()))
+    return _Study(
+        arms=arms_of(given["arms"]),
+        axes=axes,
+        reference=reference,
+        cells=make_cells(
+            axes, given.get("design", "sobol"), given.get("cells", DEFAULT_CELLS),
+            _random_state(given), reference,
+        ),
+        shapes=shapes,
+        extent=_extent(given),
+        seeds=_seeds(given),
+        stream=given.get("rng", "reference"),
+        measures={
+            name: measure_in(shape, targets, given.get("window")) for name, shape in shapes.items()
+        },
+    )  # fmt: skip
+
+
+def _underscored(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _random_state(given: Mapping[str, Any]) -> int:
+    state: int = given.get("random_state", 0)
+    if not 0 <= state < 2**32:
+        raise ConfigError(f"--random-state must be between 0 and {2**32 - 1}, got {state}")
+    return state
+
+
+def _extent(given: Mapping[str, Any]) -> Extent:
+    from sweeps.robustness_workloads import PUBLISHED_DURATION_S, Extent
+
+    if "requests" not in given:
+        return Extent(duration_s=given.get("duration", PUBLISHED_DURATION_S))
+    if "duration" in given:
+        raise ConfigError("--requests and --duration contradict each other; give one of them")
+    return Extent(duration_s=None, num_requests=given["requests"])
+
+
+def _seeds(given: Mapping[str, Any]) -> tuple[int, ...]:
+    text = given.get("seeds", DEFAULT_SEEDS)
+    try:
+        seeds = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"--seeds: {text!r} is not a list of whole numbers such as 42,43,44"
+        ) from None
+    if len(seeds) < 2:
+        raise ConfigError("--seeds: one seed has no spread to judge by; give two or more")
+    return seeds
+
+
+def _question(given: Mapping[str, Any]) -> Question:
+    from sweeps.metrics import our_name
+    from sweeps.robustness_verdict import CONSTRAINTS, OBJECTIVE, Question, read_constraint
+
+    depth = given.get("depth", 3)
+    if not 1 <= depth <= 10:
+        raise ConfigError(f"--depth must be between 1 and 10, got {depth}")
+    texts = tuple(given.get("constraint", CONSTRAINTS))
+    limits = () if texts == ("none",) else tuple(map(read_constraint, texts))
+    objective = our_name(given.get("objective", OBJECTIVE))
+    return Question(objective, limits, given.get("confidence", 0.95), _random_state(given))
+
+
+def _plan(given: Mapping[str, Any], study: _Study, question: Question) -> MapPlan:
+    from sweeps.bench import check_seeds
+    from sweeps.robustness_cells import DEFAULT_CELLS, grid_size
+    from sweeps.robustness_plan import make_plan
+
+    check_seeds(study.seeds, study.stream)
+    wanted = given.get("cells", DEFAULT_CELLS)
+    if "cells" in given and grid_size(study.axes) < wanted and given.get("design") != "grid":
+        text = f"the axes have only {grid_size(study.axes)} combinations; all of them are run"
+        warnings.warn(ConfigWarning(text), stacklevel=2)
+    return make_plan(
+        study.arms, study.axes, study.cells, study.reference, study.shapes, study.extent,
+        study.seeds, study.stream, study.measures, question.names,
+        is_every_seed_run="every_seed" in given,
+    )  # fmt: skip
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def _made(
+    given: Mapping[str, Any], plan: MapPlan, path: Path, command: str
+) -> tuple[xr.Dataset, MapTiming]:
+    """The map with all of its cells, and how long those took that were missing."""
+    from blis_jax.sweep_run import device_text
+    from sweeps.robustness_run import RUNS_PER_PART, run_map
+    from sweeps.robustness_store import MapStore, check_same, empty_dataset, is_done
+
+    cells_per_part = plan.cells_per_part(RUNS_PER_PART)
+    about = {"command": command, "device": device_text(), "design": _design_text(given, plan)}
+    empty = empty_dataset(plan, about, cells_per_part)
+    store = MapStore(path)
+    if "resume" in given and path.exists():
+        dataset = store.load()
+        check_same(dataset, empty, str(path))
+    else:
+        with cli.writing(path):
+            store.create(empty)
+        dataset = empty
+    done = is_done(dataset)
+    progress = cli.Progress(len(plan.cells))
+
+    def show(num_done: int, timing: MapTiming) -> None:
+        if "quiet" not in given:
+            progress.show(num_done, _pace(timing))
+
+    try:
+        timing = run_map(plan, store, done, cells_per_part, show)
+    except KeyboardInterrupt:
+        cli.say(NAME, f"{path} has what was done; --resume goes on from there")
+        raise
+    finally:
+        progress.clear()
+    return store.load(), timing
+
+
+def _design_text(given: Mapping[str, Any], plan: MapPlan) -> str:
+    design = {"name": given.get("design", "sobol"), "random_state": _random_state(given)}
+    return json.dumps(design | {"num_cells": len(plan.cells)})
+
+
+def _pace(timing: MapTiming) -> str:
+    spent = timing.run_s - timing.compile_s
+    return f"cells, {1000 * spent / max(timing.num_runs, 1):.0f} ms a run"
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _written(
+    given: Mapping[str, Any],
+    dataset: xr.Dataset,
+    question: Question,
+    view: View,
+    timing: MapTiming,
+    paths: _Paths,
+) -> int:
+    """The files and the words; the exit code."""
+    from blis_jax.results import save
+    from sweeps import robustness_report as report
+    from sweeps.robustness_verdict import answer
+
+    verdicts = answer(dataset, question)
+    rules = report.recommendation_rules(verdicts, given.get("depth", 3))
+    lines = report.summary_lines(verdicts, rules)
+    with cli.writing(paths.document):
+        write_json(paths.document, report.to_document(verdicts, rules, lines))
+    with cli.writing(paths.table), replacing(paths.table) as written:
+        report.cell_table(verdicts).to_csv(written, index=False)
+    files = [paths.store, paths.document, paths.table]
+    if paths.figure is not None:
+        from sweeps.robustness_figure import draw
+
+        with cli.writing(paths.figure):
+            draw(verdicts, view, paths.figure)
+        files.append(paths.figure)
+    if paths.differences is not None:
+        with cli.writing(paths.differences):
+            save(report.differences(dataset), paths.differences)
+        files.append(paths.differences)
+    if "quiet" not in given:
+        for line in (*lines, *report.axis_lines(verdicts)):
+            print(line)
+        if timing.num_runs:
+            print(
+                f"{timing.num_runs:,} runs in {timing.run_s:.0f} s, of which calls that compiled "
+                f"took {timing.compile_s:.0f} s."
+            )
+        print(f"Written: {', '.join(map(str, files))}")
+    if bool(verdicts["has_failed"].all()):
+        cli.say(NAME, "no strategy ran to its end in any cell; see the outcomes")
+        return cli.EXIT_UNSUPPORTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""The regimes of a robustness map: axes, their values, and the cells that are run.
+
+A cell is one value of every axis. All strategies get the cell's engine settings in place of their
+own, so that they differ in policies alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blis_jax.config import ClusterConfig
+from blis_jax.errors import ConfigError
+from blis_jax.workload.strict_yaml import closest
+
+DESIGNS = ("sobol", "latin-hypercube", "grid")
+DEFAULT_CELLS = 1024
+MOST_CELLS = 100_000
+MOST_VALUES = 64  # of one axis
+LARGEST_CV = 10.0  # beyond it BLIS draws exponential gaps for a gamma law
+PUBLISHED_STEP_US = ClusterConfig().beta_coeffs[0]
+
+Place = Mapping[str, Any]  # a cell's value by axis
+
+
+@dataclass(frozen=True)
+class AxisKind:
+    """One thing that may vary: its name, unit and default values, and what the ledger has."""
+
+    name: str
+    unit: str
+    heading: str
+    defaults: tuple[Any, ...]
+    published: Any
+    low: float = 0.0  # least value
+    high: float = math.inf
+    is_whole: bool = False
+
+    @property
+    def option(self) -> str:
+        """Its name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether values have no order."""
+        return isinstance(self.published, str)
+
+
+KINDS = (
+    AxisKind(
+        "rate", "requests/s", "arrival rate", (500.0, 1000.0, 1500.0, 2000.0, 2500.0, 3000.0),
+        2000.0, low=1e-3, high=1e6,
+    ),
+    AxisKind(
+        "arrival_cv", "1", "coefficient of variation of the gaps between a client's arrivals",
+        (1.0, 2.0, 3.5), 2.0, low=0.01, high=LARGEST_CV,
+    ),
+    AxisKind(
+        "kv_blocks", "blocks per instance", "KV blocks", (2000, 2500, 3000, 5000, 10000, 132139),
+        132139, low=1, high=2**31 - 2, is_whole=True,
+    ),
+    AxisKind(
+        "kv_cpu_blocks", "blocks per instance", "KV blocks of the CPU tier", (0, 2000, 44000),
+        44000, high=2**31 - 2, is_whole=True,
+    ),
+    AxisKind("instances", "1", "instances", (4, 8, 16), 8, low=1, high=64, is_whole=True),
+    AxisKind(
+        "shape", "", "workload shape",
+        ("mixed", "nonorthogonal", "asymmetric", "multiprefix", "multiturn"), "mixed",
+    ),
+    AxisKind(
+        "step_constant", "us", "fixed cost of a step, beta_0",
+        (2000.0, 4000.0, PUBLISHED_STEP_US, 14000.0), PUBLISHED_STEP_US, high=1e8,
+    ),
+)  # fmt: skip
+BY_NAME = {kind.name: kind for kind in KINDS}
+NAMES = tuple(BY_NAME)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis with the values that are looked at."""
+
+    kind: AxisKind
+    values: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """The kind's name."""
+        return self.kind.name
+
+    @property
+    def reference(self) -> Any:
+        """The value nearest to the ledger's; of texts that one, or the first."""
+        published = self.kind.published
+        if self.kind.is_text:
+            return published if published in self.values else self.values[0]
+        return min(self.values, key=lambda value: (abs(value - published), value))
+
+
+def make_axes(texts: Mapping[str, str]) -> tuple[Axis, ...]:
+    """Every axis, with the values given as `a,b,…` by name, or else its defaults."""
+    unknown = [name for name in texts if name not in BY_NAME]
+    if unknown:
+        raise ConfigError(
+            f"axis {unknown[0]!r} is unknown; there are {', '.join(NAMES)}"
+            f"{closest(unknown[0], NAMES)}"
+        )
+    return tuple(
+        Axis(kind, _values(kind, texts[kind.name]) if kind.name in texts else kind.defaults)
+        for kind in KINDS
+    )
+
+
+def _values(kind: AxisKind, text: str) -> tuple[Any, ...]:
+    values = [_value(kind, part.strip()) for part in text.split(",")]
+    for value in values:
+        if values.count(value) > 1:
+            raise ConfigError(f"{kind.option}: {value!r} is given twice; give each value once")
+    if len(values) > MOST_VALUES:
+        raise ConfigError(
+            f"{kind.option}: {len(values)} values are given, allowed are {MOST_VALUES}"
+        )
+    return tuple(values if kind.is_text else sorted(values))
+
+
+def _value(kind: AxisKind, text: str) -> Any:
+    if kind.is_text:
+        if not text:
+            raise ConfigError(
+                f"{kind.option}: a value is empty; write for instance mixed,multiturn"
+            )
+        return text
+    read: Callable[[str], Any] = int if kind.is_whole else float
+    try:
+        value = read(text)
+    except ValueError:
+        what = "a whole number" if kind.is_whole else "a number"
+        raise ConfigError(f"{kind.option}: {text!r} is not {what}") from None
+    if not kind.low <= value <= kind.high:
+        raise ConfigError(
+            f"{kind.option}: {text} is out of range; allowed is {kind.low:g} to {kind.high:g}"
+        )
+    return value
+
+
+def grid_size(axes: Sequence[Axis]) -> int:
+    """How many combinations there are."""
+    return math.prod(len(axis.values) for axis in axes)
+
+
+def reference_place(axes: Sequence[Axis], text: str = "") -> dict[str, Any]:
+    """The ledger's regime or the nearest, with values replaced as `NAME=VALUE,…` says."""
+    place = {axis.name: axis.reference for axis in axes}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, value = part.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name not in BY_NAME:
+            raise ConfigError(
+                f"--reference: {part!r} is not NAME=VALUE with a NAME of {', '.join(NAMES)}"
+            )
+        place[name] = _value(BY_NAME[name], value.strip())
+        values = next(axis.values for axis in axes if axis.name == name)
+        if place[name] not in values:
+            allowed = ", ".join(
+                f"{entry:g}" if not isinstance(entry, str) else entry for entry in values
+            )
+            raise ConfigError(
+                f"--reference: {name} {value.strip()} is not on its axis, which has {allowed}"
+            )
+    return place
+
+
+def make_cells(
+    axes: Sequence[Axis], design: str, num_cells: int, seed: int, reference: Place
+) -> list[dict[str, Any]]:
+    """Distinct places, the reference among them: all, or `num_cells` spread evenly over the axes."""
+    if not 1 <= num_cells <= MOST_CELLS:
+        raise ConfigError(f"--cells must be between 1 and {MOST_CELLS}, got {num_cells}")
+    total = grid_size(axes)
+    if design == "grid" or num_cells >= total:
+        if total > MOST_CELLS:
+            raise ConfigError(
+                f"the axes have {total} combinations, allowed are {MOST_CELLS}; give fewer values, "
+                "or --design sobol with --cells"
+            )
+        levels = list(itertools.product(*(range(len(axis.values)) for axis in axes)))
+    else:
+        levels = _sampled(axes, design, num_cells, seed, reference)
+    names = [axis.name for axis in axes]
+    return [
+        dict(zip(names, (axis.values[at] for axis, at in zip(axes, row, strict=True)), strict=True))
+        for row in levels
+    ]
+
+
+def _sampled(
+    axes: Sequence[Axis], design: str, num_cells: int, seed: int, reference: Place
+) -> list[tuple[int, ...]]:
+    """Levels of a space-filling sample without repeats; the reference takes the last place."""
+    sizes = np.array([len(axis.values) for axis in axes])
+    found: dict[tuple[int, ...], None] = {}
+    num_points = 1 << max(num_cells - 1, 1).bit_length()
+    round_index = 0
+    while len(found) < num_cells:
+        points = _points(design, len(sizes), num_points, seed, round_index)
+        levels = np.minimum((points * sizes).astype(int), sizes - 1)
+        for row in levels.tolist():
+            if len(found) < num_cells:
+                found.setdefault(tuple(row))
+        num_points, round_index = 2 * num_points, round_index + 1
+    wanted = tuple(axis.values.index(reference[axis.name]) for axis in axes)
+    rows = list(found)
+    return rows if wanted in found else [*rows[:-1], wanted]
+
+
+def _points(design: str, num_axes: int, count: int, seed: int, round_index: int) -> np.ndarray:
+    """Points in the unit cube. A longer Sobol sequence begins with the shorter one's points."""
+    from scipy.stats import qmc
+
+    if design == "sobol":
+        engine = qmc.Sobol(num_axes, scramble=True, rng=np.random.default_rng(seed))
+        points: np.ndarray = engine.random_base2(count.bit_length() - 1)
+        return points
+    rng = np.random.default_rng([seed, round_index])
+    hypercube: np.ndarray = qmc.LatinHypercube(num_axes, rng=rng).random(count)
+    return hypercube
+
+
+def config_in(config: ClusterConfig, place: Place) -> ClusterConfig:
+    """The configuration with the cell's memory, instances and step constant."""
+    return config.replace(
+        total_kv_blocks=place["kv_blocks"],
+        kv_cpu_blocks=place["kv_cpu_blocks"],
+        num_instances=place["instances"],
+        beta_coeffs=(place["step_constant"], *config.beta_coeffs[1:]),
+    )
