@@ -59,3 +59,18 @@ def test_later_rows_use_what_is_compiled(rows: list[Row], monkeypatch: pytest.Mo
     assert len(runner.run(rows, whole)) == len(rows)
     assert runner.shapes == shapes
     assert set(sizes) == {runner.rows_per_call}
+
+
+def test_rows_that_are_expected_find_their_program_compiled(rows: list[Row]) -> None:
+    """Wider requests and more instances that come later are held by the first program."""
+    spec = override(load_builtin("mixed"), num_requests=300)
+    table = draw(spec, 42, 16)[0]
+    later = Row(rows[0].config.replace(num_instances=4), table)
+    runner = TableRunner(Options(), num_rows=2)
+    runner.expect([later])
+    runner.run(rows[:2], whole)
+    assert len(runner.compiled) == 1 and runner.compile_s > 0
+    (record,) = runner.run([later], whole)
+    assert len(runner.compiled) == 1
+    alone = simulate(later.config, later.table)
+    np.testing.assert_array_equal(record.requests.ttft_us, alone.requests.ttft_us)
