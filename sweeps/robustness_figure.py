@@ -19,6 +19,7 @@ from blis_jax.sweep_figure import COLOURS
 from blis_jax.workload.strict_yaml import closest
 from sweeps.robustness_cells import BY_NAME, NAMES, Axis
 from sweeps.robustness_verdict import NONE, UNDECIDED
+from sweeps.robustness_words import constraint_words, metric_words
 
 MARKS = "os^DvP*"
 SCALE = "BrBG"  # brown to teal, told apart by colour-blind readers
@@ -85,7 +86,7 @@ def draw(verdicts: xr.Dataset, view: View, path: Path) -> None:
     caption = textwrap.wrap(_caption(verdicts, view), int(LETTERS_PER_INCH * width))
     heading = textwrap.wrap(_heading(verdicts), int(0.72 * LETTERS_PER_INCH * width))
     above = LINE_INCHES * (1.35 * len(heading) + 4.3)
-    below = LINE_INCHES * (len(caption) + 6.6)
+    below = LINE_INCHES * (len(caption) + 8.4)
     inside = len(rows) * panel[1] + (len(rows) - 1) * GAP_INCHES[1]
     height = above + inside + below
     with rc_context({"font.size": 8, "hatch.linewidth": 0.5}):
@@ -102,7 +103,7 @@ def draw(verdicts: xr.Dataset, view: View, path: Path) -> None:
         words = "\n".join(heading)
         figure.text(0.012, 1 - 0.07 / height, words, fontsize=10.5, va="top", linespacing=1.2)
         _draw_legend(figure, verdicts, 1 - LINE_INCHES * (1.35 * len(heading) + 0.7) / height)
-        _draw_scale(figure, verdicts, width, height, LINE_INCHES * (len(caption) + 2.6))
+        _draw_scale(figure, verdicts, width, height, LINE_INCHES * (len(caption) + 2.3))
         words = "\n".join(caption)
         figure.text(0.012, 0.06 / height, words, fontsize=7.5, color="0.3", va="bottom")
         with replacing(path) as written:
@@ -259,7 +260,7 @@ def _draw_legend(figure: Any, verdicts: xr.Dataset, top: float) -> None:
               label=f"undecided: {100 * counts[UNDECIDED] / total:.0f} %"),
         Line2D([], [], marker="x", color="black", linestyle="none",
                label=f"none can be recommended: {100 * counts[NONE] / total:.0f} %"),
-        Patch(facecolor=NO_COMPARISON, label="no comparison, one fails"),
+        Patch(facecolor=NO_COMPARISON, label="no comparison: a strategy fails"),
     ]  # fmt: skip
     figure.legend(
         handles=entries, loc="upper left", bbox_to_anchor=(0.004, top), ncols=3, frameon=False,
@@ -289,7 +290,8 @@ def _draw_scale(
     first, *others = verdicts["strategy"].values.tolist()
     who = others[0] if len(others) == 1 else "the best other strategy"
     axes.set_title(
-        f"change of {verdicts.attrs['objective']}, {who} against {first} (%); teal is better",
+        f"change of {metric_words(verdicts.attrs['objective'])}, {who} against {first} (%); "
+        "teal is better",
         fontsize=7.5, loc="left", pad=3,
     )  # fmt: skip
 
@@ -297,18 +299,18 @@ def _draw_scale(
 def _caption(verdicts: xr.Dataset, view: View) -> str:
     shown = set(vars(view).values())
     others = [name for name in NAMES if name not in shown and len(_values(verdicts, name)) > 1]
-    constraints = ", ".join(map(str, verdicts["constraint"].values))
-    num_seeds = verdicts.sizes["seed"]
+    first = str(verdicts["strategy"].values[0])
+    constraints = [constraint_words(str(text), first) for text in verdicts["constraint"].values]
     text = (
-        f"Every cell ran all strategies on the same requests of {num_seeds} seeds. Recommended: best "
-        f"{verdicts.attrs['objective']}"
+        f"Every cell ran all strategies on the same requests of {verdicts.sizes['seed']} seeds. "
+        f"Recommended: the best {metric_words(verdicts.attrs['objective'])}"
     )
-    text += f" within {constraints}" if constraints else ""
+    text += f", with {' and '.join(constraints)}" if constraints else ""
     text += (
-        f" (% of {verdicts['strategy'].values[0]}), in at least {100 * verdicts.attrs['confidence']:.0f}"
-        " % of paired bootstrap resamples and with paired 95 % intervals apart; a strategy with a run "
-        "that fails is not. A mark of another strategy than the colour suggests: the better one "
-        "breaks a constraint."
+        f"; it must be best in {100 * verdicts.attrs['confidence']:.0f} % of the paired bootstrap "
+        "resamples of the seeds, with a paired 95 % interval without 0. A strategy with a run that "
+        "fails is not recommended. Where the mark is not of the strategy that the colour favours, "
+        "that one breaks a constraint."
     )
     if others:
         text += (

@@ -26,9 +26,11 @@ from sweeps.robustness_verdict import (
     reference_index,
     reversals,
 )
+from sweeps.robustness_words import constraint_words, metric_words, shown
 
 DIGITS = 6  # of the numbers in the table of cells
 MOST_RULES = 3  # said of a constraint or of reversals
+FEWEST_TOLD = 2  # cells whose regime is told
 _WHERE_DEPTH = 2  # of trees that say where something happens
 
 
@@ -194,7 +196,7 @@ def _effect_lines(verdicts: xr.Dataset) -> list[str]:
         has_failed = verdicts["has_failed"].values[:, [0, place]].any(axis=1)
         low, middle, high = np.percentile(changes, (5, 50, 95))
         text = (
-            f"{name} against {first}, {verdicts.attrs['objective']}: better in "
+            f"{name} against {first}, {metric_words(verdicts.attrs['objective'])}: better in "
             f"{int((order > 0).sum()):,} cells, worse in {int((order < 0).sum()):,}, not separated "
             f"in {int((order[~has_failed] == 0).sum()):,}; median change {middle:+.1f} % "
             f"(5th to 95th percentile of the cells {low:+.1f} to {high:+.1f} %)."
@@ -206,7 +208,8 @@ def _effect_lines(verdicts: xr.Dataset) -> list[str]:
 def _constraint_lines(verdicts: xr.Dataset) -> list[str]:
     lines = []
     failed = verdicts["has_failed"].values
-    for bound, text in enumerate(_constraints(verdicts)):
+    first = str(verdicts["strategy"].values[0])
+    for bound, text in enumerate(constraint_words(one, first) for one in _constraints(verdicts)):
         for place, name in enumerate(labels_of(verdicts)[: verdicts.sizes["strategy"]]):
             runs = ~failed[:, place]
             broken = runs & ~verdicts["is_kept"].values[:, place, bound]
@@ -217,6 +220,12 @@ def _constraint_lines(verdicts: xr.Dataset) -> list[str]:
                 )
             elif place:
                 lines.append(f"{text}: kept by {name} wherever it runs.")
+    num_ahead = int(_is_beaten(verdicts).sum())
+    if num_ahead:
+        lines.append(
+            f"In {num_ahead:,} cells a strategy is surely ahead of the recommended one, but breaks a "
+            "constraint."
+        )
     is_relative = any(text.endswith("%") for text in _constraints(verdicts))
     only = int((verdicts["reason"].values == ONLY_RUNNING).sum())
     if is_relative and only and failed[:, 0].any():
@@ -225,6 +234,19 @@ def _constraint_lines(verdicts: xr.Dataset) -> list[str]:
             "it could not be judged there."
         )
     return lines
+
+
+def _is_beaten(verdicts: xr.Dataset) -> np.ndarray:
+    """In which cells another strategy is surely ahead of the recommended one."""
+    names = verdicts["strategy"].values.tolist()
+    order = verdicts["is_ahead"].values
+    chosen = verdicts["recommended"].values.tolist()
+    return np.array(
+        [
+            label in names and bool((order[cell, names.index(label)] < 0).any())
+            for cell, label in enumerate(chosen)
+        ]
+    )
 
 
 def _failure_lines(verdicts: xr.Dataset) -> list[str]:
@@ -254,7 +276,7 @@ def _reversal_lines(verdicts: xr.Dataset) -> list[str]:
         return ["The reference cell has not been run, so there is no order to compare with."]
     is_reversed = reversals(verdicts) > 0
     words = ", ".join(
-        f"{k} {_shown(v)}" for k, v in json.loads(verdicts.attrs["reference_cell"]).items()
+        f"{k} {shown(v)}" for k, v in json.loads(verdicts.attrs["reference_cell"]).items()
     )
     order = verdicts["is_ahead"].values[reference]
     names = labels_of(verdicts)[: verdicts.sizes["strategy"]]
@@ -272,6 +294,8 @@ def _reversal_lines(verdicts: xr.Dataset) -> list[str]:
 
 def _where(verdicts: xr.Dataset, considered: np.ndarray, happens: np.ndarray) -> str:
     """The regimes in which something happens more often than not."""
+    if happens.sum() < FEWEST_TOLD:
+        return ""
     part = verdicts.isel(cell=np.flatnonzero(considered))
     labels = ["yes" if one else "no" for one in happens[considered]]
     rules = rules_of(part, labels, _WHERE_DEPTH, int(verdicts.attrs["random_state"]))
@@ -319,14 +343,10 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(values)) if len(values) else float("nan")
 
 
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:,.6g}" if value < 1e5 else f"{value:,.0f}"
-
-
 def axis_lines(verdicts: xr.Dataset) -> list[str]:
     """Recommendations counted by the values of each axis, as a table."""
     table = by_axis(verdicts)
-    table["value"] = [_shown(value) for value in table["value"]]
+    table["value"] = [shown(value) for value in table["value"]]
     table["axis"] = table["axis"].where(~table["axis"].duplicated(), "")
     text = table.to_string(index=False, float_format=lambda value: f"{value:+.1f}")
     return ["Recommendations by axis, in cells:", *text.splitlines()]

@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from sweeps.robustness_cells import BY_NAME, KINDS
+from sweeps.robustness_words import shown
 
 DEPTH = 3
 NUM_FOLDS = 5
@@ -29,9 +30,7 @@ class Condition:
     value: Any
 
     def __str__(self) -> str:
-        if isinstance(self.value, str):
-            return f"{self.axis} {self.sign} {self.value}"
-        return f"{self.axis} {self.sign} {_number(self.value)}"
+        return f"{self.axis} {self.sign} {shown(self.value)}"
 
 
 @dataclass(frozen=True)
@@ -180,8 +179,3 @@ def _with(where: tuple[Condition, ...], added: Condition) -> tuple[Condition, ..
         one for one in where if not (is_bound and (one.axis, one.sign) == (added.axis, added.sign))
     ]
     return (*kept, added)
-
-
-def _number(value: float) -> str:
-    """At most six digits, thousands apart."""
-    return f"{value:,.0f}" if value == int(value) or value >= 1e5 else f"{value:,.6g}"

@@ -31,7 +31,8 @@ SMALL = {
 
 
 def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+    return [text for name, text in fenced if name == kind]
 
 
 def small(text: str, workload: str) -> str:

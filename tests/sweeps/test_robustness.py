@@ -170,12 +170,32 @@ def test_another_question_runs_nothing_again(
     further = ("--design", "grid", "--resume", *asked, str(differences))
     assert main(words(folder, "whole.zarr", *further)) == 0
     said = capsys.readouterr().out
-    assert "Recommended in how many of 4 cells" in said and "goodput_rps" in said
+    assert "Recommended in how many of 4 cells" in said and "against first, goodput:" in said
     assert "runs in" not in said
     assert json.loads(saved[".json"].read_text())["objective"] == "goodput_rps"
     assert load(differences)["e2e_p99_ms_percent"].sizes["figure"] == 3
     for suffix, path in saved.items():
         path.write_bytes(before[suffix])
+
+
+def test_another_reference_turns_the_order_round_or_not(
+    whole: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(MapRunner, "run", lambda *_: pytest.fail("a cell is run again"))
+    saved = whole.with_suffix(".json").read_bytes(), whole.with_suffix(".csv").read_bytes()
+    further = ("--design", "grid", "--resume", "--figure", "none", "--reference", "kv-blocks=10")
+    assert main(words(folder, "whole.zarr", *further)) == 0
+    assert "In the reference cell (rate 400, arrival_cv 1, kv_blocks 10" in capsys.readouterr().out
+    whole.with_suffix(".json").write_bytes(saved[0])
+    whole.with_suffix(".csv").write_bytes(saved[1])
+
+
+def test_help_comes_without_jax(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "--step-constant" in said and "<=110%'" in said
 
 
 def test_another_study_is_not_gone_on_with(

@@ -25,6 +25,7 @@ from sweeps.robustness_report import (
 )
 from sweeps.robustness_rules import rules_of
 from sweeps.robustness_verdict import recommend
+from sweeps.robustness_words import constraint_words, metric_words, shown
 from tests.sweeps.made_map import cell, made_map
 
 BASE = (270.0, 265.0, 17_000.0)
@@ -107,7 +108,10 @@ def test_sentences_say_who_wins_where_and_what_fails(verdicts) -> None:  # type:
     text = "\n".join(summary_lines(verdicts, recommendation_rules(verdicts, 3)))
     assert "of 24 cells: baseline 16 (67 %), tuned 8 (33 %), undecided 0 (0 %)" in text
     assert "better in 8 cells, worse in 14, not separated in 0" in text
-    assert "tokens_per_sec>=95%: kept by tuned wherever it runs" in text
+    assert (
+        "output tokens per second at least 95 % of that of baseline: kept by tuned wherever it"
+        in text
+    )
     assert "tuned fails in 2 cells (2 runs REFERENCE_CRASH)" in text
     assert "rate ≥ 3,000" in text
     assert "rate 2,000, arrival_cv 2, kv_blocks 132,139" in text
@@ -176,3 +180,26 @@ def test_bad_views_are_refused(map_axes: str, facets: str, problem: str) -> None
     with pytest.raises(ConfigError, match=problem):
         read_view(map_axes, facets, axes)
     assert read_view("kv-blocks,rate", "shape,instances", axes) == View()
+
+
+def test_metrics_and_constraints_have_words() -> None:
+    assert metric_words("ttft_p99_ms[critical]") == "TTFT P99 of critical requests"
+    assert metric_words("scheduling_delay_mean_ms") == "mean scheduling delay"
+    assert metric_words("num_preemptions") == "num preemptions"
+    words = constraint_words("ttft_p99_ms[sheddable]<=200%", "a")
+    assert words == "TTFT P99 of sheddable requests at most 200 % of that of a"
+    assert constraint_words("goodput_rps>=100", "a") == "goodput at least 100"
+    assert [shown(value) for value in (6910.42048, 132139, 0.5, "mixed")] == [
+        "6,910.42",
+        "132,139",
+        "0.5",
+        "mixed",
+    ]
+
+
+def test_cells_in_which_the_constraints_decide_are_counted() -> None:
+    beaten = (90.0, 900.0, 17_000.0)
+    verdicts = recommend(made_map([cell(BASE, beaten), cell(BASE, FASTER), cell(BASE, SLOWER)]))
+    text = "\n".join(summary_lines(verdicts, recommendation_rules(verdicts, 3)))
+    assert "In 1 cells a strategy is surely ahead of the recommended one" in text
+    assert "broken by tuned in 1 of 3 cells" in text
