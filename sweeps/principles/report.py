@@ -32,10 +32,10 @@ def print_table(checks: Sequence[Mapping[str, Any]], file: TextIO) -> None:
 
 def _figures(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line a claim; those that could not be run for one reason together."""
-    lines = [claim["text"] for claim in claims if "value" in claim]
+    lines = [f"· {claim['text']}" for claim in claims if "value" in claim]
     reasons = [claim["reason"] for claim in claims if "value" not in claim]
     for reason in dict.fromkeys(reasons):
-        lines.append(f"{reasons.count(reason)} of {len(claims)} claims not run: {reason}")
+        lines.append(f"· {reasons.count(reason)} of {len(claims)} claims not run: {reason}")
     return lines
 
 

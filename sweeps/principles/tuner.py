@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,24 +11,30 @@ ENGINE, BATCH, INITIAL = "gp", 5, 10
 
 
 def spread_ratio(
-    strategy: str, few: Sequence[str], many: Sequence[str], calls: int, restarts: int
+    strategy: str,
+    few: Sequence[str],
+    many: Sequence[str],
+    calls: int,
+    restarts: int,
+    settings: Mapping[str, Any] | None = None,
 ) -> tuple[float, Mapping[str, float]]:
     """Standard deviation of the best scores with `many` parameters ÷ that with `few`.
 
     Both searches are of the same mechanism and objective, on common seeds; `restarts` are as many
-    random states of the search.
+    random states of the search, and `settings` replace some of the mechanism's.
     """
     spreads, parts = [], {}
-    for label, names in (("few", few), ("many", many)):
-        best = best_scores(strategy, names, calls, restarts)
+    for names in (few, many):
+        best = best_scores(strategy, names, calls, restarts, settings or {})
         spreads.append(float(np.std(best, ddof=1)))
-        parts[f"{len(names)} parameters, best score in the mean"] = float(np.mean(best))
-        parts[f"{len(names)} parameters, spread"] = spreads[-1]
-        parts[f"{len(names)} parameters, failed restarts of {label}"] = float(np.isnan(best).sum())
-    return spreads[1] / spreads[0] if spreads[0] else float("inf"), parts
+        parts[f"mean with {len(names)}"] = float(np.mean(best))
+        parts[f"spread with {len(names)}"] = spreads[-1]
+    return spreads[1] / spreads[0] if spreads[0] else float("nan"), parts
 
 
-def best_scores(strategy: str, names: Sequence[str], calls: int, restarts: int) -> np.ndarray:
+def best_scores(
+    strategy: str, names: Sequence[str], calls: int, restarts: int, settings: Mapping[str, Any]
+) -> np.ndarray:
     """The best score that each restart finds when only these parameters are searched."""
     from sweeps.bench import Bench, workload_of
     from sweeps.engines import make
@@ -40,6 +47,7 @@ def best_scores(strategy: str, names: Sequence[str], calls: int, restarts: int) 
     kept = [place for place, entry in enumerate(whole.parameters) if entry.name in names]
     reduced = whole.model_copy(
         update={
+            "mechanism": {**whole.mechanism, **settings},
             "parameters": tuple(whole.parameters[place] for place in kept),
             "parameter_paths": tuple(whole.parameter_paths[place] for place in kept),
         }

@@ -191,7 +191,8 @@ def words_of(finding: Finding, max_parts: int = 6) -> str:
     ]
     failed = [name for name, value in statistic.parts.items() if value != value]
     if parts:
-        text += f" ({', '.join(parts[:max_parts])})"
+        metric = f"{claim.metric}: " if set(statistic.parts) <= set(claim.arms()) else ""
+        text += f" ({metric}{', '.join(parts[:max_parts])})"
     if failed:
         text += f" ({'; '.join(failed)})"
     if claim.expected is None:

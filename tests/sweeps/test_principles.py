@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from sweeps.principles import __main__ as command
 from sweeps.principles import catalogue as catalogue_module
-from sweeps.principles import probes
+from sweeps.principles import probes, tuner
 from sweeps.principles.catalogue import (
     HOLDS,
     NARROWER,
@@ -40,6 +41,7 @@ from sweeps.principles.lab import Lab, arm_of, list_workloads, workload_named
 from sweeps.principles.record import Record, identity
 from sweeps.principles.statistics import KINDS, Bound, compute
 from sweeps.principles.verdicts import MISSED, Finding, check, metrics_of, verdict_of, words_of
+from tests.sweeps.tiny import TINY as TINY_STRATEGY
 
 TINY = """
 groups:
@@ -275,8 +277,13 @@ def test_information_of_labels() -> None:
 # --- verdicts -------------------------------------------------------------------------------------
 
 
+@functools.lru_cache
+def whole_catalogue() -> Catalogue:
+    return load_catalogue()
+
+
 def entry_of(**fields: Any) -> Entry:
-    given = load_catalogue().entries["RP-9"].model_dump(by_alias=True)
+    given = whole_catalogue().entries["RP-9"].model_dump(by_alias=True)
     return Entry.model_validate(given | fields)
 
 
@@ -398,6 +405,15 @@ def test_regret_ties_and_algebra() -> None:
 def test_shared_part_of_prompts() -> None:
     _, parts = probes.match_ratios("orth")
     assert parts["r_min"] == pytest.approx(0.5) and parts["r_max"] == pytest.approx(512 / 576)
+
+
+def test_searches_with_few_and_with_many_parameters(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY_STRATEGY)
+    names = ["max_num_scheduled_tokens", "slo_base_critical"]
+    ratio, parts = tuner.spread_ratio(str(path), names[:1], names, 3, 2, {"num_instances": 1})
+    assert ratio == parts["spread with 2"] / parts["spread with 1"] > 0
+    assert 0 < parts["mean with 1"] < 1e6  # no restart failed
 
 
 # --- the command ----------------------------------------------------------------------------------

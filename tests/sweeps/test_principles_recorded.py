@@ -80,7 +80,7 @@ RECORDED = {
             ("compound_16", WORST): 122.47,
         },
     ),
-    "C-16": ("holds, narrower", {("round_robin", CLUSTER): 22.96, ("affinity", WORST): 32.01}),
+    "C-16": ("holds", {("round_robin", CLUSTER): 22.96, ("affinity", WORST): 32.01}),
     "C-19": (
         "holds",
         {("gate", WORST): 111.95, ("both", WORST): 174.19, ("gate", CRITICAL): 105.5},

@@ -534,13 +534,13 @@ def test_review_record_and_check(
     for verdict in document["verdicts"]:
         verdict["verdict"] = "pass"
     template.write_text(yaml.safe_dump(document))
-    words = [*files, "--judges", "stability,bounds,proxy", "--external", str(template)]
+    words = [*files, "--judges", "bounds,proxy", "--external", str(template)]
     assert main([*words, "--output", str(output)]) == 0
     shown = capsys.readouterr().out
     assert "ada          pass" in shown and "Chosen: one." in shown
     record = json.loads(output.read_text())
-    assert len(record["opinions"]) == 2 * 4
-    assert "--judges stability --rng reference --seeds 42,43" in record["opinions"][0]["repeat"]
+    assert len(record["opinions"]) == 2 * 3
+    assert "--judges proxy --rng reference --seeds 42,43" in record["opinions"][0]["repeat"]
     assert record["candidates"][0]["score"] is not None
     two = [o for o in record["opinions"] if o["candidate"] == "two" and o["judge"] == "proxy"]
     assert two[0]["verdict"] == REJECT  # prompts of 200 and 300 tokens, and shortest first
