@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "sweeps.principles"
 LEAST_SEEDS = 3
+WORDS = ("statement", "evidence", "seen", "remark", "falsified_if")
 
 _DESCRIPTION = """\
 Run the 30 principles and 11 prior findings of the strategy search as experiments: each compares
@@ -212,7 +213,7 @@ def _run(
                 with cli.writing(record.path):
                     record.add(key, to_document(verdict))
             # wording is not part of the identity, so it is taken from the catalogue
-            words = {"statement": entry.statement, "evidence": entry.evidence, "seen": entry.seen}
+            words = {name: getattr(entry, name) for name in WORDS}
             checks.append(record.checks[key] | words)
     except KeyboardInterrupt:
         cli.say(NAME, f"{record.path} has the checks made so far; the same command goes on there")

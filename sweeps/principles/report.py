@@ -24,7 +24,10 @@ def print_table(checks: Sequence[Mapping[str, Any]], file: TextIO) -> None:
     table.add_column("figures", ratio=6)
     for check in checks:
         here = check["verdict"] if check["agrees"] else f"{DIFFERS} {check['verdict']}"
-        figures = "\n".join(_figures(check["claims"]))
+        lines = _figures(check["claims"])
+        if check["remark"]:
+            lines.append(f"Remark: {check['remark']}")
+        figures = "\n".join(lines)
         row = (check["id"], check["statement"], check["recorded_verdict"], here, figures)
         table.add_row(*(text.replace("[", r"\[") for text in row), end_section=True)
     console.print(table)

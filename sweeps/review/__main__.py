@@ -24,7 +24,8 @@ _DESCRIPTION = """\
 Review two or three candidate strategies. Judges probe each in the simulator for signals that are the
 same for all, herds, unstable numbers, lengths that stand in for the class, starvation, mechanisms that
 do nothing, and parameters at the ends of their ranges. Verdicts of other reviewers are imported from
-files that are bound to the candidates by hash. The consensus is recorded with the same hashes.
+files that are bound to the candidates by hash. The consensus is recorded with the same hashes. A
+candidate runs on the workload of its strategy file, or on mixed if it has none.
 """
 _EXAMPLES = """\
 examples:

@@ -74,7 +74,6 @@ def decisions_of(config: ClusterConfig, table: RequestTable) -> Decisions | None
     """The decisions of a run on these requests; None unless routing is weighted."""
     import jax
 
-    from blis_jax.batch import default_form
     from blis_jax.config import mechanism
     from blis_jax.simulation import Attempt, Options, Row, run_attempts
 
@@ -84,7 +83,8 @@ def decisions_of(config: ClusterConfig, table: RequestTable) -> Decisions | None
     functions = mechanism(config)
     spies = [_spy(scorer, place, log) for place, scorer in enumerate(functions.scorers)]
     spies[0] = _spy_on_view(spies[0], log)
-    attempt = Attempt(Row(config, table), Options(form=default_form()))
+    # lanes would evaluate scorers where nothing is routed, and note it
+    attempt = Attempt(Row(config, table), Options(form="rows"))
     attempt.functions = dataclasses.replace(functions, scorers=tuple(spies))
     record = None
     while record is None:

@@ -41,7 +41,10 @@ def judge(exhibit: Exhibit) -> Opinion:
     own_swing, own_later = _against(own, fresh)
     size = candidate.config.num_instances
     verdict, reason = PASS, "loads stay together, and stale snapshots do not change that"
-    if size > 1 and own["busiest_share"] > size / 2:
+    failed = [run.outcome for run in exhibit.own if not run.is_whole]
+    if failed:
+        verdict, reason = CONCERN, f"a run ended with {failed[0]}, so there is nothing to compare"
+    elif size > 1 and own["busiest_share"] > size / 2:
         verdict = REJECT
         reason = f"one of {size} instances gets {own['busiest_share'] / size:.0%} of all requests"
     elif size > 2 and in_a_row > IN_A_ROW:

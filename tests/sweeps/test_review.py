@@ -207,6 +207,14 @@ def herd(own: dict[str, float], stale: dict[str, float] | None = None) -> str:
     return oscillation.judge(Exhibit(candidate, (42,), runs)).verdict
 
 
+def test_runs_that_do_not_end_are_no_proof_of_calm() -> None:
+    candidate = candidate_of(BASELINE)
+    runs = {c: (RunFigures("LIVELOCK", {}),) for c in oscillation.configs(candidate).values()}
+    runs[candidate.config] = (RunFigures("LIVELOCK", {}),)
+    opinion = oscillation.judge(Exhibit(candidate, (42,), runs))
+    assert opinion.verdict == CONCERN and "ended with LIVELOCK" in opinion.reasons[0]
+
+
 def test_own_snapshots_that_are_too_old() -> None:
     candidate = candidate_of(f"{BASELINE}:snapshot_refresh_interval=20000")
     calm = {"same_instance_rate": 0.1, "load_swing": 0.4, "busiest_share": 1.0, "ttft_p99_ms": 90.0}
