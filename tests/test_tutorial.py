@@ -26,7 +26,7 @@ SMALL = {
     "calls: 40, initial: 12, batch: 4": "calls: 3, initial: 2, batch: 1",
     "--num-seeds 20": "--num-seeds 3",
     "--cells 64": "--cells 2 --seeds 1,2 --shape mixed --requests 30",
-    "idea1_tiered_cascade": "idea1_tiered_cascade --num-requests 40",
+    "idea1_tiered_cascade": "idea1_tiered_cascade --num-requests 40 --judges proxy,bounds",
 }
 
 
