@@ -13,9 +13,10 @@ from blis_jax.batch_formation import keeps_prefix
 from blis_jax.block_subject import RUNAWAY
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
-from blis_jax.exact import exact_quotient, truncate
+from blis_jax.exact import exact_quotient
 from blis_jax.kv_cache.blocks import Pool
 from blis_jax.kv_cache.no_eviction import allocate, read_path, release
+from blis_jax.kv_read import context_tokens
 from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import Dyn, Inst, InstTime, Log, Mode, Reg, Req, Slot, SlotTime, State, Time
 from blis_jax.types import LAST, Outcome, StepTokens, pytree
@@ -70,33 +71,37 @@ def finish_step(
     state: State,
     work: Work,
     instance: jax.Array,
-    visited_slot: jax.Array,
-    visited_finish: jax.Array,
-    visited_computed: jax.Array | None = None,
+    written: SlotWrite,
 ) -> Finished:
     """Time the step, advance every member, and count the members that are done.
 
-    `visited_slot` was served in this scan step and its row is not written yet; -1 if there is none.
+    `written` may have been served in this scan step, and its rows are not in the tables yet.
     """
+    visited_slot = jnp.where(written.instance == instance, written.slot, -1)
     registers, inst, now = work.registers, work.inst, get(work.times, Time.NOW)
     steps, prefill = get(registers, Reg.NUM_STEPS), get(registers, Reg.PREFILL_TOKENS)
     tokens = StepTokens(prefill, get(registers, Reg.DECODE_TOKENS))
+    if ctx.mechanism.uses_context:
+        context = context_tokens(ctx, state, work, instance, written)
+        tokens = dataclasses.replace(tokens, num_context_tokens=context)
     raw = ctx.mechanism.step_time(row(ctx.params.cluster.beta, instance), tokens, ctx.infinity)
-    duration = truncate(raw, ctx.clock)
+    duration = ctx.truncated(raw)
     if work.pool is not None:
-        duration = duration + get(work.pool, Pool.PENDING_TRANSFER).astype(ctx.clock)
+        reloads = get(work.pool, Pool.PENDING_RELOADS).astype(ctx.clock)
+        duration = duration + reloads * ctx.time(ctx.params.cluster.transfer_us)
     last_start = now + (steps - 1).astype(ctx.clock) * duration
     total = get(work.inst_time, InstTime.TOTAL_DURATION) + steps.astype(ctx.clock) * duration
     index = get(inst, Inst.STEP_INDEX) + steps
     finish = SlotRows(state, instance).column(Slot.FINISH)
     is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited_slot
-    finish = jnp.where(is_visited, visited_finish, finish)
+    finish = jnp.where(is_visited, get(written.row, Slot.FINISH), finish)
     num_done = jnp.sum(finish == index, dtype=jnp.int32)
     log = _log_row(work, instance, index, num_done)
     pool = work.pool
     if state.blocks is not None:
-        assert visited_computed is not None
-        computed = jnp.where(is_visited, visited_computed, row(state.blocks.computed, instance))
+        assert written.blocks is not None
+        computed = row(state.blocks.computed, instance)
+        computed = jnp.where(is_visited, written.blocks.computed, computed)
         pool = _watched(work, finish, computed, num_done)
     outcome = _outcome(ctx, work, instance, pool)
     # the next step would start beyond the clock and come back as a time in the past
@@ -155,7 +160,7 @@ def _watched(work: Work, finish: jax.Array, computed: jax.Array, num_done: jax.A
     has_work = (members > 0) | (get(work.registers, Reg.NUM_WAITING) > 0)
     is_better = (num_done > 0) | (progress > get(pool, Pool.BEST_PROGRESS)) | ~has_work
     changes = {
-        Pool.PENDING_TRANSFER: jnp.int32(0),
+        Pool.PENDING_RELOADS: jnp.int32(0),
         Pool.STALLED_STEPS: jnp.where(is_better, 0, get(pool, Pool.STALLED_STEPS) + 1),
         Pool.BEST_PROGRESS: jnp.where(is_better, progress, get(pool, Pool.BEST_PROGRESS)),
     }

@@ -153,7 +153,8 @@ class _Group:
         whole: list[tuple[_Row, RunRecord]] = []
         for place, row in enumerate(rows):
             numbers = params(self.configs[row.point], self.shape.num_instances)
-            seen = Observation(unstack(raw, place), unstack(tables, place), numbers)
+            drawn, times = unstack(tables, place), self.shape.record_dtype
+            seen = Observation(unstack(raw, place), drawn, numbers, times)
             seen.block_size, seen.defects = self.block_size, self.functions.defects
             outcome = Outcome.WORKLOAD_SHORT if bool(is_short[place]) else seen.outcome()
             if self._can_repair(outcome):

@@ -50,18 +50,29 @@ def _fast_steps(
     next_cluster: jax.Array,
 ) -> jax.Array:
     """Equal decode steps that start before anything else can happen on this instance."""
+    if ctx.mechanism.uses_context:
+        return jnp.int32(1)
     cluster = ctx.params.cluster
     tokens = StepTokens(jnp.int32(0), get(work.inst, Inst.NUM_DECODE))
     raw = ctx.mechanism.step_time(row(cluster.beta, instance), tokens, ctx.infinity)
-    duration = jnp.maximum(truncate(raw, ctx.clock).astype(jnp.int64), 1)
-    now = get(work.times, Time.NOW).astype(jnp.int64)
-    until = jnp.minimum(next_queued, next_cluster).astype(jnp.int64)
-    until = jnp.where(cluster.horizon_us < until, cluster.horizon_us + 1, until)
-    by_time = lax.div(until - now + duration - 1, duration)
+    by_time = _steps_before(ctx, work, jnp.minimum(next_queued, next_cluster), raw)
     by_finish = (first_finish - get(work.inst, Inst.STEP_INDEX)).astype(jnp.int64)
     by_sum = lax.div(jnp.int32(LAST), cluster.total_kv_blocks[instance] + 1).astype(jnp.int64)
     limit = jnp.minimum(jnp.minimum(by_time, by_finish), by_sum)
     return jnp.clip(limit, 1, MAX_FAST_STEPS).astype(jnp.int32)
+
+
+def _steps_before(ctx: Context, work: Work, until: jax.Array, step_time: jax.Array) -> jax.Array:
+    """Steps of this duration that start before a time and not after the horizon, int64."""
+    horizon, now = ctx.params.cluster.horizon_us, get(work.times, Time.NOW)
+    if ctx.shape.is_continuous:
+        until = jnp.minimum(until, horizon.astype(ctx.clock))
+        most = jnp.float64(MAX_FAST_STEPS)
+        return jnp.minimum(jnp.ceil((until - now) / step_time), most).astype(jnp.int64)
+    duration = jnp.maximum(truncate(step_time, ctx.clock).astype(jnp.int64), 1)
+    until = until.astype(jnp.int64)
+    until = jnp.where(horizon < until, horizon + 1, until)
+    return lax.div(until - now.astype(jnp.int64) + duration - 1, duration)
 
 
 class _Visits(NamedTuple):
@@ -178,7 +189,7 @@ def _plan_blocks(ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) 
     in_last = lax.rem(index + slots.column(Slot.ALLOC_OFFSET), size)
     most = (size - 1 if ctx.shape.tracks_outputs else size) - in_last
     most_steps = jnp.maximum(jnp.min(jnp.where(is_decode, most, size)), 1)
-    is_pure = is_pure & ~jnp.any(due) & (get(work.pool, Pool.PENDING_TRANSFER) == 0)
+    is_pure = is_pure & ~jnp.any(due) & (get(work.pool, Pool.PENDING_RELOADS) == 0)
     return _Visits(visit_all, counted, is_pure, most_steps)
 
 

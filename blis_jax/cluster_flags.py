@@ -27,7 +27,13 @@ MODEL_FLAGS = (
         "A0,A1,A2",
         "µs of queueing per request, per prompt token, µs of output processing per token",
     ),
-    Flag("beta-coeffs", numbers, None, "B0,B1,B2", "µs per step, per prefill and per decode token"),
+    Flag(
+        "beta-coeffs",
+        numbers,
+        None,
+        "B0,B1,B2[,B3]",
+        "µs per step, per prefill and per decode token, and maybe per token of context",
+    ),
     Flag(
         "total-kv-blocks",
         whole,

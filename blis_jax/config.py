@@ -36,7 +36,7 @@ class ClusterConfig:
         3.512476196805965,
         1805.5430360826988,
     )
-    beta_coeffs: tuple[float, float, float] = (
+    beta_coeffs: tuple[float, ...] = (  # a fourth one is the cost per token of context
         6910.420479880494,
         17.67057489844186,
         2.8377471109943855,
@@ -274,16 +274,18 @@ def _demand(config: ClusterConfig, name: str, test: Callable[[Any], bool], words
 
 
 def _check_coefficients(name: str, values: tuple[float, ...]) -> None:
-    if len(values) != 3 or not all(math.isfinite(v) and v >= 0 for v in values):
+    sizes = (3, 4) if name == "beta_coeffs" else (3,)
+    if len(values) not in sizes or not all(math.isfinite(v) and v >= 0 for v in values):
+        more = ", or four with a cost of context" if len(sizes) > 1 else ""
         raise ConfigError(
-            f"{name} must be three finite numbers at least 0, got {list(values)}; "
+            f"{name} must be three finite numbers at least 0{more}, got {list(values)}; "
             "for instance the ones that `blis_jax.coefficients.lookup` gives"
         )
 
 
 def mechanism(config: ClusterConfig) -> Any:
     """The functions that the names stand for."""
-    from blis_jax.latency import blackbox
+    from blis_jax.latency import blackbox, blackbox_context
     from blis_jax.types import NO_DEFECTS, REFERENCE_DEFECTS, Mechanism
 
     admission = registry.ADMISSION[admission_name(config)]
@@ -300,9 +302,15 @@ def mechanism(config: ClusterConfig) -> Any:
         evicts_lowest_priority=config.slo_preemption,
         defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
         needs_cached_blocks=registry.SCHEDULERS[config.scheduler].needs_cached_blocks,
-        step_time=blackbox,
+        step_time=blackbox_context if has_context_cost(config) else blackbox,
+        uses_context=has_context_cost(config),
         uses_prefix_index=any(entry.uses_prefix_index for entry in scorers),
     )
+
+
+def has_context_cost(config: ClusterConfig) -> bool:
+    """Whether step times depend on the context, by a fourth beta coefficient."""
+    return len(config.beta_coeffs) > 3
 
 
 def _transfer_us(config: ClusterConfig) -> int:

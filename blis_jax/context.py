@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.branching import When, always, branch, once
+from blis_jax.exact import truncate
 from blis_jax.state import Requests, Slot, SlotTime, State
 from blis_jax.types import EngineShape, Mechanism, Params, RequestView, never
 
@@ -91,6 +92,10 @@ class Context:
             )
 
         return lax.fori_loop(0, index.shape[0], put, table)
+
+    def truncated(self, value: jax.Array) -> jax.Array:
+        """A float in µs as a time: whole microseconds toward zero, but on the continuous clock as it is."""
+        return value if self.shape.is_continuous else truncate(value, self.clock)
 
     def time(self, value: jax.Array) -> jax.Array:
         """A parameter in µs as a time of the clock's dtype."""

@@ -235,8 +235,8 @@ def _place(
     slots, after = SlotRows(state, chosen), get(table, Req.AFTER_STEPS)
     input_len = view.request.input_len
     free = first_where(slots.column(Slot.REQUEST) == NO_REQUEST)
-    delay = queueing_time(row(cluster.alpha, chosen), input_len, ctx.clock, ctx.infinity)
-    queued = now + delay
+    delay = queueing_time(row(cluster.alpha, chosen), input_len, ctx.infinity)
+    queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.time(SlotTime.QUEUED) == queued) & (after < 0)
     is_oversized = lax.div(input_len + size - 1, size) > cluster.total_kv_blocks[chosen]
     inst, inst_time = row(state.inst, chosen), row(state.inst_time, chosen)

@@ -22,7 +22,7 @@ from blis_jax.types import EngineShape
 from blis_jax.workload.table import NEVER_US
 
 T = TypeVar("T")
-_WIDER_CLOCK = {"int32": 0, "int64": 1, "float64": 2}
+_WIDER_CLOCK = {"int32": 0, "int64": 1, "float64": 2, "continuous": 3}
 
 
 class _Call(NamedTuple):
@@ -89,7 +89,7 @@ class TableRunner:
         """What the attempt's program depends on besides sizes, which are enlarged to hold it."""
         shape = attempt.shape
         kind = attempt.functions, shape.block_size, shape.num_blocks > 0
-        self.shapes[kind] = _union(self.shapes.get(kind, shape), shape)
+        self.shapes[kind] = larger_shape(self.shapes.get(kind, shape), shape)
         return kind
 
     def _by_compilation(self, calls: Sequence[_Call]) -> tuple[list[_Call], list[_Call]]:
@@ -117,7 +117,7 @@ def _nothing_like(attempt: Attempt) -> Attempt:
     return empty
 
 
-def _union(one: EngineShape, other: EngineShape) -> EngineShape:
+def larger_shape(one: EngineShape, other: EngineShape) -> EngineShape:
     """The sizes that hold what either holds."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(EngineShape):

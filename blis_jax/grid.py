@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from blis_jax.config import ClusterConfig
+from blis_jax.config import ClusterConfig, has_context_cost
 from blis_jax.simulation import Options
 from blis_jax.sizes import guessed_slots, rounded
 from blis_jax.types import EngineShape
@@ -45,6 +45,7 @@ def shape_for_draws(
     longest = max(longest_node(plan) for plan in plans)
     num_requests = draw_shape.num_requests
     fewest = min(config.num_instances for config in configs)
+    per_request = 64 if any(has_context_cost(config) for config in configs) else 4
     has_keys = any(config.routing_policy == "prefix-affinity" for config in configs)
     return EngineShape(
         num_instances=max(config.num_instances for config in configs),
@@ -54,7 +55,7 @@ def shape_for_draws(
         path_depth=draw_shape.path_depth if longest > 0 else 1,
         num_keys=num_requests if has_keys else 1,
         node_blocks=rounded(longest) if longest > 0 else 1,
-        log_capacity=options.log_capacity or rounded(4 * num_requests, 1024),
+        log_capacity=options.log_capacity or rounded(per_request * num_requests, 1024),
         num_copies=options.num_copies,
         num_chains=options.num_chains,
         block_size=draw_shape.block_size,

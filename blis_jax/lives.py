@@ -82,7 +82,7 @@ def lives_of(raw: Any, dyn: np.ndarray, log: np.ndarray, log_time: np.ndarray) -
 
 
 def _summed(request: np.ndarray, values: np.ndarray, n: int) -> np.ndarray:
-    total = np.zeros(n, np.int64)
+    total = np.zeros(n, values.dtype)
     np.add.at(total, request, values)
     return total
 

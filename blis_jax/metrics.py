@@ -366,9 +366,10 @@ def instance_name(instance: int) -> str:
 
 
 def ended_us(record: RunRecord, instance: int | None = None) -> int:
-    """When the last event ran, on one instance or on any."""
+    """When the last event ran, on one instance or on any; a float on the continuous clock."""
     times = record.instances.sim_ended_time_us
-    return int(times.max(initial=0)) if instance is None else int(times[instance])
+    ended: int = (times.max(initial=0) if instance is None else times[instance]).item()
+    return ended
 
 
 def recorded(

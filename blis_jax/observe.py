@@ -34,14 +34,15 @@ def unstack(tree: Any, row: int) -> Any:
 class Observation:
     """The raw tables of one run with its requests, and the quantities derived from both."""
 
-    def __init__(self, raw: Any, table: RequestTable, params: Any) -> None:
-        """`raw`, `table` and `params` are one row's, as numpy."""
-        self.raw, self.cluster = raw, params.cluster
+    def __init__(
+        self, raw: Any, table: RequestTable, params: Any, time_type: Any = np.int64
+    ) -> None:
+        """`raw`, `table` and `params` are one row's, as numpy; a run on the continuous clock has float times."""
+        self.raw, self.cluster, self.time_type = raw, params.cluster, time_type
         self.num_requests = int(np.sum(np.asarray(table.arrival_us) != NEVER_US))
         self.num_instances = int(self.cluster.num_instances)
         self.horizon = int(self.cluster.horizon_us)
         n = self.num_requests
-        self.arrival = np.asarray(table.arrival_us)[:n].astype(np.int64)
         self.input_len = np.asarray(table.input_len)[:n].astype(np.int64)
         self.output_len = np.asarray(table.output_len)[:n].astype(np.int64)
         self.slo_class = np.asarray(table.slo_class)[:n].astype(np.int64)
@@ -49,19 +50,25 @@ class Observation:
         self.num_records = int(raw.registers[Reg.NUM_RECORDS])
         count = min(self.num_records, len(raw.log) - 1)
         self.log = raw.log[:count].astype(np.int64)
-        self.log_time = raw.log_time[:count].astype(np.int64)
         self.dyn = raw.dyn[:n].astype(np.int64)
         self.instance = np.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
         self.is_rejected = raw.instance_of[:n] == REJECTED
-        latency = self.cluster.admission_latency_us + self.cluster.routing_latency_us
-        self.routed_us = self.arrival + int(latency)
-        alpha = np.asarray(self.cluster.alpha)[np.maximum(self.instance, 0)]
-        delay = (alpha[:, 0] + alpha[:, 1] * self.input_len.astype(np.float64)).astype(np.int64)
         self.is_routed = self.instance >= 0
-        self.queueing_us = delay
-        self.queued_us = self.routed_us + delay
-        self.output_time = np.asarray(self.cluster.alpha)[:, 2].astype(np.int64)
-        self.lives = lives_of(raw, self.dyn, self.log, self.log_time)
+        arrival = np.asarray(table.arrival_us)[:n].astype(time_type)
+        self._set_times(self.cluster, arrival, raw.log_time[:count].astype(time_type))
+        self.is_queued = self.is_routed & (self.queued_us <= self.horizon)
+
+    def _set_times(self, cluster: Any, arrival: np.ndarray, log_time: np.ndarray) -> None:
+        """All that is a time; linear in the arguments but for truncation, so tangents take the same way."""
+        self.arrival, self.log_time = arrival, log_time
+        latency = cluster.admission_latency_us + cluster.routing_latency_us
+        self.routed_us = arrival + np.asarray(latency).astype(self.time_type)
+        alpha = np.asarray(cluster.alpha)[np.maximum(self.instance, 0)]
+        delay = alpha[:, 0] + alpha[:, 1] * self.input_len.astype(np.float64)
+        self.queueing_us = delay.astype(self.time_type)
+        self.queued_us = self.routed_us + self.queueing_us
+        self.output_time = np.asarray(cluster.alpha)[:, 2].astype(self.time_type)
+        self.lives = lives_of(self.raw, self.dyn, self.log, log_time)
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
@@ -73,8 +80,7 @@ class Observation:
     def status(self) -> np.ndarray:
         """Where every request was at the end."""
         is_scheduled = self.lives.in_batch
-        is_queued = self.is_routed & (self.queued_us <= self.horizon)
-        status = np.where(is_queued, Status.WAITING, Status.IN_FLIGHT)
+        status = np.where(self.is_queued, Status.WAITING, Status.IN_FLIGHT)
         status = np.where(is_scheduled, Status.RUNNING, status)
         status = np.where(self.dyn[:, Dyn.FINISH_RECORD] > 0, Status.COMPLETED, status)
         status = np.where(self.dyn[:, Dyn.NUM_SCHEDULED] < 0, Status.DROPPED, status)
@@ -103,7 +109,7 @@ class Observation:
         decoded = self._last_index()[np.maximum(self.instance, 0)] - index
         progress = dyn[:, Dyn.PROGRESS] + np.where(in_decode, decoded, 0)
         progress = np.where(is_done, final, np.where(lives.in_batch, progress, 0))
-        is_queued = self.is_routed & (self.queued_us <= self.horizon)
+        is_queued = self.is_queued
         num_itl = np.where(is_done, steps + again, np.where(in_decode, decoded, 0))
         num_itl = num_itl + lives.past_num_itl
         counts = np.maximum(dyn[:, Dyn.NUM_SCHEDULED], 0)
@@ -173,7 +179,8 @@ class Observation:
         """
         at = np.clip(self.lives.token_scheduled, 0, max(len(self.log) - 1, 0))
         service = token_us - self._log_time(LogTime.START, at)
-        beta = np.asarray(self.cluster.beta)[np.maximum(self.instance, 0), 0].astype(np.int64)
+        beta = np.asarray(self.cluster.beta)[np.maximum(self.instance, 0), 0]
+        beta = beta.astype(self.time_type)
         chunks = np.maximum(self.dyn[:, Dyn.NUM_PREFILL_STEPS] - 1, 0)
         # on two step chains there may be more chunks than time
         overhead = np.minimum(np.where(self.lives.is_current_token, chunks, 0) * beta, service)
@@ -214,16 +221,17 @@ class Observation:
 
     def _ended(self, requests: RequestRecords) -> np.ndarray:
         """Latest event of every instance that was executed, no-op departures included."""
-        ended = np.zeros(self.num_instances, np.int64)
+        ended = np.zeros(self.num_instances, self.time_type)
         is_arrived = self.is_routed & (self.routed_us <= self.horizon)
         for mask, times in (
             (is_arrived, self.routed_us),
-            (self.is_routed & (self.queued_us <= self.horizon), self.queued_us),
+            (self.is_queued, self.queued_us),
             ((requests.left_us >= 0) & (requests.left_us <= self.horizon), requests.left_us),
         ):
             np.maximum.at(ended, self.instance[mask], times[mask])
         has_stepped = self._last_index()[: self.num_instances] > 0
-        last = self.raw.inst_time[: self.num_instances, InstTime.LAST_START].astype(np.int64)
+        last = self.raw.inst_time[: self.num_instances, InstTime.LAST_START]
+        last = last.astype(self.time_type)
         return np.maximum(ended, np.where(has_stepped, last, 0))
 
     def instances(self, requests: RequestRecords) -> InstanceRecords:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from blis_jax.config import ClusterConfig, mechanism, params
+from blis_jax.config import ClusterConfig, has_context_cost, mechanism, params
 from blis_jax.engine import Order as EngineOrder
 from blis_jax.engine import compiled_tables
 from blis_jax.invariants import cheap_violations
@@ -33,6 +33,7 @@ from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
 
 MAX_SLOTS = 8192
 MAX_REPAIRS = 4000
+MOST_RECORDS = 1 << 17  # to begin with, of steps that stand by themselves
 MOST_PATH_BLOCKS = (
     2048  # shared blocks on a path, with padding, that a visit may cost without eviction
 )
@@ -45,7 +46,7 @@ class Options:
 
     num_slots: int | None = None  # per instance; found by itself if None
     log_capacity: int | None = None
-    clock: str = "int32"
+    clock: str = "int32"  # or int64, float64, or continuous: float64 without truncation to whole µs
     form: str = "rows"  # "rows": branches, for CPUs; "lanes": one vectorised loop, for GPUs
     resolve_ties: bool = True
     max_scan_steps: int = 2**30
@@ -74,6 +75,9 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
     records = max(records, min(2 + config.num_instances, 8) * num_requests)
     if is_sharing:  # a step by itself whenever a member fills a block
         records += num_output_blocks(table, block_size)
+    if has_context_cost(config):  # every step stands by itself
+        tokens = int(np.sum(np.asarray(table.output_len), dtype=np.int64))
+        records = max(records, min(records + tokens, MOST_RECORDS))
     prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))
     return EngineShape(
         num_instances=config.num_instances,
@@ -233,7 +237,7 @@ class Attempt:
 
     def _has_ties(self, seen: Observation) -> bool:
         """Whether there is an order to look for; without the reference's defects it has none."""
-        if not self.options.resolve_ties:
+        if not self.options.resolve_ties or self.shape.is_continuous:
             return False
         is_tied = not self.row.config.corrected and seen.num_open_ties() > 0
         return is_tied or self.has_replayed
@@ -277,7 +281,7 @@ def run_attempts(
         raw = jax.device_get(function(*stacked, np.int32(options.max_scan_steps)))
     found = []
     for place, (numbers, table, _) in enumerate(inputs):
-        seen = Observation(unstack(raw, place), table, numbers)
+        seen = Observation(unstack(raw, place), table, numbers, shape.record_dtype)
         seen.block_size, seen.defects = shape.block_size, functions.defects
         found.append(seen)
     return found

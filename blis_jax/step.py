@@ -19,6 +19,7 @@ from blis_jax.block_completion import complete_blocks
 from blis_jax.block_service import serve
 from blis_jax.columns import get, put
 from blis_jax.context import NO_KEY, Context
+from blis_jax.exact import least
 from blis_jax.gateway import decide, next_times
 from blis_jax.kv_cache.blocks import Do, Task
 from blis_jax.kv_cache.cpu_tier import offload, reload
@@ -32,7 +33,6 @@ from blis_jax.state import (
     InstTime,
     Mode,
     Reg,
-    Slot,
     State,
     Time,
 )
@@ -43,10 +43,7 @@ from blis_jax.writes import RecordWrite, Writes, no_record, no_writes, write
 def _finished(
     ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
 ) -> tuple[Work, RecordWrite]:
-    visited = jnp.where(written.instance == instance, written.slot, -1)
-    finish = get(written.row, Slot.FINISH)
-    computed = None if written.blocks is None else written.blocks.computed
-    result = finish_step(ctx, state, work, instance, visited, finish, computed)
+    result = finish_step(ctx, state, work, instance, written)
     record = jnp.minimum(get(work.registers, Reg.NUM_RECORDS), jnp.int32(ctx.shape.log_capacity))
     return result.work, RecordWrite(record, result.log, result.log_time)
 
@@ -224,7 +221,7 @@ def scan_step(ctx: Context, state: State) -> State:
     admit_time, route_time = next_times(ctx, registers)
     cluster_time = jnp.minimum(admit_time, route_time)
     events = state.inst_time[:rows, InstTime.EVENT]
-    event_time = jnp.min(events)
+    event_time = least(events)
     in_step = get(registers, Reg.MODE) != Mode.BETWEEN
     horizon, last = ctx.params.cluster.horizon_us, ctx.never.astype(jnp.int64)
     end = jnp.where(horizon < last, horizon, last).astype(ctx.clock)

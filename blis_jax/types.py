@@ -155,6 +155,7 @@ class StepTokens:
 
     num_prefill_tokens: Int[jax.Array, ""]
     num_decode_tokens: Int[jax.Array, ""]
+    num_context_tokens: Any = None  # computed before the step; only where the mechanism asks for it
 
 
 AdmissionFn = Callable[
@@ -211,6 +212,7 @@ class Mechanism:
     uses_prefix_index: bool  # some scorer looks at the router's prefix index
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     defects: Defects = REFERENCE_DEFECTS
+    uses_context: bool = False  # the step time depends on the context: no two steps are equal
     needs_cached_blocks: bool = False  # the scheduler looks at what is cached for waiting requests
 
 
@@ -232,7 +234,8 @@ class ClusterParams:
     """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included."""
 
     alpha: Float[jax.Array, "instance 3"]  # µs, µs per prompt token, µs per output token
-    beta: Float[jax.Array, "instance 3"]  # µs, µs per prefill token, µs per decode token
+    # µs, µs per prefill token, µs per decode token, and maybe µs per context token
+    beta: Float[jax.Array, "instance coefficient"]
     total_kv_blocks: Int[jax.Array, "instance"]
     max_num_running_reqs: Int[jax.Array, "instance"]
     max_num_scheduled_tokens: Int[jax.Array, "instance"]
@@ -288,6 +291,16 @@ class EngineShape:
         return self.has_shared_outputs or self.has_cpu_tier
 
     @property
+    def record_dtype(self) -> Any:
+        """The dtype of times on the host."""
+        return np.float64 if self.is_continuous else np.int64
+
+    @property
     def clock_dtype(self) -> Any:
-        """The clock's dtype: int32, int64, or float64 holding whole microseconds."""
-        return jnp.dtype(self.clock)
+        """The clock's dtype: int32, int64, or float64 holding whole microseconds or (continuous) any."""
+        return jnp.dtype("float64" if self.is_continuous else self.clock)
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether times keep their fractions of a microsecond, unlike the reference's."""
+        return self.clock == "continuous"

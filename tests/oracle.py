@@ -763,6 +763,9 @@ class Instance:
             if not each.in_prefill and each.output_len > 0
         )
         model_us = self.beta[0] + self.beta[1] * prefill + self.beta[2] * decode
+        if len(self.beta) > 3:  # not BLIS's: the context read by attention
+            ends = (e.computed if e.in_prefill else e.progress_index + 1 for e in self.batch)
+            model_us += self.beta[3] * (sum(ends) - prefill - decode)
         return int(model_us) + self.kv.take_transfer_us()
 
     def _advance(self, request: Request, duration_us: int) -> None:

@@ -44,7 +44,9 @@ def check_queueing_times() -> int:
     rng = np.random.default_rng(12)
     alpha = np.stack([two_decimals(rng, high) for high in (3000, 9, 3000)], axis=1)
     input_len = rng.integers(1, 100_000, SIZE).astype(np.int32)
-    function = jax.jit(lambda a, n, infinity: queueing_time(a, n, jnp.int32, infinity))
+    function = jax.jit(
+        lambda a, n, infinity: truncate(queueing_time(a, n, infinity), jnp.dtype(jnp.int32))
+    )
     expected = (alpha[:, 0] + alpha[:, 1] * input_len).astype(np.int32)
     return int(np.count_nonzero(np.asarray(function(alpha, input_len, INFINITY)) != expected))
 

@@ -103,7 +103,7 @@ class Pool(enum.IntEnum):
     RELOADS = 7
     CPU_MISSES = 8
     THRASHING = 9
-    PENDING_TRANSFER = 10  # µs that the next step waits for reloads
+    PENDING_RELOADS = 10  # blocks whose transfer the next step waits for
     STALLED_STEPS = 11
     BEST_PROGRESS = 12
 

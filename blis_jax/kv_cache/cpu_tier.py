@@ -64,8 +64,7 @@ def reload(turn: Turn) -> Moves:
         Pool.RELOADS: get(turn.pool, Pool.RELOADS) + loads,
         Pool.CPU_MISSES: get(turn.pool, Pool.CPU_MISSES) + as_int(missed),
         Pool.THRASHING: get(turn.pool, Pool.THRASHING) + as_int(is_thrashing),
-        Pool.PENDING_TRANSFER: get(turn.pool, Pool.PENDING_TRANSFER)
-        + loads * ctx.params.cluster.transfer_us,
+        Pool.PENDING_RELOADS: get(turn.pool, Pool.PENDING_RELOADS) + loads,
     }
     return turn.end(
         changes,

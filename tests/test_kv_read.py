@@ -1,0 +1,73 @@
+"""Step times with a cost per token of context."""
+
+import numpy as np
+import pytest
+
+from blis_jax.config import ClusterConfig
+from blis_jax.errors import ConfigError
+from blis_jax.simulation import Options, simulate
+from blis_jax.types import Outcome
+from tests.scenes import Prompt, differences, flags, run_both, table_of, workload_of
+
+OPTIONS = Options(num_slots=64, log_capacity=4096)
+BETA = [1000.0, 3.0, 7.0, 0.25]
+
+
+def test_a_single_request_by_hand():
+    """Prompt of 40 in chunks of 16, then three decode steps on 40, 41 and 42 tokens."""
+    settings = flags(beta_coeffs=BETA, long_prefill_token_threshold=16)
+    record, expected = run_both(workload_of([Prompt(0, 40, 4)]), settings, OPTIONS)
+    contexts = [0, 16, 32, 40, 41, 42]
+    prefill, decode = [16, 16, 8, 0, 0, 0], [0, 0, 0, 1, 1, 1]
+    by_hand = [
+        int(1000 + 3.0 * p + 7.0 * d + 0.25 * c)
+        for p, d, c in zip(prefill, decode, contexts, strict=True)
+    ]
+    assert record.steps.duration_us.tolist() == by_hand
+    assert not differences(record, expected)
+
+
+def _burst(seed: int, num_prompts: int = 40) -> list[Prompt]:
+    rng = np.random.default_rng(seed)
+    return [
+        Prompt(
+            int(rng.integers(60_000)),
+            int(rng.integers(1, 120)),
+            int(rng.integers(0, 40)),
+            int(rng.integers(6)),
+            int(rng.integers(-1, 2)),
+            32,
+        )
+        for _ in range(num_prompts)
+    ]
+
+
+@pytest.mark.parametrize("blocks", [100_000, 60])
+def test_runs_are_the_oracles(blocks):
+    """With shared prefixes and chunks, memory in plenty and under pressure."""
+    settings = flags(
+        beta_coeffs=BETA,
+        alpha_coeffs=[20.0, 0.5, 30.0],
+        num_instances=2,
+        total_kv_blocks=blocks,
+        max_num_scheduled_tokens=64,
+        long_prefill_token_threshold=24,
+    )
+    for seed in range(3):
+        record, expected = run_both(workload_of(_burst(seed)), settings, OPTIONS)
+        assert record.outcome == Outcome.COMPLETED
+        assert not differences(record, expected)
+
+
+def test_no_cost_changes_nothing():
+    table = table_of(workload_of(_burst(1)))
+    plain = ClusterConfig(num_instances=2, beta_coeffs=(1000.0, 3.0, 7.0))
+    free = plain.replace(beta_coeffs=(1000.0, 3.0, 7.0, 0.0))
+    one, other = (simulate(config, table, OPTIONS) for config in (plain, free))
+    np.testing.assert_array_equal(one.requests.e2e_us, other.requests.e2e_us)
+    assert len(other.steps.num_steps) > len(one.steps.num_steps)
+
+
+def test_five_coefficients_are_refused():
+    with pytest.raises(ConfigError, match="or four with a cost of context"):
+        ClusterConfig(beta_coeffs=(1.0,) * 5)
