@@ -10,12 +10,13 @@ from blis_jax import cli
 from blis_jax.atomic_write import write_json
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
-from sweeps import common_options
+from sweeps import coefficient_draws, common_options
 from sweeps.common_options import Paths
 
 if TYPE_CHECKING:
     from blis_jax.workload.spec import WorkloadSpec
     from sweeps.arms import Arm
+    from sweeps.coefficient_draws import Draws
     from sweeps.comparison import Compared, Setting
     from sweeps.journal import Journal
     from sweeps.strategy_file import SuccessCriterion
@@ -38,6 +39,9 @@ examples:
     %(prog)s iter00_baseline iter05_simplified --workload asymmetric --seeds 42,43,44 \\
         --output out/asymmetric.json --figure out/asymmetric.png
 
+  on the coefficients of a server of your own, with what is not known of them:
+    %(prog)s iter00_baseline iter05_simplified --coefficients-from out/calibration.json
+
   one setting changed, its success judged by the criteria of a strategy file:
     %(prog)s iter05_simplified "t1024=iter05_simplified:max_num_scheduled_tokens=1024" \\
         --criteria iter08_token_budget
@@ -59,6 +63,7 @@ def _parser() -> Parser:
     parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_argument("arms", metavar="ARM", nargs="*", help="two or more; the reference first")
     parser.add_flags("judgement", _JUDGEMENT)
+    parser.add_flags("latency coefficients", coefficient_draws.FLAGS)
     common_options.add_common(parser)
     return parser
 
@@ -80,7 +85,9 @@ def _compare(arguments: Sequence[str] | None) -> int:
 
     from sweeps.arms import arms_of
 
-    arms = arms_of(texts)
+    arms, draws = arms_of(texts), coefficient_draws.draws_of(given)
+    if draws is not None:
+        arms = draws.at_fit(arms)
     paths = common_options.paths_of(given, "compare")
     cli.prepare_backend(use_cache="no_cache" not in given)
 
@@ -106,8 +113,8 @@ def _compare(arguments: Sequence[str] | None) -> int:
     journal = common_options.journal_of("comparison", paths, spec, setting, names)
     common_options.check_existing(given, paths, journal)
     _note_workloads(given, arms, workload)
-    compared = _run(given, setting, spec, names, journal, arms, criteria)
-    return _written(given, setting, compared, paths)
+    compared, drawn = _run(given, setting, spec, names, journal, arms, criteria, draws)
+    return _written(given, setting, compared, drawn, paths)
 
 
 def _criteria(
@@ -158,20 +165,22 @@ def _run(
     journal: Journal,
     arms: Sequence[Arm],
     criteria: Mapping[str, tuple[SuccessCriterion, ...]],
-) -> list[Compared]:
-    """Every arm on every seed, then every arm without each mechanism that may be inert."""
+    draws: Draws | None,
+) -> tuple[list[Compared], dict[str, Any] | None]:
+    """Every arm on every seed, without each mechanism that may be inert, and with other coefficients."""
     from sweeps.comparison import Compared
     from sweeps.inert import features_of, findings
 
     how = given.get("inert", "mechanisms")
     has_scorers = how == "scorers"
     count = len(arms) + sum(len(list(features_of(arm.config, has_scorers))) for arm in arms)
+    count += len(arms) * len(draws.values) if draws is not None else 0
     progress = common_options.Progress(1 if "quiet" in given else count)
     kept = common_options.kept_runs(setting, spec, names, journal, progress)
     try:
         runs = [kept.of(arm.config, arm.name) for arm in arms]
         source = None if how == "records" else kept
-        return [
+        compared = [
             Compared(
                 arm,
                 of_arm,
@@ -180,6 +189,10 @@ def _run(
             )
             for arm, of_arm in zip(arms, runs, strict=True)
         ]
+        if draws is None:
+            return compared, None
+        state = setting.inference.random_state
+        return compared, coefficient_draws.section(draws, arms, kept, setting.metrics, state)
     except KeyboardInterrupt:
         cli.say(NAME, f"{journal.path} has what was done; --resume goes on from there")
         raise
@@ -188,12 +201,18 @@ def _run(
 
 
 def _written(
-    given: Mapping[str, Any], setting: Setting, compared: Sequence[Compared], paths: Paths
+    given: Mapping[str, Any],
+    setting: Setting,
+    compared: Sequence[Compared],
+    drawn: dict[str, Any] | None,
+    paths: Paths,
 ) -> int:
     """The files and the words; the exit code."""
     from sweeps.comparison import to_document
 
     document = to_document(setting, compared)
+    if drawn is not None:
+        document["coefficients"] = drawn
     has_figures = any(one["num_pairs"] for one in document["comparisons"])
     with cli.writing(paths.result):
         write_json(paths.result, document)

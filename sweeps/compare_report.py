@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.compare import BETTER, SAME, WORSE
+from sweeps import coefficient_draws
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,6 +48,7 @@ def show(document: Mapping[str, Any]) -> None:
     show_titled(console, "Ageing:", crossover_lines(document))
     show_titled(console, "Mechanisms:", mechanism_lines(document))
     show_titled(console, "Failures:", failure_lines(document))
+    show_titled(console, "Coefficients drawn:", coefficient_draws.lines(document))
 
 
 def show_titled(console: Console, title: str, lines: Sequence[str]) -> None:

@@ -1,0 +1,1 @@
+"""Latency coefficients fitted to a measured run: requests in, coefficients with intervals out."""

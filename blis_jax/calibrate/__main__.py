@@ -1,0 +1,204 @@
+"""`python -m blis_jax.calibrate TRACE`: latency coefficients fitted to a measured run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import cli
+from blis_jax.cli import Flag, Notes, Parser
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from blis_jax.calibrate.calibration import Calibration, Plan
+    from blis_jax.calibrate.measured import MeasuredRun
+    from blis_jax.config import ClusterConfig
+
+NAME = "blis_jax.calibrate"
+_DESCRIPTION = """\
+Fit the coefficients of the step-time model to the TTFT, TPOT and E2E that a real server had, by
+derivatives through the simulator and from several starts, without the defects of the reference.
+TRACE is a folder or file of a vLLM benchmark (requests.jsonl with queued_ts, first_token_ts and
+last_token_ts), a TraceV2 trace with chunk times, or a CSV with arrival_us, input_tokens,
+output_tokens, ttft_ms and e2e_ms. Prints coefficients with intervals, what the run cannot tell, and
+the errors of mean, P50, P90 and P99, also for requests that were held out.
+"""
+_EXAMPLES = """\
+examples:
+  fit on the first 150 requests, predict the others, with a cost per token of context:
+    %(prog)s runs/llama-3.1-8b --fit-first 150 --context-term
+
+  a server whose files do not say how it was set:
+    %(prog)s latencies.csv --max-num-running-reqs 128 --total-kv-blocks 20000 --output fit.json
+
+  strategies compared on what is known of the server:
+    python -m sweeps.compare iter00_baseline iter05_simplified --coefficients-from fit.json
+
+exit codes: 0 done; 2 input that cannot be used, nothing was written.
+"""
+_FIT = (
+    Flag(
+        "format",
+        cli.one_of("vllm-bench", "trace-v2", "latency-csv"),
+        None,
+        "NAME",
+        "TRACE's format",
+    ),
+    Flag("fit-first", cli.whole, None, "N", "fit on the first N requests, predict the others"),
+    Flag(
+        "terms",
+        str,
+        "alpha0,beta0,beta1,beta2",
+        "LIST",
+        "coefficients to fit; those left out are 0. alpha0, alpha1: µs before the queue per request and "
+        "prompt token; alpha2: per output token; beta0: per step; beta1, beta2: per prefill and decode "
+        "token; beta3: per token of context",
+    ),
+    Flag("context-term", cli.truth, False, "BOOL", "fit beta3 too"),
+    Flag("starts", cli.whole, 8, "N", "starting points"),
+    Flag("random-state", cli.whole, 0, "N", "seed of the starting points"),
+)
+_SERVER = (
+    Flag("num-instances", cli.whole, None, "N", "engines behind one router"),
+    Flag(
+        "routing-policy", str, None, "NAME", "how requests find an engine (default: least-loaded)"
+    ),
+    Flag("max-num-running-reqs", cli.whole, None, "N", "most requests in the running batch"),
+    Flag("max-num-scheduled-tokens", cli.whole, None, "N", "token budget of one step"),
+    Flag("long-prefill-token-threshold", cli.whole, None, "N", "most prompt tokens in a step"),
+    Flag("block-size-in-tokens", cli.whole, None, "N", "tokens of a KV block"),
+    Flag("total-kv-blocks", cli.whole, None, "N", "KV blocks of one instance"),
+)
+_OUTPUT = (
+    Flag(
+        "output", str, "out/calibration.json", "FILE", "result, to be read by --coefficients-from"
+    ),
+    Flag("figure", str, None, "FILE", "PNG, or none (default: beside the result)"),
+    Flag("log", cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much to say"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code."""
+    return cli.run_command(NAME, _command, arguments)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog=f"python -m {NAME}",
+        usage="%(prog)s TRACE [options]",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("trace", metavar="TRACE", help="the measured run")
+    parser.add_flags("fit", _FIT)
+    parser.add_flags("server, where the run's own files are silent or wrong", _SERVER)
+    parser.add_flags("output", _OUTPUT)
+    return parser
+
+
+def _command(arguments: Sequence[str] | None) -> int:
+    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    if "trace" not in given:
+        raise ConfigError("TRACE is missing; give the file or folder of a measured run, see --help")
+    output, figure = _paths(given)
+    notes = Notes(NAME, given.get("log", "warn"))
+
+    from blis_jax.calibrate.measured import read_measured
+
+    run = read_measured(Path(given["trace"]), given.get("format"))
+    plan = _plan(given)
+    cli.prepare_backend()
+
+    from blis_jax.calibrate import settings
+    from blis_jax.calibrate.calibration import calibrate
+
+    config = _config(run, given)
+    stated = settings.silent(run.settings, given) if not run.notes else []
+    progress = cli.Progress(plan.num_starts)
+    try:
+        found = calibrate(
+            run,
+            config,
+            plan,
+            lambda number, cost: progress.show(number + 1, f"start {number + 1}: {cost:.2f}"),
+        )
+    finally:
+        progress.clear()
+    _write(found, stated, output, figure)
+    for remark in dict.fromkeys([*stated, *found.remarks]):
+        notes.warn(remark)
+    return 0
+
+
+def _plan(given: Mapping[str, Any]) -> Plan:
+    from blis_jax.calibrate.calibration import Plan
+    from blis_jax.calibrate.posterior import ALL_TERMS
+
+    text = given.get("terms", "alpha0,beta0,beta1,beta2")
+    terms = [part.strip() for part in text.split(",") if part.strip()]
+    if given.get("context_term") and "beta3" not in terms:
+        terms.append("beta3")
+    for term in terms:
+        if term not in ALL_TERMS:
+            known = ", ".join(ALL_TERMS)
+            raise ConfigError(f"--terms: {term!r} is unknown; use some of {known}")
+    if "beta0" not in terms and "beta2" not in terms:
+        raise ConfigError("--terms: without beta0 or beta2 decode steps take no time; add one")
+    starts = given.get("starts", 8)
+    if not 1 <= starts <= 1000:
+        raise ConfigError(f"--starts: got {starts}, allowed is 1 to 1000")
+    if given.get("random_state", 0) < 0:
+        raise ConfigError(f"--random-state: got {given['random_state']}, allowed is 0 or more")
+    ordered = tuple(term for term in ALL_TERMS if term in terms)
+    return Plan(ordered, given.get("fit_first"), starts, given.get("random_state", 0))
+
+
+def _config(run: MeasuredRun, given: Mapping[str, Any]) -> ClusterConfig:
+    from blis_jax.calibrate.settings import cluster_values
+    from blis_jax.config import ClusterConfig
+
+    names = {flag.name.replace("-", "_") for flag in _SERVER}
+    values = cluster_values(run.settings, {name: given[name] for name in names if name in given})
+    return ClusterConfig(**values, corrected=True)
+
+
+def _paths(given: Mapping[str, Any]) -> tuple[Path, Path | None]:
+    output = Path(given.get("output", "out/calibration.json"))
+    if output.suffix != ".json":
+        raise ConfigError(f"--output: {str(output)!r} must end in .json")
+    text = given.get("figure", str(output.with_suffix(".png")))
+    figure = None if text == "none" else Path(text)
+    if figure is not None and figure.suffix != ".png":
+        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
+    if "output" not in given:
+        with cli.writing(output):
+            output.parent.mkdir(parents=True, exist_ok=True)
+    for path in (output, figure):
+        if path is not None:
+            cli.check_writable(path)
+    return output, figure
+
+
+def _write(found: Calibration, stated: Sequence[str], output: Path, figure: Path | None) -> None:
+    from blis_jax.atomic_write import write_json
+    from blis_jax.calibrate.calibration import to_document
+    from blis_jax.calibrate.report import text
+
+    with cli.writing(output):
+        write_json(output, to_document(found, stated))
+    written = [output]
+    if figure is not None:
+        from blis_jax.calibrate.figure import draw
+
+        with cli.writing(figure):
+            draw(found, figure)
+        written.append(figure)
+    print(text(found))
+    print(f"Written: {', '.join(map(str, written))}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""A calibration from a measured run to a document: fit, intervals, errors on requests held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blis_jax.calibrate import settings as server
+from blis_jax.calibrate.fit import Fit, Latencies, Target, fit
+from blis_jax.calibrate.measured import MeasuredRun
+from blis_jax.calibrate.posterior import FORMAT, KIND
+from blis_jax.calibrate.simulated import Simulator
+from blis_jax.calibrate.starts import starting_points
+from blis_jax.calibrate.uncertainty import LEVEL, Uncertainty, uncertainty
+from blis_jax.calibrate.validation import ErrorRow, errors
+from blis_jax.config import ClusterConfig
+from blis_jax.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to fit, on which requests and from how many starts."""
+
+    terms: tuple[str, ...]
+    num_fitted: int | None = None  # the first so many requests; all if None
+    num_starts: int = 8
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A fit with everything that says how far to trust it."""
+
+    run: MeasuredRun
+    config: ClusterConfig  # with the fitted coefficients
+    plan: Plan
+    fit: Fit
+    uncertainty: Uncertainty
+    latencies: Latencies
+    errors: tuple[ErrorRow, ...]
+    remarks: tuple[str, ...]
+
+
+def calibrate(
+    run: MeasuredRun,
+    config: ClusterConfig,
+    plan: Plan,
+    on_start: Callable[[int, float], None] | None = None,
+) -> Calibration:
+    """Fits the terms on the first requests' latencies; arrivals and lengths of all are simulated."""
+    count = len(run) if plan.num_fitted is None else plan.num_fitted
+    if not len(plan.terms) < count <= len(run):
+        raise ConfigError(
+            f"--fit-first: got {count}, allowed is {len(plan.terms) + 1} to {len(run)} requests"
+        )
+    is_fitted = np.arange(len(run)) < count
+    simulator = Simulator(run, config, plan.terms)
+    starts = starting_points(run, plan.terms, plan.num_starts, plan.seed)
+    found = fit(simulator, Target(run, is_fitted), plan.terms, starts, on_start)
+    latencies = simulator(found.values)
+    known = uncertainty(found)
+    return Calibration(
+        run,
+        simulator.configured(found.values),
+        plan,
+        found,
+        known,
+        latencies,
+        tuple(_errors(run, latencies, is_fitted)),
+        (*run.notes, *known.remarks),
+    )
+
+
+def _errors(run: MeasuredRun, latencies: Latencies, is_fitted: np.ndarray) -> list[ErrorRow]:
+    parts = {"fitted": is_fitted, "held out": ~is_fitted, "all": np.ones(len(run), bool)}
+    if np.all(is_fitted):
+        parts = {"all": parts["all"]}
+    return [
+        row
+        for part, mask in parts.items()
+        for row in errors(run, latencies.ttft_us, latencies.e2e_us, mask, part)
+    ]
+
+
+def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any]:
+    """The calibration as plain data; `posterior.load` reads it back. `stated` are further remarks."""
+    config, known = found.config, found.uncertainty
+    coefficients = {
+        term: {
+            "value": float(value),
+            "low": float(interval[0]),
+            "high": float(interval[1]),
+            "is_identified": is_identified,
+            "unit": UNITS[term],
+        }
+        for term, value, interval, is_identified in zip(
+            found.plan.terms, found.fit.values, known.intervals, known.is_identified, strict=True
+        )
+    }
+    return {
+        "kind": KIND,
+        "format": FORMAT,
+        "versions": _versions(),
+        "profile": config.profile,
+        "server": server.described(found.run.settings),
+        "cluster": {
+            "num_instances": config.num_instances,
+            "max_num_running_reqs": config.max_num_running_reqs,
+            "max_num_scheduled_tokens": config.max_num_scheduled_tokens,
+            "long_prefill_token_threshold": config.long_prefill_token_threshold,
+            "block_size_in_tokens": config.block_size_in_tokens,
+            "total_kv_blocks": config.total_kv_blocks,
+            "routing_policy": config.routing_policy,
+        },
+        "terms": list(found.plan.terms),
+        "coefficients": coefficients,
+        "level": LEVEL,
+        "covariance": known.covariance.tolist(),
+        "correlations": known.correlations.tolist(),
+        "fixed": {},
+        "alpha_coeffs": list(config.alpha_coeffs),
+        "beta_coeffs": list(config.beta_coeffs),
+        "fit": {
+            "num_requests": len(found.run),
+            "num_fitted": found.plan.num_fitted or len(found.run),
+            "num_starts": found.plan.num_starts,
+            "seed": found.plan.seed,
+            "cost": found.fit.cost,
+            "start_costs": list(found.fit.start_costs),
+            "num_simulations": found.fit.num_simulations,
+        },
+        "errors": [
+            {**row._asdict(), "error": row.error}
+            for row in found.errors
+            if np.isfinite(row.measured) and row.measured > 0
+        ],
+        "remarks": [*stated, *found.remarks],
+    }
+
+
+UNITS = {
+    "alpha0": "µs per request before the queue",
+    "alpha1": "µs per prompt token before the queue",
+    "alpha2": "µs per output token after its step",
+    "beta0": "µs per step",
+    "beta1": "µs per prefill token",
+    "beta2": "µs per decode token",
+    "beta3": "µs per token of context in the batch",
+}
+
+
+def _versions() -> dict[str, str]:
+    import jax
+    import scipy
+
+    from blis_jax import __version__
+
+    return {"blis_jax": __version__, "jax": jax.__version__, "scipy": scipy.__version__}

@@ -1,0 +1,68 @@
+"""How many KV blocks a server has, worked back from the use that it logged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from blis_jax.calibrate.settings import ServerSettings
+from blis_jax.errors import ConfigError
+
+# ticks outside are rounded too coarsely, or requests may be evicted
+LEAST_USE, MOST_USE = 0.05, 0.9
+LEAST_TICKS = 3
+
+
+class BlockEstimate(NamedTuple):
+    """KV blocks of one instance, or None, and where the number comes from."""
+
+    blocks: int | None
+    words: str
+
+
+def blocks_from_series(
+    path: Path, columns: Mapping[str, np.ndarray], settings: ServerSettings
+) -> BlockEstimate:
+    """Median over ticks of blocks held ÷ logged use.
+
+    What a request holds is worked out from its measured times: its prompt from the first token on,
+    outputs at even gaps until the last. Prompts that are still in prefill are not counted, so
+    ticks in which prompts wait are left out.
+    """
+    import pandas
+
+    series = pandas.read_csv(path)
+    if not {"t", "kv_cache_pct", "waiting"} <= set(series.columns):
+        raise ConfigError(
+            f"{path} lacks a column t, kv_cache_pct or waiting; correct it or move it away"
+        )
+    use = series["kv_cache_pct"].to_numpy(np.float64) / 100.0
+    is_clear = (use > LEAST_USE) & (use < MOST_USE) & (series["waiting"].to_numpy() == 0)
+    if is_clear.sum() < LEAST_TICKS:
+        return BlockEstimate(
+            None,
+            f"KV blocks are unknown: meta.json states none and the use in {path.name} "
+            f"{'is 0 throughout' if use.max() == 0 else 'is never between 5 % and 90 % without a queue'}",
+        )
+    ticks = series["t"].to_numpy(np.float64)[is_clear] + columns["queued_ts"].min()
+    held = held_blocks(ticks, columns, settings.block_size or 16) / (settings.num_instances or 1)
+    blocks = round(float(np.median(held / use[is_clear])))
+    return BlockEstimate(
+        blocks,
+        f"KV blocks: {blocks} per instance, estimated from {is_clear.sum()} ticks of {path.name}",
+    )
+
+
+def held_blocks(
+    times: np.ndarray, columns: Mapping[str, np.ndarray], block_size: int
+) -> np.ndarray:
+    """Blocks that all running requests hold at each time."""
+    first, last = columns["first_token_ts"], columns["last_token_ts"]
+    at = times[:, None]
+    is_running = (at >= first) & (at <= last)
+    share = np.clip((at - first) / np.maximum(last - first, 1e-9), 0.0, 1.0)
+    tokens = columns["input_toks"] + share * columns["output_toks"]
+    return np.sum(np.where(is_running, np.ceil(tokens / block_size), 0.0), axis=1)

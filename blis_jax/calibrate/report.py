@@ -1,0 +1,46 @@
+"""A calibration in words: coefficients with intervals, and the table of errors."""
+
+from __future__ import annotations
+
+from blis_jax.calibrate.calibration import UNITS, Calibration
+from blis_jax.calibrate.uncertainty import LEVEL
+from blis_jax.calibrate.validation import table
+
+
+def text(found: Calibration) -> str:
+    """What the command prints."""
+    return "\n".join([*_head(found), "", *_coefficients(found), "", table(found.errors)])
+
+
+def _head(found: Calibration) -> list[str]:
+    run, config, fit = found.run, found.config, found.fit
+    fitted = found.plan.num_fitted or len(run)
+    close = sum(cost < 1.02 * fit.cost for cost in fit.start_costs)
+    memory = (
+        f"{config.total_kv_blocks} KV blocks"
+        if config.total_kv_blocks < 1_000_000
+        else "KV memory never full"
+    )
+    return [
+        f"{len(run)} requests, fitted on the first {fitted}; {config.num_instances} instance(s), at most "
+        f"{config.max_num_running_reqs} running, budget {config.max_num_scheduled_tokens}, {memory}; "
+        f"profile {config.profile}.",
+        f"{fit.num_simulations} simulations from {len(fit.start_costs)} starts; {close} of them end within "
+        "2 % of the best.",
+    ]
+
+
+def _coefficients(found: Calibration) -> list[str]:
+    known = found.uncertainty
+    lines = [f"{'term':<7} {'value':>12}  {f'{100 * LEVEL:g} % interval':<28} unit"]
+    for term, value, (low, high), is_identified in zip(
+        found.plan.terms, found.fit.values, known.intervals, known.is_identified, strict=True
+    ):
+        interval = f"{_number(low)} to {_number(high)}"
+        mark = "" if is_identified else "  (not identifiable)"
+        lines.append(f"{term:<7} {_number(value):>12}  {interval:<28} {UNITS[term]}{mark}")
+    return lines
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"

@@ -1,0 +1,109 @@
+"""How well the coefficients are known, with neighbouring requests alike, and what is not identifiable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.calibrate.fit import Fit
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+NUM_GROUPS = 12  # of neighbouring requests, which share steps and queues
+LEVEL = 0.95
+LARGEST_RELATIVE_ERROR = 0.5  # of a coefficient that counts as known: its interval is far from 0
+AT_BOUND = 1e-4  # of the starting value
+WORST_CONDITION = 1e6  # of the scaled normal matrix
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Covariance of the coefficients and what it says in words."""
+
+    covariance: Float[np.ndarray, "term term"]
+    intervals: Float[np.ndarray, "term 2"]
+    is_identified: tuple[bool, ...]
+    correlations: Float[np.ndarray, "term term"]
+    remarks: tuple[str, ...]
+
+
+def uncertainty(fit: Fit) -> Uncertainty:
+    """A sandwich covariance over groups of neighbouring requests, t intervals cut off at 0.
+
+    Residuals of neighbours are anything but independent, since they wait in one queue: the usual
+    covariance would be far too small. What it leaves out is that the model may be wrong.
+    """
+    from scipy.stats import t
+
+    weight = 1.0 / np.sqrt(1.0 + fit.residuals**2)  # of the robust loss
+    groups = np.array_split(np.arange(len(fit.residuals)), min(NUM_GROUPS, len(fit.residuals)))
+    scale = np.maximum(fit.values, 1e-12)
+    slopes = fit.jacobian * scale
+    normal = np.einsum("ikp,ik,ikq->pq", slopes, weight, slopes)
+    scores = np.stack(
+        [np.einsum("ikp,ik->p", slopes[g], (weight * fit.residuals)[g]) for g in groups]
+    )
+    # a term at its bound has a gradient that does not vanish: only its spread counts
+    spread = scores - scores.mean(axis=0)
+    inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
+    num_groups = len(groups)
+    meat = spread.T @ spread * num_groups / max(num_groups - 1, 1)
+    relative = inverse @ meat @ inverse
+    error = np.sqrt(np.maximum(np.diag(relative), 0.0))
+    reach = t.ppf((1 + LEVEL) / 2, max(num_groups - 1, 1)) * error
+    low, high = scale * np.maximum(1 - reach, 0.0), scale * (1 + reach)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlations = relative / np.outer(error, error)
+    is_known = _identified(fit, normal, error)
+    return Uncertainty(
+        relative * np.outer(scale, scale),
+        np.stack([low, high], axis=1),
+        is_known,
+        np.nan_to_num(correlations),
+        _remarks(fit, normal, error, is_known, np.nan_to_num(correlations)),
+    )
+
+
+def _at_bound(fit: Fit) -> np.ndarray:
+    return fit.values <= AT_BOUND * np.asarray(fit.sizes)
+
+
+def _identified(fit: Fit, normal: np.ndarray, error: np.ndarray) -> tuple[bool, ...]:
+    """Neither at the bound, nor without effect, nor with an error as large as the value."""
+    effect = np.diag(normal)
+    is_felt = effect > effect.max() * 1e-12
+    is_known = is_felt & ~_at_bound(fit) & (error < LARGEST_RELATIVE_ERROR)
+    return tuple(bool(one) for one in is_known)
+
+
+def _remarks(
+    fit: Fit,
+    normal: np.ndarray,
+    error: np.ndarray,
+    is_known: tuple[bool, ...],
+    correlations: np.ndarray,
+) -> tuple[str, ...]:
+    """What a reader of the numbers has to know."""
+    is_at_bound = _at_bound(fit)
+    found = [
+        f"{term} is not identifiable here: "
+        + ("it ends at its bound of 0" if low else f"standard error {100 * e:.0f} % of its value")
+        for term, known, low, e in zip(fit.terms, is_known, is_at_bound, error, strict=True)
+        if not known
+    ]
+    for row in range(len(fit.terms)):
+        for column in range(row):
+            value = correlations[row, column]
+            if abs(value) > 0.95 and not (is_at_bound[row] or is_at_bound[column]):
+                found.append(
+                    f"{fit.terms[column]} and {fit.terms[row]} are known only together "
+                    f"(correlation {value:+.2f}): one can be traded for the other"
+                )
+    diagonal = np.sqrt(np.maximum(np.diag(normal), 1e-300))
+    condition = np.linalg.cond(normal / np.outer(diagonal, diagonal))
+    if condition > WORST_CONDITION:
+        found.append(f"the normal matrix is nearly singular (condition {condition:.1e})")
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Four measured vLLM runs: fit on one half, predict the other, and beside a published simulator."""

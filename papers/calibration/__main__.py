@@ -1,0 +1,237 @@
+"""`python -m papers.calibration`: fits to four real vLLM runs, held-out errors, and a published simulator's."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blis_jax import cli
+from blis_jax.atomic_write import replacing, write_json
+from blis_jax.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+
+NAME = "papers.calibration"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm_bench_llmservingsim"
+RUNS = (
+    "RTX4090_Llama-3.1-8B",
+    "RTXPRO6000_Llama-3.1-8B",
+    "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507",
+    "RTXPRO6000_Qwen3-32B",
+)
+TERMS = {
+    "blackbox": ("alpha0", "beta0", "beta1", "beta2"),
+    "with context": ("alpha0", "beta0", "beta1", "beta2", "beta3"),
+}
+NUM_FITTED = 150
+BARS = {"tpot_ms": 0.03, "ttft_ms": 0.10}  # of the means of the requests held out
+LEAST_RUNS_WITHIN = 3
+
+_DESCRIPTION = """\
+Fit the step-time model to four vLLM runs of 300 requests (LLMServingSim's benchmark, casys-kaist,
+ISPASS 2026): on the latencies of the first 150 requests, predicting the last 150; and on all 300,
+beside the errors that the published simulator reports of itself. Runs that are done are kept in the
+output folder and not fitted again.
+"""
+_EXAMPLES = """\
+examples:
+  both tables, from the traces beside the checkout:
+    %(prog)s
+
+  one run, from another folder:
+    %(prog)s --data bench/examples --runs RTXPRO6000_Qwen3-32B
+"""
+_FLAGS = (
+    Flag(
+        "data",
+        str,
+        None,
+        "FOLDER",
+        "folder of the four runs (default: shared/data beside the checkout)",
+    ),
+    Flag("runs", str, ",".join(RUNS), "LIST", "runs to fit"),
+    Flag("starts", cli.whole, 4, "N", "starting points of each fit"),
+    Flag("output", str, "out/calibration", "FOLDER", "where fits, figures and tables go"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _command, arguments)
+
+
+def _command(arguments: Sequence[str] | None) -> int:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_flags("what", _FLAGS)
+    group = parser.add_argument_group("switches")
+    group.add_argument("--fresh", action="store_true", help="fit again what is kept already")
+    given = parser.given(sys.argv[1:] if arguments is None else arguments)
+    data = Path(given.get("data", DATA))
+    names = [name.strip() for name in given.get("runs", ",".join(RUNS)).split(",")]
+    for name in names:
+        if not (data / name / "requests.jsonl").is_file():
+            raise ConfigError(
+                f"{data / name / 'requests.jsonl'} does not exist; give the folder of the four runs "
+                "with --data, from bench/examples of github.com/casys-kaist/LLMServingSim"
+            )
+    output = Path(given.get("output", "out/calibration"))
+    output.mkdir(parents=True, exist_ok=True)
+    cli.check_writable(output, is_folder=True)
+    cli.prepare_backend()
+    documents = [
+        _fitted(data, name, model, part, output, given)
+        for name in names
+        for part in ("first", "all")
+        for model in TERMS
+    ]
+    rows = list(_rows(documents))
+    with replacing(output / "errors.csv") as path:
+        _frame(rows).to_csv(path, index=False, float_format="%.6g")
+    print(_tables(rows, documents, data, names))
+    print(f"Written: {output}/errors.csv, and a fit and a figure for each run")
+    return 0
+
+
+def _fitted(
+    data: Path, name: str, model: str, part: str, output: Path, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One fit, or the one that is kept."""
+    path = output / f"{name}-{model.replace(' ', '-')}-{part}.json"
+    if path.is_file() and "fresh" not in given:
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return kept
+    from blis_jax.calibrate.calibration import Plan, calibrate, to_document
+    from blis_jax.calibrate.figure import draw
+    from blis_jax.calibrate.measured import read_measured
+    from blis_jax.calibrate.settings import cluster_values
+    from blis_jax.config import ClusterConfig
+
+    start = time.perf_counter()
+    run = read_measured(data / name)
+    config = ClusterConfig(**cluster_values(run.settings, {}), corrected=True)
+    plan = Plan(TERMS[model], NUM_FITTED if part == "first" else None, given.get("starts", 4))
+    found = calibrate(run, config, plan)
+    document = to_document(found)
+    document["paper"] = {"run": name, "model": model, "part": part}
+    document["wall_s"] = time.perf_counter() - start
+    draw(found, path.with_suffix(".png"))
+    write_json(path, document)
+    return document
+
+
+def _rows(documents: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for document in documents:
+        for row in document["errors"]:
+            yield {**document["paper"], **{("of" if k == "part" else k): v for k, v in row.items()}}
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    import pandas
+
+    return pandas.DataFrame(rows)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _tables(
+    rows: Sequence[Mapping[str, Any]],
+    documents: Sequence[Mapping[str, Any]],
+    data: Path,
+    names: Sequence[str],
+) -> str:
+    lines = [f"Fitted on the first {NUM_FITTED}, errors on the requests held out, %:", _head()]
+    for name in names:
+        for model in TERMS:
+            lines.append(_line(rows, name, model, "first", "held out"))
+    lines += ["", *_verdicts(rows, names), "", "Fitted on all 300, errors on them, %:", _head()]
+    for name in names:
+        for model in TERMS:
+            lines.append(_line(rows, name, model, "all", "all"))
+        lines.append(_published_line(data, name))
+    lines += ["", *_coefficients(documents)]
+    return "\n".join(lines)
+
+
+_METRICS = ("ttft_ms", "tpot_ms", "e2e_ms")
+_STATISTICS = ("mean", "p50", "p90", "p99")
+
+
+def _head() -> str:
+    titles = [
+        f"{metric.split('_')[0].upper()} {name}" for metric in _METRICS for name in _STATISTICS
+    ]
+    return f"{'run':<40}{'model':<14}" + "".join(f"{title:>11}" for title in titles)
+
+
+def _line(rows: Sequence[Mapping[str, Any]], name: str, model: str, part: str, of: str) -> str:
+    found = {
+        (row["metric"], row["statistic"]): row["error"]
+        for row in rows
+        if (row["run"], row["model"], row["part"], row["of"]) == (name, model, part, of)
+    }
+    cells = [f"{100 * found[metric, s]:>+11.1f}" for metric in _METRICS for s in _STATISTICS]
+    return f"{name:<40}{model:<14}" + "".join(cells)
+
+
+def _published_line(data: Path, name: str) -> str:
+    found = published(data / name / "summary.txt")
+    cells = [f"{100 * found[metric, s]:>+11.1f}" for metric in _METRICS for s in _STATISTICS]
+    return f"{name:<40}{'published':<14}" + "".join(cells)
+
+
+def published(path: Path) -> dict[tuple[str, str], float]:
+    """Relative errors of the published simulator, by metric and statistic."""
+    kinds = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "Latency": "e2e_ms"}
+    found = {}
+    for line in cli.read_text(path, "the published simulator's summary").splitlines():
+        match = re.match(r"(TTFT|TPOT|Latency) (\w+)\s+([\d.]+)\s+([\d.]+)", line)
+        if match:
+            statistic = {"mean": "mean", "median": "p50"}.get(match[2].lower(), match[2].lower())
+            found[kinds[match[1]], statistic] = float(match[4]) / float(match[3]) - 1.0
+    return found
+
+
+def _verdicts(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """How many runs keep the bars on the means of the requests held out, for each model."""
+    lines = []
+    for model in TERMS:
+        within = [name for name in names if _is_within(rows, name, model)]
+        verdict = "kept" if len(within) >= LEAST_RUNS_WITHIN else "not kept"
+        lines.append(
+            f"{model}: TPOT mean within 3 % and TTFT mean within 10 % on {len(within)} of {len(names)} "
+            f"runs (bar: {LEAST_RUNS_WITHIN}): {verdict}"
+        )
+    return lines
+
+
+def _is_within(rows: Sequence[Mapping[str, Any]], name: str, model: str) -> bool:
+    found = {
+        row["metric"]: abs(row["error"])
+        for row in rows
+        if (row["run"], row["model"], row["part"], row["of"], row["statistic"])
+        == (name, model, "first", "held out", "mean")
+    }
+    return all(found[metric] <= bar for metric, bar in BARS.items())
+
+
+def _coefficients(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = ["Coefficients with 95 % intervals, µs; * not identifiable:"]
+    for document in documents:
+        paper = document["paper"]
+        cells = [
+            f"{term} {entry['value']:.4g} [{entry['low']:.4g}, {entry['high']:.4g}]"
+            + "*" * (not entry["is_identified"])
+            for term, entry in document["coefficients"].items()
+        ]
+        which = f"{paper['run']}, {paper['model']}, {paper['part']}"
+        lines.append(f"  {which}: " + "; ".join(cells))
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
