@@ -92,7 +92,7 @@ def _parser() -> Parser:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    parser.add_argument("trace", metavar="TRACE", help="the measured run")
+    parser.add_argument("trace", metavar="TRACE", nargs="?", help="the measured run")
     parser.add_flags("fit", _FIT)
     parser.add_flags("server, where the run's own files are silent or wrong", _SERVER)
     parser.add_flags("output", _OUTPUT)

@@ -58,7 +58,7 @@ def calibrate(
         )
     is_fitted = np.arange(len(run)) < count
     simulator = Simulator(run, config, plan.terms)
-    starts = starting_points(run, plan.terms, plan.num_starts, plan.seed)
+    starts = starting_points(run, plan.terms, plan.num_starts, plan.seed, is_fitted)
     found = fit(simulator, Target(run, is_fitted), plan.terms, starts, on_start)
     latencies = simulator(found.values)
     known = uncertainty(found)

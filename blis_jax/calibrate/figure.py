@@ -36,7 +36,8 @@ def draw(found: Calibration, path: Path) -> None:
         if found.plan.num_fitted and found.plan.num_fitted < len(run):
             split = arrival[found.plan.num_fitted - 1 : found.plan.num_fitted + 1].mean()
             axis.axvspan(split, arrival.max(), color="#f0e6d2", zorder=0, label="held out")
-    axes[0].legend(loc="upper left", ncols=3)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
     axes[0].set_title(
         f"{run.settings.model or 'Measured run'}: one point per request, simulated with the fit"
     )

@@ -24,7 +24,7 @@ from blis_jax.traces.rows import TraceRows, make_rows
 
 if TYPE_CHECKING:
     import pandas
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
 
 FORMATS = ("vllm-bench", "trace-v2", "latency-csv")
 LEAST_REQUESTS = 20
@@ -49,6 +49,15 @@ class MeasuredRun:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def take(self, places: Int[np.ndarray, " taken"]) -> MeasuredRun:
+        """Some requests, in the order of `places`."""
+        return dataclasses.replace(
+            self,
+            rows=self.rows.take(places),
+            ttft_us=self.ttft_us[places],
+            e2e_us=self.e2e_us[places],
+        )
 
 
 def read_measured(path: Path, wanted: str | None = None) -> MeasuredRun:
@@ -222,10 +231,7 @@ def _numbers(path: Path, table: pandas.DataFrame, name: str) -> np.ndarray:
 
 
 def _by_arrival(run: MeasuredRun) -> MeasuredRun:
-    order = np.argsort(run.rows.arrival_us, kind="stable")
-    return dataclasses.replace(
-        run, rows=run.rows.take(order), ttft_us=run.ttft_us[order], e2e_us=run.e2e_us[order]
-    )
+    return run.take(np.argsort(run.rows.arrival_us, kind="stable"))
 
 
 def _check(run: MeasuredRun, path: Path) -> None:

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blis_jax.calibrate.measured import MeasuredRun
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
 TERMS = ("alpha0", "alpha1", "alpha2", "beta0", "beta1", "beta2", "beta3")
 
 
 def starting_points(
-    run: MeasuredRun, terms: Sequence[str], num_starts: int, seed: int
+    run: MeasuredRun,
+    terms: Sequence[str],
+    num_starts: int,
+    seed: int,
+    is_used: Bool[np.ndarray, " request"] | None = None,
 ) -> list[np.ndarray]:
-    """`num_starts` guesses in µs: the first with even shares, the others with drawn ones."""
+    """`num_starts` guesses in µs: the first with even shares, the others with drawn ones.
+
+    `is_used` says which requests' latencies may be looked at; all if None.
+    """
     random = np.random.default_rng(seed)
     shares = [np.array([0.5, 0.3, 0.2])]
     shares += [random.dirichlet([1.5, 1.0, 1.0]) for _ in range(num_starts - 1)]
     prefill = [1.0, *random.uniform(0.3, 2.0, num_starts - 1)]
+    seen = run if is_used is None else run.take(np.flatnonzero(is_used))
     return [
-        _guess(run, terms, share, factor) for share, factor in zip(shares, prefill, strict=True)
+        _guess(seen, terms, share, factor) for share, factor in zip(shares, prefill, strict=True)
     ]
 
 

@@ -50,10 +50,11 @@ def uncertainty(fit: Fit) -> Uncertainty:
     spread = scores - scores.mean(axis=0)
     inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
     num_groups = len(groups)
-    meat = spread.T @ spread * num_groups / max(num_groups - 1, 1)
+    left = max(num_groups - len(fit.terms), 2)  # few groups, each fitted in part
+    meat = spread.T @ spread * num_groups / left
     relative = inverse @ meat @ inverse
     error = np.sqrt(np.maximum(np.diag(relative), 0.0))
-    reach = t.ppf((1 + LEVEL) / 2, max(num_groups - 1, 1)) * error
+    reach = t.ppf((1 + LEVEL) / 2, left) * error
     low, high = scale * np.maximum(1 - reach, 0.0), scale * (1 + reach)
     with np.errstate(invalid="ignore", divide="ignore"):
         correlations = relative / np.outer(error, error)

@@ -1,0 +1,52 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from blis_jax.calibrate.__main__ import main
+from tests.reference_data import REPO_ROOT
+
+EXAMPLE = str(REPO_ROOT / "examples" / "measured_run")
+
+
+def test_the_example_run(tmp_path: Path, capsys):
+    output = tmp_path / "fit.json"
+    code = main([EXAMPLE, "--fit-first", "60", "--starts", "1", "--output", str(output)])
+    assert code == 0
+    printed = capsys.readouterr()
+    assert "held out   tpot_ms" in printed.out and "KV blocks:" in printed.err
+    document = json.loads(output.read_text())
+    assert document["kind"] == "calibration" and document["profile"].endswith("corrected")
+    held_out = {
+        row["metric"]: row["error"]
+        for row in document["errors"]
+        if (row["part"], row["statistic"]) == ("held out", "mean")
+    }
+    assert abs(held_out["tpot_ms"]) < 0.03 and abs(held_out["ttft_ms"]) < 0.1
+    assert output.with_suffix(".png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "TRACE is missing"),
+        (["nowhere"], "does not exist"),
+        ([EXAMPLE, "--terms", "beta0,gamma"], "'gamma' is unknown"),
+        ([EXAMPLE, "--terms", "beta1"], "decode steps take no time"),
+        ([EXAMPLE, "--starts", "0"], "--starts: got 0"),
+        ([EXAMPLE, "--fit-first", "3"], "--fit-first: got 3, allowed is 5 to 80"),
+        ([EXAMPLE, "--total-kv-blocks", "0"], "at least 1"),
+        ([EXAMPLE, "--output", "fit.txt"], "must end in .json"),
+        ([EXAMPLE, "--total-kv-blocks", "20"], "do not come to their end|KV blocks"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    options: list[str], words: str, tmp_path: Path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(options) == 2
+    import re
+
+    message = capsys.readouterr().err
+    assert re.search(words, message) and "Traceback" not in message
+    assert not list(tmp_path.glob("**/*.json"))

@@ -1,0 +1,138 @@
+import numpy as np
+import pytest
+
+from blis_jax.calibrate.calibration import Plan, calibrate, to_document
+from blis_jax.calibrate.fit import Fit, Latencies, Target, robust_cost
+from blis_jax.calibrate.simulated import Simulator
+from blis_jax.calibrate.starts import mean_concurrency, starting_points
+from blis_jax.calibrate.uncertainty import uncertainty
+from blis_jax.calibrate.validation import errors, table
+from blis_jax.errors import ConfigError
+from tests.calibrate import runs
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return runs.measured()
+
+
+def test_known_coefficients_come_back(exact):
+    found = calibrate(exact, runs.CLUSTER, Plan(runs.TERMS, num_fitted=30, num_starts=2))
+    assert found.fit.values == pytest.approx(runs.TRUE, rel=0.02)
+    assert max(abs(row.error) for row in found.errors if row.metric == "tpot_ms") < 1e-3
+    assert {row.part for row in found.errors} == {"fitted", "held out", "all"}
+    document = to_document(found)
+    assert document["beta_coeffs"] == pytest.approx(found.fit.values[1:].tolist())
+    assert document["fit"]["num_fitted"] == 30
+
+
+def test_requests_held_out_do_not_move_the_fit(exact):
+    """Latencies of the last requests may be anything: no number of the fit changes."""
+    plan = Plan(runs.TERMS, num_fitted=25, num_starts=1)
+    spoilt = np.where(np.arange(len(exact)) < 25, 1.0, 3.0)
+    other = type(exact)(exact.rows, exact.ttft_us * spoilt, exact.e2e_us * spoilt)
+    starts = starting_points(exact, runs.TERMS, 1, 0)
+    simulator = Simulator(exact, runs.CLUSTER, runs.TERMS)
+    is_used = np.arange(len(exact)) < 25
+    one, two = (Target(run, is_used).residuals(simulator(starts[0])) for run in (exact, other))
+    np.testing.assert_array_equal(one[0], two[0])
+    np.testing.assert_array_equal(one[1], two[1])
+    assert plan.num_fitted == 25
+
+
+def test_starts_use_only_the_fitted_requests(exact):
+    spoilt = np.where(np.arange(len(exact)) < 25, 1.0, 3.0)
+    other = type(exact)(exact.rows, exact.ttft_us * spoilt, exact.e2e_us * spoilt)
+    is_used = np.arange(len(exact)) < 25
+    one, two = (starting_points(run, runs.TERMS, 3, 0, is_used) for run in (exact, other))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_residuals_have_the_derivatives_of_differences(exact):
+    simulator = Simulator(exact, runs.CLUSTER, runs.TERMS)
+    target = Target(exact, np.arange(len(exact)) < 40)
+    at, step = runs.TRUE * 1.001, 1e-6
+    _, slopes = target.residuals(simulator(at))
+    for place, size in enumerate(at):
+        change = np.zeros(4)
+        change[place] = step * size
+        up, down = (target.residuals(simulator(at + sign * change))[0] for sign in (1, -1))
+        difference = (up - down) / (2 * step * size)
+        assert slopes[:, :, place] == pytest.approx(difference, rel=1e-4, abs=1e-9)
+
+
+def test_what_the_run_cannot_tell_is_named():
+    """Two terms with the same effect, and one without any."""
+    random = np.random.default_rng(0)
+    effect = random.normal(size=(60, 3, 1))
+    jacobian = np.concatenate([effect, effect, np.zeros_like(effect), 2 * effect[::-1]], axis=2)
+    fit = Fit(
+        terms=("beta0", "beta2", "alpha1", "beta1"),
+        values=np.array([5.0, 5.0, 1.0, 3.0]),
+        cost=1.0,
+        residuals=0.01 * random.normal(size=(60, 3)),
+        jacobian=jacobian,
+        start_costs=(1.0,),
+        sizes=(5.0, 5.0, 1.0, 3.0),
+    )
+    known = uncertainty(fit)
+    assert known.is_identified[3] and not known.is_identified[2]
+    assert any("alpha1" in remark for remark in known.remarks)
+    assert any("nearly singular" in remark for remark in known.remarks)
+    assert np.all(known.intervals[:, 0] <= fit.values) and np.all(
+        known.intervals[:, 1] >= fit.values
+    )
+
+
+def test_a_term_at_its_bound_is_not_identified():
+    random = np.random.default_rng(1)
+    fit = Fit(
+        terms=("beta0", "beta1"),
+        values=np.array([5.0, 0.0]),
+        cost=1.0,
+        residuals=0.01 * random.normal(size=(60, 3)),
+        jacobian=random.normal(size=(60, 3, 2)),
+        start_costs=(1.0,),
+        sizes=(5.0, 1.0),
+    )
+    known = uncertainty(fit)
+    assert known.is_identified == (True, False)
+    assert "bound" in known.remarks[0]
+
+
+def test_unmeasured_latencies_are_left_out(exact):
+    some = np.where(np.arange(len(exact)) % 2, np.nan, 1.0)
+    run = type(exact)(exact.rows, exact.ttft_us * some, exact.e2e_us * some)
+    target = Target(run, np.ones(len(run), bool))
+    zeros = np.zeros((len(run), 1))
+    values, slopes = target.residuals(Latencies(exact.ttft_us, exact.e2e_us, zeros, zeros))
+    assert values.shape == (20, 3) and slopes.shape == (20, 3, 1)
+    assert values == pytest.approx(np.zeros((20, 3)), abs=1e-12)
+    with pytest.raises(ConfigError, match="no request"):
+        Target(run, np.zeros(len(run), bool))
+
+
+def test_errors_by_hand(exact):
+    rows = errors(exact, exact.ttft_us * 1.1, exact.e2e_us * 1.1, np.arange(40) < 10, "part")
+    assert len(rows) == 12
+    assert [row.error for row in rows] == pytest.approx([0.1] * 12)
+    ttft = next(row for row in rows if (row.metric, row.statistic) == ("ttft_ms", "p90"))
+    assert ttft.measured == pytest.approx(np.percentile(exact.ttft_us[:10] / 1e3, 90))
+    assert "+10.0%" in table(rows)
+
+
+def test_plan_is_checked(exact):
+    with pytest.raises(ConfigError, match="--fit-first: got 4, allowed is 5 to 40"):
+        calibrate(exact, runs.CLUSTER, Plan(runs.TERMS, num_fitted=4))
+
+
+def test_starts_are_seeded_and_above_zero(exact):
+    one, two = (starting_points(exact, runs.TERMS, 5, 3) for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+    assert len(one) == 5 and np.all(np.asarray(one) > 0)
+    assert 1 < mean_concurrency(exact) < 40
+
+
+def test_robust_cost_is_square_then_linear():
+    assert robust_cost(np.array([1e-3])) == pytest.approx(0.5e-6, rel=1e-3)
+    assert robust_cost(np.array([1e4])) == pytest.approx(1e4, rel=1e-3)

@@ -1,0 +1,158 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blis_jax.calibrate import settings
+from blis_jax.calibrate.kv_series import blocks_from_series, held_blocks
+from blis_jax.calibrate.measured import read_measured
+from blis_jax.errors import ConfigError
+from tests.reference_data import REPO_ROOT, SHARED_DIR
+
+EXAMPLE = REPO_ROOT / "examples" / "measured_run"
+REAL = SHARED_DIR / "data" / "vllm_bench_llmservingsim"
+
+
+def test_a_vllm_benchmark_with_its_settings():
+    run = read_measured(EXAMPLE)
+    assert len(run) == 80
+    assert run.settings.max_num_seqs == 24 and run.settings.max_num_batched_tokens == 1024
+    assert run.rows.arrival_us[0] == 0 and np.all(np.diff(run.rows.arrival_us) >= 0)
+    first = json.loads((EXAMPLE / "requests.jsonl").read_text().splitlines()[0])
+    ttft = first["first_token_ts"] - first["queued_ts"]
+    assert run.ttft_us[0] == pytest.approx(1e6 * ttft)
+    gap = (first["last_token_ts"] - first["first_token_ts"]) / (first["output_toks"] - 1)
+    assert run.tpot_us[0] == pytest.approx(1e6 * gap)
+
+
+def test_kv_blocks_from_the_logged_use():
+    """The series was made with 6,000 blocks."""
+    run = read_measured(EXAMPLE)
+    assert run.settings.total_kv_blocks == pytest.approx(6000, rel=0.01)
+    assert "estimated from" in run.notes[0]
+
+
+def test_kv_blocks_that_a_series_cannot_tell(tmp_path: Path):
+    columns = {name: np.array([1.0]) for name in ("queued_ts", "first_token_ts", "last_token_ts")}
+    series = tmp_path / "timeseries.csv"
+    series.write_text("t,kv_cache_pct,waiting\n1,0.0,0\n2,0.0,0\n3,0.0,0\n")
+    found = blocks_from_series(series, columns, settings.ServerSettings())
+    assert found.blocks is None and "is 0 throughout" in found.words
+    series.write_text("t,running\n1,0\n")
+    with pytest.raises(ConfigError, match="lacks a column"):
+        blocks_from_series(series, columns, settings.ServerSettings())
+
+
+def test_held_blocks_by_hand():
+    columns = {
+        "first_token_ts": np.array([1.0, 5.0]),
+        "last_token_ts": np.array([3.0, 6.0]),
+        "input_toks": np.array([16.0, 100.0]),
+        "output_toks": np.array([32.0, 1.0]),
+    }
+    assert held_blocks(np.array([0.5, 2.0, 5.5]), columns, 16).tolist() == [0, 2, 7]
+
+
+def test_trace_v2(tmp_path: Path):
+    from blis_jax.traces import trace_v2
+    from blis_jax.traces.rows import make_rows
+
+    count = 24
+    arrival = 1000 * np.arange(count)
+    rows = make_rows(arrival, np.full(count, 10), np.full(count, 5))
+    status = np.array(["ok"] * (count - 1) + ["error"], object)
+    header = trace_v2.Header(server=trace_v2.Server(max_num_seqs=64, block_size=16))
+    outcome = {
+        "first_chunk_time_us": arrival + 700,
+        "last_chunk_time_us": arrival + 4700,
+        "status": status,
+    }
+    trace_v2.write(rows, tmp_path / "trace.csv", header, outcome)
+    run = read_measured(tmp_path)
+    assert run.ttft_us[:-1].tolist() == [700.0] * (count - 1) and np.isnan(run.ttft_us[-1])
+    assert run.tpot_us[0] == 1000.0
+    assert run.settings.max_num_seqs == 64
+
+
+def _csv(folder: Path, *lines: str) -> Path:
+    path = folder / "latencies.csv"
+    rows = [f"{k * 0.1},{20 + k},{5},{30.0},{130.0}" for k in range(20)]
+    path.write_text(
+        "\n".join(["arrival_s,input_tokens,output_tokens,ttft_ms,e2e_ms", *rows, *lines])
+    )
+    return path
+
+
+def test_latency_csv(tmp_path: Path):
+    run = read_measured(_csv(tmp_path, "0.05,7,5,20,60", "0.06,7,5,,"))
+    assert run.rows.arrival_us[:4].tolist() == [0, 50_000, 60_000, 100_000]
+    assert run.ttft_us[1] == 20_000 and np.isnan(run.e2e_us[2])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("0.05,seven,5,20,60", "line 22: input_tokens is 'seven'"),
+        ("0.05,7,5,20,10", "last token before its first"),
+        ("0.05,7,0,20,60", "without prompt or output tokens"),
+    ],
+)
+def test_bad_rows_are_refused_in_a_sentence(tmp_path: Path, line: str, words: str):
+    with pytest.raises(ConfigError, match=words):
+        read_measured(_csv(tmp_path, line))
+
+
+def test_files_that_are_no_measured_runs(tmp_path: Path):
+    path = tmp_path / "plain.csv"
+    path.write_text("arrival_us,input_tokens,output_tokens\n0,1,1\n")
+    with pytest.raises(ConfigError, match="has no measured latencies"):
+        read_measured(path)
+    with pytest.raises(ConfigError, match=r"neither requests\.jsonl nor"):
+        read_measured(tmp_path)
+    path.write_text('{"input_toks": 3}\n')
+    with pytest.raises(ConfigError, match="line 1: no output_toks"):
+        read_measured(path)
+    with pytest.raises(ConfigError, match="does not exist"):
+        read_measured(tmp_path / "nowhere.jsonl")
+    few = "\n".join((EXAMPLE / "requests.jsonl").read_text().splitlines()[:5])
+    path.write_text(few)
+    with pytest.raises(ConfigError, match="at least 20 are needed"):
+        read_measured(path)
+
+
+def test_options_go_before_the_files_of_the_run():
+    stated = settings.ServerSettings(num_instances=2, max_num_seqs=64, total_kv_blocks=500)
+    values = settings.cluster_values(stated, {"total_kv_blocks": 700})
+    assert values["total_kv_blocks"] == 700 and values["max_num_running_reqs"] == 64
+    assert values["routing_policy"] == "least-loaded"
+    assert not settings.silent(
+        settings.ServerSettings(max_num_seqs=1, max_num_batched_tokens=1), {"total_kv_blocks": 1}
+    )
+    assert len(settings.silent(settings.ServerSettings(), {})) == 3
+    with pytest.raises(ConfigError, match="at least 1"):
+        settings.cluster_values(stated, {"total_kv_blocks": 0})
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is not here")
+def test_real_runs_have_the_published_means():
+    for folder in sorted(path for path in REAL.iterdir() if path.is_dir()):
+        run = read_measured(folder)
+        published = {}
+        for line in (folder / "summary.txt").read_text().splitlines():
+            words = line.split()
+            if "Mean" in words:
+                published[words[0]] = float(words[2])
+        assert np.mean(run.ttft_us) / 1e3 == pytest.approx(published["TTFT"], abs=0.06)
+        assert np.mean(run.tpot_us) / 1e3 == pytest.approx(published["TPOT"], abs=0.06)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is not here")
+def test_estimated_blocks_against_stated_ones():
+    """The one run that states its blocks and logs their use: 2,588, found within 3 %."""
+    from blis_jax.calibrate import measured
+
+    folder = REAL / "RTX4090_Llama-3.1-8B"
+    columns = measured._json_lines(folder / "requests.jsonl")
+    found = blocks_from_series(folder / "timeseries.csv", columns, settings.ServerSettings())
+    assert found.blocks == pytest.approx(2588, rel=0.03)
