@@ -156,7 +156,7 @@ def _write(found: Any, out: Path) -> None:
         return
     from blis_jax.atomic_write import replacing
 
-    table = found.drop_vars("quantile").to_dataframe().reset_index()
+    table = found.drop_dims("level").to_dataframe().reset_index()
     for level in found["level"].values:
         table[f"q{100 * level:g}"] = found["quantile"].sel(level=level).values.ravel()
     with cli.writing(out), replacing(out) as written:
