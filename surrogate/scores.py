@@ -30,8 +30,6 @@ class Score:
     r2_other: float  # against the mean over other seeds, level and all
     r2_other_shape: float  # the same after the levels are made equal
     seed_noise: float  # standard error of the target: sd over seeds ÷ root of their number
-    covered: int  # test points whose mean lies in its interval
-    run_covered: int  # test points of which a run lies in its interval
     num_points: int
 
 
@@ -75,7 +73,6 @@ def evaluate(surrogate: Surrogate, data: Data) -> list[Score]:
     """The scores of all outputs that are not constant."""
     found = surrogate.predict(data.test.inputs)
     other = surrogate.predict_mean(data.other.inputs) if len(data.other.inputs) else None
-    single = one_run_each(data.test, RUN_SEED)
     target = data.test.means
     scores = []
     for place in np.flatnonzero(surrogate.scales.is_learned):
@@ -83,18 +80,31 @@ def evaluate(surrogate: Surrogate, data: Data) -> list[Score]:
         y, predicted = target[:, place], found["mean"].values[:, place]
         runs = data.test.runs[:, :, place]
         sd = np.nanstd(runs, axis=1, ddof=1) / np.sqrt(runs.shape[1])
-        in_mean = is_within(y, found["low"].values[:, place], found["high"].values[:, place])
-        low, high = found["run_low"].values[:, place], found["run_high"].values[:, place]
         there, shape = _on_others(data.other, other, name, place)
         scores.append(
             Score(
                 name, surrogate.units[place], float(y.mean()), float(y.std()),
                 float(np.sqrt(np.square(y - predicted).mean())), r_squared(y, predicted),
-                reliability(runs), there, shape, float(np.sqrt(np.square(sd).mean())),
-                int(in_mean.sum()), int(is_within(single[:, place], low, high).sum()), len(y),
+                reliability(runs), there, shape, float(np.sqrt(np.square(sd).mean())), len(y),
             )
         )  # fmt: skip
     return scores
+
+
+def coverages(
+    surrogate: Surrogate, data: Data, confidence: float = CONFIDENCE
+) -> list[tuple[str, str, int, int]]:
+    """Output, kind of interval, test points covered and all: of means, and of one run a point."""
+    found = surrogate.predict(data.test.inputs, confidence)
+    targets = {"mean": data.test.means, "run": one_run_each(data.test, RUN_SEED)}
+    ends = {"mean": ("low", "high"), "run": ("run_low", "run_high")}
+    counts = []
+    for place in np.flatnonzero(surrogate.scales.is_learned):
+        for kind, target in targets.items():
+            low, high = (found[end].values[:, place] for end in ends[kind])
+            covered = int(is_within(target[:, place], low, high).sum())
+            counts.append((surrogate.outputs[place], kind, covered, len(target)))
+    return counts
 
 
 def _on_others(
@@ -120,3 +130,21 @@ def p_value(covered: int, num_points: int, confidence: float = CONFIDENCE) -> fl
     from scipy.stats import binomtest
 
     return float(binomtest(covered, num_points, confidence).pvalue)
+
+
+def p_value_finite(
+    covered: int, num_points: int, num_calibration: int, confidence: float = CONFIDENCE
+) -> float:
+    """The same with the coverage itself drawn, as that of a split conformal interval is.
+
+    Given n calibration points it has a beta law with parameters n + 1 - k and k, k being the place
+    of the score taken from above.
+    """
+    from scipy.stats import betabinom
+
+    place = int((1 - confidence) * (num_calibration + 1))
+    if place < 1:
+        return float("nan")
+    law = betabinom(num_points, num_calibration + 1 - place, place)
+    below, above = law.cdf(covered), law.sf(covered - 1)
+    return float(min(1.0, 2 * min(below, above)))
