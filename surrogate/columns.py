@@ -78,6 +78,4 @@ def to_json(columns: Sequence[Column]) -> str:
 def from_json(text: str) -> tuple[Column, ...]:
     """The columns in such a text."""
     entries = json.loads(text)
-    return tuple(
-        Column(**{**entry, "categories": tuple(entry["categories"])}) for entry in entries
-    )
+    return tuple(Column(**{**entry, "categories": tuple(entry["categories"])}) for entry in entries)

@@ -137,7 +137,9 @@ def coverage_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.Da
 
 def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
     """The table in words."""
-    found = [f"{'output':28s} {'interval':8s} {'covered':>12s} {'share':>7s} {'p':>9s} {'p, finite':>9s}"]
+    found = [
+        f"{'output':28s} {'interval':8s} {'covered':>12s} {'share':>7s} {'p':>9s} {'p, finite':>9s}"
+    ]
     for row in table.itertuples():
         mark = "rejected" if row.p_binomial < level else ""
         count = f"{row.covered}/{row.points}"

@@ -45,7 +45,10 @@ class Domain:
             ):
                 rows = is_number & is_off
                 if rows.any():
-                    words = [f"{column.name} {value:g} is {side} the data, which end at {end:g}" for value in x]
+                    words = [
+                        f"{column.name} {value:g} is {side} the data, which end at {end:g}"
+                        for value in x
+                    ]
                     refuse(rows, words)
             if column.kind == "categorical":
                 refuse(is_number & (x != np.round(x)), f"{column.name} is between two categories")
@@ -54,7 +57,7 @@ class Domain:
         if is_odd.any():
             times = disagreement / self.most_disagreement
             refuse(is_odd, [
-                f"the members of the ensemble disagree {value:.1f} times as much as the limit, which no calibration point reached"
+                f"the members of the ensemble disagree {value:.1f} times as much as is allowed"
                 for value in times
             ])  # fmt: skip
         if failed is not None:

@@ -88,9 +88,7 @@ def _predict(arguments: Sequence[str] | None) -> int:
         for place, name in enumerate(chosen):
             mean, low, high = (float(one[key].values[place]) for key in ("mean", "low", "high"))
             sd, unit = float(one["aleatoric_sd"].values[place]), str(one["unit"].values[place])
-            print(
-                f"  {name:28s} {mean:12.5g} [{low:.5g}, {high:.5g}] {unit}, sd of runs {sd:.3g}"
-            )
+            print(f"  {name:28s} {mean:12.5g} [{low:.5g}, {high:.5g}] {unit}, sd of runs {sd:.3g}")
     return 0
 
 

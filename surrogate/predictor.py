@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,7 +122,9 @@ class Surrogate:
             return np.zeros(inputs.shape, np.float32)
         learned = int(self.scales.is_learned[:place].sum())
         parts = [
-            np.asarray(_gradient(self._static, learned, self.params, self.scales.arrays(), batch))[:count]
+            np.asarray(_gradient(self._static, learned, self.params, self.scales.arrays(), batch))[
+                :count
+            ]
             for batch, count in _batches(inputs)
         ]
         return np.concatenate(parts) if parts else np.zeros(inputs.shape, np.float32)
@@ -158,7 +159,10 @@ class Surrogate:
     def _in_batches(self, function: Any, inputs: np.ndarray) -> Any:
         """A function of many points, in calls of few sizes."""
         made = [
-            jax.tree.map(lambda leaf, n=count: np.asarray(leaf)[:n], function(self._static, self.params, batch))
+            jax.tree.map(
+                lambda leaf, n=count: np.asarray(leaf)[:n],
+                function(self._static, self.params, batch),
+            )
             for batch, count in _batches(inputs)
         ]
         return jax.tree.map(lambda *parts: np.concatenate(parts), *made)
@@ -166,13 +170,16 @@ class Surrogate:
     def _raw(self, standard: np.ndarray) -> np.ndarray:
         """Standard values of the learned outputs, the second axis, in their units."""
         is_log, center, width = (
-            np.asarray(array).reshape(-1, *[1] * (standard.ndim - 2)) for array in self.scales.arrays()
+            np.asarray(array).reshape(-1, *[1] * (standard.ndim - 2))
+            for array in self.scales.arrays()
         )
         values = center + width * standard
         values = np.where(is_log, np.exp(np.where(is_log, values, 0.0)), values)
         kept = [scale for scale in self.scales.entries if not scale.is_constant]
         low = np.array([-np.inf if scale.low is None else scale.low for scale in kept], np.float32)
-        high = np.array([np.inf if scale.high is None else scale.high for scale in kept], np.float32)
+        high = np.array(
+            [np.inf if scale.high is None else scale.high for scale in kept], np.float32
+        )
         shape = is_log.shape
         return np.asarray(np.clip(values, low.reshape(shape), high.reshape(shape)))
 

@@ -6,8 +6,8 @@ out first: as a factor where an output is learned by its logarithm, else as a su
 
 from __future__ import annotations
 
-import json
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 

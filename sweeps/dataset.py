@@ -44,7 +44,9 @@ _SIZES = (
     Flag("test", cli.whole, 1024, "N", "test points, independent draws"),
     Flag("seeds", cli.whole, 64, "N", "seeds of the pool"),
     Flag("train-seeds", cli.whole, 8, "N", "of them for each training point, in turns"),
-    Flag("other-points", cli.whole, 0, "N", "test points also run on as many seeds of another pool"),
+    Flag(
+        "other-points", cli.whole, 0, "N", "test points also run on as many seeds of another pool"
+    ),
     Flag("first-seed", cli.whole, 0, "N", "first seed of the pool; the others follow"),
     Flag("random-state", cli.whole, 0, "N", "seed of the points"),
 )
@@ -122,7 +124,9 @@ def _dataset(arguments: Sequence[str] | None) -> int:
     if "plan" in given:
         print(f"{len(plan.codes)} points, {sizes.num_runs} runs, {len(names)} metrics")
         return 0
-    about = _about(strategy, spec, plan.space.base, [sizes, axes, stream, names, given.get("random_state", 0)])
+    about = _about(
+        strategy, spec, plan.space.base, [sizes, axes, stream, names, given.get("random_state", 0)]
+    )
     done = store.begin(about, "resume" in given)
     runner_of = (spec, stream, names, measure)
     return fill(plan, runner_of, store, done, "quiet" not in given)

@@ -177,7 +177,10 @@ def _share_out(clients: list[dict[str, Any]], place: Mapping[str, float]) -> Non
 
 def _lengthen(client: dict[str, Any], place: Mapping[str, float]) -> None:
     """Scales a client's prompts and outputs, and makes its prefix that share of a mean prompt."""
-    for axis, key in (("input_scale", "input_distribution"), ("output_scale", "output_distribution")):
+    for axis, key in (
+        ("input_scale", "input_distribution"),
+        ("output_scale", "output_distribution"),
+    ):
         if axis not in place:
             continue
         law = client[key]

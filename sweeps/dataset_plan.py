@@ -43,7 +43,11 @@ class Sizes:
 
     def check(self) -> None:
         """Refuses sizes that cannot be."""
-        for name, count in (("points", self.train), ("calibration", self.calibration), ("test", self.test)):
+        for name, count in (
+            ("points", self.train),
+            ("calibration", self.calibration),
+            ("test", self.test),
+        ):
             if not FEWEST_POINTS <= count <= MOST_POINTS:
                 raise ConfigError(
                     f"--{name}: got {count}, allowed is {FEWEST_POINTS} to {MOST_POINTS}"
@@ -93,16 +97,23 @@ class DatasetPlan:
 
     def values(self, point: int) -> tuple[dict[str, Any], dict[str, float]]:
         """A point's parameters and descriptors by name."""
-        values = [column.value(code) for column, code in zip(self.columns, self.codes[point], strict=True)]
+        values = [
+            column.value(code) for column, code in zip(self.columns, self.codes[point], strict=True)
+        ]
         count = len(self.space.dimensions)
         parameters = dict(zip(self.space.names, values[:count], strict=True))
-        return parameters, dict(zip((axis.kind.name for axis in self.axes), values[count:], strict=True))
+        return parameters, dict(
+            zip((axis.kind.name for axis in self.axes), values[count:], strict=True)
+        )
 
 
 def make_plan(space: Space, axes: Sequence[Axis], sizes: Sizes, random_state: int) -> DatasetPlan:
     """Draws the points and deals out the seeds; the same arguments give the same plan."""
     sizes.check()
-    columns = (*(column_of(dimension) for dimension in space.dimensions), *(axis.column for axis in axes))
+    columns = (
+        *(column_of(dimension) for dimension in space.dimensions),
+        *(axis.column for axis in axes),
+    )
     if not columns:
         raise ConfigError("the strategy has no parameters; give --vary something")
     counts = {TRAIN: sizes.train, CALIBRATION: sizes.calibration, TEST: sizes.test}
@@ -113,7 +124,10 @@ def make_plan(space: Space, axes: Sequence[Axis], sizes: Sizes, random_state: in
     sources = (*space.dimensions, *axes)
     codes = np.array(
         [
-            [column.code(source.at(share)) for column, source, share in zip(columns, sources, row, strict=True)]
+            [
+                column.code(source.at(share))
+                for column, source, share in zip(columns, sources, row, strict=True)
+            ]
             for role in ROLES
             for row in shares[role].tolist()
         ]

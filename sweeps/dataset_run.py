@@ -108,7 +108,9 @@ def fill(
             num_done += int(plan.is_planned[first:last][~done[first:last]].sum())
             if is_told:
                 left_s = (time.monotonic() - started) / (num_done - num_before)
-                progress.show(num_done, f"runs, about {left_s * (num_planned - num_done):.0f} s left")
+                progress.show(
+                    num_done, f"runs, about {left_s * (num_planned - num_done):.0f} s left"
+                )
     except KeyboardInterrupt:
         cli.say("sweeps.dataset", f"{store.path} has what was done; --resume goes on from there")
         raise

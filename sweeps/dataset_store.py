@@ -87,7 +87,5 @@ class DatasetStore:
         if dataset.attrs.get("identity") != about["identity"]:
             before, now = json.loads(dataset.attrs["content"]), json.loads(about["content"])
             other = [name for name in now if before.get(name) != now[name]] or ["version"]
-            raise ConfigError(
-                f"{self.path} was made with another {', '.join(other)}; {advice}"
-            )
+            raise ConfigError(f"{self.path} was made with another {', '.join(other)}; {advice}")
         return dataset
