@@ -23,9 +23,9 @@ class Settings:
     """How an ensemble is fitted."""
 
     members: int = 5
-    width: int = 96
+    width: int = 64
     depth: int = 3
-    steps: int = 12_000  # gradient steps
+    steps: int = 8_000  # gradient steps
     batch: int = 256  # points
     learning_rate: float = 2e-3  # at its highest
     weight_decay: float = 1e-5

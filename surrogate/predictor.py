@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,21 @@ from surrogate.targets import Scales
 
 CONFIDENCE = 0.9
 LARGEST_BATCH, SMALLEST_BATCH = 8192, 64
+LEAST_HALF = 1e-6  # of a run's range, in standard units
 Points = np.ndarray | Sequence[Mapping[str, Any]]
+
+
+class _Tables(NamedTuple):
+    """One entry a learned output: how it is standardised, its bounds, and reaches of intervals."""
+
+    is_log: Any
+    center: Any
+    width: Any
+    low: Any
+    high: Any
+    floor: Any
+    mean_reach: Any
+    run_reach: Any
 
 
 class Standard(NamedTuple):
@@ -90,7 +105,7 @@ class Surrogate:
     def predict_mean(self, points: Points) -> dict[str, np.ndarray]:
         """The mean over seeds of every output, `[point]` each."""
         inputs = self.inputs(points)
-        learned = self._filled(self._raw(self._in_batches(_mean_only, inputs)), len(inputs))
+        learned = self._filled(self.raw(self._in_batches(_mean_only, inputs)), len(inputs))
         return dict(zip(self.outputs, learned.T, strict=True))
 
     def predict(self, points: Points, confidence: float = CONFIDENCE) -> xr.Dataset:
@@ -102,8 +117,7 @@ class Surrogate:
         if not 0 < confidence < 1:
             raise ConfigError(f"confidence: got {confidence:g}, allowed is between 0 and 1")
         inputs = self.inputs(points)
-        standard = self.standard(inputs)
-        return self._dataset(inputs, standard, confidence)
+        return self._dataset(inputs, confidence)
 
     def gradient(self, points: Points, metric: str) -> np.ndarray:
         """Derivatives of an output's mean by every parameter, `[point, parameter]`, in their units.
@@ -167,7 +181,7 @@ class Surrogate:
         ]
         return jax.tree.map(lambda *parts: np.concatenate(parts), *made)
 
-    def _raw(self, standard: np.ndarray) -> np.ndarray:
+    def raw(self, standard: np.ndarray) -> np.ndarray:
         """Standard values of the learned outputs, the second axis, in their units."""
         is_log, center, width = (
             np.asarray(array).reshape(-1, *[1] * (standard.ndim - 2))
@@ -175,45 +189,38 @@ class Surrogate:
         )
         values = center + width * standard
         values = np.where(is_log, np.exp(np.where(is_log, values, 0.0)), values)
-        kept = [scale for scale in self.scales.entries if not scale.is_constant]
-        low = np.array([-np.inf if scale.low is None else scale.low for scale in kept], np.float32)
-        high = np.array(
-            [np.inf if scale.high is None else scale.high for scale in kept], np.float32
-        )
-        shape = is_log.shape
-        return np.asarray(np.clip(values, low.reshape(shape), high.reshape(shape)))
+        low, high = (end.reshape(is_log.shape) for end in self._bounds())
+        return np.asarray(np.clip(values, low, high))
 
     def _filled(self, learned: np.ndarray, count: int, is_spread: bool = False) -> np.ndarray:
         """All outputs: the constant ones between the learned ones; spreads of constants are 0."""
-        constants = [0.0 if is_spread else scale.center for scale in self.scales.entries]
-        shape = (count, len(self.outputs), *learned.shape[2:])
-        column = np.array(constants, np.float32).reshape(-1, *[1] * (learned.ndim - 2))
-        values = np.broadcast_to(column, shape).copy()
-        values[:, self.scales.is_learned] = learned
+        values = np.empty((count, len(self.outputs), *learned.shape[2:]), np.float32)
+        is_learned, place = self.scales.is_learned, 0
+        for first, last in _stretches(is_learned):
+            if is_learned[first]:
+                values[:, first:last] = learned[:, place : place + last - first]
+                place += last - first
+                continue
+            for output in range(first, last):
+                values[:, output] = 0.0 if is_spread else self.scales.entries[output].center
         return values
 
-    def _dataset(self, inputs: np.ndarray, standard: Standard, confidence: float) -> xr.Dataset:
-        count = len(inputs)
-        is_log, _, width = (np.asarray(array) for array in self.scales.arrays())
-        mean = self._raw(standard.mean)
-        slope = np.where(is_log, mean, 1.0) * width
-        reach = conformal.factors(self.calibration.mean_scores, confidence)
-        sigma = reach.astype(np.float32) * self.calibration.sigma(standard)
-        middle, half = band(standard)
-        run_reach = conformal.factors(self.calibration.run_scores, confidence).astype(np.float32)
-        is_inside, reasons = self.domain.check(inputs, standard.epistemic, self._failed(mean))
+    def _dataset(self, inputs: np.ndarray, confidence: float) -> xr.Dataset:
+        reach = (
+            conformal.factors(scores, confidence).astype(np.float32)
+            for scores in (self.calibration.mean_scores, self.calibration.run_scores)
+        )
+        low, high = self._bounds()
+        tables = _Tables(*self.scales.arrays(), low, high, self.calibration.floor, *reach)
+        found, epistemic = self._in_batches(
+            lambda static, params, batch: _all_raw(static, params, tables, batch), inputs
+        )
+        is_inside, reasons = self.domain.check(inputs, epistemic, self._failed(found["mean"]))
         dims = ("point", "output")
-        values = {
-            "mean": self._filled(mean, count),
-            "epistemic_sd": self._filled(slope * standard.epistemic, count, True),
-            "aleatoric_sd": self._filled(slope * standard.aleatoric, count, True),
-            "low": self._filled(self._raw(standard.mean - sigma), count),
-            "high": self._filled(self._raw(standard.mean + sigma), count),
-            "run_low": self._filled(self._raw(middle - run_reach * half), count),
-            "run_high": self._filled(self._raw(middle + run_reach * half), count),
-        }
-        dataset = xr.Dataset({name: (dims, array) for name, array in values.items()})
-        dataset["quantile"] = ((*dims, "level"), self._filled(self._raw(standard.quantiles), count))
+        dataset = xr.Dataset()
+        for name, learned in found.items():
+            values = self._filled(learned, len(inputs), name.endswith("_sd"))
+            dataset[name] = ((*dims, "level")[: values.ndim], values)
         dataset["in_domain"] = ("point", is_inside)
         dataset["reason"] = ("point", reasons)
         dataset.coords["output"] = list(self.outputs)
@@ -221,6 +228,13 @@ class Surrogate:
         dataset.coords["level"] = list(LEVELS)
         dataset.attrs["confidence"] = confidence
         return dataset
+
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the learned outputs can be at least and at most."""
+        kept = [scale for scale in self.scales.entries if not scale.is_constant]
+        low = [-np.inf if scale.low is None else scale.low for scale in kept]
+        high = [np.inf if scale.high is None else scale.high for scale in kept]
+        return np.array(low, np.float32), np.array(high, np.float32)
 
     def _failed(self, mean: np.ndarray) -> np.ndarray | None:
         """The share of runs that do not come to their end, if some did not in the data."""
@@ -234,10 +248,17 @@ class Surrogate:
         return np.asarray(mean[:, int(self.scales.is_learned[:place].sum())])
 
 
-def band(standard: Standard) -> tuple[np.ndarray, np.ndarray]:
+def band(standard: Standard) -> tuple[Any, Any]:
     """Middle and half width of the range from the lowest to the highest quantile of single runs."""
     low, high = standard.quantiles[..., 0], standard.quantiles[..., -1]
-    return np.asarray((low + high) / 2), np.asarray(np.maximum((high - low) / 2, 1e-6))
+    half = (high - low) / 2
+    return (low + high) / 2, half + LEAST_HALF
+
+
+def _stretches(flags: np.ndarray) -> list[tuple[int, int]]:
+    """First and last place + 1 of every stretch of equal flags."""
+    ends = [0, *(np.flatnonzero(np.diff(flags.astype(int))) + 1).tolist(), len(flags)]
+    return [(int(first), int(last)) for first, last in itertools.pairwise(ends)]
 
 
 def _batches(inputs: np.ndarray) -> Iterator[tuple[jax.Array, int]]:
@@ -250,6 +271,33 @@ def _batches(inputs: np.ndarray) -> Iterator[tuple[jax.Array, int]]:
         padded[:count] = batch
         padded[count:] = batch[-1:] if count else 0.0
         yield jnp.asarray(padded), count
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _all_raw(static: Any, params: Any, tables: _Tables, inputs: jax.Array) -> Any:
+    """Everything that is said of points in the outputs' units, and the epistemic sd in standard ones."""
+    standard = Standard(*_everything(static, params, inputs))
+
+    def raw(values: jax.Array) -> jax.Array:
+        """In the output's unit, within its bounds."""
+        linear = tables.center + tables.width * values
+        return jnp.clip(jnp.where(tables.is_log, jnp.exp(linear), linear), tables.low, tables.high)
+
+    mean = raw(standard.mean)
+    slope = jnp.where(tables.is_log, mean, 1.0) * tables.width
+    sigma = tables.mean_reach * jnp.hypot(standard.epistemic, tables.floor)
+    middle, half = band(standard)
+    levels = [raw(standard.quantiles[..., level]) for level in range(len(LEVELS))]
+    return {
+        "mean": mean,
+        "epistemic_sd": slope * standard.epistemic,
+        "aleatoric_sd": slope * standard.aleatoric,
+        "low": raw(standard.mean - sigma),
+        "high": raw(standard.mean + sigma),
+        "run_low": raw(middle - tables.run_reach * half),
+        "run_high": raw(middle + tables.run_reach * half),
+        "quantile": jnp.stack(levels, axis=-1),
+    }, standard.epistemic
 
 
 @functools.partial(jax.jit, static_argnums=0)

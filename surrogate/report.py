@@ -158,7 +158,7 @@ def write_report(
 
 def score_rows(scores: Sequence[Score], coverage: pd.DataFrame, main_output: str) -> list[str]:
     """The scores as a table in Markdown."""
-    from surrogate.scores import is_met
+    from surrogate.scores import NOT_MET, verdict
 
     shares = coverage.set_index(["output", "interval"])["share"]
     found = [
@@ -167,7 +167,8 @@ def score_rows(scores: Sequence[Score], coverage: pd.DataFrame, main_output: str
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for score in scores:
-        mark = "met" if is_met(score, main_output) else "**not met**"
+        mark = verdict(score, main_output)
+        mark = f"**{mark}**" if mark == NOT_MET else mark
         both = f"{shares[score.output, 'mean']:.3f}, {shares[score.output, 'run']:.3f}"
         found.append(
             f"| {score.output} | {score.unit} | {score.mean:.5g} | {score.sd:.3g} | {score.rmse:.3g} "

@@ -123,8 +123,8 @@ def draw_residuals(path: Path, data: Data, found: xr.Dataset, name: str) -> None
     _save(
         made, path, f"Residuals of {name} over every input",
         "Predicted minus simulated mean at the test points" + (", in % of the simulated" if is_relative else "")
-        + f". Red: median (line), 5 % and 95 % quantiles (dashed) of the residuals in ten slices. {num_out} "
-        "points lie outside of the axes.",
+        + ". Red: median (line), 5 % and 95 % quantiles (dashed) of the residuals in ten slices. "
+        f"Points beyond the axes: {num_out}.",
     )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from surrogate.predictor import CONFIDENCE, Surrogate
 NUM_SPLITS = 20
 SIGNIFICANCE = 0.01
 CRITICAL_BAR, BAR, CEILING_SHARE = 0.98, 0.95, 0.9
+LEAST_RELIABILITY = 0.5  # below it the noise of the seeds is larger than what points differ by
+MET, NOT_MET, NO_SIGNAL = "met", "not met", "no signal"
 RUN_SEED = 1  # of the run that is drawn of each test point
 
 
@@ -118,11 +120,18 @@ def _on_others(
     return r_squared(y, guess), r_squared(y, guess - guess.mean() + y.mean())
 
 
-def is_met(score: Score, most_wanted: str) -> bool:
-    """Whether R² reaches its bar: 0.98 for the output most wanted, else 0.95 or 0.9 of the ceiling."""
+def verdict(score: Score, most_wanted: str) -> str:
+    """Whether R² reaches its bar: 0.98 for the output most wanted, else 0.95 or 0.9 of the ceiling.
+
+    `no signal` where points differ by less than their seeds' noise, so that there is no bar.
+    """
+    if not score.reliability >= LEAST_RELIABILITY:
+        return NO_SIGNAL
     if score.output == most_wanted:
-        return score.r2 >= CRITICAL_BAR
-    return score.r2 >= BAR or score.r2 >= CEILING_SHARE * score.reliability
+        is_met = score.r2 >= CRITICAL_BAR
+    else:
+        is_met = score.r2 >= min(BAR, CEILING_SHARE * score.reliability)
+    return MET if is_met else NOT_MET
 
 
 def p_value(covered: int, num_points: int, confidence: float = CONFIDENCE) -> float:
