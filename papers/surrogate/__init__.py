@@ -1,0 +1,1 @@
+"""How good surrogates of three spaces are, beside their rivals."""

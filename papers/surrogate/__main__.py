@@ -1,0 +1,245 @@
+"""`python -m papers.surrogate`: data, surrogates, bars, rivals and learning curves of three spaces."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import cli
+from blis_jax.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+from papers.surrogate.spaces import MOST_WANTED, SPACES, Space
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME = "papers.surrogate"
+FOLDER = "out/surrogate"
+SAVED = Path(__file__).parent / "data"
+PARTS = ("data", "fit", "bars", "coverage", "rivals", "curve", "speed")
+CURVE_STEPS = 3000
+
+_DESCRIPTION = """\
+Simulate the datasets of iteration 8, iteration 1 and of all layers together, fit surrogates, and
+print for each space whether the bars are met: R² on unseen points against 0.98, 0.95 or 0.9 of the
+ceiling; coverage of 90 % intervals; rivals on the same data; the learning curve; speed. Every part is
+kept, so a command that was stopped goes on where it was.
+"""
+_EXAMPLES = """\
+examples:
+  the tables from the data that come with the package, at once:
+    %(prog)s --saved
+
+  iteration 8 from scratch:
+    %(prog)s --spaces iter08
+
+  only the table of bars, made if it is not there:
+    %(prog)s --spaces iter08 --parts bars
+
+  all of it at a hundredth of the size, to try:
+    %(prog)s --scale 0.01 --output out/try
+"""
+_FLAGS = (
+    Flag("spaces", str, ",".join(SPACES), "LIST", f"of {', '.join(SPACES)}"),
+    Flag("parts", str, ",".join(PARTS), "LIST", f"of {', '.join(PARTS)}"),
+    Flag("scale", cli.number, 1.0, "R", "share of the points and steps"),
+    Flag("output", str, FOLDER, "FOLDER", "where datasets, surrogates and tables go"),
+)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_flags("what", _FLAGS)
+    parser.add_argument("--saved", action="store_true", help="print the tables that come with it")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _make, arguments)
+
+
+def _make(arguments: Sequence[str] | None) -> int:
+    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    spaces, parts = _list(given, "spaces", tuple(SPACES)), _list(given, "parts", PARTS)
+    scale = given.get("scale", 1.0)
+    if not 0 < scale <= 1:
+        raise ConfigError(f"--scale: got {scale:g}, allowed is above 0 up to 1")
+    if "saved" in given:
+        for name in spaces:
+            _print(name, SPACES[name], SAVED)
+        return 0
+    output = Path(given.get("output", FOLDER))
+    cli.check_writable(output, is_folder=True)
+    for name in spaces:
+        job = Job(name, SPACES[name], output, scale)
+        for part in PARTS:
+            if part in parts:
+                job.make(part)
+        _print(name, SPACES[name], output)
+    return 0
+
+
+def _list(given: Mapping[str, Any], name: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    text = given.get(name)
+    if text is None:
+        return tuple(allowed)
+    chosen = tuple(part.strip() for part in text.split(",") if part.strip())
+    for part in chosen:
+        if part not in allowed:
+            raise ConfigError(
+                f"--{name}: {part!r} is unknown; there are {', '.join(allowed)}"
+                f"{cli.closest(part, allowed)}"
+            )
+    return chosen
+
+
+@dataclass(frozen=True)
+class Job:
+    """One space: its files in `output`, and how each is made from those before."""
+
+    name: str
+    space: Space
+    output: Path
+    scale: float
+
+    @property
+    def data(self) -> Path:
+        """The dataset."""
+        return self.output / f"{self.name}.zarr"
+
+    @property
+    def model(self) -> Path:
+        """The surrogate."""
+        return self.output / f"{self.name}.surrogate"
+
+    def make(self, part: str) -> None:
+        """Makes a part, and what it needs, unless it is there."""
+        self.output.mkdir(parents=True, exist_ok=True)
+        if part == "data":
+            words = self.space.dataset_arguments(str(self.data), self.scale)
+            self._command("data", "sweeps.dataset", [*words, "--resume"])
+        elif part == "fit":
+            if not self.model.exists():
+                self.make("data")
+                words = self.space.train_arguments(str(self.data), str(self.model), self.scale)
+                self._command("fit", "surrogate.train", [*words, "--resume"])
+        elif not self._table(part).exists():
+            self.make("fit")
+            from surrogate.coverage import read_pair, write_table
+
+            table = _MAKERS[part](self, *read_pair(self.model, self.data))
+            write_table(table, self._table(part))
+
+    def _table(self, part: str) -> Path:
+        return self.output / f"{self.name}_{part}.csv"
+
+    def _command(self, part: str, module: str, words: Sequence[str]) -> None:
+        """A command in a process of its own, since the engine and the network want other XLA flags."""
+        started = time.monotonic()
+        done = subprocess.run([sys.executable, "-m", module, *words], check=False)
+        if done.returncode:
+            raise ConfigError(f"{module} ended with code {done.returncode}; see above")
+        seconds = time.monotonic() - started
+        cli.say(NAME, f"{self.name}, {part}: {seconds:.0f} s")
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+def _bars(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    import dataclasses
+
+    import pandas as pd
+
+    from surrogate.scores import evaluate, verdict
+
+    rows = [
+        dataclasses.asdict(score)
+        | {
+            "runs": data.num_runs,
+            "train_points": len(data.train.inputs),
+            "bar": verdict(score, MOST_WANTED),
+        }
+        for score in evaluate(surrogate, data)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _coverage(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    from surrogate.coverage import coverage_table
+
+    return coverage_table(surrogate, data, 0.9)
+
+
+def _rivals(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    from papers.surrogate.rivals import compare
+
+    return compare(surrogate, data, _shown(surrogate))
+
+
+def _curve(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    import dataclasses
+
+    from surrogate.curve import learning_curve, sizes_of
+
+    steps = max(round(CURVE_STEPS * job.scale), 50)
+    settings = dataclasses.replace(surrogate.settings, steps=steps)
+    sizes = sizes_of(int(surrogate.about["num_points"]))
+    path = job.output / f"{job.name}_curve_parts.csv"
+    table = learning_curve(data, settings, sizes, path)
+    return table[table["output"].isin(_shown(surrogate))].drop(columns="identity")
+
+
+def _speed(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    from papers.surrogate.speed import measure
+
+    return measure(surrogate, _shown(surrogate)[0])
+
+
+_MAKERS: Mapping[str, Callable[[Job, Any, Any], Any]] = {
+    "bars": _bars,
+    "coverage": _coverage,
+    "rivals": _rivals,
+    "curve": _curve,
+    "speed": _speed,
+}
+
+
+def _shown(surrogate: Any) -> list[str]:
+    from surrogate.report import SHOWN
+
+    learned = {
+        name
+        for name, flag in zip(surrogate.outputs, surrogate.scales.is_learned, strict=True)
+        if flag
+    }
+    return [name for name in SHOWN if name in learned] or sorted(learned)[:1]
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _print(name: str, space: Space, folder: Path) -> None:
+    """The tables of a space that are there, in Markdown."""
+    import pandas as pd
+
+    from papers.surrogate import tables
+
+    found = {part: folder / f"{name}_{part}.csv" for part in PARTS}
+    there = {part: pd.read_csv(path) for part, path in found.items() if path.exists()}
+    if not there:
+        print(f"{name}: no tables yet")
+        return
+    print(f"\n## {name}: {space.title}\n")
+    for part, table in there.items():
+        print("\n".join(getattr(tables, part)(table)), end="\n\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

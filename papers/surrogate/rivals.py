@@ -1,0 +1,100 @@
+"""Other models on a surrogate's own training points, features and standard units."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from surrogate.data import Data
+from surrogate.features import features
+from surrogate.learn import samples_of
+from surrogate.predictor import Surrogate
+from surrogate.scores import r_squared
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_GP_POINTS = 1000  # its cost grows with the cube of the points
+OURS = "deep ensemble"
+Maker = Callable[[], Any]
+
+
+def _gaussian_process() -> Any:
+    from skopt.learning import GaussianProcessRegressor
+    from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    def made(num_features: int) -> Any:
+        """With a length for every feature and noise, as scikit-optimize's own searches have."""
+        lengths = np.full(num_features, 2.0)
+        kernel = ConstantKernel(1.0, (1e-2, 1e3)) * Matern(lengths, (1e-2, 1e3), nu=2.5)
+        kernel = kernel + WhiteKernel(1e-2, (1e-6, 1.0))
+        return GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=0)
+
+    return made
+
+
+def _boosting() -> Any:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    return HistGradientBoostingRegressor(
+        max_iter=600, learning_rate=0.05, early_stopping=False, random_state=0
+    )
+
+
+def _neighbours() -> Any:
+    from sklearn.neighbors import KNeighborsRegressor
+
+    return KNeighborsRegressor(10, weights="distance")
+
+
+def compare(surrogate: Surrogate, data: Data, chosen: Sequence[str]) -> pd.DataFrame:
+    """R² on the test points and seconds of fitting, by model and output."""
+    import pandas as pd
+    from threadpoolctl import threadpool_limits
+
+    num_points = int(surrogate.about["num_points"])
+    samples, scales = samples_of(data, num_points)
+    learned = [
+        name for name, is_learned in zip(data.outputs, scales.is_learned, strict=True) if is_learned
+    ]
+    x, z = np.asarray(samples.features, float), np.asarray(samples.means, float)
+    x_test = np.asarray(features(data.columns, jnp.asarray(data.test.inputs, jnp.float32)), float)
+    few = slice(0, MOST_GP_POINTS)
+    makers: list[tuple[str, Maker, slice]] = [
+        (f"Gaussian process, {min(num_points, MOST_GP_POINTS)} points",
+         lambda: _gaussian_process()(x.shape[1]), few),
+        ("gradient boosting", _boosting, slice(None)),
+        ("10 nearest neighbours", _neighbours, slice(None)),
+    ]  # fmt: skip
+    rows = []
+    ours = surrogate.predict_mean(data.test.inputs)
+    with threadpool_limits(1):
+        for name in chosen:
+            place, y = learned.index(name), data.test.means[:, data.outputs.index(name)]
+            rows.append(_row(OURS, name, y, ours[name], num_points, float("nan")))
+            for title, make, part in makers:
+                started = time.process_time()
+                model = make().fit(x[part], z[part, place])
+                seconds = time.process_time() - started
+                guess = np.zeros((len(y), len(learned)), np.float32)
+                guess[:, place] = model.predict(x_test)
+                count = min(num_points, MOST_GP_POINTS) if part == few else num_points
+                rows.append(_row(title, name, y, surrogate.raw(guess)[:, place], count, seconds))
+    return pd.DataFrame(rows)
+
+
+def _row(
+    model: str, output: str, y: np.ndarray, guess: np.ndarray, points: int, seconds: float
+) -> dict[str, Any]:
+    return {
+        "model": model,
+        "output": output,
+        "points": points,
+        "r2": r_squared(y, guess),
+        "rmse": float(np.sqrt(np.square(y - guess).mean())),
+        "fit_cpu_s": seconds,
+    }

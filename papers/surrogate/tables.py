@@ -1,0 +1,104 @@
+"""The tables of `papers.surrogate` in Markdown, one function a part."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEVEL = 0.01
+
+
+def bars(table: pd.DataFrame) -> list[str]:
+    """R² of every output beside its ceiling, and what falls short."""
+    first = table.iloc[0]
+    found = [
+        f"{first.train_points} training points, {first.num_points} test points, {first.runs} runs in all.",
+        "",
+        "| output | unit | mean | sd over points | RMSE | noise | R² | ceiling | R² other seeds | "
+        "levels equal | bar |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in table.itertuples():
+        noise = row.sd * math.sqrt(max(1 - row.reliability, 0.0))
+        mark = f"**{row.bar}**" if row.bar == "not met" else row.bar
+        found.append(
+            f"| {row.output} | {row.unit} | {row.mean:.5g} | {row.sd:.3g} | {row.rmse:.3g} | {noise:.2g} "
+            f"| {row.r2:.4f} | {row.reliability:.4f} | {_number(row.r2_other)} "
+            f"| {_number(row.r2_other_shape)} | {mark} |"
+        )
+    short = table[table["bar"] == "not met"]
+    words = ", ".join(f"{row.output} {row.r2:.3f}" for row in short.itertuples()) or "none"
+    counts = table["bar"].value_counts()
+    tested = len(table) - counts.get("no signal", 0)
+    blank = (
+        f"; in {counts['no signal']} points differ by less than the noise"
+        if tested < len(table)
+        else ""
+    )
+    return [
+        *found,
+        "",
+        f"{counts.get('met', 0)} of {tested} outputs meet their bar{blank}; short: {words}.",
+    ]
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"
+
+
+def coverage(table: pd.DataFrame) -> list[str]:
+    """Coverage of 90 % intervals and the binomial tests."""
+    found = [
+        "| intervals of | outputs | covered, least to most | rejected at 1 % | with finite calibration |"
+    ]
+    found.append("|---|---|---|---|---|")
+    for kind, part in table.groupby("interval"):
+        rejected = part[part["p_binomial"] < LEVEL]
+        finite = part[part["p_finite_calibration"] < LEVEL]
+        found.append(
+            f"| {kind} | {len(part)} | {part['share'].min():.3f} to {part['share'].max():.3f} "
+            f"| {len(rejected)} | {len(finite)} |"
+        )
+    rejected = table[table["p_binomial"] < LEVEL]
+    words = ", ".join(f"{r.output} ({r.interval}, {r.share:.3f})" for r in rejected.itertuples())
+    return [*found, "", f"{table['points'].iloc[0]} test points. Rejected: {words or 'none'}."]
+
+
+def rivals(table: pd.DataFrame) -> list[str]:
+    """R² by model and output."""
+    wide = table.pivot_table(index="model", columns="output", values="r2", sort=False)
+    seconds = table.groupby("model")["fit_cpu_s"].mean()
+    found = ["| model | " + " | ".join(wide.columns) + " | CPU s a fit |"]
+    found.append("|---" * (len(wide.columns) + 2) + "|")
+    for model, row in wide.iterrows():
+        numbers = " | ".join(f"{value:.4f}" for value in row)
+        spent = seconds[model]
+        found.append(f"| {model} | {numbers} | {'–' if math.isnan(spent) else f'{spent:.1f}'} |")
+    return found
+
+
+def curve(table: pd.DataFrame) -> list[str]:
+    """R² by number of training runs and output."""
+    wide = table.pivot_table(index=["points", "runs"], columns="output", values="r2", sort=False)
+    found = ["| training points | runs | " + " | ".join(wide.columns) + " |"]
+    found.append("|---" * (len(wide.columns) + 2) + "|")
+    for (points, runs), row in wide.sort_index().iterrows():
+        found.append(f"| {points} | {runs} | " + " | ".join(f"{v:.4f}" for v in row) + " |")
+    return found
+
+
+def speed(table: pd.DataFrame) -> list[str]:
+    """Points a second of each call."""
+    found = [
+        "| call | points/s | points per second of CPU | cores | load |",
+        "|---|---|---|---|---|",
+    ]
+    for row in table.itertuples():
+        found.append(
+            f"| {row.call} | {row.points_per_s:,.0f} | {row.points_per_cpu_s:,.0f} | {row.cores} "
+            f"| {row.load:.1f} |"
+        )
+    return found

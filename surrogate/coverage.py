@@ -1,0 +1,169 @@
+"""`python -m surrogate.coverage MODEL DATA.zarr`: do the intervals hold as often as they say?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import cli
+from blis_jax.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from surrogate.data import Data
+    from surrogate.predictor import Surrogate
+
+NAME = "surrogate.coverage"
+
+_DESCRIPTION = """\
+Count on the test points of a dataset how often means over the seeds, and single runs, lie in their
+intervals, and test each count against the confidence (exact binomial test, two-sided). Calibration
+points are finite in number, so that true coverage varies about the confidence: the last column tests
+against that variation too (beta-binomial).
+"""
+_EXAMPLES = """\
+examples:
+  90 % intervals, the test at 1 %:
+    %(prog)s out/iter08.surrogate out/iter08.zarr
+
+  80 % intervals, the counts as a table:
+    %(prog)s out/iter08.surrogate out/iter08.zarr --confidence 0.8 --out coverage.csv
+"""
+_FLAGS = (
+    Flag("confidence", cli.number, 0.9, "P", "of the intervals"),
+    Flag("level", cli.number, 0.01, "P", "of the test"),
+    Flag("out", str, None, "PATH", "table to write, .csv"),
+)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="folder of surrogate.train")
+    parser.add_argument("data", metavar="DATA", nargs="?", help="dataset, .zarr")
+    parser.add_flags("test", _FLAGS)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _coverage, arguments)
+
+
+def _coverage(arguments: Sequence[str] | None) -> int:
+    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    surrogate_path, data_path = two_paths(given)
+    confidence, level = given.get("confidence", 0.9), given.get("level", 0.01)
+    for name, value in (("confidence", confidence), ("level", level)):
+        if not 0 < value < 1:
+            raise ConfigError(f"--{name}: got {value:g}, allowed is between 0 and 1")
+    out = csv_path(given)
+    surrogate, data = read_pair(surrogate_path, data_path)
+    table = coverage_table(surrogate, data, confidence)
+    if out is not None:
+        write_table(table, out)
+    for line in lines(table, confidence, level):
+        print(line)
+    if out is not None:
+        print(f"Written: {out}")
+    return 0
+
+
+def two_paths(given: Mapping[str, Any]) -> tuple[Path, Path]:
+    """The surrogate's and the dataset's path; both must be given."""
+    if given.get("model") is None or given.get("data") is None:
+        raise ConfigError(
+            "give a surrogate and a dataset: the folder of surrogate.train, then the .zarr of "
+            "sweeps.dataset"
+        )
+    return Path(given["model"]), Path(given["data"])
+
+
+def csv_path(given: Mapping[str, Any]) -> Path | None:
+    """The table to write, checked."""
+    if "out" not in given:
+        return None
+    path = Path(given["out"])
+    if path.suffix != ".csv":
+        raise ConfigError(f"--out: {str(path)!r} must end in .csv")
+    cli.check_writable(path)
+    return path
+
+
+def read_pair(model: Path, source: Path) -> tuple[Surrogate, Data]:
+    """A surrogate and the dataset that it was fitted to; another one is refused."""
+    from surrogate.store import read_about
+
+    about = read_about(model)["about"]
+    from surrogate.data import load_data
+    from surrogate.predictor import Surrogate
+
+    data = load_data(source)
+    if about.get("data_identity") != data.about:
+        raise ConfigError(
+            f"{model} was fitted to another dataset than {source} ({about.get('data')} against "
+            f"{data.name}, or other sizes); give the one it was fitted to"
+        )
+    return Surrogate.load(model), data
+
+
+def coverage_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.DataFrame:
+    """Counts and p-values, one line an output and kind of interval."""
+    import pandas as pd
+
+    from surrogate.scores import coverages, p_value, p_value_finite
+
+    rows = []
+    num_calibration = len(data.calibration.inputs)
+    for output, kind, covered, num_points in coverages(surrogate, data, confidence):
+        rows.append(
+            {
+                "output": output,
+                "interval": kind,
+                "covered": covered,
+                "points": num_points,
+                "share": covered / num_points,
+                "p_binomial": p_value(covered, num_points, confidence),
+                "p_finite_calibration": p_value_finite(
+                    covered, num_points, num_calibration, confidence
+                ),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
+    """The table in words."""
+    found = [
+        f"{'output':28s} {'interval':8s} {'covered':>12s} {'share':>7s} {'p':>9s} {'p, finite':>9s}"
+    ]
+    for row in table.itertuples():
+        mark = "rejected" if row.p_binomial < level else ""
+        count = f"{row.covered}/{row.points}"
+        found.append(
+            f"{row.output:28s} {row.interval:8s} {count:>12s} {row.share:7.3f} {row.p_binomial:9.4f} "
+            f"{row.p_finite_calibration:9.4f} {mark}".rstrip()
+        )
+    for kind, part in table.groupby("interval"):
+        rejected = int((part["p_binomial"] < level).sum())
+        finite = int((part["p_finite_calibration"] < level).sum())
+        found.append(
+            f"{100 * confidence:g} % intervals of the {kind}: {rejected} of {len(part)} rejected at "
+            f"{100 * level:g} %, {finite} with the finite calibration set taken into account."
+        )
+    return found
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """A table as CSV, whole or not at all, with six significant digits."""
+    from blis_jax.atomic_write import replacing
+
+    with cli.writing(path), replacing(path) as written:
+        table.to_csv(written, index=False, float_format="%.6g")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,331 @@
+"""A fitted surrogate: means, spreads and intervals at points, gradients, and where not to trust it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+from blis_jax.errors import ConfigError
+from blis_jax.workload.strict_yaml import closest
+from surrogate import conformal, store
+from surrogate.columns import Column, codes_of
+from surrogate.domain import Domain
+from surrogate.features import features
+from surrogate.fit import Settings, network_of
+from surrogate.model import LEVELS, Network, quantiles
+from surrogate.targets import Scales
+
+CONFIDENCE = 0.9
+LARGEST_BATCH, SMALLEST_BATCH = 8192, 64
+LEAST_HALF = 1e-6  # of a run's range, in standard units
+Points = np.ndarray | Sequence[Mapping[str, Any]]
+
+
+class _Tables(NamedTuple):
+    """One entry a learned output: how it is standardised, its bounds, and reaches of intervals."""
+
+    is_log: Any
+    center: Any
+    width: Any
+    low: Any
+    high: Any
+    floor: Any
+    mean_reach: Any
+    run_reach: Any
+
+
+class Standard(NamedTuple):
+    """Predictions of the learned outputs in standard units."""
+
+    mean: Any  # [point, output], of the ensemble
+    epistemic: Any  # [point, output], sd of the members' means
+    aleatoric: Any  # [point, output], sd of single runs
+    quantiles: Any  # [point, output, level], of single runs
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Scores of the calibration points, `[output, point]`, and the least sigma of each output."""
+
+    mean_scores: np.ndarray
+    run_scores: np.ndarray
+    floor: np.ndarray
+
+    def sigma(self, standard: Standard) -> np.ndarray:
+        """The uncertainty by which residuals of means are measured."""
+        return np.asarray(np.hypot(standard.epistemic, self.floor))
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """A deep ensemble with calibrated intervals; points are `[point, parameter]` or mappings.
+
+    `names` and `bounds` are those of the parameters, `outputs` the metrics. In an array a
+    categorical parameter is the place of its value in `columns[i].categories`.
+    """
+
+    columns: tuple[Column, ...]
+    outputs: tuple[str, ...]
+    units: tuple[str, ...]
+    scales: Scales
+    settings: Settings
+    params: Any
+    calibration: Calibration
+    domain: Domain
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parameters, in the order of an array's columns."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """The range of each parameter in the training data."""
+        return tuple((column.low, column.high) for column in self.columns)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the surrogate as a folder, whole or not at all."""
+        store.save(self, Path(path))
+
+    @staticmethod
+    def load(path: str | Path) -> Surrogate:
+        """Reads a surrogate that `save` wrote."""
+        return store.load(Path(path))
+
+    def predict_mean(self, points: Points) -> dict[str, np.ndarray]:
+        """The mean over seeds of every output, `[point]` each."""
+        inputs = self.inputs(points)
+        learned = self._filled(self.raw(self._in_batches(_mean_only, inputs)), len(inputs))
+        return dict(zip(self.outputs, learned.T, strict=True))
+
+    def predict(self, points: Points, confidence: float = CONFIDENCE) -> xr.Dataset:
+        """Everything that is known of points.
+
+        `mean` over seeds with `epistemic_sd`, and `low` and `high`, its interval; of single runs
+        `aleatoric_sd`, `quantile`, `run_low` and `run_high`; `in_domain`, and `reason` if not.
+        """
+        if not 0 < confidence < 1:
+            raise ConfigError(f"confidence: got {confidence:g}, allowed is between 0 and 1")
+        inputs = self.inputs(points)
+        return self._dataset(inputs, confidence)
+
+    def gradient(self, points: Points, metric: str) -> np.ndarray:
+        """Derivatives of an output's mean by every parameter, `[point, parameter]`, in their units.
+
+        Zero for categorical parameters. One-sided rules of the simulator, such as whole tokens, are
+        smoothed: the derivative is the network's.
+        """
+        if metric not in self.outputs:
+            raise ConfigError(
+                f"{metric!r} is no output of the surrogate{closest(metric, self.outputs)}; it has "
+                f"{', '.join(self.outputs)}"
+            )
+        inputs = self.inputs(points)
+        place = self.outputs.index(metric)
+        if not self.scales.is_learned[place]:
+            return np.zeros(inputs.shape, np.float32)
+        learned = int(self.scales.is_learned[:place].sum())
+        parts = [
+            np.asarray(_gradient(self._static, learned, self.params, self.scales.arrays(), batch))[
+                :count
+            ]
+            for batch, count in _batches(inputs)
+        ]
+        return np.concatenate(parts) if parts else np.zeros(inputs.shape, np.float32)
+
+    # --- in standard units ------------------------------------------------------------------------
+
+    def inputs(self, points: Points) -> np.ndarray:
+        """Points as an array, checked."""
+        if not isinstance(points, np.ndarray) and hasattr(points, "to_dict"):
+            points = points.to_dict("records")
+        if isinstance(points, np.ndarray):
+            inputs = points
+        elif len(points) and not isinstance(points[0], Mapping):
+            inputs = np.asarray(points, np.float64)
+        else:
+            inputs = codes_of(self.columns, points)
+        if inputs.ndim != 2 or inputs.shape[1] != len(self.columns):
+            raise ConfigError(
+                f"points of shape {list(inputs.shape)} were given, allowed is [n, "
+                f"{len(self.columns)}]: {', '.join(self.names)}"
+            )
+        return np.asarray(inputs, np.float64)
+
+    def standard(self, inputs: np.ndarray) -> Standard:
+        """Predictions in standard units."""
+        return Standard(*self._in_batches(_everything, inputs))
+
+    @property
+    def _static(self) -> tuple[tuple[Column, ...], Network]:
+        return self.columns, network_of(self.settings, int(self.scales.is_learned.sum()))
+
+    def _in_batches(self, function: Any, inputs: np.ndarray) -> Any:
+        """A function of many points, in calls of few sizes."""
+        made = [
+            jax.tree.map(
+                lambda leaf, n=count: np.asarray(leaf)[:n],
+                function(self._static, self.params, batch),
+            )
+            for batch, count in _batches(inputs)
+        ]
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *made)
+
+    def raw(self, standard: np.ndarray) -> np.ndarray:
+        """Standard values of the learned outputs, the second axis, in their units."""
+        is_log, center, width = (
+            np.asarray(array).reshape(-1, *[1] * (standard.ndim - 2))
+            for array in self.scales.arrays()
+        )
+        values = center + width * standard
+        values = np.where(is_log, np.exp(np.where(is_log, values, 0.0)), values)
+        low, high = (end.reshape(is_log.shape) for end in self._bounds())
+        return np.asarray(np.clip(values, low, high))
+
+    def _filled(self, learned: np.ndarray, count: int, is_spread: bool = False) -> np.ndarray:
+        """All outputs: the constant ones between the learned ones; spreads of constants are 0."""
+        values = np.empty((count, len(self.outputs), *learned.shape[2:]), np.float32)
+        is_learned, place = self.scales.is_learned, 0
+        for first, last in _stretches(is_learned):
+            if is_learned[first]:
+                values[:, first:last] = learned[:, place : place + last - first]
+                place += last - first
+                continue
+            for output in range(first, last):
+                values[:, output] = 0.0 if is_spread else self.scales.entries[output].center
+        return values
+
+    def _dataset(self, inputs: np.ndarray, confidence: float) -> xr.Dataset:
+        reach = (
+            conformal.factors(scores, confidence).astype(np.float32)
+            for scores in (self.calibration.mean_scores, self.calibration.run_scores)
+        )
+        low, high = self._bounds()
+        tables = _Tables(*self.scales.arrays(), low, high, self.calibration.floor, *reach)
+        found, epistemic = self._in_batches(
+            lambda static, params, batch: _all_raw(static, params, tables, batch), inputs
+        )
+        is_inside, reasons = self.domain.check(inputs, epistemic, self._failed(found["mean"]))
+        dims = ("point", "output")
+        dataset = xr.Dataset()
+        for name, learned in found.items():
+            values = self._filled(learned, len(inputs), name.endswith("_sd"))
+            dataset[name] = ((*dims, "level")[: values.ndim], values)
+        dataset["in_domain"] = ("point", is_inside)
+        dataset["reason"] = ("point", reasons)
+        dataset.coords["output"] = list(self.outputs)
+        dataset.coords["unit"] = ("output", list(self.units))
+        dataset.coords["level"] = list(LEVELS)
+        dataset.attrs["confidence"] = confidence
+        return dataset
+
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the learned outputs can be at least and at most."""
+        kept = [scale for scale in self.scales.entries if not scale.is_constant]
+        low = [-np.inf if scale.low is None else scale.low for scale in kept]
+        high = [np.inf if scale.high is None else scale.high for scale in kept]
+        return np.array(low, np.float32), np.array(high, np.float32)
+
+    def _failed(self, mean: np.ndarray) -> np.ndarray | None:
+        """The share of runs that do not come to their end, if some did not in the data."""
+        from surrogate.data import FAILED
+
+        if FAILED not in self.outputs:
+            return None
+        place = self.outputs.index(FAILED)
+        if not self.scales.is_learned[place]:
+            return None
+        return np.asarray(mean[:, int(self.scales.is_learned[:place].sum())])
+
+
+def band(standard: Standard) -> tuple[Any, Any]:
+    """Middle and half width of the range from the lowest to the highest quantile of single runs."""
+    low, high = standard.quantiles[..., 0], standard.quantiles[..., -1]
+    half = (high - low) / 2
+    return (low + high) / 2, half + LEAST_HALF
+
+
+def _stretches(flags: np.ndarray) -> list[tuple[int, int]]:
+    """First and last place + 1 of every stretch of equal flags."""
+    ends = [0, *(np.flatnonzero(np.diff(flags.astype(int))) + 1).tolist(), len(flags)]
+    return [(int(first), int(last)) for first, last in itertools.pairwise(ends)]
+
+
+def _batches(inputs: np.ndarray) -> Iterator[tuple[jax.Array, int]]:
+    """Batches of a few sizes, so that few programs are compiled; the last point fills them up."""
+    for first in range(0, max(len(inputs), 1), LARGEST_BATCH):
+        batch = np.asarray(inputs[first : first + LARGEST_BATCH], np.float32)
+        count = len(batch)
+        size = min(max(1 << max(count - 1, 0).bit_length(), SMALLEST_BATCH), LARGEST_BATCH)
+        padded = np.zeros((size, inputs.shape[1]), np.float32)
+        padded[:count] = batch
+        padded[count:] = batch[-1:] if count else 0.0
+        yield jnp.asarray(padded), count
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _all_raw(static: Any, params: Any, tables: _Tables, inputs: jax.Array) -> Any:
+    """Everything that is said of points in the outputs' units, and the epistemic sd in standard ones."""
+    standard = Standard(*_everything(static, params, inputs))
+
+    def raw(values: jax.Array) -> jax.Array:
+        """In the output's unit, within its bounds."""
+        linear = tables.center + tables.width * values
+        return jnp.clip(jnp.where(tables.is_log, jnp.exp(linear), linear), tables.low, tables.high)
+
+    mean = raw(standard.mean)
+    slope = jnp.where(tables.is_log, mean, 1.0) * tables.width
+    sigma = tables.mean_reach * jnp.hypot(standard.epistemic, tables.floor)
+    middle, half = band(standard)
+    levels = [raw(standard.quantiles[..., level]) for level in range(len(LEVELS))]
+    return {
+        "mean": mean,
+        "epistemic_sd": slope * standard.epistemic,
+        "aleatoric_sd": slope * standard.aleatoric,
+        "low": raw(standard.mean - sigma),
+        "high": raw(standard.mean + sigma),
+        "run_low": raw(middle - tables.run_reach * half),
+        "run_high": raw(middle + tables.run_reach * half),
+        "quantile": jnp.stack(levels, axis=-1),
+    }, standard.epistemic
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _everything(static: Any, params: Any, inputs: jax.Array) -> tuple[jax.Array, ...]:
+    columns, network = static
+    seen = features(columns, inputs)
+    heads = jax.vmap(lambda member: network.apply(member, seen))(params)
+    mean = heads.mean.mean(axis=0)
+    sd = jnp.exp(heads.log_sd.mean(axis=0))
+    levels = mean[..., None] + sd[..., None] * quantiles(heads.steps.mean(axis=0))
+    return mean, heads.mean.std(axis=0, ddof=1), sd, levels
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _mean_only(static: Any, params: Any, inputs: jax.Array) -> jax.Array:
+    columns, network = static
+    seen = features(columns, inputs)
+    means: jax.Array = jax.vmap(lambda member: network.apply(member, seen).mean)(params)
+    return means.mean(axis=0)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _gradient(static: Any, place: int, params: Any, scales: Any, inputs: jax.Array) -> jax.Array:
+    is_log, center, width = (array[place] for array in scales)
+
+    def total(inputs: jax.Array) -> jax.Array:
+        """The sum over points, whose derivatives are each point's own."""
+        value = center + width * _mean_only(static, params, inputs)[:, place]
+        return jnp.where(is_log, jnp.exp(jnp.where(is_log, value, 0.0)), value).sum()
+
+    return jax.grad(total)(inputs)

@@ -1,0 +1,90 @@
+"""A surrogate as a folder: arrays as an Orbax checkpoint, the rest as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from blis_jax.atomic_write import replacing, write_json
+from blis_jax.errors import ConfigError
+from surrogate.columns import from_json, to_json
+
+if TYPE_CHECKING:
+    from surrogate.predictor import Surrogate
+
+KIND, VERSION = "surrogate", 1
+ABOUT, ARRAYS = "surrogate.json", "arrays"
+
+
+def save(surrogate: Surrogate, path: Path) -> None:
+    """Writes the folder whole or not at all."""
+    document = {
+        "kind": KIND,
+        "version": VERSION,
+        "columns": json.loads(to_json(surrogate.columns)),
+        "outputs": list(surrogate.outputs),
+        "units": list(surrogate.units),
+        "scales": json.loads(surrogate.scales.to_json()),
+        "settings": dataclasses.asdict(surrogate.settings),
+        "most_disagreement": surrogate.domain.most_disagreement,
+        "about": dict(surrogate.about),
+    }
+    arrays = {"params": surrogate.params, "calibration": dataclasses.asdict(surrogate.calibration)}
+    with replacing(path) as written:
+        written.mkdir()
+        save_arrays(written / ARRAYS, arrays)
+        write_json(written / ABOUT, document)
+
+
+def load(path: Path) -> Surrogate:
+    """Reads the folder; refuses what is none."""
+    from surrogate.domain import Domain
+    from surrogate.fit import Settings
+    from surrogate.predictor import Calibration, Surrogate
+    from surrogate.targets import Scales
+
+    document = read_about(path)
+    columns = from_json(json.dumps(document["columns"]))
+    arrays = load_arrays(path / ARRAYS)
+    calibration = {name: np.asarray(array) for name, array in arrays["calibration"].items()}
+    return Surrogate(
+        columns, tuple(document["outputs"]), tuple(document["units"]),
+        Scales.from_json(json.dumps(document["scales"])), Settings(**document["settings"]),
+        jax.tree.map(jax.numpy.asarray, arrays["params"]), Calibration(**calibration),
+        Domain(columns, document["most_disagreement"]), document["about"],
+    )  # fmt: skip
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What a surrogate's folder says of itself."""
+    try:
+        document = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        document = None
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        raise ConfigError(f"{path} is no surrogate; give a folder that surrogate.train wrote")
+    if document.get("version") != VERSION:
+        raise ConfigError(f"{path} was written by another version; train it again")
+    return document
+
+
+def save_arrays(path: Path, tree: Any) -> None:
+    """A tree of arrays as an Orbax checkpoint."""
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path.absolute(), tree)
+        checkpointer.wait_until_finished()
+
+
+def load_arrays(path: Path, like: Any = None) -> Any:
+    """The tree in a checkpoint; with the types of `like` if that is given."""
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        return checkpointer.restore(path.absolute(), like)

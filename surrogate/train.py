@@ -1,0 +1,217 @@
+"""`python -m surrogate.train DATA.zarr`: fit a deep ensemble to a dataset and calibrate it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import cli
+from blis_jax.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from surrogate.fit import Settings, State
+
+NAME = "surrogate.train"
+SECONDS_BETWEEN_STATES = 20.0
+
+_DESCRIPTION = """\
+Fit a deep ensemble to the training points of a dataset that sweeps.dataset made, calibrate its
+intervals on the calibration points, and write a folder for surrogate.predict. Test points are not
+looked at. What was done is kept beside the output: a command that was stopped goes on with --resume
+and ends with the same surrogate.
+"""
+_EXAMPLES = """\
+examples:
+  a surrogate of iteration 8's space:
+    %(prog)s out/iter08.zarr --out out/iter08.surrogate
+
+  from the first 512 training points, quickly:
+    %(prog)s out/iter08.zarr --train-points 512 --steps 2000 --out out/small.surrogate
+"""
+_FIT = (
+    Flag("members", cli.whole, 5, "N", "networks of the ensemble"),
+    Flag("width", cli.whole, 64, "N", "units of a layer"),
+    Flag("depth", cli.whole, 3, "N", "layers"),
+    Flag("steps", cli.whole, 8_000, "N", "gradient steps of every member"),
+    Flag("batch", cli.whole, 256, "N", "points a step"),
+    Flag("learning-rate", cli.number, 2e-3, "R", "at its highest"),
+    Flag("seed", cli.whole, 0, "N", "seed of the starts and the order of the points"),
+    Flag("train-points", cli.whole, None, "N", "only the first N training points"),
+)
+_LIMITS = {
+    "members": (2, 64), "width": (4, 4096), "depth": (1, 16), "steps": (1, 10_000_000),
+    "batch": (1, 65_536), "seed": (0, 2**31 - 1),
+}  # fmt: skip
+_SWITCHES = {
+    "resume": "go on where the command was stopped",
+    "overwrite": "replace an existing surrogate",
+    "quiet": "print nothing but errors",
+}
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_argument("data", metavar="DATA", nargs="?", help="dataset, .zarr")
+    parser.add_flags("fit", _FIT)
+    parser.add_flags(
+        "output",
+        (Flag("out", str, None, "PATH", "folder to write (default: DATA with .surrogate)"),),
+    )
+    group = parser.add_argument_group("switches")
+    for name, text in _SWITCHES.items():
+        group.add_argument(f"--{name}", action="store_true", help=text)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _train, arguments)
+
+
+def _train(arguments: Sequence[str] | None) -> int:
+    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    if given.get("data") is None:
+        raise ConfigError("no dataset is given; give the .zarr that sweeps.dataset wrote")
+    source, values = Path(given["data"]), _values(given)
+    path = _path(given, source)
+    if not source.exists():
+        raise ConfigError(f"{source} does not exist; give the .zarr that sweeps.dataset writes")
+
+    from surrogate.data import load_data
+    from surrogate.fit import Settings, epochs_of
+    from surrogate.learn import learn
+
+    data = load_data(source)
+    num_points = _num_points(given, len(data.train.inputs))
+    settings = Settings(**values)
+    keeper = StateKeeper(path.with_name(path.name + ".state"), settings, data.about, num_points)
+    keeper.begin("resume" in given)
+    progress, started = cli.Progress(epochs_of(settings, num_points)), time.monotonic()
+
+    def on_call(state: State, loss: float) -> None:
+        """Show and keep what there is."""
+        keeper.keep(state)
+        if "quiet" not in given:
+            progress.show(int(state.epoch), f"passes over the points, loss {loss:.4f}")
+
+    about = {
+        "data": data.name,
+        "data_identity": data.about,
+        "num_points": num_points,
+        "num_calibration_points": len(data.calibration.inputs),
+    }
+    try:
+        surrogate = learn(data, settings, num_points, keeper.state_at, on_call, about)
+    except KeyboardInterrupt:
+        cli.say(NAME, f"{keeper.path} has what was done; --resume goes on from there")
+        raise
+    finally:
+        progress.clear()
+    with cli.writing(path):
+        surrogate.save(path)
+    keeper.forget()
+    if "quiet" not in given:
+        learned = int(surrogate.scales.is_learned.sum())
+        print(
+            f"{settings.members} networks, {num_points} training points, {learned} of "
+            f"{len(data.outputs)} outputs (the others are constant), "
+            f"{time.monotonic() - started:.0f} s. Written: {path}"
+        )
+    return 0
+
+
+def _values(given: Mapping[str, Any]) -> dict[str, Any]:
+    values = {}
+    for flag in _FIT[:-1]:
+        name = flag.name.replace("-", "_")
+        values[name] = value = given.get(name, flag.default)
+        if name in _LIMITS and not _LIMITS[name][0] <= value <= _LIMITS[name][1]:
+            low, high = _LIMITS[name]
+            raise ConfigError(f"--{flag.name}: got {value}, allowed is {low} to {high}")
+    if not 0 < values["learning_rate"] <= 1:
+        raise ConfigError(
+            f"--learning-rate: got {values['learning_rate']:g}, allowed is above 0 up to 1"
+        )
+    return values
+
+
+def _path(given: Mapping[str, Any], source: Path) -> Path:
+    path = Path(given.get("out", str(source.with_suffix(".surrogate"))))
+    if "overwrite" in given and "resume" in given:
+        raise ConfigError("--overwrite and --resume contradict each other; give one of them")
+    if path.exists() and not {"overwrite", "resume"} & set(given):
+        raise ConfigError(f"{path} exists; give --overwrite to replace it, or another --out")
+    cli.check_writable(path, is_folder=True)
+    return path
+
+
+def _num_points(given: Mapping[str, Any], available: int) -> int:
+    count = int(given.get("train_points", available))
+    if not 2 <= count <= available:
+        raise ConfigError(
+            f"--train-points: got {count}, allowed is 2 to {available}, which the dataset has"
+        )
+    return count
+
+
+class StateKeeper:
+    """The state of a fit that is under way, so that it can be gone on with."""
+
+    def __init__(self, path: Path, settings: Settings, identity: str, num_points: int) -> None:
+        self.path = path
+        self.identity = {**dataclasses.asdict(settings), "data": identity, "points": num_points}
+        self.kept_at = time.monotonic()
+        self.is_resumed = False
+
+    def begin(self, is_resumed: bool) -> None:
+        """Refuses to go on with another fit's state, and drops one that is not gone on with."""
+        self.is_resumed = is_resumed and self.path.exists()
+        if not self.is_resumed:
+            self.forget()
+            return
+        from blis_jax.cli import read_text
+
+        text = read_text(self.path / "fit.json", "a fit that was stopped")
+        if json.loads(text) != self.identity:
+            raise ConfigError(
+                f"{self.path} is of another fit (dataset or options differ); give --overwrite or "
+                "another --out"
+            )
+
+    def state_at(self, fresh: State) -> State | None:
+        """The state that was kept, if it is to be gone on with."""
+        if not self.is_resumed:
+            return None
+        from surrogate.fit import State
+        from surrogate.store import load_arrays
+
+        return State(**load_arrays(self.path / "arrays", fresh._asdict()))
+
+    def keep(self, state: State) -> None:
+        """Writes the state now and then."""
+        if time.monotonic() - self.kept_at < SECONDS_BETWEEN_STATES:
+            return
+        from blis_jax.atomic_write import replacing
+        from surrogate.store import save_arrays
+
+        with replacing(self.path) as written:
+            written.mkdir()
+            save_arrays(written / "arrays", state._asdict())
+            (written / "fit.json").write_text(json.dumps(self.identity), encoding="utf-8")
+        self.kept_at = time.monotonic()
+
+    def forget(self) -> None:
+        """Removes what was kept."""
+        import shutil
+
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""`python -m sweeps.dataset STRATEGY --out DATA.zarr`: runs all over a space, for a surrogate."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import cli
+from blis_jax.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from blis_jax.workload.spec import WorkloadSpec
+    from sweeps.dataset_axes import Axis
+    from sweeps.dataset_plan import Sizes
+    from sweeps.strategy_file import Strategy
+
+NAME = "sweeps.dataset"
+
+_DESCRIPTION = """\
+Run points all over a strategy's space on a pool of seeds and keep every run, for surrogate.train.
+Training points fill the space evenly and have a few seeds each; calibration and test points are
+independent draws and have them all. Points are written as they end: a command that was stopped goes
+on with --resume and ends with the same file.
+"""
+_EXAMPLES = """\
+examples:
+  the space of the ledger's iteration 8:
+    %(prog)s iter08_token_budget --out out/iter08.zarr
+
+  with the load and the cluster as further inputs:
+    %(prog)s iter08_token_budget --vary rate=1000:3000,arrival_cv=1:3,instances=6:12
+
+  small, to try:
+    %(prog)s iter08_token_budget --points 64 --calibration 32 --test 32 --seeds 8 --train-seeds 4
+"""
+_SIZES = (
+    Flag("points", cli.whole, 3072, "N", "training points, a Sobol sequence"),
+    Flag("calibration", cli.whole, 512, "N", "calibration points, independent draws"),
+    Flag("test", cli.whole, 1024, "N", "test points, independent draws"),
+    Flag("seeds", cli.whole, 64, "N", "seeds of the pool"),
+    Flag("train-seeds", cli.whole, 8, "N", "of them for each training point, in turns"),
+    Flag(
+        "other-points", cli.whole, 0, "N", "test points also run on as many seeds of another pool"
+    ),
+    Flag("first-seed", cli.whole, 0, "N", "first seed of the pool; the others follow"),
+    Flag("random-state", cli.whole, 0, "N", "seed of the points"),
+)
+_REQUESTS = (
+    Flag("vary", str, None, "LIST", "descriptors that vary too, NAME=LOW:HIGH,… of rate, arrival_cv, "
+         "share_CLASS, input_scale, output_scale, prefix_share, kv_blocks, instances, token_budget"),
+    Flag("workload", str, None, "NAME", "built-in workload or .yaml file (default: the strategy's)"),
+    Flag("num-requests", cli.whole, None, "N", "requests in place of the workload's number"),
+    Flag("metrics", str, None, "LIST", "metrics to keep, each of every class (default: latency "
+         "means and percentiles, goodput, throughput, misses, rejections)"),
+    Flag("rng", cli.one_of("reference", "jax"), "jax", "NAME",
+         "who draws the requests: jax as blis_jax.sweep does, or reference as BLIS does"),
+)  # fmt: skip
+_SWITCHES = {
+    "resume": "go on where the command was stopped",
+    "overwrite": "replace an existing dataset",
+    "plan": "say how many runs that are, and stop",
+    "quiet": "print nothing but errors",
+    "no-cache": "compile again instead of using programs kept from earlier runs",
+}
+OF_RUN = ("tokens_per_sec", "requests_per_s", "class_fairness", "num_preemptions", "cache_hit_rate")
+OF_CLASS = (
+    *(f"{latency}_{what}_ms" for latency in ("ttft", "e2e") for what in ("mean", "p50", "p90", "p99")),
+    "goodput_rps",
+    "slo_miss_rate",
+    "reject_rate",
+)  # fmt: skip
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_argument("strategy", metavar="STRATEGY", nargs="?", help="name or path")
+    parser.add_flags("sizes", _SIZES)
+    parser.add_flags("requests", _REQUESTS)
+    parser.add_flags(
+        "output", (Flag("out", str, None, "PATH", "store, .zarr (default: out/STRATEGY.zarr)"),)
+    )
+    group = parser.add_argument_group("switches")
+    for name, text in _SWITCHES.items():
+        group.add_argument(f"--{name}", action="store_true", help=text)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _dataset, arguments)
+
+
+def _dataset(arguments: Sequence[str] | None) -> int:
+    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    strategy, sizes, axes = _strategy(given), _sizes(given), _axes(given)
+    path = _path(given)
+    cli.prepare_backend(use_cache="no_cache" not in given)
+
+    from sweeps.bench import check_seeds, measure_of, targets_of, workload_from, workload_of
+    from sweeps.dataset_axes import check_axes
+    from sweeps.dataset_plan import make_plan
+    from sweeps.dataset_run import fill
+    from sweeps.dataset_store import DatasetStore
+    from sweeps.space import space_of
+
+    space = space_of(strategy)
+    count = given.get("num_requests") or space.num_requests
+    if "workload" in given:
+        spec = workload_from(given["workload"], "--workload", num_requests=count)
+    else:
+        spec = workload_of(strategy, count)
+    check_axes(axes, spec, [dimension.target for dimension in space.dimensions])
+    stream = given.get("rng", "jax")
+    plan = make_plan(space, axes, sizes, given.get("random_state", 0))
+    check_seeds(sizes.all_seeds, stream)
+    names = _metrics(given, spec)
+    measure = measure_of(targets_of(strategy), spec)
+    store = DatasetStore(path, plan, names)
+    if "plan" in given:
+        print(f"{len(plan.codes)} points, {sizes.num_runs} runs, {len(names)} metrics")
+        return 0
+    about = _about(
+        strategy, spec, plan.space.base, [sizes, axes, stream, names, given.get("random_state", 0)]
+    )
+    done = store.begin(about, "resume" in given)
+    runner_of = (spec, stream, names, measure)
+    return fill(plan, runner_of, store, done, "quiet" not in given)
+
+
+# --- input ----------------------------------------------------------------------------------------
+
+
+def _strategy(given: Mapping[str, Any]) -> Strategy:
+    from sweeps.strategy_file import list_library, load_strategy
+
+    if given.get("strategy") is None:
+        raise ConfigError(
+            f"no strategy is given; give one of {', '.join(list_library())}, or a .yaml file"
+        )
+    return load_strategy(given["strategy"])
+
+
+def _sizes(given: Mapping[str, Any]) -> Sizes:
+    from sweeps.dataset_plan import Sizes
+
+    values = {flag.name.replace("-", "_"): flag.default for flag in _SIZES}
+    values |= {name: given[name] for name in values if name in given}
+    if "seeds" in given and "train_seeds" not in given:
+        values["train_seeds"] = min(values["train_seeds"], values["seeds"])
+    if values.pop("random_state") < 0:
+        raise ConfigError(f"--random-state: got {given['random_state']}, allowed is 0 or more")
+    sizes = Sizes(train=values.pop("points"), **values)
+    sizes.check()
+    return sizes
+
+
+def _axes(given: Mapping[str, Any]) -> tuple[Axis, ...]:
+    from sweeps.dataset_axes import read_axes
+
+    return read_axes(given.get("vary", ""))
+
+
+def _path(given: Mapping[str, Any]) -> Path:
+    path = Path(given.get("out", f"out/{Path(given['strategy']).stem}.zarr"))
+    if path.suffix != ".zarr":
+        raise ConfigError(f"--out: {str(path)!r} must end in .zarr")
+    if "overwrite" in given and "resume" in given:
+        raise ConfigError("--overwrite and --resume contradict each other; give one of them")
+    if "out" not in given:
+        with cli.writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+    cli.check_writable(path, is_folder=True)
+    if path.exists() and not {"overwrite", "resume", "plan"} & set(given):
+        raise ConfigError(
+            f"{path} exists; give --resume to go on from it, --overwrite to replace it, or another "
+            "--out"
+        )
+    return path
+
+
+def _metrics(given: Mapping[str, Any], spec: WorkloadSpec) -> tuple[str, ...]:
+    from sweeps.common_options import classes_of, metrics_for
+
+    classes = classes_of(spec)
+    chosen = metrics_for(given, classes)
+    if chosen is not None:
+        return chosen
+    by_class = [f"{name}[{slo_class}]" for slo_class in classes for name in OF_CLASS]
+    return (*OF_RUN, *OF_CLASS, *by_class)
+
+
+def _about(
+    strategy: Strategy, spec: WorkloadSpec, base: Any, rest: Sequence[Any]
+) -> dict[str, str]:
+    """The attributes: what the numbers depend on, and a hash of it."""
+    from blis_jax.results import Provenance
+    from sweeps.search import identity_of
+
+    sizes, axes, stream, names, random_state = rest
+    provenance = Provenance(config=dataclasses.asdict(base)).attributes()
+    content = {
+        "mechanism": dataclasses.asdict(base),
+        "parameters": [entry.model_dump(mode="json") for entry in strategy.parameters],
+        "overrides": [entry.model_dump(mode="json") for entry in strategy.overrides],
+        "workload": spec.model_dump(mode="json"),
+        "sizes": dataclasses.asdict(sizes),
+        "vary": [[axis.kind.name, axis.low, axis.high] for axis in axes],
+        "rng": stream,
+        "metrics": list(names),
+        "targets": {} if strategy.targets is None else strategy.model_dump(mode="json")["targets"],
+        "random-state": random_state,
+        "versions": [provenance["package_version"], provenance["jax_version"]],
+    }
+    text = json.dumps(content, sort_keys=True)
+    return {
+        "strategy": strategy.name,
+        "content": text,
+        "identity": identity_of([text]),
+        "package_version": provenance["package_version"],
+        "jax_version": provenance["jax_version"],
+        "created": provenance["created"],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

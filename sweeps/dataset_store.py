@@ -1,0 +1,91 @@
+"""The store of a dataset: made empty, filled part by part, and checked before it is gone on with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from blis_jax.errors import ConfigError
+from blis_jax.results import load, save
+from blis_jax.scalar_metrics import lookup
+from blis_jax.types import Outcome
+from surrogate.columns import to_json
+from surrogate.data import KIND, NOT_PLANNED, NOT_RUN
+from sweeps.dataset_plan import DatasetPlan
+from sweeps.objectives import SeedResult
+
+_CODES = {"NOT_PLANNED": NOT_PLANNED, "NOT_RUN": NOT_RUN} | {one.name: int(one) for one in Outcome}
+
+
+def empty_dataset(plan: DatasetPlan, names: Sequence[str], about: Mapping[str, str]) -> xr.Dataset:
+    """The dataset before any run; `about` are further attributes."""
+    seeds = plan.sizes.all_seeds
+    shape = plan.is_planned.shape
+    dataset = xr.Dataset(attrs={"kind": KIND, "parameters": to_json(plan.columns), **about})
+    dataset.coords["parameter"] = [column.name for column in plan.columns]
+    dataset.coords["metric"] = list(names)
+    dataset.coords["unit"] = ("metric", [lookup(name)[0].unit for name in names])
+    dataset.coords["seed"] = list(seeds)
+    dataset.coords["is_other_seed"] = ("seed", np.arange(len(seeds)) >= plan.sizes.seeds)
+    dataset.coords["role"] = ("point", plan.roles.tolist())
+    dataset["inputs"] = (("point", "parameter"), plan.codes)
+    chunk = (min(plan.points_per_part, shape[0]), shape[1])
+    dims = ("point", "seed")
+    dataset["value"] = ((*dims, "metric"), np.full((*shape, len(names)), np.nan, np.float32))
+    dataset["value"].encoding = {"chunks": (*chunk, len(names))}
+    codes = np.where(plan.is_planned, NOT_RUN, NOT_PLANNED).astype(np.int8)
+    attributes = {"flag_values": list(_CODES.values()), "flag_meanings": " ".join(_CODES).lower()}
+    dataset["outcome"] = (dims, codes, attributes)
+    dataset["outcome"].encoding = {"chunks": chunk}
+    return dataset
+
+
+class DatasetStore:
+    """A dataset's Zarr store; the outcomes of a part are written last, and say that it is whole."""
+
+    def __init__(self, path: Path, plan: DatasetPlan, names: Sequence[str]) -> None:
+        self.path, self.plan, self.names = path, plan, tuple(names)
+
+    def begin(self, about: Mapping[str, str], is_resumed: bool) -> np.ndarray:
+        """Makes the store, or opens that of the same dataset; which points are done."""
+        if is_resumed and self.path.exists():
+            outcome = self._checked(about)["outcome"].values
+            return np.asarray((outcome != NOT_RUN).all(axis=1))
+        save(empty_dataset(self.plan, self.names, about), self.path)
+        return np.zeros(len(self.plan.codes), bool)
+
+    def write(self, first: int, runs: Sequence[Mapping[int, SeedResult]]) -> None:
+        """Fills points from `first` on with their runs by place of the seed."""
+        import zarr
+
+        planned = self.plan.is_planned[first : first + len(runs)]
+        outcome = np.where(planned, NOT_RUN, NOT_PLANNED).astype(np.int8)
+        value = np.full((*planned.shape, len(self.names)), np.nan, np.float32)
+        for row, by_seed in enumerate(runs):
+            for seed, run in by_seed.items():
+                outcome[row, seed] = _CODES[run.outcome]
+                if run.is_whole:
+                    value[row, seed] = [run.metrics[name] for name in self.names]
+        group: Any = zarr.open_group(self.path, mode="r+")
+        group["value"][first : first + len(runs)] = value
+        group["outcome"][first : first + len(runs)] = outcome
+
+    def _checked(self, about: Mapping[str, str]) -> xr.Dataset:
+        advice = "give --overwrite or another --out"
+        try:
+            dataset = load(self.path)
+        except Exception as error:  # whatever a damaged store makes its reader raise
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ConfigError(f"{self.path} cannot be read ({reason}); {advice}") from None
+        if dataset.attrs.get("kind") != KIND:
+            raise ConfigError(f"{self.path} does not hold a dataset; {advice}")
+        if dataset.attrs.get("identity") != about["identity"]:
+            before, now = json.loads(dataset.attrs["content"]), json.loads(about["content"])
+            other = [name for name in now if before.get(name) != now[name]] or ["version"]
+            raise ConfigError(f"{self.path} was made with another {', '.join(other)}; {advice}")
+        return dataset
