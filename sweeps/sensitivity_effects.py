@@ -52,8 +52,8 @@ def effect_of(
     values = response.evaluate(along(starts, place, levels))
     values = values.reshape(num_bases, len(levels), *values.shape[1:])  # [start, level, seed, …]
     values = values[np.isfinite(values).any(axis=(1, 2, 3))]
-    by_seed = np.nanmean(values, axis=0)  # [level, seed, metric]
-    by_start = np.nanmean(values, axis=2)  # [start, level, metric]
+    by_seed = _mean(values, 0)  # [level, seed, metric]
+    by_start = _mean(values, 2)  # [start, level, metric]
     by_seed_alone = by_seed - by_seed.mean(axis=0, keepdims=True)
     by_start_alone = by_start - by_start.mean(axis=1, keepdims=True)
     return Effect(
@@ -62,6 +62,14 @@ def effect_of(
         _half_interval(by_start_alone, 0, resampling.confidence).T,
         _half_interval(by_seed_alone, 1, resampling.confidence).T,
     )
+
+
+def _mean(values: np.ndarray, axis: int) -> np.ndarray:
+    """Of those that are there, NaN where none is."""
+    is_there = np.isfinite(values)
+    count = is_there.sum(axis=axis)
+    total = np.where(is_there, values, 0).sum(axis=axis)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _half_interval(values: np.ndarray, axis: int, confidence: float) -> np.ndarray:
@@ -92,7 +100,7 @@ def pair_effect_of(
     )
     values = response.evaluate(across(starts, places, levels)).mean(axis=1)
     values = values.reshape(num_bases, len(levels[0]), len(levels[1]), -1)
-    return PairEffect(places, levels, np.moveaxis(np.nanmean(values, axis=0), -1, 0))
+    return PairEffect(places, levels, np.moveaxis(_mean(values, 0), -1, 0))
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,8 @@ def derivative_measures(
     variance = means[:, 0].var()
     if variance == 0:
         return None
-    spread = means[drawn, 0].var(axis=1) * np.pi**2
+    spread = means[drawn, 0].var(axis=1)
+    spread = np.pi**2 * np.where(spread > 0, spread, variance)
     estimate = slopes.mean(axis=0) / (np.pi**2 * variance)
     measures = resampling.interval(estimate, slopes[drawn].mean(axis=1) / spread[:, None])
     dummy = resampling.interval(noise.mean() / (np.pi**2 * variance), noise[drawn].mean(1) / spread)

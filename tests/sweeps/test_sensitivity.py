@@ -102,8 +102,8 @@ def test_a_larger_design_goes_on_from_the_record(
         return original(self, configs)
 
     monkeypatch.setattr(Bench, "run", counted)
-    assert study(strategy, "--no-figures", "--resume", "--quiet", "--trajectories", "6") == 0
-    assert 0 < len(simulated) <= 6 * 4
+    assert study(strategy, "--no-figures", "--resume", "--quiet", "--gradients", "6") == 0
+    assert 0 < len(simulated) <= 2 * 4
 
 
 class Exact:
