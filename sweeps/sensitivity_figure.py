@@ -68,7 +68,7 @@ def draw_indices(study: Study, model: str, path: Path, title: str) -> bool:
             _draw_bars(panel, study, model, metric)
         for row in panels:
             row[0].set_yticks(range(count), study.names)
-        panels[0][0].legend(loc="lower right", fontsize=7)
+        _legend(panels[0][0].figure, _index_handles())
     return True
 
 
@@ -91,6 +91,17 @@ def _draw_bars(panel: Any, study: Study, model: str, metric: str) -> None:
     panel.set_xlim(min(0.0, float(indices.first[:, 1].min())) - 0.01, None)
     panel.set_title(_title(metric))
     panel.set_xlabel("share of variance")
+
+
+def _index_handles() -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    return [
+        Patch(color=TOTAL, label="total index"),
+        Patch(color=FIRST, label="alone (first order)"),
+        Line2D([], [], color=NOISE, linestyle="--", label="dummy: other seeds only"),
+    ]
 
 
 def draw_morris(study: Study, model: str, path: Path, title: str) -> bool:
@@ -124,11 +135,11 @@ def _draw_plane(panel: Any, study: Study, model: str, metric: str) -> None:
         panel.axvline(found.dummy, color=NOISE, linestyle="--", linewidth=1)
     top = max(float(up[:, 2].max()), 1e-12)
     strong = np.argsort(-across[:, 0])[: min(5, len(study.names))]
-    for place in strong:
+    for rank, place in enumerate(strong):
         if across[place, 0] > 0.03 * end:
             panel.annotate(
                 study.names[place], (across[place, 0], up[place, 0]), fontsize=7,
-                textcoords="offset points", xytext=(3, 4),
+                textcoords="offset points", xytext=(4, -9 if rank % 2 else 4),
             )  # fmt: skip
     panel.set_xlim(0, 1.25 * end)
     panel.set_ylim(0, 1.1 * top)
@@ -149,7 +160,7 @@ def draw_effects(study: Study, model: str, path: Path, title: str) -> bool:
         f"Mean along one parameter, the others drawn {study.sizes.bases} times (the same draws at "
         "every level). Band: what other seeds would change between levels; bars: what other draws of "
         f"the other parameters would; both {100 * study.resampling.confidence:g} %, without shifts of "
-        "the whole curve. Parameters that matter most come first"
+        "the whole curve, whose height depends on the draws. Parameters that matter most come first"
         + (
             "."
             if len(strong) == len(study.names)
@@ -317,10 +328,13 @@ def _class_legend(panels: Any, study: Study) -> None:
     handles = [
         Line2D([], [], color=CLASS_COLOURS[name], label=name or "all requests") for name in classes
     ]
-    figure = panels[0][0].figure
+    _legend(panels[0][0].figure, handles)
+
+
+def _legend(figure: Any, handles: Sequence[Any]) -> None:
     top = 1 - 0.24 / figure.get_size_inches()[1]
     figure.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(0.005, top), ncols=len(classes)
+        handles=handles, loc="upper left", bbox_to_anchor=(0.005, top), ncols=len(handles)
     )
 
 

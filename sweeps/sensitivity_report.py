@@ -117,7 +117,8 @@ def _interaction_words(study: Study, model: str, metric: str) -> str:
         if indices.second[one, other, 1] > max(float(indices.dummy[2]), 0.0)
     ]
     if not pairs:
-        return f"{words}; no pair acts together beyond noise."
+        rows = indices.num_rows
+        return f"{words}; {rows} rows show no pair that acts together beyond noise."
     shares = [
         f"{study.names[one]} with {study.names[other]} {interval_words(indices.second[one, other])}"
         for _, one, other in sorted(pairs, reverse=True)[:3]
@@ -180,7 +181,7 @@ def range_lines(study: Study) -> list[str]:
 def _where_words(one: BestRange) -> str:
     if one.where == ANYWHERE:
         return "anywhere: no preference seen"
-    return "inside" if one.where == INSIDE else f"at the {one.where}: look beyond it"
+    return "inside" if one.where == INSIDE else f"reaches the {one.where}"
 
 
 def agreement_lines(study: Study) -> list[str]:
@@ -216,7 +217,9 @@ def _legend(study: Study) -> list[str]:
         f"In brackets: {percent} bootstrap intervals over the rows of the design, for each index by "
         "itself. A parameter is called not distinguishable from noise if its interval reaches what a "
         "dummy gets that does nothing but draw the seeds anew. With fixed seeds the simulator is "
-        "deterministic; how the indices depend on which seeds those are is seen from their two halves.",
+        "deterministic; how the indices depend on which seeds those are is seen from their two halves. "
+        "Estimates from few rows can lie above 1 or below 0; the interval says how little they are "
+        "worth then. A range that reaches a bound may go on beyond it.",
     ]
 
 
