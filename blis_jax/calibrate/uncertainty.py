@@ -40,7 +40,7 @@ def uncertainty(fit: Fit) -> Uncertainty:
 
     weight = 1.0 / np.sqrt(1.0 + fit.residuals**2)  # of the robust loss
     groups = np.array_split(np.arange(len(fit.residuals)), min(NUM_GROUPS, len(fit.residuals)))
-    scale = np.maximum(fit.values, 1e-12)
+    scale = np.asarray(fit.sizes)
     slopes = fit.jacobian * scale
     normal = np.einsum("ikp,ik,ikq->pq", slopes, weight, slopes)
     scores = np.stack(
@@ -55,9 +55,10 @@ def uncertainty(fit: Fit) -> Uncertainty:
     relative = inverse @ meat @ inverse
     error = np.sqrt(np.maximum(np.diag(relative), 0.0))
     reach = t.ppf((1 + LEVEL) / 2, left) * error
-    low, high = scale * np.maximum(1 - reach, 0.0), scale * (1 + reach)
+    low, high = np.maximum(fit.values - scale * reach, 0.0), fit.values + scale * reach
     with np.errstate(invalid="ignore", divide="ignore"):
         correlations = relative / np.outer(error, error)
+    error = error * scale / np.maximum(fit.values, 1e-12)
     is_known = _identified(fit, normal, error)
     return Uncertainty(
         relative * np.outer(scale, scale),

@@ -1,0 +1,84 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Sensitivity of a strategy
+#
+# **What you will see:** which parameters of a tuned strategy matter for which class, which may be left alone, where
+# two of them act together, and in which ranges the best points lie. The strategy is the ledger's iteration 8.
+
+# %%
+import os
+import tempfile
+from pathlib import Path
+
+from blis_jax.cli import prepare_backend
+
+prepare_backend()
+
+import numpy as np
+import xarray as xr
+from matplotlib import pyplot as plt
+
+from sweeps import sensitivity
+
+IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
+FOLDER = Path(tempfile.mkdtemp()) / "sensitivity"
+
+# %% [markdown]
+# ## The study
+# The command does everything: Sobol indices from a Saltelli design, Morris screening, derivative-based measures,
+# effects of one and two parameters. `--plan` says beforehand how much that is.
+
+# %%
+sizes = {"base": 16, "trajectories": 4, "gradients": 4, "levels": 3, "bases": 4, "pairs": 1}
+options = ["iter08_token_budget", "--output", str(FOLDER), "--metrics", "ttft_p99_ms"]
+options += ["--no-figures", "--quiet"]
+if IS_SMALL:
+    options += [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
+    options += ["--num-seeds", "4", "--num-requests", "60", "--bootstrap", "99"]
+assert sensitivity.main(options) == 0
+study = xr.open_zarr(FOLDER / "dataset.zarr", consolidated=False)
+study
+
+# %% [markdown]
+# ## In plain words
+
+# %%
+print((FOLDER / "summary.md").read_text()[:3000])
+
+# %% [markdown]
+# ## Total indices
+# The share of a metric's variance that a parameter has to do with, alone or together with others. An interval that
+# reaches below what a parameter without any effect gets is not distinguishable from noise.
+
+# %%
+simulator = study.sel(model="simulator")
+figure, axes = plt.subplots(
+    1, simulator.sizes["metric"], figsize=(10, 2.8), layout="constrained", sharey=True
+)
+for axis, metric in zip(axes, simulator["metric"].values, strict=True):
+    one = simulator.sel(metric=metric)
+    place = np.arange(one.sizes["parameter"])
+    value, low, high = one["total_order"].values.T  # of each parameter, with its interval
+    axis.barh(place, value, color="#4c78a8")
+    axis.hlines(place, low, high, color="k", lw=1)
+    axis.set_title(metric, fontsize=9)
+    axis.set_xlabel("total index")
+    axis.set_xlim(0, None)
+axes[0].set_yticks(place, simulator["parameter"].values)
+axes[0].invert_yaxis()
+plt.show()
+
+# %% [markdown]
+# A parameter that is nothing to every class can be fixed at any value in its range: the search becomes smaller.
+# One that matters to one class and not to another is where classes are traded against each other.

@@ -1,0 +1,40 @@
+"""Every notebook runs from its text, at a small size, and begins with what the reader will see."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.reference_data import REPO_ROOT
+
+jupytext = pytest.importorskip("jupytext", reason="the extra `notebooks` is not installed")
+nbclient = pytest.importorskip("nbclient", reason="the extra `notebooks` is not installed")
+
+NOTEBOOKS = sorted((REPO_ROOT / "notebooks").glob("*.py"))
+
+
+@pytest.mark.filterwarnings("ignore")  # of the client's event loop, not of ours
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BLIS_JAX_NOTEBOOKS", "small")
+    monkeypatch.setenv("BLIS_JAX_EXAMPLES", str(REPO_ROOT / "examples"))
+    paths = [str(REPO_ROOT), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    notebook = jupytext.read(path)
+    folder = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=500, resources=folder).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    keep = os.environ.get("BLIS_JAX_KEEP_NOTEBOOKS")
+    if keep:
+        jupytext.write(notebook, Path(keep) / f"{path.stem}.ipynb")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_says_first_what_the_reader_will_see(path: Path):
+    first = jupytext.read(path).cells[0]
+    assert first.cell_type == "markdown" and "What you will see" in first.source
+
+
+def test_there_are_notebooks():
+    assert [path.stem[0] for path in NOTEBOOKS] == list("123456")
