@@ -390,9 +390,8 @@ def failure_lines(document: Mapping[str, Any]) -> list[str]:
     for arm in document["arms"]:
         failure = arm["failure"]
         if failure is not None:
-            count, total = len(failure["seeds"]), len(document["seeds"])
-            left = "its figures leave these out, which may flatter it"
-            words = "it has no figures" if count == total else left
+            is_all = len(failure["seeds"]) == len(document["seeds"])
+            words = "it has no figures" if is_all else "its figures leave these out: a flattery"
             lines.append(f"{arm['name']}: {failure['message']} — {words}")
         if arm["num_broken_invariants"]:
             lines.append(

@@ -277,13 +277,14 @@ def _written(
     """The files and the words; the exit code."""
     from blis_jax.results import save
     from sweeps import robustness_report as report
+    from sweeps.robustness_document import to_document
     from sweeps.robustness_verdict import answer
 
     verdicts = answer(dataset, question)
     rules = report.recommendation_rules(verdicts, given.get("depth", 3))
     lines = report.summary_lines(verdicts, rules)
     with cli.writing(paths.document):
-        write_json(paths.document, report.to_document(verdicts, rules, lines))
+        write_json(paths.document, to_document(verdicts, rules, lines))
     with cli.writing(paths.table), replacing(paths.table) as written:
         report.cell_table(verdicts).to_csv(written, index=False)
     files = [paths.store, paths.document, paths.table]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,7 @@ from sweeps.robustness_rules import Rules, rules_of
 from sweeps.robustness_store import is_done
 from sweeps.robustness_verdict import (
     NONE,
-    NUM_RESAMPLES,
     ONLY_RUNNING,
-    REASONS,
     UNDECIDED,
     reference_index,
     reversals,
@@ -69,7 +67,7 @@ def cell_table(verdicts: xr.Dataset) -> pd.DataFrame:
     """One row a cell: axes, means of every strategy, changes with intervals, what is recommended."""
     columns: dict[str, Any] = {kind.name: verdicts[kind.name].values for kind in KINDS}
     objective = verdicts.attrs["objective"]
-    metrics = [text.replace("<=", ">=").split(">=")[0] for text in _constraints(verdicts)]
+    metrics = [text.replace("<=", ">=").split(">=")[0] for text in constraints_of(verdicts)]
     for place, name in enumerate(verdicts["strategy"].values.tolist()):
         columns[f"{name}: {objective}"] = verdicts["objective"].values[:, place]
         for bound, metric in enumerate(metrics):
@@ -91,13 +89,14 @@ def cell_table(verdicts: xr.Dataset) -> pd.DataFrame:
     return table
 
 
-def _constraints(verdicts: xr.Dataset) -> list[str]:
+def constraints_of(verdicts: xr.Dataset) -> list[str]:
+    """The constraints as they were given."""
     return [str(text) for text in verdicts["constraint"].values]
 
 
 def _broken(verdicts: xr.Dataset, arm: int) -> list[str]:
     """The constraints that a strategy breaks, by cell."""
-    names = np.array(_constraints(verdicts), object)
+    names = np.array(constraints_of(verdicts), object)
     kept = verdicts["is_kept"].values[:, arm]
     failed = verdicts["has_failed"].values[:, arm]
     return [
@@ -209,7 +208,7 @@ def _constraint_lines(verdicts: xr.Dataset) -> list[str]:
     lines = []
     failed = verdicts["has_failed"].values
     first = str(verdicts["strategy"].values[0])
-    for bound, text in enumerate(constraint_words(one, first) for one in _constraints(verdicts)):
+    for bound, text in enumerate(constraint_words(one, first) for one in constraints_of(verdicts)):
         for place, name in enumerate(labels_of(verdicts)[: verdicts.sizes["strategy"]]):
             runs = ~failed[:, place]
             broken = runs & ~verdicts["is_kept"].values[:, place, bound]
@@ -226,7 +225,7 @@ def _constraint_lines(verdicts: xr.Dataset) -> list[str]:
             f"In {num_ahead:,} cells a strategy is surely ahead of the recommended one, but breaks a "
             "constraint."
         )
-    is_relative = any(text.endswith("%") for text in _constraints(verdicts))
+    is_relative = any(text.endswith("%") for text in constraints_of(verdicts))
     only = int((verdicts["reason"].values == ONLY_RUNNING).sum())
     if is_relative and only and failed[:, 0].any():
         lines.append(
@@ -353,57 +352,3 @@ def axis_lines(verdicts: xr.Dataset) -> list[str]:
 
 
 # --- document -------------------------------------------------------------------------------------
-
-
-def to_document(verdicts: xr.Dataset, rules: Rules, lines: Sequence[str]) -> dict[str, Any]:
-    """The recommendations as JSON: by regime, by axis, by cell."""
-    attributes = verdicts.attrs
-    counts = Counter(verdicts["recommended"].values.tolist())
-    reasons = Counter(verdicts["reason"].values.tolist())
-    return {
-        "strategies": verdicts["strategy"].values.tolist(),
-        "objective": attributes["objective"],
-        "constraints": _constraints(verdicts),
-        "confidence": attributes["confidence"],
-        "seeds": verdicts["seed"].values.tolist(),
-        "reference_cell": json.loads(attributes["reference_cell"]),
-        "method": {
-            "intervals": METHOD,
-            "probability": f"share of {NUM_RESAMPLES} bootstrap resamples of the seeds, the same "
-            "for all strategies, in which a strategy is best within the constraints",
-            "note": "every cell stands for itself; nothing is corrected for their number",
-        },
-        "num_cells": verdicts.sizes["cell"],
-        "recommended": {label: counts[label] for label in labels_of(verdicts)},
-        "reasons": {reason: reasons[reason] for reason in REASONS},
-        "summary": list(lines),
-        "regimes": {
-            "depth": rules.depth,
-            "cross_validated_accuracy": _finite(rules.accuracy),
-            "accuracy_of_most_frequent": _finite(rules.accuracy_of_most_frequent),
-            "num_folds": rules.num_folds,
-            "rules": [
-                {
-                    "where": [vars(condition) for condition in rule.where],
-                    "words": rule.words(),
-                    "recommended": rule.label,
-                    "num_cells": rule.num_cells,
-                    "counts": dict(rule.counts),
-                }
-                for rule in rules.leaves
-            ],
-        },
-        "by_axis": _records(by_axis(verdicts)),
-        "cells": _records(cell_table(verdicts)),
-    }
-
-
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    rows: list[Mapping[Any, Any]] = table.to_dict("records")
-    return [
-        {str(k): _finite(v) if isinstance(v, float) else v for k, v in row.items()} for row in rows
-    ]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

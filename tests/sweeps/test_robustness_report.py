@@ -14,6 +14,7 @@ from blis_jax.compare import difference
 from blis_jax.errors import ConfigError
 from blis_jax.types import Outcome
 from sweeps.robustness_cells import make_axes
+from sweeps.robustness_document import to_document
 from sweeps.robustness_figure import View, best_change, draw, read_view
 from sweeps.robustness_report import (
     by_axis,
@@ -21,7 +22,6 @@ from sweeps.robustness_report import (
     differences,
     recommendation_rules,
     summary_lines,
-    to_document,
 )
 from sweeps.robustness_rules import rules_of
 from sweeps.robustness_verdict import recommend
