@@ -35,6 +35,13 @@ MODEL_FLAGS = (
         "µs per step, per prefill and per decode token, and maybe per token of context",
     ),
     Flag(
+        "coefficients-from",
+        str,
+        None,
+        "FIT",
+        "coefficients from a result of blis_jax.calibrate, in place of the two options before",
+    ),
+    Flag(
         "total-kv-blocks",
         whole,
         None,
@@ -215,8 +222,7 @@ def _latency(given: Mapping[str, Any]) -> dict[str, Any]:
         )
     if tp is not None and tp < 0:
         raise ConfigError(f"--tp must be at least 1, got {tp}")
-    alpha = given.get("alpha_coeffs", (0.0, 0.0, 0.0))
-    beta = given.get("beta_coeffs", (0.0, 0.0, 0.0))
+    alpha, beta = _coefficients(given)
     if any(beta):
         blocks = given.get("total_kv_blocks", KV_BLOCKS_WITHOUT_FIT)
         found = {"hardware": gpu or "", "tp": tp or 0}
@@ -232,6 +238,22 @@ def _latency(given: Mapping[str, Any]) -> dict[str, Any]:
         found = {"hardware": fit.gpu, "tp": fit.tp}
         found |= {"alpha_coeffs": fit.alpha, "beta_coeffs": fit.beta, "total_kv_blocks": blocks}
     return {"model": model.lower(), **found}
+
+
+def _coefficients(given: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """α and β as given or calibrated; zeros if neither."""
+    if "coefficients_from" not in given:
+        none = (0.0, 0.0, 0.0)
+        return given.get("alpha_coeffs", none), given.get("beta_coeffs", none)
+    for name in ("alpha_coeffs", "beta_coeffs"):
+        if name in given:
+            written = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{written}: --coefficients-from is given too; give one of them")
+    from pathlib import Path
+
+    from blis_jax.calibrate.posterior import load
+
+    return load(Path(given["coefficients_from"])).coefficients()
 
 
 def _check_scorers(policy: str, scorers: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from blis_jax import cluster_flags, run, run_flags
 from blis_jax.config import FIELDS, POLICY_NAMES, SCORER_NAMES
+from blis_jax.errors import ConfigError
 from blis_jax.run_flags import make_parser
 from blis_jax.run_workload import requests_of, source_of, warn_of_idle_options
 from blis_jax.types import Outcome
@@ -681,3 +682,20 @@ def test_backend_is_prepared_unless_the_user_did(tmp_path):
     assert prepared("use_cache=False", XDG_CACHE_HOME=cache)[2] == "false"
     (tmp_path / "file").write_text("")
     assert prepared(XDG_CACHE_HOME=str(tmp_path / "file"))[2] == "false"
+
+
+def test_coefficients_of_a_calibration(tmp_path):
+    from blis_jax.atomic_write import write_json
+
+    fit = {
+        "kind": "calibration",
+        "terms": ["beta0", "beta3"],
+        "coefficients": {"beta0": {"value": 5000.0}, "beta3": {"value": 0.5}},
+        "covariance": [[1.0, 0.0], [0.0, 0.01]],
+    }
+    write_json(tmp_path / "fit.json", fit)
+    given = {"model": "some/model", "coefficients_from": str(tmp_path / "fit.json")}
+    config = cluster_flags.cluster_config(given)
+    assert (config.alpha_coeffs, config.beta_coeffs) == ((0.0,) * 3, (5000.0, 0.0, 0.0, 0.5))
+    with pytest.raises(ConfigError, match="--beta-coeffs: --coefficients-from is given too"):
+        cluster_flags.cluster_config({**given, "beta_coeffs": (1.0, 2.0, 3.0)})

@@ -1,0 +1,113 @@
+"""Figure 10: which strategy is best where, over 1,024 regimes around the record's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from papers import figure_style as style
+from papers.strategy_evolution.figures import Expected, main, read, shipped_data
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME = "fig10_robustness_map"
+AXES = {
+    "rate": "requests per second",
+    "arrival_cv": "CV of the gaps between arrivals",
+    "kv_blocks": "KV blocks of an instance",
+    "kv_cpu_blocks": "blocks of the CPU tier",
+    "instances": "instances",
+    "shape": "workload",
+    "step_constant": "fixed cost of a step (µs)",
+}
+COLOURS = {
+    "baseline": "#8c8c8c",
+    "tuned": "#0072b2",
+    "found": "#009e73",
+    "undecided": "#e8e4d8",
+    "none": "#d55e00",
+}
+WORDS = {
+    "baseline": "baseline",
+    "tuned": "8-opt",
+    "found": "iteration 13 (found here)",
+    "undecided": "none clearly best",
+    "none": "none runs within the constraints",
+}
+# number of cells in all: a Sobol design of 1,024, so each axis adds up to it
+EXPECTED = tuple(
+    Expected({"axis": axis, "x": "all", "recommended": "all"}, 1024, 0.0) for axis in AXES
+)
+
+
+def draw(data: Path, path: Path) -> None:
+    """Share of the cells in which each strategy is recommended, by the value of each axis."""
+    is_here = (data / f"{NAME}.csv").is_file()
+    table = read(data if is_here else shipped_data(), NAME)
+    with style.figure(6.4, 4, 2) as (figure, panels):
+        flat = panels.reshape(-1)
+        for panel, (axis, words) in zip(flat, AXES.items(), strict=False):
+            _bars(panel, table[(table["axis"] == axis) & (table["x"] != "all")])
+            panel.set_title(words)
+        for panel in panels[:, 0]:
+            panel.set_ylabel("% of cells")
+        _legend(flat[-1])
+        caption = (
+            "1,024 cells spread evenly over seven axes (Sobol); in each, every strategy on the same requests of "
+            "0.5 s of arrivals, 8 seeds. A strategy is recommended where it has the lowest critical TTFT P99 in at "
+            "least 95 % of the bootstrap resamples of the seeds, sheddable TTFT P99 at most twice the baseline's and "
+            "throughput at least 95 % of it. Cells are not corrected for their number."
+        )
+        style.save(figure, path, "Where the tuned strategies hold, and where they do not", caption)
+
+
+def _bars(panel: Any, table: pd.DataFrame) -> None:
+    values = list(dict.fromkeys(table["x"]))
+    values.sort(key=lambda text: (not _is_number(text), float(text) if _is_number(text) else 0.0))
+    bottom = [0.0] * len(values)
+    for name, colour in COLOURS.items():
+        rows = table[table["recommended"] == name].set_index("x")["percent"]
+        heights = [float(rows.get(value, 0.0)) for value in values]
+        panel.bar(range(len(values)), heights, bottom=bottom, color=colour, width=0.8)
+        bottom = [one + other for one, other in zip(bottom, heights, strict=True)]
+    labels = [f"{float(v):,.0f}" if _is_number(v) and float(v) >= 100 else str(v) for v in values]
+    is_long = any(len(label) > 7 for label in labels)
+    panel.set_xticks(range(len(values)), labels, fontsize=6.5 if is_long else 7.5)
+    panel.set_ylim(0, 100)
+    panel.grid(visible=False)
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _legend(panel: Any) -> None:
+    from matplotlib.patches import Patch
+
+    panel.set_axis_off()
+    handles = [Patch(color=colour, label=WORDS[name]) for name, colour in COLOURS.items()]
+    panel.legend(handles=handles, loc="center left", title="recommended")
+
+
+def counts(cells: pd.DataFrame) -> pd.DataFrame:
+    """The figure's data from the table of cells that `python -m sweeps.robustness` writes."""
+    import pandas as pd
+
+    rows = []
+    for axis in AXES:
+        for value, group in cells.groupby(axis):
+            for label, count in group["recommended"].value_counts().items():
+                rows.append((axis, f"{value:g}" if axis != "shape" else value, label, count,
+                             round(100 * count / len(group), 3)))  # fmt: skip
+        rows.append((axis, "all", "all", len(cells), 100.0))
+    return pd.DataFrame(rows, columns=["axis", "x", "recommended", "mean", "percent"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(NAME))
