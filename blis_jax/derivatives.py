@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,11 @@ class Differentiator:
         for direction in self.directions:
             _check(direction)
         self.shapes: dict[Any, EngineShape] = {}
+
+    def expect(self, rows: Iterable[Row]) -> None:
+        """Takes in the sizes of runs that will come, so that one program may serve all of them."""
+        for row in rows:
+            self._shape(Attempt(row, self.options))
 
     def run(self, config: ClusterConfig, table: RequestTable) -> Derivatives:
         """One run, repaired like any other, and its slopes."""

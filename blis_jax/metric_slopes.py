@@ -7,18 +7,21 @@ of the run. What counts requests (attainment, goodput, completions) moves throug
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.derivatives import Derivatives
+from blis_jax.config import ClusterConfig
+from blis_jax.derivatives import Derivatives, jacobian
 from blis_jax.errors import ConfigError
 from blis_jax.metrics import class_code, ended_us
 from blis_jax.records import Status
 from blis_jax.scalar_metrics import evaluate, lookup
+from blis_jax.simulation import Options
 from blis_jax.step_records import completed_itl_counts
 from blis_jax.summaries import PERCENTS, tpot_us
+from blis_jax.workload.table import RequestTable
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -56,6 +59,21 @@ def metric_slopes(found: Derivatives, names: Iterable[str]) -> dict[str, Slope]:
         _check(name)
     values = evaluate(found.record, names)
     return {name: Slope(values[name], _slopes_of(found, name, values[name])) for name in names}
+
+
+def grad(
+    config: ClusterConfig,
+    table: RequestTable,
+    metric: str,
+    wrt: Sequence[str],
+    options: Options | None = None,
+) -> dict[str, float]:
+    """The gradient of one metric of one run, by name of the direction.
+
+    Built from forward directions, which share one pass; reverse mode would have to keep the whole run.
+    """
+    slopes = metric_slopes(jacobian(config, table, wrt, options), [metric])[metric].slopes
+    return dict(zip(wrt, slopes.tolist(), strict=True))
 
 
 def _check(name: str) -> None:

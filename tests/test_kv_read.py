@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from blis_jax.batch import run_grid
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.run_requests import draw_requests
 from blis_jax.simulation import Options, simulate
 from blis_jax.types import Outcome
+from blis_jax.workload.spec import parse_spec
 from tests.scenes import Prompt, differences, flags, run_both, table_of, workload_of
 
 OPTIONS = Options(num_slots=64, log_capacity=4096)
@@ -66,6 +69,22 @@ def test_no_cost_changes_nothing():
     one, other = (simulate(config, table, OPTIONS) for config in (plain, free))
     np.testing.assert_array_equal(one.requests.e2e_us, other.requests.e2e_us)
     assert len(other.steps.num_steps) > len(one.steps.num_steps)
+
+
+def test_sweeps_take_the_fourth_coefficient_too():
+    law = "{type: constant, params: {value: 32}}"
+    spec = parse_spec(
+        "version: '2'\nseed: 1\naggregate_rate: 50.0\nnum_requests: 12\nclients:\n"
+        "- id: one\n  rate_fraction: 1.0\n  arrival: {process: poisson}\n"
+        f"  input_distribution: {law}\n  output_distribution: {law}\n",
+        "test",
+    )
+    config = ClusterConfig(beta_coeffs=tuple(BETA))
+    table = draw_requests(spec, 3, config.block_size_in_tokens)[0]
+    ((record,),) = run_grid([config], spec, [3], lambda record: record).rows
+    alone = simulate(config, table, Options(resolve_ties=False))
+    np.testing.assert_array_equal(record.requests.e2e_us, alone.requests.e2e_us)
+    assert np.all(record.steps.num_steps == 1)
 
 
 def test_five_coefficients_are_refused():

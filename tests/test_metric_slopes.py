@@ -5,7 +5,7 @@ import pytest
 
 from blis_jax.derivatives import Derivatives, Differentiator
 from blis_jax.errors import ConfigError
-from blis_jax.metric_slopes import SMOOTH_METRICS, _Moving, metric_slopes, percentile_slopes
+from blis_jax.metric_slopes import SMOOTH_METRICS, _Moving, grad, metric_slopes, percentile_slopes
 from blis_jax.scalar_metrics import evaluate
 from tests.test_derivatives import SMOOTH, STEPS, burst, is_same_path, moved, settings
 
@@ -44,6 +44,12 @@ def test_values_are_those_of_the_metrics(found):
     for name, slope in metric_slopes(found, NAMES).items():
         assert slope.value == values[name]
         assert slope.slopes.shape == (len(WRT),) and np.all(np.isfinite(slope.slopes))
+
+
+def test_the_gradient_is_the_slopes_by_name(found):
+    by_name = grad(settings(), burst(0), "e2e_p99_ms", WRT, SMOOTH)
+    slopes = metric_slopes(found, ["e2e_p99_ms"])["e2e_p99_ms"].slopes
+    assert by_name == dict(zip(WRT, slopes.tolist(), strict=True))
 
 
 def test_percentiles_of_a_weighted_sample_move_with_their_neighbours():

@@ -1,0 +1,74 @@
+"""Rows of the table of derivatives, as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Line:
+    """One pair of a parameter and a metric; derivatives per unit of the parameter."""
+
+    case: str
+    clock: str
+    kind: str  # pathwise, smoothed, or surrogate
+    parameter: str
+    metric: str
+    estimate: float
+    estimate_error: float  # standard error
+    difference: float  # the central one
+    difference_low: float  # 95 %
+    difference_high: float
+    relative: float  # estimate ÷ difference - 1
+    relative_error: float  # standard error, from the same seeds where both have them
+    share_changed: float  # of the runs whose decisions differ between the two sides
+    num_seeds: int
+    verdict: str
+
+
+def as_csv(lines: Sequence[Line]) -> str:
+    """All figures, six digits."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(Line.__dataclass_fields__), lineterminator="\n")
+    writer.writeheader()
+    for line in lines:
+        values: dict[str, Any] = asdict(line)
+        writer.writerow(
+            {name: f"{v:.6g}" if isinstance(v, float) else v for name, v in values.items()}
+        )
+    return text.getvalue()
+
+
+def from_csv(text: str) -> list[Line]:
+    """The rows of such a file."""
+    kinds = {"float": float, "int": int, "str": str}
+    fields = Line.__dataclass_fields__
+    return [
+        Line(**{name: kinds[str(fields[name].type)](value) for name, value in row.items()})
+        for row in csv.DictReader(io.StringIO(text))
+    ]
+
+
+def table(lines: Sequence[Line]) -> str:
+    """A Markdown table; derivatives per unit of the parameter (µs, µs per token, 1, tokens, …)."""
+    heads = ("case", "parameter", "metric", "estimate ± s.e.", "central difference, 95 %")
+    heads += ("relative ± s.e.", "runs changed", "")
+    rows = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for one in lines:
+        clock = "" if one.clock == "int32" else f", {one.clock} clock"
+        cells = (
+            f"{one.case}{clock}",
+            f"{one.kind} {one.parameter}",
+            one.metric,
+            f"{one.estimate:.4g} ± {one.estimate_error:.1g}",
+            f"{one.difference:.4g} [{one.difference_low:.4g}, {one.difference_high:.4g}]",
+            f"{100 * one.relative:+.2f} % ± {100 * one.relative_error:.2f}",
+            f"{100 * one.share_changed:.1f} %",
+            one.verdict,
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
