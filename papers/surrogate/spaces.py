@@ -51,5 +51,5 @@ SPACES: Mapping[str, Space] = {
     "iter01": Space(
         "iteration 1, 7 parameters, a plateau", "iter01_priority_cascade", 256, 64, 128, 32, 8
     ),
-    "joint": Space("all layers, 18 parameters", "joint_all_layers", 5120, 512, 1024, 8, 4),
+    "joint": Space("all layers, 18 parameters", "joint_all_layers", 1280, 192, 512, 8, 4),
 }

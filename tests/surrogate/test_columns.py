@@ -18,7 +18,7 @@ def test_codes_are_places_of_categories() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"lod": 1.0}, "did you mean .load"),
+        ({"lod": 1.0}, "did you mean"),
         ({"order": "middle"}, "allowed is 'first', 'last'"),
         ({"load": "much"}, "'much' is not a number"),
     ],

@@ -74,7 +74,8 @@ def test_gradient_is_the_slope_of_predictions(surrogate: Surrogate) -> None:
             slopes[:, place], (above - below) / (2 * step), rtol=0.05, atol=2e-3
         )
     assert not slopes[:, 2].any()
-    truth = (expected(points + [0.01, 0, 0]) - expected(points - [0.01, 0, 0]))[:, 0] / 0.02
+    step = np.array([0.01, 0.0, 0.0])
+    truth = (expected(points + step) - expected(points - step))[:, 0] / 0.02
     np.testing.assert_allclose(slopes[:, 0], truth, rtol=0.3)
     assert not surrogate.gradient(points, "rejections").any()
 
@@ -88,7 +89,7 @@ def test_outside_of_the_data_it_says_so(surrogate: Surrogate) -> None:
 def test_wrong_questions_are_refused(surrogate: Surrogate) -> None:
     with pytest.raises(ConfigError, match=r"allowed is \[n, 3\]"):
         surrogate.predict_mean(np.zeros((2, 2)))
-    with pytest.raises(ConfigError, match="did you mean .latency_ms"):
+    with pytest.raises(ConfigError, match="did you mean"):
         surrogate.gradient(np.zeros((1, len(COLUMNS))), "latency")
     with pytest.raises(ConfigError, match="confidence"):
         surrogate.predict(np.zeros((1, 3)), confidence=1.0)

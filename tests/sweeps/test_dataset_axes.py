@@ -46,7 +46,7 @@ def test_cluster_follows_the_descriptors() -> None:
     ("text", "words"),
     [
         ("rate", "is not NAME=LOW:HIGH"),
-        ("rats=1:2", "did you mean .rate"),
+        ("rats=1:2", "did you mean"),
         ("rate=1:2,rate=2:3", "given twice"),
         ("rate=3:2", "low end must be below"),
         ("instances=1.5:3", "not a whole number"),
