@@ -1,6 +1,6 @@
 # PYTHON (3.11 or newer) makes .venv; EXTRAS names the optional groups of pyproject.toml to install.
 PYTHON ?= python3
-EXTRAS ?= dev,export,parquet
+EXTRAS ?= dev,export,parquet,surrogate
 WORKERS ?= 2
 # K/N: run the K-th of N parts of the slow tests as well.
 SLOW_SHARD ?=
