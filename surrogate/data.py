@@ -57,11 +57,12 @@ class Data:
     about: str = ""
 
 
-def load_data(path: str | Path) -> Data:
-    """Reads a dataset; refuses one that is none, or that is not finished."""
+def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
+    """Reads a dataset; refuses one that is none, or in which points of `roles` are not finished."""
     dataset = _opened(Path(path))
     outcome = dataset["outcome"].values
-    num_left = int((outcome == NOT_RUN).sum())
+    of_role = dataset["role"].values
+    num_left = int((outcome[np.isin(of_role, roles)] == NOT_RUN).sum())
     if num_left:
         raise ConfigError(
             f"{path} is not finished: {num_left} runs are missing; go on with --resume of the "
@@ -71,24 +72,24 @@ def load_data(path: str | Path) -> Data:
     names = [str(name) for name in dataset["metric"].values]
     units = [str(unit) for unit in dataset["unit"].values]
     values, names, units = _with_failures(dataset["value"].values, outcome, names, units)
-    inputs, roles = dataset["inputs"].values, dataset["role"].values
+    inputs = dataset["inputs"].values
     is_other = dataset["is_other_seed"].values
     has_run = np.isin(outcome, WHOLE_CODES)
-    is_usable = has_run[:, ~is_other].any(axis=1)
+    is_usable = has_run[:, ~is_other].any(axis=1) & (outcome != NOT_RUN).all(axis=1)
 
     def part(is_chosen: np.ndarray, seeds: np.ndarray) -> Part:
         """Some points on some seeds, without columns of seeds that none of them has."""
         chosen = values[is_chosen][:, seeds]
         return Part(inputs[is_chosen], _packed(chosen))
 
-    parts = {role: part((roles == role) & is_usable, ~is_other) for role in ROLES}
-    for role, one in parts.items():
-        if len(one.inputs) < FEWEST_POINTS:
+    parts = {role: part((of_role == role) & is_usable, ~is_other) for role in ROLES}
+    for role in roles:
+        if len(parts[role].inputs) < FEWEST_POINTS:
             raise ConfigError(
-                f"{path} has {len(one.inputs)} {role} points with runs, at least {FEWEST_POINTS} "
+                f"{path} has {len(parts[role].inputs)} {role} points with runs, at least {FEWEST_POINTS} "
                 "are needed"
             )
-    has_others = (roles == TEST) & is_usable & has_run[:, is_other].any(axis=1)
+    has_others = (of_role == TEST) & is_usable & has_run[:, is_other].any(axis=1)
     return Data(
         columns, tuple(names), tuple(units), parts[TRAIN], parts[CALIBRATION], parts[TEST],
         part(has_others, is_other), int((~is_usable).sum()), int((outcome >= 0).sum()),

@@ -147,7 +147,7 @@ def _loss(params: Any, network: Network, batch: Samples) -> jax.Array:
     likelihood = log_sd + 0.5 * jnp.square(off) * jnp.exp(-2.0 * log_sd)
     scaled = off * jnp.exp(-jax.lax.stop_gradient(log_sd))
     miss = scaled[..., None] - quantiles(heads.steps)
-    levels = jnp.asarray(np.array(LEVELS, np.float32))
+    levels = jnp.asarray(np.array(LEVELS, np.float32))[None, None, :]
     pinball = jnp.maximum(levels * miss, (levels - 1.0) * miss).mean(axis=-1)
     count = jnp.maximum(is_there.sum(), 1)
     return squared + 0.1 * jnp.where(is_there, likelihood + pinball, 0.0).sum() / count

@@ -211,7 +211,8 @@ class Surrogate:
             for scores in (self.calibration.mean_scores, self.calibration.run_scores)
         )
         low, high = self._bounds()
-        tables = _Tables(*self.scales.arrays(), low, high, self.calibration.floor, *reach)
+        entries = (*self.scales.arrays(), low, high, self.calibration.floor, *reach)
+        tables = _Tables(*(np.asarray(entry)[None, :] for entry in entries))
         found, epistemic = self._in_batches(
             lambda static, params, batch: _all_raw(static, params, tables, batch), inputs
         )

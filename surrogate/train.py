@@ -83,11 +83,11 @@ def _train(arguments: Sequence[str] | None) -> int:
     if not source.exists():
         raise ConfigError(f"{source} does not exist; give the .zarr that sweeps.dataset writes")
 
-    from surrogate.data import load_data
+    from surrogate.data import CALIBRATION, TRAIN, load_data
     from surrogate.fit import Settings, epochs_of
     from surrogate.learn import learn
 
-    data = load_data(source)
+    data = load_data(source, (TRAIN, CALIBRATION))
     num_points = _num_points(given, len(data.train.inputs))
     settings = Settings(**values)
     keeper = StateKeeper(path.with_name(path.name + ".state"), settings, data.about, num_points)

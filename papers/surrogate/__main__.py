@@ -22,7 +22,7 @@ NAME = "papers.surrogate"
 FOLDER = "out/surrogate"
 SAVED = Path(__file__).parent / "data"
 PARTS = ("data", "fit", "bars", "coverage", "rivals", "curve", "speed")
-CURVE_STEPS = 3000
+CURVE_STEPS = 2000
 
 _DESCRIPTION = """\
 Simulate the datasets of iteration 8, iteration 1 and of all layers together, fit surrogates, and

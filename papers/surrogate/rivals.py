@@ -18,7 +18,7 @@ from surrogate.scores import r_squared
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_GP_POINTS = 1000  # its cost grows with the cube of the points
+MOST_GP_POINTS = 600  # its cost grows with the cube of the points
 OURS = "deep ensemble"
 Maker = Callable[[], Any]
 

@@ -1,0 +1,133 @@
+"""The commands on a made dataset, one after the other."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate import coverage, predict, report, train
+from surrogate.predictor import Surrogate
+
+pytestmark = pytest.mark.lenient_promotion
+
+SMALL = ["--members", "2", "--width", "8", "--depth", "1", "--steps", "60", "--batch", "64"]
+
+
+@pytest.fixture(scope="module")
+def model(store: Path) -> Path:
+    path = store.with_name("made.surrogate")
+    assert train.main([str(store), *SMALL, "--out", str(path), "--overwrite", "--quiet"]) == 0
+    return path
+
+
+def test_training_leaves_nothing_half_done(model: Path) -> None:
+    assert not model.with_name(model.name + ".state").exists()
+    about = Surrogate.load(model).about
+    assert about["data"] == "made" and about["num_points"] == 192
+
+
+def test_a_stopped_training_goes_on_to_the_same_surrogate(
+    store: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "SECONDS_BETWEEN_STATES", 0.0)
+    longer = [*SMALL[:-4], "--steps", "150", "--batch", "64"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train.main([str(store), *longer, "--out", str(whole), "--quiet"]) == 0
+
+    keep = train.StateKeeper.keep
+
+    def keep_and_stop(self: train.StateKeeper, state: object) -> None:
+        keep(self, state)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train.StateKeeper, "keep", keep_and_stop)
+        assert train.main([str(store), *longer, "--out", str(broken), "--quiet"]) == 130
+    assert not broken.exists()
+    other = [*SMALL[:-4], "--steps", "151", "--batch", "32"]
+    assert train.main([str(store), *other, "--out", str(broken), "--resume"]) == 2
+    assert train.main([str(store), *longer, "--out", str(broken), "--resume", "--quiet"]) == 0
+    points = np.array([[1.0, 5.0, 0.0]])
+    one, two = Surrogate.load(whole), Surrogate.load(broken)
+    assert one.predict(points).identical(two.predict(points))
+
+
+def test_predictions_of_a_table(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    points = tmp_path / "points.csv"
+    points.write_text("load,chunk,order\n1.0,5,first\n9.0,5,last\n")
+    assert predict.main([str(model), str(points), "--metrics", "latency_ms"]) == 0
+    said = capsys.readouterr().out
+    assert "do not trust this: load 9 is above the data" in said and "share" not in said
+    out = tmp_path / "found.csv"
+    assert predict.main([str(model), str(points), "--out", str(out)]) == 0
+    table = pd.read_csv(out)
+    assert len(table) == 2 * 4 and {"mean", "low", "high", "q5", "in_domain"} <= set(table)
+    as_json = tmp_path / "points.json"
+    as_json.write_text(json.dumps([{"load": 1.0, "chunk": 5, "order": "first"}]))
+    again = tmp_path / "again.csv"
+    assert predict.main([str(model), str(as_json), "--out", str(again)]) == 0
+    assert pd.read_csv(again)["mean"].tolist() == table["mean"][:4].tolist()
+
+
+def test_without_points_it_says_what_it_asks_for(
+    model: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert predict.main([str(model)]) == 0
+    said = capsys.readouterr().out
+    assert "load: 0.5 to 2 1" in said and "order: first, last" in said
+
+
+def test_coverage_prints_every_output(
+    model: Path, store: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert coverage.main([str(model), str(store)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("latency_ms") == 2 and "rejected at 1 %" in said
+
+
+def test_report_has_figures_and_tables(model: Path, store: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    words = [str(model), str(store), "--out", str(folder), "--curve", "64,128"]
+    assert report.main([*words, "--curve-steps", "30"]) == 0
+    names = {path.name for path in folder.iterdir()}
+    figures = {"parity.png", "residuals.png", "calibration.png", "learning_curve.png"}
+    assert figures | {"report.md", "scores.csv", "coverage.csv"} <= names
+    text = (folder / "report.md").read_text()
+    assert "latency_ms" in text and "rejections" in text
+    curve = pd.read_csv(folder / "learning_curve.csv")
+    assert set(curve["points"]) == {64, 128} and set(curve["runs"]) == {256, 512}
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "said"),
+    [
+        (train, [], "no dataset is given"),
+        (train, ["none.zarr"], "does not exist"),
+        (train, ["none.zarr", "--members", "1"], "--members: got 1, allowed is 2 to 64"),
+        (train, ["none.zarr", "--learning-rate", "0"], "--learning-rate"),
+        (train, ["none.zarr", "--resume", "--overwrite"], "contradict"),
+        (predict, ["none"], "is no surrogate"),
+        (predict, ["none", "points.txt"], "must end in .csv or .json"),
+        (predict, ["none", "--confidence", "1"], "--confidence"),
+        (coverage, ["none"], "give a surrogate and a dataset"),
+        (report, ["none", "none.zarr"], "is no surrogate"),
+    ],
+)
+def test_wrong_input_is_refused_in_a_sentence(
+    command: object, words: list[str], said: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert command.main(words) == 2  # type: ignore[attr-defined]
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_another_dataset_is_refused(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    from tests.surrogate import made_data
+
+    other = made_data.write(tmp_path / "other.zarr", (20, 20, 20))
+    assert coverage.main([str(model), str(other)]) == 2
+    assert "fitted to another dataset" in capsys.readouterr().err

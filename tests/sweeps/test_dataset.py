@@ -1,0 +1,111 @@
+"""The command on a tiny workload, up to a surrogate of its output."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blis_jax.results import load
+from surrogate.data import NOT_PLANNED, load_data
+from sweeps import dataset
+from sweeps.dataset_store import DatasetStore
+from tests.sweeps.tiny import TINY
+
+SMALL = ["--points", "16", "--calibration", "16", "--test", "16", "--seeds", "2", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def strategy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny") / "tiny.yaml"
+    path.write_text(TINY.replace("slo_base_critical: [5, 20]", "slo_base_critical: [5, 20]"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(strategy: Path) -> Path:
+    out = strategy.with_name("whole.zarr")
+    words = [str(strategy), *SMALL, "--train-seeds", "1", "--other-points", "2"]
+    assert dataset.main([*words, "--out", str(out)]) == 0
+    return out
+
+
+def test_every_planned_run_is_there(made: Path) -> None:
+    found = load(made)
+    outcome = found["outcome"].values
+    assert (outcome >= 0).sum() == 16 + 2 * 32 + 4
+    assert not np.isnan(found["value"].values[outcome != NOT_PLANNED]).all(axis=1).any()
+    data = load_data(made)
+    assert data.columns[2].categories == (1, 2) and len(data.other.inputs) == 2
+    place = data.outputs.index("ttft_p99_ms[critical]")
+    assert data.units[place] == "ms" and (data.test.means[:, place] > 0).all()
+
+
+def test_a_stopped_command_ends_with_the_same_file(
+    made: Path, strategy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sweeps import dataset_plan
+
+    monkeypatch.setattr(dataset_plan, "RUNS_PER_PART", 32)
+    out = tmp_path / "broken.zarr"
+    words = [str(strategy), *SMALL, "--train-seeds", "1", "--other-points", "2", "--out", str(out)]
+    write, calls = DatasetStore.write, []
+
+    def write_twice(self: DatasetStore, first: int, runs: object) -> None:
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(first)
+        write(self, first, runs)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DatasetStore, "write", write_twice)
+        assert dataset.main(words) == 130
+    assert (load(out)["outcome"].values == -1).any()
+    assert dataset.main(words) == 2  # it exists
+    assert dataset.main([*words, "--resume"]) == 0
+    one, two = load(made), load(out)
+    for name in ("inputs", "value", "outcome"):
+        np.testing.assert_array_equal(one[name].values, two[name].values)
+
+
+def test_another_dataset_is_not_gone_on_with(
+    made: Path, strategy: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = [str(strategy), *SMALL, "--train-seeds", "2", "--out", str(made), "--resume"]
+    assert dataset.main(words) == 2
+    assert "was made with another sizes" in capsys.readouterr().err
+
+
+def test_descriptors_vary_from_point_to_point(strategy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "varied.zarr"
+    words = [str(strategy), *SMALL, "--vary", "rate=100:400,instances=2:3,share_critical=0.2:0.6"]
+    assert dataset.main([*words, "--out", str(out)]) == 0
+    data = load_data(out)
+    assert [column.name for column in data.columns[-3:]] == ["rate", "instances", "share_critical"]
+    assert set(data.test.inputs[:, -2]) == {2.0, 3.0}
+    rate = data.train.inputs[:, -3]
+    spread = np.corrcoef(rate, data.train.means[:, data.outputs.index("requests_per_s")])[0, 1]
+    assert spread > 0.5  # more arrive, more are done
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no strategy is given"),
+        (["iter08_token_budget", "--out", "data.csv"], "must end in .zarr"),
+        (["iter08_token_budget", "--points", "1", "--out", "none.zarr"], "--points: got 1"),
+        (["iter08_token_budget", "--vary", "rats=1:2", "--out", "none.zarr"], "did you mean"),
+        (["iter08_token_budget", "--random-state", "-1", "--out", "n.zarr"], "--random-state"),
+    ],
+)
+def test_wrong_input_is_refused_in_a_sentence(
+    words: list[str], said: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert dataset.main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_plan_says_how_many_runs(strategy: Path, capsys: pytest.CaptureFixture) -> None:
+    out = strategy.with_name("none.zarr")
+    assert dataset.main([str(strategy), *SMALL, "--plan", "--out", str(out)]) == 0
+    assert "48 points, 96 runs" in capsys.readouterr().out and not out.exists()
