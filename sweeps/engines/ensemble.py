@@ -29,6 +29,7 @@ PROGRESS = 1e-3  # of the best score, below which a batch has brought nothing
 LOCAL_POINTS = 96  # that the local model is fitted to
 CANDIDATES = 384  # of the local model
 DRAWS = 64  # of the local model, for the expected improvement
+RESOLUTION = 0.02  # of the best score, that models tell apart well at the least
 NEAR = 1e-3  # in shares, within which two points are one
 
 
@@ -130,7 +131,8 @@ def _targets(told: Sequence[Told]) -> tuple[np.ndarray, float, int]:
     ]
     objectives, scores = modelled(told, plain), modelled(told)
     place = int(scores.argmin())
-    scale = max(float(np.median(scores - scores[place])) / 4, 1e-9)
+    above = scores - scores[place]
+    scale = max(float(np.quantile(above, 0.25)), RESOLUTION * abs(float(scores[place])), 1e-9)
     lowest = min(objectives.min(), scores[place])
     excesses = np.zeros((len(told), width))
     for row, one in enumerate(told):
@@ -208,7 +210,7 @@ def _draws(
     width = features.shape[1]
     kernel = ConstantKernel(1.0, (0.01, 100.0)) * Matern(
         np.full(width, 0.5), (0.02, 20.0), nu=2.5
-    ) + WhiteKernel(1e-3, (1e-6, 0.3))
+    ) + WhiteKernel(1e-3, (1e-6, 0.05))
     state = int(random.integers(2**31))
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")  # about parameters that reach their bounds
