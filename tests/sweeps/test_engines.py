@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -13,10 +15,14 @@ from sweeps.engines.base import modelled
 from sweeps.space import Point, Space
 from tests.sweeps.tiny import budget, tiny_space
 
-EVERY = [  # the libraries of the ensemble promote implicitly
-    pytest.param(name, marks=pytest.mark.lenient_promotion) if name == "ensemble" else name
-    for name in ENGINES
-]
+needs_optuna = pytest.mark.skipif(
+    find_spec("optuna") is None, reason="optuna is not installed (extra: search)"
+)
+MARKS = {
+    "ensemble": [pytest.mark.lenient_promotion],  # flax and optax promote implicitly
+    "tpe": [needs_optuna],
+}
+EVERY = [pytest.param(name, marks=MARKS.get(name, [])) for name in ENGINES]
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +118,11 @@ def test_models_see_failures_a_little_above_the_worst() -> None:
     tries = [Told((0,), 1.0), Told((1,), 1e6, has_failed=True), Told((2,), 5.0)]
     np.testing.assert_allclose(modelled(tries), [1.0, 7.5, 5.0])
     assert modelled([tries[1]]).tolist() == [0.0]
+
+
+def test_an_engine_whose_library_is_missing_is_refused(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"'tpe' needs optuna; install blis-jax\[search\]"):
+        make(space, budget("tpe"))
