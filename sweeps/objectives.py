@@ -46,6 +46,9 @@ class Worth:
     objectives: tuple[float, ...]
     penalties: Mapping[str, float]  # by metric, mean over the seeds
     failures: tuple[str, ...] = ()  # outcomes that make it a failure
+    excesses: tuple[
+        float, ...
+    ] = ()  # by constraint, weighted, of the means; negative where it is kept
 
     @property
     def penalty(self) -> float:
@@ -110,7 +113,12 @@ class Valuation:
             penalties[name] = penalties.get(name, 0.0) + penalty
         objectives = tuple(goal.sign * means[0][goal.metric] for goal in self.goals)
         weighted = [goal.weight * value for goal, value in zip(self.goals, objectives, strict=True)]
-        return Worth(sum(weighted) + sum(penalties.values()), objectives, penalties)
+        excesses = tuple(
+            one.weight * _signed(means[0][name], one.direction, one.threshold)
+            for name, one in zip(self.limits, self.strategy.constraints, strict=True)
+        )
+        score = sum(weighted) + sum(penalties.values())
+        return Worth(score, objectives, penalties, excesses=excesses)
 
 
 def _metric(strategy: Strategy, path: str, name: str) -> str:
@@ -127,4 +135,8 @@ def _mean(runs: Sequence[Metrics], names: Sequence[str]) -> dict[str, float]:
 
 def _excess(value: float, direction: str, threshold: float) -> float:
     """How far a value is on the wrong side; a metric with direction `min` is bounded from above."""
-    return max(value - threshold if direction == "min" else threshold - value, 0.0)
+    return max(_signed(value, direction, threshold), 0.0)
+
+
+def _signed(value: float, direction: str, threshold: float) -> float:
+    return value - threshold if direction == "min" else threshold - value

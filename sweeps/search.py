@@ -29,7 +29,10 @@ class Tried:
     def told(self) -> Told:
         """What an engine learns of it."""
         worth = self.worth
-        return Told(self.point, worth.score, worth.objectives, worth.penalty, bool(worth.failures))
+        return Told(
+            self.point, worth.score, worth.objectives, worth.penalty, bool(worth.failures),
+            worth.excesses,
+        )  # fmt: skip
 
 
 def best_of(tried: Sequence[Tried]) -> Tried | None:

@@ -10,7 +10,7 @@ from blis_jax.scalar_metrics import lookup
 from sweeps.robustness_words import metric_words, shown
 from sweeps.sensitivity_design import Sizes
 from sweeps.sensitivity_effects import ANYWHERE, INSIDE, BestRange
-from sweeps.sensitivity_indices import MATTERS, NO_EFFECT, NOISE
+from sweeps.sensitivity_indices import MATTERS, NO_EFFECT, NOISE, do_agree
 from sweeps.sensitivity_model import SIMULATOR, SURROGATE
 from sweeps.sensitivity_study import Study, agreement, influential, verdicts
 
@@ -131,10 +131,11 @@ def _half_words(study: Study, model: str, metric: str) -> str:
     indices = study.findings[model].sobol[metric]
     halves = indices.halves
     change = np.abs(halves[0, :, 0] - halves[1, :, 0])
+    is_strong = verdicts(study, model, metric)
     apart = [
         name
         for place, name in enumerate(study.names)
-        if halves[0, place, 1] > halves[1, place, 2] or halves[1, place, 1] > halves[0, place, 2]
+        if is_strong[name] == MATTERS and not do_agree(halves[0, place], halves[1, place])
     ]
     dummy = f"a dummy gets {interval_words(indices.dummy)}"
     if not np.isfinite(change).all():

@@ -14,7 +14,7 @@ from blis_jax.errors import ConfigError
 
 NAME = "papers.sensitivity"
 FOLDER = "out/papers_sensitivity"
-SPACES = ("iter01_priority_cascade", "iter08_token_budget", "iter13_class_lead")
+SPACES = ("iter01_priority_cascade", "iter08_token_budget")
 BASE, NUM_SEEDS = 128, 8
 FINISHED = "dataset.zarr"
 

@@ -16,6 +16,8 @@ ENGINES = {
     "gp_minimize": "gp_minimize.GpMinimize",
     "random": "random.Random",
     "sobol": "sobol.Sobol",
+    "ensemble": "ensemble.Ensemble",
+    "tpe": "tpe.Tpe",
     "grid": "grid.Grid",
     "pareto": "pareto.Pareto",
 }

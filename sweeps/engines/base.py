@@ -22,6 +22,7 @@ class Told(NamedTuple):
     objectives: tuple[float, ...] = ()
     penalty: float = 0.0
     has_failed: bool = False
+    excesses: tuple[float, ...] = ()  # by constraint; their positive parts make up the penalty
 
 
 class Engine(Protocol):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -12,6 +14,15 @@ from sweeps.engines import ENGINES, Told, make
 from sweeps.engines.base import modelled
 from sweeps.space import Point, Space
 from tests.sweeps.tiny import budget, tiny_space
+
+needs_optuna = pytest.mark.skipif(
+    find_spec("optuna") is None, reason="optuna is not installed (extra: search)"
+)
+MARKS = {
+    "ensemble": [pytest.mark.lenient_promotion],  # flax and optax promote implicitly
+    "tpe": [needs_optuna],
+}
+EVERY = [pytest.param(name, marks=MARKS.get(name, [])) for name in ENGINES]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +55,7 @@ def searched(space: Space, engine: str) -> list[Point]:
     return [point for batch in batches_of(space, engine) for point in batch]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY)
 def test_points_are_in_the_space_and_plain(space: Space, engine: str) -> None:
     points = searched(space, engine)
     assert 8 <= len(points) <= 12
@@ -56,14 +67,14 @@ def test_points_are_in_the_space_and_plain(space: Space, engine: str) -> None:
     assert len(set(points)) > 5
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY)
 def test_a_new_engine_goes_on_where_another_stopped(space: Space, engine: str) -> None:
     batches = batches_of(space, engine)
     history = [told(point) for batch in batches[:-1] for point in batch]
     assert make(space, budget(engine)).ask(history, len(batches[-1])) == batches[-1]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY)
 def test_failures_alone_do_not_stop_an_engine(space: Space, engine: str) -> None:
     points = make(space, budget(engine)).ask([], 3)
     failures = [Told(point, 1e6, has_failed=True) for point in points]
@@ -107,3 +118,11 @@ def test_models_see_failures_a_little_above_the_worst() -> None:
     tries = [Told((0,), 1.0), Told((1,), 1e6, has_failed=True), Told((2,), 5.0)]
     np.testing.assert_allclose(modelled(tries), [1.0, 7.5, 5.0])
     assert modelled([tries[1]]).tolist() == [0.0]
+
+
+def test_an_engine_whose_library_is_missing_is_refused(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"'tpe' needs optuna; install blis-jax\[search\]"):
+        make(space, budget("tpe"))

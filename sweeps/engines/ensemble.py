@@ -1,0 +1,225 @@
+"""Surrogate-guided search: a deep ensemble chooses batches by gradient, a local model takes over.
+
+Over the whole space every member of the ensemble goes down from many starts by gradient, and of where
+they end a batch is put together by expected improvement over the members. Around the best point so far
+Gaussian processes do so within a region that shrinks while nothing better is found (as in TuRBO:
+Eriksson et al. 2019); the smaller that region, the larger their part of the batch. The objective and
+every constraint's excess are modelled apart: their sum has a kink where a constraint begins to hold.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sweeps.engines.base import Told, generator, modelled
+from sweeps.engines.encoding import Encoding
+from sweeps.engines.sobol import Sobol
+from sweeps.space import Point, Space
+from sweeps.strategy_file import Search
+
+STARTS = 32  # of each member's way down
+SCREENED = 512  # points that the starts are the best of
+FIRST_EDGE, LEAST_EDGE, MOST_EDGE = 0.8, 2.0**-6, 1.0  # of the local region, shares of a range
+PATIENCE = 2  # batches without progress that halve the region
+PROGRESS = 1e-3  # of the best score, below which a batch has brought nothing
+LOCAL_POINTS = 96  # that the local model is fitted to
+CANDIDATES = 384  # of the local model
+DRAWS = 64  # of the local model, for the expected improvement
+RESOLUTION = 0.02  # of the best score, that models tell apart well at the least
+NEAR = 1e-3  # in shares, within which two points are one
+
+
+class Ensemble:
+    """Sobol points to begin with, then batches from the ensemble and the local model."""
+
+    def __init__(self, space: Space, search: Search) -> None:
+        """For a space."""
+        self.space, self.search = space, search
+        self.first = Sobol(space, search)
+        self.encoding = Encoding(space)
+
+    def ask(self, told: Sequence[Told], count: int) -> list[Point]:
+        """The next points."""
+        if len(told) < self.search.initial:
+            return self.first.ask(told, min(count, self.search.initial - len(told)))
+        if all(one.has_failed for one in told):
+            return self.first.ask(told, count)
+        known = _Known(self.encoding.features([one.point for one in told]), *_targets(told))
+        edge = _edge(told, self.search)
+        points = [one.point for one in told]
+        local = self._local(known, edge, round(count * _local_share(edge)))
+        chosen = self._distinct(local, points, round(count * _local_share(edge)))
+        wide = self._wide(known, count - len(chosen))
+        return chosen + self._distinct(wide, points + chosen, count - len(chosen))
+
+    def _wide(self, known: _Known, count: int) -> list[np.ndarray]:
+        """Ends of the members' ways down with the largest expected improvement over all members."""
+        from surrogate import online
+
+        random = generator(self.search, len(known.features), 1)
+        ensemble = online.fit(known.features, known.targets, int(random.integers(2**31)))
+        shares = random.random((SCREENED, len(self.space.dimensions)))
+        screened = self.encoding.of_shares(shares)
+        steps = random.normal(size=(SCREENED // 4, self.encoding.width)) * 0.1
+        screened[: len(steps)] = (known.centre + steps * self.encoding.is_free).clip(0, 1)
+        worth = np.asarray(online.merged(online.predict(ensemble, screened)))
+        order = np.argsort(worth, axis=1)[:, :STARTS]
+        ends, _ = online.descend(ensemble, screened[order], self.encoding.is_free)
+        candidates = ends.reshape(-1, self.encoding.width)
+        values = np.asarray(online.merged(online.predict(ensemble, candidates)))
+        return [candidates[place] for place in _greedy(values, known.best, 3 * count)]
+
+    def _local(self, known: _Known, edge: float, count: int) -> list[np.ndarray]:
+        """Candidates around the best point with the largest expected improvement together."""
+        from surrogate import online
+
+        random = generator(self.search, len(known.features), 2)
+        distance = np.abs(known.features - known.centre).max(axis=1)
+        nearest = np.argsort(distance, kind="stable")[:LOCAL_POINTS]
+        candidates = _around(known.centre, edge, self.encoding.is_free, random)
+        draws = [
+            _draws(known.features[nearest], column[nearest], candidates, random)
+            for column in known.targets.T
+        ]
+        values = np.asarray(online.merged(np.stack(draws, axis=-1).astype(np.float32)))
+        return [candidates[place] for place in _greedy(values, known.best, 3 * count)]
+
+    def _distinct(
+        self, proposed: Sequence[np.ndarray], known: Sequence[Point], count: int
+    ) -> list[Point]:
+        """The first points that are new; drawn ones where there are too few."""
+        kept: list[Point] = []
+        taken = np.array([self.encoding.shares(point) for point in known])
+        random = generator(self.search, len(known), 3)
+        more = (self.encoding.of_shares(random.random((1, taken.shape[1])))[0] for _ in range(256))
+        for features in (*proposed, *more):
+            if len(kept) == count:
+                break
+            point = self.encoding.point(np.asarray(features, float))
+            shares = np.array(self.encoding.shares(point))
+            if np.abs(taken - shares).max(axis=1).min() > NEAR:
+                kept.append(point)
+                taken = np.vstack([taken, shares])
+        return kept
+
+
+class _Known(NamedTuple):
+    """What was tried, as the models see it."""
+
+    features: np.ndarray  # [point, feature]
+    targets: np.ndarray  # [point, output], see `surrogate.online.merged`
+    best: float  # merged
+    place: int  # of the best point
+
+    @property
+    def centre(self) -> np.ndarray:
+        """The best point."""
+        found: np.ndarray = self.features[self.place]
+        return found
+
+
+def _targets(told: Sequence[Told]) -> tuple[np.ndarray, float, int]:
+    """Compressed objectives and excesses `[point, output]`, the best score in their units, its place."""
+    whole = [one for one in told if not one.has_failed]
+    width = max(len(one.excesses) for one in whole)
+    plain = [
+        one.score if one.has_failed or not one.excesses else one.score - one.penalty for one in told
+    ]
+    objectives, scores = modelled(told, plain), modelled(told)
+    place = int(scores.argmin())
+    above = scores - scores[place]
+    scale = max(float(np.quantile(above, 0.25)), RESOLUTION * abs(float(scores[place])), 1e-9)
+    lowest = min(objectives.min(), scores[place])
+    excesses = np.zeros((len(told), width))
+    for row, one in enumerate(told):
+        excesses[row] = one.excesses if not one.has_failed else 0.0
+    columns = [np.log1p((objectives - lowest) / scale)[:, None], np.arcsinh(excesses / scale)]
+    return np.concatenate(columns, axis=1), float(np.log1p((scores[place] - lowest) / scale)), place
+
+
+def _greedy(values: np.ndarray, best: float, count: int) -> list[int]:
+    """Candidates that together improve most on the best value, over draws `[draw, candidate]`."""
+    lowest = np.full(len(values), best)
+    chosen: list[int] = []
+    left = np.ones(values.shape[1], bool)
+    for _ in range(min(count, values.shape[1])):
+        gains = np.maximum(lowest[:, None] - values, 0).mean(axis=0)
+        gains = np.where(left, gains - 1e-6 * values.mean(axis=0), -np.inf)
+        place = int(gains.argmax())
+        chosen.append(place)
+        left[place] = False
+        lowest = np.minimum(lowest, values[:, place])
+    return chosen
+
+
+def _edge(told: Sequence[Told], search: Search) -> float:
+    """Edge of the local region after the batches so far: halved without progress, doubled with it."""
+    scores = modelled(told)
+    edge, idle = FIRST_EDGE, 0
+    for at in range(search.initial, len(told), search.batch):
+        before, batch = scores[:at].min(), scores[at : at + search.batch].min()
+        if batch < before - PROGRESS * abs(before):
+            edge, idle = min(edge * 1.5, MOST_EDGE), 0
+        else:
+            idle += 1
+            if idle == PATIENCE:
+                edge, idle = edge / 2, 0
+        if edge < LEAST_EDGE:
+            edge = FIRST_EDGE
+    return edge
+
+
+def _local_share(edge: float) -> float:
+    """The part of a batch for the local model: more once its region has shrunk."""
+    return 0.75 if edge > FIRST_EDGE / 2 else 0.875
+
+
+def _around(
+    centre: np.ndarray, edge: float, free: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
+    """Candidates in a box around a point; each moves only some of its features, as in TuRBO."""
+    shape = CANDIDATES, len(centre)
+    moved = random.random(shape) < 0.5
+    moved[np.arange(CANDIDATES), random.integers(len(centre), size=CANDIDATES)] = True
+    steps = (
+        (random.random(shape) - 0.5)
+        * edge
+        * np.where(random.random((CANDIDATES, 1)) < 0.3, 0.3, 1.0)
+    )
+    candidates: np.ndarray = (centre + steps * moved * free).clip(0, 1)
+    return candidates
+
+
+def _draws(
+    features: np.ndarray,
+    targets: np.ndarray,
+    candidates: np.ndarray,
+    random: np.random.Generator,
+) -> np.ndarray:
+    """Draws `[draw, candidate]` of a Gaussian process fitted to some points."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+    from threadpoolctl import threadpool_limits
+
+    if np.ptp(targets) < 1e-9:
+        return np.full((DRAWS, len(candidates)), float(targets[0]))
+    width = features.shape[1]
+    kernel = ConstantKernel(1.0, (0.01, 100.0)) * Matern(
+        np.full(width, 0.5), (0.02, 20.0), nu=2.5
+    ) + WhiteKernel(1e-3, (1e-6, 0.05))
+    state = int(random.integers(2**31))
+    with warnings.catch_warnings(), threadpool_limits(1):
+        warnings.simplefilter("ignore")  # about parameters that reach their bounds
+        model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=state)
+        model.fit(features, targets)
+        mean, cov = model.predict(candidates, return_cov=True)
+    noise = float(model.kernel_.k2.noise_level) * float(model._y_train_std) ** 2
+    with threadpool_limits(1):
+        values, vectors = np.linalg.eigh(cov - np.diag(np.full(len(cov), noise)))
+    roots = vectors * np.sqrt(np.maximum(values, 0.0))
+    drawn: np.ndarray = mean + random.normal(size=(DRAWS, len(cov))) @ roots.T
+    return drawn
