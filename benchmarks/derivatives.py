@@ -256,6 +256,8 @@ def _pathwise_lines(
     for metric in pair.metrics:
         slope, by_seed = slopes[pair.direction, metric], differences[metric] / (2 * step)
         relative, error = _ratio(slope, by_seed)
+        spread = math.hypot(_error(slope), _error(by_seed))
+        is_clear = abs(float(slope.mean() - by_seed.mean())) > 1.96 * spread
         lines.append(
             _line(
                 case,
@@ -264,21 +266,24 @@ def _pathwise_lines(
                 by_seed,
                 (relative, error),
                 share,
-                pathwise_verdict(relative, error, share),
+                pathwise_verdict(relative, is_clear, share),
             )
         )
     return lines
 
 
-def pathwise_verdict(relative: float, error: float, share: float) -> str:
-    """What the row shows: agreement, or the bias and what it comes from."""
+def pathwise_verdict(relative: float, is_clear: bool, share: float) -> str:
+    """What the row shows: agreement, or the bias and what it comes from.
+
+    `is_clear` says that the two figures differ by more than their noise.
+    """
     is_close = abs(relative) <= TOLERANCE
     if share == 0:
         name = "no decision flips" if is_close else "bias: truncation to whole µs"
         return f"{name}: within 1 %" if is_close else name
-    if abs(relative) - 1.96 * error > TOLERANCE:
-        return "bias: decisions flip"
-    return "decisions flip, within 1 %" if is_close else "decisions flip, not told from 0"
+    if is_close:
+        return "decisions flip, within 1 %"
+    return "bias: decisions flip" if is_clear else "decisions flip, bias not told from 0"
 
 
 # --- smoothed -------------------------------------------------------------------------------------

@@ -30,17 +30,17 @@ LINE = Line(
 
 
 @pytest.mark.parametrize(
-    ("relative", "error", "share", "verdict"),
+    ("relative", "is_clear", "share", "verdict"),
     [
-        (0.009, 0.0, 0.0, "no decision flips: within 1 %"),
-        (-0.05, 0.0, 0.0, "bias: truncation to whole µs"),
-        (0.05, 0.001, 0.3, "bias: decisions flip"),
-        (0.05, 0.1, 0.3, "decisions flip, not told from 0"),
-        (0.002, 0.001, 0.3, "decisions flip, within 1 %"),
+        (0.009, True, 0.0, "no decision flips: within 1 %"),
+        (-0.05, True, 0.0, "bias: truncation to whole µs"),
+        (0.05, True, 0.3, "bias: decisions flip"),
+        (0.05, False, 0.3, "decisions flip, bias not told from 0"),
+        (0.002, True, 0.3, "decisions flip, within 1 %"),
     ],
 )
-def test_verdicts_name_the_bias(relative, error, share, verdict):
-    assert pathwise_verdict(relative, error, share) == verdict
+def test_verdicts_name_the_bias(relative, is_clear, share, verdict):
+    assert pathwise_verdict(relative, is_clear, share) == verdict
 
 
 def test_a_ratio_of_equal_figures_is_exact():
