@@ -29,7 +29,7 @@ class Domain:
         reasons = np.full(len(inputs), "", object)
 
         def refuse(is_refused: np.ndarray, words: Sequence[str] | str) -> None:
-            for row in np.flatnonzero(is_refused):
+            for row in np.flatnonzero(is_refused).tolist():
                 word = words if isinstance(words, str) else words[row]
                 reasons[row] = f"{reasons[row]}; {word}" if reasons[row] else word
             is_inside[is_refused] = False

@@ -20,6 +20,7 @@ class Heads(NamedTuple):
     mean: Float[Array, "point output"]  # over the seeds
     log_sd: Float[Array, "point output"]  # of single runs
     steps: Float[Array, "point output level"]  # of `quantiles`, before they are made increasing
+    narrow: Float[Array, "point unit"]  # what log_sd and steps are linear in
 
 
 class Network(nn.Module):
@@ -40,7 +41,7 @@ class Network(nn.Module):
         log_sd = nn.Dense(self.num_outputs, name="log_sd")(narrow)
         flat = nn.Dense(self.num_outputs * len(LEVELS), name="quantiles")(narrow)
         steps = flat.reshape(*flat.shape[:-1], self.num_outputs, len(LEVELS))
-        return Heads(mean, log_sd, steps)
+        return Heads(mean, log_sd, steps, narrow)
 
 
 def gate(x: jax.Array) -> jax.Array:

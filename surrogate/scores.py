@@ -77,7 +77,7 @@ def evaluate(surrogate: Surrogate, data: Data) -> list[Score]:
     other = surrogate.predict_mean(data.other.inputs) if len(data.other.inputs) else None
     target = data.test.means
     scores = []
-    for place in np.flatnonzero(surrogate.scales.is_learned):
+    for place in np.flatnonzero(surrogate.scales.is_learned).tolist():
         name = surrogate.outputs[place]
         y, predicted = target[:, place], found["mean"].values[:, place]
         runs = data.test.runs[:, :, place]
@@ -101,7 +101,7 @@ def coverages(
     targets = {"mean": data.test.means, "run": one_run_each(data.test, RUN_SEED)}
     ends = {"mean": ("low", "high"), "run": ("run_low", "run_high")}
     counts = []
-    for place in np.flatnonzero(surrogate.scales.is_learned):
+    for place in np.flatnonzero(surrogate.scales.is_learned).tolist():
         for kind, target in targets.items():
             low, high = (found[end].values[:, place] for end in ends[kind])
             covered = int(is_within(target[:, place], low, high).sum())

@@ -11,7 +11,7 @@ from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.workload.spec import WorkloadSpec, override
 from blis_jax.workload.strict_yaml import closest
-from surrogate.columns import Column
+from surrogate.columns import Column, Kind
 from sweeps.robustness_workloads import Extent, Shape
 
 SCALED = {"gaussian": ("mean", "std_dev", "min", "max"), "exponential": ("mean",)}
@@ -64,7 +64,7 @@ class Axis:
     @property
     def column(self) -> Column:
         """The input of a surrogate."""
-        kind = "integer" if self.kind.is_whole else "real"
+        kind: Kind = "integer" if self.kind.is_whole else "real"
         return Column(self.kind.name, kind, self.low, self.high, unit=self.kind.unit)
 
     def at(self, share: float) -> float:

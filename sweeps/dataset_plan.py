@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from surrogate.columns import Column
+from surrogate.columns import Column, Kind
 from surrogate.data import CALIBRATION, FEWEST_POINTS, ROLES, TEST, TRAIN
 from sweeps.dataset_axes import Axis
 from sweeps.space import Dimension, Space
@@ -121,7 +121,7 @@ def make_plan(space: Space, axes: Sequence[Axis], sizes: Sizes, random_state: in
         role: _shares(role, counts[role], len(columns), [random_state, place])
         for place, role in enumerate(ROLES)
     }
-    sources = (*space.dimensions, *axes)
+    sources: tuple[Dimension | Axis, ...] = (*space.dimensions, *axes)
     codes = np.array(
         [
             [
@@ -144,7 +144,7 @@ def column_of(dimension: Dimension) -> Column:
         high = len(dimension.categories) - 1.0
         return Column(dimension.name, "categorical", 0.0, high, categories=dimension.categories)
     is_unlimited = dimension.target in UNLIMITED_SETTINGS and dimension.low == 0
-    kind = "integer" if dimension.kind == "integer" else "real"
+    kind: Kind = "integer" if dimension.kind == "integer" else "real"
     return Column(
         dimension.name, kind, float(dimension.low), float(dimension.high), dimension.is_log,
         unlimited_at=0.0 if is_unlimited else None,

@@ -14,7 +14,7 @@ def test_heads_have_one_entry_an_output() -> None:
     network = Network(3, width=8, depth=1)
     params = network.init(jax.random.key(0), jnp.zeros((1, 4)))
     heads = network.apply(params, jnp.zeros((5, 4)))
-    assert [head.shape for head in heads] == [(5, 3), (5, 3), (5, 3, len(LEVELS))]
+    assert [head.shape for head in heads] == [(5, 3), (5, 3), (5, 3, len(LEVELS)), (5, 32)]
 
 
 def test_spread_heads_do_not_move_the_trunk() -> None:
