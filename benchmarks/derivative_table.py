@@ -71,4 +71,4 @@ def table(lines: Sequence[Line]) -> str:
             one.verdict,
         )
         rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+    return "\n".join(rows).replace(" ± nan", "").replace("nan %", "–")

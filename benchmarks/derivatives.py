@@ -42,6 +42,7 @@ examples:
 _FLAGS = (
     Flag("seeds", cli.whole, 1000, "N", "seeds of the finite differences"),
     Flag("cases", str, None, "LIST", "cases to run, of apart, steady, tier, burst, tiered, speed"),
+    Flag("surrogate", str, None, "FOLDER", "a surrogate of iteration 8 whose gradient is added"),
     Flag("output", str, None, "PATH", "CSV to write"),
 )
 CASES = ("apart", "steady", "tier", "burst", "tiered", "speed")
@@ -75,6 +76,15 @@ def _derivatives(arguments: Sequence[str] | None) -> int:
             if output is not None:
                 with replacing(output) as path:
                     path.write_text(as_csv(lines), "utf-8")
+    if "surrogate" in given:
+        from benchmarks.surrogate_gradient import surrogate_lines
+
+        seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
+        lines = [one for one in lines if one.kind != "surrogate"]
+        lines += surrogate_lines(Path(given["surrogate"]), seeds)
+        if output is not None:
+            with replacing(output) as path:
+                path.write_text(as_csv(lines), "utf-8")
     print(table(lines))
     if "speed" in wanted:
         from benchmarks.derivative_speed import speed
