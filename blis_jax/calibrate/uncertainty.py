@@ -48,11 +48,14 @@ def uncertainty(fit: Fit) -> Uncertainty:
     )
     # a term at its bound has a gradient that does not vanish: only its spread counts
     spread = scores - scores.mean(axis=0)
-    inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
+    inverse = _inverse(normal)
     num_groups = len(groups)
     left = max(num_groups - len(fit.terms), 2)  # few groups, each fitted in part
     meat = spread.T @ spread * num_groups / left
     relative = inverse @ meat @ inverse
+    relative[np.diag_indices_from(relative)] += (
+        np.diag(normal) <= 0
+    )  # without effect: not known at all
     error = np.sqrt(np.maximum(np.diag(relative), 0.0))
     reach = t.ppf((1 + LEVEL) / 2, left) * error
     low, high = np.maximum(fit.values - scale * reach, 0.0), fit.values + scale * reach
@@ -67,6 +70,15 @@ def uncertainty(fit: Fit) -> Uncertainty:
         np.nan_to_num(correlations),
         _remarks(fit, normal, error, is_known, np.nan_to_num(correlations)),
     )
+
+
+def _inverse(normal: np.ndarray) -> np.ndarray:
+    """The pseudo-inverse in units in which every term has the same effect; 0 for terms without any."""
+    size = np.sqrt(np.diag(normal))
+    units = np.where(size > 0, size, 1.0)
+    scaled = np.linalg.pinv(normal / np.outer(units, units), rcond=1e-12, hermitian=True)
+    found: np.ndarray = scaled / np.outer(units, units)
+    return found
 
 
 def _at_bound(fit: Fit) -> np.ndarray:

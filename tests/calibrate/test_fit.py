@@ -136,3 +136,28 @@ def test_starts_are_seeded_and_above_zero(exact):
 def test_robust_cost_is_square_then_linear():
     assert robust_cost(np.array([1e-3])) == pytest.approx(0.5e-6, rel=1e-3)
     assert robust_cost(np.array([1e4])) == pytest.approx(1e4, rel=1e-3)
+
+
+def test_a_term_with_little_effect_is_not_taken_for_certain():
+    """The same relative uncertainty whatever unit a term is counted in."""
+    random = np.random.default_rng(2)
+    jacobian = random.normal(size=(60, 3, 2))
+    residuals = 0.01 * random.normal(size=(60, 3))
+
+    def known(unit: float):
+        return uncertainty(
+            Fit(
+                terms=("beta0", "alpha0"),
+                values=np.array([5.0, 1.0 / unit]),
+                cost=1.0,
+                residuals=residuals,
+                jacobian=jacobian * np.array([1.0, unit]),
+                start_costs=(1.0,),
+                sizes=(5.0, 1.0),
+            )
+        )
+
+    one, tiny = known(1.0), known(1e-7)
+    assert np.ptp(one.intervals[1]) > 0
+    assert tiny.intervals[1] == pytest.approx(one.intervals[1] * 1e7, rel=1e-6)
+    assert tiny.intervals[0] == pytest.approx(one.intervals[0], rel=1e-6)
