@@ -1,5 +1,7 @@
 """Step times with a cost per token of context."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,16 @@ def test_runs_are_the_oracles(blocks):
         record, expected = run_both(workload_of(_burst(seed)), settings, OPTIONS)
         assert record.outcome == Outcome.COMPLETED
         assert not differences(record, expected)
+
+
+@pytest.mark.slow
+def test_the_vectorised_loop_counts_the_same_context():
+    table = table_of(workload_of(_burst(2)))
+    config = ClusterConfig(num_instances=2, beta_coeffs=tuple(BETA), max_num_scheduled_tokens=64)
+    rows = simulate(config, table, OPTIONS)
+    lanes = simulate(config, table, dataclasses.replace(OPTIONS, form="lanes"))
+    np.testing.assert_array_equal(rows.steps.duration_us, lanes.steps.duration_us)
+    np.testing.assert_array_equal(rows.requests.e2e_us, lanes.requests.e2e_us)
 
 
 def test_no_cost_changes_nothing():
