@@ -22,7 +22,7 @@ NAME = "papers.surrogate"
 FOLDER = "out/surrogate"
 SAVED = Path(__file__).parent / "data"
 PARTS = ("data", "fit", "bars", "coverage", "rivals", "curve", "speed")
-CURVE_STEPS = 2000
+CURVE_STEPS = 1500
 
 _DESCRIPTION = """\
 Simulate the datasets of iteration 8, iteration 1 and of all layers together, fit surrogates, and
@@ -190,7 +190,7 @@ def _curve(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 
     steps = max(round(CURVE_STEPS * job.scale), 50)
     settings = dataclasses.replace(surrogate.settings, steps=steps)
-    sizes = sizes_of(int(surrogate.about["num_points"]))
+    sizes = sizes_of(int(surrogate.about["num_points"]))[::-2][::-1]
     path = job.output / f"{job.name}_curve_parts.csv"
     table = learning_curve(data, settings, sizes, path)
     return table[table["output"].isin(_shown(surrogate))].drop(columns="identity")

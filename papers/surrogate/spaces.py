@@ -49,7 +49,16 @@ SPACES: Mapping[str, Space] = {
         "iteration 8, 6 parameters", "iter08_token_budget", 4096, 512, 1024, 64, 8, 128
     ),
     "iter01": Space(
-        "iteration 1, 7 parameters, a plateau", "iter01_priority_cascade", 256, 64, 128, 32, 8
+        "iteration 1, 7 parameters, a plateau",
+        "iter01_priority_cascade",
+        256,
+        64,
+        128,
+        32,
+        8,
+        steps=3000,
     ),
-    "joint": Space("all layers, 18 parameters", "joint_all_layers", 1280, 192, 512, 8, 4),
+    "joint": Space(
+        "all layers, 18 parameters", "joint_all_layers", 1280, 192, 512, 8, 4, steps=4000
+    ),
 }

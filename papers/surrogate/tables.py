@@ -17,15 +17,17 @@ def bars(table: pd.DataFrame) -> list[str]:
     found = [
         f"{first.train_points} training points, {first.num_points} test points, {first.runs} runs in all.",
         "",
-        "| output | unit | mean | sd over points | RMSE | noise | R² | ceiling | R² other seeds | "
+        "| output | unit | mean | sd over points | RMSE | noise between points | standard error over seeds | "
+        "R² | ceiling | R² other seeds | "
         "levels equal | bar |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in table.itertuples():
         noise = row.sd * math.sqrt(max(1 - row.reliability, 0.0))
         mark = f"**{row.bar}**" if row.bar == "not met" else row.bar
         found.append(
             f"| {row.output} | {row.unit} | {row.mean:.5g} | {row.sd:.3g} | {row.rmse:.3g} | {noise:.2g} "
+            f"| {row.seed_noise:.3g} "
             f"| {row.r2:.4f} | {row.reliability:.4f} | {_number(row.r2_other)} "
             f"| {_number(row.r2_other_shape)} | {mark} |"
         )
