@@ -33,7 +33,7 @@ NAME = "benchmarks.search"
 FOLDER = "out/benchmark_search"
 BEST_FILE = Path(__file__).with_name("search_best.json")
 FIRST_SEED = 42
-WITHIN = 0.01
+WITHIN = 1.0  # % above the best known score
 
 _DESCRIPTION = """\
 Repeat searches of a strategy's space with several engines and print how many evaluations each needs
@@ -59,6 +59,7 @@ _FLAGS = (
     Flag("initial", cli.whole, 16, "N", "evaluations before a model is used"),
     Flag("batch", cli.whole, 8, "N", "points chosen and run at a time"),
     Flag("num-seeds", cli.whole, 16, "N", "fixed common seeds of the requests, from 42 on"),
+    Flag("within", cli.number, WITHIN, "P", "% above the best known score that are near enough"),
     Flag(
         "best", cli.whole, None, "N", "search for the best known point with N evaluations instead"
     ),
@@ -66,7 +67,7 @@ _FLAGS = (
     Flag("output", str, FOLDER, "FOLDER", "records, table, curves and figure"),
 )
 _SWITCHES = {
-    "until-target": "stop a search once it is within 1 % of the best known score",
+    "until-target": "stop a search once it is near enough to the best known score",
     "report": "only report what is there",
     "no-cache": "compile again instead of using programs kept from earlier runs",
 }
@@ -82,6 +83,7 @@ class Plan:
     num_seeds: int
     folder: Path
     is_stopped_at_target: bool
+    within: float  # % of the best known score
 
     @property
     def calls(self) -> int:
@@ -151,6 +153,7 @@ def _plan(given: Mapping[str, Any]) -> Plan:
         if name not in ENGINES:
             raise ConfigError(f"--engines: {name!r} is unknown; use some of {', '.join(ENGINES)}")
     for name, least in (
+        ("within", 0),
         ("repetitions", 1),
         ("calls", 2),
         ("initial", 1),
@@ -175,6 +178,7 @@ def _plan(given: Mapping[str, Any]) -> Plan:
         given.get("num_seeds", 16),
         Path(given.get("output", FOLDER)) / strategy.name,
         "until_target" in given,
+        given.get("within", WITHIN),
     )
 
 
@@ -205,7 +209,7 @@ def _searched(plan: Plan, bench: Bench, engine: str, repetition: int) -> list[Tr
 
     strategy = plan.with_search(engine=engine, random_state=repetition)
     space, seen = space_of(strategy), list[Any]()
-    goal = target(best_known(plan)) if plan.is_stopped_at_target else -math.inf
+    goal = target(best_known(plan), plan.within) if plan.is_stopped_at_target else -math.inf
 
     def watch(tried: Sequence[Tried]) -> None:
         seen[:] = tried
@@ -262,9 +266,9 @@ def note_best(plan: Plan, score: float, point: list[Any], found_by: str) -> None
     write_json(BEST_FILE, document)
 
 
-def target(best: float) -> float:
-    """The score within 1 % of the best one."""
-    return best + WITHIN * abs(best)
+def target(best: float, within: float = WITHIN) -> float:
+    """The score that is so many % above the best one."""
+    return best + within / 100 * abs(best)
 
 
 # --- report ---------------------------------------------------------------------------------------
@@ -310,7 +314,7 @@ def median_interval(
         middle = float(pair.mean()) if np.isfinite(pair).all() else float(pair[1])
     rank = int(binom.ppf((1 - confidence) / 2, count, 0.5))
     if rank < 1:
-        return middle, -math.inf, math.inf
+        return middle, math.nan, math.nan
     return middle, float(ordered[rank - 1]), float(ordered[count - rank])
 
 
@@ -330,7 +334,7 @@ def report(plan: Plan) -> int:
     if not lowest:
         raise ConfigError(f"{plan.folder} has no searches yet; leave --report out to make some")
     best = min(best_known(plan), *lowest)
-    goal = target(best)
+    goal = target(best, plan.within)
     finished = {
         engine: [curve for curve in found if is_finished(plan, curve, goal)]
         for engine, found in curves.items()
@@ -340,11 +344,11 @@ def report(plan: Plan) -> int:
     _write(plan, "summary.csv", table)
     _write(plan, "regret.csv", regret_table(finished, best, plan.calls))
     print(f"{plan.strategy.name}, {plan.num_seeds} fixed seeds, at most {plan.calls} evaluations; best "
-          f"known score {best:.4f}, within 1 % is {goal:.4f}.")  # fmt: skip
+          f"known score {best:.4f}, within {plan.within:g} % is {goal:.4f}.")  # fmt: skip
     print(table.to_string(index=False))
     _print_ratio(table)
     figure = plan.folder / "regret.png"
-    draw(finished, best, plan.calls, figure, plan.strategy.name, plan.num_seeds)
+    draw(finished, best, plan.calls, figure, plan.strategy.name, plan.num_seeds, plan.within)
     print(f"Written: {plan.folder / 'summary.csv'}, {plan.folder / 'regret.csv'}, {figure}")
     return 0
 
@@ -366,7 +370,7 @@ def _row(engine: str, curves: Sequence[np.ndarray], goal: float, calls: int) -> 
 
 
 def _censored(count: float, calls: int) -> str:
-    if count == -math.inf:
+    if math.isnan(count):
         return "–"
     return f">{calls}" if math.isinf(count) else f"{count:g}"
 

@@ -27,6 +27,7 @@ def draw(
     path: Path,
     strategy: str,
     num_seeds: int,
+    within: float,
 ) -> None:
     """Median regret by evaluation with quartiles, an engine each, to a PNG."""
     from matplotlib import rc_context
@@ -47,9 +48,13 @@ def draw(
             panel.plot(across, 100 * middle, color=colour, linewidth=1.7,
                        label=f"{engine} ({len(found)} searches)")  # fmt: skip
             panel.fill_between(across, 100 * low, 100 * high, color=colour, alpha=0.15, linewidth=0)
-        panel.axhline(1.0, color="black", linestyle="--", linewidth=0.9)
-        panel.annotate("within 1 %", (calls, 1.0), ha="right", va="bottom", fontsize=8)
+        panel.axhline(within, color="black", linestyle="--", linewidth=0.9)
+        panel.annotate(f"within {within:g} %", (calls, within), ha="right", va="bottom", fontsize=8)
         panel.set_yscale("log")
+        ticks = [tick for tick in (0.1, 0.3, 1, 3, 10, 30, 100, 300) if tick <= panel.get_ylim()[1]]
+        ticks = [tick for tick in ticks if tick >= panel.get_ylim()[0]]
+        panel.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        panel.set_yticks([], minor=True)
         panel.set_xlabel("evaluations")
         panel.set_ylabel("best score so far, % above the best known")
         panel.set_title(f"Search engines in the space of {strategy}", loc="left", fontweight="bold")
@@ -57,7 +62,7 @@ def draw(
         panel.grid(color="0.92")
         words = (
             f"Median over searches with quartiles; one evaluation is the mean over {num_seeds} fixed "
-            f"seeds. Best known score {best:.4g}.\nA search that was stopped within 1 % stays where it was."
+            f"seeds. Best known score {best:.4g}.\nA search that was stopped near enough stays where it was."
         )
         figure.text(0.01, 0.01, words, fontsize=7.5, color="0.3", va="bottom")
         figure.tight_layout(rect=(0, 0.07, 1, 1))

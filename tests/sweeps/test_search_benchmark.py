@@ -25,7 +25,7 @@ def test_median_of_censored_counts_and_its_interval() -> None:
     middle, low, high = median_interval(counts)
     assert middle == 50 and low == 20 and math.isinf(high)  # order statistics 2 and 8 of 9
     assert median_interval([5.0, math.inf])[0] == math.inf
-    assert median_interval([1.0, 2.0, 3.0])[1:] == (-math.inf, math.inf)  # too few for 95 %
+    assert np.isnan(median_interval([1.0, 2.0, 3.0])[1:]).all()  # too few for 95 %
 
 
 def test_median_intervals_hold_the_median_as_often_as_they_say() -> None:
