@@ -184,7 +184,7 @@ def draw_curve(path: Path, curve: pd.DataFrame, chosen: Sequence[str], most_want
     _style(panel, "")
     panel.set_xlabel("simulated runs in the training set", fontsize=9)
     panel.set_ylabel("1 − R² on the test points (smaller is better)", fontsize=9)
-    panel.legend(fontsize=7.5, frameon=False, ncols=2)
+    panel.legend(fontsize=7.5, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.0))
     _save(
         made, path, "How many simulations does it take?",
         "Each size is an ensemble of its own, fitted to the first points of the training sequence with the "

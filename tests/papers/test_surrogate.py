@@ -41,8 +41,6 @@ def test_every_space_is_a_dataset_that_the_command_accepts() -> None:
         (["--scale", "2"], "--scale: got 2"),
     ],
 )
-def test_wrong_input_is_refused(
-    words: list[str], said: str, capsys: pytest.CaptureFixture
-) -> None:
+def test_wrong_input_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture) -> None:
     assert command.main(words) == 2
     assert said in capsys.readouterr().err
