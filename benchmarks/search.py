@@ -291,33 +291,6 @@ def running_best(plan: Plan, engine: str) -> list[np.ndarray]:
     return curves
 
 
-def needed(curve: np.ndarray, goal: float) -> float:
-    """Evaluations up to the first within the goal; infinite if there is none."""
-    import numpy as np
-
-    reached = np.flatnonzero(curve <= goal)
-    return float(reached[0] + 1) if len(reached) else math.inf
-
-
-def median_interval(
-    values: Sequence[float], confidence: float = 0.95
-) -> tuple[float, float, float]:
-    """Median and its interval from order statistics (exact binomial); infinite values are censored."""
-    import numpy as np
-    from scipy.stats import binom
-
-    ordered = np.sort(np.asarray(values, float))
-    count = len(ordered)
-    middle = float(ordered[(count - 1) // 2])
-    if count % 2 == 0:
-        pair = ordered[count // 2 - 1 : count // 2 + 1]
-        middle = float(pair.mean()) if np.isfinite(pair).all() else float(pair[1])
-    rank = int(binom.ppf((1 - confidence) / 2, count, 0.5))
-    if rank < 1:
-        return middle, math.nan, math.nan
-    return middle, float(ordered[rank - 1]), float(ordered[count - rank])
-
-
 def is_finished(plan: Plan, curve: np.ndarray, goal: float) -> bool:
     """Whether a search used its budget, or stopped since it was near enough."""
     return len(curve) >= plan.calls or bool(curve[-1] <= goal)
@@ -328,6 +301,7 @@ def report(plan: Plan) -> int:
     import pandas as pd
 
     from benchmarks.search_figure import draw
+    from benchmarks.search_statistics import regret_table
 
     curves = {engine: running_best(plan, engine) for engine in plan.engines}
     lowest = [float(curve[-1]) for found in curves.values() for curve in found]
@@ -356,6 +330,8 @@ def report(plan: Plan) -> int:
 def _row(engine: str, curves: Sequence[np.ndarray], goal: float, calls: int) -> dict[str, Any]:
     import numpy as np
 
+    from benchmarks.search_statistics import median_interval, needed
+
     counts = [needed(curve, goal) for curve in curves]
     middle, low, high = median_interval(counts)
     return {
@@ -382,35 +358,6 @@ def _print_ratio(table: pd.DataFrame) -> None:
         print(
             f"Median evaluations, ensemble against gp: {medians['ensemble']} against {medians['gp']}."
         )
-
-
-def regret_table(
-    curves: Mapping[str, Sequence[np.ndarray]], best: float, calls: int
-) -> pd.DataFrame:
-    """Relative regret by engine and evaluation: median and quartiles over repetitions."""
-    import numpy as np
-    import pandas as pd
-
-    rows = []
-    for engine, found in curves.items():
-        if not found:
-            continue
-        regret = np.array([padded(curve, calls) for curve in found]) / best - 1
-        for call in range(calls):
-            low, middle, high = np.percentile(regret[:, call], (25, 50, 75))
-            interval = median_interval(regret[:, call].tolist())
-            rows.append({
-                "engine": engine, "evaluation": call + 1, "median": middle, "lower_quartile": low,
-                "upper_quartile": high, "low": interval[1], "high": interval[2],
-            })  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def padded(curve: np.ndarray, calls: int) -> np.ndarray:
-    """A curve of the full length; one that was stopped near enough stays where it was."""
-    import numpy as np
-
-    return np.concatenate([curve, np.full(max(calls - len(curve), 0), curve[-1])])[:calls]
 
 
 def _write(plan: Plan, name: str, table: pd.DataFrame) -> None:

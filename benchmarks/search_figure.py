@@ -33,7 +33,7 @@ def draw(
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from benchmarks.search import padded
+    from benchmarks.search_statistics import padded
 
     with rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(7.4, 4.6))

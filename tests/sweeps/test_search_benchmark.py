@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks import search
-from benchmarks.search import median_interval, needed, padded, regret_table, target
+from benchmarks.search import target
+from benchmarks.search_statistics import median_interval, needed, padded, regret_table
 
 
 def test_evaluations_needed_are_censored() -> None:
