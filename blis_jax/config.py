@@ -94,8 +94,9 @@ class ClusterConfig:
 
     @property
     def profile(self) -> str:
-        """Name of the reference revision and track whose behaviour is reproduced, corrected or not."""
-        return f"{PROFILE}/{self.variant}" + ("/corrected" if self.corrected else "")
+        """The reference's revision and track that are reproduced, and in what the run differs from them."""
+        parts = [PROFILE, self.variant, *(["corrected"] if self.corrected else [])]
+        return "/".join(parts + (["context"] if has_context_cost(self) else []))
 
     def scorers(self) -> list[tuple[str, float]]:
         """Scorers and weights in the order given; none unless routing is weighted."""

@@ -41,6 +41,7 @@ FIGURES = (
     Figure("fig7_searches", "the two published searches, call by call"),
     Figure("fig8_ablation", "parts of the strategies, alone and together"),
     Figure("fig9_ttft_parts", "what time to first token consists of"),
+    Figure("fig10_robustness_map", "which strategy is best where, over 1,024 regimes"),
 )
 
 
