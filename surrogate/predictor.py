@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,15 +170,19 @@ class Surrogate:
         return self.columns, network_of(self.settings, int(self.scales.is_learned.sum()))
 
     def _in_batches(self, function: Any, inputs: np.ndarray) -> Any:
-        """A function of many points, in calls of few sizes."""
-        made = [
-            jax.tree.map(
-                lambda leaf, n=count: np.asarray(leaf)[:n],
-                function(self._static, self.params, batch),
-            )
-            for batch, count in _batches(inputs)
-        ]
-        return jax.tree.map(lambda *parts: np.concatenate(parts), *made)
+        """A function of many points, in calls of few sizes, on all cores."""
+
+        def made(batch: tuple[jax.Array, int]) -> Any:
+            """One call's results without what filled it up."""
+            found = function(self._static, self.params, batch[0])
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[: batch[1]], found)
+
+        batches = list(_batches(inputs))
+        if len(batches) == 1:
+            return made(batches[0])
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            parts = list(pool.map(made, batches))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
     def raw(self, standard: np.ndarray) -> np.ndarray:
         """Standard values of the learned outputs, the second axis, in their units."""
