@@ -73,31 +73,13 @@ def _shared_prefix(rate: float, count: int) -> WorkloadSpec:
 
 def cases() -> tuple[Case, ...]:
     """All of them, those without any flips first."""
+    return (*_apart(), *_steady(), *_burst(), *_tiered(), *_tier())
+
+
+def _apart() -> tuple[Case, ...]:
+    """Nothing interacts, so no decision can flip."""
     apart = _spec("apart", "constant", 0.1, 20, (512, 200, 64))
-    steady = _spec("steady", "poisson", 4.0, 60, (512, 200, 48))
-    burst = override(load_builtin("mixed"), num_requests=200)
     one = ClusterConfig(num_instances=1, admission_latency=100)
-    two = ClusterConfig(num_instances=2)
-    weighted = two.replace(routing_policy="weighted")
-    tier = one.replace(
-        total_kv_blocks=28,
-        kv_cpu_blocks=400,
-        corrected=True,  # the defects' leaked blocks end most of these runs in livelock
-        kv_offload_threshold=0.1,
-        kv_transfer_base_latency=200,
-    )
-    tiered = weighted.replace(
-        scheduler="priority-fcfs",
-        priority_policy="slo-tiered",
-        slo_base_critical=7.0,
-        slo_base_sheddable=2.8,
-        slo_age_weight=5e-5,
-        slo_threshold_standard=20_000,
-        slo_threshold_sheddable=50_000,
-        max_num_scheduled_tokens=1024,
-        long_prefill_token_threshold=256,
-    )
-    critical = ("ttft_mean_ms[critical]", "ttft_p90_ms[critical]")
     return (
         Case(
             "apart",
@@ -124,6 +106,14 @@ def cases() -> tuple[Case, ...]:
             "continuous",
             (Pathwise("beta2", 0.5, ("e2e_mean_ms",)),),
         ),
+    )
+
+
+def _steady() -> tuple[Case, ...]:
+    """A moderate load."""
+    steady = _spec("steady", "poisson", 4.0, 60, (512, 200, 48))
+    two = ClusterConfig(num_instances=2)
+    return (
         Case(
             "steady",
             "Poisson, 2 requests/s on each of 2 instances",
@@ -136,6 +126,14 @@ def cases() -> tuple[Case, ...]:
                 Pathwise("arrival_scale", 0.01, ("requests_per_s", "ttft_mean_ms")),
             ),
         ),
+    )
+
+
+def _burst() -> tuple[Case, ...]:
+    """Everything at once."""
+    burst = override(load_builtin("mixed"), num_requests=200)
+    weighted = ClusterConfig(num_instances=2, routing_policy="weighted")
+    return (
         Case(
             "burst",
             "200 requests of `mixed` on 2 instances",
@@ -148,6 +146,27 @@ def cases() -> tuple[Case, ...]:
                 Pathwise("arrival_scale", 0.02, ("ttft_mean_ms",)),
             ),
         ),
+    )
+
+
+def _tiered() -> tuple[Case, ...]:
+    """What acts through decisions."""
+    burst = override(load_builtin("mixed"), num_requests=200)
+    tiered = ClusterConfig(
+        num_instances=2,
+        routing_policy="weighted",
+        scheduler="priority-fcfs",
+        priority_policy="slo-tiered",
+        slo_base_critical=7.0,
+        slo_base_sheddable=2.8,
+        slo_age_weight=5e-5,
+        slo_threshold_standard=20_000,
+        slo_threshold_sheddable=50_000,
+        max_num_scheduled_tokens=1024,
+        long_prefill_token_threshold=256,
+    )
+    critical = ("ttft_mean_ms[critical]", "ttft_p90_ms[critical]")
+    return (
         Case(
             "tiered",
             "the burst, by class and age, prompts in chunks",
@@ -164,6 +183,21 @@ def cases() -> tuple[Case, ...]:
                 ),
             ),
         ),
+    )
+
+
+def _tier() -> tuple[Case, ...]:
+    """Memory that is full, and a CPU tier."""
+    tier = ClusterConfig(
+        num_instances=1,
+        admission_latency=100,
+        total_kv_blocks=28,
+        kv_cpu_blocks=400,
+        corrected=True,  # the defects' leaked blocks end most of these runs in livelock
+        kv_offload_threshold=0.1,
+        kv_transfer_base_latency=200,
+    )
+    return (
         Case(
             "tier",
             "one small instance with a CPU tier",

@@ -66,6 +66,24 @@ def _log_row(work: Work, instance: jax.Array, index: jax.Array, num_done: jax.Ar
     return build(Log, record, jnp.int32)
 
 
+def _duration(
+    ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
+) -> jax.Array:
+    """How long the step takes, reloads from the CPU tier included."""
+    registers = work.registers
+    prefill, decode = get(registers, Reg.PREFILL_TOKENS), get(registers, Reg.DECODE_TOKENS)
+    tokens = StepTokens(prefill, decode)
+    if ctx.mechanism.uses_context:
+        context = context_tokens(ctx, state, work, instance, written)
+        tokens = dataclasses.replace(tokens, num_context_tokens=context)
+    raw = ctx.mechanism.step_time(row(ctx.params.cluster.beta, instance), tokens, ctx.infinity)
+    duration = ctx.truncated(raw)
+    if work.pool is not None:
+        reloads = get(work.pool, Pool.PENDING_RELOADS).astype(ctx.clock)
+        duration = duration + reloads * ctx.time(ctx.params.cluster.transfer_us)
+    return duration
+
+
 def finish_step(
     ctx: Context,
     state: State,
@@ -79,16 +97,8 @@ def finish_step(
     """
     visited_slot = jnp.where(written.instance == instance, written.slot, -1)
     registers, inst, now = work.registers, work.inst, get(work.times, Time.NOW)
-    steps, prefill = get(registers, Reg.NUM_STEPS), get(registers, Reg.PREFILL_TOKENS)
-    tokens = StepTokens(prefill, get(registers, Reg.DECODE_TOKENS))
-    if ctx.mechanism.uses_context:
-        context = context_tokens(ctx, state, work, instance, written)
-        tokens = dataclasses.replace(tokens, num_context_tokens=context)
-    raw = ctx.mechanism.step_time(row(ctx.params.cluster.beta, instance), tokens, ctx.infinity)
-    duration = ctx.truncated(raw)
-    if work.pool is not None:
-        reloads = get(work.pool, Pool.PENDING_RELOADS).astype(ctx.clock)
-        duration = duration + reloads * ctx.time(ctx.params.cluster.transfer_us)
+    steps = get(registers, Reg.NUM_STEPS)
+    duration = _duration(ctx, state, work, instance, written)
     last_start = now + (steps - 1).astype(ctx.clock) * duration
     total = get(work.inst_time, InstTime.TOTAL_DURATION) + steps.astype(ctx.clock) * duration
     index = get(inst, Inst.STEP_INDEX) + steps

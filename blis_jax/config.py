@@ -1,7 +1,6 @@
-"""A cluster's configuration under the reference's names, checked once on the host.
+"""A cluster's configuration under the names of the reference's `run` flags, checked once on the host.
 
-Fields are the reference's `run` flags with underscores; `params()` turns the numbers into arrays and
-`mechanism()` the names into functions.
+`params()` turns the numbers into arrays and `mechanism()` the names into functions.
 """
 
 from __future__ import annotations
@@ -95,8 +94,8 @@ class ClusterConfig:
     @property
     def profile(self) -> str:
         """The reference's revision and track that are reproduced, and in what the run differs from them."""
-        parts = [PROFILE, self.variant, *(["corrected"] if self.corrected else [])]
-        return "/".join(parts + (["context"] if has_context_cost(self) else []))
+        name = f"{PROFILE}/{self.variant}" + "/corrected" * self.corrected
+        return name + "/context" * has_context_cost(self)
 
     def scorers(self) -> list[tuple[str, float]]:
         """Scorers and weights in the order given; none unless routing is weighted."""

@@ -46,7 +46,7 @@ class Space:
 
 SPACES: Mapping[str, Space] = {
     "iter08": Space(
-        "iteration 8, 6 parameters", "iter08_token_budget", 4096, 512, 1024, 64, 8, 128
+        "iteration 8, 6 parameters", "iter08_token_budget", 4096, 2048, 1024, 64, 8, 128
     ),
     "iter01": Space(
         "iteration 1, 7 parameters, a plateau",
