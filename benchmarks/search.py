@@ -55,6 +55,7 @@ _FLAGS = (
     Flag("strategy", str, "iter08_token_budget", "NAME", "strategy whose space is searched"),
     Flag("engines", str, "gp,ensemble,random,sobol", "A,B,…", "engines to compare"),
     Flag("repetitions", cli.whole, 20, "N", "searches with each engine"),
+    Flag("first-repetition", cli.whole, 0, "N", "random state of the first; the others follow"),
     Flag("calls", cli.whole, 200, "N", "evaluations of a search, at most"),
     Flag("initial", cli.whole, 16, "N", "evaluations before a model is used"),
     Flag("batch", cli.whole, 8, "N", "points chosen and run at a time"),
@@ -79,7 +80,7 @@ class Plan:
 
     strategy: Strategy
     engines: tuple[str, ...]
-    repetitions: int
+    repetitions: range  # their random states
     num_seeds: int
     folder: Path
     is_stopped_at_target: bool
@@ -130,7 +131,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         plan.folder.mkdir(parents=True, exist_ok=True)
     if "best" in given:
         return _search_best(plan, bench, given["best"], given.get("best_engine", "ensemble"))
-    for repetition in range(plan.repetitions):
+    for repetition in plan.repetitions:
         for engine in plan.engines:
             start = time.monotonic()
             tried = _searched(plan, bench, engine, repetition)
@@ -154,6 +155,7 @@ def _plan(given: Mapping[str, Any]) -> Plan:
             raise ConfigError(f"--engines: {name!r} is unknown; use some of {', '.join(ENGINES)}")
     for name, least in (
         ("within", 0),
+        ("first_repetition", 0),
         ("repetitions", 1),
         ("calls", 2),
         ("initial", 1),
@@ -171,10 +173,11 @@ def _plan(given: Mapping[str, Any]) -> Plan:
             "batch": given.get("batch", 8),
         }
     )
+    first = given.get("first_repetition", 0)
     return Plan(
         strategy.model_copy(update={"search": search}),
         engines,
-        given.get("repetitions", 20),
+        range(first, first + given.get("repetitions", 20)),
         given.get("num_seeds", 16),
         Path(given.get("output", FOLDER)) / strategy.name,
         "until_target" in given,
@@ -281,7 +284,7 @@ def running_best(plan: Plan, engine: str) -> list[np.ndarray]:
     from sweeps.objectives import Valuation
 
     valuation, curves = Valuation(plan.strategy), []
-    for repetition in range(plan.repetitions):
+    for repetition in plan.repetitions:
         if not plan.record(engine, repetition).exists():
             continue
         entries = _record(plan, engine, repetition).read()
