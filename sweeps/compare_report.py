@@ -390,8 +390,8 @@ def failure_lines(document: Mapping[str, Any]) -> list[str]:
     for arm in document["arms"]:
         failure = arm["failure"]
         if failure is not None:
-            is_all = len(failure["seeds"]) == len(document["seeds"])
-            words = "it has no figures" if is_all else "its figures leave these out: a flattery"
+            left = "its figures leave these out, which may flatter it"
+            words = left if len(failure["seeds"]) < len(document["seeds"]) else "it has no figures"
             lines.append(f"{arm['name']}: {failure['message']} — {words}")
         if arm["num_broken_invariants"]:
             lines.append(

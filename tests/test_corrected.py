@@ -59,6 +59,7 @@ def under_pressure() -> dict[str, np.ndarray]:
     return workload_of(rows, 4)
 
 
+@pytest.mark.slow
 def test_a_roll_back_leaks_blocks_only_in_the_reference():
     numbers = flags(block_size_in_tokens=4, total_kv_blocks=18)
     cluster, table = config.from_flags(numbers), table_of(under_pressure())

@@ -201,11 +201,11 @@ def test_ends_where_the_reference_fails(golden_dir: Path, case: str):
 
 
 CLOCK_SAMPLE = ("cov_horizon_lat_s42", "cov_ties_equal_rr1_s42", "it00_baseline_s42")
-CLOCK_SAMPLE += ("cov_kv1500_tiered_s7",)
+SLOW_CLOCK_SAMPLE = pytest.param("cov_kv1500_tiered_s7", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("clock", ["int64", "float64"])
-@pytest.mark.parametrize("name", CLOCK_SAMPLE)
+@pytest.mark.parametrize("name", [*CLOCK_SAMPLE, SLOW_CLOCK_SAMPLE])
 def test_every_clock_gives_the_same(golden_dir: Path, name: str, clock: str):
     scenario = Scenario("scheduling", name)
     assert_arrays_equal(run(scenario, dataclasses.replace(SIZES, clock=clock)), scenario)

@@ -37,7 +37,11 @@ def test_the_example_run(tmp_path: Path, capsys):
         ([EXAMPLE, "--fit-first", "3"], "--fit-first: got 3, allowed is 5 to 80"),
         ([EXAMPLE, "--total-kv-blocks", "0"], "at least 1"),
         ([EXAMPLE, "--output", "fit.txt"], "must end in .json"),
-        ([EXAMPLE, "--total-kv-blocks", "20"], "do not come to their end|KV blocks"),
+        pytest.param(
+            [EXAMPLE, "--total-kv-blocks", "20"],
+            "do not come to their end|KV blocks",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(
