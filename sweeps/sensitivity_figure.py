@@ -239,6 +239,9 @@ def _draw_map(panel: Any, study: Study, metric: str, pair: Any, second: np.ndarr
     panel.set_title(f"{_title(metric)}\n{numbers}", fontsize=8)
 
 
+LEAST_NAMED = 0.1  # of the panel's reach
+
+
 def draw_agreement(study: Study, one: str, other: str, path: Path, title: str) -> bool:
     """Total indices of two models against each other; False if they share no metric."""
     found = study.findings[one].sobol, study.findings[other].sobol
@@ -253,12 +256,16 @@ def draw_agreement(study: Study, one: str, other: str, path: Path, title: str) -
     with _figure(rows, COLUMNS, (2.9, 2.6), path, title, caption) as panels:
         for panel, metric in _pairs_of(panels, metrics):
             across, up = (each[metric].total for each in found)
-            panel.plot([0, 1], [0, 1], color="0.75", linewidth=0.8, zorder=0)
+            most = float(max(across[:, 2].max(), up[:, 2].max(), 0.1))
+            panel.plot([0, most], [0, most], color="0.75", linewidth=0.8, zorder=0)
             panel.errorbar(
                 across[:, 0], up[:, 0], xerr=_reach(across), yerr=_reach(up), fmt="o",
                 color=OTHER, ecolor="0.6", markersize=4, elinewidth=0.9,
             )  # fmt: skip
-            for place in np.argsort(-across[:, 0])[:4]:
+            worth = np.maximum(
+                across[:, 0], up[:, 0]
+            )  # names of the others would lie on each other
+            for place in np.flatnonzero(worth > LEAST_NAMED * most):
                 panel.annotate(
                     study.names[place], (across[place, 0], up[place, 0]), fontsize=7,
                     textcoords="offset points", xytext=(4, -8),

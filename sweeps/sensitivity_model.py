@@ -123,7 +123,9 @@ class Predicted:
         """`names` are the metrics asked for; refuses a surrogate of another space."""
         self.space, self.surrogate = space, surrogate
         self.names = tuple(names)
-        self.order = _order(space, surrogate)
+        # a surrogate of our own holds a choice as the place of its value
+        self.columns = {one.name: one for one in getattr(surrogate, "columns", ())}
+        self.order = _order(space, surrogate, self.columns)
         if not set(self.names) & set(surrogate.outputs):
             raise ConfigError(
                 f"--surrogate: it predicts none of the metrics asked for, but "
@@ -138,12 +140,15 @@ class Predicted:
         return np.stack(columns, axis=-1)[:, None, :].astype(float)
 
     def _numbers(self, point: Point) -> list[float]:
-        """A point as the simulator gets it."""
-        pairs = zip(self.space.dimensions, point, strict=True)
-        return [float(dimension.simulated(value)) for dimension, value in pairs]
+        """A point as the simulator gets it, choices as the surrogate holds them."""
+        found = []
+        for dimension, value in zip(self.space.dimensions, point, strict=True):
+            column, given = self.columns.get(dimension.name), dimension.simulated(value)
+            found.append(float(given) if column is None else column.code(given))
+        return found
 
 
-def _order(space: Space, surrogate: MeanPredictor) -> list[int]:
+def _order(space: Space, surrogate: MeanPredictor, columns: Mapping[str, Any]) -> list[int]:
     """Where the surrogate's inputs are among the parameters; its ranges must hold theirs."""
     inputs = list(surrogate.names)
     if sorted(inputs) != sorted(space.names):
@@ -153,6 +158,10 @@ def _order(space: Space, surrogate: MeanPredictor) -> list[int]:
         )
     for name, (low, high) in zip(inputs, surrogate.bounds, strict=True):
         dimension = space.dimensions[space.names.index(name)]
+        if name in columns and dimension.categories:
+            for value in dimension.categories:
+                columns[name].code(value)  # refuses one that it does not know
+            continue
         ends = dimension.categories or (dimension.low, dimension.high)
         if any(isinstance(value, str) for value in ends):
             raise ConfigError(
@@ -180,7 +189,7 @@ def scores(names: Sequence[str], values: np.ndarray, valuation: Valuation) -> np
 def load_surrogate(path: str) -> MeanPredictor:
     """The surrogate in a folder."""
     try:
-        module = import_module("surrogate.predict")
+        module = import_module("surrogate.predictor")
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"--surrogate: this installation cannot load surrogates ({error.name} is missing); "

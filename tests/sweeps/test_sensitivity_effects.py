@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
+from surrogate.columns import Column
 from sweeps.sensitivity_design import Sizes, levels_of, scattered
 from sweeps.sensitivity_effects import (
     ANYWHERE,
@@ -20,7 +22,8 @@ from sweeps.sensitivity_effects import (
 )
 from sweeps.sensitivity_indices import Resampling
 from sweeps.sensitivity_model import Predicted, load_surrogate
-from sweeps.space import Dimension
+from sweeps.space import Dimension, space_of
+from sweeps.strategy_file import load_strategy
 from tests.sweeps.tiny import tiny_space
 
 DIMENSIONS = (
@@ -126,6 +129,42 @@ def test_surrogates_of_another_space_are_refused() -> None:
 def test_a_surrogate_that_is_not_there_is_refused_in_a_sentence() -> None:
     with pytest.raises(ConfigError, match=r"--surrogate: (this installation|nowhere does not)"):
         load_surrogate("nowhere")
+
+
+def test_surrogates_of_our_own_are_found_and_refused_in_a_sentence(tmp_path: Path) -> None:
+    """The package of the surrogates is where the option looks for it."""
+    with pytest.raises(ConfigError):
+        load_surrogate(str(tmp_path))
+
+
+def test_choices_are_given_as_their_places() -> None:
+    space = space_of(load_strategy("iter01_priority_cascade"))
+    columns = tuple(
+        Column(
+            one.name,
+            "categorical" if one.categories else "real",
+            0.0 if one.categories else one.low,
+            len(one.categories) - 1.0 if one.categories else one.high,
+            categories=tuple(one.categories or ()),
+        )
+        for one in space.dimensions
+    )
+    seen: list[np.ndarray] = []
+
+    class Own:
+        names = tuple(column.name for column in columns)
+        bounds = tuple((column.low, column.high) for column in columns)
+        outputs = ("e2e_p99_ms",)
+
+        def predict_mean(self, points: np.ndarray) -> dict[str, np.ndarray]:
+            seen.append(points)
+            return {"e2e_p99_ms": points.sum(axis=1)}
+
+    own = Own()
+    own.columns = columns
+    Predicted(space, own, ("e2e_p99_ms",)).evaluate(np.full((2, len(columns)), 0.999))
+    place = own.names.index("slo_scorer_weight")
+    assert seen[0][:, place].tolist() == [3.0, 3.0]
 
 
 def test_sizes_that_give_no_index_are_refused() -> None:
