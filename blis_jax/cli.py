@@ -103,6 +103,18 @@ def closest(word: str, allowed: Sequence[str]) -> str:
     return f"; did you mean {match[0]}?" if match else ""
 
 
+def number_within(label: str, text: str, low: float, high: float, is_whole: bool) -> float:
+    """A number in a part of an option's value; `label` says in refusals where it stands."""
+    try:
+        value = int(text) if is_whole else float(text)
+    except ValueError:
+        what = "a whole number" if is_whole else "a number"
+        raise ConfigError(f"{label}: {text!r} is not {what}") from None
+    if not low <= value <= high:
+        raise ConfigError(f"{label}: {text} is out of range; allowed is {low:g} to {high:g}")
+    return value
+
+
 # --- the parser -----------------------------------------------------------------------------------
 
 
@@ -135,6 +147,12 @@ class Parser(argparse.ArgumentParser):
                 const=True if is_switch else None,
             )
         return group
+
+    def add_switches(self, title: str, switches: Mapping[str, str]) -> None:
+        """A titled group of options without a value, from names to helps."""
+        group = self.add_argument_group(title)
+        for name, text in switches.items():
+            group.add_argument(f"--{name}", action="store_true", help=text)
 
     def refuse(self, flags: Mapping[str, str]) -> None:
         """Options of the reference that end in a sentence."""
@@ -303,6 +321,24 @@ def check_writable(path: Path, *, is_folder: bool = False) -> None:
         raise ConfigError(f"{path} cannot be written: the folder {folder} {what}")
     with writing(path), tempfile.TemporaryFile(dir=folder):
         pass
+
+
+def result_paths(given: Mapping[str, Any], default: str | Path) -> tuple[Path, Path | None]:
+    """`--output`, a .json, and `--figure`, a .png or none; both checked before anything is computed."""
+    result = Path(given.get("output", default))
+    if result.suffix != ".json":
+        raise ConfigError(f"--output: {str(result)!r} must end in .json")
+    text = given.get("figure", str(result.with_suffix(".png")))
+    figure = None if text == "none" else Path(text)
+    if figure is not None and figure.suffix != ".png":
+        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
+    if "output" not in given:
+        with writing(result):
+            result.parent.mkdir(parents=True, exist_ok=True)
+    for path in (result, figure):
+        if path is not None:
+            check_writable(path)
+    return result, figure
 
 
 @contextlib.contextmanager

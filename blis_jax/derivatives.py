@@ -191,6 +191,7 @@ def compiled_slopes(shape: EngineShape, mechanism: Mechanism) -> Any:
     def differentiated(
         params: Params, table: Any, order: Any, slopes: _Numbers, max_scan_steps: Any
     ) -> tuple[Raw, jax.Array]:
+        """One run and its slopes along every direction."""
         requests = requests_of(shape, params, table, order)
         cluster = params.cluster
 

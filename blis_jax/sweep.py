@@ -123,9 +123,7 @@ def _parser() -> Parser:
                 group.add_argument(
                     f"--{flag.name}", action="append", metavar=flag.metavar, help=flag.help
                 )
-    group = parser.add_argument_group("switches")
-    for name, text in _SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_switches("switches", _SWITCHES)
     return parser
 
 

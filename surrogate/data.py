@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import xarray as xr
 
 from blis_jax.errors import ConfigError
+from blis_jax.results import load_kind
 from surrogate.columns import Column, from_json
 
 KIND = "surrogate dataset"
@@ -59,7 +59,7 @@ class Data:
 
 def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
     """Reads a dataset; refuses one that is none, or in which points of `roles` are not finished."""
-    dataset = _opened(Path(path))
+    dataset = load_kind(path, KIND, "the .zarr that sweeps.dataset writes")
     outcome = dataset["outcome"].values
     of_role = dataset["role"].values
     num_left = int((outcome[np.isin(of_role, roles)] == NOT_RUN).sum())
@@ -95,23 +95,6 @@ def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
         part(has_others, is_other), int((~is_usable).sum()), int((outcome >= 0).sum()),
         str(dataset.attrs.get("strategy", "")), str(dataset.attrs.get("identity", "")),
     )  # fmt: skip
-
-
-def _opened(path: Path) -> xr.Dataset:
-    from blis_jax.results import load
-
-    if not path.exists():
-        raise ConfigError(f"{path} does not exist; give the .zarr that sweeps.dataset writes")
-    try:
-        dataset = load(path)
-    except ConfigError:
-        raise
-    except Exception as error:  # whatever a damaged store makes its reader raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"{path} cannot be read ({reason}); make it again") from None
-    if dataset.attrs.get("kind") != KIND:
-        raise ConfigError(f"{path} is no dataset for a surrogate; give one of sweeps.dataset")
-    return dataset
 
 
 def _with_failures(

@@ -63,9 +63,7 @@ def _parser() -> Parser:
         "output",
         (Flag("out", str, None, "PATH", "folder to write (default: DATA with .surrogate)"),),
     )
-    group = parser.add_argument_group("switches")
-    for name, text in _SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_switches("switches", _SWITCHES)
     return parser
 
 

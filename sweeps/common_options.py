@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
 FOLDER = "out"
 FIRST_SEED, NUM_SEEDS = 42, 20
+RNG = Flag(
+    "rng",
+    cli.one_of("reference", "jax"),
+    "reference",
+    "NAME",
+    "who draws the requests: reference as BLIS does, or jax as blis_jax.sweep does",
+)
 REQUESTS = (
     Flag("workload", str, None, "NAME", "built-in workload or .yaml file (default: the arms')"),
     Flag("seeds", str, None, "A,B,…", "seeds of the requests"),
     Flag("num-seeds", cli.whole, NUM_SEEDS, "N", "so many seeds instead, one after the other"),
     Flag("first-seed", cli.whole, FIRST_SEED, "N", "the first of them"),
-    Flag(
-        "rng",
-        cli.one_of("reference", "jax"),
-        "reference",
-        "NAME",
-        "who draws the requests: reference as BLIS does, or jax as blis_jax.sweep does",
-    ),
+    RNG,
     Flag("num-requests", cli.whole, None, "N", "requests in place of the workload's number"),
     Flag(
         "targets",
@@ -79,26 +80,12 @@ def add_common(parser: Parser) -> None:
 
 def add_switches(parser: Parser) -> None:
     """What is the same for every command that writes a result."""
-    group = parser.add_argument_group("switches")
-    for name, text in SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_switches("switches", SWITCHES)
 
 
 def paths_of(given: Mapping[str, Any], stem: str) -> Paths:
     """The output's paths, checked."""
-    result = Path(given.get("output", str(Path(FOLDER) / f"{stem}.json")))
-    if result.suffix != ".json":
-        raise ConfigError(f"--output: {str(result)!r} must end in .json")
-    text = given.get("figure", str(result.with_suffix(".png")))
-    figure = None if text == "none" else Path(text)
-    if figure is not None and figure.suffix != ".png":
-        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
-    if "output" not in given:
-        with cli.writing(result):
-            result.parent.mkdir(parents=True, exist_ok=True)
-    for path in (result, figure):
-        if path is not None:
-            cli.check_writable(path)
+    result, figure = cli.result_paths(given, Path(FOLDER) / f"{stem}.json")
     return Paths(result, result.with_suffix(".jsonl"), figure)
 
 

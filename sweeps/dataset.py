@@ -84,9 +84,7 @@ def _parser() -> Parser:
     parser.add_flags(
         "output", (Flag("out", str, None, "PATH", "store, .zarr (default: out/STRATEGY.zarr)"),)
     )
-    group = parser.add_argument_group("switches")
-    for name, text in _SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_switches("switches", _SWITCHES)
     return parser
 
 

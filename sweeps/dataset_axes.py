@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from blis_jax import cli
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.workload.spec import WorkloadSpec, override
@@ -97,17 +98,7 @@ def read_axes(text: str) -> tuple[Axis, ...]:
 
 
 def _number(kind: AxisKind, text: str) -> float:
-    read: Callable[[str], float] = int if kind.is_whole else float
-    try:
-        value = read(text)
-    except ValueError:
-        what = "a whole number" if kind.is_whole else "a number"
-        raise ConfigError(f"--vary: {kind.name}: {text!r} is not {what}") from None
-    if not kind.low <= value <= kind.high:
-        raise ConfigError(
-            f"--vary: {kind.name}: {text} is out of range; allowed is {kind.low:g} to {kind.high:g}"
-        )
-    return value
+    return cli.number_within(f"--vary: {kind.name}", text, kind.low, kind.high, kind.is_whole)
 
 
 def check_axes(axes: Sequence[Axis], spec: WorkloadSpec, targets: Sequence[str]) -> None:

@@ -118,9 +118,7 @@ def _parser() -> Parser:
         "request", metavar="REQUEST", nargs="?", help="a .json file, or - for stdin"
     )
     parser.add_flags("output", _OUTPUT)
-    group = parser.add_argument_group("switches")
-    for name, text in _SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_switches("switches", _SWITCHES)
     return parser
 
 

@@ -72,9 +72,7 @@ def _init(arguments: Sequence[str] | None) -> int:
     parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_argument("name", metavar="NAME", nargs="?", help="name of the track and its folder")
     parser.add_flags("track", _FLAGS)
-    group = parser.add_argument_group("switches")
-    for name, text in _SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_switches("switches", _SWITCHES)
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
     folder = _folder(given)
     if "refresh" not in given:

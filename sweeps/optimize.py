@@ -15,6 +15,7 @@ from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 from sweeps.common_options import (
     OUTPUT,
+    RNG,
     Paths,
     add_switches,
     check_existing,
@@ -62,13 +63,7 @@ _BUDGET = (
 )
 _REQUESTS = (
     Flag("seeds", str, None, "A,B,…", "seeds of the requests (default: the file's)"),
-    Flag(
-        "rng",
-        cli.one_of("reference", "jax"),
-        "reference",
-        "NAME",
-        "who draws the requests: reference as BLIS does, or jax as blis_jax.sweep does",
-    ),
+    RNG,
 )
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from blis_jax import cli
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.workload.strict_yaml import closest
@@ -137,17 +138,7 @@ def _value(kind: AxisKind, text: str) -> Any:
                 f"{kind.option}: a value is empty; write for instance mixed,multiturn"
             )
         return text
-    read: Callable[[str], Any] = int if kind.is_whole else float
-    try:
-        value = read(text)
-    except ValueError:
-        what = "a whole number" if kind.is_whole else "a number"
-        raise ConfigError(f"{kind.option}: {text!r} is not {what}") from None
-    if not kind.low <= value <= kind.high:
-        raise ConfigError(
-            f"{kind.option}: {text} is out of range; allowed is {kind.low:g} to {kind.high:g}"
-        )
-    return value
+    return cli.number_within(kind.option, text, kind.low, kind.high, kind.is_whole)
 
 
 def grid_size(axes: Sequence[Axis]) -> int:

@@ -110,7 +110,5 @@ def parser() -> Parser:
                 group.add_argument(
                     f"--{flag.name}", action="append", metavar=flag.metavar, help=text
                 )
-    group = made.add_argument_group("switches")
-    for name, text in _SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    made.add_switches("switches", _SWITCHES)
     return made

@@ -13,7 +13,7 @@ import xarray as xr
 import yaml
 
 from blis_jax.errors import ConfigError
-from blis_jax.results import Provenance, load, save
+from blis_jax.results import Provenance, load_kind, save
 from blis_jax.scalar_metrics import lookup
 from blis_jax.summaries import ALL
 from blis_jax.types import Outcome
@@ -119,19 +119,7 @@ def is_done(dataset: xr.Dataset) -> np.ndarray:
 
 def load_map(path: str | Path) -> xr.Dataset:
     """Reads a map, half done or whole; refuses what is none."""
-    path = Path(path)
-    if not path.exists():
-        raise ConfigError(f"{path} does not exist; give the .zarr of a robustness map")
-    try:
-        dataset = load(path)
-    except ConfigError:
-        raise
-    except Exception as error:  # whatever a damaged store makes its reader raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"{path} cannot be read ({reason}); give --overwrite") from None
-    if dataset.attrs.get("kind") != KIND:
-        raise ConfigError(f"{path} does not hold a robustness map; give another path")
-    return dataset
+    return load_kind(path, KIND, "the .zarr of a robustness map, or --overwrite to make one there")
 
 
 def check_same(dataset: xr.Dataset, wanted: xr.Dataset, source: str) -> None:

@@ -13,6 +13,7 @@ from blis_jax import cli
 from blis_jax.atomic_write import replacing
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from sweeps.common_options import RNG
 
 if TYPE_CHECKING:
     from blis_jax.workload.spec import WorkloadSpec
@@ -77,13 +78,7 @@ _REQUESTS = (
     Flag("num-seeds", cli.whole, NUM_SEEDS, "N", "so many seeds instead, one after the other"),
     Flag("first-seed", cli.whole, 42, "N", "the first of them"),
     Flag("num-requests", cli.whole, None, "N", "requests in place of the workload's number"),
-    Flag(
-        "rng",
-        cli.one_of("reference", "jax"),
-        "reference",
-        "NAME",
-        "who draws the requests: reference as BLIS does, or jax as blis_jax.sweep does",
-    ),
+    RNG,
 )
 _OUTPUT = (Flag("output", str, None, "FOLDER", f"results (default: {FOLDER}/STRATEGY)"),)
 _SWITCHES = {
@@ -105,9 +100,7 @@ def _parser() -> Parser:
     parser.add_flags("sizes", _SIZES)
     parser.add_flags("requests", _REQUESTS)
     parser.add_flags("output", _OUTPUT)
-    group = parser.add_argument_group("switches")
-    for name, text in _SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_switches("switches", _SWITCHES)
     return parser
 
 

@@ -118,6 +118,21 @@ def test_round_trip(tmp_path: Path, suffix: str):
     assert [entry.name for entry in tmp_path.iterdir()] == [f"run{suffix}"]
 
 
+def test_only_stores_of_a_kind_are_loaded(tmp_path: Path):
+    path = tmp_path / "one.zarr"
+    with pytest.raises(ConfigError, match="does not exist; give the store of sevens"):
+        results.load_kind(path, "sevens", "the store of sevens")
+    results.save(xr.Dataset({"a": ("x", [7])}, attrs={"kind": "sevens"}), path)
+    assert results.load_kind(path, "sevens", "the store of sevens")["a"].item() == 7
+    with pytest.raises(ConfigError, match="is something else; give the store of eights"):
+        results.load_kind(path, "eights", "the store of eights")
+    for file in path.rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"torn")
+    with pytest.raises(ConfigError, match=r"cannot be read .*; make it again"):
+        results.load_kind(path, "sevens", "the store of sevens")
+
+
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_failed_write_leaves_the_old_file(tmp_path: Path, is_folder: bool):
     path = tmp_path / "result"

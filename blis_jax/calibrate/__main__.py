@@ -103,7 +103,7 @@ def _command(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
     if "trace" not in given:
         raise ConfigError("TRACE is missing; give the file or folder of a measured run, see --help")
-    output, figure = _paths(given)
+    output, figure = cli.result_paths(given, "out/calibration.json")
     notes = Notes(NAME, given.get("log", "warn"))
 
     from blis_jax.calibrate.measured import read_measured
@@ -163,23 +163,6 @@ def _config(run: MeasuredRun, given: Mapping[str, Any]) -> ClusterConfig:
     names = {flag.name.replace("-", "_") for flag in _SERVER}
     values = cluster_values(run.settings, {name: given[name] for name in names if name in given})
     return ClusterConfig(**values, corrected=True)
-
-
-def _paths(given: Mapping[str, Any]) -> tuple[Path, Path | None]:
-    output = Path(given.get("output", "out/calibration.json"))
-    if output.suffix != ".json":
-        raise ConfigError(f"--output: {str(output)!r} must end in .json")
-    text = given.get("figure", str(output.with_suffix(".png")))
-    figure = None if text == "none" else Path(text)
-    if figure is not None and figure.suffix != ".png":
-        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
-    if "output" not in given:
-        with cli.writing(output):
-            output.parent.mkdir(parents=True, exist_ok=True)
-    for path in (output, figure):
-        if path is not None:
-            cli.check_writable(path)
-    return output, figure
 
 
 def _write(found: Calibration, stated: Sequence[str], output: Path, figure: Path | None) -> None:

@@ -97,20 +97,5 @@ def _legend(panel: Any) -> None:
     panel.legend(handles=handles, loc="center left", title="recommended")
 
 
-def counts(cells: pd.DataFrame) -> pd.DataFrame:
-    """The figure's data from the table of cells that `python -m sweeps.robustness` writes."""
-    import pandas as pd
-
-    rows = []
-    for axis in AXES:
-        for value, group in cells.groupby(axis):
-            name = value if axis == "shape" else str(value)
-            for label in COLOURS:
-                count = int((group["recommended"] == label).sum())
-                rows.append((axis, name, label, count, round(100 * count / len(group), 3)))
-        rows.append((axis, "all", "all", len(cells), 100.0))
-    return pd.DataFrame(rows, columns=["axis", "x", "recommended", "mean", "percent"])
-
-
 if __name__ == "__main__":
     sys.exit(main(NAME))

@@ -88,6 +88,7 @@ def main(name: str, arguments: Sequence[str] | None = None) -> int:
     command = f"papers.strategy_evolution.{name}"
 
     def drawn(words: Sequence[str] | None) -> int:
+        """Reads the options and draws."""
         parser = Parser(
             prog=f"python -m {command}",
             description="Draw one figure from saved data; nothing is simulated.",

@@ -115,6 +115,7 @@ class Ledger:
         """Writes the result of a hypothesis that has none yet."""
 
         def made(records: Sequence[Record]) -> dict[str, Any]:
+            """The result, once the file is locked and its hypothesis still open."""
             now = _row(rows_of(records), row.id)
             if now.planned["hash"] != row.planned["hash"]:
                 raise ConfigError(f"the hypothesis of {row.id} is not the one that was run")
@@ -132,6 +133,7 @@ class Ledger:
         """Writes findings, or a resolution, behind a result."""
 
         def made(records: Sequence[Record]) -> dict[str, Any]:
+            """The note, once the file is locked and the result is there."""
             row = _row(rows_of(records), name)
             if row.result is None:
                 raise ConfigError(f"{name} has no result yet; notes are about results")

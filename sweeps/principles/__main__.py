@@ -11,6 +11,7 @@ from blis_jax import cli
 from blis_jax.atomic_write import write_json
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from sweeps.common_options import RNG
 from sweeps.principles import USUAL_OUTPUT
 
 if TYPE_CHECKING:
@@ -43,13 +44,7 @@ _CHECKS = (
     Flag("only", str, None, "ID,ID,…", "entries to check (default: all)"),
     Flag("seeds", str, None, "A,B,…", "seeds of the requests, at least 3 (default: each entry's)"),
     Flag("num-seeds", cli.whole, None, "N", "that many seeds, from each entry's first one on"),
-    Flag(
-        "rng",
-        cli.one_of("reference", "jax"),
-        "reference",
-        "NAME",
-        "who draws the requests: reference as BLIS does, or jax as blis_jax.sweep does",
-    ),
+    RNG,
 )
 _STRATEGY = (
     Flag(
@@ -78,9 +73,7 @@ def _parser() -> Parser:
         "--measure", action="store_true", help="run the strategy without what a finding is about"
     )
     parser.add_flags("output", _OUTPUT)
-    group = parser.add_argument_group("switches")
-    for name, text in _SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_switches("switches", _SWITCHES)
     return parser
 
 

@@ -11,6 +11,7 @@ from blis_jax import cli
 from blis_jax.atomic_write import write_json
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from sweeps.common_options import RNG
 
 if TYPE_CHECKING:
     from sweeps.objectives import Valuation
@@ -44,13 +45,7 @@ _JUDGES = (
     Flag("external", str, None, "FILE,…", "verdicts of other reviewers, .yaml or .json"),
     Flag("seeds", str, None, "A,B,…", "seeds of the requests (default: the first candidate's)"),
     Flag("num-requests", cli.whole, None, "N", "requests of every run (default: the workload's)"),
-    Flag(
-        "rng",
-        cli.one_of("reference", "jax"),
-        "reference",
-        "NAME",
-        "who draws the requests: reference as BLIS does, or jax as blis_jax.sweep does",
-    ),
+    RNG,
 )
 _FILES = (
     Flag("output", str, None, "PATH", f"record to write, .json (default: {USUAL_OUTPUT})"),
@@ -71,9 +66,7 @@ def _parser() -> Parser:
     parser.add_argument("candidates", metavar="CANDIDATE", nargs="*", help="two or three arms")
     parser.add_flags("judges", _JUDGES)
     parser.add_flags("files", _FILES)
-    group = parser.add_argument_group("switches")
-    for name, text in _SWITCHES.items():
-        group.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_switches("switches", _SWITCHES)
     return parser
 
 

@@ -42,7 +42,7 @@ def test_other_stores_are_refused(tmp_path: Path) -> None:
         load_data(tmp_path / "none.zarr")
     path = made_data.write(tmp_path / "made.zarr")
     zarr.open_group(path, mode="r+").attrs["kind"] = "robustness map"
-    with pytest.raises(ConfigError, match="no dataset for a surrogate"):
+    with pytest.raises(ConfigError, match=r"is something else; give the [.]zarr that sweeps"):
         load_data(path)
     made_data.write(path, sizes=(4, 20, 20))
     with pytest.raises(ConfigError, match="4 train points"):
