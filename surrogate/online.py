@@ -24,6 +24,7 @@ DECAY = 1e-3
 DESCENT_STEPS = 60
 DESCENT_RATE = 0.03
 LEAST_POINTS = 64
+EXCESS_SCALE = 5.0  # of the unit of excesses, in that of objectives: they vary far more
 
 
 class _Network(nn.Module):
@@ -82,6 +83,7 @@ def _fitted(
     optimizer = optax.adamw(optax.cosine_decay_schedule(RATE, STEPS, 0.02), weight_decay=DECAY)
 
     def one(key: jax.Array, weight: jax.Array) -> tuple[Any, Any]:
+        """Train one member, from its own start and on its own weights."""
         first, second = jax.random.split(key)
         start, prior = network.init(first, features), network.init(second, features)
         offset = PRIOR * _outputs(network, prior, features)
@@ -127,11 +129,11 @@ def _value(trained: Any, prior: Any, ensemble: Ensemble, features: jax.Array) ->
 def merged(outputs: Any) -> Any:
     """Logarithm of one plus the compressed score that outputs `[…, output]` make up.
 
-    The first output is `log1p` of an objective, the others `arcsinh` of excesses over constraints, of
-    which only positive ones count.
+    The first output is `log1p` of an objective, the others `arcsinh` of excesses over constraints in
+    units of EXCESS_SCALE, of which only positive ones count.
     """
     objective = jnp.maximum(jnp.expm1(jnp.clip(outputs[..., 0], -5.0, 20.0)), 0.0)
-    excesses = jnp.maximum(jnp.sinh(jnp.clip(outputs[..., 1:], -20.0, 20.0)), 0.0)
+    excesses = EXCESS_SCALE * jnp.maximum(jnp.sinh(jnp.clip(outputs[..., 1:], -20.0, 20.0)), 0.0)
     return jnp.log1p(objective + excesses.sum(axis=-1)) + jnp.minimum(outputs[..., 0], 0.0)
 
 
@@ -140,8 +142,8 @@ def descend(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Every member's way down in `merged` from its starts, `[member, start, feature]`, and its values.
 
-    Features that are not free stay, the others stay in the unit cube. Starts must be of one number in
-    all calls, else the way is compiled again.
+    Features that are not free, by `is_free[member, start, feature]`, stay; the others stay in the unit
+    cube. Starts must be of one number in all calls, else the way is compiled again.
     """
     points, values = _descended(
         ensemble, jnp.asarray(starts, jnp.float32), jnp.asarray(is_free, jnp.float32)
@@ -155,13 +157,17 @@ def _descended(
 ) -> tuple[jax.Array, jax.Array]:
     optimizer = optax.adam(optax.cosine_decay_schedule(DESCENT_RATE, DESCENT_STEPS, 0.1))
 
-    def one(trained: Any, prior: Any, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one(
+        trained: Any, prior: Any, first: jax.Array, free: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Descend one member from its start."""
+
         def worth(points: jax.Array) -> jax.Array:
             return merged(_value(trained, prior, ensemble, points))
 
         def step(carry: tuple[jax.Array, Any], _: None) -> tuple[tuple[jax.Array, Any], None]:
             points, state = carry
-            slopes = jax.grad(lambda each: worth(each).sum())(points) * is_free
+            slopes = jax.grad(lambda each: worth(each).sum())(points) * free
             updates, state = optimizer.update(slopes, state, points)
             return (jnp.clip(points + updates, 0.0, 1.0), state), None
 
@@ -170,4 +176,4 @@ def _descended(
         )
         return points, worth(points)
 
-    return jax.vmap(one)(ensemble.trained, ensemble.prior, starts)
+    return jax.vmap(one)(ensemble.trained, ensemble.prior, starts, is_free)

@@ -1,15 +1,15 @@
 """Surrogate-guided search: a deep ensemble chooses batches by gradient, a local model takes over.
 
 Over the whole space every member of the ensemble goes down from many starts by gradient, and of where
-they end a batch is put together by expected improvement over the members. Around the best point so far
-Gaussian processes do so within a region that shrinks while nothing better is found (as in TuRBO:
-Eriksson et al. 2019); the smaller that region, the larger their part of the batch. The objective and
-every constraint's excess are modelled apart: their sum has a kink where a constraint begins to hold.
+they end a batch is put together by expected improvement over the members. Gaussian processes do so for
+candidates that lie mostly around the best point so far, in a region that shrinks while nothing better is
+found (as in TuRBO: Eriksson et al. 2019); the smaller that region, the larger their part of the batch.
+The objective and every constraint's excess are modelled apart: their sum has a kink where a constraint
+begins to hold.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,12 +23,17 @@ from sweeps.strategy_file import Search
 
 STARTS = 32  # of each member's way down
 SCREENED = 512  # points that the starts are the best of
-FIRST_EDGE, LEAST_EDGE, MOST_EDGE = 0.8, 2.0**-6, 1.0  # of the local region, shares of a range
+BRANCHED = 4  # of so many first points one is in a branch
+FIRST_EDGE, LEAST_EDGE, MOST_EDGE = 0.5, 2.0**-5, 0.5  # of the local region, shares of a range
 PATIENCE = 2  # batches without progress that halve the region
 PROGRESS = 1e-3  # of the best score, below which a batch has brought nothing
 LOCAL_POINTS = 96  # that the local model is fitted to
-CANDIDATES = 384  # of the local model
-DRAWS = 64  # of the local model, for the expected improvement
+CANDIDATES = 1024  # of the local model
+SHARE_ELSEWHERE, SHARE_DRAWN = 0.15, 0.1  # of them, around other good points and anywhere
+ELSEWHERE = 13  # so many points are good, the best one included
+OCTAVES = 4.0  # down from the region's edge over which the candidates' distances are spread
+DRAWS = 256  # of the local model, for the expected improvement
+LEAST_GAIN = 2e-3  # of the best score; what a point may bring below that does not count
 RESOLUTION = 0.02  # of the best score, that models tell apart well at the least
 NEAR = 1e-3  # in shares, within which two points are one
 
@@ -45,7 +50,8 @@ class Ensemble:
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
         """The next points."""
         if len(told) < self.search.initial:
-            return self.first.ask(told, min(count, self.search.initial - len(told)))
+            points = self.first.ask(told, min(count, self.search.initial - len(told)))
+            return [self._begun(point, len(told) + place) for place, point in enumerate(points)]
         if all(one.has_failed for one in told):
             return self.first.ask(told, count)
         known = _Known(self.encoding.features([one.point for one in told]), *_targets(told))
@@ -56,37 +62,60 @@ class Ensemble:
         wide = self._wide(known, count - len(chosen))
         return chosen + self._distinct(wide, points + chosen, count - len(chosen))
 
+    def _begun(self, point: Point, place: int) -> Point:
+        """One of the first points; some are moved into a branch, which hardly any would be in."""
+        turn, number = place % BRANCHED, place // BRANCHED
+        if turn != BRANCHED - 1 or not self.encoding.branches:
+            return point
+        return self.encoding.in_branch(point, number % len(self.encoding.branches))
+
     def _wide(self, known: _Known, count: int) -> list[np.ndarray]:
         """Ends of the members' ways down with the largest expected improvement over all members."""
         from surrogate import online
 
         random = generator(self.search, len(known.features), 1)
         ensemble = online.fit(known.features, known.targets, int(random.integers(2**31)))
-        shares = random.random((SCREENED, len(self.space.dimensions)))
-        screened = self.encoding.of_shares(shares)
+        screened = self.encoding.drawn(random, SCREENED)
         steps = random.normal(size=(SCREENED // 4, self.encoding.width)) * 0.1
-        screened[: len(steps)] = (known.centre + steps * self.encoding.is_free).clip(0, 1)
+        screened[: len(steps)] = self.encoding.around(known.centre, steps, random)
         worth = np.asarray(online.merged(online.predict(ensemble, screened)))
         order = np.argsort(worth, axis=1)[:, :STARTS]
-        ends, _ = online.descend(ensemble, screened[order], self.encoding.is_free)
+        starts = screened[order]
+        ends, _ = online.descend(ensemble, starts, self.encoding.is_free(starts))
         candidates = ends.reshape(-1, self.encoding.width)
         values = np.asarray(online.merged(online.predict(ensemble, candidates)))
-        return [candidates[place] for place in _greedy(values, known.best, 3 * count)]
+        return [candidates[place] for place in _greedy(values, known.goal, 3 * count)]
 
     def _local(self, known: _Known, edge: float, count: int) -> list[np.ndarray]:
         """Candidates around the best point with the largest expected improvement together."""
         from surrogate import online
+        from sweeps.engines import local_model
 
         random = generator(self.search, len(known.features), 2)
         distance = np.abs(known.features - known.centre).max(axis=1)
         nearest = np.argsort(distance, kind="stable")[:LOCAL_POINTS]
-        candidates = _around(known.centre, edge, self.encoding.is_free, random)
+        candidates = self._candidates(known, edge, random)
         draws = [
-            _draws(known.features[nearest], column[nearest], candidates, random)
+            local_model.draws(known.features[nearest], column[nearest], candidates, DRAWS, random)
             for column in known.targets.T
         ]
         values = np.asarray(online.merged(np.stack(draws, axis=-1).astype(np.float32)))
-        return [candidates[place] for place in _greedy(values, known.best, 3 * count)]
+        return [candidates[place] for place in _greedy(values, known.goal, 3 * count)]
+
+    def _candidates(self, known: _Known, edge: float, random: np.random.Generator) -> np.ndarray:
+        """Most of them around the best point; some around other good ones, and from all over the space."""
+        from surrogate import online
+
+        others = np.argsort(np.asarray(online.merged(known.targets)), kind="stable")[1:ELSEWHERE]
+        centres = np.tile(known.centre, (CANDIDATES, 1))
+        edges = np.full(CANDIDATES, edge)
+        is_other = random.random(CANDIDATES) < SHARE_ELSEWHERE
+        centres[is_other] = known.features[random.choice(others, size=is_other.sum())]
+        edges[is_other] = MOST_EDGE
+        made = self.encoding.around(centres, _steps(centres, edges, random), random)
+        is_drawn = random.random(CANDIDATES) < SHARE_DRAWN
+        made[is_drawn] = self.encoding.drawn(random, is_drawn.sum())
+        return made
 
     def _distinct(
         self, proposed: Sequence[np.ndarray], known: Sequence[Point], count: int
@@ -95,7 +124,7 @@ class Ensemble:
         kept: list[Point] = []
         taken = np.array([self.encoding.shares(point) for point in known])
         random = generator(self.search, len(known), 3)
-        more = (self.encoding.of_shares(random.random((1, taken.shape[1])))[0] for _ in range(256))
+        more = (self.encoding.drawn(random, 1)[0] for _ in range(256))
         for features in (*proposed, *more):
             if len(kept) == count:
                 break
@@ -112,7 +141,7 @@ class _Known(NamedTuple):
 
     features: np.ndarray  # [point, feature]
     targets: np.ndarray  # [point, output], see `surrogate.online.merged`
-    best: float  # merged
+    goal: float  # merged score to get below
     place: int  # of the best point
 
     @property
@@ -123,7 +152,10 @@ class _Known(NamedTuple):
 
 
 def _targets(told: Sequence[Told]) -> tuple[np.ndarray, float, int]:
-    """Compressed objectives and excesses `[point, output]`, the best score in their units, its place."""
+    """Compressed objectives and excesses `[point, output]`, the score to get below in their units, the
+    place of the best one."""
+    from surrogate import online
+
     whole = [one for one in told if not one.has_failed]
     width = max(len(one.excesses) for one in whole)
     plain = [
@@ -137,8 +169,12 @@ def _targets(told: Sequence[Told]) -> tuple[np.ndarray, float, int]:
     excesses = np.zeros((len(told), width))
     for row, one in enumerate(told):
         excesses[row] = one.excesses if not one.has_failed else 0.0
-    columns = [np.log1p((objectives - lowest) / scale)[:, None], np.arcsinh(excesses / scale)]
-    return np.concatenate(columns, axis=1), float(np.log1p((scores[place] - lowest) / scale)), place
+    columns = [
+        np.log1p((objectives - lowest) / scale)[:, None],
+        np.arcsinh(excesses / online.EXCESS_SCALE / scale),
+    ]
+    goal = (scores[place] - LEAST_GAIN * abs(float(scores[place])) - lowest) / scale
+    return np.concatenate(columns, axis=1), float(np.log1p(max(goal, 0.0)) + min(goal, 0.0)), place
 
 
 def _greedy(values: np.ndarray, best: float, count: int) -> list[int]:
@@ -178,48 +214,11 @@ def _local_share(edge: float) -> float:
     return 0.75 if edge > FIRST_EDGE / 2 else 0.875
 
 
-def _around(
-    centre: np.ndarray, edge: float, free: np.ndarray, random: np.random.Generator
-) -> np.ndarray:
-    """Candidates in a box around a point; each moves only some of its features, as in TuRBO."""
-    shape = CANDIDATES, len(centre)
-    moved = random.random(shape) < 0.5
-    moved[np.arange(CANDIDATES), random.integers(len(centre), size=CANDIDATES)] = True
-    steps = (
-        (random.random(shape) - 0.5)
-        * edge
-        * np.where(random.random((CANDIDATES, 1)) < 0.3, 0.3, 1.0)
-    )
-    candidates: np.ndarray = (centre + steps * moved * free).clip(0, 1)
-    return candidates
-
-
-def _draws(
-    features: np.ndarray,
-    targets: np.ndarray,
-    candidates: np.ndarray,
-    random: np.random.Generator,
-) -> np.ndarray:
-    """Draws `[draw, candidate]` of a Gaussian process fitted to some points."""
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-    from threadpoolctl import threadpool_limits
-
-    if np.ptp(targets) < 1e-9:
-        return np.full((DRAWS, len(candidates)), float(targets[0]))
-    width = features.shape[1]
-    kernel = ConstantKernel(1.0, (0.01, 100.0)) * Matern(
-        np.full(width, 0.5), (0.02, 20.0), nu=2.5
-    ) + WhiteKernel(1e-3, (1e-6, 0.05))
-    state = int(random.integers(2**31))
-    with warnings.catch_warnings(), threadpool_limits(1):
-        warnings.simplefilter("ignore")  # about parameters that reach their bounds
-        model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=state)
-        model.fit(features, targets)
-        mean, cov = model.predict(candidates, return_cov=True)
-    noise = float(model.kernel_.k2.noise_level) * float(model._y_train_std) ** 2
-    with threadpool_limits(1):
-        values, vectors = np.linalg.eigh(cov - np.diag(np.full(len(cov), noise)))
-    roots = vectors * np.sqrt(np.maximum(values, 0.0))
-    drawn: np.ndarray = mean + random.normal(size=(DRAWS, len(cov))) @ roots.T
-    return drawn
+def _steps(centres: np.ndarray, edges: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Steps within boxes, near ones as often as far ones; each moves only some features, as in TuRBO."""
+    count, width = centres.shape
+    moved = random.random(centres.shape) < 0.5
+    moved[np.arange(count), random.integers(width, size=count)] = True
+    reach = edges * 2.0 ** -(OCTAVES * random.random(count))
+    steps: np.ndarray = (random.random(centres.shape) - 0.5) * reach[:, None] * moved
+    return steps
