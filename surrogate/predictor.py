@@ -110,6 +110,12 @@ class Surrogate:
         learned = self._filled(self.raw(self._in_batches(_mean_only, inputs)), len(inputs))
         return dict(zip(self.outputs, learned.T, strict=True))
 
+    def predict_members(self, points: Points) -> dict[str, np.ndarray]:
+        """The mean over seeds of every output as each member has it, `[point, member]` each."""
+        inputs = self.inputs(points)
+        learned = self._filled(self.raw(self._in_batches(_member_means, inputs)), len(inputs))
+        return dict(zip(self.outputs, np.moveaxis(learned, 1, 0), strict=True))
+
     def predict(self, points: Points, confidence: float = CONFIDENCE) -> xr.Dataset:
         """Everything that is known of points.
 
@@ -329,10 +335,16 @@ def _of_members(params: Any, name: str, narrow: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _mean_only(static: Any, params: Any, inputs: jax.Array) -> jax.Array:
+    return _member_means(static, params, inputs).mean(axis=-1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _member_means(static: Any, params: Any, inputs: jax.Array) -> jax.Array:
+    """Means `[point, output, member]`."""
     columns, network = static
     seen = features(columns, inputs)
     means: jax.Array = jax.vmap(lambda member: network.apply(member, seen).mean)(params)
-    return means.mean(axis=0)
+    return jnp.moveaxis(means, 0, -1)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

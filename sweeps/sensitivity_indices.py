@@ -225,6 +225,16 @@ def verdict(total: np.ndarray, dummy: np.ndarray) -> str:
     return MATTERS if total[1] > max(float(dummy[2]), 0.0) else NOISE
 
 
+def with_noise(total: np.ndarray, dummy: np.ndarray) -> np.ndarray:
+    """A total index `[figure]` whose interval also holds what noise may have put on top of it.
+
+    The bootstrap draws rows anew but not the seeds (of a surrogate: its members), whose noise adds as
+    much to every index as it gives a dummy.
+    """
+    noise = max(float(dummy[2]), 0.0)
+    return np.array([total[0], min(float(total[1]), max(float(total[1]) - noise, 0.0)), total[2]])
+
+
 def do_agree(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two intervals `[figure]` have a value in common."""
     return bool(one[1] <= other[2] and other[1] <= one[2])

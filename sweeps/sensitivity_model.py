@@ -117,7 +117,11 @@ class Simulated:
 
 
 class Predicted:
-    """A surrogate in the place of the simulator: one value a point, as of a single seed."""
+    """A surrogate in the place of the simulator; its members are to it what seeds are to that.
+
+    So what a new draw of the seeds gives a dummy is here what another member gives: the surrogate's own
+    error, as far as its members disagree. A surrogate without members has one value a point.
+    """
 
     def __init__(self, space: Space, surrogate: MeanPredictor, names: Sequence[str]) -> None:
         """`names` are the metrics asked for; refuses a surrogate of another space."""
@@ -133,11 +137,14 @@ class Predicted:
             )
 
     def evaluate(self, shares: np.ndarray) -> np.ndarray:
-        """Values `[point, 1, metric]`; NaN for metrics that the surrogate does not have."""
-        points = np.array([self._numbers(self.space.at(row)) for row in shares])
-        found = self.surrogate.predict_mean(points[:, self.order])
-        columns = [np.asarray(found.get(name, np.full(len(points), np.nan))) for name in self.names]
-        return np.stack(columns, axis=-1)[:, None, :].astype(float)
+        """Values `[point, member, metric]`; NaN for metrics that the surrogate does not have."""
+        points = np.array([self._numbers(self.space.at(row)) for row in shares])[:, self.order]
+        members = getattr(self.surrogate, "predict_members", None)
+        found = self.surrogate.predict_mean(points) if members is None else members(points)
+        known = {name: np.reshape(values, (len(points), -1)) for name, values in found.items()}
+        nothing = np.full_like(next(iter(known.values())), np.nan)
+        columns = [known.get(name, nothing) for name in self.names]
+        return np.stack(columns, axis=-1).astype(float)
 
     def _numbers(self, point: Point) -> list[float]:
         """A point as the simulator gets it, choices as the surrogate holds them."""

@@ -193,7 +193,8 @@ def agreement_lines(study: Study) -> list[str]:
     kept = sum(agrees.values())
     lines = [
         f"Total indices agree within their intervals for {kept} of {len(agrees)} pairs of metric and "
-        "parameter.",
+        "parameter. For this the lower ends are lowered by what a dummy gets: other seeds in the "
+        "simulator, another member in the surrogate.",
         "",
         "| metric | parameter | simulator | surrogate | agree |",
         "|---|---|---|---|---|",

@@ -27,6 +27,7 @@ from sweeps.sensitivity_indices import (
     morris_measures,
     sobol_indices,
     verdict,
+    with_noise,
 )
 from sweeps.sensitivity_model import Response, scores
 from sweeps.space import Dimension
@@ -175,10 +176,12 @@ def influential(study: Study, model: str) -> list[str]:
 
 
 def agreement(study: Study, one: str, other: str) -> dict[tuple[str, str], bool]:
-    """By metric and parameter, whether the total indices of two models agree within their intervals."""
+    """By metric and parameter, whether the total indices of two models agree, noise counted."""
     both = study.findings[one].sobol, study.findings[other].sobol
     return {
-        (metric, name): do_agree(both[0][metric].total[place], both[1][metric].total[place])
+        (metric, name): do_agree(
+            *(with_noise(found[metric].total[place], found[metric].dummy) for found in both)
+        )
         for metric in study.metrics
         if metric in both[0] and metric in both[1]
         for place, name in enumerate(study.names)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeps.sensitivity_indices import FIGURES, do_agree, verdict
+import numpy as np
+
+from sweeps.sensitivity_indices import FIGURES, do_agree, verdict, with_noise
 from sweeps.sensitivity_model import SIMULATOR, SURROGATE
 from sweeps.sensitivity_report import interval_words
 
@@ -28,6 +30,7 @@ def rows_of(space: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
         for parameter in dataset["parameter"].values.tolist():
             place = {"metric": metric, "parameter": parameter}
             row: dict[str, Any] = {"space": space, **place}
+            kept: dict[str, tuple[np.ndarray, np.ndarray]] = {}
             for model in (SIMULATOR, SURROGATE):
                 if model not in models:
                     continue
@@ -41,19 +44,20 @@ def rows_of(space: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
                 total = part["total_order"].sel(place).values
                 if total[0] == total[0]:
                     row[f"{model}_verdict"] = verdict(total, dummy)
+                    kept[model] = total, dummy
             if row[f"{models[0]}_total_estimate"] == row[f"{models[0]}_total_estimate"]:
-                rows.append(row | _agreement(row))
+                rows.append(row | _agreement(kept))
     return rows
 
 
-def _agreement(row: dict[str, Any]) -> dict[str, Any]:
-    import numpy as np
-
-    both = [
-        np.array([row.get(f"{model}_total_{name}", np.nan) for name in FIGURES])
-        for model in (SIMULATOR, SURROGATE)
-    ]
-    return {"agree": do_agree(*both)} if np.isfinite(both).all() else {}
+def _agreement(kept: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    """Whether both models' intervals meet, by the bootstrap alone and with the noise of each."""
+    if len(kept) < 2:
+        return {}
+    return {
+        "agree_bootstrap": do_agree(*(total for total, _ in kept.values())),
+        "agree": do_agree(*(with_noise(total, dummy) for total, dummy in kept.values())),
+    }
 
 
 def printed(table: pd.DataFrame) -> list[str]:
@@ -87,8 +91,14 @@ def count_words(table: pd.DataFrame) -> str:
             "surrogate was given, so nothing is compared."
         )
     known = table[table["agree"].notna()]
-    parts = [
-        f"{space} {int((part['agree'].astype(str) == 'True').sum())} of {len(part)}"
-        for space, part in known.groupby("space", sort=False)
-    ]
-    return f"Total indices that agree within their intervals: {', '.join(parts)}."
+    counts = []
+    for column in ("agree", "agree_bootstrap"):
+        parts = [
+            f"{space} {int((part[column].astype(str) == 'True').sum())} of {len(part)}"
+            for space, part in known.groupby("space", sort=False)
+        ]
+        counts.append(", ".join(parts))
+    return (
+        f"Total indices that agree within their intervals: {counts[0]}; by the bootstrap alone, without "
+        f"the noise of seeds and members: {counts[1]}."
+    )

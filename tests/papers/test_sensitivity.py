@@ -62,10 +62,19 @@ def test_a_surrogate_agrees_where_intervals_overlap(tmp_path: Path) -> None:
     table.to_csv(tmp_path / "t.csv", index=False)
     for one in (table, pd.read_csv(tmp_path / "t.csv")):
         lines = printed(one)
-        assert lines[-1].endswith("intervals: near 2 of 2, far 1 of 2.")
+        assert "intervals: near 2 of 2, far 1 of 2; by the bootstrap alone" in lines[-1]
+        assert lines[-1].endswith("members: near 2 of 2, far 1 of 2.")
         assert [line.split()[-1] for line in lines if line.startswith("  ttft")] == [
             "yes", "yes", "no", "yes", "–", "–",
         ]  # fmt: skip
+
+
+def test_noise_widens_what_agrees() -> None:
+    """Intervals 0.7 to 0.9 and 0.95 to 1.15 meet if the second may be 0.3 too high."""
+    study = made_up(0.25)
+    study["dummy_total_order"][1, 0] = [0.2, 0.1, 0.3]
+    row = rows_of("x", study)[0]
+    assert row["agree"] and not row["agree_bootstrap"]
 
 
 def test_saved_indices_are_whole() -> None:

@@ -48,6 +48,19 @@ def test_predict_agrees_with_itself(surrogate: Surrogate, data: Data) -> None:
     assert found["in_domain"].all()
 
 
+def test_members_lie_around_their_mean(surrogate: Surrogate, data: Data) -> None:
+    members = surrogate.predict_members(data.test.inputs)
+    means = surrogate.predict_mean(data.test.inputs)
+    assert tuple(members) == surrogate.outputs
+    for name, found in members.items():
+        assert found.shape == (len(data.test.inputs), surrogate.settings.members)
+        slack = 1e-5 * np.abs(means[name])
+        assert (found.min(axis=1) <= means[name] + slack).all()
+        assert (found.max(axis=1) >= means[name] - slack).all()
+    assert (members["latency_ms"].std(axis=1) > 0).all()
+    assert not members["rejections"].any()
+
+
 def test_a_point_alone_is_predicted_as_among_others(surrogate: Surrogate, data: Data) -> None:
     points = data.test.inputs[:70]
     together = surrogate.predict_mean(points)["latency_ms"]

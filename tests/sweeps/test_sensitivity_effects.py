@@ -114,6 +114,22 @@ def test_a_surrogate_gets_the_values_in_its_own_order() -> None:
     assert np.isnan(value[0, 0, 1])
 
 
+class Members(Linear):
+    """Two members that differ by a constant, and a metric too many."""
+
+    def predict_members(self, points: np.ndarray) -> Mapping[str, np.ndarray]:
+        mean = self.predict_mean(points)["e2e_p99_ms"]
+        return {"e2e_p99_ms": np.stack([mean - 1, mean + 1], axis=1), "other": np.zeros((1, 2))}
+
+
+def test_members_take_the_place_of_seeds() -> None:
+    space, share = tiny_space(), np.array([[0.2, 0.5, 0.9]])
+    mean = Predicted(space, Linear(), ("e2e_p99_ms",)).evaluate(share)[0, 0, 0]
+    value = Predicted(space, Members(), ("tokens_per_sec", "e2e_p99_ms")).evaluate(share)
+    assert value.shape == (1, 2, 2) and np.isnan(value[..., 0]).all()
+    assert value[0, :, 1] == pytest.approx([mean - 1, mean + 1])
+
+
 def test_surrogates_of_another_space_are_refused() -> None:
     space = tiny_space()
     with pytest.raises(ConfigError, match="predicts none of the metrics"):

@@ -26,6 +26,7 @@ from sweeps.sensitivity_indices import (
     seed_variance,
     sobol_indices,
     verdict,
+    with_noise,
 )
 
 NAMES = ("a", "b", "c", "inert")
@@ -162,3 +163,12 @@ def test_derivative_measures_of_a_linear_function_and_of_salib() -> None:
 def test_intervals_agree_where_they_overlap() -> None:
     assert do_agree(np.array([0.2, 0.1, 0.3]), np.array([0.35, 0.25, 0.4]))
     assert not do_agree(np.array([0.2, 0.1, 0.3]), np.array([0.5, 0.4, 0.6]))
+
+
+def test_noise_lowers_an_interval_down_to_nothing_at_most() -> None:
+    total, dummy = np.array([0.5, 0.4, 0.6]), np.array([0.1, 0.05, 0.15])
+    assert with_noise(total, dummy) == pytest.approx([0.5, 0.25, 0.6])
+    assert with_noise(total, dummy + 1) == pytest.approx([0.5, 0.0, 0.6])
+    below = np.array([0.0, -0.01, 0.02])  # an estimate may lie below zero
+    assert with_noise(below, dummy) == pytest.approx(below)
+    assert with_noise(total, np.full(3, -0.1)) == pytest.approx(total)
