@@ -34,7 +34,9 @@ def uncertainty(fit: Fit) -> Uncertainty:
     """A sandwich covariance over groups of neighbouring requests, t intervals cut off at 0.
 
     Residuals of neighbours are anything but independent, since they wait in one queue: the usual
-    covariance would be far too small. What it leaves out is that the model may be wrong.
+    covariance would be far too small. The cost has many minima, since batches are made up otherwise in
+    each; where other starts end about as well as the best one, the scatter of their ends is added. What
+    is left out is that the model may be wrong.
     """
     from scipy.stats import t
 
@@ -52,7 +54,7 @@ def uncertainty(fit: Fit) -> Uncertainty:
     num_groups = len(groups)
     left = max(num_groups - len(fit.terms), 2)  # few groups, each fitted in part
     meat = spread.T @ spread * num_groups / left
-    relative = inverse @ meat @ inverse
+    relative = inverse @ meat @ inverse + _scatter(fit) / np.outer(scale, scale)
     relative[np.diag_indices_from(relative)] += (
         np.diag(normal) <= 0
     )  # without effect: not known at all
@@ -70,6 +72,18 @@ def uncertainty(fit: Fit) -> Uncertainty:
         np.nan_to_num(correlations),
         _remarks(fit, normal, error, is_known, np.nan_to_num(correlations)),
     )
+
+
+def _scatter(fit: Fit) -> Float[np.ndarray, "term term"]:
+    """Mean square of the way from the fit to where starts end that a likelihood ratio would not reject."""
+    from scipy.stats import chi2
+
+    if not fit.start_values:
+        return np.zeros((len(fit.terms), len(fit.terms)))
+    is_near = np.array(fit.start_costs) <= fit.cost + chi2.ppf(LEVEL, len(fit.terms)) / 2
+    ways = np.array(fit.start_values)[is_near] - fit.values
+    scatter: np.ndarray = ways.T @ ways / max(len(ways), 1)
+    return scatter
 
 
 def _inverse(normal: np.ndarray) -> np.ndarray:
