@@ -159,3 +159,27 @@ def test_a_term_with_little_effect_is_not_taken_for_certain():
     assert np.ptp(one.intervals[1]) > 0
     assert tiny.intervals[1] == pytest.approx(one.intervals[1] * 1e7, rel=1e-6)
     assert tiny.intervals[0] == pytest.approx(one.intervals[0], rel=1e-6)
+
+
+def ended(costs: tuple[float, ...], values: tuple[float, ...]) -> Fit:
+    """A fit of one term at 5, with starts that ended at these values."""
+    random = np.random.default_rng(0)
+    return Fit(
+        terms=("beta0",),
+        values=np.array([5.0]),
+        cost=min(costs),
+        residuals=0.01 * random.normal(size=(60, 3)),
+        jacobian=random.normal(size=(60, 3, 1)),
+        start_costs=costs,
+        start_values=tuple((value,) for value in values),
+        sizes=(5.0,),
+    )
+
+
+def test_starts_that_end_as_well_elsewhere_widen_the_intervals():
+    alone = uncertainty(ended((1.0,), (5.0,)))
+    near = uncertainty(ended((1.0, 1.5), (5.0, 7.0)))
+    worse = uncertainty(ended((1.0, 9.0), (5.0, 7.0)))
+    assert near.covariance == pytest.approx(alone.covariance + 2.0)
+    assert worse.covariance == pytest.approx(alone.covariance)
+    assert near.intervals[0, 1] > 7.0 > alone.intervals[0, 1]
