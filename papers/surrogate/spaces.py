@@ -59,6 +59,6 @@ SPACES: Mapping[str, Space] = {
         steps=3000,
     ),
     "joint": Space(
-        "all layers, 18 parameters", "joint_all_layers", 1280, 192, 512, 8, 4, steps=4000
+        "all layers, 18 parameters", "joint_all_layers", 16384, 1024, 2592, 8, 8, steps=24_000
     ),
 }
