@@ -125,8 +125,11 @@ class Encoding:
         ]
 
     def _enter(self, features: np.ndarray, number: int, is_meant: np.ndarray) -> None:
-        """Move some rows into a branch, in place."""
+        """Move some rows into a branch, and out of others of its parameter, in place."""
         column, value = self.branches[number]
+        for other, (its_column, _) in enumerate(self.branches, self.first_branch):
+            if its_column == column:
+                features[is_meant, other] = 0.0
         features[is_meant, self.first_branch + number] = 1.0
         features[is_meant, self.places[column].start] = share_of(
             self.space.dimensions[column], value

@@ -24,7 +24,7 @@ from sweeps.strategy_file import Search
 STARTS = 32  # of each member's way down
 SCREENED = 512  # points that the starts are the best of
 BRANCHED = 4  # of so many first points one is in a branch
-FIRST_EDGE, LEAST_EDGE, MOST_EDGE = 0.5, 2.0**-5, 0.5  # of the local region, shares of a range
+MOST_EDGE, LEAST_EDGE = 0.5, 2.0**-5  # of the local region, shares of a range
 PATIENCE = 2  # batches without progress that halve the region
 PROGRESS = 1e-3  # of the best score, below which a batch has brought nothing
 LOCAL_POINTS = 96  # that the local model is fitted to
@@ -106,7 +106,8 @@ class Ensemble:
         """Most of them around the best point; some around other good ones, and from all over the space."""
         from surrogate import online
 
-        others = np.argsort(np.asarray(online.merged(known.targets)), kind="stable")[1:ELSEWHERE]
+        order = np.argsort(np.asarray(online.merged(known.targets)), kind="stable")[:ELSEWHERE]
+        others = order[1:] if len(order) > 1 else order
         centres = np.tile(known.centre, (CANDIDATES, 1))
         edges = np.full(CANDIDATES, edge)
         is_other = random.random(CANDIDATES) < SHARE_ELSEWHERE
@@ -152,8 +153,7 @@ class _Known(NamedTuple):
 
 
 def _targets(told: Sequence[Told]) -> tuple[np.ndarray, float, int]:
-    """Compressed objectives and excesses `[point, output]`, the score to get below in their units, the
-    place of the best one."""
+    """Compressed objectives and excesses `[point, output]`, the score to get below, the best place."""
     from surrogate import online
 
     whole = [one for one in told if not one.has_failed]
@@ -193,9 +193,9 @@ def _greedy(values: np.ndarray, best: float, count: int) -> list[int]:
 
 
 def _edge(told: Sequence[Told], search: Search) -> float:
-    """Edge of the local region after the batches so far: halved without progress, doubled with it."""
+    """Edge of the local region after the batches so far: halved without progress, half as long again with it."""
     scores = modelled(told)
-    edge, idle = FIRST_EDGE, 0
+    edge, idle = MOST_EDGE, 0
     for at in range(search.initial, len(told), search.batch):
         before, batch = scores[:at].min(), scores[at : at + search.batch].min()
         if batch < before - PROGRESS * abs(before):
@@ -205,13 +205,13 @@ def _edge(told: Sequence[Told], search: Search) -> float:
             if idle == PATIENCE:
                 edge, idle = edge / 2, 0
         if edge < LEAST_EDGE:
-            edge = FIRST_EDGE
+            edge = MOST_EDGE
     return edge
 
 
 def _local_share(edge: float) -> float:
     """The part of a batch for the local model: more once its region has shrunk."""
-    return 0.75 if edge > FIRST_EDGE / 2 else 0.875
+    return 0.75 if edge > MOST_EDGE / 2 else 0.875
 
 
 def _steps(centres: np.ndarray, edges: np.ndarray, random: np.random.Generator) -> np.ndarray:
