@@ -323,15 +323,21 @@ def check_writable(path: Path, *, is_folder: bool = False) -> None:
         pass
 
 
+def figure_path(given: Mapping[str, Any], result: Path) -> Path | None:
+    """`--figure`, a .png, none, or beside the result."""
+    text = given.get("figure", str(result.with_suffix(".png")))
+    figure = None if text == "none" else Path(text)
+    if figure is not None and figure.suffix != ".png":
+        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
+    return figure
+
+
 def result_paths(given: Mapping[str, Any], default: str | Path) -> tuple[Path, Path | None]:
     """`--output`, a .json, and `--figure`, a .png or none; both checked before anything is computed."""
     result = Path(given.get("output", default))
     if result.suffix != ".json":
         raise ConfigError(f"--output: {str(result)!r} must end in .json")
-    text = given.get("figure", str(result.with_suffix(".png")))
-    figure = None if text == "none" else Path(text)
-    if figure is not None and figure.suffix != ".png":
-        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
+    figure = figure_path(given, result)
     if "output" not in given:
         with writing(result):
             result.parent.mkdir(parents=True, exist_ok=True)

@@ -289,18 +289,23 @@ def load(path: str | Path) -> xr.Dataset:
     return _with_text(xr.load_dataset(path, engine="zarr", consolidated=False), str)
 
 
-def load_kind(path: str | Path, kind: str, wanted: str) -> xr.Dataset:
-    """A stored Dataset whose attribute `kind` is this; refuses, in a sentence, what is none."""
-    path = Path(path)
-    if not path.exists():
-        raise ConfigError(f"{path} does not exist; give {wanted}")
+def load_or_refuse(path: Path, advice: str) -> xr.Dataset:
+    """A saved Dataset; a sentence with this advice where it is damaged."""
     try:
-        dataset = load(path)
+        return load(path)
     except ConfigError:
         raise
     except Exception as error:  # whatever a damaged store makes its reader raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"{path} cannot be read ({reason}); make it again") from None
+        raise ConfigError(f"{path} cannot be read ({reason}); {advice}") from None
+
+
+def load_kind(path: str | Path, kind: str, wanted: str) -> xr.Dataset:
+    """A saved Dataset whose attribute `kind` is this; refuses, in a sentence, what is none."""
+    path = Path(path)
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; give {wanted}")
+    dataset = load_or_refuse(path, "make it again")
     if dataset.attrs.get("kind") != kind:
         raise ConfigError(f"{path} is something else; give {wanted}")
     return dataset

@@ -197,10 +197,7 @@ def _outputs(given: Mapping[str, Any]) -> tuple[Path, Path | None]:
             f"--output: {str(output)!r} is NetCDF, which needs the optional group: "
             "pip install 'blis-jax[export]'; or give a name that ends in .zarr"
         )
-    text = given.get("figure", str(output.with_suffix(".png")))
-    figure = None if text == "none" else Path(text)
-    if figure is not None and figure.suffix != ".png":
-        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
+    figure = cli.figure_path(given, output)
     if output == Path(DEFAULT_OUTPUT):
         with cli.writing(output):
             output.parent.mkdir(parents=True, exist_ok=True)

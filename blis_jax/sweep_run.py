@@ -19,7 +19,7 @@ import xarray as xr
 from blis_jax.batch import Timing, default_form, num_workers, run_grid
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
-from blis_jax.results import load, save
+from blis_jax.results import load_or_refuse, save
 from blis_jax.simulation import Options
 from blis_jax.sweep_data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
 from blis_jax.sweep_measure import Measure, identity
@@ -146,13 +146,7 @@ def run_sweep(plan: SweepPlan, measure: Measure, how: How, path: Path, is_resume
 
 
 def _load(path: Path) -> xr.Dataset:
-    try:
-        dataset = load(path)
-    except ConfigError:
-        raise
-    except Exception as error:  # whatever a damaged store makes its reader raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"{path} cannot be read ({reason}); give --overwrite") from None
+    dataset = load_or_refuse(path, "give --overwrite")
     if "fingerprint" not in dataset.coords or "outcome" not in dataset.coords:
         raise ConfigError(f"{path} does not hold a sweep; give --overwrite or another --output")
     return dataset

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from blis_jax.errors import ConfigError
-from blis_jax.results import load, save
+from blis_jax.results import load_or_refuse, save
 from blis_jax.scalar_metrics import lookup
 from blis_jax.types import Outcome
 from surrogate.columns import to_json
@@ -77,11 +77,7 @@ class DatasetStore:
 
     def _checked(self, about: Mapping[str, str]) -> xr.Dataset:
         advice = "give --overwrite or another --out"
-        try:
-            dataset = load(self.path)
-        except Exception as error:  # whatever a damaged store makes its reader raise
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ConfigError(f"{self.path} cannot be read ({reason}); {advice}") from None
+        dataset = load_or_refuse(self.path, advice)
         if dataset.attrs.get("kind") != KIND:
             raise ConfigError(f"{self.path} does not hold a dataset; {advice}")
         if dataset.attrs.get("identity") != about["identity"]:

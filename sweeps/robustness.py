@@ -67,10 +67,7 @@ def _paths(given: Mapping[str, Any]) -> _Paths:
     store = Path(given.get("output", DEFAULT_OUTPUT))
     if store.suffix != ".zarr":
         raise ConfigError(f"--output: {str(store)!r} must end in .zarr")
-    text = given.get("figure", str(store.with_suffix(".png")))
-    figure = None if text == "none" else Path(text)
-    if figure is not None and figure.suffix != ".png":
-        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
+    figure = cli.figure_path(given, store)
     differences = Path(given["differences"]) if "differences" in given else None
     if differences is not None and differences.suffix not in (".zarr", ".nc"):
         raise ConfigError(f"--differences: {str(differences)!r} must end in .zarr or .nc")

@@ -86,8 +86,8 @@ def test_branches_are_entered_and_left(space: Space) -> None:
 
 
 def test_a_parameter_is_in_one_branch_at_a_time() -> None:
-    two = BRANCHED.replace("slo_base_critical: 5}", "max_num_scheduled_tokens: 700}").replace(
-        "{max_num_scheduled_tokens: 600, max_num", "{slo_base_critical: 5.5, max_num"
+    two = BRANCHED.replace(
+        "{max_num_scheduled_tokens: 600, slo_base_critical: 5}", "{max_num_scheduled_tokens: 700}"
     )
     encoding = Encoding(tiny_space(two))
     assert {value for column, value in encoding.branches if column == 1} == {600, 700}
