@@ -7,33 +7,35 @@ is in `search_best.json`; a better one that a repetition finds takes its place i
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.search_plan import (
+    BEST_FILE,
+    WITHIN,
+    Plan,
+    bench_of,
+    best_known,
+    note_best,
+    record_of,
+    target,
+)
+from benchmarks.search_report import report
+from benchmarks.search_scan import scan
 from blis_jax import cli
-from blis_jax.atomic_write import replacing, write_json
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from sweeps.bench import Bench
     from sweeps.search import Tried
-    from sweeps.strategy_file import Strategy
 
 NAME = "benchmarks.search"
 FOLDER = "out/benchmark_search"
-BEST_FILE = Path(__file__).with_name("search_best.json")
-FIRST_SEED = 42
-WITHIN = 1.0  # % above the best known score
 
 _DESCRIPTION = """\
 Repeat searches of a strategy's space with several engines and print how many evaluations each needs
@@ -47,6 +49,9 @@ examples:
 
   a long search for the best known point, which is written down:
     %(prog)s --best 600
+
+  whether there is a better token budget beside the best known point:
+    %(prog)s --scan max_tokens=880:1000
 
   the report of what there is:
     %(prog)s --report
@@ -64,6 +69,9 @@ _FLAGS = (
     Flag(
         "best", cli.whole, None, "N", "search for the best known point with N evaluations instead"
     ),
+    Flag(
+        "scan", str, None, "NAME=LOW:HIGH", "scores along a parameter through the best known point"
+    ),
     Flag("best-engine", str, "ensemble", "NAME", "the engine of that search"),
     Flag("output", str, FOLDER, "FOLDER", "records, table, curves and figure"),
 )
@@ -72,38 +80,6 @@ _SWITCHES = {
     "report": "only report what is there",
     "no-cache": "compile again instead of using programs kept from earlier runs",
 }
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is compared, and on what."""
-
-    strategy: Strategy
-    engines: tuple[str, ...]
-    repetitions: range  # their random states
-    num_seeds: int
-    folder: Path
-    is_stopped_at_target: bool
-    within: float  # % of the best known score
-
-    @property
-    def calls(self) -> int:
-        """The budget of a search."""
-        return self.strategy.search.calls
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Of the requests."""
-        return tuple(range(FIRST_SEED, FIRST_SEED + self.num_seeds))
-
-    def record(self, engine: str, repetition: int) -> Path:
-        """Where one search writes what it tried."""
-        return self.folder / f"{engine}_{repetition:02d}.jsonl"
-
-    def with_search(self, **changes: Any) -> Strategy:
-        """The strategy with another way to search it."""
-        search = self.strategy.search.model_copy(update=changes)
-        return self.strategy.model_copy(update={"search": search, "seeds": self.seeds})
 
 
 def _parser() -> Parser:
@@ -122,9 +98,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
     cli.prepare_backend(use_cache="no_cache" not in given)
     plan = _plan(given)
+    if "scan" in given:
+        return scan(plan, given["scan"])
     if "report" in given:
         return report(plan)
-    bench = _bench(plan)
+    bench = bench_of(plan)
     with cli.writing(plan.folder):
         plan.folder.mkdir(parents=True, exist_ok=True)
     if "best" in given:
@@ -183,17 +161,6 @@ def _plan(given: Mapping[str, Any]) -> Plan:
     )
 
 
-def _bench(plan: Plan) -> Bench:
-    from sweeps.bench import Bench, measure_of, targets_of, workload_of
-    from sweeps.objectives import Valuation
-
-    spec = workload_of(plan.strategy)
-    measure = measure_of(targets_of(plan.strategy), spec)
-    names = Valuation(plan.strategy).names
-    batch = plan.strategy.search.batch
-    return Bench(spec, plan.seeds, "reference", names, measure, batch)
-
-
 # --- searches -------------------------------------------------------------------------------------
 
 
@@ -217,21 +184,13 @@ def _searched(plan: Plan, bench: Bench, engine: str, repetition: int) -> list[Tr
         if min(one.worth.score for one in tried) <= goal:
             raise _ReachedError
 
-    record = _record(plan, engine, repetition)
+    record = record_of(plan, engine, repetition)
     try:
         return search(
             make(space, strategy.search), Valuation(strategy), runs_at(space, bench), record, watch
         )
     except _ReachedError:
         return seen
-
-
-def _record(plan: Plan, engine: str, repetition: int) -> Any:
-    from sweeps.search import Record, identity_of
-
-    search = plan.with_search(engine=engine, random_state=repetition).search
-    parts = [plan.strategy.name, search.model_dump(exclude={"calls"}), plan.seeds]
-    return Record(plan.record(engine, repetition), identity_of(parts))
 
 
 def _search_best(plan: Plan, bench: Bench, calls: int, engine: str) -> int:
@@ -246,124 +205,6 @@ def _search_best(plan: Plan, bench: Bench, calls: int, engine: str) -> int:
     note_best(plan, best.worth.score, list(best.point), f"{engine}, {calls} evaluations")
     print(f"Best score {best_known(plan):.6g}, in {BEST_FILE.name}.")
     return 0
-
-
-def _key(plan: Plan) -> str:
-    return f"{plan.strategy.name}, seeds {plan.seeds[0]} to {plan.seeds[-1]}"
-
-
-def best_known(plan: Plan) -> float:
-    """The lowest score that is written down; infinite if none is."""
-    found = json.loads(BEST_FILE.read_text()) if BEST_FILE.exists() else {}
-    return float(found.get(_key(plan), {}).get("score", math.inf))
-
-
-def note_best(plan: Plan, score: float, point: list[Any], found_by: str) -> None:
-    """Writes a point down if it is better than the one that is there."""
-    if score >= best_known(plan):
-        return
-    document = json.loads(BEST_FILE.read_text()) if BEST_FILE.exists() else {}
-    document[_key(plan)] = {"score": score, "point": point, "found_by": found_by}
-    write_json(BEST_FILE, document)
-
-
-def target(best: float, within: float = WITHIN) -> float:
-    """The score that is so many % above the best one."""
-    return best + within / 100 * abs(best)
-
-
-# --- report ---------------------------------------------------------------------------------------
-
-
-def running_best(plan: Plan, engine: str) -> list[np.ndarray]:
-    """The best score by evaluation of each repetition that is there."""
-    import numpy as np
-
-    from sweeps.objectives import Valuation
-
-    valuation, curves = Valuation(plan.strategy), []
-    for repetition in plan.repetitions:
-        if not plan.record(engine, repetition).exists():
-            continue
-        entries = _record(plan, engine, repetition).read()
-        scores = [valuation.worth(runs).score for _, runs in entries]
-        if scores:
-            curves.append(np.minimum.accumulate(scores))
-    return curves
-
-
-def is_finished(plan: Plan, curve: np.ndarray, goal: float) -> bool:
-    """Whether a search used its budget, or stopped since it was near enough."""
-    return len(curve) >= plan.calls or bool(curve[-1] <= goal)
-
-
-def report(plan: Plan) -> int:
-    """Table, curves and figure of the searches that are there."""
-    import pandas as pd
-
-    from benchmarks.search_figure import draw
-    from benchmarks.search_statistics import regret_table
-
-    curves = {engine: running_best(plan, engine) for engine in plan.engines}
-    lowest = [float(curve[-1]) for found in curves.values() for curve in found]
-    if not lowest:
-        raise ConfigError(f"{plan.folder} has no searches yet; leave --report out to make some")
-    best = min(best_known(plan), *lowest)
-    goal = target(best, plan.within)
-    finished = {
-        engine: [curve for curve in found if is_finished(plan, curve, goal)]
-        for engine, found in curves.items()
-    }
-    rows = [_row(engine, found, goal, plan.calls) for engine, found in finished.items() if found]
-    table = pd.DataFrame(rows)
-    _write(plan, "summary.csv", table)
-    _write(plan, "regret.csv", regret_table(finished, best, plan.calls))
-    print(f"{plan.strategy.name}, {plan.num_seeds} fixed seeds, at most {plan.calls} evaluations; best "
-          f"known score {best:.4f}, within {plan.within:g} % is {goal:.4f}.")  # fmt: skip
-    print(table.to_string(index=False))
-    _print_ratio(table)
-    figure = plan.folder / "regret.png"
-    draw(finished, best, plan.calls, figure, plan.strategy.name, plan.num_seeds, plan.within)
-    print(f"Written: {plan.folder / 'summary.csv'}, {plan.folder / 'regret.csv'}, {figure}")
-    return 0
-
-
-def _row(engine: str, curves: Sequence[np.ndarray], goal: float, calls: int) -> dict[str, Any]:
-    import numpy as np
-
-    from benchmarks.search_statistics import median_interval, needed
-
-    counts = [needed(curve, goal) for curve in curves]
-    middle, low, high = median_interval(counts)
-    return {
-        "engine": engine,
-        "repetitions": len(curves),
-        "reached": int(np.isfinite(counts).sum()),
-        "median_needed": _censored(middle, calls),
-        "low": _censored(low, calls),
-        "high": _censored(high, calls),
-        "median_final_score": round(float(np.median([curve[-1] for curve in curves])), 4),
-    }
-
-
-def _censored(count: float, calls: int) -> str:
-    if math.isnan(count):
-        return "–"
-    return f">{calls}" if math.isinf(count) else f"{count:g}"
-
-
-def _print_ratio(table: pd.DataFrame) -> None:
-    """The bar: the ensemble's median against half of the Gaussian process'."""
-    medians = dict(zip(table["engine"], table["median_needed"], strict=True))
-    if {"gp", "ensemble"} <= set(medians):
-        print(
-            f"Median evaluations, ensemble against gp: {medians['ensemble']} against {medians['gp']}."
-        )
-
-
-def _write(plan: Plan, name: str, table: pd.DataFrame) -> None:
-    with cli.writing(plan.folder / name), replacing(plan.folder / name) as written:
-        table.to_csv(written, index=False)
 
 
 if __name__ == "__main__":

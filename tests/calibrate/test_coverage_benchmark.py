@@ -1,9 +1,12 @@
 """The command that measures how often a calibration's intervals hold what is true."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from benchmarks.calibration_coverage import ALIKE, KINDS, TRUE, coverage, disturbances, main, server
+from blis_jax.calibrate import calibration
 
 
 def test_neighbours_are_alike_only_where_said():
@@ -23,10 +26,29 @@ def test_a_cost_that_is_not_fitted_makes_decoding_longer():
     assert np.median(other.tpot_us) > 1.02 * np.median(plain.tpot_us)
 
 
-def test_shares_are_of_servers():
-    is_held, widths = coverage(KINDS[0], 2, 30, 1)
-    assert is_held.shape == (2, len(TRUE)) and is_held.dtype == bool
-    assert (widths > 0).all()
+def test_shares_are_of_servers(monkeypatch: pytest.MonkeyPatch):
+    """Three fits whose intervals are given: off, and as wide as is said, in known places."""
+    centres = iter([(0.0, 0.0, 0.0, 0.0), (0.03, 0.0, 0.0, 0.0), (0.03, 0.0, -0.5, 0.0)])
+    halves = np.array([0.02, 0.01, 0.3, 0.0])  # of the true value
+
+    def fitted(*_, **__):
+        offset = np.array(next(centres))
+        ends = TRUE[:, None] * (1 + offset[:, None] + np.outer(halves, [-1, 1]))
+        return SimpleNamespace(uncertainty=SimpleNamespace(intervals=ends))
+
+    monkeypatch.setattr(calibration, "calibrate", fitted)
+    is_held, widths = coverage(KINDS[0], 3, 20, 1)
+    expected = [[True, True, True, True], [False, True, True, True], [False, True, False, True]]
+    np.testing.assert_array_equal(is_held, expected)
+    np.testing.assert_allclose(widths, halves)
+
+
+@pytest.mark.slow
+def test_a_fit_goes_through_the_whole_benchmark(capsys: pytest.CaptureFixture[str]):
+    assert main(["--repetitions", "2", "--requests", "20", "--starts", "1"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split(" | ")[0] for row in rows[2:5]] == [f"| {kind}" for kind in KINDS]
+    assert "2 servers each, 20 requests, 1 starts" in rows[5]
 
 
 def test_sizes_that_say_nothing_are_refused(capsys: pytest.CaptureFixture[str]):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from benchmarks import search
-from benchmarks.search import target
+from benchmarks.search_plan import target
 from benchmarks.search_statistics import median_interval, needed, padded, regret_table
 
 
@@ -56,3 +58,56 @@ def test_unknown_engines_and_missing_searches_are_refused(
     assert "has no searches yet" in capsys.readouterr().err
     assert search.main(["--repetitions", "0"]) == 2
     assert "--repetitions: got 0" in capsys.readouterr().err
+
+
+def test_a_scan_meets_the_best_known_point_again(tmp_path: Path) -> None:
+    """Score, and that the other parameters stay; 68.284365 is what the search found there."""
+    given = ["--scan", "max_tokens=937:938", "--batch", "2", "--output", str(tmp_path)]
+    assert search.main(given) == 0
+    table = pd.read_csv(tmp_path / "full-combined" / "scan_max_tokens.csv").set_index("max_tokens")
+    assert table.index.tolist() == [937, 938]
+    assert table["score"][938] == pytest.approx(68.284365, abs=1e-9)
+    assert table["score"][937] > table["score"][938]
+
+
+def test_the_ends_are_the_best_points_of_the_records(tmp_path: Path) -> None:
+    given = ["--engines", "random,sobol", "--repetitions", "2", "--calls", "4", "--initial", "2"]
+    assert search.main([*given, "--batch", "2", "--output", str(tmp_path)]) == 0
+    folder = tmp_path / "full-combined"
+    table = pd.read_csv(folder / "ends.csv")
+    assert table[["engine", "random_state"]].to_numpy().tolist() == [
+        ["random", 0], ["random", 1], ["sobol", 0], ["sobol", 1],
+    ]  # fmt: skip
+    for _, row in table.iterrows():
+        record = folder / f"{row['engine']}_{row['random_state']:02d}.jsonl"
+        batches = [json.loads(line) for line in record.read_text().splitlines()[1:]]
+        points = [tried["point"] for batch in batches for tried in batch]
+        assert len(points) == row["evaluations"] == 4
+        assert row.tolist()[5:] == points[row["at"] - 1]
+    summary = pd.read_csv(folder / "summary.csv").set_index("engine")["median_final_score"]
+    medians = table.groupby("engine")["score"].median()
+    np.testing.assert_allclose(medians[summary.index], summary, atol=1e-4)
+    regret = pd.read_csv(folder / "regret.csv")
+    assert len(regret) == 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("magic=1:2", "--scan: 'magic=1:2' is not NAME=LOW:HIGH of a whole-number parameter"),
+        ("max_tokens", "--scan: max_tokens: '' is not a whole number"),
+        ("max_tokens=900:9.5", "--scan: max_tokens: '9.5' is not a whole number"),
+        ("max_tokens=900:100000", "100000 is out of range; allowed is"),
+        ("max_tokens=950:900", "'950:900' must go up"),
+    ],
+)
+def test_scans_of_nothing_are_refused(
+    text: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search.main(["--scan", text]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_scan_needs_a_best_known_point(capsys: pytest.CaptureFixture[str]) -> None:
+    assert search.main(["--scan", "max_tokens=900:901", "--num-seeds", "3"]) == 2
+    assert "has no point of full-combined, seeds 42 to 44" in capsys.readouterr().err
