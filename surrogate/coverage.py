@@ -27,10 +27,10 @@ against that variation too (beta-binomial).
 """
 _EXAMPLES = """\
 examples:
-  90 % intervals, the test at 1 %:
+  90 %% intervals, the test at 1 %%:
     %(prog)s out/iter08.surrogate out/iter08.zarr
 
-  80 % intervals, the counts as a table:
+  80 %% intervals, the counts as a table:
     %(prog)s out/iter08.surrogate out/iter08.zarr --confidence 0.8 --out coverage.csv
 """
 _FLAGS = (
