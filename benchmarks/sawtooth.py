@@ -1,0 +1,191 @@
+"""`python -m benchmarks.sawtooth`: why pathwise slopes mislead at a moderate load.
+
+Runs go over a fine grid of β0. Where two neighbours take the same decisions, the change of a metric
+is what the slope says; where they do not, the rest of it is a jump. Ramps and jumps add up to the
+whole change, so both can be counted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax import cli
+from blis_jax.atomic_write import replacing
+from blis_jax.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from blis_jax.config import ClusterConfig
+    from blis_jax.workload.table import RequestTable
+
+NAME = "benchmarks.sawtooth"
+METRICS = ("ttft_mean_ms", "e2e_mean_ms")
+REACH = 0.01  # of β0 to either side, as in the table of derivatives
+FIRST_SEED = 42
+_DESCRIPTION = """\
+Take the mean TTFT and E2E of a moderate load apart along β0, from 1 % below to 1 % above: how much of
+the change are ramps, which pathwise slopes see, and how much are jumps where a decision flips, which
+they do not. Prints both beside the whole change, and draws one request's TTFT.
+"""
+_FLAGS = (
+    Flag("seeds", cli.whole, 20, "N", "seeds of the requests"),
+    Flag("grid", cli.whole, 400, "N", "steps of β0"),
+    Flag("figure", str, None, "PATH", "picture to write, .png"),
+)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One seed's runs along β0: `values[place, metric]` ms, `slopes` ms per µs, `decisions[place]`."""
+
+    beta0: np.ndarray
+    values: np.ndarray
+    slopes: np.ndarray
+    decisions: np.ndarray
+    ttft_us: np.ndarray  # [place, request]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A metric's change along β0 in ms, `[metric]`: ramps and jumps, and how far ramps are from it."""
+
+    ramps: np.ndarray
+    jumps: np.ndarray
+    share_flipped: float  # of the grid's steps
+    worst: float  # ms: the most that a step without a flip differs from its ramp
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _run, arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
+    parser.add_flags("sizes", _FLAGS)
+    given = parser.given(sys.argv[1:] if arguments is None else arguments)
+    num_seeds, grid = given.get("seeds", 20), given.get("grid", 400)
+    for name, count, least in (("seeds", num_seeds, 2), ("grid", grid, 2)):
+        if count < least:
+            raise ConfigError(f"--{name}: got {count}, allowed is {least} or more")
+    figure = cli.figure_path({"figure": "none"} | given, Path(NAME))
+    if figure is not None:
+        cli.check_writable(figure)
+    cli.prepare_backend()
+    walks = walks_of(range(FIRST_SEED, FIRST_SEED + num_seeds), grid)
+    print(table([parts_of(walk) for walk in walks], 2 * REACH * float(_config().beta_coeffs[0])))
+    if figure is not None:
+        with cli.writing(figure), replacing(figure) as written:
+            draw(walks[0], written)
+        print(f"Written: {figure}")
+    return 0
+
+
+def _config() -> ClusterConfig:
+    from benchmarks.derivative_cases import cases
+
+    return next(case.config for case in cases() if case.name == "steady")
+
+
+def _tables(seeds: Sequence[int]) -> list[RequestTable]:
+    from benchmarks.derivative_cases import cases
+    from sweeps.bench import table_of
+
+    spec = next(case.spec for case in cases() if case.name == "steady")
+    size = _config().block_size_in_tokens
+    return [table_of(spec, seed, size, "reference") for seed in seeds]
+
+
+def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
+    """The runs of every seed over the grid, on the clock without truncation."""
+    from blis_jax.derivatives import Differentiator
+    from blis_jax.metric_slopes import metric_slopes
+    from blis_jax.simulation import Options, Row
+    from sweeps.smoothed import decisions
+
+    config, tables = _config(), _tables(seeds)
+    differentiate = Differentiator(["beta0"], Options(clock="continuous"))
+    differentiate.expect(Row(config, table) for table in tables)
+    base, *rest = config.beta_coeffs
+    values = base * (1 + REACH * np.linspace(-1, 1, grid + 1))
+    walks, progress = [], cli.Progress(len(tables))
+    for count, requests in enumerate(tables, 1):
+        runs = [
+            differentiate.run(config.replace(beta_coeffs=(float(value), *rest)), requests)
+            for value in values
+        ]
+        found = [metric_slopes(run, METRICS) for run in runs]
+        walks.append(
+            Walk(
+                values,
+                np.array([[one[name].value for name in METRICS] for one in found]),
+                np.array([[one[name].slopes[0] for name in METRICS] for one in found]),
+                np.array([decisions(run.record) for run in runs]),
+                np.array([run.record.requests.ttft_us for run in runs]),
+            )
+        )
+        progress.show(count, "seeds")
+    progress.clear()
+    return walks
+
+
+def parts_of(walk: Walk) -> Parts:
+    """Ramps by the trapezoid rule; a jump is what a step with a flip has beside its ramp."""
+    ramps = (walk.slopes[1:] + walk.slopes[:-1]) / 2 * np.diff(walk.beta0)[:, None]
+    rest = np.diff(walk.values, axis=0) - ramps
+    is_flipped = walk.decisions[1:] != walk.decisions[:-1]
+    worst = float(np.abs(rest[~is_flipped]).max(initial=0.0))
+    return Parts(ramps.sum(axis=0), rest[is_flipped].sum(axis=0), float(is_flipped.mean()), worst)
+
+
+def table(parts: Sequence[Parts], width_us: float) -> str:
+    """Means over the seeds per µs of β0 with standard errors, as Markdown."""
+    rows = ["| metric | whole change | ramps | jumps |", "|---|---|---|---|"]
+    for place, name in enumerate(METRICS):
+        ramps = np.array([one.ramps[place] for one in parts]) / width_us
+        jumps = np.array([one.jumps[place] for one in parts]) / width_us
+        cells = (_with_error(values) for values in (ramps + jumps, ramps, jumps))
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    flipped = np.mean([one.share_flipped for one in parts])
+    worst = max(one.worst for one in parts)
+    rows.append(
+        f"{len(parts)} seeds; ms per µs of β0. Decisions flip in {100 * flipped:.1f} % of the steps of the "
+        f"grid; in the others the change differs from its ramp by at most {worst:.1g} ms."
+    )
+    return "\n".join(rows)
+
+
+def _with_error(values: np.ndarray) -> str:
+    return f"{values.mean():.4f} ± {values.std(ddof=1) / np.sqrt(len(values)):.4f}"
+
+
+def draw(walk: Walk, file: Path) -> None:
+    """TTFT of the request that jumps most, and the mean of all, along β0."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    ttft_ms = walk.ttft_us / 1000
+    place = int(np.argmax(np.abs(np.diff(ttft_ms, axis=0)).sum(axis=0)))
+    percent = 100 * (walk.beta0 / walk.beta0.mean() - 1)
+    with rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(8, 3.2), layout="constrained")
+        panels = (
+            (ttft_ms[:, place], f"request {place} of one run"),
+            (walk.values[:, 0], f"mean of its {ttft_ms.shape[1]} requests"),
+        )
+        for axes, (values, title) in zip(figure.subplots(1, 2), panels, strict=True):
+            axes.plot(percent, values, color="#0072b2", linewidth=1.2)
+            axes.set_title(title)
+            axes.set_xlabel("change of β0, %")
+            axes.set_ylabel("TTFT, ms")
+        figure.savefig(file, format="png", dpi=130)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
