@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
+import json
 import os
 import re
 import sys
@@ -15,12 +15,9 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from blis_jax.errors import ConfigError, ConfigWarning
-
-if TYPE_CHECKING:
-    pass
+from blis_jax.errors import ConfigError, ConfigWarning, closest
 
 EXIT_BAD_INPUT = 2
 EXIT_UNSUPPORTED = 3  # something in the input is right, but cannot be simulated (yet)
@@ -95,12 +92,6 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def closest(word: str, allowed: Sequence[str]) -> str:
-    """A hint naming the nearest allowed word, or nothing."""
-    match = difflib.get_close_matches(word, allowed, n=1)
-    return f"; did you mean {match[0]}?" if match else ""
 
 
 def number_within(label: str, text: str, low: float, high: float, is_whole: bool) -> float:
@@ -370,6 +361,15 @@ def read_text(path: Path, what: str) -> str:
         raise ConfigError(f"{path} cannot be read ({reason}); give the path of {what}") from None
 
 
+def read_json(path: Path, what: str) -> Any:
+    """The JSON document in a text file; `what` it should be is said if it is none."""
+    text = read_text(path, what)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON ({error}); give {what}") from None
+
+
 # --- backend --------------------------------------------------------------------------------------
 
 
@@ -382,11 +382,12 @@ def cache_folder() -> Path:
 def prepare_backend(*, use_cache: bool = True) -> None:
     """Set XLA's flags, unless the user has, and the compilation cache; before JAX is imported.
 
-    Where JAX is imported already, as in a notebook or a test, nothing is changed.
+    Where JAX is imported already, as in a notebook or a test, the cache stays as it is; the flags
+    still count if JAX has not computed anything.
     """
+    os.environ.setdefault("XLA_FLAGS", WHOLE_LOOP_FLAG)
     if "jax" in sys.modules:
         return
-    os.environ.setdefault("XLA_FLAGS", WHOLE_LOOP_FLAG)
     if not use_cache:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
         return

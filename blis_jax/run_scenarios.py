@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.cli import Notes
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.run_flags import BESIDE_SCENARIO, NAME, REFUSED
 from blis_jax.run_requests import dashed, is_whole, load_requests, simulated
 
@@ -78,12 +78,7 @@ def replay(given: Mapping[str, Any], notes: Notes) -> int:
 
 
 def _read_scenario(path: Path, workloads: Path | None) -> Scenario:
-    text = cli.read_text(path, "a scenario .json file")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
-        raise ConfigError(f"{path} is not JSON ({reason}); give a scenario file") from None
+    document = cli.read_json(path, "a scenario file")
     if not isinstance(document, dict):
         raise ConfigError(f"{path} is not a scenario: its top level is not an object")
     for key, kind, words in (
@@ -132,7 +127,7 @@ def _config_of(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | 
     known = {name.replace("_", "-") for name in FIELDS} | _NOT_ABOUT_THE_CLUSTER
     for name in flags:
         if name not in known:
-            hint = cli.closest(name, sorted(known))
+            hint = closest(name, sorted(known))
             raise ConfigError(f"scenario {scenario.name}: unknown option {name!r} in config{hint}")
     for name in _NEEDED:
         if name not in flags:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli, trace_flags
-from blis_jax.errors import ConfigError
+from blis_jax import trace_flags
+from blis_jax.errors import ConfigError, closest
 from blis_jax.run_flags import MOST_SEEDS, STREAM
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _read_spec(given: Mapping[str, Any]) -> WorkloadSpec:
     else:
         raise ConfigError(
             f"--workload-spec {text!r} is neither a file nor a built-in workload "
-            f"({', '.join(list_builtin())}){cli.closest(text, list_builtin())}"
+            f"({', '.join(list_builtin())}){closest(text, list_builtin())}"
         )
     changes = {}
     if "num_requests" in given:

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.sweep_plan import SweepPlan
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
-from blis_jax.workload.strict_yaml import closest
 
 LIMITS = ("ttft_ms", "tpot_ms", "e2e_ms")
 CLASSES = tuple(

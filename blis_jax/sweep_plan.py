@@ -15,10 +15,9 @@ from typing import Any
 
 from blis_jax import cli
 from blis_jax.config import FIELDS, ClusterConfig
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.sweep_strategies import Strategy, load_strategy
 from blis_jax.workload.spec import WorkloadSpec, list_builtin, load_builtin, load_spec, override
-from blis_jax.workload.strict_yaml import closest
 
 DEFAULT_STRATEGIES = ("baseline", "it08_opt")
 WORKLOAD_PREFIX = "workload."

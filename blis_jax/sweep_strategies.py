@@ -31,7 +31,8 @@ class Strategy:
 
 def parse_strategy(text: str, source: str) -> Strategy:
     """Parse and check a YAML text; `source` names it in errors."""
-    from blis_jax.workload.strict_yaml import closest, read_mapping
+    from blis_jax.errors import closest
+    from blis_jax.workload.strict_yaml import read_mapping
 
     data = read_mapping(text, source)
     for key in data:
@@ -82,7 +83,7 @@ def load_strategy(name_or_path: str) -> Strategy:
         file = resources.files("blis_jax") / "data" / "strategies" / f"{name_or_path}.yaml"
         return parse_strategy(file.read_text(encoding="utf-8"), f"{name_or_path}.yaml")
     if not name_or_path.endswith((".yaml", ".yml")):
-        from blis_jax.workload.strict_yaml import closest
+        from blis_jax.errors import closest
 
         allowed = ", ".join(list_builtin())
         raise ConfigError(

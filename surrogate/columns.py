@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest
+from blis_jax.errors import ConfigError, closest
 
 Kind = Literal["real", "integer", "categorical"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from blis_jax import cli
 from blis_jax.cli import Flag, Parser
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 
 NAME = "surrogate.predict"
 
@@ -95,10 +94,7 @@ def _predict(arguments: Sequence[str] | None) -> int:
 def read_points(path: Path) -> list[dict[str, Any]]:
     """The points in a .csv or .json file."""
     if path.suffix == ".json":
-        try:
-            points = json.loads(cli.read_text(path, "points"))
-        except ValueError as error:
-            raise ConfigError(f"{path} is not JSON ({error}); give a list of points") from None
+        points = cli.read_json(path, "a list of points")
         points = [points] if isinstance(points, dict) else points
         if not isinstance(points, list) or not all(isinstance(one, dict) for one in points):
             raise ConfigError(f"{path} must hold a list of points, each NAME: VALUE")
@@ -124,7 +120,7 @@ def _metrics(given: Mapping[str, Any], outputs: Sequence[str]) -> list[str]:
     for name in chosen:
         if name not in outputs:
             raise ConfigError(
-                f"--metrics: {name!r} is not predicted{cli.closest(name, outputs)}; there are "
+                f"--metrics: {name!r} is not predicted{closest(name, outputs)}; there are "
                 f"{', '.join(outputs)}"
             )
     return chosen

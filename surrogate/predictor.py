@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest
+from blis_jax.errors import ConfigError, closest
 from surrogate import conformal, store
 from surrogate.columns import Column, codes_of
 from surrogate.domain import Domain

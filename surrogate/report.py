@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.cli import Flag, Parser
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +88,7 @@ def _main_output(given: Mapping[str, Any], surrogate: Surrogate) -> str:
     if given["main"] not in learned:
         raise ConfigError(
             f"--main: {given['main']!r} is not among what the surrogate learned"
-            f"{cli.closest(given['main'], learned)}; there are {', '.join(learned)}"
+            f"{closest(given['main'], learned)}; there are {', '.join(learned)}"
         )
     return str(given["main"])
 

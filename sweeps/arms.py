@@ -7,7 +7,6 @@ or settings in place of what it has.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -19,8 +18,7 @@ import yaml
 
 from blis_jax import sweep_strategies
 from blis_jax.config import FIELDS, ClusterConfig, parse_scorers
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest
+from blis_jax.errors import ConfigError, closest
 from sweeps.space import SCORERS, Space, config_from_arguments, space_of
 from sweeps.strategy_file import Strategy, list_library, load_strategy
 
@@ -108,14 +106,9 @@ def _number_or(value: Any) -> Any:
 
 def _best_of(path: Path) -> ClusterConfig:
     """The best point in the result of `sweeps.optimize`."""
-    from blis_jax.cli import read_text
+    from blis_jax.cli import read_json
 
-    try:
-        document = json.loads(read_text(path, "the result of a search"))
-    except ValueError as error:
-        raise ConfigError(
-            f"{path} is not JSON ({error}); give a result of sweeps.optimize"
-        ) from None
+    document = read_json(path, "a result of sweeps.optimize")
     words = document.get("cli_args") if isinstance(document, dict) else None
     if not isinstance(words, list):
         raise ConfigError(

@@ -16,8 +16,6 @@ import numpy as np
 
 from blis_jax.cli import Flag, whole
 from blis_jax.errors import ConfigError
-from blis_jax.scalar_metrics import LOWER, lookup
-from blis_jax.summaries import ALL
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -96,6 +94,8 @@ def _figures(
     names: Sequence[str], runs: Sequence[Sequence[tuple[Measured, ...]]], name: str, seed: int
 ) -> list[dict[str, Any]]:
     """One metric of every arm: the mean over draws and seeds, its margin, how often it is the best."""
+    from blis_jax.scalar_metrics import LOWER, lookup
+    from blis_jax.summaries import ALL
     from sweeps.measured import metric_values
 
     metric, slo_class = lookup(name)

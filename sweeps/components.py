@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.config import FIELDS, ClusterConfig
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest
+from blis_jax.errors import ConfigError, closest
 from sweeps.space import SCORERS
 
 GROUPS: Mapping[str, tuple[str, ...]] = {

@@ -16,7 +16,7 @@ from blis_jax.errors import ConfigError
 if TYPE_CHECKING:
     from blis_jax.workload.spec import WorkloadSpec
     from sweeps.dataset_axes import Axis
-    from sweeps.dataset_plan import Sizes
+    from sweeps.dataset_plan import DatasetPlan, Sizes
     from sweeps.strategy_file import Strategy
 
 NAME = "sweeps.dataset"
@@ -95,9 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dataset(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    cli.prepare_backend(use_cache="no_cache" not in given)
     strategy, sizes, axes = _strategy(given), _sizes(given), _axes(given)
     path = _path(given)
-    cli.prepare_backend(use_cache="no_cache" not in given)
 
     from sweeps.bench import check_seeds, measure_of, targets_of, workload_from, workload_of
     from sweeps.dataset_axes import check_axes
@@ -122,9 +122,7 @@ def _dataset(arguments: Sequence[str] | None) -> int:
     if "plan" in given:
         print(f"{len(plan.codes)} points, {sizes.num_runs} runs, {len(names)} metrics")
         return 0
-    about = _about(
-        strategy, spec, plan.space.base, [sizes, axes, stream, names, given.get("random_state", 0)]
-    )
+    about = _about(strategy, spec, plan, [sizes, axes, stream, names, given.get("random_state", 0)])
     done = store.begin(about, "resume" in given)
     runner_of = (spec, stream, names, measure)
     return fill(plan, runner_of, store, done, "quiet" not in given)
@@ -193,13 +191,14 @@ def _metrics(given: Mapping[str, Any], spec: WorkloadSpec) -> tuple[str, ...]:
 
 
 def _about(
-    strategy: Strategy, spec: WorkloadSpec, base: Any, rest: Sequence[Any]
+    strategy: Strategy, spec: WorkloadSpec, plan: DatasetPlan, rest: Sequence[Any]
 ) -> dict[str, str]:
     """The attributes: what the numbers depend on, and a hash of it."""
     from blis_jax.results import Provenance
     from sweeps.search import identity_of
 
     sizes, axes, stream, names, random_state = rest
+    base = plan.space.base
     provenance = Provenance(config=dataclasses.asdict(base)).attributes()
     content = {
         "mechanism": dataclasses.asdict(base),
@@ -212,6 +211,7 @@ def _about(
         "metrics": list(names),
         "targets": {} if strategy.targets is None else strategy.model_dump(mode="json")["targets"],
         "random-state": random_state,
+        "points": identity_of([plan.codes.tolist()]),
         "versions": [provenance["package_version"], provenance["jax_version"]],
     }
     text = json.dumps(content, sort_keys=True)

@@ -9,9 +9,8 @@ from typing import Any
 
 from blis_jax import cli
 from blis_jax.config import ClusterConfig
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.workload.spec import WorkloadSpec, override
-from blis_jax.workload.strict_yaml import closest
 from surrogate.columns import Column, Kind
 from sweeps.robustness_workloads import Extent, Shape
 

@@ -8,6 +8,7 @@ the same at every point, and differences between points are exact for the pool.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,9 @@ UNLIMITED_SETTINGS = (  # settings in which 0 means no limit
     "long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_standard",
     "slo_prefill_sheddable",
 )  # fmt: skip
-UNLIMITED_EVERY = 16  # one training point in so many has such a column at no limit
+LIMITS_EVERY = (
+    16  # one training point in so many has such a column at no limit, another a tight one
+)
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ def make_plan(space: Space, axes: Sequence[Axis], sizes: Sizes, random_state: in
             for row in shares[role].tolist()
         ]
     )
-    _set_unlimited(codes[: sizes.train], columns, random_state)
+    _set_limits(codes[: sizes.train], columns, random_state)
     roles = np.repeat(ROLES, [counts[role] for role in ROLES])
     planned = _planned(sizes, np.random.default_rng([random_state, len(ROLES)]))
     return DatasetPlan(space, tuple(axes), columns, sizes, codes, roles, planned)
@@ -163,13 +166,23 @@ def _shares(role: str, count: int, num_columns: int, seed: list[int]) -> np.ndar
     return points[:count]
 
 
-def _set_unlimited(codes: np.ndarray, columns: Sequence[Column], random_state: int) -> None:
-    """Puts some training points where a column means no limit, which a Sobol sequence hardly meets."""
+def _set_limits(codes: np.ndarray, columns: Sequence[Column], random_state: int) -> None:
+    """Puts some training points where a column means no limit, and some where the limit is tight.
+
+    A Sobol sequence hardly meets either. What a limit costs goes as its inverse, so between one
+    token a chunk and two lies more than between a hundred and the highest: the tight ones are
+    log-uniform.
+    """
     for place, column in enumerate(columns):
-        if column.unlimited_at is not None:
-            rng = np.random.default_rng([random_state, len(ROLES) + 1, place])
-            for first in range(0, len(codes) - UNLIMITED_EVERY + 1, UNLIMITED_EVERY):
-                codes[first + rng.integers(UNLIMITED_EVERY), place] = column.unlimited_at
+        if column.unlimited_at is None:
+            continue
+        rng = np.random.default_rng([random_state, len(ROLES) + 1, place])
+        tight = np.random.default_rng([random_state, len(ROLES) + 2, place])
+        for first in range(0, len(codes) - LIMITS_EVERY + 1, LIMITS_EVERY):
+            chosen = int(rng.integers(LIMITS_EVERY))
+            codes[first + chosen, place] = column.unlimited_at
+            other = (chosen + int(tight.integers(1, LIMITS_EVERY))) % LIMITS_EVERY
+            codes[first + other, place] = math.floor((column.high + 1) ** tight.random())
 
 
 def _planned(sizes: Sizes, rng: np.random.Generator) -> np.ndarray:

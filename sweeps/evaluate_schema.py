@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest, sentence
+from blis_jax.errors import ConfigError, closest
+from blis_jax.workload.strict_yaml import sentence
 from sweeps.strategy_file import Limits
 
 VERSION = 1

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from blis_jax.config import FIELDS
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.workload.spec import (
     WorkloadSpec,
     list_builtin,
@@ -22,7 +22,7 @@ from blis_jax.workload.spec import (
     load_spec,
     override,
 )
-from blis_jax.workload.strict_yaml import closest, read_mapping, sentence
+from blis_jax.workload.strict_yaml import read_mapping, sentence
 from sweeps.claims import Claim, parse_claim
 from sweeps.strategy_file import Bounds
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from blis_jax import cli
 from blis_jax.config import ClusterConfig
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest
+from blis_jax.errors import ConfigError, closest
 
 DESIGNS = ("sobol", "latin-hypercube", "grid")
 DEFAULT_CELLS = 1024

@@ -13,10 +13,9 @@ import numpy as np
 import xarray as xr
 
 from blis_jax.atomic_write import replacing
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.scalar_metrics import LOWER
 from blis_jax.sweep_figure import COLOURS
-from blis_jax.workload.strict_yaml import closest
 from sweeps.robustness_cells import BY_NAME, NAMES, Axis
 from sweeps.robustness_verdict import NONE, UNDECIDED
 from sweeps.robustness_words import constraint_words, metric_words

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_jax.cli import closest
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.sweep_measure import Measure, read_window
 from blis_jax.workload.spec import WorkloadSpec, list_builtin, load_builtin, load_spec, override
 

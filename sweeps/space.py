@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.config import FIELDS, ClusterConfig, parse_scorers
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.sweep_strategies import converted
-from blis_jax.workload.strict_yaml import closest
 from sweeps.strategy_file import Bounds, Parameter, Strategy
 
 if TYPE_CHECKING:

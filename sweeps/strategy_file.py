@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest, read_mapping, sentence
+from blis_jax.errors import ConfigError, closest
+from blis_jax.workload.strict_yaml import read_mapping, sentence
 
 FOLDER = "strategies"
 FLAG_DECIMALS = 6  # how the reference's search script writes a real

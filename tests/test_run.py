@@ -257,7 +257,7 @@ BAD_INPUTS = {
         ["draws", "num_requests"],
     ),
     "other stream": (flags("--rng", "go"), ["--rng", "'go'", "reference, jax"]),
-    "unknown preset": (simple("--workload", "chatbots"), ["chatbots", "did you mean chatbot?"]),
+    "unknown preset": (simple("--workload", "chatbots"), ["chatbots", "did you mean 'chatbot'?"]),
     "trace mode": (
         simple("--workload", "traces"),
         ["--workload traces", "--workload-traces-filepath"],
@@ -662,9 +662,9 @@ def test_standard_output_is_the_references_byte_for_byte(golden_dir, capsys):
     assert digest == json.loads(path.read_text())["stdout_sha256"]
 
 
-def prepared(more="", **environment):
+def prepared(more="", first="os", **environment):
     code = (
-        "import os\nfrom blis_jax import cli\n"
+        f"import os, {first}\nfrom blis_jax import cli\n"
         f"cli.prepare_backend({more})\n"
         "names = 'XLA_FLAGS', 'JAX_COMPILATION_CACHE_DIR', 'JAX_ENABLE_COMPILATION_CACHE'\n"
         "print(*(os.environ.get(name) for name in names), sep='|')"
@@ -682,6 +682,7 @@ def test_backend_is_prepared_unless_the_user_did(tmp_path):
     assert prepared("use_cache=False", XDG_CACHE_HOME=cache)[2] == "false"
     (tmp_path / "file").write_text("")
     assert prepared(XDG_CACHE_HOME=str(tmp_path / "file"))[2] == "false"
+    assert "small_while_loop" in prepared(first="jax", XDG_CACHE_HOME=cache)[0]
 
 
 def test_coefficients_of_a_calibration(tmp_path):

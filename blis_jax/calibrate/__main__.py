@@ -103,6 +103,7 @@ def _command(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
     if "trace" not in given:
         raise ConfigError("TRACE is missing; give the file or folder of a measured run, see --help")
+    cli.prepare_backend()
     output, figure = cli.result_paths(given, "out/calibration.json")
     notes = Notes(NAME, given.get("log", "warn"))
 
@@ -110,7 +111,6 @@ def _command(arguments: Sequence[str] | None) -> int:
 
     run = read_measured(Path(given["trace"]), given.get("format"))
     plan = _plan(given)
-    cli.prepare_backend()
 
     from blis_jax.calibrate import settings
     from blis_jax.calibrate.calibration import calibrate

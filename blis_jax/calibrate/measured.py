@@ -145,10 +145,7 @@ def _beside(
     meta = path.parent / "meta.json"
     if not meta.is_file():
         return ServerSettings(), (f"no meta.json beside {path.name}: give the server's settings",)
-    try:
-        settings = of_meta(json.loads(cli.read_text(meta, "the server's settings")))
-    except ValueError as error:
-        raise ConfigError(f"{meta} is not JSON ({error}); correct it or move it away") from None
+    settings = of_meta(cli.read_json(meta, "the server's settings, or move it away"))
     series = path.parent / "timeseries.csv"
     if settings.total_kv_blocks is not None or not series.is_file():
         return settings, ()

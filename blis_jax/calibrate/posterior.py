@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,12 +69,7 @@ def coefficients_of(values: Mapping[str, float]) -> tuple[tuple[float, ...], tup
 
 def load(path: Path) -> Posterior:
     """The posterior that `python -m blis_jax.calibrate` wrote."""
-    try:
-        document = json.loads(cli.read_text(path, "a result of blis_jax.calibrate"))
-    except ValueError as error:
-        raise ConfigError(
-            f"{path} is not JSON ({error}); give a result of blis_jax.calibrate"
-        ) from None
+    document = cli.read_json(path, "a result of blis_jax.calibrate")
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise ConfigError(f"{path} is not a calibration; give a result of blis_jax.calibrate")
     try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from blis_jax.workload.strict_yaml import closest
+from blis_jax.errors import closest
 
 
 def no_boolean(value: Any) -> Any:

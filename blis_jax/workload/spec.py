@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.workload.length_laws import (
     ConstantLaw,
     Count,
@@ -24,7 +24,7 @@ from blis_jax.workload.length_laws import (
     Whole,
     problem_at,
 )
-from blis_jax.workload.strict_yaml import closest, read_mapping, sentence
+from blis_jax.workload.strict_yaml import read_mapping, sentence
 from blis_jax.workload.versions import upgraded
 
 DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 
 LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
 
@@ -56,12 +55,6 @@ def sentence(error: ValidationError) -> str:
     details = error.errors(include_url=False)[0]
     path = _path(details)
     return f"{path}: {_problem(details)}" if path else _problem(details)
-
-
-def closest(word: Any, allowed: Iterable[str]) -> str:
-    """A hint naming the nearest allowed word, or nothing."""
-    match = difflib.get_close_matches(str(word), list(allowed), n=1)
-    return f"; did you mean {match[0]!r}?" if match else ""
 
 
 def _path(details: ErrorDetails) -> str:

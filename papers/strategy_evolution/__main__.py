@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.cli import Flag, Parser
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 
 if TYPE_CHECKING:
     from papers.strategy_evolution.claims import AnyClaim
@@ -169,7 +169,7 @@ def _chosen(rows: str | None) -> tuple[AnyClaim, ...]:
         if row not in known:
             raise ConfigError(
                 f"--rows: the record has no row {row!r}; it has {', '.join(known)}"
-                f"{cli.closest(row, known)}"
+                f"{closest(row, known)}"
             )
     return tuple(claim for claim in claims if claim.row in wanted)
 

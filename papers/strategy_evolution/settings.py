@@ -11,9 +11,9 @@ from importlib import resources
 from typing import Any
 
 from blis_jax.config import ClusterConfig
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
-from blis_jax.workload.strict_yaml import closest, read_mapping
+from blis_jax.workload.strict_yaml import read_mapping
 from sweeps.arms import arm_of
 
 FILE = "settings.yaml"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.cli import Flag, Parser
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from papers.surrogate.spaces import MOST_WANTED, SPACES, Space
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _list(given: Mapping[str, Any], name: str, allowed: Sequence[str]) -> tuple[
         if part not in allowed:
             raise ConfigError(
                 f"--{name}: {part!r} is unknown; there are {', '.join(allowed)}"
-                f"{cli.closest(part, allowed)}"
+                f"{closest(part, allowed)}"
             )
     return chosen
 

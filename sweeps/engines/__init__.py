@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest
+from blis_jax.errors import ConfigError, closest
 from sweeps.engines.base import Engine, Told
 from sweeps.space import Space
 from sweeps.strategy_file import Search

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from blis_jax import cli
 from blis_jax.cli import Flag, Parser
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from sweeps.ledger.entry import add, note, plan
 from sweeps.ledger.options import ACTIONS, NAME, id_of, ledger_of, parser_of
 
@@ -63,7 +63,7 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
         parser.parse_args(["--help"])
     raise ConfigError(
         f"action {words[0]!r} is unknown; use one of {', '.join(commands)}"
-        f"{cli.closest(words[0], list(commands))}"
+        f"{closest(words[0], list(commands))}"
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest, read_mapping
+from blis_jax.errors import ConfigError, closest
+from blis_jax.workload.strict_yaml import read_mapping
 from sweeps.arms import arm_of
 from sweeps.bench import check_seeds
 from sweeps.criteria import broken_constraints, metrics_of

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest
+from blis_jax.errors import ConfigError, closest
 from sweeps.ledger import chain
 from sweeps.ledger.chain import Contents, Record
 from sweeps.ledger.hypothesis import Hypothesis, hypothesis_of

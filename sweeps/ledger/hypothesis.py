@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest, sentence
+from blis_jax.errors import ConfigError, closest
+from blis_jax.workload.strict_yaml import sentence
 from sweeps.claims import CHANGED, FLAT, REGION, Claim, parse_claim
 from sweeps.ledger.vocabulary import (
     CATEGORIES,

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest, read_mapping, sentence
+from blis_jax.errors import ConfigError, closest
+from blis_jax.workload.strict_yaml import read_mapping, sentence
 
 FILES = ("routing", "scheduling", "findings", "candidates")
 HOLDS, NARROWER, REFUTED = "holds", "holds, narrower", "not supported"

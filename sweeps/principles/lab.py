@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import config as config_module
 from blis_jax.config import FIELDS, ClusterConfig, parse_scorers
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.sweep_strategies import converted
 from blis_jax.workload.spec import (
     WorkloadSpec,
@@ -19,7 +19,6 @@ from blis_jax.workload.spec import (
     override,
     parse_spec,
 )
-from blis_jax.workload.strict_yaml import closest
 from sweeps.principles.catalogue import Catalogue, Entry, WorkloadChoice
 
 if TYPE_CHECKING:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax.cli import read_text
+from blis_jax.cli import read_json
 from blis_jax.errors import ConfigError
 from sweeps.review.candidates import Candidate, candidates_of
 from sweeps.review.opinion import CONCERN, REJECT, VERDICTS, Opinion
@@ -142,10 +141,7 @@ def check_record(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(read_text(path, "a recorded review"))
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON ({error}); give a recorded review") from None
+    record = read_json(path, "a recorded review")
     keys = ("candidates", "opinions", "consensus")
     if not isinstance(record, dict) or record.get("review") != VERSION:
         raise ConfigError(f"{path} is not a recorded review; give one of sweeps.review")

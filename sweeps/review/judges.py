@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blis_jax.errors import ConfigError
-from blis_jax.workload.strict_yaml import closest
+from blis_jax.errors import ConfigError, closest
 from sweeps.review.bounds import BOUNDS
 from sweeps.review.candidates import Candidate
 from sweeps.review.inert import INERT

@@ -74,7 +74,7 @@ def test_plan_simulates_nothing(
         (["--rng", "jax"], "--rng is about the seeds of --num-seeds"),
         (["--figures", "--no-figures"], "contradict"),
         (["--resume", "--fresh"], "contradict"),
-        (["--num-seed", "3"], "did you mean --num-seeds"),
+        (["--num-seed", "3"], "did you mean '--num-seeds'"),
         (["--output", __file__], "is not a folder"),
     ],
 )

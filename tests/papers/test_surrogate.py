@@ -36,8 +36,8 @@ def test_every_space_is_a_dataset_that_the_command_accepts() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--spaces", "iter8"], "did you mean iter08"),
-        (["--parts", "bar"], "did you mean bars"),
+        (["--spaces", "iter8"], "did you mean 'iter08'"),
+        (["--parts", "bar"], "did you mean 'bars'"),
         (["--scale", "2"], "--scale: got 2"),
     ],
 )

@@ -53,6 +53,19 @@ def test_training_points_meet_a_column_at_no_limit() -> None:
     assert plan.columns[space.names.index("age_weight")].is_log
 
 
+def test_training_points_meet_tight_limits() -> None:
+    """Of 4,096 points 256 are log-uniform over 1 to 512: 28 of 1 and 57 of 2 to 7 are expected."""
+    space = space_of(load_strategy("iter08_token_budget"))
+    sizes = dataclasses.replace(SIZES, train=4096)
+    plan = make_plan(space, (), sizes, 0)
+    chunk = plan.codes[:, space.names.index("prefill_crit")]
+    trained, held_out = chunk[:4096], chunk[4096:]
+    assert (trained == 0).sum() >= 256
+    assert 8 + 15 <= (trained == 1).sum() <= 8 + 45
+    assert 48 + 40 <= ((trained >= 2) & (trained <= 7)).sum() <= 48 + 80
+    assert trained.max() <= 512 and (held_out == 1).mean() < 0.05
+
+
 def test_points_become_configurations() -> None:
     plan = make_plan(tiny_space(), read_axes("rate=100:300,instances=2:4"), SIZES, 0)
     parameters, descriptors = plan.values(5)

@@ -281,7 +281,7 @@ def test_refusals_are_answers_with_one_sentence(
         (["nowhere.json"], "nowhere.json does not exist"),
         (["--jsonl", "--output", "a.json"], "--output: --jsonl answers on standard output"),
         (["--output", "a.txt"], "must end in .json"),
-        (["--json"], "unknown option '--json'; did you mean --jsonl?"),
+        (["--json"], "unknown option '--json'; did you mean '--jsonl'?"),
     ],
 )
 def test_wrong_options(

@@ -6,9 +6,6 @@ import dataclasses
 import functools
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -519,23 +516,6 @@ def test_foreign_files_are_kept(
     record.path.write_text('{"search": 1}\n')
     with pytest.raises(ConfigError, match="not a record of checked principles"):
         record.read()
-
-
-@pytest.mark.parametrize("module", ["sweeps.principles", "sweeps.review"])
-def test_the_backend_is_prepared_before_jax_starts(module: str) -> None:
-    code = (
-        f"import os, sys; from {module}.__main__ import main; code = main(['nobody', '--only', 'x']);"
-        "print(code, 'XLA_FLAGS' in os.environ, 'jax' in sys.modules)"
-    )
-    if module == "sweeps.principles":
-        code = code.replace("'nobody', ", "")
-    else:
-        code = code.replace("'nobody', '--only', 'x'", "'nobody', 'nobody else'")
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["2", "True", "False"], done.stderr
 
 
 def test_listing(with_tiny: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -229,7 +229,7 @@ def test_another_study_is_not_gone_on_with(
         ({"arms": ["a=iter00_baseline", "b=iter00_baseline"]}, "are the same in every cell"),
         ({"arms": ["iter00_baselin", "iter00_baseline"]}, "did you mean 'iter00_baseline'"),
         ({"--rate": "0"}, "--rate: 0 is out of range"),
-        ({"--shape": "mixt"}, "did you mean mixed"),
+        ({"--shape": "mixt"}, "did you mean 'mixed'"),
         ({"--seeds": "42"}, "one seed has no spread"),
         ({"--seeds": "42,x"}, "is not a list of whole numbers"),
         ({"--seeds": "42,42"}, "a seed is given twice"),

@@ -78,7 +78,7 @@ def test_bad_extents_and_shapes_are_refused(tmp_path) -> None:  # type: ignore[n
     with pytest.raises(ConfigError, match="makes 0 requests"):
         Extent(0.001).at(10.0)
     with pytest.raises(
-        ConfigError, match=r"--shape: workload 'mixt' is unknown.*did you mean mixed"
+        ConfigError, match=r"--shape: workload 'mixt' is unknown.*did you mean 'mixed'"
     ):
         load_shape("mixt")
     path = tmp_path / "bare.yaml"
