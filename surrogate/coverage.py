@@ -23,12 +23,16 @@ _DESCRIPTION = """\
 Count on the test points of a dataset how often means over the seeds, and single runs, lie in their
 intervals, and test each count against the confidence (exact binomial test, two-sided). Calibration
 points are finite in number, so that true coverage varies about the confidence: the last column tests
-against that variation too (beta-binomial).
+against that variation too (beta-binomial). The dataset is that of the fit, or one with other points of
+the same space on the same seeds (sweeps.dataset with another --random-state).
 """
 _EXAMPLES = """\
 examples:
   90 %% intervals, the test at 1 %%:
     %(prog)s out/iter08.surrogate out/iter08.zarr
+
+  on points that nobody has looked at:
+    %(prog)s out/iter08.surrogate out/fresh.zarr
 
   80 %% intervals, the counts as a table:
     %(prog)s out/iter08.surrogate out/iter08.zarr --confidence 0.8 --out coverage.csv
@@ -61,7 +65,7 @@ def _coverage(arguments: Sequence[str] | None) -> int:
         if not 0 < value < 1:
             raise ConfigError(f"--{name}: got {value:g}, allowed is between 0 and 1")
     out = csv_path(given)
-    surrogate, data = read_pair(surrogate_path, data_path)
+    surrogate, data = read_pair(surrogate_path, data_path, is_fresh=True)
     table = coverage_table(surrogate, data, confidence)
     if out is not None:
         write_table(table, out)
@@ -93,8 +97,11 @@ def csv_path(given: Mapping[str, Any]) -> Path | None:
     return path
 
 
-def read_pair(model: Path, source: Path) -> tuple[Surrogate, Data]:
-    """A surrogate and the dataset that it was fitted to; another one is refused."""
+def read_pair(model: Path, source: Path, is_fresh: bool = False) -> tuple[Surrogate, Data]:
+    """A surrogate and the dataset that it was fitted to; another one is refused.
+
+    With `is_fresh`, one with other points of the same space and workload on the same seeds will do.
+    """
     from surrogate.store import read_about
 
     about = read_about(model)["about"]
@@ -102,10 +109,13 @@ def read_pair(model: Path, source: Path) -> tuple[Surrogate, Data]:
     from surrogate.predictor import Surrogate
 
     data = load_data(source)
-    if about.get("data_identity") != data.about:
+    is_same = about.get("data_identity") == data.about
+    is_alike = data.population != "" and about.get("data_population") == data.population
+    if not is_same and not (is_fresh and is_alike):
         raise ConfigError(
             f"{model} was fitted to another dataset than {source} ({about.get('data')} against "
-            f"{data.name}, or other sizes); give the one it was fitted to"
+            f"{data.name}, or other sizes, seeds or points); give the one it was fitted to"
+            + (", or one with other points of the same space on the same seeds" if is_fresh else "")
         )
     return Surrogate.load(model), data
 
@@ -117,7 +127,7 @@ def coverage_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.Da
     from surrogate.scores import coverages, p_value, p_value_finite
 
     rows = []
-    num_calibration = len(data.calibration.inputs)
+    num_calibration = surrogate.calibration.mean_scores.shape[1]
     for output, kind, covered, num_points in coverages(surrogate, data, confidence):
         rows.append(
             {
@@ -137,6 +147,8 @@ def coverage_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.Da
 
 def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
     """The table in words."""
+    from surrogate.scores import num_rejected_by_holm
+
     found = [
         f"{'output':28s} {'interval':8s} {'covered':>12s} {'share':>7s} {'p':>9s} {'p, finite':>9s}"
     ]
@@ -150,9 +162,11 @@ def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
     for kind, part in table.groupby("interval"):
         rejected = int((part["p_binomial"] < level).sum())
         finite = int((part["p_finite_calibration"] < level).sum())
+        holm = num_rejected_by_holm(part["p_binomial"].tolist(), level)
         found.append(
             f"{100 * confidence:g} % intervals of the {kind}: {rejected} of {len(part)} rejected at "
-            f"{100 * level:g} %, {finite} with the finite calibration set taken into account."
+            f"{100 * level:g} % each, {holm} if all {len(part)} are one question (Holm), {finite} with the "
+            "finite calibration set taken into account."
         )
     return found
 

@@ -54,7 +54,8 @@ class Data:
     num_left_out: int  # points without any run that came to its end
     num_runs: int
     name: str = ""
-    about: str = ""
+    about: str = ""  # equal for the same points on the same seeds
+    population: str = ""  # equal for other points of the same space on the same seeds
 
 
 def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
@@ -94,6 +95,7 @@ def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
         columns, tuple(names), tuple(units), parts[TRAIN], parts[CALIBRATION], parts[TEST],
         part(has_others, is_other), int((~is_usable).sum()), int((outcome >= 0).sum()),
         str(dataset.attrs.get("strategy", "")), str(dataset.attrs.get("identity", "")),
+        str(dataset.attrs.get("population", "")),
     )  # fmt: skip
 
 

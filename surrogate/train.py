@@ -101,6 +101,7 @@ def _train(arguments: Sequence[str] | None) -> int:
     about = {
         "data": data.name,
         "data_identity": data.about,
+        "data_population": data.population,
         "num_points": num_points,
         "num_calibration_points": len(data.calibration.inputs),
     }

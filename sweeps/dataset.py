@@ -67,6 +67,7 @@ _SWITCHES = {
     "quiet": "print nothing but errors",
     "no-cache": "compile again instead of using programs kept from earlier runs",
 }
+_OF_POINTS = ("sizes", "points", "random-state")  # two datasets of one population may differ there
 OF_RUN = ("tokens_per_sec", "requests_per_s", "class_fairness", "num_preemptions", "cache_hit_rate")
 OF_CLASS = (
     *(f"{latency}_{what}_ms" for latency in ("ttft", "e2e") for what in ("mean", "p50", "p90", "p99")),
@@ -215,7 +216,10 @@ def _about(
         "versions": [provenance["package_version"], provenance["jax_version"]],
     }
     text = json.dumps(content, sort_keys=True)
+    common = {name: value for name, value in content.items() if name not in _OF_POINTS}
+    pool = [sizes.first_seed, sizes.seeds]
     return {
+        "population": identity_of([common, pool]),
         "strategy": strategy.name,
         "content": text,
         "identity": identity_of([text]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MOST_WANTED = "ttft_p99_ms[critical]"
 
@@ -21,6 +21,7 @@ class Space:
     train_seeds: int
     other_points: int = 0
     steps: int = 8000
+    fresh_test: int = 0  # test points of a dataset of their own, drawn anew
 
     def dataset_arguments(self, path: str, scale: float) -> list[str]:
         """What `sweeps.dataset` is given; `scale` makes everything smaller."""
@@ -38,6 +39,11 @@ class Space:
         words = [text for name, count in counts.items() for text in (f"--{name}", str(count))]
         return [self.strategy, *words, "--out", path]
 
+    def fresh_arguments(self, path: str, scale: float) -> list[str]:
+        """What `sweeps.dataset` is given for the fresh test points; the rest is as small as may be."""
+        fresh = replace(self, points=16, calibration=16, test=self.fresh_test, other_points=0)
+        return [*fresh.dataset_arguments(path, scale), "--random-state", "1"]
+
     def train_arguments(self, data: str, path: str, scale: float) -> list[str]:
         """What `surrogate.train` is given."""
         steps = max(round(self.steps * scale), 50)
@@ -46,14 +52,22 @@ class Space:
 
 SPACES: Mapping[str, Space] = {
     "iter08": Space(
-        "iteration 8, 6 parameters", "iter08_token_budget", 4096, 2048, 1024, 64, 8, 128
+        "iteration 8, 6 parameters",
+        "iter08_token_budget",
+        4096,
+        2048,
+        1024,
+        64,
+        8,
+        128,
+        fresh_test=1024,
     ),
     "iter01": Space(
         "iteration 1, 7 parameters, a plateau",
         "iter01_priority_cascade",
-        256,
-        64,
-        128,
+        1024,
+        1024,
+        1024,
         32,
         8,
         steps=3000,

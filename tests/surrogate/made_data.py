@@ -45,9 +45,11 @@ def write(
     num_seeds: int = 8,
     train_seeds: int = 4,
     noise: float = 0.02,
+    random_state: int = 3,
+    population: str = "made",
 ) -> Path:
     """A dataset as `sweeps.dataset` writes it."""
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(random_state)
     count = sum(sizes)
     inputs = np.stack(
         [rng.uniform(0.5, 2.0, count), rng.integers(0, 101, count), rng.integers(0, 2, count)],
@@ -73,7 +75,13 @@ def write(
             "is_other_seed": ("seed", np.zeros(num_seeds, bool)),
             "role": ("point", np.repeat(ROLES, sizes).tolist()),
         },
-        {"kind": KIND, "parameters": to_json(COLUMNS), "strategy": "made", "identity": f"{sizes}"},
+        {
+            "kind": KIND,
+            "parameters": to_json(COLUMNS),
+            "strategy": "made",
+            "identity": f"{sizes} {random_state}",
+            "population": population,
+        },
     )
     save(dataset, path)
     return path

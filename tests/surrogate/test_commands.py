@@ -9,6 +9,8 @@ import pytest
 
 from surrogate import coverage, predict, report, train
 from surrogate.predictor import Surrogate
+from surrogate.scores import p_value_finite
+from tests.surrogate import made_data
 
 pytestmark = pytest.mark.lenient_promotion
 
@@ -84,7 +86,28 @@ def test_coverage_prints_every_output(
 ) -> None:
     assert coverage.main([str(model), str(store)]) == 0
     said = capsys.readouterr().out
-    assert said.count("latency_ms") == 2 and "rejected at 1 %" in said
+    assert said.count("latency_ms") == 2 and "rejected at 1 % each" in said
+
+
+def test_coverage_takes_fresh_points_of_the_same_population_only(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    sizes = (16, 16, 128)
+    fresh = made_data.write(tmp_path / "fresh.zarr", sizes, random_state=8)
+    assert coverage.main([str(model), str(fresh)]) == 0
+    said = capsys.readouterr().out
+    assert "/128" in said
+    table = coverage.coverage_table(
+        *coverage.read_pair(model, fresh, is_fresh=True), confidence=0.9
+    )
+    assert (table["points"] == 128).all()
+    row = table.iloc[0]
+    assert row["p_finite_calibration"] == p_value_finite(row["covered"], 128, 96, 0.9)
+    other = made_data.write(tmp_path / "other.zarr", sizes, random_state=8, population="load")
+    assert coverage.main([str(model), str(other)]) == 2
+    assert "or one with other points of the same space" in capsys.readouterr().err
+    assert report.main([str(model), str(fresh), "--out", str(tmp_path / "report")]) == 2
+    assert "give the one it was fitted to\n" in capsys.readouterr().err
 
 
 def test_report_has_figures_and_tables(model: Path, store: Path, tmp_path: Path) -> None:
@@ -121,13 +144,3 @@ def test_wrong_input_is_refused_in_a_sentence(
     assert command.main(words) == 2  # type: ignore[attr-defined]
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
-
-
-def test_another_dataset_is_refused(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    from tests.surrogate import made_data
-
-    other = made_data.write(tmp_path / "other.zarr", (20, 20, 20))
-    assert coverage.main([str(model), str(other)]) == 2
-    assert "fitted to another dataset" in capsys.readouterr().err

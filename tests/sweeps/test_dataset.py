@@ -75,6 +75,21 @@ def test_another_dataset_is_not_gone_on_with(
     assert "was made with another sizes" in capsys.readouterr().err
 
 
+def test_populations_differ_by_seeds_and_not_by_points(
+    made: Path, strategy: Path, tmp_path: Path
+) -> None:
+    def population(*words: str) -> str:
+        out = tmp_path / f"{len(list(tmp_path.iterdir()))}.zarr"
+        small = [str(strategy), *SMALL, "--train-seeds", "1", "--num-requests", "20"]
+        assert dataset.main([*small, *words, "--out", str(out)]) == 0
+        return load_data(out).population
+
+    first = population()
+    assert first == population("--random-state", "1", "--points", "32") != ""
+    assert first != population("--first-seed", "5")
+    assert first != load_data(made).population  # as many requests as the strategy says
+
+
 def test_descriptors_vary_from_point_to_point(strategy: Path, tmp_path: Path) -> None:
     out = tmp_path / "varied.zarr"
     words = [str(strategy), *SMALL, "--vary", "rate=100:400,instances=2:3,share_critical=0.2:0.6"]
