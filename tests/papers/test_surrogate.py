@@ -33,6 +33,20 @@ def test_every_space_is_a_dataset_that_the_command_accepts() -> None:
         assert sizes.num_runs < 2000
 
 
+def test_fresh_points_are_other_points_of_the_same_population() -> None:
+    from sweeps.dataset import _parser, _sizes
+
+    space = SPACES["iter08"]
+    first, fresh = (
+        _parser().given(words)
+        for words in (space.dataset_arguments("x.zarr", 1), space.fresh_arguments("y.zarr", 1))
+    )
+    assert first["strategy"] == fresh["strategy"] and first["seeds"] == fresh["seeds"]
+    assert first.get("random_state", 0) != fresh["random_state"]
+    assert _sizes(fresh).test == 1024 and _sizes(fresh).train == 16
+    assert _sizes(fresh).first_seed == _sizes(first).first_seed
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
