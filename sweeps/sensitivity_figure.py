@@ -240,6 +240,7 @@ def _draw_map(panel: Any, study: Study, metric: str, pair: Any, second: np.ndarr
 
 
 LEAST_NAMED = 0.1  # of the panel's reach
+PANEL_POINTS, LINE_POINTS = 130.0, 8.0  # height of a panel of agreement, and of a name
 
 
 def draw_agreement(study: Study, one: str, other: str, path: Path, title: str) -> bool:
@@ -262,14 +263,7 @@ def draw_agreement(study: Study, one: str, other: str, path: Path, title: str) -
                 across[:, 0], up[:, 0], xerr=_reach(across), yerr=_reach(up), fmt="o",
                 color=OTHER, ecolor="0.6", markersize=4, elinewidth=0.9,
             )  # fmt: skip
-            worth = np.maximum(
-                across[:, 0], up[:, 0]
-            )  # names of the others would lie on each other
-            for place in np.flatnonzero(worth > LEAST_NAMED * most):
-                panel.annotate(
-                    study.names[place], (across[place, 0], up[place, 0]), fontsize=7,
-                    textcoords="offset points", xytext=(4, -8),
-                )  # fmt: skip
+            _name_points(panel, study.names, across[:, 0], up[:, 0], most)
             panel.set_title(_title(metric))
             panel.set_xlabel(f"total index, {one}")
             panel.set_ylabel(f"total index, {other}")
@@ -277,6 +271,23 @@ def draw_agreement(study: Study, one: str, other: str, path: Path, title: str) -
 
 
 # --- parts ----------------------------------------------------------------------------------------
+
+
+def _name_points(
+    panel: Any, names: Sequence[str], across: np.ndarray, up: np.ndarray, most: float
+) -> None:
+    """Names beside the points that matter, from above; none within a line of the one before."""
+    before = np.inf
+    for place in np.argsort(-up, kind="stable"):
+        if max(across[place], up[place]) <= LEAST_NAMED * most:
+            continue  # these would lie on each other
+        height = up[place] / most * PANEL_POINTS
+        here = min(height - LINE_POINTS, before - LINE_POINTS)
+        panel.annotate(
+            names[place], (across[place], up[place]), fontsize=7,
+            textcoords="offset points", xytext=(4, here - height),
+        )  # fmt: skip
+        before = here
 
 
 @contextmanager
