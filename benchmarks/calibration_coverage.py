@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax import cli
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
-from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.measured import MeasuredRun
@@ -33,9 +33,11 @@ them: with independent noise, with noise that neighbouring requests share, and w
 fitted model does not have.
 """
 _FLAGS = (
-    Flag("repetitions", cli.whole, 40, "N", "servers of each kind"),
-    Flag("requests", cli.whole, 150, "N", "measured requests of each"),
-    Flag("starts", cli.whole, 8, "N", "starting points of each fit, as in blis_jax.calibrate"),
+    Flag("repetitions", cli.at_least(2), 40, "N", "servers of each kind"),
+    Flag("requests", cli.at_least(20), 150, "N", "measured requests of each"),
+    Flag(
+        "starts", cli.at_least(1), 8, "N", "starting points of each fit, as in blis_jax.calibrate"
+    ),
 )
 
 
@@ -50,14 +52,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
     repetitions, requests = given.get("repetitions", 40), given.get("requests", 150)
     starts = given.get("starts", 8)
-    for name, count, least in (
-        ("repetitions", repetitions, 2),
-        ("requests", requests, 20),
-        ("starts", starts, 1),
-    ):
-        if count < least:
-            raise ConfigError(f"--{name}: got {count}, allowed is {least} or more")
-    cli.prepare_backend()
+    prepare_backend()
     print(f"| disturbance | {' | '.join(TERMS)} |\n|{'---|' * (1 + len(TERMS))}")
     for kind in KINDS:
         is_held, widths = coverage(kind, repetitions, requests, starts)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from benchmarks.derivative_table import Line, as_csv, from_csv, table
 from blis_jax import cli
 from blis_jax.atomic_write import replacing
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
@@ -64,7 +65,7 @@ def _derivatives(arguments: Sequence[str] | None) -> int:
         raise ConfigError(f"--seeds: {num_seeds} seeds have no spread; give at least 2")
     if "output" in given:
         cli.check_writable(Path(given["output"]))
-    cli.prepare_backend()
+    prepare_backend()
     from benchmarks.derivative_cases import cases
 
     output = Path(given["output"]) if "output" in given else None

@@ -11,18 +11,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blis_jax import cli
 from blis_jax.atomic_write import replacing
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
-from blis_jax.errors import ConfigError
-
-if TYPE_CHECKING:
-    from blis_jax.config import ClusterConfig
-    from blis_jax.workload.table import RequestTable
 
 NAME = "benchmarks.sawtooth"
 METRICS = ("ttft_mean_ms", "e2e_mean_ms")
@@ -34,8 +29,8 @@ the change are ramps, which pathwise slopes see, and how much are jumps where a 
 they do not. Prints both beside the whole change, and draws one request's TTFT.
 """
 _FLAGS = (
-    Flag("seeds", cli.whole, 20, "N", "seeds of the requests"),
-    Flag("grid", cli.whole, 400, "N", "steps of β0"),
+    Flag("seeds", cli.at_least(2), 20, "N", "seeds of the requests"),
+    Flag("grid", cli.at_least(2), 400, "N", "steps of β0"),
     Flag("figure", str, None, "PATH", "picture to write, .png"),
 )
 
@@ -71,15 +66,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser.add_flags("sizes", _FLAGS)
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
     num_seeds, grid = given.get("seeds", 20), given.get("grid", 400)
-    for name, count, least in (("seeds", num_seeds, 2), ("grid", grid, 2)):
-        if count < least:
-            raise ConfigError(f"--{name}: got {count}, allowed is {least} or more")
     figure = cli.figure_path({"figure": "none"} | given, Path(NAME))
     if figure is not None:
         cli.check_writable(figure)
-    cli.prepare_backend()
+    prepare_backend()
     walks = walks_of(range(FIRST_SEED, FIRST_SEED + num_seeds), grid)
-    print(table([parts_of(walk) for walk in walks], 2 * REACH * float(_config().beta_coeffs[0])))
+    print(table([parts_of(walk) for walk in walks], float(np.ptp(walks[0].beta0))))
     if figure is not None:
         with cli.writing(figure), replacing(figure) as written:
             draw(walks[0], written)
@@ -87,29 +79,18 @@ def _run(arguments: Sequence[str] | None) -> int:
     return 0
 
 
-def _config() -> ClusterConfig:
-    from benchmarks.derivative_cases import cases
-
-    return next(case.config for case in cases() if case.name == "steady")
-
-
-def _tables(seeds: Sequence[int]) -> list[RequestTable]:
-    from benchmarks.derivative_cases import cases
-    from sweeps.bench import table_of
-
-    spec = next(case.spec for case in cases() if case.name == "steady")
-    size = _config().block_size_in_tokens
-    return [table_of(spec, seed, size, "reference") for seed in seeds]
-
-
 def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
     """The runs of every seed over the grid, on the clock without truncation."""
+    from benchmarks.derivative_cases import cases
     from blis_jax.derivatives import Differentiator
     from blis_jax.metric_slopes import metric_slopes
     from blis_jax.simulation import Options, Row
+    from sweeps.bench import table_of
     from sweeps.smoothed import decisions
 
-    config, tables = _config(), _tables(seeds)
+    case = next(case for case in cases() if case.name == "steady")
+    config, size = case.config, case.config.block_size_in_tokens
+    tables = [table_of(case.spec, seed, size, "reference") for seed in seeds]
     differentiate = Differentiator(["beta0"], Options(clock="continuous"))
     differentiate.expect(Row(config, table) for table in tables)
     base, *rest = config.beta_coeffs

@@ -27,6 +27,7 @@ from benchmarks.search_plan import (
 from benchmarks.search_report import report
 from benchmarks.search_scan import scan
 from blis_jax import cli
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
@@ -59,13 +60,21 @@ examples:
 _FLAGS = (
     Flag("strategy", str, "iter08_token_budget", "NAME", "strategy whose space is searched"),
     Flag("engines", str, "gp,ensemble,random,sobol", "A,B,…", "engines to compare"),
-    Flag("repetitions", cli.whole, 20, "N", "searches with each engine"),
-    Flag("first-repetition", cli.whole, 0, "N", "random state of the first; the others follow"),
-    Flag("calls", cli.whole, 200, "N", "evaluations of a search, at most"),
-    Flag("initial", cli.whole, 16, "N", "evaluations before a model is used"),
-    Flag("batch", cli.whole, 8, "N", "points chosen and run at a time"),
-    Flag("num-seeds", cli.whole, 16, "N", "fixed common seeds of the requests, from 42 on"),
-    Flag("within", cli.number, WITHIN, "P", "% above the best known score that are near enough"),
+    Flag("repetitions", cli.at_least(1), 20, "N", "searches with each engine"),
+    Flag(
+        "first-repetition", cli.at_least(0), 0, "N", "random state of the first; the others follow"
+    ),
+    Flag("calls", cli.at_least(2), 200, "N", "evaluations of a search, at most"),
+    Flag("initial", cli.at_least(1), 16, "N", "evaluations before a model is used"),
+    Flag("batch", cli.at_least(1), 8, "N", "points chosen and run at a time"),
+    Flag("num-seeds", cli.at_least(1), 16, "N", "fixed common seeds of the requests, from 42 on"),
+    Flag(
+        "within",
+        cli.at_least(0, cli.number),
+        WITHIN,
+        "P",
+        "% above the best known score that are near enough",
+    ),
     Flag(
         "best", cli.whole, None, "N", "search for the best known point with N evaluations instead"
     ),
@@ -96,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
     plan = _plan(given)
     if "scan" in given:
         return scan(plan, given["scan"])
@@ -129,18 +138,6 @@ def _plan(given: Mapping[str, Any]) -> Plan:
     for name in engines:
         if name not in ENGINES:
             raise ConfigError(f"--engines: {name!r} is unknown; use some of {', '.join(ENGINES)}")
-    for name, least in (
-        ("within", 0),
-        ("first_repetition", 0),
-        ("repetitions", 1),
-        ("calls", 2),
-        ("initial", 1),
-        ("batch", 1),
-        ("num_seeds", 1),
-    ):
-        if given.get(name, least) < least:
-            flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag}: got {given[name]}, allowed is {least} or more")
     strategy = load_strategy(given.get("strategy", "iter08_token_budget"))
     search = strategy.search.model_copy(
         update={

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.search_plan import Plan, best_known, record_of, target
@@ -16,44 +16,41 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def running_best(plan: Plan, engine: str) -> list[np.ndarray]:
-    """The best score by evaluation of each repetition that is there."""
-    import numpy as np
-
+def searches(plan: Plan, engine: str) -> Iterator[tuple[int, list[Any], list[float]]]:
+    """Random state, points and scores of each search that is there."""
     from sweeps.objectives import Valuation
 
-    valuation, curves = Valuation(plan.strategy), []
+    valuation = Valuation(plan.strategy)
     for repetition in plan.repetitions:
         if not plan.record(engine, repetition).exists():
             continue
         entries = record_of(plan, engine, repetition).read()
-        scores = [valuation.worth(runs).score for _, runs in entries]
-        if scores:
-            curves.append(np.minimum.accumulate(scores))
-    return curves
+        if entries:
+            scores = [valuation.worth(runs).score for _, runs in entries]
+            yield repetition, [point for point, _ in entries], scores
+
+
+def running_best(plan: Plan, engine: str) -> list[np.ndarray]:
+    """The best score by evaluation of each search that is there."""
+    import numpy as np
+
+    return [np.minimum.accumulate(scores) for _, _, scores in searches(plan, engine)]
 
 
 def ends(plan: Plan) -> pd.DataFrame:
     """The best point of every search that is there."""
     import pandas as pd
 
-    from sweeps.objectives import Valuation
-
-    valuation, rows = Valuation(plan.strategy), []
     names = [parameter.name for parameter in plan.strategy.parameters]
+    rows = []
     for engine in plan.engines:
-        for repetition in plan.repetitions:
-            if not plan.record(engine, repetition).exists():
-                continue
-            entries = record_of(plan, engine, repetition).read()
-            scores = [valuation.worth(runs).score for _, runs in entries]
-            if scores:
-                place = scores.index(min(scores))
-                point = dict(zip(names, entries[place][0], strict=True))
-                rows.append({
-                    "engine": engine, "random_state": repetition, "evaluations": len(scores),
-                    "score": scores[place], "at": place + 1, **point,
-                })  # fmt: skip
+        for repetition, points, scores in searches(plan, engine):
+            place = scores.index(min(scores))
+            rows.append({
+                "engine": engine, "random_state": repetition, "evaluations": len(scores),
+                "score": scores[place], "at": place + 1,
+                **dict(zip(names, points[place], strict=True)),
+            })  # fmt: skip
     return pd.DataFrame(rows)
 
 

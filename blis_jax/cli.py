@@ -1,4 +1,4 @@
-"""What the commands share: options, one-sentence errors, files written whole, the backend's state.
+"""What the commands share: options, one-sentence errors, files written whole.
 
 Nothing here imports JAX before it is needed, so that help and refusals come at once.
 """
@@ -22,12 +22,6 @@ from blis_jax.errors import ConfigError, ConfigWarning, closest
 EXIT_BAD_INPUT = 2
 EXIT_UNSUPPORTED = 3  # something in the input is right, but cannot be simulated (yet)
 EXIT_INTERRUPTED = 130
-
-# Compiles the whole scan into one function instead of one per operation: ten times faster.
-WHOLE_LOOP_FLAG = (
-    "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000000"
-)
-SECONDS_WORTH_CACHING = "0.2"
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal", "panic")
 
@@ -59,6 +53,20 @@ def number(text: str) -> float:
         return float(text.replace("_", "?"))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{_short(text)} is not a number") from None
+
+
+def at_least(least: int, read: Callable[[str], Any] = whole) -> Callable[[str], Any]:
+    """A number that is not below a limit."""
+
+    def bounded(text: str) -> Any:
+        value = read(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(
+                f"got {_short(text)[1:-1]}, allowed is {least} or more"
+            )
+        return value
+
+    return bounded
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -368,32 +376,3 @@ def read_json(path: Path, what: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON ({error}); give {what}") from None
-
-
-# --- backend --------------------------------------------------------------------------------------
-
-
-def cache_folder() -> Path:
-    """Where compiled programs are kept between runs."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "blis_jax" / "xla"
-
-
-def prepare_backend(*, use_cache: bool = True) -> None:
-    """Set XLA's flags, unless the user has, and the compilation cache; before JAX is imported.
-
-    Where JAX is imported already, as in a notebook or a test, the cache stays as it is; the flags
-    still count if JAX has not computed anything.
-    """
-    os.environ.setdefault("XLA_FLAGS", WHOLE_LOOP_FLAG)
-    if "jax" in sys.modules:
-        return
-    if not use_cache:
-        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-        return
-    folder = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder()))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", SECONDS_WORTH_CACHING)
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError:  # a read-only home: compile every time instead of failing
-        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli, cluster_flags, trace_flags
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Notes
 from blis_jax.errors import ConfigError
 from blis_jax.run_flags import MOST_SLOTS, NAME, make_parser
@@ -54,7 +55,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         cli.check_writable(path)
     trace_flags.check_output(given)
 
-    cli.prepare_backend(use_cache=not given.get("no_cache", False))
+    prepare_backend(use_cache=not given.get("no_cache", False))
     if "kv_timeline" in given:
         from blis_jax.results import TABLE_FORMATS, checked_suffix
 

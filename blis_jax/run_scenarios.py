@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Notes
 from blis_jax.errors import ConfigError, closest
 from blis_jax.run_flags import BESIDE_SCENARIO, NAME, REFUSED
@@ -49,7 +50,7 @@ def replay(given: Mapping[str, Any], notes: Notes) -> int:
     _check_names(scenarios, has_results=folder is not None)
     if folder is not None:
         cli.check_writable(folder, is_folder=True)
-    cli.prepare_backend(use_cache=not given.get("no_cache", False))
+    prepare_backend(use_cache=not given.get("no_cache", False))
     configs = [_config_of(scenario, given) for scenario in scenarios]
     tables = _load_workloads(scenarios, configs)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
@@ -141,7 +142,7 @@ def _sweep(arguments: Sequence[str] | None) -> int:
     _check_slots(given.get("slots"))
     _check_existing(given, output, figure, plan, measure, clock)
     _choose_device(given.get("device"))
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
     _interrupt_on_termination()
 
     from blis_jax.sweep_run import How, run_sweep

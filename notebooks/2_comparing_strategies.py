@@ -19,7 +19,7 @@
 # %%
 import os
 
-from blis_jax.cli import prepare_backend
+from blis_jax.backend import prepare_backend
 
 prepare_backend()
 

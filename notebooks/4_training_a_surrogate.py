@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from blis_jax.cli import prepare_backend
+from blis_jax.backend import prepare_backend
 
 prepare_backend()
 

@@ -21,7 +21,7 @@
 import os
 from pathlib import Path
 
-from blis_jax.cli import prepare_backend
+from blis_jax.backend import prepare_backend
 
 prepare_backend()
 

@@ -65,7 +65,7 @@ def _coverage(arguments: Sequence[str] | None) -> int:
         if not 0 < value < 1:
             raise ConfigError(f"--{name}: got {value:g}, allowed is between 0 and 1")
     out = csv_path(given)
-    surrogate, data = read_pair(surrogate_path, data_path, is_fresh=True)
+    surrogate, data = read_pair(surrogate_path, data_path, allows_fresh=True)
     table = coverage_table(surrogate, data, confidence)
     if out is not None:
         write_table(table, out)
@@ -97,10 +97,10 @@ def csv_path(given: Mapping[str, Any]) -> Path | None:
     return path
 
 
-def read_pair(model: Path, source: Path, is_fresh: bool = False) -> tuple[Surrogate, Data]:
+def read_pair(model: Path, source: Path, allows_fresh: bool = False) -> tuple[Surrogate, Data]:
     """A surrogate and the dataset that it was fitted to; another one is refused.
 
-    With `is_fresh`, one with other points of the same space and workload on the same seeds will do.
+    With `allows_fresh`, one with other points of the same space and workload on the same seeds will do.
     """
     from surrogate.store import read_about
 
@@ -111,11 +111,15 @@ def read_pair(model: Path, source: Path, is_fresh: bool = False) -> tuple[Surrog
     data = load_data(source)
     is_same = about.get("data_identity") == data.about
     is_alike = data.population != "" and about.get("data_population") == data.population
-    if not is_same and not (is_fresh and is_alike):
+    if not is_same and not (allows_fresh and is_alike):
         raise ConfigError(
             f"{model} was fitted to another dataset than {source} ({about.get('data')} against "
             f"{data.name}, or other sizes, seeds or points); give the one it was fitted to"
-            + (", or one with other points of the same space on the same seeds" if is_fresh else "")
+            + (
+                ", or one with other points of the same space on the same seeds"
+                if allows_fresh
+                else ""
+            )
         )
     return Surrogate.load(model), data
 

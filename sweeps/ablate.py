@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.atomic_write import write_json
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 from sweeps import common_options
@@ -88,7 +89,7 @@ def _ablate(arguments: Sequence[str] | None) -> int:
     arm, base = arm_of(given["arm"]), arm_of(given["against"])
     components = components_of(base.config, arm.config, given.get("components"))
     paths = common_options.paths_of(given, "ablate")
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
 
     from sweeps.ablation import default_metrics
     from sweeps.bench import check_seeds

@@ -34,7 +34,7 @@ REQUESTS = (
     Flag("num-seeds", cli.whole, NUM_SEEDS, "N", "so many seeds instead, one after the other"),
     Flag("first-seed", cli.whole, FIRST_SEED, "N", "the first of them"),
     RNG,
-    Flag("num-requests", cli.whole, None, "N", "requests in place of the workload's number"),
+    Flag("num-requests", cli.at_least(1), None, "N", "requests in place of the workload's number"),
     Flag(
         "targets",
         str,
@@ -47,7 +47,7 @@ STATISTICS = (
     Flag("metrics", str, None, "LIST", "metrics to compare, each taken of every class"),
     Flag("confidence", cli.number, 0.95, "P", "of intervals and verdicts"),
     Flag("bootstrap", cli.whole, 9999, "N", "resamples of the seeds, from 15 seeds on"),
-    Flag("random-state", cli.whole, 0, "N", "seed of the resampling"),
+    Flag("random-state", cli.at_least(0), 0, "N", "seed of the resampling"),
 )
 OUTPUT = (
     Flag("output", str, None, "PATH", "result to write, .json"),
@@ -138,8 +138,6 @@ def check_statistics(given: Mapping[str, Any]) -> None:
         raise ConfigError(f"--confidence: got {confidence:g}, allowed is 0.5 up to below 1")
     if not 99 <= resamples <= 1_000_000:
         raise ConfigError(f"--bootstrap: got {resamples}, allowed is 99 to 1000000 resamples")
-    if given.get("random_state", 0) < 0:
-        raise ConfigError(f"--random-state: got {given['random_state']}, allowed is 0 or more")
 
 
 def inference_of(given: Mapping[str, Any]) -> Inference:
@@ -157,8 +155,6 @@ def workload_for(given: Mapping[str, Any], arms: Sequence[Arm]) -> tuple[Workloa
     from sweeps.space import space_of
 
     count = given.get("num_requests")
-    if count is not None and count < 1:
-        raise ConfigError(f"--num-requests: got {count}, allowed is 1 or more")
     if "workload" in given:
         return workload_from(given["workload"], "--workload", num_requests=count), given["workload"]
     strategies = [arm.strategy for arm in arms if arm.strategy is not None]

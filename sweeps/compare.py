@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.atomic_write import write_json
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 from sweeps import coefficient_draws, common_options
@@ -89,7 +90,7 @@ def _compare(arguments: Sequence[str] | None) -> int:
     if draws is not None:
         arms = draws.at_fit(arms)
     paths = common_options.paths_of(given, "compare")
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
 
     from sweeps.bench import check_seeds
     from sweeps.comparison import Setting, default_metrics

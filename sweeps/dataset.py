@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
@@ -48,7 +49,7 @@ _SIZES = (
         "other-points", cli.whole, 0, "N", "test points also run on as many seeds of another pool"
     ),
     Flag("first-seed", cli.whole, 0, "N", "first seed of the pool; the others follow"),
-    Flag("random-state", cli.whole, 0, "N", "seed of the points"),
+    Flag("random-state", cli.at_least(0), 0, "N", "seed of the points"),
 )
 _REQUESTS = (
     Flag("vary", str, None, "LIST", "descriptors that vary too, NAME=LOW:HIGH,… of rate, arrival_cv, "
@@ -67,7 +68,7 @@ _SWITCHES = {
     "quiet": "print nothing but errors",
     "no-cache": "compile again instead of using programs kept from earlier runs",
 }
-_OF_POINTS = ("sizes", "points", "random-state")  # two datasets of one population may differ there
+_OF_POINTS = ("sizes", "points")  # two datasets of one population may differ there
 OF_RUN = ("tokens_per_sec", "requests_per_s", "class_fairness", "num_preemptions", "cache_hit_rate")
 OF_CLASS = (
     *(f"{latency}_{what}_ms" for latency in ("ttft", "e2e") for what in ("mean", "p50", "p90", "p99")),
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dataset(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
     strategy, sizes, axes = _strategy(given), _sizes(given), _axes(given)
     path = _path(given)
 
@@ -123,7 +124,7 @@ def _dataset(arguments: Sequence[str] | None) -> int:
     if "plan" in given:
         print(f"{len(plan.codes)} points, {sizes.num_runs} runs, {len(names)} metrics")
         return 0
-    about = _about(strategy, spec, plan, [sizes, axes, stream, names, given.get("random_state", 0)])
+    about = _about(strategy, spec, plan, stream, names)
     done = store.begin(about, "resume" in given)
     runner_of = (spec, stream, names, measure)
     return fill(plan, runner_of, store, done, "quiet" not in given)
@@ -149,8 +150,7 @@ def _sizes(given: Mapping[str, Any]) -> Sizes:
     values |= {name: given[name] for name in values if name in given}
     if "seeds" in given and "train_seeds" not in given:
         values["train_seeds"] = min(values["train_seeds"], values["seeds"])
-    if values.pop("random_state") < 0:
-        raise ConfigError(f"--random-state: got {given['random_state']}, allowed is 0 or more")
+    del values["random_state"]
     sizes = Sizes(train=values.pop("points"), **values)
     sizes.check()
     return sizes
@@ -192,14 +192,13 @@ def _metrics(given: Mapping[str, Any], spec: WorkloadSpec) -> tuple[str, ...]:
 
 
 def _about(
-    strategy: Strategy, spec: WorkloadSpec, plan: DatasetPlan, rest: Sequence[Any]
+    strategy: Strategy, spec: WorkloadSpec, plan: DatasetPlan, stream: str, names: Sequence[str]
 ) -> dict[str, str]:
     """The attributes: what the numbers depend on, and a hash of it."""
     from blis_jax.results import Provenance
     from sweeps.search import identity_of
 
-    sizes, axes, stream, names, random_state = rest
-    base = plan.space.base
+    base, sizes = plan.space.base, plan.sizes
     provenance = Provenance(config=dataclasses.asdict(base)).attributes()
     content = {
         "mechanism": dataclasses.asdict(base),
@@ -207,11 +206,10 @@ def _about(
         "overrides": [entry.model_dump(mode="json") for entry in strategy.overrides],
         "workload": spec.model_dump(mode="json"),
         "sizes": dataclasses.asdict(sizes),
-        "vary": [[axis.kind.name, axis.low, axis.high] for axis in axes],
+        "vary": [[axis.kind.name, axis.low, axis.high] for axis in plan.axes],
         "rng": stream,
         "metrics": list(names),
         "targets": {} if strategy.targets is None else strategy.model_dump(mode="json")["targets"],
-        "random-state": random_state,
         "points": identity_of([plan.codes.tolist()]),
         "versions": [provenance["package_version"], provenance["jax_version"]],
     }

@@ -27,9 +27,7 @@ UNLIMITED_SETTINGS = (  # settings in which 0 means no limit
     "long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_standard",
     "slo_prefill_sheddable",
 )  # fmt: skip
-LIMITS_EVERY = (
-    16  # one training point in so many has such a column at no limit, another a tight one
-)
+LIMITS_EVERY = 16  # one training point in so many has no such limit, another a tight one
 
 
 @dataclass(frozen=True)

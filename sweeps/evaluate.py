@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.atomic_write import json_text, write_json
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
@@ -102,7 +103,7 @@ def evaluate(
 @functools.cache
 def _evaluator() -> Evaluator:
     """One for all calls: it decides how fast an answer comes, not what it is."""
-    cli.prepare_backend()
+    prepare_backend()
 
     from sweeps.evaluator import Evaluator
 
@@ -138,7 +139,7 @@ def _command(arguments: Sequence[str] | None) -> int:
     output = _output(given)
     if source == "-" and sys.stdin.isatty():
         raise ConfigError("no request is given; give a .json file, or one on standard input")
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
     if "jsonl" in given:
         return _stream(source)
     text = sys.stdin.read() if source == "-" else cli.read_text(Path(source), "a JSON request")

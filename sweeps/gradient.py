@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.atomic_write import write_json
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 from sweeps.common_options import FIRST_SEED, seeds_of
@@ -64,7 +65,7 @@ def _gradient(arguments: Sequence[str] | None) -> int:
     widths = _widths(given.get("perturb"))
     if "output" in given:
         cli.check_writable(Path(given["output"]))
-    cli.prepare_backend()
+    prepare_backend()
 
     from blis_jax.scalar_metrics import lookup
     from sweeps.arms import arm_of

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.atomic_write import json_text, replacing, write_json
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
@@ -77,7 +78,7 @@ def _init(arguments: Sequence[str] | None) -> int:
     folder = _folder(given)
     if "refresh" not in given:
         _check_free(folder, "force" in given)
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
     written = _refresh(folder, given) if "refresh" in given else _scaffold(folder, given)
     if "quiet" not in given:
         for line in _lines(folder, written):

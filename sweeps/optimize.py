@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.atomic_write import write_json
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 from sweeps.common_options import (
@@ -87,7 +88,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     strategy = _strategy(given)
     stream = given.get("rng", "reference")
     paths = paths_of(given, Path(given["strategy"]).stem)
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
 
     from sweeps.bench import Bench, check_seeds, measure_of, targets_of, workload_of
     from sweeps.engines import make

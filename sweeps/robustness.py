@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.atomic_write import replacing, write_json
+from blis_jax.backend import prepare_backend
 from blis_jax.errors import ConfigError, ConfigWarning
 from sweeps.robustness_flags import AXES, DEFAULT_OUTPUT, DEFAULT_SEEDS, NAME, parser
 
@@ -39,7 +40,7 @@ def _robustness(arguments: Sequence[str] | None) -> int:
     given = parser().given(words)
     paths = _paths(given)
     study = _study(given)
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
 
     from sweeps.robustness_figure import read_view
 

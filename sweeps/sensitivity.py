@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.atomic_write import replacing
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 from sweeps.common_options import RNG
@@ -77,7 +78,7 @@ _REQUESTS = (
     Flag("seeds", str, None, "A,B,…", "seeds of the requests"),
     Flag("num-seeds", cli.whole, NUM_SEEDS, "N", "so many seeds instead, one after the other"),
     Flag("first-seed", cli.whole, 42, "N", "the first of them"),
-    Flag("num-requests", cli.whole, None, "N", "requests in place of the workload's number"),
+    Flag("num-requests", cli.at_least(1), None, "N", "requests in place of the workload's number"),
     RNG,
 )
 _OUTPUT = (Flag("output", str, None, "FOLDER", f"results (default: {FOLDER}/STRATEGY)"),)
@@ -137,7 +138,7 @@ class _Job:
 
 def _study(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
     job = _job(given)
     if "plan" in given:
         print(_plan_words(job))
@@ -177,10 +178,7 @@ def _job(given: Mapping[str, Any]) -> _Job:
     space = space_of(strategy)
     if not space.dimensions:
         raise strategy.refuse("parameters", "there are none, so nothing can be sensitive to them")
-    count = given.get("num_requests")
-    if count is not None and count < 1:
-        raise ConfigError(f"--num-requests: got {count}, allowed is 1 or more")
-    spec = workload_of(strategy, count or space.num_requests)
+    spec = workload_of(strategy, given.get("num_requests", space.num_requests))
     seeds, stream = _seeds(given), given.get("rng", "reference")
     check_seeds(seeds, stream)
     classes = classes_of(spec)

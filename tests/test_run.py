@@ -664,8 +664,8 @@ def test_standard_output_is_the_references_byte_for_byte(golden_dir, capsys):
 
 def prepared(more="", first="os", **environment):
     code = (
-        f"import os, {first}\nfrom blis_jax import cli\n"
-        f"cli.prepare_backend({more})\n"
+        f"import os, {first}\nfrom blis_jax import backend\n"
+        f"backend.prepare_backend({more})\n"
         "names = 'XLA_FLAGS', 'JAX_COMPILATION_CACHE_DIR', 'JAX_ENABLE_COMPILATION_CACHE'\n"
         "print(*(os.environ.get(name) for name in names), sep='|')"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Notes, Parser
 from blis_jax.errors import ConfigError
 
@@ -58,7 +59,7 @@ _FIT = (
     ),
     Flag("context-term", cli.truth, False, "BOOL", "fit beta3 too"),
     Flag("starts", cli.whole, 8, "N", "starting points"),
-    Flag("random-state", cli.whole, 0, "N", "seed of the starting points"),
+    Flag("random-state", cli.at_least(0), 0, "N", "seed of the starting points"),
 )
 _SERVER = (
     Flag("num-instances", cli.whole, None, "N", "engines behind one router"),
@@ -103,7 +104,7 @@ def _command(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
     if "trace" not in given:
         raise ConfigError("TRACE is missing; give the file or folder of a measured run, see --help")
-    cli.prepare_backend()
+    prepare_backend()
     output, figure = cli.result_paths(given, "out/calibration.json")
     notes = Notes(NAME, given.get("log", "warn"))
 
@@ -150,8 +151,6 @@ def _plan(given: Mapping[str, Any]) -> Plan:
     starts = given.get("starts", 8)
     if not 1 <= starts <= 1000:
         raise ConfigError(f"--starts: got {starts}, allowed is 1 to 1000")
-    if given.get("random_state", 0) < 0:
-        raise ConfigError(f"--random-state: got {given['random_state']}, allowed is 0 or more")
     ordered = tuple(term for term in ALL_TERMS if term in terms)
     return Plan(ordered, given.get("fit_first"), starts, given.get("random_state", 0))
 

@@ -145,7 +145,10 @@ def _beside(
     meta = path.parent / "meta.json"
     if not meta.is_file():
         return ServerSettings(), (f"no meta.json beside {path.name}: give the server's settings",)
-    settings = of_meta(cli.read_json(meta, "the server's settings, or move it away"))
+    document = cli.read_json(meta, "the server's settings, or move it away")
+    if not isinstance(document, dict):
+        raise ConfigError(f"{meta} holds no settings by name; correct it or move it away")
+    settings = of_meta(document)
     series = path.parent / "timeseries.csv"
     if settings.total_kv_blocks is not None or not series.is_file():
         return settings, ()

@@ -12,6 +12,7 @@ from typing import Any
 
 from blis_jax import cli
 from blis_jax.atomic_write import replacing, write_json
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
@@ -81,7 +82,7 @@ def _command(arguments: Sequence[str] | None) -> int:
     output = Path(given.get("output", "out/calibration"))
     output.mkdir(parents=True, exist_ok=True)
     cli.check_writable(output, is_folder=True)
-    cli.prepare_backend()
+    prepare_backend()
     documents = [
         _fitted(data, name, model, part, output, given)
         for name in names

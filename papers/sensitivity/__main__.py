@@ -9,6 +9,7 @@ from typing import Any
 
 from blis_jax import cli
 from blis_jax.atomic_write import replacing
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
@@ -67,7 +68,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     spaces = _spaces(given)
     output = Path(given.get("output", FOLDER))
     cli.check_writable(output, is_folder=True)
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
     import pandas as pd
 
     from blis_jax.results import load

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError, closest
 
@@ -109,7 +110,7 @@ class _Job:
 
 def _reproduce(arguments: Sequence[str] | None) -> int:
     job = _job(_parser().given(sys.argv[1:] if arguments is None else arguments))
-    cli.prepare_backend(use_cache="no_cache" not in job.switches)
+    prepare_backend(use_cache="no_cache" not in job.switches)
     if "plan" in job.switches:
         return _plan(job)
     start = time.monotonic()

@@ -52,27 +52,16 @@ class Space:
 
 SPACES: Mapping[str, Space] = {
     "iter08": Space(
-        "iteration 8, 6 parameters",
-        "iter08_token_budget",
-        4096,
-        2048,
-        1024,
-        64,
-        8,
-        128,
+        "iteration 8, 6 parameters", "iter08_token_budget",
+        points=4096, calibration=2048, test=1024, seeds=64, train_seeds=8, other_points=128,
         fresh_test=1024,
     ),
     "iter01": Space(
-        "iteration 1, 7 parameters, a plateau",
-        "iter01_priority_cascade",
-        1024,
-        1024,
-        1024,
-        32,
-        8,
-        steps=3000,
+        "iteration 1, 7 parameters, a plateau", "iter01_priority_cascade",
+        points=1024, calibration=1024, test=1024, seeds=32, train_seeds=8, steps=3000,
     ),
     "joint": Space(
-        "all layers, 18 parameters", "joint_all_layers", 16384, 1024, 2592, 8, 8, steps=24_000
+        "all layers, 18 parameters", "joint_all_layers",
+        points=16_384, calibration=1024, test=2592, seeds=8, train_seeds=8, steps=24_000,
     ),
-}
+}  # fmt: skip

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from blis_jax import cli
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError, closest
 from sweeps.ledger.entry import add, note, plan
@@ -112,7 +113,7 @@ def _replay(arguments: list[str]) -> int:
     parser = parser_of("replay", "12", has_id=True)
     given = parser.given(arguments)
     name = id_of(given)
-    cli.prepare_backend()
+    prepare_backend()
     from sweeps.ledger.replay import replay
 
     found = replay(ledger_of(given), name)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 from sweeps.ledger.options import NAME, id_of, ledger_of, parser_of
@@ -92,7 +93,7 @@ def plan(arguments: list[str]) -> int:
     _add_row_flags(parser)
     given = parser.given(arguments)
     id_of(given)
-    cli.prepare_backend()
+    prepare_backend()
     from sweeps.ledger import render
     from sweeps.ledger.adding import hypothesis_from
 
@@ -130,7 +131,7 @@ def add(arguments: list[str]) -> int:
         id_of(given)
     elif set(given) - {"track", "no_cache"} - ({"id"} if not given.get("id") else set()):
         raise ConfigError("--from takes the rows of a file; leave the id and the other options out")
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
     ledger = ledger_of(given, is_new_allowed=True)
     return _add_from(ledger, Path(file)) if file is not None else _add_one(ledger, given)
 

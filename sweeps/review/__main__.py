@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.atomic_write import write_json
+from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 from sweeps.common_options import RNG
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _review(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
-    cli.prepare_backend(use_cache="no_cache" not in given)
+    prepare_backend(use_cache="no_cache" not in given)
     texts: list[str] = given.get("candidates") or []
     if "check" in given:
         return _check(given, texts)

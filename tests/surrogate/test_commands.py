@@ -98,7 +98,7 @@ def test_coverage_takes_fresh_points_of_the_same_population_only(
     said = capsys.readouterr().out
     assert "/128" in said
     table = coverage.coverage_table(
-        *coverage.read_pair(model, fresh, is_fresh=True), confidence=0.9
+        *coverage.read_pair(model, fresh, allows_fresh=True), confidence=0.9
     )
     assert (table["points"] == 128).all()
     row = table.iloc[0]
