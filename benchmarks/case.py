@@ -17,7 +17,8 @@ import numpy as np
 
 from benchmarks.trace_cases import TRACES, trace
 from blis_jax.batch import _Group, _Row, run_grid
-from blis_jax.config import ClusterConfig, params
+from blis_jax.config import ClusterConfig
+from blis_jax.mechanism import params
 from blis_jax.simulation import Options
 from blis_jax.state import initial_state
 from blis_jax.workload import reference

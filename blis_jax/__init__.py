@@ -7,6 +7,7 @@ from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
     from blis_jax.batch import over_params, over_seeds, run_grid
+    from blis_jax.policies import Policies
     from blis_jax.records import RunRecord
     from blis_jax.simulation import Options, simulate
 
@@ -15,6 +16,7 @@ __all__ = [
     "ClusterConfig",
     "ConfigError",
     "Options",
+    "Policies",
     "RunRecord",
     "over_params",
     "over_seeds",
@@ -27,6 +29,7 @@ _LAZY = {
     "run_grid": "batch",
     "RunRecord": "records",
     "Options": "simulation",
+    "Policies": "policies",
     "simulate": "simulation",
 }
 

@@ -76,7 +76,7 @@ def _duration(
     if ctx.mechanism.uses_context:
         context = context_tokens(ctx, state, work, instance, written)
         tokens = dataclasses.replace(tokens, num_context_tokens=context)
-    raw = ctx.mechanism.step_time(row(ctx.params.cluster.beta, instance), tokens, ctx.infinity)
+    raw = ctx.mechanism.step_time(row(ctx.params.cluster.beta, instance), tokens)
     duration = ctx.truncated(raw)
     if work.pool is not None:
         reloads = get(work.pool, Pool.PENDING_RELOADS).astype(ctx.clock)

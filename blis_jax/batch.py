@@ -18,12 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from blis_jax.config import ClusterConfig, mechanism, params
+from blis_jax.config import ClusterConfig
 from blis_jax.engine import compiled_draws
 from blis_jax.errors import ConfigError
 from blis_jax.grid import Grid, Timing, shape_for_draws
 from blis_jax.invariants import cheap_violations
+from blis_jax.mechanism import mechanism, params
 from blis_jax.observe import Observation, unstack
+from blis_jax.policies.contract import Policies
 from blis_jax.records import RunRecord
 from blis_jax.simulation import (
     Options,
@@ -31,7 +33,7 @@ from blis_jax.simulation import (
     enlarged,
     simulate,
 )
-from blis_jax.types import Mechanism, Outcome
+from blis_jax.types import Mechanism, Outcome, Params
 from blis_jax.workload.draw import compile_plan
 from blis_jax.workload.plan import DrawPlan, PlanShape
 from blis_jax.workload.spec import WorkloadSpec
@@ -77,15 +79,17 @@ class _Group:
         seeds: Sequence[int],
         options: Options,
         summarize: Callable[[RunRecord], Any],
+        policies: Sequence[Policies | None],
     ) -> None:
         self.configs, self.specs = configs, specs
         self.seeds, self.options, self.summarize = seeds, options, summarize
-        self.functions: Mechanism = mechanism(configs[0])
+        self.policies = policies  # one for each point
+        self.functions: Mechanism = mechanism(configs[0], policies[0])
         self.block_size = configs[0].block_size_in_tokens
         self.headroom, self.repairs = 1.0, 0
         self.longest, self.shared_blocks = 1, 0  # blocks of a request and of all nodes, as seen
         self.plans = self._compile_plans()
-        self.shape = shape_for_draws(configs, self.plans, options)
+        self.shape = shape_for_draws(configs, self.plans, options, self.functions)
         if options.kv_model == "block-level":
             sizes = self.longest, self.shared_blocks
             self.shape = at_block_level(self.shape, configs, *sizes, options)
@@ -126,7 +130,7 @@ class _Group:
     def arguments(self, rows: Sequence[_Row], size: int) -> tuple[Any, ...]:
         """Stacked arguments of one call; the last row is repeated up to `size`."""
         padded = list(rows) + [rows[-1]] * (size - len(rows))
-        numbers = [params(self.configs[row.point], self.shape.num_instances) for row in padded]
+        numbers = [self._params(row.point) for row in padded]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *numbers)
         plans = jax.tree.map(
             lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]),
@@ -135,6 +139,10 @@ class _Group:
         seeds = np.asarray([self.seeds[row.seed] for row in padded], np.uint32)
         keys = jax.vmap(jax.random.key)(seeds)
         return stacked, plans, keys, np.int32(self.options.max_scan_steps)
+
+    def _params(self, point: int) -> Params:
+        rows, policies = self.shape.num_instances, self.policies[point]
+        return params(self.configs[point], rows, policies=policies)
 
     def compile(self, size: int) -> None:
         """Compile for calls of `size` rows."""
@@ -152,7 +160,7 @@ class _Group:
         found: list[_Found] = []
         whole: list[tuple[_Row, RunRecord]] = []
         for place, row in enumerate(rows):
-            numbers = params(self.configs[row.point], self.shape.num_instances)
+            numbers = self._params(row.point)
             drawn, times = unstack(tables, place), self.shape.record_dtype
             seen = Observation(unstack(raw, place), drawn, numbers, times)
             seen.block_size, seen.defects = self.block_size, self.functions.defects
@@ -216,13 +224,13 @@ def _largest(shapes: Sequence[PlanShape]) -> PlanShape:
     return dataclasses.replace(shapes[0], clients=clients, num_requests=num_requests)
 
 
-def _kind(config: ClusterConfig, spec: WorkloadSpec) -> tuple[Any, ...]:
+def _kind(config: ClusterConfig, spec: WorkloadSpec, policies: Policies | None) -> tuple[Any, ...]:
     """What must be equal for two points to share a compilation."""
     plan = compile_plan(spec, block_size=config.block_size_in_tokens)
     clients = tuple(dataclasses.replace(one, num_proposals=0) for one in plan.shape.clients)
     num_requests = plan.shape.num_requests if plan.shape.is_capped else None
     leaves = tuple(np.shape(leaf) for leaf in jax.tree.leaves(plan.params))
-    return mechanism(config), config.block_size_in_tokens, clients, num_requests, leaves
+    return mechanism(config, policies), config.block_size_in_tokens, clients, num_requests, leaves
 
 
 class _Job(NamedTuple):
@@ -240,6 +248,7 @@ def run_grid(
     progress: Callable[[int], None] | None = None,
     known: Mapping[tuple[int, int], T] | None = None,
     on_row: Callable[[int, int, T], None] | None = None,
+    policies: Policies | Sequence[Policies | None] | None = None,
 ) -> Grid[T]:
     """Every configuration on every seed's workload; `summarize` makes of each record what is kept.
 
@@ -247,7 +256,8 @@ def run_grid(
     requests for every configuration with one workload, and the same random numbers where workloads
     differ. `summarize` is called from several threads. `known` holds summaries by (point, place of
     the seed) that need no run; `on_row` is told of every other one as it comes, `progress` the
-    number of rows that each chunk has finished.
+    number of rows that each chunk has finished. `policies` take the place of those that the
+    configurations name; they are one for all or one for each configuration.
     """
     if not configs or not len(seeds):
         raise ConfigError("a grid needs at least one configuration and one seed; none was given")
@@ -257,6 +267,9 @@ def run_grid(
     specs = [spec] * len(configs) if isinstance(spec, WorkloadSpec) else list(spec)
     if len(specs) != len(configs):
         raise ConfigError(f"{len(specs)} workloads for {len(configs)} configurations; give as many")
+    handed = list(policies) if isinstance(policies, Sequence) else [policies] * len(configs)
+    if len(handed) != len(configs):
+        raise ConfigError(f"{len(handed)} policies for {len(configs)} configurations; give as many")
     options = options or Options(form=default_form(), resolve_ties=False)
     kept = dict(known or {})
     timing = Timing()
@@ -273,7 +286,7 @@ def run_grid(
         if progress is not None:
             progress(len(final))
 
-    _run_jobs(_jobs(configs, specs, seeds, summarize, options, kept), keep, timing)
+    _run_jobs(_jobs(configs, specs, handed, seeds, summarize, options, kept), keep, timing)
     table = tuple(tuple(kept[p, s] for s in range(len(seeds))) for p in range(len(configs)))
     return Grid(tuple(configs), tuple(int(seed) for seed in seeds), table, timing)
 
@@ -281,6 +294,7 @@ def run_grid(
 def _jobs(
     configs: Sequence[ClusterConfig],
     specs: Sequence[WorkloadSpec],
+    policies: Sequence[Policies | None],
     seeds: Sequence[int],
     summarize: Callable[[RunRecord], Any],
     options: Options,
@@ -289,7 +303,7 @@ def _jobs(
     """One job per compilation, without the rows that are there already."""
     kinds: dict[Any, list[int]] = {}
     for index, config in enumerate(configs):
-        kinds.setdefault(_kind(config, specs[index]), []).append(index)
+        kinds.setdefault(_kind(config, specs[index], policies[index]), []).append(index)
     jobs = []
     for points in kinds.values():
         rows = [
@@ -301,7 +315,8 @@ def _jobs(
         if rows:
             chosen = [configs[point] for point in points]
             of_chosen = [specs[point] for point in points]
-            group = _Group(chosen, of_chosen, seeds, options, summarize)
+            handed = [policies[point] for point in points]
+            group = _Group(chosen, of_chosen, seeds, options, summarize, handed)
             jobs.append(_Job(group, points, rows))
     return jobs
 
@@ -363,9 +378,10 @@ def over_seeds(
     seeds: Sequence[int],
     summarize: Callable[[RunRecord], T] = lambda record: record,  # type: ignore[assignment,return-value]
     options: Options | None = None,
+    policies: Policies | None = None,
 ) -> tuple[T, ...]:
-    """One configuration on many seeds."""
-    return run_grid([config], spec, seeds, summarize, options).rows[0]
+    """One configuration on many seeds; see `run_grid`."""
+    return run_grid([config], spec, seeds, summarize, options, policies=policies).rows[0]
 
 
 def over_params(
@@ -374,9 +390,10 @@ def over_params(
     seed: int,
     summarize: Callable[[RunRecord], T] = lambda record: record,  # type: ignore[assignment,return-value]
     options: Options | None = None,
+    policies: Policies | Sequence[Policies | None] | None = None,
 ) -> tuple[T, ...]:
-    """Many configurations on one seed's workload."""
-    grid = run_grid(configs, spec, [seed], summarize, options)
+    """Many configurations on one seed's workload; see `run_grid`."""
+    grid = run_grid(configs, spec, [seed], summarize, options, policies=policies)
     return tuple(row[0] for row in grid.rows)
 
 

@@ -26,9 +26,10 @@ from blis_jax.kv_cache.no_eviction import (
     cached_for_all,
     read_path,
 )
+from blis_jax.policy_calls import Purpose, keeps_states, queue_context
 from blis_jax.slot_write import SlotWrite
 from blis_jax.state import SEQUENTIAL_LAGGING, Dyn, Inst, Reg, Req, Slot, SlotTime, State, Time
-from blis_jax.types import LAST, Outcome, QueueView, pytree
+from blis_jax.types import LAST, Outcome, pytree
 from blis_jax.work import Work, ceil_div, failing, waiting_mask
 
 if TYPE_CHECKING:
@@ -68,16 +69,47 @@ def steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[A
 
 def queue_priority(ctx: Context, slots: SlotRows, work: Work) -> jax.Array:
     """Priority of the request in every slot `[slot]` now."""
-    depth, now = get(work.registers, Reg.QUEUE_DEPTH), get(work.times, Time.NOW)
-    params = ctx.params.policy.priority
-    return ctx.mechanism.priority(params, slots.view(), depth, now, ctx.infinity)
+    return _ask_priority(ctx, slots, work, work.local[0][0])[0]
+
+
+def _ask_priority(ctx: Context, slots: SlotRows, work: Work, state: Any) -> tuple[jax.Array, Any]:
+    policy, numbers = ctx.mechanism.priority, ctx.params.policy.priority
+    cached = _cached_for_queue(ctx, slots) if policy.reads_cached_blocks else None
+    context = queue_context(ctx, slots, work, Purpose.PRIORITY, num_cached_blocks=cached)
+    priority, after = policy.decide(numbers, state, context)
+    return priority, after
+
+
+def _ask_scheduler(
+    ctx: Context, slots: SlotRows, work: Work, state: Any, priority: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array], Any]:
+    policy, numbers = ctx.mechanism.scheduler, ctx.params.policy.scheduler
+    cached = _cached_for_queue(ctx, slots) if policy.reads_cached_blocks else None
+    seen = {"num_cached_blocks": cached, "priority": priority}
+    context = queue_context(ctx, slots, work, Purpose.SCHEDULER, **seen)
+    order, after = policy.decide(numbers, state, context)
+    return order, after
+
+
+def with_next_states(ctx: Context, slots: SlotRows, work: Work) -> Work:
+    """A step has begun: if requests wait, the instance's policies move on to the state that the last such step left.
+
+    What they remember of this step is kept beside it, for several questions are asked with one state.
+    """
+    if not keeps_states(ctx.mechanism.of_instance, work.local):
+        return work
+    is_asked = get(work.registers, Reg.QUEUE_DEPTH) > 0
+    (_, priority), (_, scheduler) = work.local
+    ranks, next_priority = _ask_priority(ctx, slots, work, priority)
+    _, next_scheduler = _ask_scheduler(ctx, slots, work, scheduler, ranks)
+    moved = ((priority, next_priority), (scheduler, next_scheduler))
+    local = jax.tree.map(lambda new, old: jnp.where(is_asked, new, old), moved, work.local)
+    return dataclasses.replace(work, local=local)
 
 
 def _cached_for_queue(ctx: Context, slots: SlotRows) -> jax.Array:
-    """Leading prompt blocks in the cache for every slot, if the scheduler wants to know."""
+    """Leading prompt blocks in the cache for every slot."""
     input_len = slots.column(Slot.INPUT_LEN)
-    if not ctx.mechanism.needs_cached_blocks:
-        return jnp.zeros_like(input_len)
     requests, prompt_blocks = slots.column(Slot.REQUEST), input_len // ctx.shape.block_size
     blocks, shared = slots.state.blocks, slots.state.shared
     if blocks is not None:
@@ -96,11 +128,8 @@ def _cached_for_queue(ctx: Context, slots: SlotRows) -> jax.Array:
 
 def queue_key(ctx: Context, slots: SlotRows, work: Work, priority: jax.Array) -> jax.Array:
     """Packed key of the waiting request that the scheduler puts first."""
-    view, now = slots.view(), get(work.times, Time.NOW)
-    policy, cached = ctx.params.policy, _cached_for_queue(ctx, slots)
-    expected = slots.column(Slot.EXPECTED_BLOCKS)
-    queue = QueueView(view, priority, slots.time(SlotTime.QUEUED), cached, expected)
-    value, rank = ctx.mechanism.scheduler(policy.scheduler, queue)
+    now = get(work.times, Time.NOW)
+    (value, rank), _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
     is_waiting = waiting_mask(slots, now, get(work.inst, Inst.STEPS_AT_NOW))
     is_float = jnp.issubdtype(value.dtype, jnp.floating)
     top = jnp.inf if is_float else jnp.iinfo(value.dtype).max

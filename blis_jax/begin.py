@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.batch_formation import steps_to_fill
+from blis_jax.batch_formation import steps_to_fill, with_next_states
 from blis_jax.block_subject import is_due
+from blis_jax.clock import truncate
 from blis_jax.columns import as_int, get, put
 from blis_jax.context import Context, SlotRows, row
-from blis_jax.exact import truncate
 from blis_jax.kv_cache.blocks import Pool
 from blis_jax.state import (
     SEQUENTIAL_LAGGING,
@@ -54,7 +54,7 @@ def _fast_steps(
         return jnp.int32(1)
     cluster = ctx.params.cluster
     tokens = StepTokens(jnp.int32(0), get(work.inst, Inst.NUM_DECODE))
-    raw = ctx.mechanism.step_time(row(cluster.beta, instance), tokens, ctx.infinity)
+    raw = ctx.mechanism.step_time(row(cluster.beta, instance), tokens)
     by_time = _steps_before(ctx, work, jnp.minimum(next_queued, next_cluster), raw)
     by_finish = (first_finish - get(work.inst, Inst.STEP_INDEX)).astype(jnp.int64)
     by_sum = lax.div(jnp.int32(LAST), cluster.total_kv_blocks[instance] + 1).astype(jnp.int64)
@@ -147,13 +147,14 @@ def begin(
         Inst.MISSES: get(inst, Inst.MISSES) + blocks,
         Inst.STEPS_AT_NOW: steps_at_now,
     }
-    return dataclasses.replace(
+    started = dataclasses.replace(
         work,
         registers=put(registers, changes),
         inst=put(inst, inst_changes),
         inst_time=with_chains(work.inst_time, next_chains),
         task=None if work.task is None else jnp.zeros_like(work.task),
     )
+    return with_next_states(ctx, slots, started)
 
 
 def _plan_counts(ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> _Visits:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cli import Flag, Parser, number, numbers, truth, whole
 from blis_jax.errors import ConfigError
+from blis_jax.policies import registry
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
+
+
+def policy_numbers(text: str) -> tuple[tuple[str, float], ...]:
+    """`routing.candidates=3,scorer.Mine.gain=0.5` as pairs."""
+    pairs = []
+    for part in text.split(",") if text else ():
+        name, _, value = part.partition("=")
+        pairs.append((name.strip(), number(value.strip())))
+    return tuple(pairs)
+
 
 KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
 
@@ -69,6 +80,22 @@ BATCH_FLAGS = (
         "slo-preemption", truth, False, "BOOL", "evict the least priority instead of the batch tail"
     ),
 )
+
+
+def _numbers(kinds: Collection[str]) -> tuple[Flag, ...]:
+    """An option for every number of the package's policies of these kinds, as the policies declare it."""
+    flags = []
+    for setting, one in registry.settings().items():
+        if one.kind in kinds:
+            declared = one.number
+            default = int(declared.default) if declared.is_whole else declared.default
+            metavar = "US" if declared.unit == "µs" else "N" if declared.is_whole else "X"
+            words = f"{', '.join(one.policies)}: {declared.meaning}"
+            read = whole if declared.is_whole else number
+            flags.append(Flag(setting.replace("_", "-"), read, default, metavar, words))
+    return tuple(flags)
+
+
 GATEWAY_FLAGS = (
     Flag("num-instances", whole, 1, "N", "instances behind the router"),
     Flag(
@@ -79,20 +106,6 @@ GATEWAY_FLAGS = (
         "which requests are let in",
     ),
     Flag("admission-latency", whole, 0, "US", "µs from arrival to the admission decision"),
-    Flag("token-bucket-capacity", number, 10000.0, "X", "prompt tokens the bucket holds"),
-    Flag("token-bucket-refill-rate", number, 1000.0, "X", "prompt tokens per second"),
-    Flag(
-        "slo-gated-threshold",
-        number,
-        8.0,
-        "X",
-        "mean load per instance above which slo-gated rejects sheddable requests",
-    ),
-    Flag(
-        "class-gated-standard", number, 100.0, "X", "class-gated: load above which standard is shed"
-    ),
-    Flag("class-gated-sheddable", number, 50.0, "X", "... and sheddable"),
-    Flag("class-gated-probability", number, 1.0, "X", "... share of the class that is shed then"),
     Flag(
         "routing-policy",
         str,
@@ -107,6 +120,13 @@ GATEWAY_FLAGS = (
         "LIST",
         "name:weight pairs for weighted routing",
     ),
+    Flag(
+        "routing-picker",
+        str,
+        "first-best",
+        "NAME",
+        "which instance weighted routing takes by the scores",
+    ),
     Flag("routing-latency", whole, 0, "US", "µs from admission to the routing decision"),
     Flag(
         "snapshot-refresh-interval",
@@ -115,10 +135,16 @@ GATEWAY_FLAGS = (
         "US",
         "µs between refreshes of the router's view of KV use; 0: always fresh",
     ),
-    Flag("slo-scorer-bias-critical", number, 0.9, "X", "slo-priority scorer, critical: 0 to 1"),
-    Flag("slo-scorer-bias-sheddable", number, 0.2, "X", "slo-priority scorer, sheddable: 0 to 1"),
     Flag(
         "slo-priority-bridge", truth, False, "BOOL", "router stamps priorities (changes no result)"
+    ),
+    *_numbers(("admission", "routing", "scorer", "picker")),
+    Flag(
+        "policy-numbers",
+        policy_numbers,
+        None,
+        "LIST",
+        "numbers of policies from files: KIND.NAME=X pairs, such as routing.candidates=3",
     ),
 )
 ORDER_FLAGS = (
@@ -130,23 +156,7 @@ ORDER_FLAGS = (
         "which requests are urgent",
     ),
     Flag("scheduler", str, "fcfs", "NAME", "which request is first"),
-    Flag("slo-base-critical", number, 10.0, "X", "slo-tiered: base priority of critical requests"),
-    Flag("slo-base-standard", number, 5.0, "X", "... of standard requests"),
-    Flag("slo-base-sheddable", number, 1.0, "X", "... of sheddable requests"),
-    Flag("slo-age-weight", number, 1e-5, "X", "slo-tiered: priority gained per µs of age"),
-    Flag("slo-threshold-standard", whole, 100_000, "US", "... from this age on, standard"),
-    Flag("slo-threshold-sheddable", whole, 200_000, "US", "... from this age on, sheddable"),
-    Flag(
-        "slo-deadline-critical", whole, 100_000, "US", "slo-deadline: age wanted at most, critical"
-    ),
-    Flag("slo-deadline-standard", whole, 250_000, "US", "... standard"),
-    Flag("slo-deadline-sheddable", whole, 1_000_000, "US", "... sheddable"),
-    Flag("slo-deadline-least-left", whole, 10_000, "US", "... urgency is full from here on"),
-    Flag("cached-block-priority", number, 0.01, "X", "priority-cached: priority of a cached block"),
-    Flag(
-        "load-adaptive-low", whole, 2, "N", "load-adaptive: queue depth up to which all are equal"
-    ),
-    Flag("load-adaptive-high", whole, 15, "N", "load-adaptive: queue depth of the full difference"),
+    *_numbers(("priority", "scheduler")),
 )
 KV_TIER_FLAGS = (
     Flag("kv-cpu-blocks", whole, 0, "N", "KV blocks in CPU memory per instance; 0: no such tier"),
@@ -180,7 +190,9 @@ _CLUSTER_GROUPS = (
 
 def _with_choices(flag: Flag, choices: Mapping[str, Sequence[str]]) -> Flag:
     names = choices.get(flag.name)
-    return flag._replace(help=f"{flag.help}: {', '.join(names)}") if names else flag
+    if not names:
+        return flag
+    return flag._replace(help=f"{flag.help}: {', '.join(names)}, or path/to/file.py:Name")
 
 
 def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
@@ -194,6 +206,7 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
         if name in FIELDS and name != "routing_scorers"
     }
     values["routing_scorers"] = given.get("routing_scorers", "")
+    values["policy_numbers"] = given.get("policy_numbers", ())
     values |= {name: given[name] for name in ("horizon", "variant", "corrected") if name in given}
     values |= _latency(given)
     _check_scorers(values["routing_policy"], values["routing_scorers"])

@@ -1,6 +1,7 @@
 """A cluster's configuration under the names of the reference's `run` flags, checked once on the host.
 
-`params()` turns the numbers into arrays and `mechanism()` the names into functions.
+Numbers of policies are settings too; `PolicySettings` takes them from where the policies declare them.
+`mechanism.py` turns a configuration into functions and arrays.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
+from blis_jax.policies.named import NAMED_KINDS, as_pairs, is_policy_number, number_of, numbered
 
 NO_HORIZON = 2**63 - 1
 PROFILE = "blis-2026-02"
@@ -23,9 +23,33 @@ DEFAULT_SCORERS = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
 CRITICAL_CLASSES, SHEDDABLE_CLASSES = (1,), (3, 4, 5)
 
 
+if TYPE_CHECKING:
+
+    class PolicySettings:
+        """The numbers of the package's policies, one field each."""
+
+        def __init__(self, **numbers: float) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    PolicySettings = dataclasses.make_dataclass(
+        "PolicySettings",
+        [
+            (name, "int" if one.number.is_whole else "float", one.number.default)
+            for name, one in registry.settings().items()
+        ],
+        frozen=True,
+    )
+
+
 @dataclass(frozen=True)
-class ClusterConfig:
-    """One cluster and its policies; times in µs, sizes in tokens or blocks. Defaults are the reference's."""
+class ClusterConfig(PolicySettings):
+    """One cluster and its policies; times in µs, sizes in tokens or blocks. Defaults are the reference's.
+
+    A policy is named as in the registry, or by `path/to/file.py:Name`. `policy_numbers` has numbers without a
+    setting of their own, those of policies from files above all: a mapping, or pairs, such as
+    `("routing.candidates", 3.0)`, or `("scorer.Mine.gain", 0.5)` for the scorer `path/to/file.py:Mine`.
+    """
 
     model: str = "meta-llama/llama-3.1-8b-instruct"
     hardware: str = "H100"
@@ -49,32 +73,13 @@ class ClusterConfig:
     admission_policy: str = "always-admit"
     admission_latency: int = 0
     routing_latency: int = 0
-    token_bucket_capacity: float = 10000.0
-    token_bucket_refill_rate: float = 1000.0
-    slo_gated_threshold: float = 8.0
     routing_policy: str = "round-robin"
     routing_scorers: str = ""
+    routing_picker: str = "first-best"
+    policy_numbers: tuple[tuple[str, float], ...] = ()
     priority_policy: str = "constant"
     scheduler: str = "fcfs"
-    slo_base_critical: float = 10.0
-    slo_base_standard: float = 5.0
-    slo_base_sheddable: float = 1.0
-    slo_age_weight: float = 1e-5
-    slo_threshold_standard: int = 100_000
-    slo_threshold_sheddable: int = 200_000
-    slo_deadline_critical: int = 100_000
-    slo_deadline_standard: int = 250_000
-    slo_deadline_sheddable: int = 1_000_000
-    slo_deadline_least_left: int = 10_000
-    cached_block_priority: float = 0.01
-    class_gated_standard: float = 100.0
-    class_gated_sheddable: float = 50.0
-    class_gated_probability: float = 1.0
-    slo_scorer_bias_critical: float = 0.9
-    slo_scorer_bias_sheddable: float = 0.2
     slo_priority_bridge: bool = False
-    load_adaptive_low: int = 2
-    load_adaptive_high: int = 15
     slo_prefill: bool = False
     slo_prefill_critical: int = 128
     slo_prefill_sheddable: int = 0
@@ -89,6 +94,7 @@ class ClusterConfig:
     corrected: bool = False  # without the defects of the reference; see types.Defects
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "policy_numbers", as_pairs(self.policy_numbers))
         _check(self)
 
     @property
@@ -104,18 +110,53 @@ class ClusterConfig:
         return parse_scorers(self.routing_scorers or DEFAULT_SCORERS)
 
     def replace(self, **changes: Any) -> ClusterConfig:
-        """A copy with some fields changed, checked again."""
-        unknown = sorted(set(changes) - set(FIELDS))
+        """A copy with some settings changed, checked again; `routing.candidates` is a policy's number."""
+        unknown = sorted(name for name in changes if not is_setting(name))
         if unknown:
             raise ConfigError(f"unknown setting {unknown[0]!r}; known: {', '.join(sorted(FIELDS))}")
-        return dataclasses.replace(self, **changes)
+        numbers = {name: value for name, value in changes.items() if is_policy_number(name)}
+        fields = {name: value for name, value in changes.items() if name not in numbers}
+        if numbers:
+            before = dict(as_pairs(fields.get("policy_numbers", self.policy_numbers)))
+            fields["policy_numbers"] = tuple((before | numbers).items())
+        return dataclasses.replace(self, **fields)
+
+    def value(self, setting: str) -> Any:
+        """The value of a setting; of a policy's number that is not given, its default.
+
+        Raises:
+            ConfigError: no policy in use has the number.
+        """
+        if not is_policy_number(setting):
+            return getattr(self, setting)
+        given = dict(self.policy_numbers)
+        declared = number_of(self, setting)
+        assert declared is not None  # it is written as a policy's number
+        return given.get(setting, declared.default)
 
 
 # settings that BLIS has no flags for
-OUR_POLICY_SETTINGS: tuple[str, ...] = ("slo_deadline_critical", "slo_deadline_standard")
+OUR_POLICY_SETTINGS: tuple[str, ...] = ("routing_picker", "policy_numbers")
+OUR_POLICY_SETTINGS += ("slo_deadline_critical", "slo_deadline_standard")
 OUR_POLICY_SETTINGS += ("slo_deadline_sheddable", "slo_deadline_least_left")
 OUR_POLICY_SETTINGS += ("cached_block_priority", "class_gated_standard")
 OUR_POLICY_SETTINGS += ("class_gated_sheddable", "class_gated_probability")
+
+
+def is_setting(name: str) -> bool:
+    """Whether a configuration has such a setting."""
+    return name in FIELDS or is_policy_number(name)
+
+
+def of_settings(settings: Mapping[str, Any]) -> ClusterConfig:
+    """The configuration with these settings, which may be numbers of policies.
+
+    Raises:
+        ConfigError: a setting is unknown, or its value is not allowed.
+    """
+    return ClusterConfig().replace(**settings)
+
+
 FIELDS = {field.name: field for field in dataclasses.fields(ClusterConfig)}
 
 
@@ -123,7 +164,7 @@ def parse_scorers(text: str) -> list[tuple[str, float]]:
     """`name:weight,name:weight` as a list."""
     pairs: list[tuple[str, float]] = []
     for part in text.split(","):
-        name, colon, weight = part.strip().partition(":")
+        name, colon, weight = part.strip().rpartition(":")
         try:
             value = float(weight) if colon else math.nan
         except ValueError:
@@ -163,40 +204,25 @@ def unsupported(flags: Mapping[str, Any]) -> str | None:
         return "the roofline latency model"
     if flags.get("precise-kv-routing"):
         return "precise KV-aware routing"
-    for key, table in (
-        ("admission-policy", "ADMISSION"),
-        ("routing-policy", "ROUTING"),
-        ("priority-policy", "PRIORITY"),
-        ("scheduler", "SCHEDULERS"),
-    ):
+    for kind in NAMED_KINDS:
+        key = registry.SETTINGS[kind].replace("_", "-")
         name = flags.get(key)
-        if name is not None and name not in getattr(registry, table):
+        if name is not None and name not in registry.NAMES[kind] and not registry.is_file(name):
             return f"{key} {name!r}"
     if flags.get("routing-policy") == "weighted" and flags.get("routing-scorers"):
         for name, _ in parse_scorers(flags["routing-scorers"]):
-            if name not in registry.SCORERS:
+            if name not in registry.SCORERS and not registry.is_file(name):
                 return f"scorer {name!r}"
     return None
 
 
-def admission_name(config: ClusterConfig) -> str:
-    """Name of the admission policy in the registry; the two tracks gate differently under one name."""
-    if config.admission_policy == "slo-gated" and config.variant == "routing":
-        return "slo-queue-gated"
-    return config.admission_policy
-
-
 POLICY_NAMES: dict[str, tuple[str, ...]] = {
-    "admission_policy": tuple(registry.ADMISSION),
-    "routing_policy": tuple(registry.ROUTING),
-    "priority_policy": tuple(registry.PRIORITY),
-    "scheduler": tuple(registry.SCHEDULERS),
+    registry.SETTINGS[kind]: tuple(registry.NAMES[kind]) for kind in NAMED_KINDS
 }
 SCORER_NAMES = tuple(registry.SCORERS)
 
 _POSITIVE: tuple[str, ...] = ("total_kv_blocks", "block_size_in_tokens", "max_num_running_reqs")
-_POSITIVE += ("max_num_scheduled_tokens", "token_bucket_capacity", "token_bucket_refill_rate")
-_POSITIVE += ("slo_deadline_least_left",)
+_POSITIVE += ("max_num_scheduled_tokens",)
 _NOT_NEGATIVE: tuple[str, ...] = (
     "admission_latency",
     "routing_latency",
@@ -204,13 +230,8 @@ _NOT_NEGATIVE: tuple[str, ...] = (
     "horizon",
 )
 _NOT_NEGATIVE += ("long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_sheddable")
-_NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency", "slo_threshold_standard")
-_NOT_NEGATIVE += ("slo_threshold_sheddable", "slo_age_weight", "load_adaptive_low")
-_NOT_NEGATIVE += ("load_adaptive_high", "slo_gated_threshold", "cached_block_priority")
-_NOT_NEGATIVE += ("slo_deadline_critical", "slo_deadline_standard", "slo_deadline_sheddable")
-_NOT_NEGATIVE += ("class_gated_standard", "class_gated_sheddable")
-_SHARES: tuple[str, ...] = ("slo_scorer_bias_critical", "slo_scorer_bias_sheddable")
-_SHARES += ("kv_offload_threshold", "class_gated_probability")
+_NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
+_SHARES: tuple[str, ...] = ("kv_offload_threshold",)
 MAX_INSTANCES = 64
 LARGEST_COUNT = 2**31 - 2
 
@@ -218,17 +239,14 @@ LARGEST_COUNT = 2**31 - 2
 def _check(config: ClusterConfig) -> None:
     for name, field in FIELDS.items():
         _check_type(name, field.type, getattr(config, name))
-    for name, known in POLICY_NAMES.items():
-        if getattr(config, name) not in known:
-            raise ConfigError(
-                f"{name} {getattr(config, name)!r} is not known; use one of {', '.join(known)}"
-            )
     for name in _POSITIVE:
         _demand(config, name, lambda value: value > 0, "above 0")
     for name in _NOT_NEGATIVE:
         _demand(config, name, lambda value: value >= 0, "at least 0")
     for name in _SHARES:
         _demand(config, name, lambda value: 0 <= value <= 1, "between 0 and 1")
+    for name, setting in registry.settings().items():
+        _demand(config, name, setting.number.permits, setting.number.allowed)
     _demand(config, "kv_transfer_bandwidth", lambda value: value > 0, "above 0")
     _demand(
         config,
@@ -240,12 +258,7 @@ def _check(config: ClusterConfig) -> None:
         _check_coefficients(name, getattr(config, name))
     if config.variant not in VARIANTS:
         raise ConfigError(f"variant {config.variant!r} is not known; use scheduling or routing")
-    for scorer, _ in config.scorers():
-        if scorer not in SCORER_NAMES:
-            raise ConfigError(
-                f"routing_scorers: scorer {scorer!r} is not known; "
-                f"use one of {', '.join(SCORER_NAMES)}"
-            )
+    numbered(config)
 
 
 def _check_type(name: str, kind: Any, value: Any) -> None:
@@ -283,118 +296,6 @@ def _check_coefficients(name: str, values: tuple[float, ...]) -> None:
         )
 
 
-def mechanism(config: ClusterConfig) -> Any:
-    """The functions that the names stand for."""
-    from blis_jax.latency import blackbox, blackbox_context
-    from blis_jax.types import NO_DEFECTS, REFERENCE_DEFECTS, Mechanism
-
-    admission = registry.ADMISSION[admission_name(config)]
-    routing = registry.ROUTING[config.routing_policy]
-    scorers = [registry.SCORERS[name] for name, _ in config.scorers()]
-    return Mechanism(
-        admission=admission.function,
-        admission_state=admission.initial_state,
-        routing=routing.function,
-        routing_state=routing.initial_state,
-        scorers=tuple(entry.function for entry in scorers),
-        priority=registry.PRIORITY[config.priority_policy].function,
-        scheduler=registry.SCHEDULERS[config.scheduler].function,
-        evicts_lowest_priority=config.slo_preemption,
-        defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
-        needs_cached_blocks=registry.SCHEDULERS[config.scheduler].needs_cached_blocks,
-        step_time=blackbox_context if has_context_cost(config) else blackbox,
-        uses_context=has_context_cost(config),
-        uses_prefix_index=any(entry.uses_prefix_index for entry in scorers),
-    )
-
-
 def has_context_cost(config: ClusterConfig) -> bool:
     """Whether step times depend on the context, by a fourth beta coefficient."""
     return len(config.beta_coeffs) > 3
-
-
-def _transfer_us(config: ClusterConfig) -> int:
-    """Time to bring one block back from the CPU tier, µs."""
-    size, bandwidth = config.block_size_in_tokens, config.kv_transfer_bandwidth
-    return min(config.kv_transfer_base_latency + math.ceil(size / bandwidth), LARGEST_COUNT)
-
-
-def _policy_numbers(config: ClusterConfig) -> dict[str, float]:
-    return {
-        "capacity": config.token_bucket_capacity,
-        "refill_per_s": config.token_bucket_refill_rate,
-        "load_threshold": config.slo_gated_threshold,
-        "bias_critical": config.slo_scorer_bias_critical,
-        "bias_sheddable": config.slo_scorer_bias_sheddable,
-        "base_critical": config.slo_base_critical,
-        "base_standard": config.slo_base_standard,
-        "base_sheddable": config.slo_base_sheddable,
-        "grace_standard_us": config.slo_threshold_standard,
-        "grace_sheddable_us": config.slo_threshold_sheddable,
-        "deadline_critical_us": config.slo_deadline_critical,
-        "deadline_standard_us": config.slo_deadline_standard,
-        "deadline_sheddable_us": config.slo_deadline_sheddable,
-        "least_left_us": config.slo_deadline_least_left,
-        "per_block": config.cached_block_priority,
-        "standard_load": config.class_gated_standard,
-        "sheddable_load": config.class_gated_sheddable,
-        "probability": config.class_gated_probability,
-        "low_depth": config.load_adaptive_low,
-        "high_depth": config.load_adaptive_high,
-    }
-
-
-def params(config: ClusterConfig, num_rows: int | None = None, policy_seed: int = 0) -> Any:
-    """The numbers as a pytree of numpy arrays; `num_rows` is the instance table's size."""
-    from blis_jax.types import ClusterParams, Params, PolicyParams
-
-    rows = num_rows or config.num_instances
-    numbers = _policy_numbers(config)
-    if config.priority_policy in ("slo-tiered", "load-adaptive"):
-        numbers["age_weight"] = config.slo_age_weight
-
-    def filled(entry: Any) -> Any:
-        given = {} if entry.has_fixed_numbers else numbers
-        return entry.params(
-            **{name: np.float64(given.get(name, default)) for name, default in entry.defaults}
-        )
-
-    def per_instance(value: int) -> np.ndarray:
-        return np.full((rows,), value, np.int32)
-
-    threshold = np.full((6,), config.long_prefill_token_threshold, np.int32)
-    if config.slo_prefill:
-        threshold[list(CRITICAL_CLASSES)] = config.slo_prefill_critical
-        threshold[list(SHEDDABLE_CLASSES)] = config.slo_prefill_sheddable
-    scorers = config.scorers()
-    has_cpu_tier = config.kv_cpu_blocks > 0
-    arrays: dict[str, Any] = {
-        "alpha": np.tile(np.asarray(config.alpha_coeffs, np.float64), (rows, 1)),
-        "beta": np.tile(np.asarray(config.beta_coeffs, np.float64), (rows, 1)),
-        "total_kv_blocks": per_instance(config.total_kv_blocks),
-        "max_num_running_reqs": per_instance(config.max_num_running_reqs),
-        "max_num_scheduled_tokens": per_instance(config.max_num_scheduled_tokens),
-        "prefill_threshold": np.tile(threshold, (rows, 1)),
-        "num_instances": np.int32(config.num_instances),
-        "admission_latency_us": np.int64(config.admission_latency),
-        "routing_latency_us": np.int64(config.routing_latency),
-        "snapshot_refresh_interval_us": np.int64(config.snapshot_refresh_interval),
-        "horizon_us": np.int64(min(config.horizon, NO_HORIZON // 2)),
-        "kv_cpu_blocks": np.int32(config.kv_cpu_blocks),
-        "transfer_us": np.int32(_transfer_us(config)),
-        "offload_threshold": np.float64(config.kv_offload_threshold if has_cpu_tier else np.inf),
-        "infinity": np.float64(np.inf),
-    }
-    cluster = ClusterParams(**arrays)
-    seed: Any = np.uint32(policy_seed)
-    weights: Any = np.asarray([weight for _, weight in scorers] or [1.0], np.float64)
-    policy = PolicyParams(
-        admission=filled(registry.ADMISSION[admission_name(config)]),
-        routing=filled(registry.ROUTING[config.routing_policy]),
-        scorers=tuple(filled(registry.SCORERS[name]) for name, _ in scorers),
-        scorer_weights=weights,
-        priority=filled(registry.PRIORITY[config.priority_policy]),
-        scheduler=filled(registry.SCHEDULERS[config.scheduler]),
-        seed=seed,
-    )
-    return Params(cluster, policy)

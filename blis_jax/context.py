@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.branching import When, always, branch, once
-from blis_jax.exact import truncate
+from blis_jax.clock import truncate
 from blis_jax.state import Requests, Slot, SlotTime, State
 from blis_jax.types import EngineShape, Mechanism, Params, RequestView, never
 
@@ -40,11 +40,6 @@ class Context:
     def never(self) -> jax.Array:
         """A time after every event."""
         return jnp.asarray(never(self.clock))
-
-    @property
-    def infinity(self) -> jax.Array:
-        """+inf, known only at run time."""
-        return self.params.cluster.infinity
 
     def write(
         self, table: jax.Array, row: tuple[jax.Array, ...], index: jax.Array, value: jax.Array

@@ -20,6 +20,7 @@ from blis_jax.branching import branch, masked, once
 from blis_jax.columns import put
 from blis_jax.context import Context
 from blis_jax.kv_cache.blocks import Blocks, compact, is_crowded
+from blis_jax.policy_calls import first_states
 from blis_jax.state import Inst, Reg, Requests, State, initial_state
 from blis_jax.step import scan_step
 from blis_jax.types import LAST, EngineShape, Mechanism, Outcome, Params, never, pytree
@@ -134,7 +135,8 @@ def _first_state(
     shape: EngineShape, mechanism: Mechanism, params: Params, requests: Requests
 ) -> State:
     """The empty cluster, or one that has failed already because the clock or a table is too small."""
-    state = initial_state(shape, mechanism, params)
+    states = first_states(shape, mechanism, params)
+    state = initial_state(shape, mechanism, params, *states)
     code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))
     code = jnp.where(requests.is_wide == 1, jnp.int32(Outcome.NODES_FULL), code)
     return dataclasses.replace(state, registers=put(state.registers, {Reg.OUTCOME: code}))

@@ -5,16 +5,41 @@ multiplication by its reciprocal. Both move truncated step times by a microsecon
 between scores differently, so every product that enters a sum, and every quotient, goes through here.
 """
 
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax import lax
+from blis_jax.lazy import jax, jnp, lax
+
+_RUNTIME_INFINITY: ContextVar[Any] = ContextVar("runtime_infinity", default=None)
 
 
-def exact_product(a: jax.Array, b: jax.Array, infinity: jax.Array) -> jax.Array:
-    """Product rounded on its own; `infinity` is +inf known only at run time, so `min` cannot be folded."""
-    return jnp.minimum(a * b, infinity)
+@contextlib.contextmanager
+def runtime_infinity(infinity: Any) -> Iterator[None]:
+    """While the block is traced, `exact_product` uses this traced +inf, which the compiler cannot know.
+
+    The engine opens the block around a scan step, so no policy or latency model has to pass it on.
+    """
+    token = _RUNTIME_INFINITY.set(infinity)
+    try:
+        yield
+    finally:
+        _RUNTIME_INFINITY.reset(token)
+
+
+def exact_product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Product rounded on its own, so that a sum it enters cannot absorb it.
+
+    Outside the engine, see `runtime_infinity`, that holds unless a factor is a constant.
+    """
+    product = a * b
+    infinity = _RUNTIME_INFINITY.get()
+    if infinity is None:
+        return jnp.where(product == product, product, jnp.nan)
+    return jnp.minimum(product, infinity)
 
 
 def exact_quotient(numerator: jax.Array, divisor: jax.Array) -> jax.Array:
@@ -27,36 +52,3 @@ def exact_quotient(numerator: jax.Array, divisor: jax.Array) -> jax.Array:
     above, below = jnp.broadcast_to(numerator, shape), jnp.broadcast_to(divisor, shape)
     hidden = lax.optimization_barrier(jnp.where(above == above, below, above))
     return above / hidden
-
-
-@jax.custom_jvp
-def _truncate_float(value: jax.Array) -> jax.Array:
-    return jnp.trunc(value)
-
-
-@_truncate_float.defjvp
-def _truncate_float_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    return _truncate_float(*primals), tangents[0]
-
-
-def truncate(value: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Whole microseconds toward zero in the clock's dtype; on the float clock the derivative passes through."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return _truncate_float(value).astype(dtype)
-    return value.astype(dtype)
-
-
-@jax.custom_jvp
-def _least_float(values: jax.Array) -> jax.Array:
-    return jnp.min(values)
-
-
-@_least_float.defjvp
-def _least_float_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    (values,), (slopes,) = primals, tangents
-    return _least_float(values), slopes[jnp.argmin(values)]
-
-
-def least(values: jax.Array) -> jax.Array:
-    """The least of a vector of times; its derivative is that of the first of equals, not their mean."""
-    return _least_float(values) if jnp.issubdtype(values.dtype, jnp.floating) else jnp.min(values)

@@ -12,17 +12,16 @@ from jax import lax
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, row
 from blis_jax.latency import queueing_time
-from blis_jax.policies.routing import combined_scores, first_where
+from blis_jax.policies.contract import GatewayContext
+from blis_jax.policies.pickers import first_where
+from blis_jax.policy_calls import Purpose, admit, decision_key, request_view, route
 from blis_jax.snapshot import ROUTER_INDEX_CAPACITY, matched_blocks, refreshed, snapshots
 from blis_jax.state import Inst, InstTime, Reg, Req, RouterIndex, Slot, SlotTime, State, Time
-from blis_jax.types import LAST, NO_REQUEST, REJECTED, Outcome, RequestView, RoutedView, pytree
-from blis_jax.work import waking_time
+from blis_jax.types import LAST, NO_REQUEST, REJECTED, Outcome, pytree
+from blis_jax.work import failing, waking_time
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
-
-
-FOR_ADMISSION, FOR_ROUTING = 0, 1  # purposes of the policies' random keys
 
 
 @pytree
@@ -32,8 +31,7 @@ class Decisions:
     registers: Int[Array, "column"]
     times: Any
     stale: Any
-    admission: Any
-    routing: Any
+    gateway: Any  # states of the gateway's policies
     where: Int[Array, "4"]  # request turned away, request routed, its instance, its slot
     slot_row: Int[Array, "column"]
     slot_time_row: Any
@@ -59,21 +57,27 @@ def next_times(ctx: Context, registers: jax.Array) -> tuple[jax.Array, jax.Array
     return admit, later(ctx, arrival[get(registers, Reg.NEXT_ROUTE)], both)
 
 
-def _view(ctx: Context, request: jax.Array, purpose: int) -> tuple[RoutedView, jax.Array]:
+def _context(
+    ctx: Context,
+    state: State,
+    request: jax.Array,
+    purpose: Purpose,
+    now: jax.Array,
+    fields: jax.Array,
+    matched: jax.Array,
+    rejected: jax.Array,
+) -> GatewayContext:
+    """What the gateway's policies see when they decide about a request."""
     table = row(ctx.requests.table, request)
-    view = RequestView(
-        slo_class=get(table, Req.SLO_CLASS),
-        input_len=get(table, Req.INPUT_LEN),
-        arrival_us=ctx.requests.arrival[request],
-        tenant=get(table, Req.TENANT),
-        tie_rank=get(table, Req.TIE_RANK),
-        queue_rank=get(table, Req.QUEUE_RANK),
+    view = request_view(ctx, request)
+    return GatewayContext(
+        request=view,
+        num_prompt_blocks=lax.div(view.input_len, jnp.int32(ctx.shape.block_size)),
+        prompt_key=get(table, Req.PROMPT_KEY),
+        snapshots=snapshots(ctx, state, now, fields, matched, rejected),
+        now_us=now,
+        key=decision_key(ctx, purpose, request),
     )
-    blocks = lax.div(view.input_len, jnp.int32(ctx.shape.block_size))
-    key = jax.random.fold_in(
-        jax.random.fold_in(jax.random.key(ctx.params.policy.seed), purpose), request
-    )
-    return RoutedView(view, blocks, get(table, Req.PROMPT_KEY), key), table
 
 
 def no_decisions(ctx: Context, state: State) -> Decisions:
@@ -84,8 +88,7 @@ def no_decisions(ctx: Context, state: State) -> Decisions:
         registers=state.registers,
         times=state.times,
         stale=state.stale,
-        admission=state.admission,
-        routing=state.routing,
+        gateway=state.gateway,
         where=jnp.array([spare, spare, rows, 0], jnp.int32),
         slot_row=jnp.zeros((len(Slot),), jnp.int32),
         slot_time_row=jnp.zeros((len(SlotTime),), ctx.clock),
@@ -104,20 +107,20 @@ def _touch(
     router: RouterIndex,
     request: jax.Array,
     path: jax.Array,
-    view: RoutedView,
+    num_prompt_blocks: jax.Array,
     chosen: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Record the prompt's blocks for the chosen instance, in order: shared nodes, then private blocks."""
     rows, depth = ctx.shape.num_instances, path.shape[0]
     is_chosen = lax.iota(jnp.int32, rows) == chosen
     length = ctx.requests.node_blocks[path]
-    counts = (ctx.requests.node_start[path] < view.num_prompt_blocks) & (length > 0)
+    counts = (ctx.requests.node_start[path] < num_prompt_blocks) & (length > 0)
     old = router.touched[path]
     update = counts[:, None] & is_chosen[None, :]
     new = jnp.sum(jnp.where(update & (old == 0), length[:, None], 0), axis=0, dtype=jnp.int32)
     shared_blocks = jnp.sum(jnp.where(counts, length, 0), dtype=jnp.int32)
     touch = request * jnp.int32(depth) + lax.iota(jnp.int32, depth) + 1
-    private = jnp.where(is_chosen, view.num_prompt_blocks - shared_blocks, 0)
+    private = jnp.where(is_chosen, num_prompt_blocks - shared_blocks, 0)
     return (
         jnp.where(update, touch[:, None], old),
         jnp.where(update, router.num_private[None, :], router.private_at[path]),
@@ -136,14 +139,11 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     now = jnp.where(is_admit, admit_time, route_time)
     fields, last_refresh = refreshed(ctx, state, now, get(times, Time.LAST_REFRESH))
     candidate, rejected = get(registers, Reg.NEXT_ADMIT), get(registers, Reg.NUM_REJECTED)
-    view, _ = _view(ctx, candidate, FOR_ADMISSION)
     no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
-    seen = snapshots(ctx, state, now, fields, no_match, rejected)
-    is_admitted, admission = ctx.mechanism.admission(
-        ctx.params.policy.admission, state.admission, view, seen, now, ctx.infinity
-    )
+    context = _context(ctx, state, candidate, Purpose.ADMISSION, now, fields, no_match, rejected)
+    is_admitted, gateway = admit(ctx, state.gateway, context)
     is_rejected = is_admit & ~is_admitted
-    admission = jax.tree.map(lambda a, b: jnp.where(is_admit, a, b), admission, state.admission)
+    gateway = jax.tree.map(lambda a, b: jnp.where(is_admit, a, b), gateway, state.gateway)
     next_admit = candidate + as_int(is_admit)
     following = later(
         ctx, ctx.requests.arrival[next_admit], ctx.params.cluster.admission_latency_us
@@ -167,7 +167,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
         registers=put(registers, changes),
         times=put(times, {Time.LAST_EVENT: now, Time.LAST_REFRESH: refreshed_at}),
         stale=jnp.where(is_seen, fields, state.stale),
-        admission=admission,
+        gateway=gateway,
     )
     base = dataclasses.replace(base, where=put(base.where, {0: turned_away}))
     return ctx.when(is_routed, lambda: _route(ctx, state, base, request, now, fields), lambda: base)
@@ -182,25 +182,26 @@ def _route(
     fields: jax.Array,
 ) -> Decisions:
     rows = ctx.shape.num_instances
-    view, table = _view(ctx, request, FOR_ROUTING)
-    path = row(ctx.requests.path, request)
+    path, table = row(ctx.requests.path, request), row(ctx.requests.table, request)
     matched = jnp.zeros((rows,), jnp.int32)
+    num_blocks = lax.div(get(table, Req.INPUT_LEN), jnp.int32(ctx.shape.block_size))
     if ctx.mechanism.uses_prefix_index:
-        matched = matched_blocks(ctx, state, path, view.num_prompt_blocks)
+        matched = matched_blocks(ctx, state, path, num_blocks)
     rejected = get(base.registers, Reg.NUM_REJECTED)
-    seen = snapshots(ctx, state, now, fields, matched, rejected)
-    policy = ctx.params.policy
-    scores = combined_scores(ctx.mechanism.scorers, policy, view, seen, ctx.infinity)
-    chosen, routing = ctx.mechanism.routing(
-        policy.routing, state.routing, view, seen, scores, ctx.infinity
+    context = _context(ctx, state, request, Purpose.ROUTING, now, fields, matched, rejected)
+    chosen, gateway = route(ctx, base.gateway, context, request)
+    is_active = context.snapshots.is_active
+    is_there = jnp.any(is_active & (lax.iota(jnp.int32, rows) == chosen))
+    chosen = jnp.where(is_there, chosen, first_where(is_active))
+    placed = _place(ctx, state, base, request, chosen, now, context, matched[chosen])
+    outcome = failing(get(placed.registers, Reg.OUTCOME), ~is_there, Outcome.NO_SUCH_INSTANCE)
+    placed = dataclasses.replace(
+        placed, gateway=gateway, registers=put(placed.registers, {Reg.OUTCOME: outcome})
     )
-    expected = matched[chosen]
-    placed = _place(ctx, state, base, request, chosen, now, view, table, expected)
-    placed = dataclasses.replace(placed, routing=routing)
     if not ctx.mechanism.uses_prefix_index:
         return placed
     touched, private_at, num_private, num_distinct = _touch(
-        ctx, state.router, request, path, view, chosen
+        ctx, state.router, request, path, num_blocks, chosen
     )
     registers = placed.registers
     if not ctx.shape.has_router_eviction:
@@ -226,16 +227,15 @@ def _place(
     request: jax.Array,
     chosen: jax.Array,
     now: jax.Array,
-    view: RoutedView,
-    table: jax.Array,
+    context: GatewayContext,
     expected: jax.Array,
 ) -> Decisions:
     """Give the request a free slot of the chosen instance, pending until its queueing time has passed."""
     cluster, size = ctx.params.cluster, jnp.int32(ctx.shape.block_size)
-    slots, after = SlotRows(state, chosen), get(table, Req.AFTER_STEPS)
-    input_len = view.request.input_len
+    slots, view = SlotRows(state, chosen), context.request
+    after, input_len = get(row(ctx.requests.table, request), Req.AFTER_STEPS), view.input_len
     free = first_where(slots.column(Slot.REQUEST) == NO_REQUEST)
-    delay = queueing_time(row(cluster.alpha, chosen), input_len, ctx.infinity)
+    delay = queueing_time(row(cluster.alpha, chosen), input_len)
     queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.time(SlotTime.QUEUED) == queued) & (after < 0)
     is_oversized = lax.div(input_len + size - 1, size) > cluster.total_kv_blocks[chosen]
@@ -257,11 +257,11 @@ def _place(
         Slot.ORDER: jnp.int32(LAST),
         Slot.FINISH: jnp.int32(LAST),
         Slot.ALLOC_OFFSET: jnp.int32(0),
-        Slot.SLO_CLASS: view.request.slo_class,
+        Slot.SLO_CLASS: view.slo_class,
         Slot.INPUT_LEN: input_len,
-        Slot.TENANT: view.request.tenant,
-        Slot.TIE_RANK: view.request.tie_rank,
-        Slot.QUEUE_RANK: view.request.queue_rank,
+        Slot.TENANT: view.tenant,
+        Slot.TIE_RANK: view.tie_rank,
+        Slot.QUEUE_RANK: view.queue_rank,
         Slot.AFTER_STEPS: after,
         Slot.OVERSIZED: is_oversized,
         Slot.EXPECTED_BLOCKS: expected,
@@ -272,7 +272,7 @@ def _place(
         registers=put(base.registers, {Reg.OUTCOME: outcome, Reg.NUM_OPEN_TIES: ties}),
         where=put(base.where, {1: request, 2: chosen, 3: slot}),
         slot_row=build(Slot, values, jnp.int32),
-        slot_time_row=jnp.stack([queued, view.request.arrival_us]),
+        slot_time_row=jnp.stack([queued, view.arrival_us]),
         inst_row=put(inst, inst_changes),
         inst_time_row=put(inst_time, {InstTime.EVENT: event}),
     )

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from blis_jax.config import ClusterConfig, has_context_cost
 from blis_jax.simulation import Options
 from blis_jax.sizes import guessed_slots, rounded
-from blis_jax.types import EngineShape
+from blis_jax.types import EngineShape, Mechanism
 from blis_jax.workload.plan import DrawPlan, longest_node
 
 T = TypeVar("T")
@@ -38,7 +38,10 @@ class Grid(Generic[T]):
 
 
 def shape_for_draws(
-    configs: Sequence[ClusterConfig], plans: Sequence[DrawPlan], options: Options
+    configs: Sequence[ClusterConfig],
+    plans: Sequence[DrawPlan],
+    options: Options,
+    functions: Mechanism,
 ) -> EngineShape:
     """Static sizes that serve every point of one mechanism."""
     draw_shape = plans[0].shape
@@ -46,14 +49,13 @@ def shape_for_draws(
     num_requests = draw_shape.num_requests
     fewest = min(config.num_instances for config in configs)
     per_request = 64 if any(has_context_cost(config) for config in configs) else 4
-    has_keys = any(config.routing_policy == "prefix-affinity" for config in configs)
     return EngineShape(
         num_instances=max(config.num_instances for config in configs),
         num_slots=options.num_slots or guessed_slots(num_requests, fewest),
         num_requests=num_requests,
         num_nodes=draw_shape.num_nodes if longest > 0 else 0,
         path_depth=draw_shape.path_depth if longest > 0 else 1,
-        num_keys=num_requests if has_keys else 1,
+        num_keys=num_requests if functions.uses_prompt_keys else 1,
         node_blocks=rounded(longest) if longest > 0 else 1,
         log_capacity=options.log_capacity or rounded(per_request * num_requests, 1024),
         num_copies=options.num_copies,

@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from blis_jax.config import ClusterConfig, has_context_cost, mechanism, params
+from blis_jax.config import ClusterConfig, has_context_cost
 from blis_jax.engine import Order as EngineOrder
 from blis_jax.engine import compiled_tables
 from blis_jax.invariants import cheap_violations
+from blis_jax.mechanism import mechanism, params
 from blis_jax.observe import Observation, unstack
+from blis_jax.policies.contract import Policies
 from blis_jax.records import RunRecord
 from blis_jax.sizes import (
     blocks_of,
@@ -61,13 +63,14 @@ class Options:
     num_evictions: int = 256
 
 
-def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> EngineShape:
+def shape_for(
+    config: ClusterConfig, table: RequestTable, options: Options, functions: Mechanism
+) -> EngineShape:
     """Static sizes for a table: bucketed, with guesses that repair.py's loop enlarges if they fail."""
     rows = int(np.sum(np.asarray(table.arrival_us) != NEVER_US))
     num_requests = rounded(max(rows, 64), 64)
     longest = int(np.max(np.asarray(table.node_blocks), initial=0))
     has_nodes = longest > 0 and bool(np.any(np.asarray(table.path_nodes) >= 0))
-    has_keys = config.routing_policy == "prefix-affinity"
     block_size = config.block_size_in_tokens
     is_sharing = has_nodes and shares_outputs(table, block_size)
     # an arrival ends the runs of equal steps of all instances that decode
@@ -85,7 +88,7 @@ def shape_for(config: ClusterConfig, table: RequestTable, options: Options) -> E
         num_requests=num_requests,
         num_nodes=rounded(table.num_nodes) if has_nodes else 0,
         path_depth=rounded(table.depth) if has_nodes else 1,
-        num_keys=num_requests if has_keys else 1,
+        num_keys=num_requests if functions.uses_prompt_keys else 1,
         node_blocks=rounded(longest) if has_nodes else 1,
         num_copies=options.num_copies,
         num_chains=options.num_chains,
@@ -193,6 +196,7 @@ class Row:
 
     config: ClusterConfig
     table: RequestTable  # numpy
+    policies: Policies | None = None  # in place of those that the configuration names
 
 
 class Attempt:
@@ -205,8 +209,8 @@ class Attempt:
     def __init__(self, row: Row, options: Options) -> None:
         """Before the first run."""
         self.row, self.options = row, options
-        self.functions: Mechanism = mechanism(row.config)
-        self.shape = _first_shape(row, options)
+        self.functions: Mechanism = mechanism(row.config, row.policies)
+        self.shape = _first_shape(row, options, self.functions)
         self.order = _identity_order(int(np.sum(np.asarray(row.table.arrival_us) != NEVER_US)))
         self.repairs, self.has_replayed = 0, False
 
@@ -254,11 +258,12 @@ class Attempt:
         rank = np.arange(shape.num_requests, dtype=np.int32)
         rank[: len(self.order.queue_rank)] = self.order.queue_rank
         after = np.pad(self.order.after_steps, (0, spare), constant_values=-1).astype(np.int32)
-        return params(self.row.config, shape.num_instances), table, EngineOrder(rank, after)
+        numbers = params(self.row.config, shape.num_instances, policies=self.row.policies)
+        return numbers, table, EngineOrder(rank, after)
 
 
-def _first_shape(row: Row, options: Options) -> EngineShape:
-    shape = shape_for(row.config, row.table, options)
+def _first_shape(row: Row, options: Options, functions: Mechanism) -> EngineShape:
+    shape = shape_for(row.config, row.table, options, functions)
     is_pressed = options.kv_model == "auto" and _is_pressed(shape, row.config, row.table)
     if is_pressed or options.kv_model == "block-level":
         shape = _pressed(shape, row.config, row.table, options)
@@ -288,14 +293,24 @@ def run_attempts(
 
 
 def simulate(
-    config: ClusterConfig, table: RequestTable, options: Options | None = None
+    config: ClusterConfig,
+    table: RequestTable,
+    options: Options | None = None,
+    policies: Policies | None = None,
 ) -> RunRecord:
     """One run, repaired: capacities enlarged where they were hit, ties put in the reference's order.
 
-    What cannot be repaired stays in the record's `outcome`.
+    Args:
+        config: the cluster, and names of its policies.
+        table: the requests, as numpy arrays.
+        options: how to run.
+        policies: policies to use in place of those that the configuration names.
+
+    Returns:
+        The record; what cannot be repaired stays in its `outcome`.
     """
     options = options or Options()
-    attempt = Attempt(Row(config, table), options)
+    attempt = Attempt(Row(config, table, policies), options)
     while True:
         (seen,) = run_attempts(attempt.shape, [attempt], options)
         record = attempt.take(seen)

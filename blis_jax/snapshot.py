@@ -105,7 +105,6 @@ def snapshots(
     load = state.inst[:rows, Inst.LOAD]
     batch = state.inst[:rows, Inst.NUM_PREFILL] + state.inst[:rows, Inst.NUM_DECODE]
     queued = jnp.sum(state.slot_time[SlotTime.QUEUED, :rows] < now, axis=1, dtype=jnp.int32)
-    nothing = jnp.zeros((rows,), jnp.float64)
     return Snapshots(
         effective_load=load,
         queue_depth=queued,
@@ -114,8 +113,6 @@ def snapshots(
         kv_utilization=fields[0],
         free_kv_blocks=fields[1],
         cache_hit_rate=fields[2],
-        transfer_latency_us=nothing,
-        thrashing_rate=nothing,
         prefix_match_blocks=prefix_match_blocks,
         num_rejected=num_rejected,
         is_active=lax.iota(jnp.int32, rows) < ctx.params.cluster.num_instances,

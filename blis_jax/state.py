@@ -203,8 +203,17 @@ class State:
     ]  # KV utilisation, free blocks, hit rate as the router last read
     log: Int[Array, "record column"]
     log_time: Any
-    admission: Any
-    routing: Any
+    gateway: Any  # states of the gateway's policies, see policy_calls.py
+    local: Any  # states of the instances' policies `[instance]`, a spare row included
+    news: News | None  # completions that the gateway's policies are still to be told of
+
+
+@pytree
+class News:
+    """Completions known to the engine, whose time has not come for the gateway; a spare row at the end."""
+
+    due: Any  # clock[request]: when it completes, never() if nothing is to be told
+    latencies: Float[Array, "request 2"]  # TTFT and E2E, µs
 
 
 @pytree
@@ -249,8 +258,17 @@ def _no_copies(shape: EngineShape) -> SharedBlocks | None:
     )
 
 
-def initial_state(shape: EngineShape, mechanism: Mechanism, params: Params) -> State:
-    """An empty cluster at time zero."""
+def _no_news(shape: EngineShape, mechanism: Mechanism) -> News | None:
+    if not mechanism.is_told_at_gateway:
+        return None
+    size, clock = shape.num_requests + 1, shape.clock_dtype
+    return News(jnp.full((size,), never(clock), clock), jnp.zeros((size, 2), jnp.float64))
+
+
+def initial_state(
+    shape: EngineShape, mechanism: Mechanism, params: Params, gateway: Any, local: Any
+) -> State:
+    """An empty cluster at time zero; `gateway` and `local` are the policies' first states."""
     rows, slots, clock = shape.num_instances + 1, shape.num_slots, shape.clock_dtype
     nodes = shape.num_nodes + 1
     forever = never(clock)
@@ -283,6 +301,7 @@ def initial_state(shape: EngineShape, mechanism: Mechanism, params: Params) -> S
         stale=jnp.zeros((3, shape.num_instances), jnp.float64),
         log=jnp.zeros((shape.log_capacity + 1, len(Log)), i32),
         log_time=jnp.zeros((shape.log_capacity + 1, len(LogTime)), clock),
-        admission=mechanism.admission_state(params.policy.admission, shape),
-        routing=mechanism.routing_state(params.policy.routing, shape),
+        gateway=gateway,
+        local=local,
+        news=_no_news(shape, mechanism),
     )

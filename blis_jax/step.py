@@ -17,15 +17,17 @@ from blis_jax.batch_formation import has_candidate, visit
 from blis_jax.begin import begin
 from blis_jax.block_completion import complete_blocks
 from blis_jax.block_service import serve
+from blis_jax.clock import least
 from blis_jax.columns import get, put
+from blis_jax.completions import next_news, tell_gateway, tell_instance
 from blis_jax.context import NO_KEY, Context
-from blis_jax.exact import least
+from blis_jax.exact import runtime_infinity
 from blis_jax.gateway import decide, next_times
 from blis_jax.kv_cache.blocks import Do, Task
 from blis_jax.kv_cache.cpu_tier import offload, reload
 from blis_jax.kv_cache.operations import pin, release, restore, roll_back, take
 from blis_jax.kv_cache.turn import Operation, take_turn
-from blis_jax.policies.routing import first_where
+from blis_jax.policies.pickers import first_where
 from blis_jax.preemption import give_up
 from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import (
@@ -37,7 +39,7 @@ from blis_jax.state import (
     Time,
 )
 from blis_jax.work import Work
-from blis_jax.writes import RecordWrite, Writes, no_record, no_writes, write
+from blis_jax.writes import NewsWrite, RecordWrite, Writes, no_record, no_writes, write
 
 
 def _finished(
@@ -85,7 +87,7 @@ def _not_served(
 
 def advance_instance(
     ctx: Context, state: State, work: Work, instance: jax.Array, next_cluster: jax.Array
-) -> tuple[Work, SlotWrite, RecordWrite]:
+) -> tuple[Work, SlotWrite, RecordWrite, NewsWrite | None]:
     """The instance's next phases, as far as they touch one slot.
 
     Between steps it drops an oversized request or begins a step; while the batch forms it serves one request;
@@ -124,10 +126,11 @@ def advance_instance(
         lambda: completes_one(ctx, state, timed, instance),
         lambda: (timed, written),
     )
+    left, news = tell_instance(ctx, state, left, instance, written, completes)
     is_over = get(left.registers, Reg.MODE) == Mode.COMPLETING
     is_over = is_over & (get(left.registers, Reg.NUM_TO_COMPLETE) == 0) & _does(left, Do.NOTHING)
     closed = when(is_over, lambda: close(ctx, state, left, instance), lambda: left)
-    return closed, written, record
+    return closed, written, record, news
 
 
 def _gateway_writes(
@@ -141,8 +144,7 @@ def _gateway_writes(
         registers=done.registers,
         times=done.times,
         stale=done.stale,
-        admission=done.admission,
-        routing=done.routing,
+        gateway=done.gateway,
         num_private=done.num_private,
         num_distinct=done.num_distinct,
         turned_away=turned_away,
@@ -169,9 +171,15 @@ def _instance_writes(
 ) -> Writes:
     nothing = no_writes(ctx, state, instance)
     start = Work(
-        state.registers, state.times, nothing.inst, nothing.inst_time, nothing.task, nothing.pool
+        state.registers,
+        state.times,
+        nothing.inst,
+        nothing.inst_time,
+        nothing.task,
+        nothing.pool,
+        nothing.local,
     )
-    work, slot, record = advance_instance(ctx, state, start, instance, next_cluster)
+    work, slot, record, news = advance_instance(ctx, state, start, instance, next_cluster)
     return dataclasses.replace(
         nothing,
         registers=work.registers,
@@ -184,6 +192,8 @@ def _instance_writes(
         slot=slot,
         path_instance=slot.instance,
         record=record,
+        local=work.local,
+        news=news,
     )
 
 
@@ -217,6 +227,11 @@ def move_blocks(ctx: Context, state: State) -> State:
 
 def scan_step(ctx: Context, state: State) -> State:
     """The next small thing that happens; nothing once the run is over."""
+    with runtime_infinity(ctx.params.cluster.infinity):
+        return _next_thing(ctx, state)
+
+
+def _next_thing(ctx: Context, state: State) -> State:
     registers, times, rows = state.registers, state.times, ctx.shape.num_instances
     admit_time, route_time = next_times(ctx, registers)
     cluster_time = jnp.minimum(admit_time, route_time)
@@ -241,9 +256,19 @@ def scan_step(ctx: Context, state: State) -> State:
         registers=put(registers, {Reg.IS_DONE: ~is_gateway & ~is_instance}),
         times=put(times, {Time.NOW: now, Time.LAST_EVENT: last_event}),
     )
+
+    def by_gateway() -> Writes:
+        if state.news is None:
+            return _gateway_writes(ctx, state, admit_time, route_time)
+        return ctx.when(
+            next_news(ctx, state) < cluster_time,
+            lambda: tell_gateway(ctx, state),
+            lambda: _gateway_writes(ctx, state, admit_time, route_time),
+        )
+
     done = ctx.when(
         is_gateway,
-        lambda: _gateway_writes(ctx, state, admit_time, route_time),
+        by_gateway,
         lambda: ctx.when(
             is_instance,
             lambda: _instance_writes(ctx, state, instance, cluster_time),

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax import cli
-from blis_jax.config import FIELDS, ClusterConfig
+from blis_jax.config import FIELDS, ClusterConfig, is_setting
 from blis_jax.errors import ConfigError, closest
+from blis_jax.policies.named import is_policy_number
 from blis_jax.sweep_strategies import Strategy, load_strategy
 from blis_jax.workload.spec import WorkloadSpec, list_builtin, load_builtin, load_spec, override
 
@@ -176,7 +177,7 @@ def _pair(text: str, option: str) -> tuple[str, str]:
     name = name.strip().replace("-", "_") if "." not in name else name.strip()
     if not equals or not name or not value.strip():
         raise ConfigError(f"{option}: {text!r} is not KEY=VALUE")
-    if name not in FIELDS and not _is_workload(name):
+    if not is_setting(name) and not _is_workload(name):
         hint = closest(name, FIELDS) or "; workload numbers are written workload.aggregate_rate"
         raise ConfigError(f"{option}: setting {name!r} is unknown{hint}")
     return name, value.strip()
@@ -194,7 +195,9 @@ def _axis(text: str) -> Axis:
 
 def _values(name: str, text: str) -> tuple[Any, ...]:
     """`a,b,c`, `start:stop:step` with the stop included, or `a;b` where values have commas."""
-    is_number = _is_workload(name) or FIELDS[name].type in ("int", "float")
+    is_number = (
+        _is_workload(name) or is_policy_number(name) or FIELDS[name].type in ("int", "float")
+    )
     if ":" in text and is_number:
         values: Iterable[Any] = [_value(name, part) for part in _range(name, text)]
     elif ";" in text or _is_tuple(name) or name == "routing_scorers":
@@ -242,7 +245,7 @@ def _readers(name: str) -> Callable[[str], Any]:
         "bool": cli.truth,
         "str": str,
     }
-    return by_type.get(FIELDS[name].type, cli.numbers)
+    return cli.number if is_policy_number(name) else by_type.get(FIELDS[name].type, cli.numbers)
 
 
 def _is_tuple(name: str) -> bool:

@@ -8,8 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from blis_jax.config import FIELDS, ClusterConfig
+from blis_jax.config import FIELDS, ClusterConfig, is_setting, of_settings
 from blis_jax.errors import ConfigError
+from blis_jax.policies import registry
+from blis_jax.policies.named import is_policy_number
 
 KEYS = ("name", "description", "settings")
 
@@ -29,8 +31,8 @@ class Strategy:
         return Strategy(self.name, self.description, {**self.settings, **settings}, config)
 
 
-def parse_strategy(text: str, source: str) -> Strategy:
-    """Parse and check a YAML text; `source` names it in errors."""
+def parse_strategy(text: str, source: str, folder: Path | None = None) -> Strategy:
+    """Parse and check a YAML text; `source` names it in errors, `folder` is where paths in it begin."""
     from blis_jax.errors import closest
     from blis_jax.workload.strict_yaml import read_mapping
 
@@ -45,14 +47,15 @@ def parse_strategy(text: str, source: str) -> Strategy:
     if not isinstance(settings, dict):
         raise ConfigError(f"{source}: settings: got {settings!r}, allowed is a mapping of settings")
     for key in settings:
-        if key not in FIELDS:
+        if not is_setting(key):
             raise ConfigError(
                 f"{source}: settings.{key} is unknown; settings are named as BLIS's flags, with "
                 f"underscores{closest(key, FIELDS)}"
             )
     values = {key: converted(key, value) for key, value in settings.items()}
+    values = registry.located(values, folder)
     try:
-        config = ClusterConfig(**values)
+        config = of_settings(values)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
     description = " ".join(str(data.get("description") or "").split())
@@ -63,7 +66,7 @@ def converted(key: str, value: Any) -> Any:
     """A YAML value as the setting's type: YAML reads 1e-4 as a text and has no tuples."""
     if isinstance(value, list):
         return tuple(value)
-    if isinstance(value, str) and FIELDS[key].type == "float":
+    if isinstance(value, str) and (is_policy_number(key) or FIELDS[key].type == "float"):
         try:
             return float(value)
         except ValueError:
@@ -92,6 +95,5 @@ def load_strategy(name_or_path: str) -> Strategy:
         )
     from blis_jax.cli import read_text
 
-    return parse_strategy(
-        read_text(Path(name_or_path), "a strategy in YAML"), Path(name_or_path).name
-    )
+    path = Path(name_or_path)
+    return parse_strategy(read_text(path, "a strategy in YAML"), path.name, path.parent)

@@ -6,16 +6,18 @@ This module imports nothing of ours. Times are whole microseconds in the clock's
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 if TYPE_CHECKING:
+    import jax
     from jaxtyping import Bool, Float, Int
+
+    from blis_jax.policies.contract import Policy
 
 T = TypeVar("T")
 
@@ -57,6 +59,7 @@ class Outcome(enum.IntEnum):
     EVICTIONS_FULL = 15
     REFERENCE_CRASH = 16
     NODES_FULL = 17
+    NO_SUCH_INSTANCE = 18
 
     @property
     def sentence(self) -> str:
@@ -79,6 +82,8 @@ _SENTENCES = {
     Outcome.LOG_FULL: "the run made more steps than the step log holds",
     Outcome.LISTS_FULL: "a request held more KV blocks than its list has room for",
     Outcome.NODES_FULL: "requests share longer contents than the tables of shared blocks hold",
+    Outcome.NO_SUCH_INSTANCE: "the routing policy chose an instance that is not active; "
+    "it must return the index of one whose `snapshots.is_active` is true",
     Outcome.RING_FULL: "an instance's list of free KV blocks ran over",
     Outcome.EVICTIONS_FULL: "the run preempted more requests than the record of preemptions holds",
     Outcome.REFERENCE_CRASH: "the reference stops here with an index out of range: a reload found more of a "
@@ -89,8 +94,32 @@ _SENTENCES = {
 
 @dataclass_transform(frozen_default=True)
 def pytree(cls: type[T]) -> type[T]:
-    """A frozen dataclass whose fields are all traced arrays (or pytrees of them)."""
-    return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
+    """A frozen dataclass whose fields are all traced arrays (or pytrees of them).
+
+    Where JAX has not started, the class is registered with it when the first instance is made.
+    """
+    made: type[T] = dataclass(frozen=True)(cls)
+    if "jax" in sys.modules:
+        _register(made)
+    else:
+        made.__new__ = staticmethod(_new_and_register)  # type: ignore[method-assign]
+    return made
+
+
+_REGISTERED: set[type] = set()
+
+
+def _register(cls: type) -> None:
+    import jax
+
+    jax.tree_util.register_dataclass(cls)
+    _REGISTERED.add(cls)
+
+
+def _new_and_register(cls: type, *_: Any, **__: Any) -> Any:
+    if cls not in _REGISTERED:
+        _register(cls)
+    return object.__new__(cls)
 
 
 @pytree
@@ -111,16 +140,6 @@ class RequestView:
 
 
 @pytree
-class RoutedView:
-    """One request at admission or routing, with the identity of its prompt."""
-
-    request: RequestView
-    num_prompt_blocks: Int[jax.Array, ""]  # full blocks of the prompt
-    prompt_key: Int[jax.Array, ""]  # equal iff the last full prompt block is
-    key: Any = None  # random key of this decision; unused, it costs nothing
-
-
-@pytree
 class Snapshots:
     """What the router sees of every instance `[instance]`; KV fields may be stale."""
 
@@ -131,22 +150,9 @@ class Snapshots:
     kv_utilization: Float[jax.Array, "instance"]
     free_kv_blocks: Float[jax.Array, "instance"]
     cache_hit_rate: Float[jax.Array, "instance"]
-    transfer_latency_us: Float[jax.Array, "instance"]
-    thrashing_rate: Float[jax.Array, "instance"]
     prefix_match_blocks: Int[jax.Array, "instance"]  # leading prompt blocks in the router's index
     num_rejected: Int[jax.Array, ""]
     is_active: Bool[jax.Array, "instance"]  # part of the cluster (the table may be larger)
-
-
-@pytree
-class QueueView:
-    """The slots of one instance when its wait queue is ordered, `[slot]`; entries not waiting are junk."""
-
-    request: RequestView
-    priority: Float[jax.Array, "slot"]
-    queued_us: jax.Array  # clock dtype
-    num_cached_blocks: Int[jax.Array, "slot"]  # 0 unless the registry says that it is needed
-    num_expected_blocks: Int[jax.Array, "slot"]  # what the router expected to be cached
 
 
 @pytree
@@ -158,20 +164,7 @@ class StepTokens:
     num_context_tokens: Any = None  # computed before the step; only where the mechanism asks for it
 
 
-AdmissionFn = Callable[
-    ..., Any
-]  # (params, state, view, snapshots, clock, key, infinity) -> (admit, state)
-ScorerFn = Callable[
-    ..., jax.Array
-]  # (params, view, snapshots, infinity) -> float[instance] in [0, 1]
-RoutingFn = Callable[
-    ..., Any
-]  # (params, state, view, snapshots, key, infinity) -> (instance, state)
-PriorityFn = Callable[
-    ..., jax.Array
-]  # (params, view[slot], queue_depth, clock, infinity) -> float[slot]
-SchedulerFn = Callable[..., Any]  # (params, QueueView) -> (value[slot], rank[slot]); least first
-LatencyFn = Callable[..., jax.Array]  # (params, StepTokens, infinity) -> float µs
+LatencyFn = Callable[..., "jax.Array"]  # (coefficients, StepTokens) -> float µs
 
 
 @dataclass(frozen=True)
@@ -201,19 +194,51 @@ NO_DEFECTS = Defects(*(False,) * 6)
 class Mechanism:
     """The functions of one strategy: static, hashable, compared by identity of module-level functions."""
 
-    admission: AdmissionFn
-    admission_state: Callable[..., Any]  # (params, shape) -> initial state
-    routing: RoutingFn
-    routing_state: Callable[..., Any]
-    scorers: tuple[ScorerFn, ...]
-    priority: PriorityFn
-    scheduler: SchedulerFn
+    admission: Policy
+    routing: Policy
+    scorers: tuple[Policy, ...]
+    picker: Policy
+    priority: Policy
+    scheduler: Policy
     step_time: LatencyFn
-    uses_prefix_index: bool  # some scorer looks at the router's prefix index
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     defects: Defects = REFERENCE_DEFECTS
     uses_context: bool = False  # the step time depends on the context: no two steps are equal
-    needs_cached_blocks: bool = False  # the scheduler looks at what is cached for waiting requests
+
+    @property
+    def of_gateway(self) -> tuple[Policy, ...]:
+        """The policies that decide for the cluster, in the order of their states."""
+        return (self.admission, self.routing, *self.scorers, self.picker)
+
+    @property
+    def of_instance(self) -> tuple[Policy, ...]:
+        """The policies that decide inside an instance, in the order of their states."""
+        return (self.priority, self.scheduler)
+
+    @property
+    def uses_prefix_index(self) -> bool:
+        """Whether some policy looks at the router's prefix index."""
+        return any(policy.reads_prefix_index for policy in self.of_gateway)
+
+    @property
+    def uses_prompt_keys(self) -> bool:
+        """Whether some policy keeps something for every prompt key."""
+        return any(policy.reads_prompt_key for policy in self.of_gateway)
+
+    @property
+    def needs_cached_blocks(self) -> bool:
+        """Whether some policy looks at what is cached for waiting requests."""
+        return any(policy.reads_cached_blocks for policy in self.of_instance)
+
+    @property
+    def is_told_at_gateway(self) -> bool:
+        """Whether some policy of the gateway is told of completions."""
+        return any(policy.observe is not None for policy in self.of_gateway)
+
+    @property
+    def is_told_in_instance(self) -> bool:
+        """Whether some policy of the instances is told of completions."""
+        return any(policy.observe is not None for policy in self.of_instance)
 
 
 @pytree
@@ -224,9 +249,20 @@ class PolicyParams:
     routing: Any
     scorers: tuple[Any, ...]
     scorer_weights: Float[jax.Array, "scorer"]  # as given; normalised where used
+    picker: Any
     priority: Any
     scheduler: Any
     seed: Int[jax.Array, ""]  # of the policies' own random draws
+
+    @property
+    def of_gateway(self) -> tuple[Any, ...]:
+        """In the order of `Mechanism.of_gateway`."""
+        return (self.admission, self.routing, *self.scorers, self.picker)
+
+    @property
+    def of_instance(self) -> tuple[Any, ...]:
+        """In the order of `Mechanism.of_instance`."""
+        return (self.priority, self.scheduler)
 
 
 @pytree
@@ -298,7 +334,7 @@ class EngineShape:
     @property
     def clock_dtype(self) -> Any:
         """The clock's dtype: int32, int64, or float64 holding whole microseconds or (continuous) any."""
-        return jnp.dtype("float64" if self.is_continuous else self.clock)
+        return np.dtype("float64" if self.is_continuous else self.clock)
 
     @property
     def is_continuous(self) -> bool:

@@ -27,6 +27,7 @@ class Work:
     inst_time: Any
     task: Any = None  # block-level memory's operation in progress, see kv_cache/blocks.py
     pool: Any = None  # the instance's block-level memory
+    local: Any = ()  # states of the instance's policies
 
 
 def ceil_div(value: jax.Array, size: int) -> jax.Array:

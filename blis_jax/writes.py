@@ -14,8 +14,9 @@ from blis_jax.columns import as_int, get
 from blis_jax.context import Context, row
 from blis_jax.kv_cache.blocks import Blocks
 from blis_jax.kv_cache.no_eviction import write_path
+from blis_jax.policy_calls import instance_row
 from blis_jax.slot_write import SlotWrite, no_slot
-from blis_jax.state import Log, LogTime, RouterIndex, Slot, State
+from blis_jax.state import Log, LogTime, News, RouterIndex, Slot, State
 from blis_jax.types import REJECTED, pytree
 
 if TYPE_CHECKING:
@@ -41,14 +42,31 @@ def no_record(ctx: Context) -> RecordWrite:
 
 
 @pytree
+class NewsWrite:
+    """A completion to be told later, or one that has been told; at the spare request if there is none."""
+
+    request: Int[Array, ""]
+    due: Any
+    latencies: Any  # float64[2]
+
+
+def no_news(ctx: Context) -> NewsWrite | None:
+    """Nothing to tell."""
+    if not ctx.mechanism.is_told_at_gateway:
+        return None
+    return NewsWrite(jnp.int32(ctx.shape.num_requests), ctx.never, jnp.zeros((2,), jnp.float64))
+
+
+@pytree
 class Writes:
     """Everything one scan step changes: the lane's scalars, and one row per table."""
 
     registers: Int[Array, "column"]
     times: Any
     stale: Any
-    admission: Any
-    routing: Any
+    gateway: Any
+    local: Any
+    news: NewsWrite | None
     num_private: Int[Array, "instance"]
     num_distinct: Int[Array, "instance"]
     task: Any
@@ -75,8 +93,9 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
         registers=state.registers,
         times=state.times,
         stale=state.stale,
-        admission=state.admission,
-        routing=state.routing,
+        gateway=state.gateway,
+        local=instance_row(state, instance),
+        news=no_news(ctx),
         num_private=state.router.num_private,
         num_distinct=state.router.num_distinct,
         task=None if state.blocks is None else state.blocks.task,
@@ -153,6 +172,24 @@ def _write_expected(ctx: Context, state: State, done: Writes) -> jax.Array:
     return _put(state.expected, get(done.slot.row, Slot.EXPECTED_BLOCKS)[None], done.routed)
 
 
+def _write_local(state: State, done: Writes) -> Any:
+    """The rows of the instances' policies."""
+
+    def put_row(table: jax.Array, row: jax.Array) -> jax.Array:
+        zeros = (jnp.int32(0),) * row.ndim
+        return _put(table, row[None], done.instance, *zeros)
+
+    return jax.tree.map(put_row, state.local, done.local)
+
+
+def _write_news(state: State, done: Writes) -> News | None:
+    news, change = state.news, done.news
+    if news is None or change is None:
+        return None
+    latencies = _put(news.latencies, change.latencies[None], change.request, jnp.int32(0))
+    return News(_put(news.due, change.due[None], change.request), latencies)
+
+
 def write(ctx: Context, state: State, done: Writes) -> State:
     """Put every row in its place, once per table."""
     zero, slot, record = jnp.int32(0), done.slot, done.record
@@ -177,6 +214,7 @@ def write(ctx: Context, state: State, done: Writes) -> State:
         stale=done.stale,
         log=_put(state.log, record.log[None], record.record, zero),
         log_time=_put(state.log_time, record.log_time[None], record.record, zero),
-        admission=done.admission,
-        routing=done.routing,
+        gateway=done.gateway,
+        local=_write_local(state, done),
+        news=_write_news(state, done),
     )

@@ -19,7 +19,8 @@ import yaml
 from blis_jax import sweep_strategies
 from blis_jax.config import FIELDS, ClusterConfig, parse_scorers
 from blis_jax.errors import ConfigError, closest
-from sweeps.space import SCORERS, Space, config_from_arguments, space_of
+from sweeps.reference_arguments import config_from_arguments
+from sweeps.space import SCORERS, Space, space_of
 from sweeps.strategy_file import Strategy, list_library, load_strategy
 
 _FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]"

@@ -26,6 +26,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "routing": (
         "routing_policy",
         "routing_scorers",
+        "routing_picker",
         "slo_scorer_bias_critical",
         "slo_scorer_bias_sheddable",
     ),
@@ -46,6 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "slo_deadline_least_left",
         "cached_block_priority",
     ),
+    "numbers of policies": ("policy_numbers",),
     "priority bridge": ("slo_priority_bridge",),
     "chunks": ("long_prefill_token_threshold",),
     "chunks by class": ("slo_prefill", "slo_prefill_critical", "slo_prefill_sheddable"),

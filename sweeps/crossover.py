@@ -80,7 +80,7 @@ def _unread(config: ClusterConfig, lower: str, higher: str) -> Crossover:
 
 def _numbers(config: ClusterConfig) -> dict[str, float]:
     """The priority policy's numbers, as the engine gets them."""
-    from blis_jax.config import params
+    from blis_jax.mechanism import params
 
     policy: Any = params(config).policy.priority
     return {name: float(value) for name, value in vars(policy).items()}

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.config import ClusterConfig, mechanism, params
+from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.mechanism import mechanism, params
 from sweeps.measured import KeptRuns, Measured, same_lives
 from sweeps.strategy_file import Strategy
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from blis_jax.config import FIELDS
+from blis_jax.config import FIELDS, is_setting
 from blis_jax.errors import ConfigError, closest
 from blis_jax.workload.spec import (
     WorkloadSpec,
@@ -51,7 +51,7 @@ class Condition(_Part):
     @classmethod
     def _known(cls, settings: dict[str, Any]) -> dict[str, Any]:
         for name in settings:
-            if name not in FIELDS:
+            if not is_setting(name):
                 raise ValueError(f"{name} is no setting{closest(name, FIELDS)}")
         return settings
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from blis_jax.config import FIELDS, ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.policies.named import is_policy_number
 from sweeps.arms import with_settings
 from sweeps.space import SCORERS
 
@@ -46,6 +47,8 @@ class Perturbed:
         """Refuses what cannot be perturbed."""
         setting, dot, _ = self.target.partition(".")
         kind = FIELDS[setting].type if setting in FIELDS else None
+        if is_policy_number(self.target):
+            kind = "float"
         if not (dot and setting == SCORERS) and kind not in ("int", "float"):
             raise ConfigError(
                 f"{self.target!r} cannot be perturbed; give a numeric setting or {SCORERS}.NAME"
@@ -56,11 +59,16 @@ class Perturbed:
     def centre(self, config: ClusterConfig) -> float:
         """Where the parameter is, in the unit of its width."""
         setting, dot, scorer = self.target.partition(".")
+        if is_policy_number(self.target):
+            value = float(config.value(self.target))
+            return self._coordinate(value)
         weights = dict(config.scorers())
         if dot and scorer not in weights:
             has = ", ".join(weights) or "none"
             raise ConfigError(f"{self.target}: the mechanism has no such scorer; it has {has}")
-        value = float(weights[scorer] if dot else getattr(config, setting))
+        return self._coordinate(float(weights[scorer] if dot else getattr(config, setting)))
+
+    def _coordinate(self, value: float) -> float:
         if self.is_log and value <= 0:
             raise ConfigError(f"{self.target}: {value:g} has no logarithm; perturb it as it is")
         return math.log(value) if self.is_log else value

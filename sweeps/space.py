@@ -5,15 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from blis_jax.config import FIELDS, ClusterConfig, parse_scorers
+from blis_jax.config import (
+    FIELDS,
+    ClusterConfig,
+    is_setting,
+    of_settings,
+    parse_scorers,
+)
 from blis_jax.errors import ConfigError, closest
+from blis_jax.policies import registry
+from blis_jax.policies.named import number_of
+from blis_jax.policies.numbers import Number
 from blis_jax.sweep_strategies import converted
+from sweeps.reference_arguments import of_arguments
 from sweeps.strategy_file import Bounds, Parameter, Strategy
-
-if TYPE_CHECKING:
-    from blis_jax.cli import Parser
 
 Point = tuple[Any, ...]  # one value per dimension
 SCORERS = "routing_scorers"
@@ -83,11 +90,11 @@ class Space:
             if dimension.name not in values:
                 continue
             value = dimension.simulated(values[dimension.name])
-            setting, dot, scorer = dimension.target.partition(".")
-            if dot:
+            setting, _, scorer = dimension.target.partition(".")
+            if setting == SCORERS and scorer:
                 weights[scorer] = value
             else:
-                changes[setting] = value
+                changes[dimension.target] = value
         for override in self.strategy.overrides:
             if all(values.get(name) == value for name, value in override.when.items()):
                 changes |= override.settings
@@ -122,15 +129,16 @@ def _base_config(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
         return _from_arguments(strategy)
     values = {}
     for key, value in strategy.mechanism.items():
-        if key not in FIELDS:
+        if not is_setting(key):
             raise strategy.refuse(
                 f"mechanism.{key}",
                 f"the setting is unknown; settings are named as BLIS's flags, with underscores"
                 f"{closest(key, FIELDS)}",
             )
         values[key] = converted(key, value)
+    values = registry.located(values, strategy.folder)
     try:
-        return ClusterConfig(**(_fit_of(values) | values)), None
+        return of_settings(_fit_of(values) | values), None
     except ConfigError as error:
         raise strategy.refuse("mechanism", str(error)) from None
 
@@ -154,39 +162,9 @@ def _fit_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _from_arguments(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
     try:
-        return _of_arguments(strategy.fixed_args)
+        return of_arguments(strategy.fixed_args)
     except ConfigError as error:
         raise strategy.refuse("fixed_args", str(error)) from None
-
-
-def config_from_arguments(words: Sequence[str]) -> ClusterConfig:
-    """The cluster that options of the reference's command line describe."""
-    return _of_arguments(words)[0]
-
-
-def _of_arguments(words: Sequence[str]) -> tuple[ClusterConfig, int | None]:
-    from blis_jax.cluster_flags import cluster_config
-
-    given = _arguments_parser().given(words)
-    if given.get("num_requests", 1) < 1:
-        raise ConfigError(f"--num-requests must be at least 1, got {given['num_requests']}")
-    return cluster_config(given), given.get("num_requests")
-
-
-def _arguments_parser() -> Parser:
-    from blis_jax.cli import Flag, Parser, whole
-    from blis_jax.cluster_flags import add_cluster_flags
-
-    parser = Parser(prog="fixed_args", add_help=False)
-    add_cluster_flags(parser)
-    flags = (
-        Flag("num-requests", whole, None, "N", "requests of the workload"),
-        Flag("horizon", whole, None, "US", "end of the simulation"),
-    )
-    parser.add_flags("workload", flags)
-    elsewhere = "give it as a key of the file"
-    parser.refuse({"workload-spec": f"{elsewhere}, workload", "seed": f"{elsewhere}, seeds"})
-    return parser
 
 
 def _scorers_of(config: ClusterConfig) -> str:
@@ -201,7 +179,10 @@ def _dimension(
 ) -> Dimension:
     path = strategy.parameter_paths[place]
     target = _target(strategy, base, path, parameter)
-    usual = "real" if "." in target else _TYPES.get(str(FIELDS[target].type))
+    declared = _declared(strategy, base, path, target)
+    usual = _TYPES.get("float" if "." in target else str(FIELDS[target].type))
+    if declared is not None and declared.is_whole:
+        usual = "integer"
     kind = parameter.type or ("categorical" if parameter.categories is not None else usual)
     if kind is None:
         raise strategy.refuse(f"{path}.target", f"{target} is a list, which no search can vary")
@@ -213,6 +194,8 @@ def _dimension(
         raise strategy.refuse(
             f"{path}.type", f"got {kind!r}, but {target} is a choice; use 'categorical'"
         )
+    if parameter.low is None and parameter.high is None and declared is not None:
+        parameter = _as_declared(parameter, declared)
     low, high = _range(strategy, path, parameter, kind)
     is_log = parameter.prior == "log-uniform"
     if is_log and low <= 0:
@@ -221,6 +204,25 @@ def _dimension(
         )
     decimals = parameter.decimals if kind == "real" else None
     return Dimension(parameter.name, target, kind, low, high, is_log, decimals=decimals)
+
+
+def _declared(strategy: Strategy, base: ClusterConfig, path: str, target: str) -> Number | None:
+    """What a policy says about the number that the parameter sets; None if it sets something else."""
+    try:
+        return number_of(base, target)
+    except ConfigError as error:
+        raise strategy.refuse(f"{path}.target", str(error)) from None
+
+
+def _as_declared(parameter: Parameter, declared: Number) -> Parameter:
+    """The parameter with the bounds and the prior that the policy declares, if it declares any."""
+    if declared.searched is None:
+        return parameter
+    low, high = declared.searched
+    changes: dict[str, Any] = {"low": low, "high": high}
+    if "prior" not in parameter.model_fields_set:
+        changes["prior"] = declared.prior
+    return parameter.model_copy(update=changes)
 
 
 def _target(strategy: Strategy, base: ClusterConfig, path: str, parameter: Parameter) -> str:
@@ -238,7 +240,7 @@ def _target(strategy: Strategy, base: ClusterConfig, path: str, parameter: Param
             raise strategy.refuse(
                 f"{path}.{key}", f"{scorer!r} is no scorer of the mechanism, which has {has}"
             )
-    elif target not in FIELDS:
+    elif not is_setting(target):
         given = parameter.flag or target
         raise strategy.refuse(
             f"{path}.{key}",
@@ -303,7 +305,7 @@ def _check_overrides(strategy: Strategy, names: Sequence[str]) -> None:
                     f"{path}.when.{name}", f"there is no such parameter{closest(name, names)}"
                 )
         for name in override.settings:
-            if name not in FIELDS:
+            if not is_setting(name):
                 raise strategy.refuse(
                     f"{path}.settings.{name}", f"the setting is unknown{closest(name, FIELDS)}"
                 )
@@ -340,7 +342,7 @@ def _check_corners(strategy: Strategy, space: Space) -> None:
 
 def _check_required(strategy: Strategy, space: Space) -> None:
     for name, bounds in strategy.required_settings.items():
-        if name not in FIELDS:
+        if not is_setting(name):
             raise strategy.refuse(
                 f"required_settings.{name}", f"the setting is unknown{closest(name, FIELDS)}"
             )
@@ -358,7 +360,7 @@ def _reached(space: Space, name: str) -> list[Any]:
     for dimension in space.dimensions:
         if dimension.target == name:
             return list(dimension.categories or (dimension.low, dimension.high))
-    return [getattr(space.base, name)]
+    return [space.base.value(name)]
 
 
 def _broken(bounds: Bounds, value: Any) -> str | None:

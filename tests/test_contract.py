@@ -8,14 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from blis_jax.exact import runtime_infinity
 from blis_jax.policies import registry
-from blis_jax.policies.registry import Entry
+from blis_jax.policies.contract import (
+    Completion,
+    GatewayContext,
+    PickerContext,
+    Policy,
+    QueueContext,
+)
+from blis_jax.policies.numbers import numbers_of
 from blis_jax.types import (
     SLO_CLASSES,
     EngineShape,
-    QueueView,
     RequestView,
-    RoutedView,
     Snapshots,
 )
 
@@ -30,11 +36,8 @@ SHAPE = EngineShape(
     num_keys=64,
 )
 TABLES = {
-    "admission": registry.ADMISSION,
-    "routing": registry.ROUTING,
-    "scorer": registry.SCORERS,
-    "priority": registry.PRIORITY,
-    "scheduler": registry.SCHEDULERS,
+    kind: {name: registry.find(kind, name) for name in names}
+    for kind, names in registry.NAMES.items()
 }
 GOES_BY_INDEX = {"round-robin"}
 
@@ -49,9 +52,12 @@ def entries(kind: str) -> list[Any]:
     return [pytest.param(entry, id=f"{kind}-{name}") for name, entry in TABLES[kind].items()]
 
 
-def numbers(entry: Entry, factor: float = 1.0) -> Any:
+def numbers(entry: Policy, factor: float = 1.0) -> Any:
     """The policy's params with its defaults, or others near them."""
-    return entry.params(**{name: np.float64(value * factor) for name, value in entry.defaults})
+    declared = numbers_of(entry.params)
+    return entry.params(
+        **{name: np.float64(one.default * factor) for name, one in declared.items()}
+    )
 
 
 def request_views(seed: int, shape: tuple[int, ...]) -> RequestView:
@@ -66,14 +72,6 @@ def request_views(seed: int, shape: tuple[int, ...]) -> RequestView:
         tie_rank=rank,
         queue_rank=rank[::-1].copy(),
     )
-
-
-def routed_views(seed: int) -> RoutedView:
-    view = request_views(seed, (CASES,))
-    rng = np.random.default_rng(seed + 1)
-    keys = rng.integers(0, 64, CASES).astype(np.int32)
-    random_keys = rng.integers(0, 2**32, (CASES, 2), dtype=np.uint32)
-    return RoutedView(view, view.input_len // 16, keys, random_keys)
 
 
 def all_snapshots(seed: int, num_active: int = INSTANCES) -> Snapshots:
@@ -96,8 +94,6 @@ def all_snapshots(seed: int, num_active: int = INSTANCES) -> Snapshots:
         kv_utilization=utilization,
         free_kv_blocks=1000.0 * (1.0 - utilization),
         cache_hit_rate=rng.uniform(0, 1, shape),
-        transfer_latency_us=np.zeros(shape),
-        thrashing_rate=np.zeros(shape),
         prefix_match_blocks=distinct(0, 8),
         num_rejected=rng.integers(0, 9, CASES).astype(np.int32),
         is_active=np.tile(np.arange(INSTANCES) < num_active, (CASES, 1)),
@@ -108,43 +104,61 @@ def case(tree: Any, index: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), tree)
 
 
-def call(kind: str, entry: Entry, params: Any, scene: Any, infinity: Any = INFINITY) -> Any:
-    """The policy on one scene, with its signature's arguments in order."""
-    if kind == "admission":
-        view, seen, now = scene
-        state = entry.initial_state(params, SHAPE)
-        return entry.function(params, state, view, seen, now, infinity)
-    if kind == "routing":
-        view, seen, scores = scene
-        state = entry.initial_state(params, SHAPE)
-        return entry.function(params, state, view, seen, scores, infinity)
-    if kind == "scorer":
-        view, seen = scene
-        return entry.function(params, view, seen, infinity)
-    if kind == "priority":
-        view, depth, now = scene
-        return entry.function(params, view, depth, now, infinity)
-    return entry.function(params, scene)
+def call(entry: Policy, params: Any, scene: Any, infinity: Any = INFINITY) -> Any:
+    """The policy's first decision on one scene, and its state then."""
+    with runtime_infinity(infinity):
+        return entry.decide(params, entry.start(params, SHAPE), scene)
 
 
-def scenes(kind: str, num_active: int = INSTANCES) -> Any:
-    """Inputs of the policy's kind, `[case]` in front."""
+def gateway_scenes(kind: str, num_active: int) -> GatewayContext:
     rng = np.random.default_rng(7)
-    views, seen = routed_views(3), all_snapshots(4, num_active)
-    now = np.full(CASES, 400_000, np.int32)
-    if kind == "admission":
-        return views, seen, now
-    if kind == "routing":
-        return views, seen, rng.permuted(rng.uniform(0, 1, (CASES, INSTANCES)), axis=1)
-    if kind == "scorer":
-        return views, seen
-    waiting = request_views(5, (CASES, SLOTS))
-    if kind == "priority":
-        return waiting, rng.integers(0, 20, CASES).astype(np.int32), now
-    priority = rng.integers(-3, 9, (CASES, SLOTS)).astype(np.float64)
-    queued = rng.integers(0, 400_000, (CASES, SLOTS)).astype(np.int32)
-    blocks = rng.integers(0, 9, (2, CASES, SLOTS)).astype(np.int32)
-    return QueueView(waiting, priority, queued, blocks[0], blocks[1])
+    request, seen = request_views(3, (CASES,)), all_snapshots(4, num_active)
+    scores = rng.permuted(rng.uniform(0, 1, (CASES, INSTANCES)), axis=1)
+    best = np.where(seen.is_active, scores, -1.0).argmax(axis=1).astype(np.int32)
+    rng = np.random.default_rng(4)
+    return GatewayContext(
+        request=request,
+        num_prompt_blocks=request.input_len // 16,
+        prompt_key=rng.integers(0, 64, CASES).astype(np.int32),
+        snapshots=seen,
+        now_us=np.full(CASES, 400_000, np.int32),
+        key=rng.integers(0, 2**32, (CASES, 2), dtype=np.uint32),
+        scores=scores if kind == "routing" else None,
+        picked=best if kind == "routing" else None,
+    )
+
+
+def queue_scenes(entry: Policy) -> QueueContext:
+    rng = np.random.default_rng(7)
+    waiting, shape = request_views(5, (CASES, SLOTS)), (CASES, SLOTS)
+    depth = rng.integers(0, 20, CASES).astype(np.int32)
+    priority = rng.integers(-3, 9, shape).astype(np.float64)
+    queued = rng.integers(0, 400_000, shape).astype(np.int32)
+    blocks = rng.integers(0, 9, (2, *shape)).astype(np.int32)
+    return QueueContext(
+        request=waiting,
+        is_waiting=rng.integers(0, 2, shape).astype(bool),
+        queued_us=queued,
+        num_expected_blocks=blocks[1],
+        queue_depth=depth,
+        now_us=np.full(CASES, 400_000, np.int32),
+        instance=rng.integers(0, INSTANCES, CASES).astype(np.int32),
+        key=rng.integers(0, 2**32, (CASES, 2), dtype=np.uint32),
+        num_cached_blocks=blocks[0] if entry.reads_cached_blocks else None,
+        priority=priority if entry.kind == "scheduler" else None,
+    )
+
+
+def scenes(entry: Policy, num_active: int = INSTANCES) -> Any:
+    """Contexts of the policy's kind, `[case]` in front."""
+    if entry.kind in ("priority", "scheduler"):
+        return queue_scenes(entry)
+    context = gateway_scenes(entry.kind, num_active)
+    if entry.kind != "picker":
+        return context
+    rng = np.random.default_rng(9)
+    scores = rng.permuted(rng.uniform(0, 1, (CASES, INSTANCES)), axis=1)
+    return PickerContext(scores, context.snapshots.is_active, context.request, context.key)
 
 
 ALL = [
@@ -155,15 +169,15 @@ ALL = [
 
 
 @pytest.mark.parametrize(("kind", "entry"), ALL)
-def test_shapes_dtypes_and_ranges(kind: str, entry: Entry):
-    params, inputs = numbers(entry), scenes(kind)
+def test_shapes_dtypes_and_ranges(kind: str, entry: Policy):
+    params, inputs = numbers(entry), scenes(entry)
     for index in range(CASES):
-        result = call(kind, entry, params, case(inputs, index))
+        result, _ = call(entry, params, case(inputs, index))
         if kind == "admission":
-            assert result[0].shape == () and result[0].dtype == bool
-        elif kind == "routing":
-            assert result[0].shape == () and result[0].dtype == np.int32
-            assert 0 <= int(result[0]) < INSTANCES
+            assert result.shape == () and result.dtype == bool
+        elif kind in ("routing", "picker"):
+            assert result.shape == () and result.dtype == np.int32
+            assert 0 <= int(result) < INSTANCES
         elif kind == "scorer":
             assert result.shape == (INSTANCES,) and result.dtype == np.float64
             assert np.all((np.asarray(result) >= 0) & (np.asarray(result) <= 1))
@@ -179,13 +193,11 @@ def test_shapes_dtypes_and_ranges(kind: str, entry: Entry):
 
 
 @pytest.mark.parametrize(("kind", "entry"), ALL)
-def test_state_keeps_its_structure(kind: str, entry: Entry):
+def test_state_keeps_its_structure(kind: str, entry: Policy):
     """So that it can be carried through a loop."""
-    if kind not in ("admission", "routing"):
-        return
     params = numbers(entry)
-    before = entry.initial_state(params, SHAPE)
-    _, after = call(kind, entry, params, case(scenes(kind), 0))
+    before = entry.start(params, SHAPE)
+    _, after = call(entry, params, case(scenes(entry), 0))
     assert jax.tree.structure(before) == jax.tree.structure(after)
     for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         assert jnp.shape(old) == jnp.shape(new)
@@ -193,11 +205,11 @@ def test_state_keeps_its_structure(kind: str, entry: Entry):
 
 
 @pytest.mark.parametrize(("kind", "entry"), ALL)
-def test_jit_and_vmap_change_nothing(kind: str, entry: Entry):
-    params, inputs = numbers(entry), scenes(kind)
+def test_jit_and_vmap_change_nothing(kind: str, entry: Policy):
+    params, inputs = numbers(entry), scenes(entry)
 
     def one(params: Any, scene: Any, infinity: Any) -> Any:
-        return call(kind, entry, params, scene, infinity)
+        return call(entry, params, scene, infinity)
 
     # infinity must be an argument: products are exact only if the compiler does not know it
     compiled, batched = jax.jit(one), jax.jit(jax.vmap(one, in_axes=(None, 0, None)))
@@ -210,22 +222,25 @@ def test_jit_and_vmap_change_nothing(kind: str, entry: Entry):
 
 
 @pytest.mark.parametrize(("kind", "entry"), ALL)
-def test_other_numbers_do_not_trace_again(kind: str, entry: Entry):
+def test_other_numbers_do_not_trace_again(kind: str, entry: Policy):
     traces = []
 
     @jax.jit
     def one(params: Any, scene: Any) -> Any:
         traces.append(None)
-        return call(kind, entry, params, scene)
+        return call(entry, params, scene)
 
-    inputs = scenes(kind)
+    inputs = scenes(entry)
     for factor in (1.0, 1.5, 0.25):
         for index in range(3):
             one(numbers(entry, factor), case(inputs, index))
     assert len(traces) == 1
 
 
-def relabelled(seen: Snapshots, order: np.ndarray) -> Snapshots:
+ORDER = np.array([3, 0, 4, 1, 2])
+
+
+def relabelled(seen: Snapshots, order: np.ndarray = ORDER) -> Snapshots:
     fields = {
         field.name: value[order] if jnp.ndim(value) else value
         for field in dataclasses.fields(Snapshots)
@@ -235,96 +250,130 @@ def relabelled(seen: Snapshots, order: np.ndarray) -> Snapshots:
 
 
 @pytest.mark.parametrize("entry", entries("scorer"))
-def test_relabelling_instances_relabels_scores(entry: Entry):
-    params, (views, seen) = numbers(entry), scenes("scorer")
-    order = np.array([3, 0, 4, 1, 2])
+def test_relabelling_instances_relabels_scores(entry: Policy):
+    params, inputs = numbers(entry), scenes(entry)
     for index in range(CASES):
-        view, snapshots = case(views, index), case(seen, index)
-        plain = entry.function(params, view, snapshots, INFINITY)
-        other = entry.function(params, view, relabelled(snapshots, order), INFINITY)
-        np.testing.assert_array_equal(plain[order], other)
+        scene = case(inputs, index)
+        other = dataclasses.replace(scene, snapshots=relabelled(scene.snapshots))
+        plain, _ = call(entry, params, scene)
+        np.testing.assert_array_equal(plain[ORDER], call(entry, params, other)[0])
 
 
 @pytest.mark.parametrize(
     "entry", [each for each in entries("routing") if each.id[8:] not in GOES_BY_INDEX]
 )
-def test_relabelling_instances_relabels_the_choice(entry: Entry):
+def test_relabelling_instances_relabels_the_choice(entry: Policy):
     """The scenes have no equal loads or scores."""
-    params, (views, seen, scores) = numbers(entry), scenes("routing")
-    order = np.array([3, 0, 4, 1, 2])
-    state = entry.initial_state(params, SHAPE)
+    params, inputs = numbers(entry), scenes(entry)
     for index in range(CASES):
-        view, snapshots = case(views, index), case(seen, index)
-        plain, _ = entry.function(
-            params, state, view, snapshots, jnp.asarray(scores[index]), INFINITY
+        scene = case(inputs, index)
+        other = dataclasses.replace(
+            scene,
+            snapshots=relabelled(scene.snapshots),
+            scores=scene.scores[ORDER],
+            picked=jnp.int32(np.flatnonzero(int(scene.picked) == ORDER)[0]),
         )
-        other, _ = entry.function(
-            params,
-            state,
-            view,
-            relabelled(snapshots, order),
-            jnp.asarray(scores[index][order]),
-            INFINITY,
-        )
-        assert order[int(other)] == int(plain)
+        plain, _ = call(entry, params, scene)
+        assert ORDER[int(call(entry, params, other)[0])] == int(plain)
+
+
+def test_relabelling_instances_relabels_the_best():
+    entry = TABLES["picker"]["first-best"]
+    params, inputs = numbers(entry), scenes(entry)
+    for index in range(CASES):
+        scene = case(inputs, index)
+        other = dataclasses.replace(scene, scores=scene.scores[ORDER])
+        plain, _ = call(entry, params, scene)
+        assert ORDER[int(call(entry, params, other)[0])] == int(plain)
 
 
 @pytest.mark.parametrize("entry", entries("admission"))
-def test_relabelling_instances_leaves_admission_alone(entry: Entry):
-    params, (views, seen, now) = numbers(entry), scenes("admission")
-    order = np.array([3, 0, 4, 1, 2])
+def test_relabelling_instances_leaves_admission_alone(entry: Policy):
+    params, inputs = numbers(entry), scenes(entry)
     for index in range(CASES):
-        view, snapshots, clock = case(views, index), case(seen, index), jnp.asarray(now[index])
-        other = relabelled(snapshots, order)
-        assert bool(call("admission", entry, params, (view, snapshots, clock))[0]) == bool(
-            call("admission", entry, params, (view, other, clock))[0]
-        )
+        scene = case(inputs, index)
+        other = dataclasses.replace(scene, snapshots=relabelled(scene.snapshots))
+        assert bool(call(entry, params, scene)[0]) == bool(call(entry, params, other)[0])
 
 
-@pytest.mark.parametrize("entry", entries("routing"))
-def test_inactive_instances_are_never_chosen(entry: Entry):
-    params, inputs = numbers(entry), scenes("routing", num_active=2)
+@pytest.mark.parametrize("entry", [*entries("routing"), *entries("picker")])
+def test_inactive_instances_are_never_chosen(entry: Policy):
+    params, inputs = numbers(entry), scenes(entry, num_active=2)
     for index in range(CASES):
-        assert int(call("routing", entry, params, case(inputs, index))[0]) < 2
+        assert int(call(entry, params, case(inputs, index))[0]) < 2
 
 
 @pytest.mark.parametrize("kind", ["admission", "scorer"])
 def test_inactive_instances_do_not_matter(kind: str):
     """What an inactive row holds changes neither a decision nor an active instance's score."""
     for entry in TABLES[kind].values():
-        params, inputs = numbers(entry), scenes(kind, num_active=2)
+        params, inputs = numbers(entry), scenes(entry, num_active=2)
         for index in range(CASES):
             scene = case(inputs, index)
-            seen = scene[1]
             blank = jax.tree.map(
-                lambda leaf, mask=seen.is_active: (
+                lambda leaf, mask=scene.snapshots.is_active: (
                     jnp.where(mask, leaf, jnp.zeros_like(leaf)) if jnp.ndim(leaf) else leaf
                 ),
-                seen,
+                scene.snapshots,
             )
-            plain = call(kind, entry, params, scene)
-            other = call(kind, entry, params, (scene[0], blank, *scene[2:]))
+            plain, _ = call(entry, params, scene)
+            other, _ = call(entry, params, dataclasses.replace(scene, snapshots=blank))
             if kind == "scorer":
                 np.testing.assert_array_equal(plain[:2], other[:2])
             else:
-                assert bool(plain[0]) == bool(other[0])
+                assert bool(plain) == bool(other)
 
 
-@pytest.mark.parametrize("view", [RequestView, RoutedView, QueueView, Snapshots])
+@pytest.mark.parametrize("view", [GatewayContext, PickerContext, QueueContext])
 def test_no_policy_can_see_the_true_output_length(view: type):
     """The simulator knows it in advance; a real router or scheduler does not."""
     seen, names = [view], set()
-    nested = {"RequestView": RequestView}
+    nested = {"RequestView": RequestView, "Snapshots": Snapshots}
     while seen:
         for field in dataclasses.fields(seen.pop()):
             names.add(field.name)
             seen += [kind for name, kind in nested.items() if name in str(field.type)]
     assert not [name for name in names if "output" in name or "finish" in name]
-    assert names & {"slo_class", "effective_load", "priority"}
+    assert "slo_class" in names
+
+
+def test_only_a_completion_tells_the_output_length():
+    assert "num_output_tokens" in {field.name for field in dataclasses.fields(Completion)}
+
+
+@pytest.mark.parametrize("name", registry.PICKERS)
+def test_pickers_draw_as_they_say(name: str):
+    """3,000 draws of known shares: within 5 standard deviations (false alarms 1 in 10^6)."""
+    entry, size = TABLES["picker"][name], 3000
+    scores = np.array([0.5, 1.0, 0.25, 1.0, 0.0])
+    shares = {
+        "first-best": [0, 1, 0, 0, 0],
+        "random-best": [0, 0.5, 0, 0.5, 0],
+        "weighted-random": scores / scores.sum(),
+    }[name]
+    keys = jax.random.split(jax.random.key(3), size)
+
+    @jax.jit
+    @jax.vmap
+    def pick(key: Any) -> Any:
+        request = case(request_views(1, (1,)), 0)
+        among = PickerContext(jnp.asarray(scores), jnp.ones(5, bool), request, key)
+        return entry.decide(numbers(entry), entry.start(None, SHAPE), among)[0]
+
+    found = np.bincount(np.asarray(pick(keys)), minlength=5) / size
+    tolerance = 5 * np.sqrt(np.multiply(shares, np.subtract(1, shares)) / size)
+    assert np.all(np.abs(found - shares) <= tolerance)
+
+
+@pytest.mark.parametrize("name", ["first-best", "random-best", "weighted-random"])
+def test_pickers_take_an_eligible_instance_when_all_scores_are_zero(name: str):
+    entry, request = TABLES["picker"][name], case(request_views(1, (1,)), 0)
+    eligible = jnp.asarray([False, False, True, False, True])
+    among = PickerContext(jnp.zeros(5), eligible, request, jax.random.key(1))
+    assert int(call(entry, numbers(entry), among)[0]) in (2, 4)
 
 
 @pytest.mark.parametrize(("kind", "entry"), ALL)
-def test_defaults_cover_the_numbers(kind: str, entry: Entry):
-    assert [name for name, _ in entry.defaults] == [
-        field.name for field in dataclasses.fields(entry.params)
-    ]
+def test_every_number_says_what_it_is(kind: str, entry: Policy):
+    for name, one in numbers_of(entry.params).items():
+        assert one.meaning and one.permits(one.default), name

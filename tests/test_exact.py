@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.exact import exact_product, exact_quotient, truncate
+from blis_jax.clock import truncate
+from blis_jax.exact import exact_product, exact_quotient, runtime_infinity
 from blis_jax.latency import blackbox, queueing_time
 from blis_jax.types import StepTokens
 from tests.reference_data import REPO_ROOT
@@ -33,7 +34,8 @@ def check_step_times() -> int:
     def one(
         beta: jax.Array, prefill: jax.Array, decode: jax.Array, infinity: jax.Array
     ) -> jax.Array:
-        return truncate(blackbox(beta, StepTokens(prefill, decode), infinity), jnp.int32)
+        with runtime_infinity(infinity):
+            return truncate(blackbox(beta, StepTokens(prefill, decode)), jnp.int32)
 
     mine = jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))(beta, prefill, decode, INFINITY)
     expected = (beta[:, 0] + beta[:, 1] * prefill + beta[:, 2] * decode).astype(np.int32)
@@ -44,9 +46,12 @@ def check_queueing_times() -> int:
     rng = np.random.default_rng(12)
     alpha = np.stack([two_decimals(rng, high) for high in (3000, 9, 3000)], axis=1)
     input_len = rng.integers(1, 100_000, SIZE).astype(np.int32)
-    function = jax.jit(
-        lambda a, n, infinity: truncate(queueing_time(a, n, infinity), jnp.dtype(jnp.int32))
-    )
+
+    @jax.jit
+    def function(a: jax.Array, n: jax.Array, infinity: jax.Array) -> jax.Array:
+        with runtime_infinity(infinity):
+            return truncate(queueing_time(a, n), jnp.dtype(jnp.int32))
+
     expected = (alpha[:, 0] + alpha[:, 1] * input_len).astype(np.int32)
     return int(np.count_nonzero(np.asarray(function(alpha, input_len, INFINITY)) != expected))
 
@@ -55,8 +60,15 @@ def check_products() -> int:
     """Sums of products, bit for bit: no product is contracted into the sum."""
     rng = np.random.default_rng(13)
     a, b, c = (two_decimals(rng, 1000) for _ in range(3))
-    function = jax.jit(lambda a, b, c, infinity: c + exact_product(a, b, infinity))
-    return int(np.count_nonzero(np.asarray(function(a, b, c, INFINITY)) != c + a * b))
+
+    @jax.jit
+    def inside(a: jax.Array, b: jax.Array, c: jax.Array, infinity: jax.Array) -> jax.Array:
+        with runtime_infinity(infinity):
+            return c + exact_product(a, b)
+
+    outside = jax.jit(lambda a, b, c: c + exact_product(a, b))
+    found = inside(a, b, c, INFINITY), outside(a, b, c)
+    return sum(int(np.count_nonzero(np.asarray(mine) != c + a * b)) for mine in found)
 
 
 def check_quotients() -> int:
@@ -84,13 +96,17 @@ def check_scores() -> int:
     def chosen(
         loads: jax.Array, matched: jax.Array, weights: jax.Array, inf: jax.Array
     ) -> jax.Array:
+        with runtime_infinity(inf):
+            return jnp.argmax(totals(loads, matched, weights))
+
+    def totals(loads: jax.Array, matched: jax.Array, weights: jax.Array) -> jax.Array:
         share = exact_quotient(weights, jnp.sum(weights))
         most, least = jnp.max(loads), jnp.min(loads)
         by_depth = exact_quotient(most - loads, jnp.maximum(most - least, 1.0))
-        total = exact_product(exact_quotient(matched, jnp.float64(3.0)), share[0], inf)
-        total = total + exact_product(by_depth, share[1], inf)
-        total = total + exact_product(exact_quotient(jnp.float64(1.0), 1.0 + loads), share[2], inf)
-        return jnp.argmax(total)
+        total = exact_product(exact_quotient(matched, jnp.float64(3.0)), share[0])
+        total = total + exact_product(by_depth, share[1])
+        total = total + exact_product(exact_quotient(jnp.float64(1.0), 1.0 + loads), share[2])
+        return total
 
     mine = jax.jit(jax.vmap(chosen, in_axes=(0, 0, None, None)))(loads, matched, weights, INFINITY)
     share = weights / weights.sum()

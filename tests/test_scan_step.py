@@ -8,8 +8,9 @@ import jax
 import numpy as np
 
 from blis_jax import config
-from blis_jax.config import mechanism, params
 from blis_jax.engine import CHUNK, Order, compiled_tables
+from blis_jax.mechanism import mechanism, params
+from blis_jax.policy_calls import first_states
 from blis_jax.simulation import Options, shape_for, simulate
 from blis_jax.state import initial_state
 from blis_jax.types import EngineShape, Outcome
@@ -96,7 +97,7 @@ def test_other_numbers_and_requests_reuse_one_compilation():
     assert compiled_tables.cache_info().misses == 1
     # the one compiled function has seen one kind of arguments; asking for it again is no miss
     cluster = config.from_flags(varied_flags(set()))
-    shape = shape_for(cluster, small_table(30), OPTIONS)
+    shape = shape_for(cluster, small_table(30), OPTIONS, mechanism(cluster))
     function = compiled_tables(shape, mechanism(cluster), "rows")
     assert compiled_tables.cache_info().misses == 1
     assert function._cache_size() == 1
@@ -174,11 +175,15 @@ def batched_program() -> tuple[Any, Any]:
         jax.tree.map(lambda leaf: np.stack([np.asarray(leaf)] * LANES), tree)
         for tree in (numbers, table, order)
     ]
+    functions = mechanism(cluster)
     with jax.enable_x64(True):
-        function = compiled_tables(BATCHED_SHAPE, mechanism(cluster), "lanes")
+        function = compiled_tables(BATCHED_SHAPE, functions, "lanes")
         program = jax.make_jaxpr(function)(*lanes, np.int32(2**20))
         state = jax.eval_shape(
-            lambda p: initial_state(BATCHED_SHAPE, mechanism(cluster), p), numbers
+            lambda p: initial_state(
+                BATCHED_SHAPE, functions, p, *first_states(BATCHED_SHAPE, functions, p)
+            ),
+            numbers,
         )
     return program.jaxpr, state
 

@@ -125,7 +125,7 @@ def take_turn(ctx: Context, state: State, is_on: jax.Array, operation: Operation
         return operation(Turn(ctx, state, is_on, blocks, instance, blocks.task, pool, inst))
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(planned))
-    moves = ctx.when(ctx.infinity > 0, planned, lambda: nothing)
+    moves = ctx.when(ctx.params.cluster.infinity > 0, planned, lambda: nothing)
     return _applied(ctx, state, blocks, instance, moves)
 
 

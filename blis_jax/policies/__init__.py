@@ -1,1 +1,43 @@
-"""Admission, routing, priority and scheduling policies: one small pure function each."""
+"""Admission, routing, scorer, picker, priority and scheduling policies: one small pure function each.
+
+A user's policy imports its decorator, `number` and `pytree` from here. This package imports the engine's
+types and nothing else of it.
+"""
+
+from blis_jax.policies.contract import (
+    Completion,
+    GatewayContext,
+    NoParams,
+    NoState,
+    PickerContext,
+    Policies,
+    Policy,
+    QueueContext,
+    admission_policy,
+    picker,
+    priority_policy,
+    routing_policy,
+    scheduler,
+    scorer,
+)
+from blis_jax.policies.numbers import number
+from blis_jax.types import pytree
+
+__all__ = [
+    "Completion",
+    "GatewayContext",
+    "NoParams",
+    "NoState",
+    "PickerContext",
+    "Policies",
+    "Policy",
+    "QueueContext",
+    "admission_policy",
+    "number",
+    "picker",
+    "priority_policy",
+    "pytree",
+    "routing_policy",
+    "scheduler",
+    "scorer",
+]

@@ -1,6 +1,5 @@
 """Admission policies: accept or turn away a request at the gateway.
 
-Each has the signature `(params, state, view, snapshots, clock_us, infinity) -> (is_admitted, state)`.
 Source of the first four: BLIS `sim/admission.go`; of the routing-track gate: its pull request 447.
 """
 
@@ -8,57 +7,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-
 from blis_jax.exact import exact_quotient
-from blis_jax.types import CRITICAL, STANDARD, STANDARD_NONE, RoutedView, Snapshots, pytree
+from blis_jax.lazy import jax, jnp
+from blis_jax.policies.contract import GatewayContext, NoParams, NoState, admission_policy
+from blis_jax.policies.numbers import FIXED, number
+from blis_jax.types import CRITICAL, STANDARD, STANDARD_NONE, Snapshots, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int
 
-Decision = tuple[jax.Array, Any]
+Decision = tuple["jax.Array", Any]
 
 
-@pytree
-class NoParams:
-    """A policy without numbers."""
-
-
-@pytree
-class NoState:
-    """A policy without memory."""
-
-
-def no_state(params: Any, shape: Any) -> NoState:
-    """Initial state of a policy without memory."""
-    del params, shape
-    return NoState()
-
-
-def always_admit(
-    params: NoParams,
-    state: NoState,
-    view: RoutedView,
-    snapshots: Snapshots,
-    clock: Any,
-    infinity: Any,
-) -> Decision:
+@admission_policy()
+def always_admit(params: NoParams, state: NoState, context: GatewayContext) -> Decision:
     """Everything is admitted."""
-    del params, view, snapshots, clock, infinity
+    del params, context
     return jnp.array(True), state
 
 
-def reject_all(
-    params: NoParams,
-    state: NoState,
-    view: RoutedView,
-    snapshots: Snapshots,
-    clock: Any,
-    infinity: Any,
-) -> Decision:
+@admission_policy()
+def reject_all(params: NoParams, state: NoState, context: GatewayContext) -> Decision:
     """Nothing is admitted."""
-    del params, view, snapshots, clock, infinity
+    del params, context
     return jnp.array(False), state
 
 
@@ -66,8 +37,14 @@ def reject_all(
 class TokenBucketParams:
     """Numbers of the token bucket."""
 
-    capacity: Float[Array, ""]  # tokens
-    refill_per_s: Float[Array, ""]  # tokens per second
+    capacity: Float[Array, ""] = number(
+        10000.0, "tokens", "prompt tokens the bucket holds",
+        low=0, excludes_low=True, setting="token_bucket_capacity",
+    )  # fmt: skip
+    refill_per_s: Float[Array, ""] = number(
+        1000.0, "tokens/s", "prompt tokens per second",
+        low=0, excludes_low=True, setting="token_bucket_refill_rate",
+    )  # fmt: skip
 
 
 @pytree
@@ -84,24 +61,18 @@ def full_bucket(params: TokenBucketParams, shape: Any) -> TokenBucketState:
     return TokenBucketState(params.capacity, jnp.zeros((), jnp.float64))
 
 
+@admission_policy(TokenBucketParams, full_bucket)
 def token_bucket(
-    params: TokenBucketParams,
-    state: TokenBucketState,
-    view: RoutedView,
-    snapshots: Snapshots,
-    clock: Any,
-    infinity: Any,
+    params: TokenBucketParams, state: TokenBucketState, context: GatewayContext
 ) -> Decision:
     """Admit while the bucket holds the prompt's tokens; it refills by elapsed time at each decision."""
-    del snapshots
-    now = clock.astype(jnp.float64)
+    now = context.now_us.astype(jnp.float64)
     elapsed = now - state.refilled_us
     refill = exact_quotient(elapsed * params.refill_per_s, jnp.float64(1e6))
-    refill = jnp.minimum(refill, infinity)
     tokens = jnp.where(
         elapsed > 0, jnp.minimum(params.capacity, state.tokens + refill), state.tokens
     )
-    cost = view.request.input_len.astype(jnp.float64)
+    cost = context.request.input_len.astype(jnp.float64)
     is_admitted = tokens >= cost
     return is_admitted, TokenBucketState(jnp.where(is_admitted, tokens - cost, tokens), now)
 
@@ -110,9 +81,10 @@ def token_bucket(
 class SloGatedParams:
     """Numbers of the scheduling track's gate."""
 
-    load_threshold: Float[
-        Array, ""
-    ]  # mean effective load above which sheddable classes are rejected
+    load_threshold: Float[Array, ""] = number(
+        8.0, "requests", "mean load per instance above which sheddable requests are rejected",
+        low=0, setting="slo_gated_threshold",
+    )  # fmt: skip
 
 
 def is_sheddable(slo_class: Int[Array, "..."]) -> jax.Array:
@@ -120,18 +92,11 @@ def is_sheddable(slo_class: Int[Array, "..."]) -> jax.Array:
     return slo_class > STANDARD
 
 
-def slo_gated(
-    params: SloGatedParams,
-    state: NoState,
-    view: RoutedView,
-    snapshots: Snapshots,
-    clock: Any,
-    infinity: Any,
-) -> Decision:
+@admission_policy(SloGatedParams)
+def slo_gated(params: SloGatedParams, state: NoState, context: GatewayContext) -> Decision:
     """Reject sheddable classes while the mean effective load is above the threshold."""
-    del clock, infinity
-    is_kept = ~is_sheddable(view.request.slo_class)
-    return is_kept | (_mean_load(snapshots) <= params.load_threshold), state
+    is_kept = ~is_sheddable(context.request.slo_class)
+    return is_kept | (_mean_load(context.snapshots) <= params.load_threshold), state
 
 
 def _mean_load(snapshots: Snapshots) -> jax.Array:
@@ -142,24 +107,22 @@ def _mean_load(snapshots: Snapshots) -> jax.Array:
 
 @pytree
 class QueueGatedParams:
-    """Numbers of the routing track's gate."""
+    """Numbers of the routing track's gate; BLIS has no options for them."""
 
-    standard_depth: Float[Array, ""]  # longest wait queue at which standard is rejected
-    sheddable_depth: Float[Array, ""]  # the same for sheddable, batch and background
+    standard_depth: Float[Array, ""] = number(
+        10.0, "requests", "longest wait queue at which standard is rejected", low=0, setting=FIXED
+    )
+    sheddable_depth: Float[Array, ""] = number(
+        5.0, "requests", "longest wait queue at which sheddable, batch and background are rejected",
+        low=0, setting=FIXED,
+    )  # fmt: skip
 
 
-def slo_queue_gated(
-    params: QueueGatedParams,
-    state: NoState,
-    view: RoutedView,
-    snapshots: Snapshots,
-    clock: Any,
-    infinity: Any,
-) -> Decision:
+@admission_policy(QueueGatedParams)
+def slo_queue_gated(params: QueueGatedParams, state: NoState, context: GatewayContext) -> Decision:
     """Reject by the longest wait queue: sheddable classes early, standard later, critical never."""
-    del clock, infinity
-    deepest = jnp.max(jnp.where(snapshots.is_active, snapshots.queue_depth, 0))
-    slo_class = view.request.slo_class
+    seen, slo_class = context.snapshots, context.request.slo_class
+    deepest = jnp.max(jnp.where(seen.is_active, seen.queue_depth, 0))
     is_standard = (slo_class == STANDARD) | (slo_class == STANDARD_NONE)
     limit = jnp.where(is_standard, params.standard_depth, params.sheddable_depth)
     return (slo_class == CRITICAL) | (deepest.astype(jnp.float64) < limit), state
@@ -169,46 +132,28 @@ def slo_queue_gated(
 class ClassGatedParams:
     """Numbers of the gate by class."""
 
-    standard_load: Float[Array, ""]  # mean effective load above which standard is shed
-    sheddable_load: Float[Array, ""]  # the same for sheddable, batch and background
-    probability: Float[Array, ""]  # share of them that is shed then
+    standard_load: Float[Array, ""] = number(
+        100.0, "requests", "mean load per instance above which standard is shed",
+        low=0, setting="class_gated_standard",
+    )  # fmt: skip
+    sheddable_load: Float[Array, ""] = number(
+        50.0, "requests", "mean load per instance above which sheddable, batch and background are shed",
+        low=0, setting="class_gated_sheddable",
+    )  # fmt: skip
+    probability: Float[Array, ""] = number(
+        1.0, "", "share of the class that is shed then",
+        low=0, high=1, setting="class_gated_probability",
+    )  # fmt: skip
 
 
-def class_gated(
-    params: ClassGatedParams,
-    state: NoState,
-    view: RoutedView,
-    snapshots: Snapshots,
-    clock: Any,
-    infinity: Any,
-) -> Decision:
+@admission_policy(ClassGatedParams)
+def class_gated(params: ClassGatedParams, state: NoState, context: GatewayContext) -> Decision:
     """Shed a share of a class while the mean effective load is above its limit; critical never.
 
     Ours; BLIS has no such policy. The draw has the key of the decision.
     """
-    del clock, infinity
-    mean = _mean_load(snapshots)
-    slo_class = view.request.slo_class
+    mean = _mean_load(context.snapshots)
+    slo_class = context.request.slo_class
     limit = jnp.where(is_sheddable(slo_class), params.sheddable_load, params.standard_load)
-    is_shed = jax.random.uniform(view.key, (), jnp.float64) < params.probability
+    is_shed = jax.random.uniform(context.key, (), jnp.float64) < params.probability
     return (slo_class == CRITICAL) | (mean <= limit) | ~is_shed, state
-
-
-__all__ = [
-    "ClassGatedParams",
-    "NoParams",
-    "NoState",
-    "QueueGatedParams",
-    "SloGatedParams",
-    "TokenBucketParams",
-    "TokenBucketState",
-    "always_admit",
-    "class_gated",
-    "full_bucket",
-    "is_sheddable",
-    "no_state",
-    "reject_all",
-    "slo_gated",
-    "slo_queue_gated",
-    "token_bucket",
-]

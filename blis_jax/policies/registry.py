@@ -1,125 +1,198 @@
-"""Names of policies, and what each needs: the only place where a name is looked up.
+"""Names of policies: the only place where a name, or a path to a user's file, becomes a policy.
 
-Functions are named by module and found when asked for, so that a command can list the names without jax.
+A policy of the package costs its own file and one line here. Nothing here imports JAX.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A policy: where its function is, the class of its numbers with defaults, and what it needs."""
-
-    module: str  # within blis_jax.policies
-    function_name: str
-    params_name: str = "admission.NoParams"
-    defaults: tuple[tuple[str, float], ...] = ()
-    state_name: str = "admission.no_state"
-    uses_prefix_index: bool = False  # a scorer that reads the router's index
-    needs_cached_blocks: bool = False  # a scheduler that reads what is cached for waiting requests
-    has_fixed_numbers: bool = False  # the reference gives no flags for them
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The policy itself."""
-        return _find(f"{self.module}.{self.function_name}")
-
-    @property
-    def params(self) -> Any:
-        """The class of its numbers."""
-        return _find(self.params_name)
-
-    @property
-    def initial_state(self) -> Callable[..., Any]:
-        """`(params, shape) -> state` before the first decision."""
-        return _find(self.state_name)
-
-
-def _find(path: str) -> Any:
-    module, _, name = path.partition(".")
-    return getattr(import_module(f"blis_jax.policies.{module}"), name)
-
-
-_SLO = (("base_critical", 10.0), ("base_standard", 5.0), ("base_sheddable", 1.0))
-_TIERS = (*_SLO, ("age_weight", 1e-5), ("grace_standard_us", 1e5), ("grace_sheddable_us", 2e5))
-_AGE = (("base", 0.0), ("age_weight", 1e-6))
-_LOAD = (*_TIERS, ("low_depth", 2.0), ("high_depth", 15.0))
-_CLASSES: tuple[tuple[str, float], ...] = (
-    ("base_critical", 10.0),
-    ("base_standard", 5.0),
-    ("base_sheddable", 3.0),
-)
-_CLASSES += (("base_batch", 1.0), ("base_background", 0.0), ("base_none", 0.0))
-_CLASSES += (("age_weight", 1e-5),)
-_DEADLINES: tuple[tuple[str, float], ...] = (
-    *_SLO,
-    ("deadline_critical_us", 1e5),
-    ("deadline_standard_us", 2.5e5),
-)
-_DEADLINES += (("deadline_sheddable_us", 1e6), ("least_left_us", 1e4))
-_CLASS_GATES = (("standard_load", 100.0), ("sheddable_load", 50.0), ("probability", 1.0))
-_BUCKET = (("capacity", 10000.0), ("refill_per_s", 1000.0))
-_QUEUES = (("standard_depth", 10.0), ("sheddable_depth", 5.0))
-_BIASES = (("bias_critical", 0.9), ("bias_sheddable", 0.2))
+from blis_jax.errors import ConfigError, closest
+from blis_jax.policies.contract import DECORATORS, Policy
+from blis_jax.policies.numbers import FIXED, Number, numbers_of
 
 ADMISSION = {
-    "always-admit": Entry("admission", "always_admit"),
-    "reject-all": Entry("admission", "reject_all"),
-    "token-bucket": Entry(
-        "admission",
-        "token_bucket",
-        "admission.TokenBucketParams",
-        _BUCKET,
-        "admission.full_bucket",
-    ),
-    "slo-gated": Entry(
-        "admission", "slo_gated", "admission.SloGatedParams", (("load_threshold", 8.0),)
-    ),
-    "class-gated": Entry("admission", "class_gated", "admission.ClassGatedParams", _CLASS_GATES),
-    "slo-queue-gated": Entry("admission", "slo_queue_gated", "admission.QueueGatedParams", _QUEUES),
+    "always-admit": "admission.always_admit",
+    "reject-all": "admission.reject_all",
+    "token-bucket": "admission.token_bucket",
+    "slo-gated": "admission.slo_gated",
+    "class-gated": "admission.class_gated",
+    "slo-queue-gated": "admission.slo_queue_gated",
 }
 ROUTING = {
-    "round-robin": Entry("routing", "round_robin", state_name="routing.zero_counter"),
-    "least-loaded": Entry("routing", "least_loaded"),
-    "weighted": Entry("routing", "weighted"),
-    "prefix-affinity": Entry(
-        "routing", "prefix_affinity_policy", state_name="routing.empty_prompt_map"
-    ),
-    "always-busiest": Entry("routing", "always_busiest"),
+    "round-robin": "routing.round_robin",
+    "least-loaded": "routing.least_loaded",
+    "weighted": "routing.weighted",
+    "prefix-affinity": "routing.prefix_affinity",
+    "always-busiest": "routing.always_busiest",
 }
 SCORERS = {
-    "prefix-affinity": Entry("scorers", "prefix_affinity", uses_prefix_index=True),
-    "queue-depth": Entry("scorers", "queue_depth"),
-    "kv-utilization": Entry("scorers", "kv_utilization"),
-    "load-balance": Entry("scorers", "load_balance"),
-    "slo-priority": Entry("scorers", "slo_priority", "scorers.SloPriorityParams", _BIASES),
+    "prefix-affinity": "scorers.prefix_affinity",
+    "queue-depth": "scorers.queue_depth",
+    "kv-utilization": "scorers.kv_utilization",
+    "load-balance": "scorers.load_balance",
+    "slo-priority": "scorers.slo_priority",
+}
+PICKERS = {
+    "first-best": "pickers.first_best",
+    "random-best": "pickers.random_best",
+    "weighted-random": "pickers.weighted_random",
 }
 PRIORITY = {
-    "constant": Entry("priority", "constant"),
-    "slo-based": Entry("priority", "slo_based", "priority.AgeParams", _AGE),
-    "inverted-slo": Entry("priority", "inverted_slo", "priority.AgeParams", _AGE),
-    "slo-tiered": Entry("priority", "slo_tiered", "priority.TieredParams", _TIERS),
-    "load-adaptive": Entry("priority", "load_adaptive", "priority.LoadAdaptiveParams", _LOAD),
-    "slo-deadline": Entry("priority", "slo_deadline", "priority.DeadlineParams", _DEADLINES),
-    "slo-class": Entry(
-        "priority", "slo_class", "priority.ClassParams", _CLASSES, has_fixed_numbers=True
-    ),
+    "constant": "priority.constant",
+    "slo-based": "priority.slo_based",
+    "inverted-slo": "priority.inverted_slo",
+    "slo-tiered": "priority.slo_tiered",
+    "load-adaptive": "priority.load_adaptive",
+    "slo-deadline": "priority.slo_deadline",
+    "slo-class": "priority.slo_class",
 }
 SCHEDULERS = {
-    "fcfs": Entry("schedulers", "fcfs"),
-    "priority-fcfs": Entry("schedulers", "priority_fcfs"),
-    "sjf": Entry("schedulers", "sjf"),
-    "priority-cached": Entry(
-        "schedulers",
-        "priority_cached",
-        "schedulers.CachedParams",
-        (("per_block", 0.01),),
-        needs_cached_blocks=True,
-    ),
-    "reverse-priority": Entry("schedulers", "reverse_priority"),
+    "fcfs": "schedulers.fcfs",
+    "priority-fcfs": "schedulers.priority_fcfs",
+    "sjf": "schedulers.sjf",
+    "priority-cached": "schedulers.priority_cached",
+    "reverse-priority": "schedulers.reverse_priority",
 }
+NAMES: dict[str, dict[str, str]] = {
+    "admission": ADMISSION,
+    "routing": ROUTING,
+    "scorer": SCORERS,
+    "picker": PICKERS,
+    "priority": PRIORITY,
+    "scheduler": SCHEDULERS,
+}
+# the setting that names the policy of a kind
+SETTINGS = {
+    "admission": "admission_policy",
+    "routing": "routing_policy",
+    "scorer": "routing_scorers",
+    "picker": "routing_picker",
+    "priority": "priority_policy",
+    "scheduler": "scheduler",
+}
+
+
+def is_file(name: str) -> bool:
+    """Whether a policy's name is a path, `path/to/file.py:Name`."""
+    return name.rpartition(":")[0].endswith(".py")
+
+
+def find(kind: str, name: str) -> Policy:
+    """The policy of a kind with this name, or the one at `path/to/file.py:Name`.
+
+    Raises:
+        ConfigError: there is no such name, file or policy; the sentence lists what there is.
+    """
+    if is_file(name):
+        path, _, attribute = name.rpartition(":")
+        return _from_file(kind, Path(path), attribute)
+    names = NAMES[kind]
+    if name not in names:
+        raise ConfigError(
+            f"{SETTINGS[kind]} {name!r} is not known; use one of {', '.join(names)}, or "
+            f"path/to/file.py:Name{closest(name, names)}"
+        )
+    return _built_in(names[name])
+
+
+def located(settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Settings of a file in this folder, in which paths of policies begin at the folder if they are there."""
+    found = dict(settings)
+    for setting in SETTINGS.values():
+        given = found.get(setting)
+        if folder is not None and isinstance(given, str):
+            parts = [_located(part.strip(), folder) for part in given.split(",")]
+            found[setting] = ",".join(parts)
+    return found
+
+
+def _located(name: str, folder: Path) -> str:
+    path, dot, rest = name.partition(".py:")
+    is_there = bool(dot) and (folder / f"{path}.py").is_file()
+    return f"{folder / path}.py:{rest}" if is_there else name
+
+
+def _built_in(where: str) -> Policy:
+    module, _, name = where.partition(".")
+    policy: Policy = getattr(import_module(f"blis_jax.policies.{module}"), name)
+    return policy
+
+
+def _from_file(kind: str, path: Path, attribute: str) -> Policy:
+    wanted = f"{SETTINGS[kind]} {path}:{attribute}"
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError as error:
+        raise ConfigError(f"{wanted}: the file cannot be read ({error.strerror})") from None
+    found = vars(_module(path.resolve(), stamp))
+    known = [name for name, value in found.items() if isinstance(value, Policy)]
+    policy = found.get(attribute)
+    if not isinstance(policy, Policy):
+        decorator = f"@{DECORATORS[kind].__name__}()"
+        there = f"it has {', '.join(known)}" if known else f"decorate a function with {decorator}"
+        raise ConfigError(f"{wanted} is no policy; {there}{closest(attribute, known)}")
+    if policy.kind != kind:
+        raise ConfigError(f"{wanted} is of kind {policy.kind}; give one of kind {kind}")
+    return policy
+
+
+@functools.lru_cache(maxsize=256)
+def _module(path: Path, stamp: int) -> object:
+    """The user's file as a module; read again when it has changed."""
+    name = f"blis_jax_user_policies_{abs(hash((path, stamp)))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # a path that ends in .py has both
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ConfigError(
+            f"{path} cannot be imported: {type(error).__name__}: {error}; "
+            f"`python {path}` shows where"
+        ) from None
+    return module
+
+
+class Setting(NamedTuple):
+    """A setting that some policies of the package read."""
+
+    number: Number
+    kind: str
+    policies: tuple[str, ...]  # names
+
+
+def setting_of(policy_name: str, field: str, number: Number) -> str | None:
+    """The setting of a policy's number; None if the reference fixes it."""
+    if number.setting == FIXED:
+        return None
+    return number.setting or f"{policy_name.replace('-', '_')}_{field}"
+
+
+@functools.cache
+def settings() -> Mapping[str, Setting]:
+    """The numbers of all policies of the package by setting, in the order of the registry."""
+    found: dict[str, Setting] = {}
+    for kind, name, field, one in _numbers():
+        setting = setting_of(name, field, one)
+        if setting is not None:
+            known = found.get(setting)
+            policies = (*known.policies, name) if known else (name,)
+            found[setting] = Setting(known.number if known else one, kind, policies)
+    return found
+
+
+def _numbers() -> Iterator[tuple[str, str, str, Number]]:
+    """Kind, policy, field and declaration of every number of the package's policies."""
+    for kind, names in NAMES.items():
+        for name in names:
+            for field, one in numbers_of(find(kind, name).params).items():
+                yield kind, name, field, one

@@ -1,81 +1,49 @@
 """Routing policies: choose the instance for an admitted request.
 
-Each has the signature `(params, state, view, snapshots, scores, infinity) -> (instance, state)`; `scores` is the
-weighted sum of the mechanism's scorers, or zeros. Ties go to the lowest index. Source: BLIS `sim/routing.go`.
+`context.scores` is the weighted sum of the scorers, or zeros; `context.picked` is the picker's choice by them.
+Ties go to the lowest index. Source: BLIS `sim/routing.go`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-from jax import lax
-
-from blis_jax.exact import exact_product, exact_quotient
-from blis_jax.policies.admission import NoParams, NoState
-from blis_jax.types import LAST, NO_INSTANCE, PolicyParams, RoutedView, ScorerFn, Snapshots, pytree
+from blis_jax.lazy import jax, jnp, lax
+from blis_jax.policies.contract import GatewayContext, NoParams, NoState, routing_policy
+from blis_jax.policies.pickers import first_where
+from blis_jax.types import LAST, NO_INSTANCE, Snapshots, pytree
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int
+    from jaxtyping import Array, Int
 
-Choice = tuple[jax.Array, Any]
-
-
-def first_where(mask: jax.Array) -> jax.Array:
-    """Index of the first true entry of `mask[n]`, or a large number."""
-    index = lax.iota(jnp.int32, mask.shape[0])
-    return jnp.min(jnp.where(mask, index, LAST))
+Choice = tuple["jax.Array", Any]
 
 
-def combined_scores(
-    scorers: tuple[ScorerFn, ...],
-    params: PolicyParams,
-    view: RoutedView,
-    snapshots: Snapshots,
-    infinity: Any,
-) -> Float[Array, "instance"]:
-    """Weighted sum of clamped scores, added in the scorers' order as the reference does."""
-    total_weight = jnp.zeros((), jnp.float64)
-    for index in range(len(scorers)):
-        total_weight = total_weight + params.scorer_weights[index]
-    total = jnp.zeros(snapshots.effective_load.shape, jnp.float64)
-    for index, scorer in enumerate(scorers):
-        weight = exact_quotient(params.scorer_weights[index], total_weight)
-        score = jnp.clip(scorer(params.scorers[index], view, snapshots, infinity), 0.0, 1.0)
-        total = total + exact_product(score, weight, infinity)
-    return total
+@routing_policy()
+def weighted(params: NoParams, state: NoState, context: GatewayContext) -> Choice:
+    """The instance that the picker takes by the scores."""
+    del params
+    return context.picked, state
 
 
-def weighted(
-    params: NoParams,
-    state: NoState,
-    view: RoutedView,
-    snapshots: Snapshots,
-    scores: Float[Array, "instance"],
-    infinity: Any,
-) -> Choice:
-    """The first instance with the highest score."""
-    del params, view, infinity
-    scores = jnp.where(snapshots.is_active, scores, -jnp.inf)
-    return first_where(scores == jnp.max(scores)), state
-
-
-def least_loaded(
-    params: NoParams, state: Any, view: Any, snapshots: Snapshots, scores: Any, infinity: Any
-) -> Choice:
-    """The first instance with the smallest effective load."""
-    del params, view, scores, infinity
+def _least_loaded(snapshots: Snapshots) -> jax.Array:
     load = jnp.where(snapshots.is_active, snapshots.effective_load, LAST)
-    return first_where(load == jnp.min(load)), state
+    return first_where(load == jnp.min(load))
 
 
-def always_busiest(
-    params: NoParams, state: Any, view: Any, snapshots: Snapshots, scores: Any, infinity: Any
-) -> Choice:
+@routing_policy()
+def least_loaded(params: NoParams, state: NoState, context: GatewayContext) -> Choice:
+    """The first instance with the smallest effective load."""
+    del params
+    return _least_loaded(context.snapshots), state
+
+
+@routing_policy()
+def always_busiest(params: NoParams, state: NoState, context: GatewayContext) -> Choice:
     """The first instance with the largest effective load: a deliberately bad policy."""
-    del params, view, scores, infinity
-    load = jnp.where(snapshots.is_active, snapshots.effective_load, -1)
+    del params
+    seen = context.snapshots
+    load = jnp.where(seen.is_active, seen.effective_load, -1)
     return first_where(load == jnp.max(load)), state
 
 
@@ -92,18 +60,14 @@ def zero_counter(params: Any, shape: Any) -> CounterState:
     return CounterState(jnp.zeros((), jnp.int32))
 
 
-def round_robin(
-    params: NoParams,
-    state: CounterState,
-    view: Any,
-    snapshots: Snapshots,
-    scores: Any,
-    infinity: Any,
-) -> Choice:
-    """Instances in turn."""
-    del params, view, scores, infinity
-    size = jnp.sum(snapshots.is_active, dtype=jnp.int32)
-    return lax.rem(state.count, size), CounterState(state.count + 1)
+@routing_policy(start=zero_counter)
+def round_robin(params: NoParams, state: CounterState, context: GatewayContext) -> Choice:
+    """Active instances in turn."""
+    del params
+    is_active = context.snapshots.is_active
+    turn = lax.rem(state.count, jnp.sum(is_active, dtype=jnp.int32))
+    place = jnp.cumsum(is_active, dtype=jnp.int32) - 1
+    return first_where(is_active & (place == turn)), CounterState(state.count + 1)
 
 
 @pytree
@@ -119,18 +83,12 @@ def empty_prompt_map(params: Any, shape: Any) -> PromptMapState:
     return PromptMapState(jnp.full((shape.num_keys,), NO_INSTANCE, jnp.int32))
 
 
-def prefix_affinity_policy(
-    params: NoParams,
-    state: PromptMapState,
-    view: RoutedView,
-    snapshots: Snapshots,
-    scores: Any,
-    infinity: Any,
-) -> Choice:
+@routing_policy(start=empty_prompt_map, reads_prompt_key=True)
+def prefix_affinity(params: NoParams, state: PromptMapState, context: GatewayContext) -> Choice:
     """The instance that first got a prompt with the same last full block, else the least loaded."""
-    known = state.instance[view.prompt_key]
-    fallback, _ = least_loaded(params, NoState(), view, snapshots, scores, infinity)
-    chosen = jnp.where(known == NO_INSTANCE, fallback, known)
+    del params
+    known = state.instance[context.prompt_key]
+    chosen = jnp.where(known == NO_INSTANCE, _least_loaded(context.snapshots), known)
     return chosen, PromptMapState(
-        lax.dynamic_update_slice(state.instance, chosen[None], (view.prompt_key,))
+        lax.dynamic_update_slice(state.instance, chosen[None], (context.prompt_key,))
     )

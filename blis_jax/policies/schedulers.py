@@ -1,60 +1,66 @@
 """Schedulers: the order in which waiting requests are considered.
 
-Each has the signature `(params, QueueView) -> (value[slot], rank[slot])`: least value first, equal values
-by least rank; ranks are unique. Source: BLIS `sim/scheduler.go`, but for `priority_cached`.
+A scheduler's decision is `(value[slot], rank[slot])`: least value first, equal values by least rank; ranks
+are unique. Source: BLIS `sim/scheduler.go`, but for `priority_cached`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import jax
-import jax.numpy as jnp
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.exact import exact_product
-from blis_jax.policies.admission import NoParams
-from blis_jax.types import QueueView, pytree
+from blis_jax.lazy import jax, jnp
+from blis_jax.policies.contract import NoParams, NoState, QueueContext, scheduler
+from blis_jax.policies.numbers import number
+from blis_jax.types import pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
-Keys = tuple[jax.Array, jax.Array]
+Order = tuple[tuple["jax.Array", "jax.Array"], Any]
 
 
-def fcfs(params: NoParams, queue: QueueView) -> Keys:
+@scheduler()
+def fcfs(params: NoParams, state: NoState, context: QueueContext) -> Order:
     """In order of entry into the queue, which is not order of arrival."""
     del params
-    return queue.queued_us, queue.request.queue_rank
+    return (context.queued_us, context.request.queue_rank), state
 
 
-def priority_fcfs(params: NoParams, queue: QueueView) -> Keys:
+@scheduler()
+def priority_fcfs(params: NoParams, state: NoState, context: QueueContext) -> Order:
     """Highest priority first, then by arrival."""
     del params
-    return -queue.priority, queue.request.tie_rank
+    return (-context.priority, context.request.tie_rank), state
 
 
-def reverse_priority(params: NoParams, queue: QueueView) -> Keys:
+@scheduler()
+def reverse_priority(params: NoParams, state: NoState, context: QueueContext) -> Order:
     """Lowest priority first: a deliberately bad policy."""
     del params
-    return queue.priority, queue.request.tie_rank
+    return (context.priority, context.request.tie_rank), state
 
 
-def sjf(params: NoParams, queue: QueueView) -> Keys:
+@scheduler()
+def sjf(params: NoParams, state: NoState, context: QueueContext) -> Order:
     """Shortest prompt first, then by arrival."""
     del params
-    return queue.request.input_len, queue.request.tie_rank
+    return (context.request.input_len, context.request.tie_rank), state
 
 
 @pytree
 class CachedParams:
     """Numbers of the cache-aware order."""
 
-    per_block: Float[Array, ""]  # priority that a cached block of the prompt is worth
+    per_block: Float[Array, ""] = number(
+        0.01, "priority/block", "priority that a cached block of the prompt is worth",
+        low=0, setting="cached_block_priority",
+    )  # fmt: skip
 
 
-def priority_cached(params: CachedParams, queue: QueueView) -> Keys:
+@scheduler(CachedParams, reads_cached_blocks=True)
+def priority_cached(params: CachedParams, state: NoState, context: QueueContext) -> Order:
     """Highest priority first, where cached blocks add to it, then by arrival; ours, not BLIS's."""
-    blocks = queue.num_cached_blocks.astype(jnp.float64)
-    infinity = (params.per_block + 1.0) * jnp.inf  # known only at run time
-    worth = exact_product(params.per_block, blocks, infinity)
-    return -(queue.priority + worth), queue.request.tie_rank
+    blocks = context.num_cached_blocks.astype(jnp.float64)
+    worth = exact_product(params.per_block, blocks)
+    return (-(context.priority + worth), context.request.tie_rank), state

@@ -1,29 +1,26 @@
 """Scorers: rate every instance for one request, in [0, 1], higher is better.
 
-Each has the signature `(params, view, snapshots, infinity) -> float64[instance]`; values outside [0, 1]
-are clamped by the picker. Names and formulas: BLIS `sim/routing_scorers.go`, after llm-d's scorers.
+Values outside [0, 1] are cut off. Names and formulas: BLIS `sim/routing_scorers.go`, after llm-d's scorers.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-
 from blis_jax.exact import exact_product, exact_quotient
-from blis_jax.policies.admission import NoParams, is_sheddable
-from blis_jax.types import CRITICAL, LAST, RoutedView, Snapshots, pytree
+from blis_jax.lazy import jax, jnp
+from blis_jax.policies.admission import is_sheddable
+from blis_jax.policies.contract import GatewayContext, NoParams, NoState, scorer
+from blis_jax.policies.numbers import number
+from blis_jax.types import CRITICAL, LAST, Snapshots, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
+Scores = tuple["jax.Array", Any]
 
-def queue_depth(
-    params: NoParams, view: RoutedView, snapshots: Snapshots, infinity: Any
-) -> jax.Array:
-    """Effective load scaled between the least and most loaded instance; 1 if all are equal."""
-    del params, view, infinity
+
+def _by_depth(snapshots: Snapshots) -> jax.Array:
     load = snapshots.effective_load
     least = jnp.min(jnp.where(snapshots.is_active, load, LAST))
     most = jnp.max(jnp.where(snapshots.is_active, load, 0))
@@ -32,52 +29,60 @@ def queue_depth(
     return jnp.where(most == least, jnp.float64(1.0), scaled)
 
 
-def prefix_affinity(
-    params: NoParams, view: RoutedView, snapshots: Snapshots, infinity: Any
-) -> jax.Array:
+@scorer()
+def queue_depth(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
+    """Effective load scaled between the least and most loaded instance; 1 if all are equal."""
+    del params
+    return _by_depth(context.snapshots), state
+
+
+@scorer(reads_prefix_index=True)
+def prefix_affinity(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
     """Share of the prompt's full blocks that the router has sent to the instance before."""
-    del params, infinity
-    blocks = view.num_prompt_blocks
-    matched = snapshots.prefix_match_blocks.astype(jnp.float64)
+    del params
+    blocks = context.num_prompt_blocks
+    matched = context.snapshots.prefix_match_blocks.astype(jnp.float64)
     share = exact_quotient(matched, jnp.maximum(blocks, 1).astype(jnp.float64))
-    return jnp.where(blocks > 0, share, jnp.float64(0.0))
+    return jnp.where(blocks > 0, share, jnp.float64(0.0)), state
 
 
-def kv_utilization(
-    params: NoParams, view: RoutedView, snapshots: Snapshots, infinity: Any
-) -> jax.Array:
+@scorer()
+def kv_utilization(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
     """Free share of the KV blocks, as old as the snapshot; a capacity signal, not affinity."""
-    del params, view, infinity
-    return jnp.float64(1.0) - snapshots.kv_utilization
+    del params
+    return jnp.float64(1.0) - context.snapshots.kv_utilization, state
 
 
-def load_balance(
-    params: NoParams, view: RoutedView, snapshots: Snapshots, infinity: Any
-) -> jax.Array:
+@scorer()
+def load_balance(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
     """1 / (1 + effective load)."""
-    del params, view, infinity
-    load = snapshots.effective_load.astype(jnp.float64)
-    return exact_quotient(jnp.ones_like(load), jnp.float64(1.0) + load)
+    del params
+    load = context.snapshots.effective_load.astype(jnp.float64)
+    return exact_quotient(jnp.ones_like(load), jnp.float64(1.0) + load), state
 
 
 @pytree
 class SloPriorityParams:
     """How strongly a class prefers unloaded instances."""
 
-    bias_critical: Float[Array, ""]
-    bias_sheddable: Float[Array, ""]
+    bias_critical: Float[Array, ""] = number(
+        0.9, "", "weight of load for critical requests",
+        low=0, high=1, setting="slo_scorer_bias_critical",
+    )  # fmt: skip
+    bias_sheddable: Float[Array, ""] = number(
+        0.2, "", "weight of load for sheddable, batch and background requests",
+        low=0, high=1, setting="slo_scorer_bias_sheddable",
+    )  # fmt: skip
 
 
-def slo_priority(
-    params: SloPriorityParams, view: RoutedView, snapshots: Snapshots, infinity: Any
-) -> jax.Array:
+@scorer(SloPriorityParams)
+def slo_priority(params: SloPriorityParams, state: NoState, context: GatewayContext) -> Scores:
     """The queue-depth score blended with a neutral 0.5 by class."""
-    slo_class = view.request.slo_class
+    slo_class = context.request.slo_class
     bias = jnp.where(
         slo_class == CRITICAL,
         params.bias_critical,
         jnp.where(is_sheddable(slo_class), params.bias_sheddable, jnp.float64(0.5)),
     )
-    by_load = queue_depth(NoParams(), view, snapshots, infinity)
-    neutral = exact_product(jnp.float64(1.0) - bias, jnp.float64(0.5), infinity)
-    return exact_product(bias, by_load, infinity) + neutral
+    neutral = exact_product(jnp.float64(1.0) - bias, jnp.float64(0.5))
+    return exact_product(bias, _by_depth(context.snapshots)) + neutral, state

@@ -5,6 +5,7 @@ Each returns how often a statement was violated, and the figures behind it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -12,17 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.config import ClusterConfig
+from blis_jax.types import EngineShape
 from sweeps.principles.catalogue import WorkloadChoice
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
+    from blis_jax.policies.contract import GatewayContext
     from blis_jax.workload.spec import WorkloadSpec
 
 Found = tuple[float, Mapping[str, float]]
 NUM_PROMPT_BLOCKS = 600  # divisible by most denominators of match ratios
 LEAST_LOAD, MOST_LOAD = 2, 60
 PROBE_SEED = 11
+# for the first states of policies; no run has these sizes
+SHAPE = EngineShape(num_instances=16, num_slots=1, num_requests=1, num_nodes=0, path_depth=1)
 
 
 def scores_of(
@@ -35,16 +40,20 @@ def scores_of(
     """Combined scores of a router with these scorers, for one request in every case."""
     import jax
 
-    from blis_jax.config import mechanism, params
-    from blis_jax.policies.routing import combined_scores
+    from blis_jax.exact import runtime_infinity
+    from blis_jax.mechanism import mechanism, params
+    from blis_jax.policy_calls import combined_scores
 
     size = loads.shape[1]
     config = ClusterConfig(num_instances=size, routing_policy="weighted", routing_scorers=scorers)
     functions, numbers = mechanism(config), params(config)
 
     def one(loads: Any, utilization: Any, matched: Any, infinity: Any) -> Any:
-        view, seen = views(loads, utilization, matched, blocks)
-        return combined_scores(functions.scorers, numbers.policy, view, seen, infinity)
+        context = context_of(loads, utilization, matched, blocks)
+        states, keys = _states(functions.scorers, numbers.policy.scorers), [None] * len(scorers)
+        with runtime_infinity(infinity):
+            asked = functions.scorers, numbers.policy, states, context, keys
+            return combined_scores(*asked)[0]
 
     with jax.enable_x64(True):
         cases = (loads.astype(np.int32), utilization.astype(np.float64), matched.astype(np.int32))
@@ -52,18 +61,25 @@ def scores_of(
         return np.asarray(found)
 
 
-def views(
+def _states(policies: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+    return [one.start(given, SHAPE) for one, given in zip(policies, numbers, strict=True)]
+
+
+def context_of(
     loads: Int[np.ndarray, "instance"],
     utilization: Float[np.ndarray, "instance"],
     matched: Int[np.ndarray, "instance"],
     blocks: int,
     slo_class: int = 2,
     total_blocks: int = 132139,
-) -> tuple[Any, Any]:
-    """One request and the router's view of the instances, as policies get them."""
+    scores: Any = None,
+) -> GatewayContext:
+    """One request and the router's view of the instances, as policies get them; picks the first best score."""
     import jax.numpy as jnp
 
-    from blis_jax.types import RequestView, RoutedView, Snapshots
+    from blis_jax.policies.contract import NoParams, NoState, PickerContext
+    from blis_jax.policies.pickers import first_best
+    from blis_jax.types import RequestView, Snapshots
 
     zero = jnp.int32(0)
     request = RequestView(
@@ -79,13 +95,17 @@ def views(
         kv_utilization=used,
         free_kv_blocks=(1.0 - used) * total_blocks,
         cache_hit_rate=nothing,
-        transfer_latency_us=nothing,
-        thrashing_rate=nothing,
         prefix_match_blocks=jnp.asarray(matched, jnp.int32),
         num_rejected=zero,
         is_active=jnp.ones(len(loads), bool),
     )
-    return RoutedView(request, jnp.int32(blocks), zero), seen
+    picked = None
+    if scores is not None:
+        among = PickerContext(scores, seen.is_active, request, None)
+        picked, _ = first_best.decide(NoParams(), NoState(), among)
+    return GatewayContext(
+        request, jnp.int32(blocks), zero, seen, jnp.int64(0), None, scores, picked
+    )
 
 
 def affinity_thresholds(weights: Sequence[Sequence[int]], ratios: Sequence[float]) -> Found:
@@ -148,7 +168,7 @@ def argmax_regret(scorers: str, num: int = 10_000, instances: int = 8) -> Found:
     """Largest score that the router left unused, over made-up requests: 0 by construction."""
     import jax
 
-    from blis_jax.policies.admission import NoParams, NoState
+    from blis_jax.policies.contract import NoParams, NoState
     from blis_jax.policies.routing import weighted
 
     generator = np.random.default_rng(PROBE_SEED)
@@ -158,8 +178,8 @@ def argmax_regret(scorers: str, num: int = 10_000, instances: int = 8) -> Found:
     scores = scores_of(scorers, loads, used, matched, 48)
 
     def choose(loads: Any, used: Any, matched: Any, scores: Any) -> Any:
-        view, seen = views(loads, used, matched, 48)
-        return weighted(NoParams(), NoState(), view, seen, scores, np.float64(np.inf))[0]
+        context = context_of(loads, used, matched, 48, scores=scores)
+        return weighted.decide(NoParams(), NoState(), context)[0]
 
     with jax.enable_x64(True):
         cases = (loads.astype(np.int32), used, matched.astype(np.int32), scores)
@@ -172,7 +192,7 @@ def equal_loads(policy: str, sizes: Sequence[int] = (2, 3, 8, 16)) -> Found:
     """Clusters of equally loaded instances where a request does not go to the first."""
     import jax
 
-    from blis_jax.config import mechanism, params
+    from blis_jax.mechanism import mechanism, params
 
     wrong = 0
     for size in sizes:
@@ -180,12 +200,10 @@ def equal_loads(policy: str, sizes: Sequence[int] = (2, 3, 8, 16)) -> Found:
         functions, numbers = mechanism(config), params(config)
         with jax.enable_x64(True):
             for load in (0, 1, 17):
-                view, seen = views(np.full(size, load), np.zeros(size), np.zeros(size, int), 8)
-                state = functions.routing_state(numbers.policy.routing, None)
-                scores = np.zeros(size)
-                chosen, _ = functions.routing(
-                    numbers.policy.routing, state, view, seen, scores, np.float64(np.inf)
-                )
+                alike = np.full(size, load), np.zeros(size), np.zeros(size, int)
+                context = context_of(*alike, 8, scores=np.zeros(size))
+                state = _states([functions.routing], [numbers.policy.routing])[0]
+                chosen, _ = functions.routing.decide(numbers.policy.routing, state, context)
                 wrong += int(chosen) != 0
     return float(wrong), {"clusters": float(3 * len(sizes))}
 
@@ -213,21 +231,22 @@ def _sheddable_first(config: ClusterConfig, age_critical: int, age_sheddable: in
     import jax
     import jax.numpy as jnp
 
-    from blis_jax.config import mechanism, params
-    from blis_jax.types import QueueView, RequestView
+    from blis_jax.mechanism import mechanism, params
+    from blis_jax.policies.contract import NoState, QueueContext
+    from blis_jax.types import RequestView
 
-    functions, numbers = mechanism(config), params(config)
+    functions, numbers = mechanism(config), params(config).policy
     with jax.enable_x64(True):
         clock = jnp.int64(10_000_000)
         arrival = clock - jnp.asarray([age_critical, age_sheddable], jnp.int64)
         rank = jnp.asarray([1, 0], jnp.int32)  # the sheddable one came first
         zero = jnp.zeros(2, jnp.int32)
         view = RequestView(jnp.asarray([1, 3], jnp.int32), zero, arrival, zero, rank, rank)
-        priority = functions.priority(
-            numbers.policy.priority, view, jnp.int32(2), clock, np.float64(np.inf)
-        )
-        queue = QueueView(view, priority, arrival, zero, zero)
-        value, tie = functions.scheduler(numbers.policy.scheduler, queue)
+        waits, first = jnp.ones(2, bool), jnp.int32(0)
+        context = QueueContext(view, waits, arrival, zero, jnp.int32(2), clock, first, None)
+        priority, _ = functions.priority.decide(numbers.priority, NoState(), context)
+        context = dataclasses.replace(context, priority=priority)
+        (value, tie), _ = functions.scheduler.decide(numbers.scheduler, NoState(), context)
         order = np.lexsort((np.asarray(tie), np.asarray(value)))
     return int(order[0]) == 1
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.config import ClusterConfig
-from blis_jax.types import ScorerFn
+from blis_jax.policies.contract import GatewayContext, Policy
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -74,7 +74,7 @@ def decisions_of(config: ClusterConfig, table: RequestTable) -> Decisions | None
     """The decisions of a run on these requests; None unless routing is weighted."""
     import jax
 
-    from blis_jax.config import mechanism
+    from blis_jax.mechanism import mechanism
     from blis_jax.simulation import Attempt, Options, Row, run_attempts
 
     if not config.scorers():
@@ -95,7 +95,7 @@ def decisions_of(config: ClusterConfig, table: RequestTable) -> Decisions | None
     return _collected(config, log)
 
 
-def _spy(scorer: ScorerFn, place: int, log: dict[int, dict[int, Any]]) -> ScorerFn:
+def _spy(scorer: Policy, place: int, log: dict[int, dict[int, Any]]) -> Policy:
     """The scorer, its values noted; as pairs of 32 bits, since a callback may not see 64."""
     import jax
     import jax.numpy as jnp
@@ -104,27 +104,27 @@ def _spy(scorer: ScorerFn, place: int, log: dict[int, dict[int, Any]]) -> Scorer
         values = np.ascontiguousarray(halves, np.uint32).view(np.float64)[:, 0]
         log.setdefault(int(rank), {})[place] = values
 
-    def spying(params: Any, view: Any, snapshots: Any, infinity: Any) -> Any:
-        scores = scorer(params, view, snapshots, infinity)
+    def spying(params: Any, state: Any, context: GatewayContext) -> Any:
+        scores, state = scorer.decide(params, state, context)
         halves = jax.lax.bitcast_convert_type(scores.astype(jnp.float64), jnp.uint32)
-        jax.debug.callback(note, view.request.tie_rank, halves)
-        return scores
+        jax.debug.callback(note, context.request.tie_rank, halves)
+        return scores, state
 
-    return spying
+    return dataclasses.replace(scorer, decide=spying)
 
 
-def _spy_on_view(scorer: ScorerFn, log: dict[int, dict[int, Any]]) -> ScorerFn:
+def _spy_on_view(scorer: Policy, log: dict[int, dict[int, Any]]) -> Policy:
     import jax
 
     def note(rank: Any, load: Any, matched: Any) -> None:
         log.setdefault(int(rank), {})[-1] = (np.asarray(load), np.asarray(matched))
 
-    def spying(params: Any, view: Any, snapshots: Any, infinity: Any) -> Any:
-        seen = snapshots.effective_load, snapshots.prefix_match_blocks
-        jax.debug.callback(note, view.request.tie_rank, *seen)
-        return scorer(params, view, snapshots, infinity)
+    def spying(params: Any, state: Any, context: GatewayContext) -> Any:
+        seen = context.snapshots.effective_load, context.snapshots.prefix_match_blocks
+        jax.debug.callback(note, context.request.tie_rank, *seen)
+        return scorer.decide(params, state, context)
 
-    return spying
+    return dataclasses.replace(scorer, decide=spying)
 
 
 def _collected(config: ClusterConfig, log: dict[int, dict[int, Any]]) -> Decisions:

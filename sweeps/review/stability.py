@@ -62,17 +62,25 @@ def priority_function(config: ClusterConfig) -> Priority:
     import jax
     import jax.numpy as jnp
 
-    from blis_jax.config import mechanism, params
+    from blis_jax.exact import runtime_infinity
+    from blis_jax.mechanism import mechanism, params
+    from blis_jax.policies.contract import QueueContext
     from blis_jax.types import RequestView
+    from sweeps.principles.probes import SHAPE
 
-    function, numbers = mechanism(config).priority, params(config).policy.priority
+    policy, numbers = mechanism(config).priority, params(config).policy.priority
 
     def evaluate(ages: Any, slo_class: Any, depth: Any, infinity: Any) -> Any:
         clock = jnp.int64(2 * HOUR_US)
         zero = jnp.zeros(ages.shape, jnp.int32)
         classes = jnp.full(ages.shape, slo_class, jnp.int32)
         view = RequestView(classes, zero, clock - ages, zero, zero, zero)
-        return function(numbers, view, depth, clock, infinity)
+        waits, first = jnp.ones(ages.shape, bool), jnp.int32(0)
+        context = QueueContext(
+            view, waits, clock - ages, zero, depth, clock, first, jax.random.key(0), zero
+        )
+        with runtime_infinity(infinity):
+            return policy.decide(numbers, policy.start(numbers, SHAPE), context)[0]
 
     with jax.enable_x64(True):
         compiled = jax.jit(evaluate)
@@ -162,8 +170,8 @@ def _steepest(
 def _on_scorers(config: ClusterConfig) -> list[Part]:
     import jax
 
-    from blis_jax.config import mechanism, params
-    from sweeps.principles.probes import views
+    from blis_jax.mechanism import mechanism, params
+    from sweeps.principles.probes import SHAPE, context_of
 
     functions, numbers = mechanism(config), params(config).policy
     found: list[Part] = []
@@ -172,9 +180,11 @@ def _on_scorers(config: ClusterConfig) -> list[Part]:
         with jax.enable_x64(True):
             for loads, used, matched, blocks in _extremes():
                 for code in range(len(SLO_CLASSES)):
-                    view, seen = views(loads, used, matched, blocks, code, config.total_kv_blocks)
+                    case = loads, used, matched, blocks, code, config.total_kv_blocks
                     scorer, given = functions.scorers[place], numbers.scorers[place]
-                    values.append(np.asarray(scorer(given, view, seen, np.float64(np.inf))))
+                    state = scorer.start(given, SHAPE)
+                    score, _ = scorer.decide(given, state, context_of(*case))
+                    values.append(np.asarray(score))
         flat = np.concatenate(values)
         if not np.isfinite(flat).all():
             count = int((~np.isfinite(flat)).sum())

@@ -64,11 +64,10 @@ def crossover_s(config: ClusterConfig) -> float | None:
     if config.priority_policy not in BY_CLASS or config.scheduler != "priority-fcfs":
         return None
     if config.priority_policy == "slo-class":
-        from blis_jax.policies.registry import PRIORITY
+        from blis_jax.policies.registry import find
 
-        numbers = dict(PRIORITY["slo-class"].defaults)
-        gap = numbers["base_critical"] - numbers["base_sheddable"]
-        return gap / numbers["age_weight"] / 1e6
+        numbers = find("priority", "slo-class").values()
+        return float((numbers.base_critical - numbers.base_sheddable) / numbers.age_weight / 1e6)
     gap = config.slo_base_critical - config.slo_base_sheddable
     if gap <= 0:
         return 0.0

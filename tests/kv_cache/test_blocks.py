@@ -14,6 +14,7 @@ from blis_jax.branching import branch
 from blis_jax.context import Context
 from blis_jax.engine import first_order, requests_of
 from blis_jax.kv_cache.blocks import Do, Pool, Task, compact
+from blis_jax.mechanism import mechanism
 from blis_jax.simulation import Options, at_block_level, shape_for
 from blis_jax.state import Inst, Reg, Slot, State, initial_state
 from blis_jax.step import scan_step
@@ -39,7 +40,9 @@ def states(scene: Scene) -> Any:
     cluster = config.from_flags(scene.flags)
     table = table_of(scene.workload, **NODES)
     options = Options(num_slots=64, log_capacity=4096, num_blocks=768, list_blocks=96)
-    shape = at_block_level(shape_for(cluster, table, OPTIONS), [cluster], 1, 96, options)
+    shape = at_block_level(
+        shape_for(cluster, table, OPTIONS, mechanism(cluster)), [cluster], 1, 96, options
+    )
     if shape.num_nodes == 0:
         hypothesis.assume(False)
     table = pad_to(table, shape.num_requests, shape.num_nodes, shape.path_depth)

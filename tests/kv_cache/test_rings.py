@@ -10,6 +10,7 @@ import pytest
 from blis_jax import config
 from blis_jax.engine import without_holes
 from blis_jax.kv_cache.blocks import NEVER_FREE, NO_BLOCK, Do, Pool, Task
+from blis_jax.mechanism import mechanism
 from blis_jax.simulation import Options, at_block_level, shape_for
 from blis_jax.state import Inst, initial_state
 from tests.kv_cache.test_blocks import free_blocks
@@ -24,7 +25,9 @@ def hollow_state(holes: int, do: Do = Do.NOTHING):
     cluster = config.from_flags(flags(**{"total-kv-blocks": TOTAL}))
     table = table_of(workload_of([Prompt(arrival_us=0, input_len=32)]))
     options = Options(num_slots=16, log_capacity=64)
-    shape = at_block_level(shape_for(cluster, table, options), [cluster], 4, 0, options)
+    shape = at_block_level(
+        shape_for(cluster, table, options, mechanism(cluster)), [cluster], 4, 0, options
+    )
     functions, numbers = config.mechanism(cluster), config.params(cluster)
     with jax.enable_x64(True):
         state = initial_state(shape, functions, numbers)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_jax import config as config_module
 from blis_jax.errors import ConfigError
-from blis_jax.policies import registry
+from blis_jax.policies import registry, scorer
+from blis_jax.policies.contract import GatewayContext
 from sweeps.principles import __main__ as command
 from sweeps.principles import catalogue as catalogue_module
 from sweeps.principles import probes, tuner
@@ -344,11 +344,12 @@ def test_a_false_claim_is_refuted_and_a_vacuous_one_untested(tiny: Catalogue, la
     assert check(vacuous, vacuous.entries["T-1"], lab, entry.seeds).verdict == UNTESTED
 
 
-def two_halves(params: Any, view: Any, snapshots: Any, infinity: Any) -> Any:
+@scorer()
+def two_halves(params: Any, state: Any, context: GatewayContext) -> Any:
     """The load, again."""
     from blis_jax.policies.scorers import queue_depth
 
-    return queue_depth(params, view, snapshots, infinity)
+    return queue_depth.decide(params, state, context)
 
 
 def test_a_policy_that_is_registered_later_is_run(
@@ -362,8 +363,7 @@ def test_a_policy_that_is_registered_later_is_run(
     from blis_jax.policies import scorers
 
     monkeypatch.setattr(scorers, "two_halves", two_halves, raising=False)
-    monkeypatch.setitem(registry.SCORERS, "two-halves", registry.Entry("scorers", "two_halves"))
-    monkeypatch.setattr(config_module, "SCORER_NAMES", tuple(registry.SCORERS))
+    monkeypatch.setitem(registry.SCORERS, "two-halves", "scorers.two_halves")
     after = check(tiny, entry, lab, entry.seeds)
     assert after.verdict == HOLDS and not after.agrees
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import yaml
 
-from blis_jax import config as config_module
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.policies import priority as priority_module
-from blis_jax.policies import registry
+from blis_jax.policies import priority_policy, registry, scorer
 from blis_jax.policies import scorers as scorers_module
+from blis_jax.policies.contract import GatewayContext, Policy, QueueContext
 from blis_jax.simulation import simulate
 from blis_jax.workload.reference import draw
 from sweeps.principles.figures import RunFigures
@@ -58,17 +58,14 @@ def files(tmp_path: Path) -> tuple[str, str]:
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Adds a policy under a name for the time of a test."""
-    tables = {"SCORERS": (scorers_module, "scorers"), "PRIORITY": (priority_module, "priority")}
+    modules = {"scorer": (scorers_module, "scorers"), "priority": (priority_module, "priority")}
 
-    def add(table: str, name: str, function: Callable[..., Any]) -> None:
-        module, module_name = tables[table]
+    def add(name: str, policy: Policy) -> None:
+        module, module_name = modules[policy.kind]
         function_name = name.replace("-", "_")
-        monkeypatch.setattr(module, function_name, function, raising=False)
-        entry = registry.Entry(module_name, function_name)
-        monkeypatch.setitem(getattr(registry, table), name, entry)
-        monkeypatch.setattr(config_module, "SCORER_NAMES", tuple(registry.SCORERS))
-        names = {**config_module.POLICY_NAMES, "priority_policy": tuple(registry.PRIORITY)}
-        monkeypatch.setattr(config_module, "POLICY_NAMES", names)
+        monkeypatch.setattr(module, function_name, policy, raising=False)
+        where = f"{module_name}.{function_name}"
+        monkeypatch.setitem(registry.NAMES[policy.kind], name, where)
 
     return add
 
@@ -162,7 +159,7 @@ def test_free_memory_is_not_affinity() -> None:
 
 
 def test_decisions_are_those_of_the_run(register: Callable[..., None]) -> None:
-    register("SCORERS", "urgency", lambda params, view, seen, infinity: _by_class(view, seen))
+    register("urgency", service_time)
     spec = candidates_of([BASELINE, "idea2_deadlines"], 60)[0].spec
     table, _ = draw(spec, 42, 16)
     config = ClusterConfig(
@@ -181,10 +178,11 @@ def test_decisions_are_those_of_the_run(register: Callable[..., None]) -> None:
     assert decisions_of(config.replace(routing_policy="round-robin"), table) is None
 
 
-def _by_class(view: Any, seen: Any) -> Any:
+@scorer()
+def service_time(params: Any, state: Any, context: GatewayContext) -> Any:
     """A predicted service time that knows the class, and so is the same on every instance."""
-    by_class = jnp.asarray([0.5, 0.9, 0.5, 0.1, 0.1, 0.1])[view.request.slo_class]
-    return jnp.full(seen.effective_load.shape, 1.0) * by_class
+    by_class = jnp.asarray([0.5, 0.9, 0.5, 0.1, 0.1, 0.1])[context.request.slo_class]
+    return jnp.full(context.snapshots.effective_load.shape, 1.0) * by_class, state
 
 
 # --- herds ----------------------------------------------------------------------------------------
@@ -246,23 +244,30 @@ def test_herds(own: dict[str, float], stale: dict[str, float], verdict: str) -> 
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def hyperbolic(params: Any, view: Any, depth: Any, clock: Any, infinity: Any) -> Any:
+def _age_us(context: QueueContext) -> Any:
+    return (context.now_us - context.request.arrival_us).astype(jnp.float64)
+
+
+@priority_policy()
+def hyperbolic(params: Any, state: Any, context: QueueContext) -> Any:
     """Urgency as one over the time left, in ms, to a budget of 100 ms or 1 s: a pole at each."""
-    budget_us = jnp.where(view.slo_class == 1, 100_000.0, 1_000_000.0)
-    left_us = budget_us - (clock - view.arrival_us).astype(jnp.float64)
+    budget_us = jnp.where(context.request.slo_class == 1, 100_000.0, 1_000_000.0)
+    left_us = budget_us - _age_us(context)
     left_us = jnp.where(left_us == 0, 1.0, left_us)
-    return 1000.0 / left_us
+    return 1000.0 / left_us, state
 
 
-def bounded(params: Any, view: Any, depth: Any, clock: Any, infinity: Any) -> Any:
+@priority_policy()
+def bounded(params: Any, state: Any, context: QueueContext) -> Any:
     """The same aims without a pole: base by class and a line."""
-    base = jnp.where(view.slo_class == 1, 1.0, 0.0)
-    return base + 1e-5 * (clock - view.arrival_us).astype(jnp.float64)
+    base = jnp.where(context.request.slo_class == 1, 1.0, 0.0)
+    return base + 1e-5 * _age_us(context), state
 
 
-def falling(params: Any, view: Any, depth: Any, clock: Any, infinity: Any) -> Any:
+@priority_policy()
+def falling(params: Any, state: Any, context: QueueContext) -> Any:
     """Younger first."""
-    return -1e-6 * (clock - view.arrival_us).astype(jnp.float64)
+    return -1e-6 * _age_us(context), state
 
 
 def stability_of(**changes: Any) -> Opinion:
@@ -271,9 +276,9 @@ def stability_of(**changes: Any) -> Opinion:
 
 
 def test_a_pole_at_the_deadline_is_rejected(register: Callable[..., None]) -> None:
-    register("PRIORITY", "hyperbolic", hyperbolic)
-    register("PRIORITY", "bounded", bounded)
-    register("PRIORITY", "falling", falling)
+    register("hyperbolic", hyperbolic)
+    register("bounded", bounded)
+    register("falling", falling)
     opinion = stability_of(priority_policy="hyperbolic", scheduler="priority-fcfs")
     assert opinion.verdict == REJECT and "the order there is an accident" in opinion.reasons[0]
     where = opinion.evidence["at age, µs"]
@@ -291,8 +296,8 @@ def test_overflow_is_rejected() -> None:
 
 
 def test_scorers_at_extremes(register: Callable[..., None]) -> None:
-    register("SCORERS", "hollow", lambda params, view, seen, infinity: 1 / _load(seen))
-    register("SCORERS", "wide", lambda params, view, seen, infinity: 2 / (1 + _load(seen)))
+    register("hollow", hollow)
+    register("wide", wide)
     reject = stability_of(routing_scorers="queue-depth:1,hollow:1")
     assert reject.verdict == REJECT and "infinite or NaN" in reject.reasons[0]
     concern = stability_of(routing_scorers="queue-depth:1,wide:1")
@@ -301,8 +306,16 @@ def test_scorers_at_extremes(register: Callable[..., None]) -> None:
     assert stability_of(routing_scorers=f"{every},load-balance:1,slo-priority:1").verdict == PASS
 
 
-def _load(seen: Any) -> Any:
-    return seen.effective_load.astype(jnp.float64)
+@scorer()
+def hollow(params: Any, state: Any, context: GatewayContext) -> Any:
+    """Infinite on an idle instance."""
+    return 1 / context.snapshots.effective_load.astype(jnp.float64), state
+
+
+@scorer()
+def wide(params: Any, state: Any, context: GatewayContext) -> Any:
+    """Up to 2."""
+    return 2 / (1 + context.snapshots.effective_load.astype(jnp.float64)), state
 
 
 def test_decisions_within_rounding() -> None:
@@ -618,9 +631,9 @@ def test_the_second_idea_fails_where_its_reviewers_said(
     register: Callable[..., None], tmp_path: Path
 ) -> None:
     """Hyperbolic urgency, and a scorer that predicts service times from the class alone."""
-    register("PRIORITY", "hyperbolic", hyperbolic)
-    register("PRIORITY", "bounded", bounded)
-    register("SCORERS", "service-time", lambda params, view, seen, infinity: _by_class(view, seen))
+    register("hyperbolic", hyperbolic)
+    register("bounded", bounded)
+    register("service-time", service_time)
     texts = []
     for name in ("hyperbolic", "bounded"):
         path = tmp_path / f"{name}.yaml"

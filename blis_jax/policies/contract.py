@@ -1,0 +1,321 @@
+"""What a policy is: a pure function, its numbers, and what it keeps in mind.
+
+Every policy has one form, `(params, state, context) -> (decision, state)`. The decorators below turn such a
+function into a `Policy`, the value that `Policies`, commands and strategy files take. Nothing here
+imports JAX, so a command can list policies before it computes anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.policies.numbers import checked, numbers_of
+from blis_jax.types import EngineShape, RequestView, Snapshots, pytree
+
+if TYPE_CHECKING:
+    import jax
+    from jaxtyping import Array, Bool, Float, Int
+
+    Key = jax.Array
+
+P = TypeVar("P", contravariant=True)
+S = TypeVar("S")
+C = TypeVar("C", contravariant=True)
+D = TypeVar("D", covariant=True)
+
+
+# --- what a policy is asked with ------------------------------------------------------------------
+
+
+@pytree
+class GatewayContext:
+    """One request at admission or routing, and the cluster as the router sees it then."""
+
+    request: RequestView  # scalars
+    num_prompt_blocks: Int[Array, ""]  # full blocks of the prompt
+    prompt_key: Int[Array, ""]  # equal for two requests iff their last full prompt blocks are
+    snapshots: Snapshots
+    now_us: Any  # clock dtype
+    key: Any  # random key of this decision and this policy; unused, it costs nothing
+    scores: Any = None  # routing only: float64[instance], the weighted sum of the scorers, or zeros
+    picked: Any = None  # routing only: the instance that the picker takes by these scores
+
+
+@pytree
+class PickerContext:
+    """The scores among which a picker chooses, `[instance]`."""
+
+    scores: Float[Array, "instance"]
+    is_eligible: Bool[Array, "instance"]
+    request: RequestView  # scalars
+    key: Any
+
+
+@pytree
+class QueueContext:
+    """The slots of one instance when a waiting request is to be chosen, `[slot]` unless said otherwise.
+
+    Slots that are not waiting hold junk. A policy is asked again for every request that a step takes.
+    """
+
+    request: RequestView
+    is_waiting: Bool[Array, "slot"]
+    queued_us: Any  # clock dtype
+    num_expected_blocks: Int[Array, "slot"]  # prompt blocks that the router expected to be cached
+    queue_depth: Int[Array, ""]  # requests waiting when the step began
+    now_us: Any  # scalar, clock dtype
+    instance: Int[Array, ""]
+    key: Any  # the same in all questions of one step
+    num_cached_blocks: Any = None  # int32[slot], only for a policy with `reads_cached_blocks`
+    priority: Any = None  # float64[slot], schedulers only
+
+
+@pytree
+class Completion:
+    """A request that has completed, as an observer is told; times in µs, clock dtype."""
+
+    request: RequestView  # scalars
+    instance: Int[Array, ""]
+    num_output_tokens: Int[Array, ""]
+    ttft_us: Any
+    e2e_us: Any
+    completed_us: Any
+
+
+class DecideFn(Protocol[P, S, C, D]):
+    """`(params, state, context) -> (decision, state)`, traced by JAX: pure, with fixed shapes.
+
+    Decisions: admission a bool; a scorer float64[instance], cut to [0, 1], higher is better; routing and
+    pickers an int32 index of an eligible instance; priority float64[slot], higher is more urgent; a
+    scheduler `(value[slot], rank[slot])`, least value first, equal ones by least rank.
+    """
+
+    def __call__(self, params: P, state: S, context: C, /) -> tuple[D, S]:
+        """Decide, and say what is to be remembered."""
+        ...
+
+
+class StartFn(Protocol):
+    """`(params, shape) -> state` before the first decision."""
+
+    def __call__(self, params: Any, shape: EngineShape, /) -> Any:
+        """The first state."""
+        ...
+
+
+class ObserveFn(Protocol):
+    """`(params, state, completion) -> state`, called once per completed request, in order of time."""
+
+    def __call__(self, params: Any, state: Any, completion: Completion, /) -> Any:
+        """The state after the news."""
+        ...
+
+
+@pytree
+class NoParams:
+    """A policy without numbers."""
+
+
+@pytree
+class NoState:
+    """A policy without memory."""
+
+
+def no_state(params: Any, shape: EngineShape) -> NoState:
+    """Initial state of a policy without memory."""
+    del params, shape
+    return NoState()
+
+
+# --- a policy as a value --------------------------------------------------------------------------
+
+KINDS = ("admission", "routing", "scorer", "picker", "priority", "scheduler")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy as a value: hashable, and the same for JAX whatever its numbers are."""
+
+    kind: str  # of KINDS
+    decide: DecideFn[Any, Any, Any, Any]
+    params: type = NoParams
+    start: StartFn = no_state
+    observe: ObserveFn | None = None
+    reads_prefix_index: bool = False  # looks at snapshots.prefix_match_blocks
+    reads_cached_blocks: bool = False  # looks at context.num_cached_blocks
+    reads_prompt_key: bool = False  # keeps something for every prompt key, `[shape.num_keys]`
+    numbers: tuple[tuple[str, float], ...] = ()  # given ones; the others have their defaults
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        return getattr(self.decide, "__name__", repr(self.decide))
+
+    def with_numbers(self, **numbers: float) -> Policy:
+        """The same policy with some numbers given.
+
+        Raises:
+            ConfigError: the policy has no such number, or the value is not allowed.
+        """
+        given = checked(self.params, numbers, f"{self.kind} policy {self.name}")
+        return dataclasses.replace(
+            self, numbers=tuple(sorted((dict(self.numbers) | given).items()))
+        )
+
+    def values(self) -> Any:
+        """The params with all numbers, as float64 scalars."""
+        defaults = {name: one.default for name, one in numbers_of(self.params).items()}
+        values = {
+            name: np.float64(value) for name, value in (defaults | dict(self.numbers)).items()
+        }
+        return self.params(**values)
+
+    def function(self) -> Policy:
+        """The policy without its given numbers: what a compiled program depends on."""
+        return dataclasses.replace(self, numbers=())
+
+
+Decorator = Callable[[DecideFn[Any, Any, Any, Any]], Policy]
+
+
+def _decorator(kind: str, **what: Any) -> Decorator:
+    numbers_of(what["params"])
+
+    def make(decide: DecideFn[Any, Any, Any, Any]) -> Policy:
+        return Policy(kind, decide, **what)
+
+    return make
+
+
+def admission_policy(
+    params: type = NoParams,
+    start: StartFn = no_state,
+    observe: ObserveFn | None = None,
+    reads_prefix_index: bool = False,
+) -> Decorator:
+    """Makes an admission policy of `(params, state, GatewayContext) -> (bool, state)`."""
+    return _decorator(
+        "admission",
+        params=params, start=start, observe=observe, reads_prefix_index=reads_prefix_index,
+    )  # fmt: skip
+
+
+def routing_policy(
+    params: type = NoParams,
+    start: StartFn = no_state,
+    observe: ObserveFn | None = None,
+    reads_prefix_index: bool = False,
+    reads_prompt_key: bool = False,
+) -> Decorator:
+    """Makes a routing policy of `(params, state, GatewayContext) -> (instance, state)`."""
+    return _decorator(
+        "routing",
+        params=params, start=start, observe=observe,
+        reads_prefix_index=reads_prefix_index, reads_prompt_key=reads_prompt_key,
+    )  # fmt: skip
+
+
+def scorer(
+    params: type = NoParams,
+    start: StartFn = no_state,
+    observe: ObserveFn | None = None,
+    reads_prefix_index: bool = False,
+) -> Decorator:
+    """Makes a scorer of `(params, state, GatewayContext) -> (float64[instance], state)`."""
+    return _decorator(
+        "scorer",
+        params=params, start=start, observe=observe, reads_prefix_index=reads_prefix_index,
+    )  # fmt: skip
+
+
+def picker(
+    params: type = NoParams, start: StartFn = no_state, observe: ObserveFn | None = None
+) -> Decorator:
+    """Makes a picker of `(params, state, PickerContext) -> (instance, state)`."""
+    return _decorator("picker", params=params, start=start, observe=observe)
+
+
+def priority_policy(
+    params: type = NoParams,
+    start: StartFn = no_state,
+    observe: ObserveFn | None = None,
+    reads_cached_blocks: bool = False,
+) -> Decorator:
+    """Makes a priority of `(params, state, QueueContext) -> (float64[slot], state)`."""
+    return _decorator(
+        "priority",
+        params=params, start=start, observe=observe, reads_cached_blocks=reads_cached_blocks,
+    )  # fmt: skip
+
+
+def scheduler(
+    params: type = NoParams,
+    start: StartFn = no_state,
+    observe: ObserveFn | None = None,
+    reads_cached_blocks: bool = False,
+) -> Decorator:
+    """Makes a scheduler of `(params, state, QueueContext) -> ((value[slot], rank[slot]), state)`."""
+    return _decorator(
+        "scheduler",
+        params=params, start=start, observe=observe, reads_cached_blocks=reads_cached_blocks,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Policies:
+    """Policies to use in place of those that a `ClusterConfig` names; None leaves the config's.
+
+    `scorers` are policies, or pairs of a policy and its weight (1 if not given).
+    Scorers or a picker without `routing` mean weighted routing.
+    """
+
+    admission: Policy | None = None
+    routing: Policy | None = None
+    scorers: tuple[tuple[Policy, float], ...] | None = None
+    picker: Policy | None = None
+    priority: Policy | None = None
+    scheduler: Policy | None = None
+
+    def __post_init__(self) -> None:
+        if self.scorers is not None:
+            given: Sequence[Any] = self.scorers
+            pairs = [one if isinstance(one, tuple) else (one, 1.0) for one in given]
+            object.__setattr__(self, "scorers", tuple(pairs))
+        for field, kind in _FIELD_KINDS:
+            given = getattr(self, field)
+            for one in [pair[0] for pair in given or ()] if kind == "scorer" else [given]:
+                _check_kind(field, kind, one)
+        for one, weight in self.scorers or ():
+            if not (np.isfinite(weight) and weight > 0):
+                raise ConfigError(
+                    f"scorers: the weight of {one.name} is {weight}; give one above 0"
+                )
+
+
+_FIELD_KINDS = tuple((kind + "s" * (kind == "scorer"), kind) for kind in KINDS)
+
+
+def _check_kind(field: str, kind: str, given: Any) -> None:
+    if given is None or (isinstance(given, Policy) and given.kind == kind):
+        return
+    what = f"a policy of kind {given.kind}" if isinstance(given, Policy) else repr(given)
+    raise ConfigError(
+        f"policies.{field} is {what}; give a function decorated with "
+        f"@{DECORATORS[kind].__name__}() of blis_jax.policies"
+    )
+
+
+DECORATORS: dict[str, Callable[..., Decorator]] = {
+    "admission": admission_policy,
+    "routing": routing_policy,
+    "scorer": scorer,
+    "picker": picker,
+    "priority": priority_policy,
+    "scheduler": scheduler,
+}

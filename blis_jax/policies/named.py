@@ -1,0 +1,142 @@
+"""The policies that a configuration names, with the numbers that its settings give them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.errors import ConfigError, closest
+from blis_jax.policies import registry
+from blis_jax.policies.contract import Policy
+from blis_jax.policies.numbers import Number, numbers_of
+
+if TYPE_CHECKING:
+    from blis_jax.config import ClusterConfig
+
+# kinds of policies that a setting of their own names
+NAMED_KINDS = ("admission", "routing", "picker", "priority", "scheduler")
+
+
+def is_policy_number(name: str) -> bool:
+    """Whether it is written as a number of a policy in use, such as `routing.candidates`."""
+    return "." in name and name.partition(".")[0] in (*NAMED_KINDS, "scorer")
+
+
+def as_pairs(given: Any) -> tuple[tuple[str, float], ...]:
+    """Numbers of policies by name, as sorted pairs.
+
+    Raises:
+        ConfigError: a name is no number of a policy, or a value is no number.
+    """
+    pairs = given.items() if isinstance(given, Mapping) else given
+    found = []
+    for pair in pairs if isinstance(pairs, Iterable) else (pairs,):
+        is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], str)
+        if not is_pair or not is_policy_number(pair[0]) or isinstance(pair[1], (str, bool)):
+            raise ConfigError(
+                f"policy_numbers: {pair!r} is no number of a policy; "
+                "write for instance {'routing.candidates': 3}"
+            )
+        found.append((pair[0], float(pair[1])))
+    return tuple(sorted(found))
+
+
+def admission_name(config: ClusterConfig) -> str:
+    """Name of the admission policy in the registry; the two tracks gate differently under one name."""
+    if config.admission_policy == "slo-gated" and config.variant == "routing":
+        return "slo-queue-gated"
+    return config.admission_policy
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The policies that a configuration names, with their numbers."""
+
+    admission: Policy
+    routing: Policy
+    scorers: tuple[tuple[Policy, float], ...]
+    picker: Policy
+    priority: Policy
+    scheduler: Policy
+
+
+def numbered(config: ClusterConfig) -> Chosen:
+    """The policies by their names, with the numbers that the settings give them.
+
+    Raises:
+        ConfigError: a name is not known, or a number has no policy to go to.
+    """
+    given = _numbers_by_owner(config)
+    found: dict[str, Any] = {}
+    for kind in NAMED_KINDS:
+        name = _name_of(config, kind)
+        found[kind] = _with_numbers(config, kind, name, given.pop(kind, {}))
+    scorers = []
+    for name, weight in config.scorers():
+        owner = f"scorer.{name.rpartition(':')[2]}"
+        scorers.append((_with_numbers(config, "scorer", name, given.pop(owner, {})), weight))
+    if given:
+        owner = next(iter(given))
+        used = [
+            *NAMED_KINDS,
+            *(f"scorer.{name.rpartition(':')[2]}" for name, _ in config.scorers()),
+        ]
+        raise ConfigError(
+            f"policy_numbers: {owner}.{next(iter(given[owner]))} belongs to no policy in use; "
+            f"numbers begin with {', '.join(used)}{closest(owner, used)}"
+        )
+    return Chosen(scorers=tuple(scorers), **found)
+
+
+def _name_of(config: ClusterConfig, kind: str) -> str:
+    if kind == "admission":
+        return admission_name(config)
+    return str(getattr(config, registry.SETTINGS[kind]))
+
+
+def _with_numbers(
+    config: ClusterConfig, kind: str, name: str, given: Mapping[str, float]
+) -> Policy:
+    """The policy with the numbers of its settings, and those given to it by name."""
+    policy = registry.find(kind, name)
+    if registry.is_file(name):
+        return policy.with_numbers(**given)
+    numbers = {
+        field: getattr(config, setting)
+        for field, one in numbers_of(policy.params).items()
+        if (setting := registry.setting_of(name, field, one)) is not None
+    }
+    return policy.with_numbers(**(numbers | dict(given)))
+
+
+def number_of(config: ClusterConfig, setting: str) -> Number | None:
+    """What a policy declares about this setting; None if the setting is no policy's number.
+
+    Raises:
+        ConfigError: the setting is written as a policy's number, but no policy in use has it.
+    """
+    if not is_policy_number(setting):
+        known = registry.settings().get(setting)
+        return known.number if known else None
+    used = numbered(config)
+    policies = {f"scorer.{one.name}": one for one, _ in used.scorers}
+    policies |= {kind: getattr(used, kind) for kind in NAMED_KINDS}
+    has = {
+        f"{name}.{one}": number
+        for name, policy in policies.items()
+        for one, number in numbers_of(policy.params).items()
+    }
+    if setting not in has:
+        raise ConfigError(
+            f"{setting}: no policy in use has this number; they have {', '.join(has) or 'none'}"
+        )
+    return has[setting]
+
+
+def _numbers_by_owner(config: ClusterConfig) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for name, value in config.policy_numbers:
+        owner, _, field = name.rpartition(".")
+        found.setdefault(owner, {})[field] = value
+    return found

@@ -1,0 +1,132 @@
+"""The numbers of a policy, each declared once: default, unit, meaning, what is allowed, where to search.
+
+Settings, their checks, command-line options, search bounds and the reference page follow from the
+declarations; nothing here imports JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blis_jax.errors import ConfigError, closest
+
+FIXED = "fixed"  # for `setting`: the reference gives no option, so no setting is made
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of a policy; `low` and `high` are allowed values, `search` is where a search looks."""
+
+    default: float
+    unit: str
+    meaning: str
+    low: float = -math.inf
+    high: float = math.inf
+    excludes_low: bool = False
+    search: tuple[float, float] | None = None
+    prior: str = "uniform"  # or log-uniform
+    is_whole: bool = False
+    setting: str | None = (
+        None  # name of the setting; None: made of the policy's and the number's name
+    )
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in words."""
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            return f"between {self.low:g} and {self.high:g}"
+        if math.isfinite(self.high):
+            return f"at most {self.high:g}"
+        if not math.isfinite(self.low):
+            return "any number"
+        return f"above {self.low:g}" if self.excludes_low else f"at least {self.low:g}"
+
+    def permits(self, value: float) -> bool:
+        """Whether the value is allowed."""
+        is_above = value > self.low if self.excludes_low else value >= self.low
+        return is_above and value <= self.high and math.isfinite(value)
+
+    @property
+    def searched(self) -> tuple[float, float] | None:
+        """Bounds of a search: those declared, or what is allowed if that is finite."""
+        if self.search is not None:
+            return self.search
+        is_finite = math.isfinite(self.low) and math.isfinite(self.high)
+        return (self.low, self.high) if is_finite else None
+
+
+def number(
+    default: float,
+    unit: str,
+    meaning: str,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    excludes_low: bool = False,
+    search: tuple[float, float] | None = None,
+    prior: str = "uniform",
+    is_whole: bool = False,
+    setting: str | None = None,
+) -> Any:
+    """Declares a field of a params class, such as `depth: Float[Array, ""] = number(8.0, "requests", "…")`.
+
+    Args:
+        default: the value where none is given.
+        unit: of the value, such as "µs", "requests" or "" for a plain number.
+        meaning: one phrase for help texts and the reference page.
+        low, high: the least and the greatest allowed value.
+        excludes_low: `low` itself is not allowed.
+        search: where a search looks unless its file says otherwise.
+        prior: "uniform" or "log-uniform" over `search`.
+        is_whole: only whole numbers are allowed.
+        setting: name of the cluster setting; by default the policy's name and the field's.
+
+    Raises:
+        ConfigError: the default or a bound of the search is not allowed.
+    """
+    one = Number(default, unit, meaning, low, high, excludes_low, search, prior, is_whole, setting)
+    for value in (default, *(search or ())):
+        if not one.permits(value):
+            raise ConfigError(f"number {meaning!r}: {value:g} is not allowed; use {one.allowed}")
+    if prior not in ("uniform", "log-uniform"):
+        raise ConfigError(f"number {meaning!r}: prior {prior!r}; use uniform or log-uniform")
+    return dataclasses.field(default=default, metadata={"number": one})
+
+
+def numbers_of(params: type) -> dict[str, Number]:
+    """The numbers that a params class declares, by field.
+
+    Raises:
+        ConfigError: a field was declared without `number`.
+    """
+    found = {}
+    for field in dataclasses.fields(params):
+        if "number" not in field.metadata:
+            raise ConfigError(
+                f"{params.__name__}.{field.name} is no number of a policy; "
+                'declare it as `number(default, "unit", "meaning")`'
+            )
+        found[field.name] = field.metadata["number"]
+    return found
+
+
+def checked(params: type, given: Mapping[str, float], owner: str) -> dict[str, float]:
+    """The given numbers, if the class has them and they are allowed; `owner` names the policy in errors."""
+    known = numbers_of(params)
+    for name, value in given.items():
+        if name not in known:
+            allowed = f"use {', '.join(known)}" if known else "it has none"
+            raise ConfigError(
+                f"{owner} has no number {name!r}; {allowed}{closest(name, list(known))}"
+            )
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ConfigError(f"{owner}: {name} is {value!r}; give a number")
+        if not known[name].permits(value):
+            raise ConfigError(f"{owner}: {name} must be {known[name].allowed}, got {value}")
+        if known[name].is_whole and value != int(value):
+            raise ConfigError(f"{owner}: {name} must be a whole number, got {value}")
+    return dict(given)
