@@ -24,6 +24,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.grid import Grid, Timing, shape_for_draws
 from blis_jax.invariants import cheap_violations
 from blis_jax.observe import Observation, unstack
+from blis_jax.policies.seeds import policy_seed
 from blis_jax.records import RunRecord
 from blis_jax.simulation import (
     Options,
@@ -31,7 +32,7 @@ from blis_jax.simulation import (
     enlarged,
     simulate,
 )
-from blis_jax.types import Mechanism, Outcome
+from blis_jax.types import Mechanism, Outcome, Params
 from blis_jax.workload.draw import compile_plan
 from blis_jax.workload.plan import DrawPlan, PlanShape
 from blis_jax.workload.spec import WorkloadSpec
@@ -126,7 +127,7 @@ class _Group:
     def arguments(self, rows: Sequence[_Row], size: int) -> tuple[Any, ...]:
         """Stacked arguments of one call; the last row is repeated up to `size`."""
         padded = list(rows) + [rows[-1]] * (size - len(rows))
-        numbers = [params(self.configs[row.point], self.shape.num_instances) for row in padded]
+        numbers = [self._numbers(row) for row in padded]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *numbers)
         plans = jax.tree.map(
             lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]),
@@ -135,6 +136,11 @@ class _Group:
         seeds = np.asarray([self.seeds[row.seed] for row in padded], np.uint32)
         keys = jax.vmap(jax.random.key)(seeds)
         return stacked, plans, keys, np.int32(self.options.max_scan_steps)
+
+    def _numbers(self, row: _Row) -> Params:
+        config, seed = self.configs[row.point], self.seeds[row.seed]
+        numbers: Params = params(config, self.shape.num_instances, policy_seed(seed))
+        return numbers
 
     def compile(self, size: int) -> None:
         """Compile for calls of `size` rows."""
@@ -152,7 +158,7 @@ class _Group:
         found: list[_Found] = []
         whole: list[tuple[_Row, RunRecord]] = []
         for place, row in enumerate(rows):
-            numbers = params(self.configs[row.point], self.shape.num_instances)
+            numbers = self._numbers(row)
             drawn, times = unstack(tables, place), self.shape.record_dtype
             seen = Observation(unstack(raw, place), drawn, numbers, times)
             seen.block_size, seen.defects = self.block_size, self.functions.defects
@@ -244,10 +250,11 @@ def run_grid(
     """Every configuration on every seed's workload; `summarize` makes of each record what is kept.
 
     `spec` is one for all or one for each configuration. Seeds are common: a seed means the same
-    requests for every configuration with one workload, and the same random numbers where workloads
-    differ. `summarize` is called from several threads. `known` holds summaries by (point, place of
-    the seed) that need no run; `on_row` is told of every other one as it comes, `progress` the
-    number of rows that each chunk has finished.
+    requests for every configuration with one workload, the same random numbers where workloads
+    differ, and the same draws of random policies; another seed brings others. `summarize` is called
+    from several threads. `known` holds summaries by (point, place of the seed) that need no run;
+    `on_row` is told of every other one as it comes, `progress` the number of rows that each chunk
+    has finished.
     """
     if not configs or not len(seeds):
         raise ConfigError("a grid needs at least one configuration and one seed; none was given")

@@ -345,7 +345,7 @@ def _policy_numbers(config: ClusterConfig) -> dict[str, float]:
 
 
 def params(config: ClusterConfig, num_rows: int | None = None, policy_seed: int = 0) -> Any:
-    """The numbers as a pytree of numpy arrays; `num_rows` is the instance table's size."""
+    """The numbers as a pytree of numpy arrays; see policies/seeds.py for the seed."""
     from blis_jax.types import ClusterParams, Params, PolicyParams
 
     rows = num_rows or config.num_instances
@@ -385,8 +385,7 @@ def params(config: ClusterConfig, num_rows: int | None = None, policy_seed: int 
         "offload_threshold": np.float64(config.kv_offload_threshold if has_cpu_tier else np.inf),
         "infinity": np.float64(np.inf),
     }
-    cluster = ClusterParams(**arrays)
-    seed: Any = np.uint32(policy_seed)
+    seed: Any = np.uint64(policy_seed)
     weights: Any = np.asarray([weight for _, weight in scorers] or [1.0], np.float64)
     policy = PolicyParams(
         admission=filled(registry.ADMISSION[admission_name(config)]),
@@ -397,4 +396,4 @@ def params(config: ClusterConfig, num_rows: int | None = None, policy_seed: int 
         scheduler=filled(registry.SCHEDULERS[config.scheduler]),
         seed=seed,
     )
-    return Params(cluster, policy)
+    return Params(ClusterParams(**arrays), policy)

@@ -15,6 +15,7 @@ from blis_jax.engine import Order as EngineOrder
 from blis_jax.engine import compiled_tables
 from blis_jax.invariants import cheap_violations
 from blis_jax.observe import Observation, unstack
+from blis_jax.policies.seeds import policy_seed
 from blis_jax.records import RunRecord
 from blis_jax.sizes import (
     blocks_of,
@@ -193,6 +194,7 @@ class Row:
 
     config: ClusterConfig
     table: RequestTable  # numpy
+    policy_seed: int  # of the policies' own draws, see policies/seeds.py
 
 
 class Attempt:
@@ -254,7 +256,8 @@ class Attempt:
         rank = np.arange(shape.num_requests, dtype=np.int32)
         rank[: len(self.order.queue_rank)] = self.order.queue_rank
         after = np.pad(self.order.after_steps, (0, spare), constant_values=-1).astype(np.int32)
-        return params(self.row.config, shape.num_instances), table, EngineOrder(rank, after)
+        numbers = params(self.row.config, shape.num_instances, self.row.policy_seed)
+        return numbers, table, EngineOrder(rank, after)
 
 
 def _first_shape(row: Row, options: Options) -> EngineShape:
@@ -288,14 +291,15 @@ def run_attempts(
 
 
 def simulate(
-    config: ClusterConfig, table: RequestTable, options: Options | None = None
+    config: ClusterConfig, table: RequestTable, options: Options | None = None, seed: int = 0
 ) -> RunRecord:
     """One run, repaired: capacities enlarged where they were hit, ties put in the reference's order.
 
-    What cannot be repaired stays in the record's `outcome`.
+    What cannot be repaired stays in the record's `outcome`. `seed` is the one that the requests were
+    drawn from; random policies draw from it, as in `over_seeds`, and other policies ignore it.
     """
     options = options or Options()
-    attempt = Attempt(Row(config, table), options)
+    attempt = Attempt(Row(config, table, policy_seed(seed)), options)
     while True:
         (seen,) = run_attempts(attempt.shape, [attempt], options)
         record = attempt.take(seen)

@@ -226,7 +226,7 @@ class PolicyParams:
     scorer_weights: Float[jax.Array, "scorer"]  # as given; normalised where used
     priority: Any
     scheduler: Any
-    seed: Int[jax.Array, ""]  # of the policies' own random draws
+    seed: Int[jax.Array, ""]  # of the policies' own random draws, see policies/seeds.py
 
 
 @pytree

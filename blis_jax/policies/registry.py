@@ -23,6 +23,7 @@ class Entry:
     uses_prefix_index: bool = False  # a scorer that reads the router's index
     needs_cached_blocks: bool = False  # a scheduler that reads what is cached for waiting requests
     has_fixed_numbers: bool = False  # the reference gives no flags for them
+    is_random: bool = False  # draws from the key of the decision
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -80,7 +81,9 @@ ADMISSION = {
     "slo-gated": Entry(
         "admission", "slo_gated", "admission.SloGatedParams", (("load_threshold", 8.0),)
     ),
-    "class-gated": Entry("admission", "class_gated", "admission.ClassGatedParams", _CLASS_GATES),
+    "class-gated": Entry(
+        "admission", "class_gated", "admission.ClassGatedParams", _CLASS_GATES, is_random=True
+    ),
     "slo-queue-gated": Entry("admission", "slo_queue_gated", "admission.QueueGatedParams", _QUEUES),
 }
 ROUTING = {
