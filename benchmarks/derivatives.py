@@ -145,12 +145,13 @@ class Differences:
     def __init__(self, case: Case, tables: Sequence[RequestTable]) -> None:
         """Compiles once for all of a case's differences."""
         from blis_jax.given_tables import TableRunner
+        from blis_jax.policies.seeds import FIXED
         from blis_jax.simulation import Options, Row
 
         self.case, self.tables = case, tables
         options = Options(clock=case.clock, kv_model=case.kv_model)
         self.runner = TableRunner(options, BATCH)
-        self.runner.expect(Row(case.config, table) for table in tables)
+        self.runner.expect(Row(case.config, table, FIXED) for table in tables)
 
     def run(
         self,
@@ -160,6 +161,7 @@ class Differences:
         """f(+) - f(-) of each metric by seed, and the share of seeds whose decisions differ."""
         import numpy as np
 
+        from blis_jax.policies.seeds import FIXED
         from blis_jax.scalar_metrics import evaluate
         from blis_jax.simulation import Row
         from sweeps.smoothed import decisions
@@ -167,7 +169,7 @@ class Differences:
         found = []
         for sign in (1.0, -1.0):
             config, change = side(sign)
-            rows = [Row(config, change(table)) for table in self.tables]
+            rows = [Row(config, change(table), FIXED) for table in self.tables]
             results = self.runner.run(rows, lambda r: (evaluate(r, metrics), decisions(r)))
             found.append(results)
         values = {
@@ -232,6 +234,7 @@ def _pathwise_slopes(
 
     from blis_jax.derivatives import CLOCKS, Differentiator
     from blis_jax.metric_slopes import metric_slopes
+    from blis_jax.policies.seeds import FIXED
     from blis_jax.simulation import Options, Row
 
     directions = list(dict.fromkeys(pair.direction for pair in pairs))
@@ -239,7 +242,7 @@ def _pathwise_slopes(
     clock = case.clock if case.clock in CLOCKS else "float64"
     options = Options(clock=clock, kv_model=case.kv_model)
     differentiate = Differentiator(directions, options)
-    differentiate.expect(Row(case.config, table) for table in tables)
+    differentiate.expect(Row(case.config, table, FIXED) for table in tables)
     progress = cli.Progress(len(tables))
     by_seed = []
     for count, requests in enumerate(tables, 1):

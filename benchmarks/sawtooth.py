@@ -84,6 +84,7 @@ def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
     from benchmarks.derivative_cases import cases
     from blis_jax.derivatives import Differentiator
     from blis_jax.metric_slopes import metric_slopes
+    from blis_jax.policies.seeds import FIXED
     from blis_jax.simulation import Options, Row
     from sweeps.bench import table_of
     from sweeps.smoothed import decisions
@@ -92,7 +93,7 @@ def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
     config, size = case.config, case.config.block_size_in_tokens
     tables = [table_of(case.spec, seed, size, "reference") for seed in seeds]
     differentiate = Differentiator(["beta0"], Options(clock="continuous"))
-    differentiate.expect(Row(config, table) for table in tables)
+    differentiate.expect(Row(config, table, FIXED) for table in tables)
     base, *rest = config.beta_coeffs
     values = base * (1 + REACH * np.linspace(-1, 1, grid + 1))
     walks, progress = [], cli.Progress(len(tables))

@@ -26,13 +26,9 @@ from blis_jax.invariants import cheap_violations
 from blis_jax.mechanism import mechanism, params
 from blis_jax.observe import Observation, unstack
 from blis_jax.policies.contract import Policies
+from blis_jax.policies.seeds import policy_seed
 from blis_jax.records import RunRecord
-from blis_jax.simulation import (
-    Options,
-    at_block_level,
-    enlarged,
-    simulate,
-)
+from blis_jax.simulation import Options, at_block_level, enlarged, simulate
 from blis_jax.types import Mechanism, Outcome, Params
 from blis_jax.workload.draw import compile_plan
 from blis_jax.workload.plan import DrawPlan, PlanShape
@@ -130,7 +126,7 @@ class _Group:
     def arguments(self, rows: Sequence[_Row], size: int) -> tuple[Any, ...]:
         """Stacked arguments of one call; the last row is repeated up to `size`."""
         padded = list(rows) + [rows[-1]] * (size - len(rows))
-        numbers = [self._params(row.point) for row in padded]
+        numbers = [self._numbers(row) for row in padded]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *numbers)
         plans = jax.tree.map(
             lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]),
@@ -140,9 +136,10 @@ class _Group:
         keys = jax.vmap(jax.random.key)(seeds)
         return stacked, plans, keys, np.int32(self.options.max_scan_steps)
 
-    def _params(self, point: int) -> Params:
-        rows, policies = self.shape.num_instances, self.policies[point]
-        return params(self.configs[point], rows, policies=policies)
+    def _numbers(self, row: _Row) -> Params:
+        config, seed = self.configs[row.point], self.seeds[row.seed]
+        rows, policies = self.shape.num_instances, self.policies[row.point]
+        return params(config, rows, policy_seed(seed), policies)
 
     def compile(self, size: int) -> None:
         """Compile for calls of `size` rows."""
@@ -160,7 +157,7 @@ class _Group:
         found: list[_Found] = []
         whole: list[tuple[_Row, RunRecord]] = []
         for place, row in enumerate(rows):
-            numbers = self._params(row.point)
+            numbers = self._numbers(row)
             drawn, times = unstack(tables, place), self.shape.record_dtype
             seen = Observation(unstack(raw, place), drawn, numbers, times)
             seen.block_size, seen.defects = self.block_size, self.functions.defects
@@ -253,11 +250,12 @@ def run_grid(
     """Every configuration on every seed's workload; `summarize` makes of each record what is kept.
 
     `spec` is one for all or one for each configuration. Seeds are common: a seed means the same
-    requests for every configuration with one workload, and the same random numbers where workloads
-    differ. `summarize` is called from several threads. `known` holds summaries by (point, place of
-    the seed) that need no run; `on_row` is told of every other one as it comes, `progress` the
-    number of rows that each chunk has finished. `policies` take the place of those that the
-    configurations name; they are one for all or one for each configuration.
+    requests for every configuration with one workload, the same random numbers where workloads
+    differ, and the same draws of random policies; another seed brings others. `summarize` is called
+    from several threads. `known` holds summaries by (point, place of the seed) that need no run;
+    `on_row` is told of every other one as it comes, `progress` the number of rows that each chunk
+    has finished. `policies` take the place of those that the configurations name; they are one for
+    all or one for each configuration.
     """
     if not configs or not len(seeds):
         raise ConfigError("a grid needs at least one configuration and one seed; none was given")

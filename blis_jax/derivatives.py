@@ -23,6 +23,7 @@ from blis_jax.engine import Raw, requests_of, run_row
 from blis_jax.errors import ConfigError
 from blis_jax.given_tables import larger_shape
 from blis_jax.observe import Observation, unstack
+from blis_jax.policies.seeds import policy_seed
 from blis_jax.records import RequestRecords, RunRecord
 from blis_jax.simulation import Attempt, Options, Row
 from blis_jax.types import EngineShape, Mechanism, Params
@@ -64,16 +65,21 @@ def jacobian(
     table: RequestTable,
     wrt: Sequence[str],
     options: Options | None = None,
+    seed: int = 0,
 ) -> Derivatives:
-    """One run and its slopes with respect to each name in `wrt`, of DIRECTIONS."""
-    return Differentiator(wrt, options).run(config, table)
+    """One run and its slopes with respect to each name in `wrt`, of DIRECTIONS; `seed` as in `simulate`."""
+    return Differentiator(wrt, options).run(config, table, seed)
 
 
 def jvp(
-    config: ClusterConfig, table: RequestTable, direction: Direction, options: Options | None = None
+    config: ClusterConfig,
+    table: RequestTable,
+    direction: Direction,
+    options: Options | None = None,
+    seed: int = 0,
 ) -> Derivatives:
     """One run and its slopes along one direction, such as `{"beta0": 1.0, "beta1": -0.2}`."""
-    return Differentiator([direction], options).run(config, table)
+    return Differentiator([direction], options).run(config, table, seed)
 
 
 class Differentiator:
@@ -101,11 +107,11 @@ class Differentiator:
         for row in rows:
             self._shape(Attempt(row, self.options))
 
-    def run(self, config: ClusterConfig, table: RequestTable) -> Derivatives:
-        """One run, repaired like any other, and its slopes."""
+    def run(self, config: ClusterConfig, table: RequestTable, seed: int = 0) -> Derivatives:
+        """One run, repaired like any other, and its slopes; `seed` as in `simulate`."""
         if len(config.beta_coeffs) < 4 and any("beta3" in one for one in self.directions):
             raise ConfigError("beta3: the configuration has three beta_coeffs; give a fourth one")
-        attempt = Attempt(Row(config, table), self.options)
+        attempt = Attempt(Row(config, table, policy_seed(seed)), self.options)
         while True:
             shape = self._shape(attempt)
             numbers, padded, order = attempt.arguments(shape)

@@ -113,7 +113,8 @@ def _nothing_like(attempt: Attempt) -> Attempt:
     table = attempt.row.table
     never = np.full_like(np.asarray(table.arrival_us), NEVER_US)
     empty = copy.copy(attempt)
-    empty.row = Row(attempt.row.config, dataclasses.replace(table, arrival_us=never))
+    nothing = dataclasses.replace(table, arrival_us=never)
+    empty.row = dataclasses.replace(attempt.row, table=nothing)
     return empty
 
 

@@ -78,7 +78,7 @@ def params(
 
 
 def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
-    seed: Any = np.uint32(policy_seed)
+    seed: Any = np.uint64(policy_seed)
     weights: Any = np.asarray([weight for _, weight in used.scorers] or [1.0], np.float64)
     return PolicyParams(
         admission=used.admission.values(),

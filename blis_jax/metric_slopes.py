@@ -67,12 +67,13 @@ def grad(
     metric: str,
     wrt: Sequence[str],
     options: Options | None = None,
+    seed: int = 0,
 ) -> dict[str, float]:
-    """The gradient of one metric of one run, by name of the direction.
+    """The gradient of one metric of one run, by name of the direction; `seed` as in `simulate`.
 
     Built from forward directions, which share one pass; reverse mode would have to keep the whole run.
     """
-    slopes = metric_slopes(jacobian(config, table, wrt, options), [metric])[metric].slopes
+    slopes = metric_slopes(jacobian(config, table, wrt, options, seed), [metric])[metric].slopes
     return dict(zip(wrt, slopes.tolist(), strict=True))
 
 

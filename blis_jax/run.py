@@ -12,6 +12,7 @@ from blis_jax import cli, cluster_flags, trace_flags
 from blis_jax.backend import prepare_backend
 from blis_jax.cli import Notes
 from blis_jax.errors import ConfigError
+from blis_jax.policies.seeds import draws
 from blis_jax.run_flags import MOST_SLOTS, NAME, make_parser
 from blis_jax.run_requests import dashed, is_whole, simulated
 from blis_jax.run_scenarios import replay
@@ -77,7 +78,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         f"{config.total_kv_blocks} KV blocks per instance"
     )
     started = time.perf_counter()
-    record = simulated(config, table, given)
+    record = simulated(config, table, given, source.policy_seed)
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
@@ -166,6 +167,7 @@ def _provenance(given: Mapping[str, Any], config: ClusterConfig, source: Source)
         **(trace_flags.provenance(given) if source.is_trace else {}),
         "stream": source.stream,
         "seed": source.seed,
+        **({"policy_seed": source.policy_seed} if draws(config) else {}),
         "config": dashed(config),
     }
 
@@ -184,7 +186,7 @@ def _warn_of_idle_options(
     """Options that are valid and yet change nothing here."""
     if given.get("routing_scorers") and config.routing_policy != "weighted":
         notes.warn(f"--routing-scorers has no effect on {config.routing_policy} routing")
-    warn_of_idle_options(given, source, notes)
+    warn_of_idle_options(given, config, source, notes)
 
 
 if __name__ == "__main__":

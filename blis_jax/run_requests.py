@@ -97,11 +97,13 @@ def _check_table(path: Path, table: RequestTable, names: WorkloadNames) -> None:
             raise ConfigError(f"{path}: {name}[{row}] is {values[row]}; allowed is {low} to {high}")
 
 
-def simulated(config: ClusterConfig, table: RequestTable, given: Mapping[str, Any]) -> RunRecord:
-    """One run with the options that the command was given."""
+def simulated(
+    config: ClusterConfig, table: RequestTable, given: Mapping[str, Any], seed: int
+) -> RunRecord:
+    """One run with the options that the command was given; random policies draw from the seed."""
     from blis_jax.simulation import simulate
 
-    return simulate(config, table, _options(given))
+    return simulate(config, table, _options(given), seed)
 
 
 def _options(given: Mapping[str, Any]) -> Options:

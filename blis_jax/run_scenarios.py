@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli
+from blis_jax import cli, trace_flags
 from blis_jax.backend import prepare_backend
 from blis_jax.cli import Notes
 from blis_jax.errors import ConfigError, closest
@@ -34,6 +34,12 @@ class Scenario:
     def flags(self) -> dict[str, Any]:
         """The recorded configuration, by the reference's flag names."""
         return dict(self.document["config"])
+
+    @property
+    def seed(self) -> int:
+        """The recorded seed, from which random policies draw; the reference's default if there is none."""
+        seed = self.document.get("seed")
+        return seed if isinstance(seed, int) else trace_flags.DEFAULT_SEED
 
 
 def replay(given: Mapping[str, Any], notes: Notes) -> int:
@@ -63,7 +69,7 @@ def replay(given: Mapping[str, Any], notes: Notes) -> int:
             result = f"not supported yet: {config}"
         else:
             table = tables[scenario.workload, config.block_size_in_tokens]
-            record = simulated(config, table, given)
+            record = simulated(config, table, given, scenario.seed)
             result = record if is_whole(record) else record.outcome.sentence
         progress.clear()
         if isinstance(result, str) or isinstance(config, str):

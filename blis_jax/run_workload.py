@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import trace_flags
 from blis_jax.errors import ConfigError, closest
+from blis_jax.policies.seeds import draws
 from blis_jax.run_flags import MOST_SEEDS, STREAM
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Source:
 
     title: str
     stream: str
+    policy_seed: int  # random policies draw from it: the seed of the requests, or of the options
     seed: int | None = None
     spec: WorkloadSpec | None = None
     distribution: Distribution | None = None
@@ -41,12 +43,13 @@ def source_of(given: Mapping[str, Any]) -> Source:
         raise ConfigError("--workload-spec and --requests are both given; give one of them")
     trace_flags.check(given)
     stream = given.get("rng", STREAM)
+    own = given.get("seed", trace_flags.DEFAULT_SEED)
     if "trace" in given:
-        return Source(given["trace"], RECORDED, path=Path(given["trace"]), is_trace=True)
+        return Source(given["trace"], RECORDED, own, path=Path(given["trace"]), is_trace=True)
     if "requests" in given:
         if "workload" in given:
             raise ConfigError("--workload and --requests are both given; give one of them")
-        return Source(given["requests"], RECORDED, path=Path(given["requests"]))
+        return Source(given["requests"], RECORDED, own, path=Path(given["requests"]))
     if "workload_spec" in given:
         spec = _read_spec(given)
         seed = given.get("seed", spec.seed)
@@ -55,7 +58,7 @@ def source_of(given: Mapping[str, Any]) -> Source:
                 f"seed: {seed} is not between 0 and {MOST_SEEDS - 1}, which --rng jax needs; "
                 f"give another with --seed"
             )
-        return Source(given["workload_spec"], stream, seed, spec=spec)
+        return Source(given["workload_spec"], stream, seed, seed, spec=spec)
     return _simple_source(given, stream)
 
 
@@ -76,7 +79,7 @@ def _simple_source(given: Mapping[str, Any], stream: str) -> Source:
             f"in a YAML file and give it with --workload-spec"
         )
     seed = given.get("seed", DISTRIBUTION_SEED)
-    return Source(mode, stream, seed, distribution=_distribution(given, mode))
+    return Source(mode, stream, seed, seed, distribution=_distribution(given, mode))
 
 
 def _distribution(given: Mapping[str, Any], mode: str) -> Distribution:
@@ -162,12 +165,14 @@ def requests_of(source: Source, config: ClusterConfig) -> tuple[RequestTable, Wo
     return draw(source.spec, source.seed, block_size)
 
 
-def warn_of_idle_options(given: Mapping[str, Any], source: Source, notes: Notes) -> None:
+def warn_of_idle_options(
+    given: Mapping[str, Any], config: ClusterConfig, source: Source, notes: Notes
+) -> None:
     """Options and settings of the workload that are valid and yet change nothing here."""
     idle: list[str] = []
     if source.path is not None:
         idle, where = ["num_requests", "rng", *SIMPLE_OPTIONS], "recorded requests"
-        if not source.is_trace:
+        if not source.is_trace and not draws(config):
             idle.append("seed")
     elif source.spec is not None:
         idle, where = ["workload", *SIMPLE_OPTIONS], "requests of --workload-spec"

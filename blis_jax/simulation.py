@@ -17,6 +17,7 @@ from blis_jax.invariants import cheap_violations
 from blis_jax.mechanism import mechanism, params
 from blis_jax.observe import Observation, unstack
 from blis_jax.policies.contract import Policies
+from blis_jax.policies.seeds import policy_seed
 from blis_jax.records import RunRecord
 from blis_jax.sizes import (
     blocks_of,
@@ -196,6 +197,7 @@ class Row:
 
     config: ClusterConfig
     table: RequestTable  # numpy
+    policy_seed: int  # of the policies' own draws, see policies/seeds.py
     policies: Policies | None = None  # in place of those that the configuration names
 
 
@@ -258,7 +260,8 @@ class Attempt:
         rank = np.arange(shape.num_requests, dtype=np.int32)
         rank[: len(self.order.queue_rank)] = self.order.queue_rank
         after = np.pad(self.order.after_steps, (0, spare), constant_values=-1).astype(np.int32)
-        numbers = params(self.row.config, shape.num_instances, policies=self.row.policies)
+        row = self.row
+        numbers = params(row.config, shape.num_instances, row.policy_seed, row.policies)
         return numbers, table, EngineOrder(rank, after)
 
 
@@ -296,6 +299,7 @@ def simulate(
     config: ClusterConfig,
     table: RequestTable,
     options: Options | None = None,
+    seed: int = 0,
     policies: Policies | None = None,
 ) -> RunRecord:
     """One run, repaired: capacities enlarged where they were hit, ties put in the reference's order.
@@ -304,13 +308,15 @@ def simulate(
         config: the cluster, and names of its policies.
         table: the requests, as numpy arrays.
         options: how to run.
+        seed: the one that the requests were drawn from; random policies draw from it, as in
+            `over_seeds`, and other policies ignore it.
         policies: policies to use in place of those that the configuration names.
 
     Returns:
         The record; what cannot be repaired stays in its `outcome`.
     """
     options = options or Options()
-    attempt = Attempt(Row(config, table, policies), options)
+    attempt = Attempt(Row(config, table, policy_seed(seed), policies), options)
     while True:
         (seen,) = run_attempts(attempt.shape, [attempt], options)
         record = attempt.take(seen)

@@ -252,7 +252,7 @@ class PolicyParams:
     picker: Any
     priority: Any
     scheduler: Any
-    seed: Int[jax.Array, ""]  # of the policies' own random draws
+    seed: Int[jax.Array, ""]  # of the policies' own random draws, see policies/seeds.py
 
     @property
     def of_gateway(self) -> tuple[Any, ...]:

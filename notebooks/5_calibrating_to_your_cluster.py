@@ -40,10 +40,11 @@ TRUE = {"alpha0": 900.0, "beta0": 7000.0, "beta1": 38.0, "beta2": 55.0, "beta3":
 # %% [markdown]
 # ## A measured run
 # A benchmark of vLLM leaves, for every request, when it was queued and when its first and last token came.
-# Settings that its files state are taken from there; KV blocks from the use that was logged.
+# Settings that its files state are taken from there; KV blocks from the use that was logged while only the requests
+# that will be fitted were there.
 
 # %%
-run = read_measured(EXAMPLES / "measured_run")
+run = read_measured(EXAMPLES / "measured_run", num_fitted=60)
 print(len(run), "requests;", run.settings)
 print(*run.notes, sep="\n")
 config = ClusterConfig(**cluster_values(run.settings, {}), corrected=True)

@@ -10,6 +10,7 @@ import yaml
 
 from blis_jax.config import NO_HORIZON, ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
 from blis_jax.sweep_measure import DEFAULT_TARGETS, Measure
 from blis_jax.workload.spec import (
     WorkloadSpec,
@@ -90,10 +91,12 @@ class Bench:
         names: Sequence[str],
         measure: Measure | None = None,
         configs_per_batch: int = 1,
+        policy_seeds: str = BY_WORKLOAD,
     ) -> None:
         """`stream` draws the requests: `reference` as BLIS does, `jax` as the sweeps do.
 
-        `names` are the metrics; `configs_per_batch` is how many configurations `run` usually gets.
+        `names` are the metrics; `configs_per_batch` is how many configurations `run` usually gets;
+        `policy_seeds` is the rule that gives random policies their seed, of policies/seeds.py.
         """
         from blis_jax.batch import default_form
         from blis_jax.given_tables import TableRunner
@@ -101,6 +104,7 @@ class Bench:
         from blis_jax.sweep_data import slo_targets
 
         self.spec, self.seeds, self.stream = spec, tuple(seeds), stream
+        self.policy_seeds = [policy_seed_under(policy_seeds, seed) for seed in self.seeds]
         self.names = tuple(dict.fromkeys(names))
         self.measure = measure or measure_of(DEFAULT_TARGETS, spec)
         self.targets = slo_targets(self.measure)
@@ -120,9 +124,11 @@ class Bench:
 
         configs = [until_horizon(config, self.spec) for config in configs]
         rows = [
-            Row(config, table)
+            Row(config, table, seed)
             for config in configs
-            for table in self._tables_for(config.block_size_in_tokens)
+            for table, seed in zip(
+                self._tables_for(config.block_size_in_tokens), self.policy_seeds, strict=True
+            )
         ]
         results = self.runner.run(rows, summarize)
         each = len(self.seeds)

@@ -11,6 +11,7 @@ import numpy as np
 from blis_jax import cli
 from blis_jax.batch import default_form, num_workers
 from blis_jax.given_tables import TableRunner
+from blis_jax.policies.seeds import policy_seed
 from blis_jax.simulation import Options, Row
 from blis_jax.sweep_data import slo_targets
 from sweeps.bench import measured, table_of, until_horizon
@@ -60,10 +61,12 @@ class DatasetRunner:
         config = config_at(self.plan.space.config_with(parameters), descriptors)
         config = until_horizon(config, spec)
         requests = tuple(item for item in descriptors.items() if BY_NAME[item[0]].is_workload)
-        return [
-            (int(seed), Row(config, self._table(spec, requests, int(seed), config)))
-            for seed in np.flatnonzero(self.plan.is_planned[point])
-        ]
+        rows = []
+        for place in np.flatnonzero(self.plan.is_planned[point]):
+            table = self._table(spec, requests, int(place), config)
+            seed = policy_seed(self.plan.sizes.all_seeds[place])
+            rows.append((int(place), Row(config, table, seed)))
+        return rows
 
     def _table(self, spec: Any, requests: Any, place: int, config: Any) -> RequestTable:
         key = (requests, place, config.block_size_in_tokens)

@@ -13,6 +13,7 @@ import numpy as np
 
 from blis_jax.batch import default_form, num_workers
 from blis_jax.given_tables import TableRunner
+from blis_jax.policies.seeds import policy_seed
 from blis_jax.simulation import Options, Row
 from blis_jax.sweep_data import slo_targets
 from blis_jax.types import Outcome
@@ -146,7 +147,10 @@ class MapRunner:
         spec = self.tables.spec(place)
         config = until_horizon(config_in(self.plan.arms[arm].config, place), spec)
         block_size = config.block_size_in_tokens
-        return [Row(config, self.tables.table(place, seed, block_size)) for seed in seeds]
+        return [
+            Row(config, self.tables.table(place, seed, block_size), policy_seed(seed))
+            for seed in seeds
+        ]
 
     def _runner_for(self, place: Place) -> TableRunner:
         """The runner of the cell's engine shape; programs of others are let go."""

@@ -10,6 +10,7 @@ import pytest
 from blis_jax import given_tables
 from blis_jax.config import ClusterConfig
 from blis_jax.given_tables import TableRunner
+from blis_jax.policies.seeds import FIXED
 from blis_jax.records import RunRecord
 from blis_jax.simulation import Options, Row, simulate
 from blis_jax.types import Outcome
@@ -27,7 +28,7 @@ def rows() -> list[Row]:
     tables = [draw(spec, seed, 16)[0] for seed in (42, 43)]
     calm = ClusterConfig(num_instances=2, routing_policy="weighted")
     hasty = calm.replace(max_num_scheduled_tokens=700)
-    return [Row(config, table) for config in (calm, hasty) for table in tables]
+    return [Row(config, table, FIXED) for config in (calm, hasty) for table in tables]
 
 
 def test_rows_equal_single_runs_whatever_is_too_small(rows: list[Row]) -> None:
@@ -65,7 +66,7 @@ def test_rows_that_are_expected_find_their_program_compiled(rows: list[Row]) -> 
     """Wider requests and more instances that come later are held by the first program."""
     spec = override(load_builtin("mixed"), num_requests=300)
     table = draw(spec, 42, 16)[0]
-    later = Row(rows[0].config.replace(num_instances=4), table)
+    later = Row(rows[0].config.replace(num_instances=4), table, FIXED)
     runner = TableRunner(Options(), num_rows=2)
     runner.expect([later])
     runner.run(rows[:2], whole)

@@ -110,8 +110,8 @@ def _command(arguments: Sequence[str] | None) -> int:
 
     from blis_jax.calibrate.measured import read_measured
 
-    run = read_measured(Path(given["trace"]), given.get("format"))
     plan = _plan(given)
+    run = read_measured(Path(given["trace"]), given.get("format"), plan.num_fitted)
 
     from blis_jax.calibrate import settings
     from blis_jax.calibrate.calibration import calibrate

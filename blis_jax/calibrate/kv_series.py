@@ -24,13 +24,17 @@ class BlockEstimate(NamedTuple):
 
 
 def blocks_from_series(
-    path: Path, columns: Mapping[str, np.ndarray], settings: ServerSettings
+    path: Path,
+    columns: Mapping[str, np.ndarray],
+    settings: ServerSettings,
+    num_fitted: int | None = None,
 ) -> BlockEstimate:
     """Median over ticks of blocks held ÷ logged use.
 
     What a request holds is worked out from its measured times: its prompt from the first token on,
     outputs at even gaps until the last. Prompts that are still in prefill are not counted, so
-    ticks in which prompts wait are left out.
+    ticks in which prompts wait are left out. Only the first `num_fitted` requests by arrival are
+    looked at, and of the series only the ticks before the next request arrives.
     """
     import pandas
 
@@ -40,20 +44,40 @@ def blocks_from_series(
             f"{path} lacks a column t, kv_cache_pct or waiting; correct it or move it away"
         )
     use = series["kv_cache_pct"].to_numpy(np.float64) / 100.0
+    ticks = series["t"].to_numpy(np.float64) + columns["queued_ts"].min()
+    fitted, until = _fitted_only(columns, num_fitted)
     is_clear = (use > LEAST_USE) & (use < MOST_USE) & (series["waiting"].to_numpy() == 0)
+    is_clear &= ticks < until
     if is_clear.sum() < LEAST_TICKS:
         return BlockEstimate(
             None,
             f"KV blocks are unknown: meta.json states none and the use in {path.name} "
-            f"{'is 0 throughout' if use.max() == 0 else 'is never between 5 % and 90 % without a queue'}",
+            f"{_why_unknown(use, until)}",
         )
-    ticks = series["t"].to_numpy(np.float64)[is_clear] + columns["queued_ts"].min()
-    held = held_blocks(ticks, columns, settings.block_size or 16) / (settings.num_instances or 1)
+    held = held_blocks(ticks[is_clear], fitted, settings.block_size or 16)
+    held /= settings.num_instances or 1
     blocks = round(float(np.median(held / use[is_clear])))
     return BlockEstimate(
         blocks,
         f"KV blocks: {blocks} per instance, estimated from {is_clear.sum()} ticks of {path.name}",
     )
+
+
+def _fitted_only(
+    columns: Mapping[str, np.ndarray], num_fitted: int | None
+) -> tuple[dict[str, np.ndarray], float]:
+    """The columns of the fitted requests, and when the first request that is held out arrives."""
+    order = np.argsort(columns["queued_ts"], kind="stable")
+    fitted = {name: values[order[:num_fitted]] for name, values in columns.items()}
+    held_out = columns["queued_ts"][order][len(fitted["queued_ts"]) :]
+    return fitted, float(held_out[0]) if held_out.size else np.inf
+
+
+def _why_unknown(use: np.ndarray, until: float) -> str:
+    if not np.any(use > 0):
+        return "is 0 throughout"
+    words = "is between 5 % and 90 % without a queue at fewer than three ticks"
+    return words if np.isinf(until) else f"{words} before the first request that is held out"
 
 
 def held_blocks(

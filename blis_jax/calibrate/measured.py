@@ -60,12 +60,21 @@ class MeasuredRun:
         )
 
 
-def read_measured(path: Path, wanted: str | None = None) -> MeasuredRun:
-    """A measured run from a file or folder; the format is found out if not given."""
+def read_measured(
+    path: Path, wanted: str | None = None, num_fitted: int | None = None
+) -> MeasuredRun:
+    """A measured run from a file or folder; the format is found out if not given.
+
+    Settings that are worked out from latencies see those of the first `num_fitted` requests by
+    arrival, all if None; give what the fit gets, so that requests held out stay unseen.
+    """
     path = _rows_path(path)
     name = wanted or _format_of(path)
-    reader = {"vllm-bench": _vllm_bench, "trace-v2": _trace_v2, "latency-csv": _latency_csv}[name]
-    run = _by_arrival(reader(path))
+    if name == "vllm-bench":
+        run = _vllm_bench(path, num_fitted)
+    else:
+        run = {"trace-v2": _trace_v2, "latency-csv": _latency_csv}[name](path)
+    run = _by_arrival(run)
     _check(run, path)
     return run
 
@@ -97,7 +106,7 @@ def _format_of(path: Path) -> str:
     )
 
 
-def _vllm_bench(path: Path) -> MeasuredRun:
+def _vllm_bench(path: Path, num_fitted: int | None) -> MeasuredRun:
     """Arrivals are the times at which the engine queued a request, TTFT counts from there."""
     columns = _json_lines(path)
     first = columns["queued_ts"].min()
@@ -106,7 +115,7 @@ def _vllm_bench(path: Path) -> MeasuredRun:
         columns["input_toks"],
         columns["output_toks"],
     )
-    settings, notes = _beside(path, columns)
+    settings, notes = _beside(path, columns, num_fitted)
     return MeasuredRun(
         rows,
         1e6 * (columns["first_token_ts"] - columns["queued_ts"]),
@@ -139,7 +148,7 @@ def _reason(error: Exception) -> str:
 
 
 def _beside(
-    path: Path, columns: Mapping[str, np.ndarray]
+    path: Path, columns: Mapping[str, np.ndarray], num_fitted: int | None
 ) -> tuple[ServerSettings, tuple[str, ...]]:
     """Settings from meta.json, KV blocks from timeseries.csv if meta.json has none."""
     meta = path.parent / "meta.json"
@@ -154,7 +163,7 @@ def _beside(
         return settings, ()
     from blis_jax.calibrate.kv_series import blocks_from_series
 
-    estimate = blocks_from_series(series, columns, settings)
+    estimate = blocks_from_series(series, columns, settings, num_fitted)
     return dataclasses.replace(settings, total_kv_blocks=estimate.blocks), (estimate.words,)
 
 

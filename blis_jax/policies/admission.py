@@ -146,7 +146,7 @@ class ClassGatedParams:
     )  # fmt: skip
 
 
-@admission_policy(ClassGatedParams)
+@admission_policy(ClassGatedParams, is_random=True)
 def class_gated(params: ClassGatedParams, state: NoState, context: GatewayContext) -> Decision:
     """Shed a share of a class while the mean effective load is above its limit; critical never.
 

@@ -150,6 +150,7 @@ class Policy:
     reads_prefix_index: bool = False  # looks at snapshots.prefix_match_blocks
     reads_cached_blocks: bool = False  # looks at context.num_cached_blocks
     reads_prompt_key: bool = False  # keeps something for every prompt key, `[shape.num_keys]`
+    is_random: bool = False  # draws from `context.key`
     numbers: tuple[tuple[str, float], ...] = ()  # given ones; the others have their defaults
 
     @property
@@ -198,11 +199,13 @@ def admission_policy(
     start: StartFn = no_state,
     observe: ObserveFn | None = None,
     reads_prefix_index: bool = False,
+    is_random: bool = False,
 ) -> Decorator:
     """Makes an admission policy of `(params, state, GatewayContext) -> (bool, state)`."""
     return _decorator(
         "admission",
-        params=params, start=start, observe=observe, reads_prefix_index=reads_prefix_index,
+        params=params, start=start, observe=observe,
+        reads_prefix_index=reads_prefix_index, is_random=is_random,
     )  # fmt: skip
 
 
@@ -212,12 +215,14 @@ def routing_policy(
     observe: ObserveFn | None = None,
     reads_prefix_index: bool = False,
     reads_prompt_key: bool = False,
+    is_random: bool = False,
 ) -> Decorator:
     """Makes a routing policy of `(params, state, GatewayContext) -> (instance, state)`."""
     return _decorator(
         "routing",
         params=params, start=start, observe=observe,
         reads_prefix_index=reads_prefix_index, reads_prompt_key=reads_prompt_key,
+        is_random=is_random,
     )  # fmt: skip
 
 
@@ -235,10 +240,13 @@ def scorer(
 
 
 def picker(
-    params: type = NoParams, start: StartFn = no_state, observe: ObserveFn | None = None
+    params: type = NoParams,
+    start: StartFn = no_state,
+    observe: ObserveFn | None = None,
+    is_random: bool = False,
 ) -> Decorator:
     """Makes a picker of `(params, state, PickerContext) -> (instance, state)`."""
-    return _decorator("picker", params=params, start=start, observe=observe)
+    return _decorator("picker", params=params, start=start, observe=observe, is_random=is_random)
 
 
 def priority_policy(

@@ -32,7 +32,7 @@ def first_best(params: NoParams, state: NoState, context: PickerContext) -> Choi
     return first_where(_best(context)), state
 
 
-@picker()
+@picker(is_random=True)
 def random_best(params: NoParams, state: NoState, context: PickerContext) -> Choice:
     """One of the instances with the highest score, each as likely."""
     del params
@@ -41,7 +41,7 @@ def random_best(params: NoParams, state: NoState, context: PickerContext) -> Cho
     return first_where(draw == jnp.max(draw)), state
 
 
-@picker()
+@picker(is_random=True)
 def weighted_random(params: NoParams, state: NoState, context: PickerContext) -> Choice:
     """An instance with a probability in proportion to its score; any eligible one if all scores are 0."""
     del params

@@ -112,9 +112,9 @@ def _fitted(
     from blis_jax.config import ClusterConfig
 
     start = time.perf_counter()
-    run = read_measured(data / name)
-    config = ClusterConfig(**cluster_values(run.settings, {}), corrected=True)
     plan = Plan(TERMS[model], NUM_FITTED if part == "first" else None, given.get("starts", 4))
+    run = read_measured(data / name, num_fitted=plan.num_fitted)
+    config = ClusterConfig(**cluster_values(run.settings, {}), corrected=True)
     found = calibrate(run, config, plan)
     document = to_document(found)
     document["paper"] = {"run": name, "model": model, "part": part}

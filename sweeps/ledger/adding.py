@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.workload.strict_yaml import read_mapping
 from sweeps.arms import arm_of
 from sweeps.bench import check_seeds
@@ -287,6 +288,7 @@ def _simulated(
     content: dict[str, Any] = {
         "profile": hypothesis.profile,
         "seeds": list(hypothesis.seeds),
+        "policy_seeds": BY_WORKLOAD,
         "versions": versions(),
         "runs": runs_content(runs, measured),
         **conclusions(hypothesis, measured),

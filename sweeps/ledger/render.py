@@ -9,12 +9,13 @@ from typing import Any
 
 from blis_jax.atomic_write import replacing
 from blis_jax.errors import ConfigError
+from blis_jax.policies.seeds import BY_WORKLOAD, draws
 from sweeps.criteria import FOR_PEOPLE, MET, MISSED, NOT_MEASURED, UNCLEAR
 from sweeps.ledger import chain
 from sweeps.ledger.book import Ledger, Row, rows_of
 from sweeps.ledger.chain import Contents, Record
 from sweeps.ledger.published import MEAN, NO_BASIS, ROUNDED
-from sweeps.ledger.trial import BASELINE, STRATEGY, WHOLE, levels_of
+from sweeps.ledger.trial import BASELINE, STRATEGY, WHOLE, config_of, levels_of, policy_seeds_of
 from sweeps.ledger.vocabulary import RETROSPECTIVE
 from sweeps.templates import plain, render, signed
 
@@ -241,8 +242,16 @@ def _runs(row: Row, result: Record) -> str:
     if not result.get("runs"):
         return result["evidence"]
     versions = result["versions"]
-    seeds = _ranges(row.hypothesis.seeds)
+    seeds = _ranges(row.hypothesis.seeds) + _policy_seeds(row, result)
     return f"{result['evidence']}, seeds {seeds}, blis_jax {versions['blis_jax']}, JAX {versions['jax']}"
+
+
+def _policy_seeds(row: Row, result: Record) -> str:
+    """How random policies drew, where an arm has one."""
+    if not any(draws(config_of(arm.settings)) for arm in row.hypothesis.arms.values()):
+        return ""
+    is_new = policy_seeds_of(result) == BY_WORKLOAD
+    return f" (random policies drew {'anew' if is_new else 'the same'} on every seed)"
 
 
 def _ranges(seeds: Sequence[int]) -> str:

@@ -10,7 +10,15 @@ from blis_jax.errors import ConfigError
 from sweeps.claims import CHANGED
 from sweeps.ledger.book import Ledger
 from sweeps.ledger.result import measured_from_runs, runs_content
-from sweeps.ledger.trial import BASELINE, REFERENCE, STRATEGY, Benches, arm_records, run_hypothesis
+from sweeps.ledger.trial import (
+    BASELINE,
+    REFERENCE,
+    STRATEGY,
+    Benches,
+    arm_records,
+    policy_seeds_of,
+    run_hypothesis,
+)
 from sweeps.ledger.versions import versions
 
 NUMBERS = ("blis_jax", "jax", "numpy", "backend")  # what exact equality may depend on
@@ -45,7 +53,7 @@ def replay(ledger: Ledger, name: str) -> Replayed:
         raise ConfigError(f"{name} has {what}; there is nothing to replay")
     figures = row.result["runs"][STRATEGY]["figures"]
     benches = Benches([metric for metric in figures if metric != CHANGED])
-    runs = run_hypothesis(row.hypothesis, ledger.folder, benches)
+    runs = run_hypothesis(row.hypothesis, ledger.folder, benches, policy_seeds_of(row.result))
     again = runs_content(runs, measured_from_runs(runs))
     differences, count, largest = _differences(row.result["runs"], again)
     before, now = row.result["versions"], versions()

@@ -12,6 +12,7 @@ import numpy as np
 
 from blis_jax.config import FIELDS, ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.arms import arm_of
 from sweeps.claims import CHANGED, Figures
@@ -145,6 +146,7 @@ class Benches:
         stream: str,
         names: Sequence[str],
         measure: Measure | None = None,
+        policy_seeds: str = BY_WORKLOAD,
     ) -> Bench:
         """The bench of a workload with some metrics more."""
         from sweeps.bench import Bench
@@ -152,9 +154,11 @@ class Benches:
 
         wanted = tuple(dict.fromkeys((*reported_names(spec), *ALSO_REPORTED, *self.extra, *names)))
         spans = None if measure is None else (measure.warm_up_s, measure.cool_down_s)
-        key = workload_hash(spec), tuple(seeds), stream, wanted, spans
+        key = workload_hash(spec), tuple(seeds), stream, wanted, spans, policy_seeds
         if key not in self._benches:
-            self._benches[key] = Bench(spec, seeds, stream, wanted, measure, CONFIGS_PER_BATCH)
+            self._benches[key] = Bench(
+                spec, seeds, stream, wanted, measure, CONFIGS_PER_BATCH, policy_seeds
+            )
         return self._benches[key]
 
 
@@ -197,8 +201,14 @@ def with_changed(arm: ArmRuns, reference: ArmRuns) -> Figures:
     return {**arm.figures, CHANGED: num_changed(arm, reference)}
 
 
-def run_hypothesis(hypothesis: Hypothesis, folder: Path, benches: Benches) -> dict[str, ArmRuns]:
-    """The runs of every arm, by role or `NAME=VALUE`."""
+def run_hypothesis(
+    hypothesis: Hypothesis, folder: Path, benches: Benches, policy_seeds: str = BY_WORKLOAD
+) -> dict[str, ArmRuns]:
+    """The runs of every arm, by role or `NAME=VALUE`; random policies draw by the rule given."""
+
+    def bench_on(spec: WorkloadSpec) -> Bench:
+        return benches.of(spec, hypothesis.seeds, stream, names, policy_seeds=policy_seeds)
+
     spec = spec_of(hypothesis, folder)
     stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
     names = [name for claim in _claims(hypothesis) for name in claim.names]
@@ -206,12 +216,17 @@ def run_hypothesis(hypothesis: Hypothesis, folder: Path, benches: Benches) -> di
     rates = {f"{name}={value}": float(value) for value in values} if name == RATE else {}
     roles = [role for role in hypothesis.arms if role not in rates]
     configs = {role: config_of(arm.settings) for role, arm in hypothesis.arms.items()}
-    bench = benches.of(spec, hypothesis.seeds, stream, names)
+    bench = bench_on(spec)
     found = dict(zip(roles, run_arms(bench, [configs[role] for role in roles]), strict=True))
     for role, rate in rates.items():
-        other = benches.of(spec_of(hypothesis, folder, rate), hypothesis.seeds, stream, names)
+        other = bench_on(spec_of(hypothesis, folder, rate))
         (found[role],) = run_arms(other, [configs[role]])
     return found
+
+
+def policy_seeds_of(result: Mapping[str, Any]) -> str:
+    """The rule by which random policies drew; the first results do not name theirs."""
+    return str(result.get("policy_seeds", ALL_ALIKE))
 
 
 def _claims(hypothesis: Hypothesis) -> tuple[Any, ...]:

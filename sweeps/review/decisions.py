@@ -70,11 +70,12 @@ class Decisions:
         return float(((margin > 0) & (margin <= relative * np.abs(ordered[:, -1]))).mean())
 
 
-def decisions_of(config: ClusterConfig, table: RequestTable) -> Decisions | None:
-    """The decisions of a run on these requests; None unless routing is weighted."""
+def decisions_of(config: ClusterConfig, table: RequestTable, seed: int) -> Decisions | None:
+    """The decisions of a run on the requests of a seed; None unless routing is weighted."""
     import jax
 
     from blis_jax.mechanism import mechanism
+    from blis_jax.policies.seeds import policy_seed
     from blis_jax.simulation import Attempt, Options, Row, run_attempts
 
     if not config.scorers():
@@ -84,7 +85,7 @@ def decisions_of(config: ClusterConfig, table: RequestTable) -> Decisions | None
     spies = [_spy(scorer, place, log) for place, scorer in enumerate(functions.scorers)]
     spies[0] = _spy_on_view(spies[0], log)
     # lanes would evaluate scorers where nothing is routed, and note it
-    attempt = Attempt(Row(config, table), Options(form="rows"))
+    attempt = Attempt(Row(config, table, policy_seed(seed)), Options(form="rows"))
     attempt.functions = dataclasses.replace(functions, scorers=tuple(spies))
     record = None
     while record is None:

@@ -71,15 +71,15 @@ def exhibit_of(
         candidate,
         seeds,
         dict(zip(configs, made, strict=True)),
-        _decisions(candidate, table, judges),
+        _decisions(candidate, table, bench.seeds[0], judges),
         None if worth is None or worth.failures else worth.score,
     )
 
 
 def _decisions(
-    candidate: Candidate, table: RequestTable, judges: Sequence[Judge]
+    candidate: Candidate, table: RequestTable, seed: int, judges: Sequence[Judge]
 ) -> Decisions | None:
     from sweeps.review.decisions import decisions_of
 
     needed = {judge.name for judge in judges} & {SIGNAL.name, STABILITY.name}
-    return decisions_of(candidate.config, table) if needed else None
+    return decisions_of(candidate.config, table, seed) if needed else None

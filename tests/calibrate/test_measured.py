@@ -1,12 +1,15 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from blis_jax.calibrate import settings
+from blis_jax.calibrate.calibration import Plan, calibrate
 from blis_jax.calibrate.kv_series import blocks_from_series, held_blocks
 from blis_jax.calibrate.measured import read_measured
+from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from tests.reference_data import REPO_ROOT, SHARED_DIR
 
@@ -42,6 +45,46 @@ def test_kv_blocks_that_a_series_cannot_tell(tmp_path: Path):
     series.write_text("t,running\n1,0\n")
     with pytest.raises(ConfigError, match="lacks a column"):
         blocks_from_series(series, columns, settings.ServerSettings())
+
+
+def _with_other_latencies(folder: Path, first: int) -> Path:
+    """The example with other latencies of all requests from this one on, by arrival."""
+    shutil.copytree(EXAMPLE, folder)
+    rows = [json.loads(line) for line in (EXAMPLE / "requests.jsonl").read_text().splitlines()]
+    rows.sort(key=lambda row: row["queued_ts"])
+    for place, row in enumerate(rows[first:]):
+        row["first_token_ts"] = row["queued_ts"] + 0.001 * (1 + place)
+        row["last_token_ts"] = row["first_token_ts"] + 100.0
+    (folder / "requests.jsonl").write_text("\n".join(map(json.dumps, rows[::-1])))
+    return folder
+
+
+def test_latencies_of_held_out_requests_inform_no_setting(tmp_path: Path):
+    changed = _with_other_latencies(tmp_path / "changed", first=40)
+    one, other = (read_measured(folder, num_fitted=40) for folder in (EXAMPLE, changed))
+    assert one.settings == other.settings
+    assert one.settings.total_kv_blocks == pytest.approx(6000, rel=0.01)
+    # the changes matter where all are fitted
+    assert read_measured(EXAMPLE).settings != read_measured(changed).settings
+
+
+def test_latencies_of_held_out_requests_change_nothing_in_the_fit(tmp_path: Path):
+    found = []
+    for folder in (EXAMPLE, _with_other_latencies(tmp_path / "changed", first=40)):
+        run = read_measured(folder, num_fitted=40)
+        config = ClusterConfig(**settings.cluster_values(run.settings, {}), corrected=True)
+        found.append(calibrate(run, config, Plan(("beta0", "beta2"), num_fitted=40, num_starts=1)))
+    one, other = found
+    assert one.config == other.config
+    assert one.fit.cost == other.fit.cost
+    np.testing.assert_array_equal(one.uncertainty.covariance, other.uncertainty.covariance)
+    assert one.errors != other.errors
+
+
+def test_a_series_without_ticks_before_the_requests_held_out():
+    run = read_measured(EXAMPLE, num_fitted=5)
+    assert run.settings.total_kv_blocks is None
+    assert "before the first request that is held out" in run.notes[0]
 
 
 def test_held_blocks_by_hand():

@@ -5,9 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blis_jax.config import ClusterConfig
+from blis_jax.policies.seeds import policy_seed
 from blis_jax.results import load
+from blis_jax.simulation import Row
+from blis_jax.workload.table import RequestTable
 from surrogate.data import NOT_PLANNED, load_data
-from sweeps import dataset
+from sweeps import dataset, dataset_run
 from sweeps.dataset_store import DatasetStore
 from tests.sweeps.tiny import TINY
 
@@ -65,6 +69,22 @@ def test_a_stopped_command_ends_with_the_same_file(
     one, two = load(made), load(out)
     for name in ("inputs", "value", "outcome"):
         np.testing.assert_array_equal(one[name].values, two[name].values)
+
+
+def test_every_seed_of_the_pool_has_policy_draws_of_its_own(
+    strategy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All points on one seed share them, as they share its requests."""
+    seen: dict[bytes, set[int]] = {}
+
+    def noted(config: ClusterConfig, table: RequestTable, seed: int) -> Row:
+        seen.setdefault(np.asarray(table.arrival_us).tobytes(), set()).add(seed)
+        return Row(config, table, seed)
+
+    monkeypatch.setattr(dataset_run, "Row", noted)
+    words = [str(strategy), *SMALL, "--num-requests", "20", "--first-seed", "7"]
+    assert dataset.main([*words, "--train-seeds", "1", "--out", str(tmp_path / "d.zarr")]) == 0
+    assert sorted(map(list, seen.values())) == sorted([[policy_seed(7)], [policy_seed(8)]])
 
 
 def test_another_dataset_is_not_gone_on_with(

@@ -167,15 +167,15 @@ def test_decisions_are_those_of_the_run(register: Callable[..., None]) -> None:
         routing_policy="weighted",
         routing_scorers="queue-depth:2,urgency:1,prefix-affinity:1",
     )
-    found = decisions_of(config, table)
-    record = simulate(config, table)
+    found = decisions_of(config, table, 42)
+    record = simulate(config, table, seed=42)
     assert found is not None and found.num_decisions == 60
     order = np.argsort(table.tie_rank)
     np.testing.assert_array_equal(found.total().argmax(axis=1), record.requests.instance[order])
     assert found.is_flat("urgency").all() and not found.is_flat("queue-depth").all()
     assert found.decides("urgency") == 0 and found.decides("queue-depth") > 0.1
     assert found.agreement("queue-depth", -found.loads.astype(float)) == 1
-    assert decisions_of(config.replace(routing_policy="round-robin"), table) is None
+    assert decisions_of(config.replace(routing_policy="round-robin"), table, 42) is None
 
 
 @scorer()

@@ -14,6 +14,7 @@ import xarray as xr
 import yaml
 
 from blis_jax.errors import ConfigWarning
+from blis_jax.policies.seeds import policy_seed
 from blis_jax.results import load
 from blis_jax.simulation import simulate
 from blis_jax.sweep_measure import DEFAULT_TARGETS
@@ -324,6 +325,16 @@ def test_cells_of_one_engine_shape_and_workload_follow_each_other(folder: Path) 
         (4, "turns", 400.0),
         (4, "turns", 200.0),
     ]
+
+
+@pytest.mark.filterwarnings("ignore::blis_jax.errors.ConfigWarning")
+def test_strategies_share_the_policy_draws_of_a_seed_and_of_no_other(folder: Path) -> None:
+    tiny = str(folder / "tiny.yaml")
+    plan = plan_of(folder, [f"a={tiny}", f"b={tiny}:scheduler=fcfs"])
+    runner, place = MapRunner(plan), plan.cells[0]
+    for arm in (0, 1):
+        rows = runner._rows(place, arm, SEEDS)
+        assert [row.policy_seed for row in rows] == [policy_seed(seed) for seed in SEEDS]
 
 
 @pytest.mark.filterwarnings("ignore::blis_jax.errors.ConfigWarning")

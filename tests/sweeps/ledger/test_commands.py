@@ -9,14 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from blis_jax.policies.seeds import ALL_ALIKE
 from sweeps.ledger import adding, chain
 from sweeps.ledger.__main__ import main
 from sweeps.ledger.book import Ledger
+from sweeps.ledger.trial import run_hypothesis
 from tests.reference_data import REPO_ROOT
 from tests.sweeps.ledger.tiny_track import ROW, STRATEGY, make_track
 
@@ -445,6 +448,38 @@ def test_replay_says_what_differs(track: Path, capsys: pytest.CaptureFixture[str
     assert (
         "differs: strategy: ttft_p99_ms is" in said and "1 differ, by up to 0.33 relative" in said
     )
+
+
+GATED = (
+    f"{STRATEGY}:admission_policy=class-gated;class_gated_sheddable=0;class_gated_probability=0.5"
+)
+
+
+def test_replay_draws_for_random_policies_as_the_record_says(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first results name no rule: all their seeds had the same draws."""
+    words = ["--strategy", GATED, *ROW[2:]]
+    assert ledger("add", "new", *words) == 0
+    with monkeypatch.context() as patch:
+        alike = partial(run_hypothesis, policy_seeds=ALL_ALIKE)
+        patch.setattr(adding, "run_hypothesis", alike)
+        assert ledger("add", "old", *words) == 0
+    new, old = records(empty)[2], records(empty)[4]
+    assert new["policy_seeds"] == "workload"
+    figures = [one["runs"]["strategy"]["figures"]["num_rejected"] for one in (new, old)]
+    assert figures[0] != figures[1]
+    content = lines(empty)
+    result = {key: value for key, value in old.items() if key != "policy_seeds"}
+    result["hash"] = chain.hash_of(result)
+    write_lines(empty, [*content[:4], chain.canonical(result).encode()])
+    assert ledger("check") == 1  # the page vouches for the record with the rule
+    assert ledger("render") == 0 and ledger("check") == 0
+    assert ledger("replay", "old") == 0 and ledger("replay", "new") == 0
+    assert "figures come out again, exactly" in capsys.readouterr().out
+    page = (empty / "ledger.md").read_text()
+    assert "random policies drew anew on every seed" in page
+    assert "random policies drew the same on every seed" in page
 
 
 def test_replay_says_that_a_strategy_file_changed(

@@ -1,0 +1,158 @@
+"""Random policies: another draw for every seed of the workload, common to all that is compared."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from blis_jax.batch import over_params, over_seeds
+from blis_jax.config import ClusterConfig
+from blis_jax.derivatives import jacobian
+from blis_jax.policies.seeds import ALL_ALIKE, FIXED, draws, policy_seed, policy_seed_under
+from blis_jax.run import main
+from blis_jax.run_requests import draw_requests
+from blis_jax.simulation import Options, simulate
+from blis_jax.workload.spec import parse_spec
+from sweeps.bench import Bench, table_of
+
+# so slow that everything is there before the first step ends: after the first request the gate is
+# always open for a draw, and who is shed is the draws and nothing else
+SLOW = ClusterConfig(
+    admission_policy="class-gated",
+    class_gated_standard=0.0,
+    class_gated_probability=0.5,
+    num_instances=2,
+    alpha_coeffs=(0.0, 0.0, 0.0),
+    beta_coeffs=(1e7, 0.0, 0.0),
+)
+OPTIONS = Options(num_slots=64, log_capacity=1024, resolve_ties=False)
+SEEDS = (3, 4, 5, 2**32 - 1)
+NUM_REQUESTS = 40
+LAW = "{type: constant, params: {value: 8}}"
+WORKLOAD = (
+    f"version: '2'\nseed: 1\naggregate_rate: 2000.0\nnum_requests: {NUM_REQUESTS}\nclients:\n"
+    "- id: one\n  rate_fraction: 1.0\n  slo_class: standard\n  arrival: {process: poisson}\n"
+    f"  input_distribution: {LAW}\n  output_distribution: {LAW}\n"
+)
+SPEC = parse_spec(WORKLOAD, "test")
+
+
+def shed(record):
+    """Which requests were turned away."""
+    return tuple((record.requests.admitted == 0).tolist())
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Of single runs on the jax stream, by seed."""
+    tables = {seed: draw_requests(SPEC, seed, 16)[0] for seed in SEEDS}
+    return {seed: shed(simulate(SLOW, tables[seed], OPTIONS, seed)) for seed in SEEDS}
+
+
+def test_every_seed_draws_anew(alone):
+    assert len(set(alone.values())) == len(SEEDS)
+    shares = np.array([sum(pattern) for pattern in alone.values()]) / NUM_REQUESTS
+    assert np.all((shares > 0.2) & (shares < 0.8))
+    # what all seeds shed together is what independent draws would leave, not the half of one draw
+    common = np.logical_and.reduce([np.array(pattern) for pattern in alone.values()])
+    assert common.mean() < 0.3
+
+
+def test_the_same_requests_meet_other_draws_under_another_seed():
+    table = draw_requests(SPEC, 3, 16)[0]
+    patterns = {shed(simulate(SLOW, table, OPTIONS, seed)) for seed in SEEDS}
+    assert len(patterns) == len(SEEDS)
+
+
+def test_sweeps_draw_what_single_runs_draw(alone):
+    assert over_seeds(SLOW, SPEC, SEEDS, shed, OPTIONS) == tuple(alone.values())
+
+
+def test_all_arms_share_the_draws_of_a_seed(alone):
+    arms = [SLOW, SLOW.replace(max_num_scheduled_tokens=64), SLOW.replace(scheduler="sjf")]
+    assert set(over_params(arms, SPEC, 4, shed, OPTIONS)) == {alone[4]}
+
+
+def test_given_tables_draw_by_the_seed_of_each(alone):
+    bench = Bench(SPEC, SEEDS, "jax", (), configs_per_batch=2)
+    found = bench.summaries([SLOW, SLOW.replace(scheduler="sjf")], shed)
+    assert found == [tuple(alone.values())] * 2
+
+
+def test_requests_as_blis_draws_them_do_not_change_the_draws(alone):
+    bench = Bench(SPEC, SEEDS[:2], "reference", ())
+    (found,) = bench.summaries([SLOW], shed)
+    assert found == tuple(alone[seed] for seed in SEEDS[:2])
+
+
+def test_derivatives_are_of_the_run_with_the_same_draws(alone):
+    table = draw_requests(SPEC, 5, 16)[0]
+    found = jacobian(SLOW, table, ["beta0"], Options(num_slots=64, log_capacity=1024), seed=5)
+    assert shed(found.record) == alone[5]
+
+
+def test_runs_made_with_one_seed_for_all_can_be_repeated():
+    bench = Bench(SPEC, SEEDS, "jax", (), policy_seeds=ALL_ALIKE)
+    (found,) = bench.summaries([SLOW], shed)
+    assert len(set(found)) == 1
+    assert {policy_seed_under(ALL_ALIKE, seed) for seed in SEEDS} == {FIXED}
+
+
+def test_policies_and_requests_have_no_key_in_common():
+    """Requests are drawn with keys of the seed itself, whose first word is 0."""
+    with jax.enable_x64(True):
+        roots = {
+            tuple(np.asarray(jax.random.key_data(jax.random.key(np.uint64(value)))).tolist())
+            for seed in (0, 1, 42, 2**32 - 1, 2**63 - 1)
+            for value in (policy_seed(seed),)
+        }
+    assert len(roots) == 5
+    assert all(first >= 2**31 for first, _ in roots)
+
+
+def test_who_draws():
+    assert draws(SLOW) and not draws(SLOW.replace(admission_policy="slo-gated"))
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def _arguments(folder, *more):
+    (folder / "w.yaml").write_text(WORKLOAD)
+    return [
+        *("--model", "m", "--num-instances", "2", "--beta-coeffs", "1e7,0,0"),
+        *("--alpha-coeffs", "0,0,0", "--admission-policy", "class-gated"),
+        *("--class-gated-standard", "0", "--class-gated-probability", "0.5"),
+        *("--results-path", str(folder / "out.json"), *more),
+    ]
+
+
+def _completed(folder):
+    document = json.loads((folder / "out.json").read_text())
+    return {request["requestID"] for request in document["requests"]}, document["provenance"]
+
+
+def test_the_seed_of_a_single_run_draws_for_its_policies(tmp_path, capsys):
+    found = {}
+    for seed in (3, 4):
+        spec = str(tmp_path / "w.yaml")
+        assert main(_arguments(tmp_path, "--workload-spec", spec, "--seed", str(seed))) == 0
+        found[seed], provenance = _completed(tmp_path)
+        assert provenance["policy_seed"] == seed
+        table = table_of(SPEC, seed, 16, "reference")
+        expected = simulate(SLOW, table, OPTIONS, seed).requests.admitted
+        assert len(found[seed]) == int(expected.sum())
+    assert found[3] != found[4]
+
+
+def test_recorded_requests_take_a_seed_for_the_policies(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text(
+        "arrival_us,input_tokens,output_tokens\n" + "".join(f"{k},8,8\n" for k in range(40))
+    )
+    found = []
+    for seed in ("3", "4"):
+        trace = ("--trace", str(tmp_path / "t.csv"), "--seed", seed)
+        assert main(_arguments(tmp_path, *trace)) == 0
+        found.append(_completed(tmp_path)[0])
+    assert found[0] != found[1]
