@@ -68,8 +68,8 @@ def _log_row(work: Work, instance: jax.Array, index: jax.Array, num_done: jax.Ar
 
 def _duration(
     ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
-) -> jax.Array:
-    """How long the step takes, reloads from the CPU tier included."""
+) -> tuple[jax.Array, jax.Array]:
+    """How long the step takes, reloads from the CPU tier included; and the same in float64, which no clock limits."""
     registers = work.registers
     prefill, decode = get(registers, Reg.PREFILL_TOKENS), get(registers, Reg.DECODE_TOKENS)
     tokens = StepTokens(prefill, decode)
@@ -79,9 +79,10 @@ def _duration(
     raw = ctx.mechanism.step_time(row(ctx.params.cluster.beta, instance), tokens)
     duration = ctx.truncated(raw)
     if work.pool is not None:
-        reloads = get(work.pool, Pool.PENDING_RELOADS).astype(ctx.clock)
-        duration = duration + reloads * ctx.time(ctx.params.cluster.transfer_us)
-    return duration
+        reloads, transfer = get(work.pool, Pool.PENDING_RELOADS), ctx.params.cluster.transfer_us
+        duration = duration + reloads.astype(ctx.clock) * ctx.time(transfer)
+        raw = raw + reloads.astype(jnp.float64) * transfer.astype(jnp.float64)
+    return duration, raw
 
 
 def finish_step(
@@ -98,9 +99,10 @@ def finish_step(
     visited_slot = jnp.where(written.instance == instance, written.slot, -1)
     registers, inst, now = work.registers, work.inst, get(work.times, Time.NOW)
     steps = get(registers, Reg.NUM_STEPS)
-    duration = _duration(ctx, state, work, instance, written)
+    duration, unlimited = _duration(ctx, state, work, instance, written)
     last_start = now + (steps - 1).astype(ctx.clock) * duration
-    total = get(work.inst_time, InstTime.TOTAL_DURATION) + steps.astype(ctx.clock) * duration
+    before = get(work.inst_time, InstTime.TOTAL_DURATION)
+    total = before + steps.astype(ctx.clock) * duration
     index = get(inst, Inst.STEP_INDEX) + steps
     finish = SlotRows(state, instance).column(Slot.FINISH)
     is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited_slot
@@ -114,8 +116,9 @@ def finish_step(
         computed = jnp.where(is_visited, written.blocks.computed, computed)
         pool = _watched(work, finish, computed, num_done)
     outcome = _outcome(ctx, work, instance, pool)
-    # the next step would start beyond the clock and come back as a time in the past
-    outcome = failing(outcome, last_start > ctx.never - duration, Outcome.CLOCK_OVERFLOW)
+    # the next step would start beyond the clock; with steps that overlap their sum may leave it before
+    is_beyond = ctx.is_beyond(last_start, unlimited) | (total < before)
+    outcome = failing(outcome, is_beyond, Outcome.CLOCK_OVERFLOW)
     changes = {
         Reg.OUTCOME: outcome,
         Reg.MODE: jnp.int32(Mode.COMPLETING),

@@ -92,6 +92,13 @@ class Context:
         """A float in µs as a time: whole microseconds toward zero, but on the continuous clock as it is."""
         return value if self.shape.is_continuous else truncate(value, self.clock)
 
+    def is_beyond(self, start: jax.Array, wait: jax.Array) -> jax.Array:
+        """Whether a float64 wait from a time on ends past the clock, whose last time stands for never.
+
+        The sum itself may wrap round, or come out as never and be forgotten.
+        """
+        return start.astype(jnp.float64) + wait >= self.never.astype(jnp.float64)
+
     def time(self, value: jax.Array) -> jax.Array:
         """A parameter in µs as a time of the clock's dtype."""
         return value.astype(self.clock)

@@ -250,7 +250,8 @@ def _place(
     }
     outcome = get(base.registers, Reg.OUTCOME)
     outcome = jnp.where(free >= LAST, jnp.int32(Outcome.SLOTS_FULL), outcome)
-    outcome = jnp.where(queued < now, jnp.int32(Outcome.CLOCK_OVERFLOW), outcome)
+    is_beyond = ctx.is_beyond(now, delay)
+    outcome = jnp.where(is_beyond, jnp.int32(Outcome.CLOCK_OVERFLOW), outcome)
     ties = get(base.registers, Reg.NUM_OPEN_TIES) + as_int(is_tie)
     values = {
         Slot.REQUEST: request,

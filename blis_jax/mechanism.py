@@ -9,7 +9,6 @@ import numpy as np
 
 from blis_jax.config import (
     CRITICAL_CLASSES,
-    LARGEST_COUNT,
     NO_HORIZON,
     SHEDDABLE_CLASSES,
     ClusterConfig,
@@ -95,7 +94,7 @@ def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
 def _transfer_us(config: ClusterConfig) -> int:
     """Time to bring one block back from the CPU tier, µs."""
     size, bandwidth = config.block_size_in_tokens, config.kv_transfer_bandwidth
-    return min(config.kv_transfer_base_latency + math.ceil(size / bandwidth), LARGEST_COUNT)
+    return config.kv_transfer_base_latency + math.ceil(min(size / bandwidth, 2.0**53))
 
 
 def _cluster_params(config: ClusterConfig, rows: int) -> ClusterParams:
@@ -120,7 +119,7 @@ def _cluster_params(config: ClusterConfig, rows: int) -> ClusterParams:
         "snapshot_refresh_interval_us": np.int64(config.snapshot_refresh_interval),
         "horizon_us": np.int64(min(config.horizon, NO_HORIZON // 2)),
         "kv_cpu_blocks": np.int32(config.kv_cpu_blocks),
-        "transfer_us": np.int32(_transfer_us(config)),
+        "transfer_us": np.int64(_transfer_us(config)),
         "offload_threshold": np.float64(config.kv_offload_threshold if has_cpu_tier else np.inf),
         "infinity": np.float64(np.inf),
     }

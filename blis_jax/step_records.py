@@ -137,11 +137,17 @@ def expand_steps(record: RunRecord, block_size: int) -> Steps:
     return Steps(
         step_instance=steps.instance[order][row].astype(np.int16),
         step_start_us=(steps.start_us[order][row] + position * duration).astype(np.int64),
-        step_duration_us=duration.astype(np.int32),
+        step_duration_us=_narrowed(duration),
         step_running=steps.running[order][row].astype(np.int32),
         step_waiting=steps.waiting[order][row].astype(np.int32),
         step_used_blocks=used.astype(np.int32),
     )
+
+
+def _narrowed(values: Int[np.ndarray, "step"]) -> Int[np.ndarray, "step"]:
+    """The golden data's 32 bits, unless they are too few."""
+    fits = values.max(initial=0) <= np.iinfo(np.int32).max
+    return values.astype(np.int32 if fits else np.int64)
 
 
 def _blocks_taken(

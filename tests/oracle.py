@@ -1137,7 +1137,9 @@ def step_arrays(instances: list[Instance]) -> dict[str, np.ndarray]:
     counts = [len(instance.steps) for instance in instances]
     arrays = {"step_instance": np.repeat(np.arange(len(instances), dtype=np.int16), counts)}
     for name, dtype in zip(Step._fields, STEP_DTYPES, strict=True):
-        arrays[f"step_{name}"] = np.array([getattr(step, name) for step in steps], dtype)
+        values = np.array([getattr(step, name) for step in steps], np.int64)
+        fits = values.max(initial=0) <= np.iinfo(dtype).max
+        arrays[f"step_{name}"] = values.astype(dtype) if fits else values
     return arrays
 
 

@@ -284,6 +284,52 @@ def test_equals_oracle_often(scene: Scene):
     check(scene)
 
 
+LAST_US = 2**31 - 1  # of a 32-bit clock, where it stands for never
+
+
+@st.composite
+def late_scenes(draw: Any, statics: tuple[Static, ...]) -> Scene:
+    """A scene of which some time, latency or coefficient ends within 0.2 s of the 32-bit clock's last time."""
+    scene = draw(scenes(statics))
+    late = LAST_US - draw(st.one_of(st.integers(0, 3), st.integers(0, 200_000)))
+    arrival, changed = scene.workload["arrival_us"], dict(scene.flags)
+    which = draw(
+        st.sampled_from(("all", "all", "last", "horizon", "admission", "routing", "alpha", "beta"))
+    )
+    if which in ("all", "horizon"):
+        shift = late - int(arrival.max())
+        arrival = arrival + shift
+        if changed["horizon"] < NO_HORIZON:
+            changed["horizon"] += shift
+    if which == "last":
+        arrival = np.where(np.arange(len(arrival)) == len(arrival) - 1, late, arrival)
+    if which == "horizon":
+        changed["horizon"] = LAST_US + draw(st.integers(-100_000, 100_000))
+    if which in ("admission", "routing"):
+        changed[f"{which}-latency"] = min(late - int(arrival.max()), LAST_US - 1)
+    if which in ("alpha", "beta"):
+        name, parts = f"{which}-coeffs", draw(st.sampled_from((1, 1, 2, 3, 17)))
+        place = draw(st.integers(0, 1 if which == "beta" else 2))
+        changed[name] = [
+            float(late // parts) if i == place else x for i, x in enumerate(changed[name])
+        ]
+    return Scene({**scene.workload, "arrival_us": arrival}, changed, scene.static)
+
+
+@hypothesis.settings(max_examples=60, phases=PHASES)
+@hypothesis.given(late_scenes(FAST[:2]))
+def test_times_at_the_end_of_the_32_bit_clock_equal_oracle(scene: Scene):
+    check(scene)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(6000)
+@hypothesis.settings(max_examples=1000, phases=PHASES)
+@hypothesis.given(late_scenes(STATICS))
+def test_times_at_the_end_of_the_32_bit_clock_equal_oracle_often(scene: Scene):
+    check(scene)
+
+
 # More shared contents, on longer paths: one table size for all conversations.
 LONG_NODES = {"num_nodes": 128, "depth": 12, "node_blocks": 12}
 TALKATIVE = (STATICS[0], STATICS[2], STATICS[11])
