@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.search_plan import Plan, best_known, record_of, target
 from blis_jax import cli
@@ -16,8 +16,28 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def searches(plan: Plan, engine: str) -> Iterator[tuple[int, list[Any], list[float]]]:
-    """Random state, points and scores of each search that is there."""
+class Search(NamedTuple):
+    """One search as far as it went."""
+
+    random_state: int
+    points: list[Any]
+    scores: list[float]
+
+    @property
+    def best(self) -> np.ndarray:
+        """The best score so far by evaluation."""
+        import numpy as np
+
+        found: np.ndarray = np.minimum.accumulate(self.scores)
+        return found
+
+    def is_finished(self, calls: int, goal: float) -> bool:
+        """Whether it used its budget, or stopped since it was near enough."""
+        return len(self.scores) >= calls or min(self.scores) <= goal
+
+
+def searches(plan: Plan, engine: str) -> Iterator[Search]:
+    """Each search that is there, unfinished ones too."""
     from sweeps.objectives import Valuation
 
     valuation = Valuation(plan.strategy)
@@ -27,36 +47,35 @@ def searches(plan: Plan, engine: str) -> Iterator[tuple[int, list[Any], list[flo
         entries = record_of(plan, engine, repetition).read()
         if entries:
             scores = [valuation.worth(runs).score for _, runs in entries]
-            yield repetition, [point for point, _ in entries], scores
+            yield Search(repetition, [point for point, _ in entries], scores)
 
 
-def running_best(plan: Plan, engine: str) -> list[np.ndarray]:
-    """The best score by evaluation of each search that is there."""
-    import numpy as np
-
-    return [np.minimum.accumulate(scores) for _, _, scores in searches(plan, engine)]
-
-
-def ends(plan: Plan) -> pd.DataFrame:
-    """The best point of every search that is there."""
+def ends(plan: Plan, finished: Mapping[str, Sequence[Search]]) -> pd.DataFrame:
+    """The best point of every finished search."""
     import pandas as pd
 
     names = [parameter.name for parameter in plan.strategy.parameters]
     rows = []
-    for engine in plan.engines:
-        for repetition, points, scores in searches(plan, engine):
-            place = scores.index(min(scores))
+    for engine, found in finished.items():
+        for one in found:
+            place = one.scores.index(min(one.scores))
             rows.append({
-                "engine": engine, "random_state": repetition, "evaluations": len(scores),
-                "score": scores[place], "at": place + 1,
-                **dict(zip(names, points[place], strict=True)),
+                "engine": engine, "random_state": one.random_state, "evaluations": len(one.scores),
+                "score": one.scores[place], "at": place + 1,
+                **dict(zip(names, one.points[place], strict=True)),
             })  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def is_finished(plan: Plan, curve: np.ndarray, goal: float) -> bool:
-    """Whether a search used its budget, or stopped since it was near enough."""
-    return len(curve) >= plan.calls or bool(curve[-1] <= goal)
+def unfinished_line(plan: Plan, found: Mapping[str, Sequence[Search]], goal: float) -> str:
+    """Which searches are left out; empty if none is."""
+    cut = [
+        f"{engine} {one.random_state} ({len(one.scores)} evaluations)"
+        for engine, of_engine in found.items()
+        for one in of_engine
+        if not one.is_finished(plan.calls, goal)
+    ]
+    return f"Unfinished and left out everywhere: {', '.join(cut)}." if cut else ""
 
 
 def report(plan: Plan) -> int:
@@ -66,25 +85,32 @@ def report(plan: Plan) -> int:
     from benchmarks.search_figure import draw
     from benchmarks.search_statistics import regret_table
 
-    curves = {engine: running_best(plan, engine) for engine in plan.engines}
-    lowest = [float(curve[-1]) for found in curves.values() for curve in found]
+    found = {engine: list(searches(plan, engine)) for engine in plan.engines}
+    lowest = [min(one.scores) for of_engine in found.values() for one in of_engine]
     if not lowest:
         raise ConfigError(f"{plan.folder} has no searches yet; leave --report out to make some")
     best = min(best_known(plan), *lowest)
     goal = target(best, plan.within)
-    finished = {
-        engine: [curve for curve in found if is_finished(plan, curve, goal)]
-        for engine, found in curves.items()
+    whole = {
+        engine: [one for one in of_engine if one.is_finished(plan.calls, goal)]
+        for engine, of_engine in found.items()
     }
-    rows = [_row(engine, found, goal, plan.calls) for engine, found in finished.items() if found]
+    if not any(whole.values()):
+        raise ConfigError(
+            f"{plan.folder} has unfinished searches only; leave --report out to go on"
+        )
+    finished = {engine: [one.best for one in of_engine] for engine, of_engine in whole.items()}
+    rows = [_row(engine, curves, goal, plan.calls) for engine, curves in finished.items() if curves]
     table = pd.DataFrame(rows)
     _write(plan, "summary.csv", table)
-    _write(plan, "ends.csv", ends(plan))
+    _write(plan, "ends.csv", ends(plan, whole))
     _write(plan, "regret.csv", regret_table(finished, best, plan.calls))
     print(f"{plan.strategy.name}, {plan.num_seeds} fixed seeds, at most {plan.calls} evaluations; best "
           f"known score {best:.4f}, within {plan.within:g} % is {goal:.4f}.")  # fmt: skip
     print(table.to_string(index=False))
     _print_ratio(table)
+    if left_out := unfinished_line(plan, found, goal):
+        print(left_out)
     figure = plan.folder / "regret.png"
     draw(finished, best, plan.calls, figure, plan.strategy.name, plan.num_seeds, plan.within)
     names = ("summary.csv", "ends.csv", "regret.csv", figure.name)

@@ -235,6 +235,31 @@ def with_noise(total: np.ndarray, dummy: np.ndarray) -> np.ndarray:
     return np.array([total[0], min(float(total[1]), max(float(total[1]) - noise, 0.0)), total[2]])
 
 
-def do_agree(one: np.ndarray, other: np.ndarray) -> bool:
+@dataclass(frozen=True)
+class Agreement:
+    """Two models' total indices `[figure]`, tested both ways for a value in common."""
+
+    bootstrap: tuple[np.ndarray, np.ndarray]
+    with_noise: tuple[np.ndarray, np.ndarray]
+
+    @property
+    def do_meet(self) -> bool:
+        """Whether the intervals of the bootstrap meet."""
+        return do_meet(*self.bootstrap)
+
+    @property
+    def do_meet_with_noise(self) -> bool:
+        """Whether they meet with their lower ends lowered."""
+        return do_meet(*self.with_noise)
+
+
+def agreement_of(
+    totals: tuple[np.ndarray, np.ndarray], dummies: tuple[np.ndarray, np.ndarray]
+) -> Agreement:
+    """Of the total indices of two models and of their dummies."""
+    return Agreement(totals, (with_noise(totals[0], dummies[0]), with_noise(totals[1], dummies[1])))
+
+
+def do_meet(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two intervals `[figure]` have a value in common."""
     return bool(one[1] <= other[2] and other[1] <= one[2])

@@ -10,9 +10,11 @@ from blis_jax.scalar_metrics import lookup
 from sweeps.robustness_words import metric_words, shown
 from sweeps.sensitivity_design import Sizes
 from sweeps.sensitivity_effects import ANYWHERE, INSIDE, BestRange
-from sweeps.sensitivity_indices import MATTERS, NO_EFFECT, NOISE, do_agree
+from sweeps.sensitivity_indices import MATTERS, NO_EFFECT, NOISE, Agreement, do_meet
 from sweeps.sensitivity_model import SIMULATOR, SURROGATE
-from sweeps.sensitivity_study import Study, agreement, influential, verdicts
+from sweeps.sensitivity_study import Study, agreements, influential, verdicts
+
+YES_NO = {True: "yes", False: "no"}
 
 
 def summary(study: Study, heading: str, run_words: str, failures: Mapping[str, int]) -> str:
@@ -135,7 +137,7 @@ def _half_words(study: Study, model: str, metric: str) -> str:
     apart = [
         name
         for place, name in enumerate(study.names)
-        if is_strong[name] == MATTERS and not do_agree(halves[0, place], halves[1, place])
+        if is_strong[name] == MATTERS and not do_meet(halves[0, place], halves[1, place])
     ]
     dummy = f"a dummy gets {interval_words(indices.dummy)}"
     if not np.isfinite(change).all():
@@ -186,29 +188,35 @@ def _where_words(one: BestRange) -> str:
 
 
 def agreement_lines(study: Study) -> list[str]:
-    """Total indices of both models, and how many agree."""
-    agrees = agreement(study, SIMULATOR, SURROGATE)
-    if not agrees:
+    """Total indices of both models, and how many have a value in common, tested both ways."""
+    found = agreements(study, SIMULATOR, SURROGATE)
+    if not found:
         return ["The two models have no metric with indices in common."]
-    kept = sum(agrees.values())
     lines = [
-        f"Total indices agree within their intervals for {kept} of {len(agrees)} pairs of metric and "
-        "parameter. For this the lower ends are lowered by what a dummy gets: other seeds in the "
-        "simulator, another member in the surrogate.",
+        f"Of {len(found)} pairs of metric and parameter the bootstrap intervals of both models' total "
+        f"indices meet for {sum(one.do_meet for one in found.values())}. The bootstrap does not know of "
+        "other seeds in the simulator and other members in the surrogate; with the lower ends lowered "
+        "by what a dummy gets from these, the intervals meet for "
+        f"{sum(one.do_meet_with_noise for one in found.values())}.",
         "",
-        "| metric | parameter | simulator | surrogate | agree |",
-        "|---|---|---|---|---|",
+        "| metric | parameter | simulator | surrogate | meet | simulator, lowered | surrogate, lowered "
+        "| meet |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for (metric, name), agree in agrees.items():
-        place = study.names.index(name)
-        cells = [
-            interval_words(study.findings[model].sobol[metric].total[place])
-            for model in (SIMULATOR, SURROGATE)
-        ]
-        lines.append(
-            f"| {metric} | {name} | {cells[0]} | {cells[1]} | {'yes' if agree else 'no'} |"
-        )
+    for (metric, name), one in found.items():
+        cells = [metric, name, *agreement_cells(one)]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def agreement_cells(one: Agreement) -> list[str]:
+    """Both indices with the bootstrap's intervals, whether these meet; the lowered ones, and the same."""
+    return [
+        *(interval_words(figures) for figures in one.bootstrap),
+        YES_NO[one.do_meet],
+        *(ends_words(figures) for figures in one.with_noise),
+        YES_NO[one.do_meet_with_noise],
+    ]
 
 
 def _legend(study: Study) -> list[str]:
@@ -236,8 +244,16 @@ def plan_words(num_points: int, num_seeds: int, sizes: Sizes) -> str:
 
 def interval_words(figures: Sequence[float] | np.ndarray) -> str:
     """An index with its interval."""
-    estimate, low, high = (0.0 if abs(value) < 5e-4 else float(value) for value in figures)
-    return f"{estimate:.3f} [{low:.3f}, {high:.3f}]".replace("-", "−")
+    return f"{_index(figures[0])} {ends_words(figures)}"
+
+
+def ends_words(figures: Sequence[float] | np.ndarray) -> str:
+    """The interval of an index."""
+    return f"[{_index(figures[1])}, {_index(figures[2])}]"
+
+
+def _index(value: float) -> str:
+    return f"{0.0 if abs(value) < 5e-4 else value:.3f}".replace("-", "−")
 
 
 def value_words(value: object) -> str:

@@ -19,15 +19,15 @@ from sweeps.sensitivity_effects import (
 )
 from sweeps.sensitivity_indices import (
     MATTERS,
+    Agreement,
     MorrisMeasures,
     Resampling,
     SobolIndices,
+    agreement_of,
     derivative_measures,
-    do_agree,
     morris_measures,
     sobol_indices,
     verdict,
-    with_noise,
 )
 from sweeps.sensitivity_model import Response, scores
 from sweeps.space import Dimension
@@ -175,14 +175,15 @@ def influential(study: Study, model: str) -> list[str]:
     return sorted((name for name in largest if largest[name] >= 0), key=lambda n: -largest[n])
 
 
-def agreement(study: Study, one: str, other: str) -> dict[tuple[str, str], bool]:
-    """By metric and parameter, whether the total indices of two models agree, noise counted."""
-    both = study.findings[one].sobol, study.findings[other].sobol
+def agreements(study: Study, one: str, other: str) -> dict[tuple[str, str], Agreement]:
+    """By metric and parameter, whether the total indices of two models meet."""
+    first, second = study.findings[one].sobol, study.findings[other].sobol
     return {
-        (metric, name): do_agree(
-            *(with_noise(found[metric].total[place], found[metric].dummy) for found in both)
+        (metric, name): agreement_of(
+            (first[metric].total[place], second[metric].total[place]),
+            (first[metric].dummy, second[metric].dummy),
         )
         for metric in study.metrics
-        if metric in both[0] and metric in both[1]
+        if metric in first and metric in second
         for place, name in enumerate(study.names)
     }

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeps.sensitivity_indices import FIGURES, do_agree, verdict, with_noise
+from sweeps.sensitivity_indices import FIGURES, Agreement, agreement_of, verdict
 from sweeps.sensitivity_model import SIMULATOR, SURROGATE
-from sweeps.sensitivity_report import interval_words
+from sweeps.sensitivity_report import agreement_cells, interval_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 DATA = Path(__file__).parent / "data"
 TABLE = "total_indices.csv"
 DIGITS = 5
-_WORDS = {"True": "yes", "False": "no"}
+_HEADS = ("simulator", "surrogate", "meet", "simulator, lowered", "surrogate, lowered", "meet")
+_WIDTHS = (22, 22, 4, 18, 18, 4)
+_NOTHING = "–"
 
 
 def rows_of(space: str, dataset: xr.Dataset) -> list[dict[str, Any]]:
@@ -54,37 +56,61 @@ def _agreement(kept: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, A
     """Whether both models' intervals meet, by the bootstrap alone and with the noise of each."""
     if len(kept) < 2:
         return {}
-    return {
-        "agree_bootstrap": do_agree(*(total for total, _ in kept.values())),
-        "agree": do_agree(*(with_noise(total, dummy) for total, dummy in kept.values())),
-    }
+    (one, one_dummy), (other, other_dummy) = kept.values()
+    found = agreement_of((one, other), (one_dummy, other_dummy))
+    return {"agree_bootstrap": found.do_meet, "agree": found.do_meet_with_noise}
 
 
 def printed(table: pd.DataFrame) -> list[str]:
-    """The table for people, and how many indices agree."""
+    """The table for people, and how many indices have a value in common."""
     lines = []
     for space, part in table.groupby("space", sort=False):
         lines += [f"{space}, total indices [95 %]:"]
         width = max(len(f"{row.metric} {row.parameter}") for row in part.itertuples())
-        lines.append(f"  {'metric and parameter':{width}}  {'simulator':22} {'surrogate':22} agree")
+        lines.append(_line(f"{'metric and parameter':{width}}", _HEADS))
         for row in part.to_dict("records"):
-            name = f"{row['metric']} {row['parameter']}"
-            cells = [_cell(row, model) for model in (SIMULATOR, SURROGATE)]
-            word = _WORDS.get(str(row.get("agree")), "–")
-            lines.append(f"  {name:{width}}  {cells[0]:22} {cells[1]:22} {word}")
+            lines.append(_line(f"{row['metric']} {row['parameter']}".ljust(width), _cells(row)))
         lines.append("")
     return [*lines, count_words(table)]
 
 
-def _cell(row: dict[str, Any], model: str) -> str:
-    figures: Sequence[Any] = [row.get(f"{model}_total_{name}") for name in FIGURES]
-    if any(value is None or value != value for value in figures):
-        return "–"
-    return interval_words(figures)
+def _line(name: str, cells: Sequence[str]) -> str:
+    padded = [f"{cell:{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)]
+    return "  ".join(["", name, *padded]).rstrip()
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    """Both indices, whether they meet, what was tested with noise, and whether that meets."""
+    found = _saved_agreement(row)
+    if found is not None:
+        return agreement_cells(found)
+    cells = [_cell(row, model) for model in (SIMULATOR, SURROGATE)]
+    return [*cells, *[_NOTHING] * (len(_HEADS) - len(cells))]
+
+
+def _saved_agreement(row: Mapping[str, Any]) -> Agreement | None:
+    """What was tested, from the figures of a row; None where a model has none."""
+    totals, dummies = [], []
+    for model in (SIMULATOR, SURROGATE):
+        totals.append(_figures(row, model))
+        dummies.append(np.array([np.nan, np.nan, row.get(f"{model}_dummy_high", np.nan)], float))
+    if np.isnan(totals).any():
+        return None
+    return agreement_of((totals[0], totals[1]), (dummies[0], dummies[1]))
+
+
+def _figures(row: Mapping[str, Any], model: str) -> np.ndarray:
+    values = [row.get(f"{model}_total_{name}", np.nan) for name in FIGURES]
+    return np.array(values, float)
+
+
+def _cell(row: Mapping[str, Any], model: str) -> str:
+    figures = _figures(row, model)
+    return _NOTHING if np.isnan(figures).any() else interval_words(figures)
 
 
 def count_words(table: pd.DataFrame) -> str:
-    """How many indices of simulator and surrogate agree, space by space."""
+    """How many indices of simulator and surrogate have a value in common, space by space."""
     if "agree" not in table or table["agree"].isna().all():
         return (
             f"{len(table)} total indices of the simulator in {table['space'].nunique()} spaces; no "
@@ -92,13 +118,14 @@ def count_words(table: pd.DataFrame) -> str:
         )
     known = table[table["agree"].notna()]
     counts = []
-    for column in ("agree", "agree_bootstrap"):
+    for column in ("agree_bootstrap", "agree"):
         parts = [
             f"{space} {int((part[column].astype(str) == 'True').sum())} of {len(part)}"
             for space, part in known.groupby("space", sort=False)
         ]
         counts.append(", ".join(parts))
     return (
-        f"Total indices that agree within their intervals: {counts[0]}; by the bootstrap alone, without "
-        f"the noise of seeds and members: {counts[1]}."
+        f"Total indices whose bootstrap intervals meet: {counts[0]}. With the lower ends lowered by what "
+        "a dummy gets, as the bootstrap does not know of other seeds and other members, these meet: "
+        f"{counts[1]}."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +63,8 @@ def test_a_surrogate_agrees_where_intervals_overlap(tmp_path: Path) -> None:
     table.to_csv(tmp_path / "t.csv", index=False)
     for one in (table, pd.read_csv(tmp_path / "t.csv")):
         lines = printed(one)
-        assert "intervals: near 2 of 2, far 1 of 2; by the bootstrap alone" in lines[-1]
-        assert lines[-1].endswith("members: near 2 of 2, far 1 of 2.")
+        assert "bootstrap intervals meet: near 2 of 2, far 1 of 2. With" in lines[-1]
+        assert lines[-1].endswith("these meet: near 2 of 2, far 1 of 2.")
         assert [line.split()[-1] for line in lines if line.startswith("  ttft")] == [
             "yes", "yes", "no", "yes", "–", "–",
         ]  # fmt: skip
@@ -75,6 +76,11 @@ def test_noise_widens_what_agrees() -> None:
     study["dummy_total_order"][1, 0] = [0.2, 0.1, 0.3]
     row = rows_of("x", study)[0]
     assert row["agree"] and not row["agree_bootstrap"]
+    line = printed(pd.DataFrame([row]))[2]
+    assert line.split("a  ", 1)[1].split("  ") == [
+        "0.800 [0.700, 0.900]", "", "1.050 [0.950, 1.150]", "", "no", "", "[0.688, 0.900]", "",
+        "", "[0.650, 1.150]", "", "", "yes",
+    ]  # fmt: skip
 
 
 def test_saved_indices_are_whole() -> None:
@@ -93,6 +99,19 @@ def test_saved_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--saved"]) == 0
     out = capsys.readouterr().out
     assert "iter08_token_budget, total indices" in out and "max_tokens" in out
+    table, apart = pd.read_csv(DATA / TABLE), 0
+    lines = [line for line in out.splitlines() if line.startswith("  ") and "[0" in line]
+    for line, row in zip(lines, table.itertuples(), strict=True):
+        cells = re.split(r"\s{2,}", line.strip())
+        ends = [
+            [float(end) for end in cell.replace("−", "-").partition("[")[2][:-1].split(", ")]
+            for cell in (*cells[1:3], *cells[4:6])
+        ]
+        for (one, other), word in ((ends[:2], cells[3]), (ends[2:], cells[6])):
+            overlap = min(one[1], other[1]) - max(one[0], other[0])
+            assert overlap >= -0.0011 if word == "yes" else overlap <= 0.0011, row  # as rounded
+        apart += cells[3] == "no" and cells[6] == "yes"
+    assert apart == (table["agree"] & ~table["agree_bootstrap"]).sum() > 0
 
 
 def test_spaces_without_parameters_or_surrogates_are_refused(

@@ -93,6 +93,37 @@ def test_the_ends_are_the_best_points_of_the_records(tmp_path: Path) -> None:
     assert len(regret) == 2 * 4
 
 
+def test_an_unfinished_search_is_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--engines", "random", "--repetitions", "2", "--calls", "4", "--initial", "2"]
+    given += ["--batch", "2", "--output", str(tmp_path)]
+    assert search.main(given) == 0
+    assert "Unfinished" not in capsys.readouterr().out
+    folder = tmp_path / "full-combined"
+    whole = pd.read_csv(folder / "ends.csv")
+    for number, count in (("01", 1), ("00", 0)):
+        record = folder / f"random_{number}.jsonl"
+        lines = record.read_text().splitlines(keepends=True)
+        record.write_text("".join(lines[:-1]))  # killed before its last batch
+        assert search.main([*given, "--report"]) == (0 if count else 2)
+        if count:
+            said = capsys.readouterr().out
+            assert "Unfinished and left out everywhere: random 1 (2 evaluations)." in said
+            pd.testing.assert_frame_equal(pd.read_csv(folder / "ends.csv"), whole[:1])
+            assert pd.read_csv(folder / "summary.csv")["repetitions"].tolist() == [1]
+    assert "has unfinished searches only" in capsys.readouterr().err
+
+
+def test_shipped_ends_are_of_the_finished_searches() -> None:
+    folder = Path(search.__file__).with_name("results")
+    for name in ("search_iter08_token_budget", "search_joint_all_layers"):
+        ends = pd.read_csv(folder / f"{name}_ends.csv")
+        counts = pd.read_csv(folder / f"{name}.csv").set_index("engine")["repetitions"]
+        assert ends["engine"].value_counts().to_dict() == counts.to_dict()
+        assert set(ends["evaluations"]) == {200}
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -141,7 +141,11 @@ def test_a_surrogate_is_compared(
     monkeypatch.setattr(sensitivity_model, "load_surrogate", loaded)
     assert study(strategy, "--quiet", "--surrogate", "model") == 0
     text = (strategy.parent / "out" / "summary.md").read_text()
-    assert ("agree within their intervals for 6 of 6" in text) == (word == "agree")
+    heads = "meet | simulator, lowered | surrogate, lowered | meet |"
+    assert heads in text and "Of 6 pairs of metric and parameter" in text
+    assert ("lowered by what a dummy gets from these, the intervals meet for 6." in text) == (
+        word == "agree"
+    )
     assert "| yes |" in text if word == "agree" else "| no |" in text
     assert (strategy.parent / "out" / "agreement.png").exists()
     found = dataset_of(strategy)

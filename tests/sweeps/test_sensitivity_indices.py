@@ -20,7 +20,7 @@ from sweeps.sensitivity_indices import (
     NOISE,
     Resampling,
     derivative_measures,
-    do_agree,
+    do_meet,
     elementary_effects,
     morris_measures,
     seed_variance,
@@ -161,8 +161,8 @@ def test_derivative_measures_of_a_linear_function_and_of_salib() -> None:
 
 
 def test_intervals_agree_where_they_overlap() -> None:
-    assert do_agree(np.array([0.2, 0.1, 0.3]), np.array([0.35, 0.25, 0.4]))
-    assert not do_agree(np.array([0.2, 0.1, 0.3]), np.array([0.5, 0.4, 0.6]))
+    assert do_meet(np.array([0.2, 0.1, 0.3]), np.array([0.35, 0.25, 0.4]))
+    assert not do_meet(np.array([0.2, 0.1, 0.3]), np.array([0.5, 0.4, 0.6]))
 
 
 def test_noise_lowers_an_interval_down_to_nothing_at_most() -> None:
