@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, UnsupportedError, closest, shortened
 from blis_jax.policies import registry
 
 NO_HORIZON = 2**63 - 1
@@ -145,11 +145,11 @@ def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:
     """A configuration from the `config` of a golden scenario; keys it does not know are not about the cluster."""
     reason = unsupported(flags)
     if reason is not None:
-        raise ConfigError(f"{reason} is not supported yet; such a scenario cannot be run")
+        raise UnsupportedError(f"{reason} is not supported yet; such a scenario cannot be run")
     values: dict[str, Any] = {}
     for key, value in flags.items():
         name = key.replace("-", "_")
-        if name in FIELDS:
+        if name in FIELDS and not (name in POLICY_NAMES and value == ""):  # "": the default
             values[name] = tuple(value) if isinstance(value, list) else value
     # only the routing track's revision has this flag; its gate of the same name reads queue lengths
     if "precise-kv-routing" in flags:
@@ -158,23 +158,18 @@ def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:
 
 
 def unsupported(flags: Mapping[str, Any]) -> str | None:
-    """Why a scenario's mechanism cannot run yet, or None."""
+    """The mechanism of BLIS that a scenario asks for and that is not here, or None."""
     if flags.get("roofline"):
         return "the roofline latency model"
     if flags.get("precise-kv-routing"):
         return "precise KV-aware routing"
-    for key, table in (
-        ("admission-policy", "ADMISSION"),
-        ("routing-policy", "ROUTING"),
-        ("priority-policy", "PRIORITY"),
-        ("scheduler", "SCHEDULERS"),
-    ):
-        name = flags.get(key)
-        if name is not None and name not in getattr(registry, table):
-            return f"{key} {name!r}"
+    for setting in ("admission_policy", "routing_policy"):
+        key = setting.replace("_", "-")
+        if flags.get(key) in registry.MISSING[setting]:
+            return f"{key} {flags[key]!r}"
     if flags.get("routing-policy") == "weighted" and flags.get("routing-scorers"):
         for name, _ in parse_scorers(flags["routing-scorers"]):
-            if name not in registry.SCORERS:
+            if name in registry.MISSING["routing_scorers"]:
                 return f"scorer {name!r}"
     return None
 
@@ -211,7 +206,7 @@ _NOT_NEGATIVE += ("slo_deadline_critical", "slo_deadline_standard", "slo_deadlin
 _NOT_NEGATIVE += ("class_gated_standard", "class_gated_sheddable")
 _SHARES: tuple[str, ...] = ("slo_scorer_bias_critical", "slo_scorer_bias_sheddable")
 _SHARES += ("kv_offload_threshold", "class_gated_probability")
-MAX_INSTANCES = 64
+MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
 LARGEST_COUNT = 2**31 - 2
 
 
@@ -219,10 +214,7 @@ def _check(config: ClusterConfig) -> None:
     for name, field in FIELDS.items():
         _check_type(name, field.type, getattr(config, name))
     for name, known in POLICY_NAMES.items():
-        if getattr(config, name) not in known:
-            raise ConfigError(
-                f"{name} {getattr(config, name)!r} is not known; use one of {', '.join(known)}"
-            )
+        _check_name(name, getattr(config, name), known, name)
     for name in _POSITIVE:
         _demand(config, name, lambda value: value > 0, "above 0")
     for name in _NOT_NEGATIVE:
@@ -241,11 +233,17 @@ def _check(config: ClusterConfig) -> None:
     if config.variant not in VARIANTS:
         raise ConfigError(f"variant {config.variant!r} is not known; use scheduling or routing")
     for scorer, _ in config.scorers():
-        if scorer not in SCORER_NAMES:
-            raise ConfigError(
-                f"routing_scorers: scorer {scorer!r} is not known; "
-                f"use one of {', '.join(SCORER_NAMES)}"
-            )
+        _check_name("routing_scorers: scorer", scorer, SCORER_NAMES, "routing_scorers")
+
+
+def _check_name(label: str, name: str, known: tuple[str, ...], setting: str) -> None:
+    """Refuse a name that nobody knows, and one that BLIS knows and this program does not."""
+    if name in registry.MISSING.get(setting, ()):
+        text = f"{label} {name!r} is not supported yet; use one of {', '.join(known)}"
+        raise UnsupportedError(text)
+    if name not in known:
+        text = f"{label} {shortened(name)} is not known; use one of {', '.join(known)}"
+        raise ConfigError(text + closest(name, known))
 
 
 def _check_type(name: str, kind: Any, value: Any) -> None:

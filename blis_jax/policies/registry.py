@@ -67,6 +67,12 @@ _BUCKET = (("capacity", 10000.0), ("refill_per_s", 1000.0))
 _QUEUES = (("standard_depth", 10.0), ("sheddable_depth", 5.0))
 _BIASES = (("bias_critical", 0.9), ("bias_sheddable", 0.2))
 
+# policies and scorers of BLIS, at the routing track's revision, that are not here
+MISSING = {
+    "admission_policy": ("predictive-slo",),
+    "routing_policy": ("adaptive-weighted", "kv-adaptive", "epoch-adaptive"),
+    "routing_scorers": ("cost-benefit", "slo-headroom", "kv-pressure"),
+}
 ADMISSION = {
     "always-admit": Entry("admission", "always_admit"),
     "reject-all": Entry("admission", "reject_all"),
