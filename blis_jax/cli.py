@@ -13,14 +13,14 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from blis_jax.errors import ConfigError, ConfigWarning, closest
+from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, closest
 
 EXIT_BAD_INPUT = 2
-EXIT_UNSUPPORTED = 3  # something in the input is right, but cannot be simulated (yet)
+EXIT_UNSUPPORTED = 3  # the input is right for BLIS, but cannot be simulated here (yet)
 EXIT_INTERRUPTED = 130
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal", "panic")
@@ -128,6 +128,7 @@ class Parser(argparse.ArgumentParser):
             **settings,
         )
         self.refused: dict[str, str] = {}
+        self.unsupported: set[str] = set()
 
     def add_flags(self, title: str, flags: Sequence[Flag]) -> argparse._ArgumentGroup:
         """A titled group of options, which can take more."""
@@ -153,8 +154,9 @@ class Parser(argparse.ArgumentParser):
         for name, text in switches.items():
             group.add_argument(f"--{name}", action="store_true", help=text)
 
-    def refuse(self, flags: Mapping[str, str]) -> None:
-        """Options of the reference that end in a sentence."""
+    def refuse(self, flags: Mapping[str, str], unsupported: Collection[str] = ()) -> None:
+        """Options of the reference that end in a sentence; some ask for a mechanism that is not here."""
+        self.unsupported = {name.replace("-", "_") for name in unsupported}
         for name, sentence in flags.items():
             self.refused[name.replace("-", "_")] = sentence
             self.add_argument(f"--{name}", nargs="?", const="", help=argparse.SUPPRESS)
@@ -168,7 +170,8 @@ class Parser(argparse.ArgumentParser):
         for name, sentence in self.refused.items():
             if name in values:
                 written = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"{written} is refused: {sentence}")
+                kind = UnsupportedError if name in self.unsupported else ConfigError
+                raise kind(f"{written} is refused: {sentence}")
         return values
 
     def error(self, message: str) -> NoReturn:
@@ -216,7 +219,7 @@ def run_command(
             return command(arguments)
     except ConfigError as error:
         say(name, f"error: {error}")
-        return EXIT_BAD_INPUT
+        return EXIT_UNSUPPORTED if isinstance(error, UnsupportedError) else EXIT_BAD_INPUT
     except KeyboardInterrupt:
         say(name, "interrupted; files already written are whole")
         return EXIT_INTERRUPTED

@@ -197,7 +197,7 @@ def _with_choices(flag: Flag, choices: Mapping[str, Sequence[str]]) -> Flag:
 
 def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
     """The cluster that the given options describe; the rest takes the reference's defaults."""
-    from blis_jax.config import FIELDS, ClusterConfig
+    from blis_jax.config import FIELDS, POLICY_NAMES, ClusterConfig
 
     defaults = {flag.name.replace("-", "_"): flag.default for flag in CLUSTER_FLAGS}
     values = {
@@ -205,6 +205,8 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
         for name, default in defaults.items()
         if name in FIELDS and name != "routing_scorers"
     }
+    for name in POLICY_NAMES:  # an empty name is the default, as in the reference
+        values[name] = values[name] or getattr(ClusterConfig, name)
     values["routing_scorers"] = given.get("routing_scorers", "")
     values["policy_numbers"] = given.get("policy_numbers", ())
     values |= {name: given[name] for name in ("horizon", "variant", "corrected") if name in given}
@@ -213,7 +215,7 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
     try:
         return ClusterConfig(**values)
     except ConfigError as error:
-        raise ConfigError(_as_option(str(error), FIELDS)) from None
+        raise type(error)(_as_option(str(error), FIELDS)) from None
 
 
 def _as_option(message: str, fields: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, UnsupportedError
 from blis_jax.policies import registry
 from blis_jax.policies.named import NAMED_KINDS, as_pairs, is_policy_number, number_of, numbered
 
@@ -186,11 +186,11 @@ def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:
     """A configuration from the `config` of a golden scenario; keys it does not know are not about the cluster."""
     reason = unsupported(flags)
     if reason is not None:
-        raise ConfigError(f"{reason} is not supported yet; such a scenario cannot be run")
+        raise UnsupportedError(f"{reason} is not supported yet; such a scenario cannot be run")
     values: dict[str, Any] = {}
     for key, value in flags.items():
         name = key.replace("-", "_")
-        if name in FIELDS:
+        if name in FIELDS and not (name in POLICY_NAMES and value == ""):  # "": the default
             values[name] = tuple(value) if isinstance(value, list) else value
     # only the routing track's revision has this flag; its gate of the same name reads queue lengths
     if "precise-kv-routing" in flags:
@@ -199,19 +199,18 @@ def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:
 
 
 def unsupported(flags: Mapping[str, Any]) -> str | None:
-    """Why a scenario's mechanism cannot run yet, or None."""
+    """The mechanism of BLIS that a scenario asks for and that is not here, or None."""
     if flags.get("roofline"):
         return "the roofline latency model"
     if flags.get("precise-kv-routing"):
         return "precise KV-aware routing"
-    for kind in NAMED_KINDS:
-        key = registry.SETTINGS[kind].replace("_", "-")
-        name = flags.get(key)
-        if name is not None and name not in registry.NAMES[kind] and not registry.is_file(name):
-            return f"{key} {name!r}"
+    for setting in ("admission_policy", "routing_policy"):
+        key = setting.replace("_", "-")
+        if flags.get(key) in registry.MISSING[setting]:
+            return f"{key} {flags[key]!r}"
     if flags.get("routing-policy") == "weighted" and flags.get("routing-scorers"):
         for name, _ in parse_scorers(flags["routing-scorers"]):
-            if name not in registry.SCORERS and not registry.is_file(name):
+            if name in registry.MISSING["routing_scorers"]:
                 return f"scorer {name!r}"
     return None
 
@@ -232,7 +231,7 @@ _NOT_NEGATIVE: tuple[str, ...] = (
 _NOT_NEGATIVE += ("long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _SHARES: tuple[str, ...] = ("kv_offload_threshold",)
-MAX_INSTANCES = 64
+MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
 LARGEST_COUNT = 2**31 - 2
 
 

@@ -61,17 +61,13 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         from blis_jax.results import TABLE_FORMATS, checked_suffix
 
         checked_suffix(Path(given["kv_timeline"]), TABLE_FORMATS)
-    from blis_jax.config import unsupported
-
-    reason = unsupported(dashed(config))
-    if reason is not None:
-        cli.say(NAME, f"error: not supported yet: {reason}")
-        return cli.EXIT_UNSUPPORTED
     trace = trace_flags.read(given, notes) if source.is_trace else None
     table, names = (
         requests_of(source, config) if trace is None else trace_flags.to_table(trace, config)
     )
     _say_stream(source, table.num_rows, notes)
+    if not table.num_rows:
+        notes.warn("no request arrives before the horizon, so there are no figures")
     _warn_of_idle_options(given, config, source, notes)
     notes.info(
         f"coefficients {list(config.alpha_coeffs)}, {list(config.beta_coeffs)}; "
@@ -90,20 +86,6 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
 
     print(results_text(record, config.priority_policy), end="", flush=True)
     return 0
-
-
-def _check_workload(given: Mapping[str, Any]) -> None:
-    """Refuse no workload, several of them, and options of those that are not given."""
-    if "workloads_dir" in given:
-        raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
-    if "workload_spec" in given and "requests" in given:
-        raise ConfigError("--workload-spec and --requests are both given; give one of them")
-    trace_flags.check(given)
-    if not given.keys() & {"workload_spec", "requests", "trace"}:
-        raise ConfigError(
-            "no workload is given; give --workload-spec, for instance --workload-spec mixed, "
-            "a trace with --trace or recorded requests with --requests"
-        )
 
 
 def _outputs(given: Mapping[str, Any]) -> list[Path]:

@@ -45,8 +45,8 @@ examples:
   recorded scenarios again, one .npz and one .json per scenario:
     %(prog)s --scenario scenarios/*.json --results-path replayed
 
-exit codes: 0 done; 2 input that cannot be used, nothing was written; 3 at least one run needs a
-mechanism that is not supported (the others were written).
+exit codes: 0 done; 2 input that cannot be used, nothing was written; 3 a run needs a mechanism of
+BLIS that is not here, or has no result (with --scenario the others were written).
 Requests are those that BLIS draws from the same workload and seed. --rng jax draws from the same
 laws with the generator that sweeps use for many seeds at once; its requests are other ones.
 """
@@ -255,5 +255,5 @@ def make_parser() -> Parser:
         metavar="FILE",
         help="scenario files (.json, the golden format); each brings its own cluster and requests",
     )
-    parser.refuse(REFUSED)
+    parser.refuse(REFUSED, unsupported=("roofline", "model-config-folder", "hardware-config"))
     return parser

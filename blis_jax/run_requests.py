@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.run_flags import LATEST_US
+from blis_jax.workload.distribution import NO_REQUEST
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
@@ -32,7 +33,10 @@ def draw_requests(
             drawn = jax.jit(draw, static_argnums=0)(plan.shape, plan.params, jax.random.key(seed))
             table, is_short = jax.device_get(drawn)
         if not is_short:
-            return _without_padding(table), plan.names
+            table = _without_padding(table)
+            if not table.num_rows and not spec.horizon:
+                raise ConfigError(NO_REQUEST)
+            return table, plan.names
     raise ConfigError(f"--workload-spec: {Outcome.WORKLOAD_SHORT.sentence}; draw fewer requests")
 
 
@@ -45,8 +49,6 @@ def _without_padding(table: RequestTable) -> RequestTable:
     from blis_jax.workload.table import NEVER_US
 
     num_rows = int(np.count_nonzero(table.arrival_us != NEVER_US))
-    if not num_rows:
-        raise ConfigError("the workload has no request before its horizon; raise --horizon")
     columns = {
         field.name: getattr(table, field.name)[:num_rows]
         for field in dataclasses.fields(table)

@@ -146,7 +146,7 @@ def _config_of(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | 
         config = from_flags(flags)
         return config.replace(**{name: given[name] for name in _CHOICES if name in given})
     except ConfigError as error:
-        raise ConfigError(f"scenario {scenario.name}: {error}") from None
+        raise type(error)(f"scenario {scenario.name}: {error}") from None
     except (TypeError, AttributeError):  # a list, say, where a word or a number belongs
         raise ConfigError(
             f"scenario {scenario.name}: a value in config has the wrong type; "

@@ -158,10 +158,14 @@ def table_of(spec: WorkloadSpec, seed: int, block_size: int, stream: str) -> Req
     if stream == "jax":
         from blis_jax.run_requests import draw_requests
 
-        return draw_requests(spec, seed, block_size)[0]
-    from blis_jax.workload.reference import draw
+        table, _ = draw_requests(spec, seed, block_size)
+    else:
+        from blis_jax.workload.reference import draw
 
-    return draw(spec, seed, block_size)[0]
+        table, _ = draw(spec, seed, block_size)
+    if not table.num_rows:
+        raise ConfigError(f"seed {seed}: no request arrives before the horizon; raise the horizon")
+    return table
 
 
 def measured(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from blis_jax import cluster_flags, run, run_flags
-from blis_jax.config import FIELDS, POLICY_NAMES, SCORER_NAMES
+from blis_jax.config import FIELDS, POLICY_NAMES, SCORER_NAMES, from_flags
 from blis_jax.errors import ConfigError
 from blis_jax.run_flags import make_parser
 from blis_jax.run_workload import requests_of, source_of, warn_of_idle_options
@@ -212,8 +212,8 @@ BAD_INPUTS = {
     "fraction for a count": (flags("--num-instances", "2.5"), ["'2.5'", "whole"]),
     "huge number": (flags("--total-kv-blocks", "9" * 5000), ["--total-kv-blocks", "whole"]),
     "too many blocks": (flags("--total-kv-blocks", "3000000000"), ["--total-kv-blocks", "large"]),
-    "no instance": (flags("--num-instances", "0"), ["--num-instances", "between 1 and 64"]),
-    "too many instances": (flags("--num-instances", "65"), ["--num-instances", "65"]),
+    "no instance": (flags("--num-instances", "0"), ["--num-instances", "between 1 and 32767"]),
+    "too many instances": (flags("--num-instances", "32768"), ["--num-instances", "32768"]),
     "no blocks": (flags("--total-kv-blocks", "0"), ["--total-kv-blocks", "above 0"]),
     "no block size": (flags("--block-size-in-tokens", "0"), ["--block-size-in-tokens"]),
     "negative latency": (flags("--admission-latency=-5"), ["--admission-latency", "-5"]),
@@ -248,7 +248,6 @@ BAD_INPUTS = {
     "negative seed": (flags("--seed=-1", "--rng", "jax"), ["--seed", "-1", "--rng jax"]),
     "seed beyond 64 bits": (flags("--seed", str(2**63)), ["--seed", "64 bits"]),
     "no horizon": (flags("--horizon", "0"), ["--horizon", "at least 1"]),
-    "before first arrival": (flags("--horizon", "1"), ["no request", "--horizon"]),
     "negative requests": (flags("--num-requests=-3"), ["--num-requests", "-3"]),
     "unbounded": (flags("--num-requests", "0"), ["num_requests", "horizon"]),
     "too many requests": (flags("--num-requests", "2000000000"), ["2000000000", "num_requests"]),
@@ -278,9 +277,6 @@ BAD_INPUTS = {
         simple(*(f"--prompt-tokens{part}=0" for part in ("", "-stdev", "-min", "-max"))),
         ["--prompt-tokens-min", "at least 1"],
     ),
-    "roofline": (flags("--roofline"), ["--roofline", "--beta-coeffs"]),
-    "model config": (flags("--model-config-folder", "x"), ["--model-config-folder", "roofline"]),
-    "hardware config": (flags("--hardware-config", "x"), ["--hardware-config", "roofline"]),
     "policy file": (flags("--policy-config", "p.yaml"), ["--policy-config", "--scheduler"]),
     "no workload": (lambda _: BASE, ["no workload", "--workload-spec", "--requests"]),
     "two workloads": (flags("--requests", "w.npz"), ["--workload-spec", "--requests", "both"]),
@@ -325,6 +321,10 @@ BAD_INPUTS = {
     "scenario lacks a key": (scenario(config=config_with(beta_coeffs=None)), ["beta-coeffs"]),
     "scenario value": (scenario(config=config_with(num_instances=0)), ["one", "num_instances"]),
     "scenario word": (scenario(config=config_with(num_instances="x")), ["one", "num_instances"]),
+    "scenario policy": (
+        scenario(config=config_with(routing_policy="psychic")),
+        ["one", "routing_policy 'psychic'", "round-robin"],
+    ),
     "scenario list": (scenario(config=config_with(alpha_coeffs=3)), ["one", "wrong type"]),
     "scenario and cluster": (scenario("--num-instances", "3"), ["--num-instances", "--scenario"]),
     "scenario and workload": (scenario("--workload-spec", "mixed"), ["--workload-spec"]),
@@ -396,6 +396,25 @@ def test_defaults_are_the_references():
     assert dataclasses.asdict(given) | {"model": "", "routing_scorers": ""} == dataclasses.asdict(
         cluster_flags.cluster_config({"model": MODEL, "tp": given.tp, "hardware": given.hardware})
     ) | {"model": "", "routing_scorers": ""}
+
+
+def test_empty_policy_name_is_the_default_as_in_the_reference():
+    empty = dict.fromkeys(POLICY_NAMES, "")
+    config = cluster_flags.cluster_config({"model": MODEL, **empty})
+    assert config == cluster_flags.cluster_config({"model": MODEL})
+    dashed = {name.replace("_", "-"): "" for name in POLICY_NAMES}
+    assert from_flags({**CONFIG, **dashed}) == from_flags(config_with(routing_policy=None))
+
+
+@simulating
+@pytest.mark.parametrize("stream", ["reference", "jax"])
+def test_horizon_before_the_first_request_has_no_figures(stream, tmp_path, capsys):
+    arguments = [*LOW_LOAD, "--rng", stream, "--horizon", "1", "--results-path", "r.json"]
+    assert run.main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert out == "" and "no request arrives before the horizon" in err
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert (document["injected_requests"], "requests" in document) == (0, False)
 
 
 def test_given_coefficients_win_and_bring_the_references_blocks():
@@ -583,17 +602,37 @@ def test_run_that_cannot_be_simulated_writes_nothing(tmp_path, capsys, monkeypat
 @simulating
 def test_unsupported_scenario_is_named_and_the_others_written(tmp_path, capsys):
     paths = [
-        save_scenario(tmp_path, "odd", config=config_with(routing_policy="psychic")),
-        save_scenario(tmp_path, "odder", config=config_with(admission_policy="coin")),
+        save_scenario(tmp_path, "odd", config=config_with(routing_policy="kv-adaptive")),
+        save_scenario(tmp_path, "odder", config=config_with(admission_policy="predictive-slo")),
         save_scenario(tmp_path, "plain"),
     ]
     assert run.main(["--scenario", *map(str, paths), "--results-path", "out/all"]) == 3
     out, err = capsys.readouterr()
-    assert "skipped odd" in err and "psychic" in err
-    assert "skipped odder" in err and "coin" in err
+    assert "skipped odd" in err and "kv-adaptive" in err
+    assert "skipped odder" in err and "predictive-slo" in err
     assert out.startswith("plain: 6 of 6 completed")
     written = sorted(path.name for path in (tmp_path / "out" / "all").iterdir())
     assert written == ["plain.json", "plain.npz"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--roofline",),
+        ("--model-config-folder", "x"),
+        ("--hardware-config", "x"),
+        ("--routing-policy", "kv-adaptive"),
+        ("--admission-policy", "predictive-slo"),
+        ("--routing-policy", "weighted", "--routing-scorers", "kv-pressure:1"),
+    ],
+)
+def test_mechanism_of_blis_that_is_not_here_has_the_exit_code_of_a_scenario_with_it(
+    more, tmp_path, capsys
+):
+    assert run.main([*LOW_LOAD, *more, "--results-path", "r.json"]) == 3
+    out, err = capsys.readouterr()
+    assert out == "" and "not supported yet" in err and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 @simulating

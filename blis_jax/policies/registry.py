@@ -13,10 +13,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, UnsupportedError, closest, shortened
 from blis_jax.policies.contract import DECORATORS, Policy
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
 
+# policies and scorers of BLIS, at the routing track's revision, that are not here
+MISSING = {
+    "admission_policy": ("predictive-slo",),
+    "routing_policy": ("adaptive-weighted", "kv-adaptive", "epoch-adaptive"),
+    "routing_scorers": ("cost-benefit", "slo-headroom", "kv-pressure"),
+}
 ADMISSION = {
     "always-admit": "admission.always_admit",
     "reject-all": "admission.reject_all",
@@ -94,9 +100,13 @@ def find(kind: str, name: str) -> Policy:
         path, _, attribute = name.rpartition(":")
         return _from_file(kind, Path(path), attribute)
     names = NAMES[kind]
+    if name in MISSING.get(SETTINGS[kind], ()):
+        raise UnsupportedError(
+            f"{SETTINGS[kind]} {name!r} is not supported yet; use one of {', '.join(names)}"
+        )
     if name not in names:
         raise ConfigError(
-            f"{SETTINGS[kind]} {name!r} is not known; use one of {', '.join(names)}, or "
+            f"{SETTINGS[kind]} {shortened(name)} is not known; use one of {', '.join(names)}, or "
             f"path/to/file.py:Name{closest(name, names)}"
         )
     return _built_in(names[name])

@@ -9,6 +9,10 @@ from blis_jax.errors import ConfigError
 
 DISTRIBUTION_SEED = 42  # of the reference, if none is given
 MOST_REQUESTS = 2**22
+NO_REQUEST = (
+    "clients: none of them ever sends a request, and no horizon ends the workload; BLIS would not "
+    "end either; open a window, allow a round, or give a horizon"
+)
 
 
 @dataclass(frozen=True)

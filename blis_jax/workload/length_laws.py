@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import warnings
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from blis_jax.errors import closest
+from blis_jax.errors import ConfigWarning, closest
 
 
 def no_boolean(value: Any) -> Any:
@@ -26,6 +36,19 @@ def _power_of_ten(value: Any) -> Any:
     return value
 
 
+def _whole_part(value: Any, info: ValidationInfo) -> Any:
+    """Cut the fraction of a token off, as the reference does, and say so."""
+    if not isinstance(value, float) or not 0 <= value < math.inf or value.is_integer():
+        return value
+    whole = math.trunc(value)
+    warnings.warn(
+        f"params.{info.field_name}: {value:g} tokens are read as {whole}, as BLIS does",
+        ConfigWarning,
+        stacklevel=2,
+    )
+    return whole
+
+
 Number = Annotated[float, BeforeValidator(no_boolean), Field(allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
@@ -33,6 +56,13 @@ Whole = Annotated[
     int, BeforeValidator(_power_of_ten), BeforeValidator(no_boolean), Field(ge=-(2**63), lt=2**63)
 ]
 Count = Annotated[Whole, Field(ge=0)]
+Tokens = Annotated[
+    int,
+    BeforeValidator(_whole_part),
+    BeforeValidator(_power_of_ten),
+    BeforeValidator(no_boolean),
+    Field(ge=0, lt=2**63),
+]
 
 
 class Strict(BaseModel):
@@ -60,8 +90,8 @@ class GaussianParams(Strict):
 
     mean: Number
     std_dev: NonNegative
-    min: Count
-    max: Count
+    min: Tokens
+    max: Tokens
 
     @model_validator(mode="after")
     def _ordered(self) -> GaussianParams:
@@ -93,7 +123,7 @@ class ParetoLognormalParams(Strict):
 class ConstantParams(Strict):
     """A fixed number of tokens."""
 
-    value: Count
+    value: Tokens
 
 
 class _Law(Strict):

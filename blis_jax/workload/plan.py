@@ -297,7 +297,7 @@ def _sizes(spec: WorkloadSpec, wanted: int) -> tuple[int, list[float]]:
     """Rows of the table, and gaps to draw per client."""
     traffic = traffic_of(spec, wanted)
     rate_us, cv, num_rounds = traffic.rate_us, traffic.cv, traffic.num_rounds
-    is_windowed = spec.horizon > 0 or any(client.lifecycle for client in spec.clients)
+    is_windowed = spec.horizon > 0 or any(client.active_windows for client in spec.clients)
     has_sessions = any(client.multi_turn for client in spec.clients)
     if wanted and not is_windowed and not has_sessions:
         return wanted, _gaps_of_share(rate_us / rate_us.sum(), cv, wanted)

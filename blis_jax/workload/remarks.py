@@ -39,6 +39,10 @@ def _prefix(client: ClientSpec, used: int) -> Iterator[str]:
 
 
 def _arrivals(client: ClientSpec) -> Iterator[str]:
+    if client.is_silent:
+        has_sessions = client.reasoning is not None and client.reasoning.multi_turn is not None
+        reason = "max_rounds is 0" if has_sessions else "lifecycle has no window that is ever open"
+        yield f"{reason}, so this client sends nothing"
     process, cv = client.arrival.process, client.arrival.cv
     if cv is not None and process in ("poisson", "constant"):
         yield f"arrival.cv has no effect on {process} arrivals"

@@ -61,23 +61,23 @@ class ActiveWindow(Strict):
 
     @model_validator(mode="after")
     def _ordered(self) -> ActiveWindow:
-        if self.end_us <= self.start_us:
+        if self.end_us < self.start_us:
             raise problem_at(
-                ["end_us"], f"got {self.end_us}, allowed is more than start_us = {self.start_us}"
+                ["end_us"], f"got {self.end_us}, allowed is start_us = {self.start_us} or more"
             )
         return self
 
 
 class LifecycleSpec(Strict):
-    """Spans outside of which the client is silent."""
+    """Spans outside of which the client is silent; without any it never sends."""
 
-    windows: Annotated[tuple[ActiveWindow, ...], Field(min_length=1)]
+    windows: tuple[ActiveWindow, ...]
 
 
 class MultiTurnSpec(Strict):
     """Sessions: each arrival of the client begins one and is its first round."""
 
-    max_rounds: Annotated[Whole, Field(ge=1)]  # every session has as many
+    max_rounds: Count  # every session has as many; 0: the client never sends
     think_time_us: Count = 0  # the next round also waits 1 us for each output token
     context_growth: Literal["", "accumulate"] = ""  # accumulate: prompts begin with earlier rounds
 
@@ -122,12 +122,25 @@ class ClientSpec(Strict):
 
     @property
     def multi_turn(self) -> MultiTurnSpec | None:
-        """The client's kind of sessions; None if its requests are single-turn."""
-        return self.reasoning.multi_turn if self.reasoning else None
+        """The client's kind of sessions; None if its requests are single-turn, or none are sent."""
+        turns = self.reasoning.multi_turn if self.reasoning else None
+        return turns if turns and turns.max_rounds else None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the client never sends: its sessions have no round, or no window is ever open."""
+        turns = self.reasoning.multi_turn if self.reasoning else None
+        if turns:
+            return not turns.max_rounds
+        return self.lifecycle is not None and not any(
+            window.start_us < window.end_us for window in self.lifecycle.windows
+        )
 
     @property
     def active_windows(self) -> tuple[ActiveWindow, ...]:
         """Spans in which the client sends; none if always. Sessions ignore them, as in the reference."""
+        if self.is_silent:
+            return (ActiveWindow(start_us=0, end_us=0),)
         return self.lifecycle.windows if self.lifecycle and not self.multi_turn else ()
 
     @model_validator(mode="after")
@@ -204,7 +217,7 @@ class WorkloadSpec(Strict):
     @classmethod
     def _version_two(cls, version: Any) -> Any:
         if isinstance(version, bool) or str(version) != "2":
-            raise ValueError(f"got {version!r}, allowed is '2', or '1' with its older class names")
+            raise ValueError(f"got {version!r}, allowed is a text such as '2'")
         return "2"
 
     @model_validator(mode="after")
@@ -216,12 +229,6 @@ class WorkloadSpec(Strict):
                 )
             if not self.clients:
                 raise problem_at(["clients"], "no client is given, allowed is one or more")
-        first_use: dict[str, int] = {}
-        for index, client in enumerate(self.clients):
-            if client.id and first_use.setdefault(client.id, index) != index:
-                other = f"clients[{first_use[client.id]}]"
-                text = f"{client.id!r} is the id of {other} too; give each its own"
-                raise problem_at(["clients", index, "id"], text)
         return self
 
 

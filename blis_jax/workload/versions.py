@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from blis_jax.errors import ConfigWarning
+from blis_jax.errors import ConfigWarning, shortened
 
 # Files without a version are of version 1. BLIS does not know the names in files of version "1.0".
 FIRST_VERSION = (None, "", 1, "1", "1.0")
@@ -15,11 +15,19 @@ VERSION_1_CLASSES = {"realtime": "critical", "interactive": "standard"}
 
 
 def upgraded(data: Mapping[Any, Any], source: str) -> dict[Any, Any]:
-    """The same workload in version 2; a ConfigWarning for each class that has another name there."""
+    """The same workload in version 2; a ConfigWarning for each class that has another name there.
+
+    BLIS looks at a version only to tell version 1, so any other one is read as version 2.
+    """
     version = data.get("version")
-    if isinstance(version, bool) or version not in (*FIRST_VERSION, *SECOND_VERSION):
+    if isinstance(version, bool) or not isinstance(version, str | int | float | None):
         return dict(data)
-    if version in SECOND_VERSION:
+    if version not in (*FIRST_VERSION, *SECOND_VERSION):
+        text = (
+            f"version {shortened(version)} is not known; the file is read as version 2, as in BLIS"
+        )
+        warnings.warn(f"{source}: {text}", ConfigWarning, stacklevel=4)
+    if version not in FIRST_VERSION:
         return {**data, "version": "2"}
     clients = data.get("clients")
     if isinstance(clients, list):

@@ -514,7 +514,7 @@ def test_the_longest_node_of_constant_laws():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (turns(0), r"clients\[0\]\.reasoning\.multi_turn\.max_rounds: got 0, allowed is a number"),
+        (turns(-1), r"clients\[0\]\.reasoning\.multi_turn\.max_rounds: got -1, allowed is a numb"),
         (
             turns(2.5),
             r"clients\[0\]\.reasoning\.multi_turn\.max_rounds: got 2.5 \(a number\), allo",

@@ -14,7 +14,7 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.types import SLO_CLASSES
-from blis_jax.workload.distribution import MOST_REQUESTS
+from blis_jax.workload.distribution import MOST_REQUESTS, NO_REQUEST
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.reference import seeds
 from blis_jax.workload.reference.clients import (
@@ -60,6 +60,8 @@ def golden_arrays(
         sender.batches(seed, limits) for sender, seed in zip(senders, client_seeds, strict=True)
     ]
     requests = merged(batches, spec.num_requests or math.inf)
+    if not requests and not spec.horizon:
+        raise ConfigError(NO_REQUEST)
     for request in requests:
         if not any(map(len, request.prompt)):
             path = f"clients[{request.client}].input_distribution"
@@ -196,9 +198,7 @@ def content_arrays(requests: Sequence[Request], block_size: int) -> dict[str, np
 def _check_requests(
     requests: Sequence[Request], input_len: np.ndarray, output_len: np.ndarray
 ) -> None:
-    if not requests:
-        raise ConfigError("the workload has no request before its horizon; raise --horizon")
-    if requests[-1].arrival_us >= LATEST_US:
+    if requests and requests[-1].arrival_us >= LATEST_US:
         raise ConfigError(
             f"aggregate_rate: a request arrives at {requests[-1].arrival_us} us, allowed is less "
             f"than 2^60; raise aggregate_rate, or lower num_requests or think_time_us"
