@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from blis_jax import sweep_strategies
-from blis_jax.config import FIELDS, ClusterConfig, parse_scorers
+from blis_jax.config import FIELDS, ClusterConfig, is_setting, parse_scorers
 from blis_jax.errors import ConfigError, closest
 from sweeps.reference_arguments import config_from_arguments
 from sweeps.space import SCORERS, Space, space_of
@@ -189,7 +189,7 @@ def with_settings(
         setting, dot, scorer = name.partition(".")
         if dot and setting == SCORERS and scorer in weights:
             weights[scorer] = value
-        elif name in FIELDS:
+        elif is_setting(name):
             changes[name] = sweep_strategies.converted(name, value)
         else:
             known = (*parameters, *FIELDS, *(f"{SCORERS}.{scorer}" for scorer in weights))

@@ -124,7 +124,9 @@ def arguments(config: ClusterConfig) -> list[str]:
         if name in _OURS or name == "model" or value == getattr(default, name):
             continue
         words.append(f"--{name.replace('_', '-')}")
-        if value is not True:
+        if name == "policy_numbers":
+            words.append(",".join(f"{number}={one!r}" for number, one in value))
+        elif value is not True:
             words.append(",".join(map(repr, value)) if isinstance(value, tuple) else str(value))
     return words
 

@@ -83,7 +83,7 @@ class SloGatedParams:
 
     load_threshold: Float[Array, ""] = number(
         8.0, "requests", "mean load per instance above which sheddable requests are rejected",
-        low=0, setting="slo_gated_threshold",
+        low=0, search=(4, 400), prior="log-uniform", setting="slo_gated_threshold",
     )  # fmt: skip
 
 
@@ -134,11 +134,11 @@ class ClassGatedParams:
 
     standard_load: Float[Array, ""] = number(
         100.0, "requests", "mean load per instance above which standard is shed",
-        low=0, setting="class_gated_standard",
+        low=0, search=(4, 400), prior="log-uniform", setting="class_gated_standard",
     )  # fmt: skip
     sheddable_load: Float[Array, ""] = number(
         50.0, "requests", "mean load per instance above which sheddable, batch and background are shed",
-        low=0, setting="class_gated_sheddable",
+        low=0, search=(4, 400), prior="log-uniform", setting="class_gated_sheddable",
     )  # fmt: skip
     probability: Float[Array, ""] = number(
         1.0, "", "share of the class that is shed then",

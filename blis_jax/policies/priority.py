@@ -88,14 +88,22 @@ def slo_class(params: ClassParams, state: NoState, context: QueueContext) -> Urg
 @pytree
 class _Bases:
     base_critical: Float[Array, ""] = number(
-        10.0, "priority", "base priority of critical requests", setting="slo_base_critical"
+        10.0,
+        "priority",
+        "base priority of critical requests",
+        search=(5, 20),
+        setting="slo_base_critical",
     )
     base_standard: Float[Array, ""] = number(
-        5.0, "priority", "base priority of standard requests", setting="slo_base_standard"
+        5.0,
+        "priority",
+        "base priority of standard requests",
+        search=(2, 10),
+        setting="slo_base_standard",
     )
     base_sheddable: Float[Array, ""] = number(
         1.0, "priority", "base priority of sheddable, batch and background requests",
-        setting="slo_base_sheddable",
+        search=(0, 5), setting="slo_base_sheddable",
     )  # fmt: skip
 
 
@@ -104,15 +112,21 @@ class TieredParams(_Bases):
     """Numbers of the class-tiered priority."""
 
     age_weight: Float[Array, ""] = number(
-        1e-5, "priority/µs", "priority gained per µs of age", low=0, setting="slo_age_weight"
+        1e-5,
+        "priority/µs",
+        "priority gained per µs of age",
+        low=0,
+        search=(1e-06, 0.0001),
+        prior="log-uniform",
+        setting="slo_age_weight",
     )
     grace_standard_us: Float[Array, ""] = number(
         100_000, "µs", "age from which standard requests gain priority",
-        low=0, is_whole=True, setting="slo_threshold_standard",
+        low=0, is_whole=True, search=(0, 300_000), setting="slo_threshold_standard",
     )  # fmt: skip
     grace_sheddable_us: Float[Array, ""] = number(
         200_000, "µs", "age from which sheddable requests gain priority",
-        low=0, is_whole=True, setting="slo_threshold_sheddable",
+        low=0, is_whole=True, search=(50_000, 500_000), setting="slo_threshold_sheddable",
     )  # fmt: skip
 
 
@@ -147,15 +161,15 @@ class DeadlineParams(_Bases):
 
     deadline_critical_us: Float[Array, ""] = number(
         100_000, "µs", "age by which a critical request wants its first token",
-        low=0, is_whole=True, setting="slo_deadline_critical",
+        low=0, is_whole=True, search=(20_000, 500_000), prior="log-uniform", setting="slo_deadline_critical",
     )  # fmt: skip
     deadline_standard_us: Float[Array, ""] = number(
         250_000, "µs", "age by which a standard request wants its first token",
-        low=0, is_whole=True, setting="slo_deadline_standard",
+        low=0, is_whole=True, search=(50_000, 1_000_000), prior="log-uniform", setting="slo_deadline_standard",
     )  # fmt: skip
     deadline_sheddable_us: Float[Array, ""] = number(
         1_000_000, "µs", "age by which a sheddable request wants its first token",
-        low=0, is_whole=True, setting="slo_deadline_sheddable",
+        low=0, is_whole=True, search=(200_000, 4_000_000), prior="log-uniform", setting="slo_deadline_sheddable",
     )  # fmt: skip
     least_left_us: Float[Array, ""] = number(
         10_000, "µs", "time left to the deadline from which urgency grows no more",
@@ -188,11 +202,11 @@ class LoadAdaptiveParams(TieredParams):
 
     low_depth: Float[Array, ""] = number(
         2, "requests", "wait-queue length up to which classes are equal",
-        low=0, is_whole=True, setting="load_adaptive_low",
+        low=0, is_whole=True, search=(0, 10), setting="load_adaptive_low",
     )  # fmt: skip
     high_depth: Float[Array, ""] = number(
         15, "requests", "wait-queue length from which classes are fully apart",
-        low=0, is_whole=True, setting="load_adaptive_high",
+        low=0, is_whole=True, search=(5, 60), setting="load_adaptive_high",
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ class CachedParams:
 
     per_block: Float[Array, ""] = number(
         0.01, "priority/block", "priority that a cached block of the prompt is worth",
-        low=0, setting="cached_block_priority",
+        low=0, search=(0.001, 1), prior="log-uniform", setting="cached_block_priority",
     )  # fmt: skip
 
 

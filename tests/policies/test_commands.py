@@ -1,0 +1,91 @@
+"""A policy from a file in run, sweep, compare and optimize, with a number of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from blis_jax.run import main as run
+from blis_jax.sweep import main as sweep
+from sweeps.compare import main as compare
+from sweeps.optimize import main as optimize
+from tests.sweeps.tiny import TINY
+
+# least loaded with a preference for the first instances; a huge one sends everything to the first
+MINE = '''
+from typing import Any
+import jax.numpy as jnp
+from blis_jax.policies import number, pytree, routing_policy
+
+@pytree
+class Numbers:
+    """How much the first instances are preferred."""
+    tilt: Any = number(0.0, "requests", "load that a place further back counts as", low=0, search=(0, 1000))
+
+@routing_policy(Numbers)
+def tilted(params: Any, state: Any, context: Any) -> Any:
+    """The least loaded instance, the first ones preferred."""
+    seen = context.snapshots
+    place = jnp.arange(seen.effective_load.shape[0])
+    cost = seen.effective_load + params.tilt * place
+    return jnp.argmin(jnp.where(seen.is_active, cost, jnp.inf)), state
+'''
+
+pytestmark = pytest.mark.lenient_promotion
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(MINE)
+    text = TINY.replace("routing_policy: weighted", "routing_policy: 'mine.py:tilted'")
+    text = text.replace(
+        "  routing_scorers.queue-depth: {categories: [1, 2], type: categorical}\n",
+        "  tilt: {target: routing.tilt}\n",
+    )
+    (tmp_path / "mine.yaml").write_text(text)
+    return tmp_path
+
+
+def test_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "meta-llama/llama-3.1-8b-instruct", "--num-instances", "3"]
+    words += ["--workload", "chatbot", "--num-requests", "12", "--rate", "20"]
+    words += ["--routing-policy", f"{folder / 'mine.py'}:tilted"]
+    seen = []
+    for tilt in ("0", "1000"):
+        path = folder / f"{tilt}.json"
+        given = [*words, "--policy-numbers", f"routing.tilt={tilt}", "--results-path", str(path)]
+        assert run(given) == 0
+        requests = json.loads(path.read_text())["requests"]
+        seen.append({request["handled_by"] for request in requests})
+    assert len(seen[0]) > 1 and len(seen[1]) == 1
+
+
+def test_sweep(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--workload", "mixed", "--set", "workload.num_requests=20", "--vmap-seeds", "2"]
+    words += ["--set", "num_instances=2", "--set", f"routing_policy={folder / 'mine.py'}:tilted"]
+    words += ["--grid", "routing.tilt=0,1000", "--output", str(folder / "out.zarr")]
+    assert sweep(words) == 0
+    assert "routing.tilt" in capsys.readouterr().out
+
+
+def test_compare(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arms = [f"even={folder / 'mine.yaml'}", f"first={folder / 'mine.yaml'}:routing.tilt=1000"]
+    words = ["--num-seeds", "4", "--bootstrap", "99", "--output", str(folder / "out.json")]
+    assert compare([*arms, *words]) == 0
+    document = json.loads((folder / "out.json").read_text())
+    (one,) = [
+        each
+        for each in document["comparisons"]
+        if (each["metric"], each["class"]) == ("ttft_mean_ms", "all")
+    ]
+    assert one["difference"] > 0
+
+
+def test_optimize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(folder / "mine.yaml"), "--output", str(folder / "found.json")]
+    assert optimize([*words, "--calls", "4"]) == 0
+    document = json.loads((folder / "found.json").read_text())
+    assert "--policy-numbers" in document["cli_args"]
+    assert 0 <= document["best"]["tilt"] <= 1000 if "best" in document else True
