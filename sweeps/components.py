@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.config import FIELDS, ClusterConfig
 from blis_jax.errors import ConfigError, closest
+from blis_jax.policies import registry
 from sweeps.space import SCORERS
+
+
+def _numbers(kinds: Collection[str]) -> tuple[str, ...]:
+    """The settings of the package's policies of these kinds."""
+    return tuple(name for name, one in registry.settings().items() if one.kind in kinds)
+
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "hardware": ("model", "hardware", "tp", "alpha_coeffs", "beta_coeffs"),
     "instances": ("num_instances",),
     "admission": (
         "admission_policy",
-        "slo_gated_threshold",
-        "class_gated_standard",
-        "class_gated_sheddable",
-        "class_gated_probability",
-        "token_bucket_capacity",
-        "token_bucket_refill_rate",
+        *_numbers(("admission",)),
     ),
     "gateway latency": ("admission_latency", "routing_latency"),
     "routing": (
         "routing_policy",
         "routing_scorers",
         "routing_picker",
-        "slo_scorer_bias_critical",
-        "slo_scorer_bias_sheddable",
+        *_numbers(("routing", "scorer", "picker")),
     ),
     "snapshots": ("snapshot_refresh_interval",),
     "priority": ("scheduler", "priority_policy"),
-    "priority numbers": (
-        "slo_base_critical",
-        "slo_base_standard",
-        "slo_base_sheddable",
-        "slo_age_weight",
-        "slo_threshold_standard",
-        "slo_threshold_sheddable",
-        "load_adaptive_low",
-        "load_adaptive_high",
-        "slo_deadline_critical",
-        "slo_deadline_standard",
-        "slo_deadline_sheddable",
-        "slo_deadline_least_left",
-        "cached_block_priority",
-    ),
+    "priority numbers": _numbers(("priority", "scheduler")),
     "numbers of policies": ("policy_numbers",),
     "priority bridge": ("slo_priority_bridge",),
     "chunks": ("long_prefill_token_threshold",),
