@@ -37,6 +37,7 @@ ROUTING = {
     "weighted": "routing.weighted",
     "prefix-affinity": "routing.prefix_affinity",
     "always-busiest": "routing.always_busiest",
+    "power-of-two": "power_of_two.power_of_two",
 }
 SCORERS = {
     "prefix-affinity": "scorers.prefix_affinity",
