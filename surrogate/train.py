@@ -187,6 +187,7 @@ class StateKeeper:
 
     def begin(self, is_resumed: bool) -> None:
         """Refuses to go on with another fit's state, and drops one that is not gone on with."""
+        from blis_jax import manifest
         from blis_jax.atomic_write import clear_leftovers
         from blis_jax.cli import read_text
 
@@ -195,6 +196,7 @@ class StateKeeper:
         if not self.is_resumed:
             self.forget()
             return
+        manifest.check(self.path, "train without --resume")
         text = read_text(self.path / "fit.json", "a fit that was stopped")
         if json.loads(text) != self.identity:
             raise ConfigError(
@@ -215,6 +217,7 @@ class StateKeeper:
         """Writes the state now and then."""
         if time.monotonic() - self.kept_at < SECONDS_BETWEEN_STATES:
             return
+        from blis_jax import manifest
         from blis_jax.atomic_write import replacing
         from surrogate.store import save_arrays
 
@@ -222,6 +225,7 @@ class StateKeeper:
             written.mkdir()
             save_arrays(written / "arrays", state._asdict())
             (written / "fit.json").write_text(json.dumps(self.identity), encoding="utf-8")
+            manifest.seal(written)
         self.kept_at = time.monotonic()
 
     def forget(self) -> None:
