@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import sys
 import tempfile
 import warnings
@@ -17,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from blis_jax.atomic_write import clear_leftovers
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, closest
 
 EXIT_BAD_INPUT = 2
@@ -259,6 +261,12 @@ def silence_warnings(log_level: str) -> None:
         warnings.simplefilter("ignore", ConfigWarning)
 
 
+def command_text(name: str, words: Sequence[str]) -> str:
+    """The command line to type for the same result, to be kept with it."""
+    kept = [word for word in words if word not in ("--resume", "--overwrite")]
+    return f"python -m {name} {shlex.join(kept)}".strip()
+
+
 def say(name: str, message: str) -> None:
     """One line on stderr."""
     print(f"{name}: {' '.join(message.split())}", file=sys.stderr, flush=True)
@@ -310,7 +318,10 @@ class Progress:
 
 
 def check_writable(path: Path, *, is_folder: bool = False) -> None:
-    """Refuse, before anything is computed, an output path that cannot be written."""
+    """Refuse, before anything is computed, an output path that cannot be written.
+
+    What a killed command left behind when it wrote there is removed, or put in its place.
+    """
     if path.is_dir() and not is_folder:
         raise ConfigError(f"{path} is a folder; give the name of a file to write")
     if is_folder and path.exists() and not path.is_dir():
@@ -322,7 +333,7 @@ def check_writable(path: Path, *, is_folder: bool = False) -> None:
         what = "is not a folder" if folder.exists() else "does not exist"
         raise ConfigError(f"{path} cannot be written: the folder {folder} {what}")
     with writing(path), tempfile.TemporaryFile(dir=folder):
-        pass
+        clear_leftovers(path)
 
 
 def figure_path(given: Mapping[str, Any], result: Path) -> Path | None:

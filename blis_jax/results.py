@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from blis_jax import invariants, kv_metrics
+from blis_jax import invariants, kv_metrics, manifest
 from blis_jax.atomic_write import replacing
 from blis_jax.config import PROFILE
 from blis_jax.errors import ConfigError
@@ -259,16 +259,22 @@ def _add_variable(
     dataset[name] = (dims, values.reshape(*shape, *values.shape[1:]), {"units": unit})
 
 
-def save(dataset: xr.Dataset, path: str | Path) -> None:
-    """Writes a Dataset whole or not at all: Zarr 3 for `.zarr`, NetCDF for `.nc`."""
+def save(dataset: xr.Dataset, path: str | Path, filled: Sequence[str] = ()) -> None:
+    """Writes a Dataset whole or not at all: Zarr 3 for `.zarr`, NetCDF for `.nc`.
+
+    With it goes what `load` checks its pieces by. `filled` names the arrays of a Zarr store that are
+    then filled part by part.
+    """
     path = Path(path)
     suffix = checked_suffix(path)
     with replacing(path) as written:
         if suffix == ".zarr":
             variable_length = _with_text(dataset, object)  # Zarr 3 specifies no other text
             variable_length.to_zarr(written, zarr_format=3, consolidated=False)
+            manifest.seal(written, filled, str(dataset.attrs.get("command", "")))
         else:
             dataset.to_netcdf(written, engine="h5netcdf")
+            manifest.seal_file(written)
 
 
 def save_table(dataset: xr.Dataset, path: str | Path) -> None:
@@ -282,11 +288,22 @@ def save_table(dataset: xr.Dataset, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> xr.Dataset:
-    """Reads a saved Dataset into memory."""
+    """Reads a saved Dataset into memory; refuses a damaged one, saying which piece is."""
     path = Path(path)
     if checked_suffix(path) == ".nc":
-        return xr.load_dataset(path, engine="h5netcdf")
-    return _with_text(xr.load_dataset(path, engine="zarr", consolidated=False), str)
+        is_checked = path.is_file() and manifest.check_file(path)
+        dataset = xr.load_dataset(path, engine="h5netcdf")
+    else:
+        is_checked = manifest.check(path)
+        dataset = open_unchecked(path).load()
+    if not is_checked:
+        manifest.remark(path)
+    return dataset
+
+
+def open_unchecked(path: Path) -> xr.Dataset:
+    """A Zarr store whose numbers are read when they are asked for; the pieces are not checked."""
+    return _with_text(xr.open_dataset(path, engine="zarr", consolidated=False), str)
 
 
 def load_or_refuse(path: Path, advice: str) -> xr.Dataset:

@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 import json
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -151,7 +150,7 @@ def _sweep(arguments: Sequence[str] | None) -> int:
         slots=given.get("slots"),
         clock=clock,
         is_shown="quiet" not in given,
-        command=f"python -m {NAME} {shlex.join(words)}".strip(),
+        command=cli.command_text(NAME, words),
     )
     done = run_sweep(plan, measure, how, output, is_resumed="resume" in given)
     return _report(given, plan, done, output, figure)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from blis_jax import manifest
 from blis_jax.atomic_write import replacing, write_json
 from blis_jax.errors import ConfigError
 from surrogate.columns import from_json, to_json
@@ -39,19 +40,23 @@ def save(surrogate: Surrogate, path: Path) -> None:
         written.mkdir()
         save_arrays(written / ARRAYS, arrays)
         write_json(written / ABOUT, document)
+        manifest.seal(written)
 
 
 def load(path: Path) -> Surrogate:
-    """Reads the folder; refuses what is none."""
+    """Reads the folder; refuses what is none, and a damaged one, saying which piece is."""
     from surrogate.domain import Domain
     from surrogate.fit import Settings
     from surrogate.predictor import Calibration, Surrogate
     from surrogate.targets import Scales
 
+    is_checked = manifest.check(path, "train it again")
     document = read_about(path)
     columns = from_json(json.dumps(document["columns"]))
     arrays = load_arrays(path / ARRAYS)
     calibration = {name: np.asarray(array) for name, array in arrays["calibration"].items()}
+    if not is_checked:
+        manifest.remark(path)
     return Surrogate(
         columns, tuple(document["outputs"]), tuple(document["units"]),
         Scales.from_json(json.dumps(document["scales"])), Settings(**document["settings"]),

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import cli
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.process_lock import sole_writer
 
 if TYPE_CHECKING:
+    from surrogate.data import Data
     from surrogate.fit import Settings, State
 
 NAME = "surrogate.train"
@@ -82,13 +84,28 @@ def _train(arguments: Sequence[str] | None) -> int:
         raise ConfigError(f"{source} does not exist; give the .zarr that sweeps.dataset writes")
 
     from surrogate.data import CALIBRATION, TRAIN, load_data
-    from surrogate.fit import Settings, epochs_of
-    from surrogate.learn import learn
+    from surrogate.fit import Settings
 
     data = load_data(source, (TRAIN, CALIBRATION))
     num_points = _num_points(given, len(data.train.inputs))
     settings = Settings(**values)
     keeper = StateKeeper(path.with_name(path.name + ".state"), settings, data.about, num_points)
+    with sole_writer(path):
+        return _fitted(given, data, settings, num_points, keeper, path)
+
+
+def _fitted(
+    given: Mapping[str, Any],
+    data: Data,
+    settings: Settings,
+    num_points: int,
+    keeper: StateKeeper,
+    path: Path,
+) -> int:
+    """Fits, writes and says so; the exit code."""
+    from surrogate.fit import epochs_of
+    from surrogate.learn import learn
+
     keeper.begin("resume" in given)
     progress, started = cli.Progress(epochs_of(settings, num_points)), time.monotonic()
 
@@ -144,9 +161,9 @@ def _path(given: Mapping[str, Any], source: Path) -> Path:
     path = Path(given.get("out", str(source.with_suffix(".surrogate"))))
     if "overwrite" in given and "resume" in given:
         raise ConfigError("--overwrite and --resume contradict each other; give one of them")
+    cli.check_writable(path, is_folder=True)
     if path.exists() and not {"overwrite", "resume"} & set(given):
         raise ConfigError(f"{path} exists; give --overwrite to replace it, or another --out")
-    cli.check_writable(path, is_folder=True)
     return path
 
 
@@ -170,12 +187,16 @@ class StateKeeper:
 
     def begin(self, is_resumed: bool) -> None:
         """Refuses to go on with another fit's state, and drops one that is not gone on with."""
+        from blis_jax import manifest
+        from blis_jax.atomic_write import clear_leftovers
+        from blis_jax.cli import read_text
+
+        clear_leftovers(self.path)
         self.is_resumed = is_resumed and self.path.exists()
         if not self.is_resumed:
             self.forget()
             return
-        from blis_jax.cli import read_text
-
+        manifest.check(self.path, "train without --resume")
         text = read_text(self.path / "fit.json", "a fit that was stopped")
         if json.loads(text) != self.identity:
             raise ConfigError(
@@ -196,6 +217,7 @@ class StateKeeper:
         """Writes the state now and then."""
         if time.monotonic() - self.kept_at < SECONDS_BETWEEN_STATES:
             return
+        from blis_jax import manifest
         from blis_jax.atomic_write import replacing
         from surrogate.store import save_arrays
 
@@ -203,13 +225,14 @@ class StateKeeper:
             written.mkdir()
             save_arrays(written / "arrays", state._asdict())
             (written / "fit.json").write_text(json.dumps(self.identity), encoding="utf-8")
+            manifest.seal(written)
         self.kept_at = time.monotonic()
 
     def forget(self) -> None:
         """Removes what was kept."""
-        import shutil
+        from blis_jax.atomic_write import discard
 
-        shutil.rmtree(self.path, ignore_errors=True)
+        discard(self.path)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from blis_jax import cli
 from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.process_lock import sole_writer
 
 if TYPE_CHECKING:
     from blis_jax.workload.spec import WorkloadSpec
@@ -96,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dataset(arguments: Sequence[str] | None) -> int:
-    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    given = _parser().given(words)
     prepare_backend(use_cache="no_cache" not in given)
     strategy, sizes, axes = _strategy(given), _sizes(given), _axes(given)
     path = _path(given)
@@ -125,9 +127,11 @@ def _dataset(arguments: Sequence[str] | None) -> int:
         print(f"{len(plan.codes)} points, {sizes.num_runs} runs, {len(names)} metrics")
         return 0
     about = _about(strategy, spec, plan, stream, names)
-    done = store.begin(about, "resume" in given)
-    runner_of = (spec, stream, names, measure)
-    return fill(plan, runner_of, store, done, "quiet" not in given)
+    about["command"] = cli.command_text(NAME, words)
+    with sole_writer(path):
+        done = store.begin(about, "resume" in given)
+        runner_of = (spec, stream, names, measure)
+        return fill(plan, runner_of, store, done, "quiet" not in given)
 
 
 # --- input ----------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def fill(
             last = min(first + plan.points_per_part, len(plan.codes))
             if done[first:last].all():
                 continue
-            store.write(first, runner.run(range(first, last)))
+            store.fill(first, runner.run(range(first, last)))
             num_done += int(plan.is_planned[first:last][~done[first:last]].sum())
             if is_told:
                 left_s = (time.monotonic() - started) / (num_done - num_before)

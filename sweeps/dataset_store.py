@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from blis_jax.errors import ConfigError
-from blis_jax.results import load_or_refuse, save
 from blis_jax.scalar_metrics import lookup
 from blis_jax.types import Outcome
 from surrogate.columns import to_json
 from surrogate.data import KIND, NOT_PLANNED, NOT_RUN
 from sweeps.dataset_plan import DatasetPlan
 from sweeps.objectives import SeedResult
+from sweeps.part_store import PartStore
 
+ADVICE = "give --overwrite or another --out"
 _CODES = {"NOT_PLANNED": NOT_PLANNED, "NOT_RUN": NOT_RUN} | {one.name: int(one) for one in Outcome}
 
 
@@ -45,24 +45,23 @@ def empty_dataset(plan: DatasetPlan, names: Sequence[str], about: Mapping[str, s
     return dataset
 
 
-class DatasetStore:
-    """A dataset's Zarr store; the outcomes of a part are written last, and say that it is whole."""
+class DatasetStore(PartStore):
+    """The store of one dataset."""
 
     def __init__(self, path: Path, plan: DatasetPlan, names: Sequence[str]) -> None:
-        self.path, self.plan, self.names = path, plan, tuple(names)
+        super().__init__(path, "sweeps.dataset")
+        self.plan, self.names = plan, tuple(names)
 
     def begin(self, about: Mapping[str, str], is_resumed: bool) -> np.ndarray:
         """Makes the store, or opens that of the same dataset; which points are done."""
         if is_resumed and self.path.exists():
-            outcome = self._checked(about)["outcome"].values
-            return np.asarray((outcome != NOT_RUN).all(axis=1))
-        save(empty_dataset(self.plan, self.names, about), self.path)
+            found = self.resume(ADVICE, lambda dataset: self._check_same(dataset, about))
+            return np.asarray((found["outcome"].values != NOT_RUN).all(axis=1))
+        self.create(empty_dataset(self.plan, self.names, about))
         return np.zeros(len(self.plan.codes), bool)
 
-    def write(self, first: int, runs: Sequence[Mapping[int, SeedResult]]) -> None:
+    def fill(self, first: int, runs: Sequence[Mapping[int, SeedResult]]) -> None:
         """Fills points from `first` on with their runs by place of the seed."""
-        import zarr
-
         planned = self.plan.is_planned[first : first + len(runs)]
         outcome = np.where(planned, NOT_RUN, NOT_PLANNED).astype(np.int8)
         value = np.full((*planned.shape, len(self.names)), np.nan, np.float32)
@@ -71,17 +70,12 @@ class DatasetStore:
                 outcome[row, seed] = _CODES[run.outcome]
                 if run.is_whole:
                     value[row, seed] = [run.metrics[name] for name in self.names]
-        group: Any = zarr.open_group(self.path, mode="r+")
-        group["value"][first : first + len(runs)] = value
-        group["outcome"][first : first + len(runs)] = outcome
+        self.write(first, {"value": value, "outcome": outcome})
 
-    def _checked(self, about: Mapping[str, str]) -> xr.Dataset:
-        advice = "give --overwrite or another --out"
-        dataset = load_or_refuse(self.path, advice)
+    def _check_same(self, dataset: xr.Dataset, about: Mapping[str, str]) -> None:
         if dataset.attrs.get("kind") != KIND:
-            raise ConfigError(f"{self.path} does not hold a dataset; {advice}")
+            raise ConfigError(f"{self.path} does not hold a dataset; {ADVICE}")
         if dataset.attrs.get("identity") != about["identity"]:
             before, now = json.loads(dataset.attrs["content"]), json.loads(about["content"])
             other = [name for name in now if before.get(name) != now[name]] or ["version"]
-            raise ConfigError(f"{self.path} was made with another {', '.join(other)}; {advice}")
-        return dataset
+            raise ConfigError(f"{self.path} was made with another {', '.join(other)}; {ADVICE}")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from blis_jax.atomic_write import replacing
 from blis_jax.errors import ConfigError
 
 VERSION = 1
@@ -45,7 +46,8 @@ class Journal:
         text = self._text()
         whole = text[: text.rfind("\n") + 1] or self._header()
         if whole != text:
-            self.path.write_text(whole, encoding="utf-8")
+            with replacing(self.path) as written:
+                written.write_text(whole, encoding="utf-8")
 
     def _header(self) -> str:
         return json.dumps({self.kind: self.identity, "version": VERSION}) + "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from blis_jax import cli
 from blis_jax.atomic_write import replacing, write_json
 from blis_jax.backend import prepare_backend
 from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.process_lock import sole_writer
 from sweeps.robustness_flags import AXES, DEFAULT_OUTPUT, DEFAULT_SEEDS, NAME, parser
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def _robustness(arguments: Sequence[str] | None) -> int:
     facets = given.get("map_facets", "shape,instances")
     view = read_view(given.get("map_axes", "kv_blocks,rate"), facets, study.axes)
     plan = _plan(given, study, question)
-    dataset, timing = _made(given, plan, paths.store, f"python -m {NAME} {shlex.join(words)}")
+    with sole_writer(paths.store):
+        dataset, timing = _made(given, plan, paths.store, cli.command_text(NAME, words))
     return _written(given, dataset, question, view, timing, paths)
 
 
@@ -220,15 +221,14 @@ def _made(
     """The map with all of its cells, and how long those took that were missing."""
     from blis_jax.sweep_run import device_text
     from sweeps.robustness_run import RUNS_PER_PART, run_map
-    from sweeps.robustness_store import MapStore, check_same, empty_dataset, is_done
+    from sweeps.robustness_store import MapStore, empty_dataset, is_done
 
     cells_per_part = plan.cells_per_part(RUNS_PER_PART)
     about = {"command": command, "device": device_text(), "design": _design_text(given, plan)}
     empty = empty_dataset(plan, about, cells_per_part)
     store = MapStore(path)
     if "resume" in given and path.exists():
-        dataset = store.load()
-        check_same(dataset, empty, str(path))
+        dataset = store.go_on(empty)
     else:
         with cli.writing(path):
             store.create(empty)

@@ -13,16 +13,18 @@ import xarray as xr
 import yaml
 
 from blis_jax.errors import ConfigError
-from blis_jax.results import Provenance, load_kind, save
+from blis_jax.results import Provenance, load_kind
 from blis_jax.scalar_metrics import lookup
 from blis_jax.summaries import ALL
 from blis_jax.types import Outcome
 from sweeps.objectives import SeedResult
+from sweeps.part_store import NOT_RUN, PartStore
 from sweeps.robustness_cells import KINDS
 from sweeps.robustness_plan import MapPlan
 
 KIND = "robustness map"
-NOT_RUN, SKIPPED = -1, -2  # codes beside the outcomes
+WANTED = "the .zarr of a robustness map, or --overwrite to make one there"
+SKIPPED = -2  # code beside the outcomes and NOT_RUN
 SKIPPED_NAME = "SKIPPED"  # not run on this seed, since the first one livelocked
 DIMS = ("cell", "strategy", "seed")
 _CHECKS = "num_broken_invariants"
@@ -66,28 +68,25 @@ def _variables(plan: MapPlan) -> dict[str, bool]:
     return found
 
 
-class MapStore:
-    """A map's Zarr store; the outcomes of a part are written last, and say that it is whole."""
+class MapStore(PartStore):
+    """The store of one map."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def create(self, dataset: xr.Dataset) -> None:
-        """Puts an empty map in place, whole or not at all."""
-        save(dataset, self.path)
+        super().__init__(path, "sweeps.robustness")
 
     def load(self) -> xr.Dataset:
         """What there is."""
         return load_map(self.path)
 
-    def write(self, first: int, part: Mapping[str, np.ndarray]) -> None:
-        """Fills cells from `first` on; torn parts count as not run."""
-        import zarr
+    def go_on(self, wanted: xr.Dataset) -> xr.Dataset:
+        """What there is of the map that `wanted` is the empty one of."""
 
-        group: Any = zarr.open_group(self.path, mode="r+")
-        for name in sorted(part, key=lambda name: name == "outcome"):
-            values = part[name]
-            group[name][first : first + len(values)] = values
+        def check(dataset: xr.Dataset) -> None:
+            if dataset.attrs.get("kind") != KIND:
+                raise ConfigError(f"{self.path} is something else; give {WANTED}")
+            check_same(dataset, wanted, str(self.path))
+
+        return self.resume("give --overwrite or another --output", check)
 
 
 def part_of(plan: MapPlan, runs: Sequence[Sequence[Sequence[SeedResult]]]) -> dict[str, np.ndarray]:
@@ -119,7 +118,7 @@ def is_done(dataset: xr.Dataset) -> np.ndarray:
 
 def load_map(path: str | Path) -> xr.Dataset:
     """Reads a map, half done or whole; refuses what is none."""
-    return load_kind(path, KIND, "the .zarr of a robustness map, or --overwrite to make one there")
+    return load_kind(path, KIND, WANTED)
 
 
 def check_same(dataset: xr.Dataset, wanted: xr.Dataset, source: str) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,9 @@ def test_only_stores_of_a_kind_are_loaded(tmp_path: Path):
     for file in path.rglob("*"):
         if file.is_file():
             file.write_bytes(b"torn")
+    with pytest.raises(ConfigError, match=r"is damaged: manifest/zarr\.json has changed; make it"):
+        results.load_kind(path, "sevens", "the store of sevens")
+    shutil.rmtree(path / "manifest")
     with pytest.raises(ConfigError, match=r"cannot be read .*; make it again"):
         results.load_kind(path, "sevens", "the store of sevens")
 

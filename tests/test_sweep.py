@@ -22,6 +22,7 @@ from blis_jax.sweep_data import CURVE, INVARIANTS, LEVELS, Summarizer, slo_targe
 from blis_jax.sweep_measure import Measure, read_targets, read_window
 from blis_jax.sweep_plan import make_plan
 from blis_jax.sweep_strategies import list_builtin, load_strategy, parse_strategy
+from tests.damages import damaged
 from tests.tiny_records import whole_run
 
 WORKLOAD = """\
@@ -348,6 +349,20 @@ def test_a_damaged_output_is_not_resumed(place: Path, capsys: pytest.CaptureFixt
     (place / "a.nc").write_text("nothing")
     assert run(*TINY, "--output", "a.nc", "--resume") == cli.EXIT_BAD_INPUT
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_sweep_that_lost_a_piece_is_not_gone_on_with(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*TINY[:-1], "1", "--output", "a.zarr", "--figure", "none", "--quiet")
+    assert run(*words) == 0
+    for piece in ("zarr.json", "ttft_ms/c/0/0/0/0"):
+        with damaged(Path("a.zarr"), piece, "deleted"):
+            assert run(*words, "--resume") == cli.EXIT_BAD_INPUT
+        again = f"make it again: python -m blis_jax.sweep {' '.join(words)} --overwrite"
+        said = f"blis_jax.sweep: error: a.zarr is damaged: {piece} is missing; {again}\n"
+        assert capsys.readouterr().err == said
+    assert run(*words, "--resume") == 0
 
 
 def test_help_and_refusals_do_not_import_jax() -> None:

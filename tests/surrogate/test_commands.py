@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from blis_jax.errors import ConfigError, ConfigWarning
 from surrogate import coverage, predict, report, train
 from surrogate.predictor import Surrogate
 from surrogate.scores import p_value_finite
+from tests.damages import WAYS, damaged, files_of
 from tests.surrogate import made_data
 
 pytestmark = pytest.mark.lenient_promotion
@@ -54,6 +56,50 @@ def test_a_stopped_training_goes_on_to_the_same_surrogate(
     points = np.array([[1.0, 5.0, 0.0]])
     one, two = Surrogate.load(whole), Surrogate.load(broken)
     assert one.predict(points).identical(two.predict(points))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_damaged_dataset_is_not_learned_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture, way: str
+) -> None:
+    store = made_data.write(tmp_path / "made.zarr", (20, 20, 20))
+    for piece in files_of(store):
+        with damaged(store, piece, way):
+            assert train.main([str(store), *SMALL, "--out", str(tmp_path / "none")]) == 2
+        what = "is missing" if way == "deleted" else "has changed"
+        error = f"surrogate.train: error: {store} is damaged: {piece} {what}; make it again\n"
+        assert capsys.readouterr().err == error
+    assert [path.name for path in tmp_path.iterdir()] == ["made.zarr"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_damaged_surrogate_is_not_used(model: Path, way: str) -> None:
+    what = "is missing" if way == "deleted" else "has changed"
+    for piece in files_of(model):
+        if (piece, way) == ("manifest.json", "deleted"):
+            continue
+        with damaged(model, piece, way), pytest.raises(ConfigError) as refused:
+            Surrogate.load(model)
+        assert str(refused.value) == f"{model} is damaged: {piece} {what}; train it again"
+    with damaged(model, "manifest.json", "deleted"), pytest.warns(ConfigWarning, match="checksums"):
+        Surrogate.load(model)
+
+
+def test_a_damaged_state_is_not_gone_on_with(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(train, "SECONDS_BETWEEN_STATES", 0.0)
+    words = [str(store), *SMALL, "--out", str(tmp_path / "made"), "--quiet"]
+    with monkeypatch.context() as patch:
+        patch.setattr(train.StateKeeper, "forget", lambda _: None)
+        assert train.main(words) == 0
+    state = tmp_path / "made.state"
+    for piece in files_of(state):
+        if piece != "manifest.json":
+            with damaged(state, piece, "deleted"):
+                assert train.main([*words, "--resume"]) == 2
+            said = f"{state} is damaged: {piece} is missing; train without --resume\n"
+            assert said in capsys.readouterr().err
 
 
 def test_predictions_of_a_table(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

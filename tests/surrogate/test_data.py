@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import zarr
 
+from blis_jax import manifest
 from blis_jax.errors import ConfigError
 from surrogate.data import CALIBRATION, FAILED, NOT_RUN, TRAIN, load_data
 from tests.surrogate import made_data
@@ -24,6 +25,7 @@ def test_failed_runs_become_an_output(tmp_path: Path) -> None:
     group["value"][100, :2] = np.nan
     group["outcome"][101, :] = 6
     group["value"][101, :] = np.nan
+    manifest.seal(path)
     data = load_data(path)
     assert data.num_left_out == 1
     assert data.calibration.means[100 - 96, -1] == 0.25
@@ -32,6 +34,7 @@ def test_failed_runs_become_an_output(tmp_path: Path) -> None:
 def test_unfinished_dataset_is_refused(tmp_path: Path) -> None:
     path = made_data.write(tmp_path / "made.zarr")
     zarr.open_group(path, mode="r+")["outcome"][200, 3] = NOT_RUN
+    manifest.seal(path)
     with pytest.raises(ConfigError, match="1 runs are missing"):
         load_data(path)
     assert len(load_data(path, (TRAIN, CALIBRATION)).test.inputs) == 63  # enough to fit
@@ -42,6 +45,7 @@ def test_other_stores_are_refused(tmp_path: Path) -> None:
         load_data(tmp_path / "none.zarr")
     path = made_data.write(tmp_path / "made.zarr")
     zarr.open_group(path, mode="r+").attrs["kind"] = "robustness map"
+    manifest.seal(path)
     with pytest.raises(ConfigError, match=r"is something else; give the [.]zarr that sweeps"):
         load_data(path)
     made_data.write(path, sizes=(4, 20, 20))

@@ -1,11 +1,14 @@
 """The command on a tiny workload, up to a surrogate of its output."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from blis_jax.config import ClusterConfig
+from blis_jax.errors import ConfigError
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results import load
 from blis_jax.simulation import Row
@@ -13,6 +16,7 @@ from blis_jax.workload.table import RequestTable
 from surrogate.data import NOT_PLANNED, load_data
 from sweeps import dataset, dataset_run
 from sweeps.dataset_store import DatasetStore
+from tests.damages import flip
 from tests.sweeps.tiny import TINY
 
 SMALL = ["--points", "16", "--calibration", "16", "--test", "16", "--seeds", "2", "--quiet"]
@@ -85,6 +89,26 @@ def test_every_seed_of_the_pool_has_policy_draws_of_its_own(
     words = [str(strategy), *SMALL, "--num-requests", "20", "--first-seed", "7"]
     assert dataset.main([*words, "--train-seeds", "1", "--out", str(tmp_path / "d.zarr")]) == 0
     assert sorted(map(list, seen.values())) == sorted([[policy_seed(7)], [policy_seed(8)]])
+
+
+def test_damaged_points_are_made_again(
+    made: Path, strategy: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out, piece = tmp_path / "whole.zarr", "value/c/0/0/0"
+    shutil.copytree(made, out)
+    words = [str(strategy), *SMALL, "--train-seeds", "1", "--other-points", "2", "--out"]
+    flip(out / piece)
+    again = f"python -m sweeps.dataset {' '.join(words)} {made} --resume"
+    with pytest.raises(ConfigError) as refused:
+        load_data(out)
+    assert str(refused.value) == f"{out} is damaged: {piece} has changed; make it again: {again}"
+    assert dataset.main([*words, str(out), "--resume"]) == 0
+    said = f"sweeps.dataset: note: {out}: {piece} has changed; the parts concerned are made again"
+    assert capsys.readouterr().err == f"{said}\n"
+    xr.testing.assert_identical(load(out), load(made))
+    (out / "role" / "c" / "0").unlink()
+    assert dataset.main([*words, str(out), "--resume"]) == 2
+    assert "role/c/0 is missing; make it again: python" in capsys.readouterr().err
 
 
 def test_another_dataset_is_not_gone_on_with(

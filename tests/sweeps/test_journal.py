@@ -8,6 +8,7 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from sweeps.journal import Journal
+from tests.test_leftovers import killed_everywhere
 
 
 def journal(path: Path, identity: str = "me", kind: str = "comparison") -> Journal:
@@ -28,6 +29,21 @@ def test_lines_survive_and_torn_ones_do_not(tmp_path: Path) -> None:
     again.begin()
     again.append(["d", 4])
     assert [key for key, _ in journal(path).lines()] == ["a", "b", "d"]
+
+
+def test_killed_while_a_torn_line_is_dropped_it_keeps_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "start" / "result"
+    path.parent.mkdir()
+    first = journal(path, "1", "work")
+    first.begin()
+    first.append("a")
+    path.write_text(path.read_text() + '["torn')
+    copies = killed_everywhere(tmp_path, "begin_journal")
+    assert len(copies) > 5
+    for copy in copies:
+        again = journal(copy / "result", "1", "work")
+        again.begin()
+        assert again.lines() == ["a"]
 
 
 @pytest.mark.parametrize("length", [0, 1, 10, 30])

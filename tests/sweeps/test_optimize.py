@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +22,9 @@ from sweeps.bench import Bench, workload_of
 from sweeps.optimize import main
 from sweeps.search import Runs
 from sweeps.strategy_file import load_strategy
+from tests.killed import ROOT
 from tests.sweeps.tiny import TINY, tiny_space
+from tests.test_leftovers import ENVIRONMENT, names
 
 
 @pytest.fixture
@@ -99,6 +104,25 @@ def test_resumed_after_a_kill_equals_unkilled(
         assert optimize(strategy, "--overwrite", "--figure", "none") == 130
     assert optimize(strategy, "--resume", "--quiet") == 0
     assert result(strategy) == unkilled
+
+
+KILLED = """
+import sys
+from sweeps import optimize
+from tests.killed import kill_when
+kill_when(lambda event, path: event == "os.rename" and path.endswith("/tiny.png"))
+sys.exit(optimize.main(sys.argv[1:]))
+"""
+
+
+def test_killed_while_it_draws_it_leaves_nothing_in_the_end(strategy: Path) -> None:
+    output = strategy.with_suffix(".json")
+    words = [str(strategy), "--output", str(output), "--calls", "2", "--batch", "2"]
+    done = subprocess.run([sys.executable, "-c", KILLED, *words], env=ENVIRONMENT, cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL
+    assert any(name.startswith(".tiny.png.") for name in names(strategy.parent))
+    assert main([*words, "--resume", "--quiet"]) == 0
+    assert names(strategy.parent) == ["tiny.json", "tiny.jsonl", "tiny.png", "tiny.yaml"]
 
 
 def test_failed_points_are_finite_and_named(

@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 import yaml
 
-from blis_jax.errors import ConfigWarning
+from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results import load
 from blis_jax.simulation import simulate
@@ -158,6 +158,21 @@ def test_resumed_after_a_kill_equals_unkilled(
     for suffix in (".json", ".csv", ".png"):
         path = folder / name
         assert path.with_suffix(suffix).read_bytes() == whole.with_suffix(suffix).read_bytes()
+
+
+def test_damaged_cells_are_run_again(
+    whole: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(robustness_run, "RUNS_PER_PART", 6)
+    before, piece = load(whole), "tokens_per_sec/c/1/0/0"
+    (whole / piece).unlink()
+    with pytest.raises(
+        ConfigError, match=rf"{piece} is missing; make it again: .*\.zarr .* --resume"
+    ):
+        load_map(whole)
+    assert main(words(folder, "whole.zarr", "--design", "grid", "--quiet", "--resume")) == 0
+    assert f"{piece} is missing; the parts concerned are made again" in capsys.readouterr().err
+    xr.testing.assert_identical(load(whole), before)
 
 
 def test_another_question_runs_nothing_again(

@@ -8,7 +8,8 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.types import Outcome
 from sweeps import robustness_verdict as verdict
-from sweeps.robustness_store import NOT_RUN, SKIPPED
+from sweeps.part_store import NOT_RUN
+from sweeps.robustness_store import SKIPPED
 from sweeps.robustness_verdict import read_constraint, recommend, reversals
 from tests.sweeps.made_map import cell, made_map
 
