@@ -8,7 +8,7 @@ from blis_jax.scalar_metrics import TOKEN_RATES, lookup
 from blis_jax.summaries import LATENCIES
 
 _SPELT = {
-    **TOKEN_RATES,
+    **{name: words.replace("/s", " per second") for name, words in TOKEN_RATES.items()},
     "requests_per_s": "completed requests per second",
     "goodput_rps": "goodput",
     "attainment": "share within the SLO targets",
