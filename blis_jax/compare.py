@@ -1,15 +1,16 @@
 """Strategies compared on common seeds: means, paired differences, and what can be said of them.
 
 All intervals are Student's t at 95 %. A difference is taken seed by seed, so what the workload does
-to both strategies cancels; its percentage is of the first strategy's mean, with the interval of the
-ratio of two means by linearisation. Every interval stands for itself, not for all of them at once.
+to both strategies cancels; its percentage is of the first strategy's mean, with an interval of the
+logarithm of the ratio of both means, so that no positive figure falls by more than 100 %. Every
+interval stands for itself, not for all of them at once.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from blis_jax.summaries import LATENCIES
 if TYPE_CHECKING:
     import xarray as xr
     from jaxtyping import Float
+
+    Relative = Callable[[Float[np.ndarray, "seed"], Float[np.ndarray, "seed"]], "Estimate"]
 
 CONFIDENCE = 0.95
 METHOD = "Student's t over seeds, paired by seed, 95 %"
@@ -112,31 +115,61 @@ def estimate(values: Float[np.ndarray, "seed"]) -> Estimate:
 
 
 def _interval(
-    centre: float, residuals: Float[np.ndarray, "seed"], num_seeds: int, scale: float = 1.0
+    centre: float,
+    residuals: Float[np.ndarray, "seed"],
+    num_seeds: int,
+    scale: float = 1.0,
+    confidence: float = CONFIDENCE,
 ) -> Estimate:
     if num_seeds < 2:
         return Estimate(centre, math.nan, math.nan, num_seeds)
     error = float(residuals.std(ddof=1)) / math.sqrt(num_seeds) * abs(scale)
-    half = t_quantile(num_seeds) * error
+    half = t_quantile(num_seeds, confidence) * error
     return Estimate(centre, centre - half, centre + half, num_seeds)
 
 
+def linear_change(
+    first: Float[np.ndarray, "seed"],
+    second: Float[np.ndarray, "seed"],
+    confidence: float = CONFIDENCE,
+) -> Estimate:
+    """How far the second's mean is above the first's in %, with a symmetric interval by linearisation."""
+    mean = float(first.mean()) if len(first) else 0.0
+    if mean == 0:
+        return Estimate(math.nan, math.nan, math.nan, len(first))
+    change = second - first
+    ratio = float(change.mean()) / mean
+    return _interval(100 * ratio, change - ratio * first, len(change), 100 / mean, confidence)
+
+
+def relative_change(
+    first: Float[np.ndarray, "seed"],
+    second: Float[np.ndarray, "seed"],
+    confidence: float = CONFIDENCE,
+) -> Estimate:
+    """The same with an interval of the logarithm of the ratio; symmetric if a figure is below 0."""
+    percent = linear_change(first, second, confidence)
+    ratio = 1 + percent.mean / 100
+    if not math.isfinite(percent.low) or ratio <= 0 or min(first.min(), second.min()) < 0:
+        return percent
+    half = (percent.high - percent.mean) / (100 * ratio)
+    with np.errstate(over="ignore"):  # seeds that tell nothing leave the upper end infinite
+        low, high = 100 * np.expm1(np.log(ratio) + np.array([-half, half]))
+    return Estimate(percent.mean, float(low), float(high), percent.num_seeds)
+
+
 def difference(
-    first: Float[np.ndarray, "seed"], second: Float[np.ndarray, "seed"], direction: str = LOWER
+    first: Float[np.ndarray, "seed"],
+    second: Float[np.ndarray, "seed"],
+    direction: str = LOWER,
+    relative: Relative = relative_change,
 ) -> Difference:
     """How the second differs from the first, seed by seed; `direction` says which way is better."""
     both = np.isfinite(first) & np.isfinite(second)
     first, second = first[both], second[both]
     change = second - first
     absolute = estimate(change)
-    mean = float(first.mean()) if len(first) else math.nan
-    if not len(change) or mean == 0:
-        percent = Estimate(math.nan, math.nan, math.nan, len(change))
-    else:
-        ratio = absolute.mean / mean
-        residuals = change - ratio * first
-        percent = _interval(100 * ratio, residuals, len(change), 100 / mean)
-    return Difference(absolute, percent, _verdict(change, absolute, direction))
+    return Difference(absolute, relative(first, second), _verdict(change, absolute, direction))
 
 
 def _verdict(change: Float[np.ndarray, "seed"], absolute: Estimate, direction: str) -> str:

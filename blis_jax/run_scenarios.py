@@ -193,6 +193,7 @@ def _print_replayed(
     from blis_jax.blis_files import results_text
     from blis_jax.kv_metrics import INERT, INERT_SENTENCE, cpu_tier
     from blis_jax.metrics import cluster_json
+    from blis_jax.scalar_metrics import TOKEN_RATES
 
     is_inert = cpu_tier(record, config.kv_cpu_blocks > 0) == INERT
     if is_only:
@@ -206,7 +207,8 @@ def _print_replayed(
         if block is None
         else (
             f"{block['completed_requests']} of {len(record.requests.arrival_us)} completed, "
-            f"TTFT P99 {block['ttft_p99_ms']:.3f} ms, {block['tokens_per_sec']:.1f} tokens/s"
+            f"TTFT P99 {block['ttft_p99_ms']:.3f} ms, {block['tokens_per_sec']:.1f} "
+            f"{TOKEN_RATES['tokens_per_sec']}"
         )
     )
     print(f"{scenario.name}: {figures}{', CPU tier inert' if is_inert else ''}", flush=True)

@@ -19,6 +19,7 @@ from blis_jax.compare import (
     Estimate,
     Figure,
 )
+from blis_jax.scalar_metrics import TOKEN_RATES
 from blis_jax.sweep_data import INVARIANTS, NOT_RUN, WHOLE, outcome_counts
 from blis_jax.types import Outcome
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 MOST_FULL_TABLES = 4  # beyond it, one line per class and point
 IN_BRIEF = {
     "ttft_p99_ms": "TTFT P99, ms",
-    "output_tokens_per_s": "tokens/s",
+    "output_tokens_per_s": TOKEN_RATES["output_tokens_per_s"],
     "goodput_rps": "goodput, 1/s",
 }
 WIDE = 124  # columns that the full table needs
@@ -41,7 +42,7 @@ TITLES = {
     "ttft": "TTFT",
     "e2e": "E2E",
     "tpot": "TPOT",
-    "output_tokens_per_s": "throughput, tokens/s",
+    **TOKEN_RATES,
     "requests_per_s": "throughput, requests/s",
     "goodput_rps": "goodput, requests/s",
     "attainment": "within targets, %",
@@ -111,7 +112,7 @@ def _table(heading: str = "") -> Table:
 
 
 def full_table(comparison: Comparison, reference: Comparison, width: int) -> Table:
-    """Every class and metric of one point beside its reference."""
+    """Every class and metric of one point beside its reference; the difference decides the verdict."""
     table = _table(place_text(comparison.place))
     names = [reference.strategy, comparison.strategy]
     if reference.strategy == comparison.strategy:
@@ -120,9 +121,9 @@ def full_table(comparison: Comparison, reference: Comparison, width: int) -> Tab
     table.add_column("metric")
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("difference [95 %]", justify="right", no_wrap=True)
     if width >= WIDE:
-        table.add_column("difference [95 %]", justify="right", no_wrap=True)
-    table.add_column("in % [95 %]", justify="right", no_wrap=True)
+        table.add_column("in % [95 %]", justify="right", no_wrap=True)
     table.add_column("")
     for slo_class, figures in comparison.figures.items():
         for row, (first, second) in enumerate(
@@ -132,11 +133,11 @@ def full_table(comparison: Comparison, reference: Comparison, width: int) -> Tab
             cells = [slo_class if row == 0 else "", title(second.metric), _mean(first)]
             cells.append(_mean(second))
             if change is not None:
+                cells.append(_interval(change.absolute, _scaled(second, 1.0)))
                 if width >= WIDE:
-                    cells.append(_interval(change.absolute, _scaled(second, 1.0)))
+                    cells.append(_interval(change.percent))
                 colour = COLOURS[change.verdict]
-                verdict = f"[{colour}]{change.verdict}[/]" if colour else change.verdict
-                cells += [_interval(change.percent), verdict]
+                cells.append(f"[{colour}]{change.verdict}[/]" if colour else change.verdict)
             table.add_row(*cells, end_section=row == len(figures) - 1)
     return table
 
@@ -251,7 +252,7 @@ def window_line(measure: str) -> str:
         return "All arrivals are measured, from an empty cluster to the last completion."
     return (
         f"Arrivals of the first {spans['warm_up_s']:g} s and the last {spans['cool_down_s']:g} s "
-        "are simulated but not measured."
+        "are simulated but not measured; throughput and goodput count what completes in the time between."
     )
 
 

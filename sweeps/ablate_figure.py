@@ -9,7 +9,7 @@ from typing import Any
 
 from blis_jax.atomic_write import replacing
 from sweeps.ablate_report import metrics_of
-from sweeps.compare_report import short_title, title
+from sweeps.report_words import short_title, title
 
 KINDS = {  # colour, marker, and what it is called
     "added alone": ("#0072b2", "o", "added to the base alone"),

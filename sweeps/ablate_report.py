@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from sweeps.compare_report import (
     COLOURS,
-    NOTHING,
     WIDTH,
-    interval,
+    interval_lines,
     new_table,
-    number,
-    p_text,
     requests_line,
     show_titled,
-    title,
+    token_rate_lines,
 )
+from sweeps.report_words import NOTHING, interval, number, p_text, title
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,9 +53,11 @@ def head_lines(document: Mapping[str, Any]) -> list[str]:
         f"{document['arm']} against {document['base']}: {len(document['components'])} components, "
         f"{len(document['combinations'])} combinations ({words[design]}).",
         requests_line(document),
-        f"Intervals: {inference['intervals']}.",
+        *interval_lines(inference),
+        "The changes as a whole, at the head of each table, are a family of their own.",
         f"{MARK}: not 0, by Holm's method over {inference['family']} (interactions: "
         f"{inference['family_of_interactions']}); p-values of the paired t-test by seed.",
+        *token_rate_lines(document["contributions"]),
     ]
 
 
@@ -132,7 +132,7 @@ def contribution_table(document: Mapping[str, Any], slo_class: str, metric: str)
     )
     table = new_table()
     ends = number(total["reference_mean"]), number(total["mean"])
-    table.title = f"{title(metric)}, {slo_class}: {ends[0]} → {ends[1]}, change {interval(total['difference'])}"
+    table.title = f"{title(metric)}, {slo_class}: {ends[0]} → {ends[1]}, change {interval(total['simultaneous'])}"
     table.title_justify = "left"
     table.add_column("component", no_wrap=True)
     for kind in kinds:
@@ -151,7 +151,7 @@ def _contribution(entry: Mapping[str, Any]) -> str:
         return NOTHING
     if entry["verdict"] == "same":
         return "0, on every seed"
-    return _marked(entry, interval(entry["difference"]))
+    return _marked(entry, interval(entry["simultaneous"]))
 
 
 def _marked(entry: Mapping[str, Any], text: str) -> str:
@@ -185,7 +185,7 @@ def interaction_table(document: Mapping[str, Any]) -> Table:
             " × ".join(entry["components"]),
             title(entry["metric"]),
             entry["class"],
-            _marked(entry, interval(entry["difference"])),
+            _marked(entry, interval(entry["simultaneous"])),
             p_text(entry["p_adjusted"]),
             *(
                 NOTHING if ratio[key] is None else f"{ratio[key]:.3f}"

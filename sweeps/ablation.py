@@ -16,6 +16,7 @@ from sweeps import factorial
 from sweeps.arms import Arm
 from sweeps.comparison import (
     FORMAT,
+    SIMULTANEOUS,
     Setting,
     difference_json,
     interval_json,
@@ -90,6 +91,7 @@ def to_document(setting: Setting, ablation: Ablation) -> dict[str, Any]:
                 "class",
                 "family_of_interactions": f"{len(interactions)} interactions: every pair of "
                 "components, metric and class",
+                "simultaneous_intervals": SIMULTANEOUS,
                 "intervals": interval_sentence(pairs, setting.inference),
             },
             "base": ablation.base.name,

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.compare import Estimate, difference, estimate
+from blis_jax.compare import Estimate, difference, estimate, relative_change
 from blis_jax.errors import ConfigError
 from blis_jax.scalar_metrics import lookup
 from sweeps.metrics import our_name
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+    from blis_jax.compare import Relative
 
 Figures = Mapping[
     str, "Float[np.ndarray, 'seed']"
@@ -135,11 +137,13 @@ def _tolerance(parts: Mapping[str, str | None]) -> float:
     return 0.5 * 10.0 ** -len(digits) + 1e-9
 
 
-def read(claim: Claim, figures: Figures, reference: Figures) -> Reading:
+def read(
+    claim: Claim, figures: Figures, reference: Figures, relative: Relative = relative_change
+) -> Reading:
     """The claim's metric as measured, and its mean over the seeds that both arms have."""
     if claim.metric == GAP:
         critical, sheddable = (_of(figures, name) for name in GAP_OF)
-        ratio = difference(critical, sheddable).percent
+        ratio = difference(critical, sheddable, relative=relative).percent
         mean, low, high = (1 + part / 100 for part in (ratio.mean, ratio.low, ratio.high))
         per_seed = (sheddable / critical).tolist()
         return Reading(tuple(per_seed), Estimate(mean, low, high, ratio.num_seeds))
@@ -147,7 +151,7 @@ def read(claim: Claim, figures: Figures, reference: Figures) -> Reading:
     if not claim.is_change:
         return Reading(tuple(values.tolist()), estimate(values))
     before = _of(reference, claim.metric)
-    change = difference(before, values)
+    change = difference(before, values, relative=relative)
     base = np.where(before == 0, np.nan, before)
     return Reading(tuple((100 * (values / base - 1)).tolist()), change.percent)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from blis_jax.atomic_write import replacing
 from blis_jax.sweep_figure import COLOURS
-from sweeps.compare_report import short_title
+from sweeps.report_words import short_title
 
 PARTS = {  # the groups of ttft_parts, and what they are called
     "waiting": ("#c44e52", "waiting in the queue"),
@@ -167,7 +167,8 @@ def _draw_ratio(panel: Any, entry: Mapping[str, Any], at: float, colour: str) ->
         return
     for key, width in (("simultaneous_percent", 1.0), ("percent", 3.0)):
         if entry[key]["low"] is not None:
-            ends = [_ratio(entry[key][end]) for end in ("low", "high")]
+            high = entry[key]["high"]
+            ends = [_ratio(entry[key]["low"]), GREATEST_RATIO if high is None else _ratio(high)]
             panel.plot(ends, [at, at], color=colour, linewidth=width, alpha=0.75)
     face = colour if entry["verdict"] in ("better", "worse") else "white"
     mean = [_ratio(entry["percent"]["mean"])]

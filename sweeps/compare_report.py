@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.compare import BETTER, SAME, WORSE
+from blis_jax.scalar_metrics import TOKEN_RATES, TOKEN_RATES_EXPLAINED
 from sweeps import coefficient_draws
+from sweeps.report_words import (
+    NOTHING,
+    interval,
+    milliseconds,
+    number,
+    p_text,
+    short_title,
+    title,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,17 +26,6 @@ if TYPE_CHECKING:
 WIDTH = 140  # columns where the output is no terminal
 WIDE = 132  # columns that the full table needs
 COLOURS = {BETTER: "green", WORSE: "red"}
-NOTHING = "–"
-TITLES = {
-    "output_tokens_per_s": "throughput, tokens/s",
-    "tokens_per_sec": "throughput, tokens/s",
-    "requests_per_s": "throughput, requests/s",
-    "goodput_rps": "goodput, requests/s",
-    "attainment": "share within targets",
-    "reject_rate": "share rejected",
-    "slo_miss_rate": "share missing targets",
-}
-UPPER = {"ttft": "TTFT", "e2e": "E2E", "tpot": "TPOT", "itl": "ITL", "slo": "SLO", "kv": "KV"}
 VIEW_WORDS = {"mean": "mean", "p99": "P99", "tail": "slowest 1 %"}
 
 
@@ -65,49 +63,6 @@ def compared_arms(document: Mapping[str, Any]) -> list[str]:
     return [arm["name"] for arm in document["arms"][1:]]
 
 
-# --- numbers --------------------------------------------------------------------------------------
-
-
-def title(metric: str) -> str:
-    """A metric's name for people, with its unit."""
-    if metric in TITLES:
-        return TITLES[metric]
-    unit = ", ms" if metric.endswith("_ms") else ""
-    words = metric.removesuffix("_ms").split("_")
-    shown = [UPPER.get(word, word) for word in words]
-    shown = [word.replace("p", "P", 1) if word[1:].isdecimal() else word for word in shown]
-    return " ".join(shown) + unit
-
-
-def short_title(metric: str) -> str:
-    """Without the unit."""
-    return title(metric).split(",")[0]
-
-
-def number(value: float | None, signed: bool = False, like: float | None = None) -> str:
-    """Three or four figures that matter; `like` sets the decimals."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    size = abs(value if like is None else like)
-    decimals = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else 3
-    text = f"{value:+.{decimals}f}" if signed else f"{value:.{decimals}f}"
-    return text.replace("-", "−")
-
-
-def interval(entry: Mapping[str, Any], signed: bool = True) -> str:
-    """`mean [low, high]`."""
-    text = number(entry["mean"], signed)
-    if entry["low"] is None or entry["high"] is None:
-        return text
-    ends = [number(entry[end], signed, like=entry["mean"]) for end in ("low", "high")]
-    return f"{text} [{ends[0]}, {ends[1]}]"
-
-
-def p_text(value: float) -> str:
-    """A p-value."""
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
-
-
 # --- head -----------------------------------------------------------------------------------------
 
 
@@ -116,10 +71,27 @@ def head_lines(document: Mapping[str, Any]) -> list[str]:
     inference = document["inference"]
     return [
         requests_line(document),
-        f"Intervals: {inference['intervals']}.",
+        *interval_lines(inference),
         f"Verdicts: Holm's method over a family of {inference['family']}; p-values of the paired "
-        "t-test by seed.",
+        "t-test by seed. A verdict is unclear where the interval holds 0.",
+        *token_rate_lines([*document["comparisons"], *document["criteria"]]),
     ]
+
+
+def interval_lines(inference: Mapping[str, Any]) -> list[str]:
+    """Which intervals are printed, and where the others are."""
+    return [
+        f"Intervals of differences hold for the whole family together, {100 * inference['confidence']:g} %: "
+        f"{inference['simultaneous_intervals']}.",
+        "Those of one figure or difference by itself are in the result and the figure: "
+        f"{inference['intervals']}.",
+    ]
+
+
+def token_rate_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the throughputs count, where there are any."""
+    is_there = any(entry["metric"] in TOKEN_RATES for entry in entries)
+    return [f"Throughput: {TOKEN_RATES_EXPLAINED}"] if is_there else []
 
 
 def requests_line(document: Mapping[str, Any]) -> str:
@@ -142,9 +114,12 @@ def _of_arm(entries: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str,
 
 
 def difference_table(document: Mapping[str, Any], arm: str, is_wide: bool = True) -> Table:
-    """Every class and metric of one arm beside the reference; differences in the unit only if wide."""
+    """Every class and metric of one arm beside the reference; differences in the unit only if wide.
+
+    The intervals are those that the verdicts agree with.
+    """
     table = new_table()
-    level = f"{100 * document['inference']['confidence']:g} %"
+    level = f"{100 * document['inference']['confidence']:g} %, all"
     table.add_column("class")
     table.add_column("metric", no_wrap=True)
     for name in (document["reference"], arm):
@@ -166,8 +141,8 @@ def difference_table(document: Mapping[str, Any], arm: str, is_wide: bool = True
             title(entry["metric"]),
             number(entry["reference_mean"]),
             number(entry["mean"], like=entry["reference_mean"]),
-            *[interval(entry["difference"])] * is_wide,
-            interval(entry["percent"]),
+            *[interval(entry["simultaneous"])] * is_wide,
+            interval(entry["simultaneous_percent"]),
             str(entry["num_pairs"]),
             p_text(entry["p_adjusted"]),
             verdict,
@@ -344,11 +319,6 @@ def _crossover_words(entry: Mapping[str, Any]) -> str:
         f"{entry['lower']} overtakes {entry['higher']} {by_settings} ({entry['reason']}); "
         f"in fact {in_fact}{passed}"
     )
-
-
-def milliseconds(us: float) -> str:
-    """µs as ms or, where they are many, s."""
-    return f"{us / 1e6:.3g} s" if us >= 1e6 else f"{us / 1e3:.4g} ms"
 
 
 def mechanism_lines(document: Mapping[str, Any]) -> list[str]:

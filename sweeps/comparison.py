@@ -28,6 +28,7 @@ from sweeps.ttft_parts import VIEWS, grouped
 OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "e2e_p99_ms", "goodput_rps")
 OF_RUN = ("output_tokens_per_s",)
 FORMAT = 1
+SIMULTANEOUS = "Student's t at Bonferroni's level, cut at 0 by Holm's verdict"
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def _inference(setting: Setting, size: int, found: Sequence[Difference]) -> dict
         "family": f"{size} comparisons: every metric and class of every arm against the reference",
         "family_size": size,
         "p_values": "paired t-test by seed, two-sided; adjusted by Holm's method over the family",
-        "simultaneous_intervals": "Student's t at Bonferroni's level, cut at 0 by Holm's verdict",
+        "simultaneous_intervals": SIMULTANEOUS,
         "intervals": interval_sentence(most, setting.inference),
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.atomic_write import replacing
-from blis_jax.scalar_metrics import lookup
+from blis_jax.scalar_metrics import TOKEN_RATES, lookup
 from sweeps.metrics import found, our_name
 
 CALL, PENALISED, BEST, FRONT, FAILED = "#0072b2", "#e69f00", "#d55e00", "#009e73", "#4d4d4d"
@@ -218,8 +218,8 @@ def _axis_label(objective: Mapping[str, Any]) -> str:
         words = words.replace(known, known.upper())
     words = words.replace("p99", "P99").replace("p95", "P95").replace("p50", "P50")
     unit = "" if metric.unit == "1" else f" ({metric.unit})"
-    if metric.name in ("tokens_per_sec", "output_tokens_per_s"):
-        words, unit = "throughput", " (output tokens/s)"
+    if metric.name in TOKEN_RATES:
+        words, unit = "throughput", f" ({TOKEN_RATES[metric.name]})"
     return words + (f" of {slo_class} requests" if slo_class else "") + unit
 
 

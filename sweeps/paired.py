@@ -5,6 +5,7 @@ Student's t, since a handful of pairs has too few resamples to say anything abou
 another matter: many differences are looked at together, so p-values (paired t) are adjusted by Holm's
 method over the whole family, and the simultaneous intervals are Bonferroni's, cut at 0 where Holm's
 finer steps exclude it. They agree: an interval holds 0 exactly where the verdict is not a difference.
+Student's intervals of changes in % are those of the logarithm of the ratio of both means.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.compare import BETTER, SAME, UNCLEAR, WORSE
+from blis_jax.compare import BETTER, SAME, UNCLEAR, WORSE, relative_change
 from blis_jax.scalar_metrics import LOWER
 
 if TYPE_CHECKING:
@@ -124,8 +125,8 @@ def _difference(
         verdict = UNCLEAR
     percent = simultaneous_percent = Interval(math.nan, math.nan, math.nan, NO_INTERVAL)
     if len(change) and means[0] != 0:
-        percent = interval_of(percent_change, [first, second], inference)
-        simultaneous_percent = student_interval(percent_change, [first, second], level)
+        percent = percent_interval(first, second, inference)
+        simultaneous_percent = student_percent(first, second, level)
     return Difference(
         num_pairs=len(change),
         first_mean=means[0],
@@ -152,6 +153,27 @@ def percent_change(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.
 
 
 # --- one interval ---------------------------------------------------------------------------------
+
+
+def percent_interval(
+    first: Float[np.ndarray, "pair"], second: Float[np.ndarray, "pair"], inference: Inference
+) -> Interval:
+    """A change in % of the first's mean: bootstrap of the pairs, of few Student's t."""
+    if len(first) < LEAST_PAIRS_FOR_BOOTSTRAP:
+        return student_percent(first, second, inference.confidence)
+    return interval_of(percent_change, [first, second], inference)
+
+
+def student_percent(
+    first: Float[np.ndarray, "pair"], second: Float[np.ndarray, "pair"], confidence: float
+) -> Interval:
+    """Student's t of the logarithm of the ratio of means; see `relative_change`."""
+    found = relative_change(first, second, confidence)
+    if not math.isfinite(found.low):
+        return Interval(found.mean, math.nan, math.nan, NO_INTERVAL)
+    if found.high - found.low <= 1e-9 * abs(found.mean):  # by rounding alone
+        return Interval(found.mean, found.mean, found.mean, NO_SPREAD)
+    return Interval(found.mean, found.low, found.high, STUDENT)
 
 
 def interval_of(
@@ -311,7 +333,9 @@ __all__ = [
     "interval_of",
     "p_value",
     "percent_change",
+    "percent_interval",
     "seed_mean",
     "sign_test",
     "student_interval",
+    "student_percent",
 ]

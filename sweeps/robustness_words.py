@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from blis_jax.scalar_metrics import lookup
+from blis_jax.scalar_metrics import TOKEN_RATES, lookup
 from blis_jax.summaries import LATENCIES
 
 _SPELT = {
-    "tokens_per_sec": "output tokens per second",
-    "output_tokens_per_s": "output tokens per second",
+    **{name: words.replace("/s", " per second") for name, words in TOKEN_RATES.items()},
     "requests_per_s": "completed requests per second",
     "goodput_rps": "goodput",
     "attainment": "share within the SLO targets",

@@ -13,7 +13,7 @@ from blis_jax.scalar_metrics import lookup
 from blis_jax.summaries import ALL
 from sweeps.measured import Measured, metric_values
 from sweeps.metrics import our_name
-from sweeps.paired import Inference, Interval, percent_change, seed_mean, student_interval
+from sweeps.paired import Inference, Interval, seed_mean, student_interval, student_percent
 from sweeps.strategy_file import SuccessCriterion
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _change(
     by_seed = 100 * (after[is_base] / before[is_base] - 1)
     if not len(before) or before.mean() == 0:
         return Interval(math.nan, math.nan, math.nan, "none"), by_seed
-    return student_interval(percent_change, samples, level), by_seed
+    return student_percent(before, after, level), by_seed
 
 
 def _forms(criterion: SuccessCriterion, classes: Sequence[str]) -> list[tuple[str, str, bool]]:

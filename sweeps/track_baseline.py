@@ -9,7 +9,7 @@ from typing import Any
 
 from blis_jax.compare import METHOD, estimate
 from blis_jax.errors import ConfigError
-from blis_jax.scalar_metrics import lookup
+from blis_jax.scalar_metrics import TOKEN_RATES, lookup
 from sweeps.claims import Claim
 from sweeps.criteria import by_class
 from sweeps.ledger.trial import (
@@ -36,7 +36,7 @@ TAIL = "ttft_p99_ms"
 _LABELS = {
     "ttft_p99_ms": "TTFT P99, ms",
     "e2e_p99_ms": "E2E P99, ms",
-    "tokens_per_sec": "throughput, output tokens/s",
+    "tokens_per_sec": f"throughput, {TOKEN_RATES['tokens_per_sec']}",
     "scheduling_delay_p99_ms": "scheduling delay P99, ms",
     "goodput_rps": "goodput, requests/s",
 }

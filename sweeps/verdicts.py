@@ -13,19 +13,29 @@ Every claim is read as a 95 % interval of its mean over the seeds (Student's t, 
 
 A hypothesis is confirmed if all its claims are, refuted if any claim is, else inconclusive; refuted
 although its first claim is confirmed means partially confirmed.
+
+The rule has a number, which stands in every record that it judged. Under rule 1 intervals of changes
+in % and of ratios were symmetric and could reach below -100 % or 0; since rule 2 they are those of the
+logarithm of the ratio. Records keep the rule that they were judged by, and are checked by it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from blis_jax.compare import linear_change, relative_change
 from sweeps.claims import FALLS, FLAT, Claim, Figures, Reading, read
 
-RULE = 1  # version of all of this; records of another one are not judged again
+if TYPE_CHECKING:
+    from blis_jax.compare import Relative
+
+RULE = 2  # the version of all of this by which new records are judged
+RELATIVE: Mapping[int, Relative] = {1: linear_change, 2: relative_change}  # by rule
 CONFIRMED, REFUTED, INCONCLUSIVE = "confirmed", "refuted", "inconclusive"
 VERDICTS = (CONFIRMED, REFUTED, INCONCLUSIVE)
 WITH_NUANCE, PARTLY = "confirmed with nuance", "partially confirmed"
@@ -46,16 +56,17 @@ class Judged:
 
 @dataclass(frozen=True)
 class Rule:
-    """What kind of hypothesis the claims belong to."""
+    """What kind of hypothesis the claims belong to, and by which version they are judged."""
 
     is_exact: bool = False  # deterministic
     is_dominance: bool = False
     is_about_means: bool = False  # a threshold (UQ), or Pareto
+    number: int = RULE
 
 
 def judge_claim(claim: Claim, rule: Rule, figures: Figures, reference: Figures) -> Judged:
     """The verdict on a claim about one arm."""
-    reading = read(claim, figures, reference)
+    reading = read(claim, figures, reference, RELATIVE[rule.number])
     return _judged(claim, rule, reading)
 
 
@@ -67,7 +78,7 @@ def judge_along(claim: Claim, rule: Rule, levels: Sequence[Figures]) -> Judged:
     step, found = _step_claim(claim), []
     for place in range(1, len(levels)):
         before = levels[0] if claim.shape == FLAT else levels[place - 1]
-        reading = read(step, levels[place], before)
+        reading = read(step, levels[place], before, RELATIVE[rule.number])
         found.append(_judged(step, rule, reading))
     verdict = overall([one.verdict for one in found])
     worst = next(one for one in found if one.verdict == verdict)

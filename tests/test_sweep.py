@@ -21,6 +21,7 @@ from blis_jax.summaries import Window
 from blis_jax.sweep_data import CURVE, INVARIANTS, LEVELS, Summarizer, slo_targets, window_of
 from blis_jax.sweep_measure import Measure, read_targets, read_window
 from blis_jax.sweep_plan import make_plan
+from blis_jax.sweep_report import window_line
 from blis_jax.sweep_strategies import list_builtin, load_strategy, parse_strategy
 from tests.damages import damaged
 from tests.tiny_records import whole_run
@@ -151,6 +152,15 @@ def test_the_window_leaves_out_both_ends() -> None:
     spec = make_plan("stationary").spec
     assert read_window(None, spec) == (4.0, 2.0)
     assert read_window("0,1.5", spec) == (0.0, 1.5)
+
+
+def test_a_saved_window_says_what_its_rates_count() -> None:
+    """Earlier versions counted arrivals; the text differs, so their files are not gone on with."""
+    assert json.loads(Measure().texts()["measure"]) == {"warm_up_s": 0.0, "cool_down_s": 0.0}
+    text = Measure(warm_up_s=4.0).texts()["measure"]
+    assert json.loads(text)["rates"] == "completions in the window"
+    assert "throughput and goodput count what completes in the time between" in window_line(text)
+    assert "All arrivals are measured" in window_line(Measure().texts()["measure"])
 
 
 def test_a_row_holds_the_metrics_of_its_record(place: Path) -> None:

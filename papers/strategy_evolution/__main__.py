@@ -226,11 +226,11 @@ def _survival_words(job: _Job) -> str:
     return (
         f"Every claim on seeds {first} to {last}, requests drawn by {whose}. Measured: the mean with "
         "its 95 % interval (Student's t over seeds; changes are paired by seed, in % of the "
-        "baseline's mean). Three seeds: where 95 of 100 experiments with three seeds lie. A figure "
-        "survives if the measured mean is within 5 percentage points (changes, shares), 10 % "
-        "(others) or what `~` stands for, and a change has the published direction beyond chance; "
-        "with the direction alone it is `direction only`. Runs that do not come to their end are "
-        "left out and named."
+        "baseline's mean, with the interval of the ratio's logarithm). Three seeds: where 95 of 100 "
+        "experiments with three seeds lie. A figure survives if the measured mean is within 5 "
+        "percentage points (changes, shares), 10 % (others) or what `~` stands for, and a change has "
+        "the published direction beyond chance; with the direction alone it is `direction only`. "
+        "Runs that do not come to their end are left out and named."
     )
 
 

@@ -55,7 +55,7 @@ def draw(data: Path, path: Path) -> None:
         rejected.set_title("who is turned away")
         _line(rates, table, "tokens_per_sec", "all", "-", 1e-3)
         rates.text(5, 16.2, "without a gate", color="0.4")
-        rates.set_ylabel("1,000 output tokens per second")
+        rates.set_ylabel("1,000 decode tokens per second")
         rates.set_title("what is served")
         _mark_without(table, tails, rates)
         for panel in panels[0]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from sweeps.ledger.chain import Contents, Record
 from sweeps.ledger.hypothesis import Hypothesis, hypothesis_of
 from sweeps.ledger.render import anchor_in, page_text, rendered
 from sweeps.ledger.result import conclusions, measured_from_record
-from sweeps.verdicts import RULE
+from sweeps.verdicts import RELATIVE, RULE
 
 MOST_RELATIVE_DIFFERENCE = 1e-7  # of conclusions drawn again; they are kept to nine digits
 
@@ -45,9 +46,11 @@ def check(ledger: Ledger, anchor: str | None = None) -> Report:
         )
     if contents.lacks_end:
         report.remarks.append("the last record lacks its end of line, but is whole and counts")
-    old = sum(record.get("rule", RULE) != RULE for record in contents.records)
-    if old:
-        report.remarks.append(f"{old} results were judged by an earlier rule, and not again")
+    numbers = [record.get("rule", RULE) for record in contents.records]
+    rules = Counter(number for number in numbers if isinstance(number, int) and number != RULE)
+    for number in sorted(rules):
+        how = "checked by it" if number in RELATIVE else "not checked: it is unknown here"
+        report.remarks.append(f"{rules[number]} results were judged by rule {number} and are {how}")
     if not contents.problem:
         report.problems += _inconsistencies(contents.records)
     report.problems += _against_anchors(ledger, contents, anchor)
@@ -112,9 +115,9 @@ def _inconsistency(
 
 def _other_conclusions(record: Record, hypothesis: Hypothesis) -> str | None:
     """Where the recorded figures do not give what was concluded from them."""
-    if record["rule"] != RULE:
+    if record["rule"] not in RELATIVE:
         return None
-    again = conclusions(hypothesis, measured_from_record(record))
+    again = conclusions(hypothesis, measured_from_record(record), record["rule"])
     if not hypothesis.predictions:
         again = {name: again[name] for name in ("comparison", "published")}
     for name, value in again.items():

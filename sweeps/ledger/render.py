@@ -10,6 +10,7 @@ from typing import Any
 from blis_jax.atomic_write import replacing
 from blis_jax.errors import ConfigError
 from blis_jax.policies.seeds import BY_WORKLOAD, draws
+from blis_jax.scalar_metrics import TOKEN_RATES
 from sweeps.criteria import FOR_PEOPLE, MET, MISSED, NOT_MEASURED, UNCLEAR
 from sweeps.ledger import chain
 from sweeps.ledger.book import Ledger, Row, rows_of
@@ -27,8 +28,9 @@ _NEW_PAGE = """\
 Every iteration, failures included. Rows are rendered from `ledger.jsonl`; do not edit them by hand, and never
 remove one.
 
-Changes are against the baseline on the same workload and seeds: TTFT P99 per SLO class, throughput in output
-tokens per second. The SLO gap is TTFT P99 of sheddable requests divided by that of critical ones.
+Changes are against the baseline on the same workload and seeds: TTFT P99 per SLO class, throughput in decode
+tokens per second (BLIS's `tokens_per_sec`). The SLO gap is TTFT P99 of sheddable requests divided by that of
+critical ones.
 
 {begin}
 {end}
@@ -83,6 +85,7 @@ def block(records: Sequence[Record]) -> str:
         "ledger.md.j2",
         rows=[_entry(row) for row in rows if row.result is not None],
         open_rows=[row for row in rows if row.result is None],
+        has_rule_1=any(record.get("rule") == 1 for record in records),
         num_records=len(records),
         anchor=records[-1] if records else None,
     )
@@ -153,7 +156,7 @@ def _throughput(row: Row, result: Record) -> str:
     if figure is None:
         return "–"
     if _is_baseline(row):
-        return f"{plain(figure['value'][0], 0)} tokens/s"
+        return f"{plain(figure['value'][0], 0)} {TOKEN_RATES['tokens_per_sec']}"
     return _percent(figure["percent"])
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,7 +35,19 @@ from sweeps.ledger.trial import (
 )
 from sweeps.ledger.vocabulary import REFERENCE_RUNS
 from sweeps.problem import MAIN, Problem, workload_named
-from sweeps.verdicts import INCONCLUSIVE, RULE, Judged, judge_along, judge_claim, overall, status_of
+from sweeps.verdicts import (
+    INCONCLUSIVE,
+    RELATIVE,
+    RULE,
+    Judged,
+    judge_along,
+    judge_claim,
+    overall,
+    status_of,
+)
+
+if TYPE_CHECKING:
+    from blis_jax.compare import Relative
 
 
 @dataclass(frozen=True)
@@ -83,13 +95,16 @@ def runs_content(runs: Mapping[str, ArmRuns], measured: Measured) -> dict[str, A
     }
 
 
-def conclusions(hypothesis: Hypothesis, measured: Measured) -> dict[str, Any]:
-    """What follows from the figures: comparison, verdicts, published figures; nothing is run."""
-    judged = judge_all(hypothesis, measured)
+def conclusions(hypothesis: Hypothesis, measured: Measured, number: int = RULE) -> dict[str, Any]:
+    """What follows from the figures: comparison, verdicts, published figures; nothing is run.
+
+    `number` is that of the rule.
+    """
+    judged = judge_all(hypothesis, measured, number)
     verdict = overall([one.verdict for one in judged])
     return {
-        "rule": RULE,
-        "comparison": _comparison(measured),
+        "rule": number,
+        "comparison": _comparison(measured, RELATIVE[number]),
         "predictions": [_prediction(one) for one in judged],
         "published": compare_published(
             hypothesis.published_claims,
@@ -102,8 +117,9 @@ def conclusions(hypothesis: Hypothesis, measured: Measured) -> dict[str, Any]:
     }
 
 
-def judge_all(hypothesis: Hypothesis, measured: Measured) -> list[Judged]:
-    """Every prediction under the rule."""
+def judge_all(hypothesis: Hypothesis, measured: Measured, number: int = RULE) -> list[Judged]:
+    """Every prediction under the rule of that number."""
+    rule = replace(hypothesis.rule, number=number)
     name, values = levels_of(hypothesis.over)
     levels = [measured.figures[f"{name}={value}"] for value in values]
     found = []
@@ -112,10 +128,10 @@ def judge_all(hypothesis: Hypothesis, measured: Measured) -> list[Judged]:
         if failed:
             found.append(Judged(claim, None, INCONCLUSIVE, INCONCLUSIVE, failed))
         elif claim.shape != REGION:
-            found.append(judge_along(claim, hypothesis.rule, levels))
+            found.append(judge_along(claim, rule, levels))
         else:
             strategy = measured.figures[STRATEGY]
-            found.append(judge_claim(claim, hypothesis.rule, strategy, measured.reference))
+            found.append(judge_claim(claim, rule, strategy, measured.reference))
     return found
 
 
@@ -146,7 +162,7 @@ def _prediction(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _comparison(measured: Measured) -> dict[str, dict[str, Any]]:
+def _comparison(measured: Measured, relative: Relative) -> dict[str, dict[str, Any]]:
     """By class and metric: the mean, the change and the change in % as [mean, low, high]."""
     strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
     found: dict[str, dict[str, Any]] = {}
@@ -154,7 +170,7 @@ def _comparison(measured: Measured) -> dict[str, dict[str, Any]]:
         if name == CHANGED:
             continue
         metric, slo_class = lookup(name)
-        change = difference(baseline[name], values, metric.direction)
+        change = difference(baseline[name], values, metric.direction, relative)
         found.setdefault(slo_class or "all", {})[metric.name] = {
             "value": _interval(estimate(values)),
             "change": _interval(change.absolute),
@@ -162,7 +178,7 @@ def _comparison(measured: Measured) -> dict[str, dict[str, Any]]:
             "verdict": change.verdict,
         }
     if all(name in strategy for name in GAP_OF):
-        gap = read(parse_claim(f"{GAP} >= 0"), strategy, baseline)
+        gap = read(parse_claim(f"{GAP} >= 0"), strategy, baseline, relative)
         found["all"][GAP] = {"value": _interval(gap.mean)}
     return found
 

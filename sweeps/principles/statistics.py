@@ -1,7 +1,7 @@
 """What claims are about: figures computed from the runs of their arms, with values per seed.
 
 Ratios and gains are of means over the seeds, as the record has them; their intervals are Student's t
-at 95 % by linearisation. A kind is a function of the runs and the claim.
+at 95 %, of ratios on the logarithm. A kind is a function of the runs and the claim.
 """
 
 from __future__ import annotations

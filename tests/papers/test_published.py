@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import re
+from collections import Counter
+
 import pytest
 
 from blis_jax.types import Outcome
@@ -9,6 +13,7 @@ from papers.strategy_evolution import published
 from papers.strategy_evolution.claims import AnyClaim
 from papers.strategy_evolution.published import Row, classified
 from tests.papers.made_up import claim_of, sample_of, statement_of
+from tests.reference_data import REPO_ROOT
 
 BASE = sample_of(
     "it00_baseline", ttft_p99_ms__critical=[200, 210, 220], ttft_p99_ms=[180, 190, 200]
@@ -100,3 +105,37 @@ def test_statement_of_one_seed() -> None:
 def test_nothing_published() -> None:
     row = row_of(claim_of("none %"), 90, 100, 110)
     assert (row.kind, row.ours, row.difference) == (published.UNPUBLISHED, "-52.38 %", "")
+
+
+def test_the_readme_accounts_for_every_claim() -> None:
+    def counts(name: str, column: str) -> Counter[str]:
+        path = REPO_ROOT / "papers" / "strategy_evolution" / "results" / name
+        with path.open(encoding="utf-8", newline="") as file:
+            return Counter(row[column] for row in csv.DictReader(file))
+
+    text = " ".join((REPO_ROOT / "README.md").read_text(encoding="utf-8").split())
+    found = re.search(
+        r"(\d+) are exact, (\d+) are of seed 42 alone, (\d+) are found on another basis [^,]*, (\d+) on none "
+        r"[^,]*, (\d+) of (\d+) qualitative ones hold, (\d+) cannot be had because BLIS crashes, and for "
+        r"(\d+) the record has no number: (\d+) in all",
+        text,
+    )
+    assert found is not None
+    *said, total = map(int, found.groups())
+    kinds = counts("published.csv", "class")
+    *figures, holds, holds_not, crashed, unpublished, _ = (
+        kinds[kind] for kind in published.CLASSES
+    )
+    assert said == [*figures, holds, holds + holds_not, crashed, unpublished]
+    assert sum(said) - holds == total == kinds.total() == 110
+    found = re.search(
+        r"(\d+) survive, (\d+) keep only their direction, (\d+) do not survive, (\d+) stay undecided, and (\d+) "
+        "have no figure",
+        text,
+    )
+    assert found is not None
+    verdicts = counts("survival_jax_1000.csv", "verdict")
+    names = ("survives", "direction only", "does not survive", "undecided")
+    without = verdicts["no figures"] + verdicts["nothing published"]
+    assert list(map(int, found.groups())) == [*(verdicts[name] for name in names), without]
+    assert sum(map(int, found.groups())) == 110

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -142,6 +143,51 @@ def test_words_and_figure(
     ):
         assert part in said, part
     assert (folder / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def printed(table: Any) -> str:
+    from rich.console import Console
+
+    text = io.StringIO()
+    Console(width=200, file=text).print(table)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_printed_intervals_are_those_behind_the_verdict(
+    whole: tuple[dict[str, Any], Path], is_wide: bool
+) -> None:
+    """By itself a difference may leave out 0 that does not among all: unclear, with an interval that holds 0."""
+    from sweeps.compare_report import difference_table
+
+    document = json.loads(json.dumps(whole[0]))
+    entry = dict(document["comparisons"][0], verdict="unclear", arm="made")
+    for name, low, high in (
+        ("difference", -7.7, -1.1), ("percent", -6.6, -2.2),
+        ("simultaneous", -9.9, 3.3), ("simultaneous_percent", -8.8, 4.4),
+    ):  # fmt: skip
+        entry[name] = {"mean": -5.5, "low": low, "high": high, "method": ""}
+    document["comparisons"] = [entry]
+    said = printed(difference_table(document, "made", is_wide))
+    assert "−5.50 [−8.80, +4.40]" in said and ("−5.50 [−9.90, +3.30]" in said) == is_wide
+    assert "−7.70" not in said and "−6.60" not in said
+    entry["simultaneous_percent"]["high"] = None  # infinite
+    assert "[−8.80, ∞]" in printed(difference_table(document, "made", is_wide))
+
+
+def test_each_throughput_has_a_name_and_a_definition_of_its_own(
+    whole: tuple[dict[str, Any], Path],
+) -> None:
+    from blis_jax.scalar_metrics import metric_names
+    from sweeps.compare_report import head_lines
+    from sweeps.report_words import title
+
+    names = [title(name) for name in metric_names()]
+    assert len(set(names)) == len(names)
+    assert title("tokens_per_sec") == "decode tokens/s"
+    said = " ".join(head_lines(whole[0]))
+    assert "output tokens/s counts all output tokens" in said
+    assert "decode tokens/s is BLIS's tokens_per_sec" in said
 
 
 def failing(should_fail: Callable[[ClusterConfig, int], bool]) -> Any:

@@ -25,10 +25,10 @@ from sweeps.paired import (
     differences,
     holm,
     interval_of,
-    percent_change,
     seed_mean,
     sign_test,
     student_interval,
+    student_percent,
 )
 
 QUICK = Inference(num_resamples=999)
@@ -125,7 +125,9 @@ def test_only_seeds_that_both_have_count() -> None:
 def test_percentages_of_nothing_do_not_exist() -> None:
     assert math.isnan(one([0.0, 0.0, 0.0], [1.0, 2.0, 3.0]).percent.value)
     seldom = one([0.0, 0.0, 0.3], [1.0, 2.0, 3.0]).percent
-    assert math.isnan(seldom.low) and seldom.method == NO_INTERVAL
+    assert -100 < seldom.low < seldom.value < seldom.high and seldom.method == STUDENT
+    with_a_negative = one([-1.0, 2.0, 3.0], [4.0, -5.0, 2.0]).percent
+    assert with_a_negative.low < -100  # no ratio of positive figures: symmetric
     rare = np.r_[np.zeros(18), 0.1, 0.2]
     assert one(rare, rare + 0.1 * normal(9, 20) ** 2).percent.value > 0
 
@@ -184,6 +186,18 @@ def test_a_family_without_effects_is_seldom_wrong() -> None:
     assert 0.02 <= missed / 600 <= 0.078
 
 
+def test_no_positive_figure_falls_by_more_than_everything() -> None:
+    found = one([300.0, 500.0, 200.0], [9.0, 150.0, 60.0])
+    for percent in (found.percent, found.simultaneous_percent):
+        assert percent.value == pytest.approx(-78.1)
+        assert -100 < percent.low < -90 < -50 < percent.high
+    family = differences([Pair(np.array([300.0, 500.0]), np.array([9.0, 150.0]))] * 300, QUICK)
+    assert family[0].simultaneous_percent.low == pytest.approx(-100)
+    assert family[0].simultaneous_percent.high == math.inf
+    nothing_left = one([3.0, 5.0, 2.0], [0.0, 0.0, 0.0]).percent
+    assert (nothing_left.low, nothing_left.high) == (-100, -100)
+
+
 @pytest.mark.statistical
 def test_coverage_of_percentages() -> None:
     """300 samples of 6 pairs, 95 %: 99.9 % band ±4.1 points, less 3 for the ratio."""
@@ -192,5 +206,5 @@ def test_coverage_of_percentages() -> None:
     for _ in range(300):
         common = rng.normal(100, 10, 6)
         first, second = common + rng.normal(0, 3, 6), 0.7 * common + rng.normal(0, 3, 6)
-        covered += student_interval(percent_change, [first, second], 0.95).holds(-30.0)
+        covered += student_percent(first, second, 0.95).holds(-30.0)
     assert 0.88 <= covered / 300 <= 0.991

@@ -109,7 +109,7 @@ def test_sentences_say_who_wins_where_and_what_fails(verdicts) -> None:  # type:
     assert "of 24 cells: baseline 16 (67 %), tuned 8 (33 %), undecided 0 (0 %)" in text
     assert "better in 8 cells, worse in 14, not separated in 0" in text
     assert (
-        "output tokens per second at least 95 % of that of baseline: kept by tuned wherever it"
+        "decode tokens per second at least 95 % of that of baseline: kept by tuned wherever it"
         in text
     )
     assert "tuned fails in 2 cells (2 runs REFERENCE_CRASH)" in text

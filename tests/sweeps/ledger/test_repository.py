@@ -12,8 +12,12 @@ import pytest
 from sweeps.ledger.__main__ import main
 from sweeps.ledger.adding import hypothesis_from, read_rows
 from sweeps.ledger.book import Ledger, Row
+from sweeps.ledger.chain import canonical, hash_of
+from sweeps.ledger.check import check
 from sweeps.ledger.published import NO_BASIS
+from sweeps.ledger.result import conclusions, measured_from_record
 from sweeps.ledger.status import standing
+from sweeps.verdicts import RULE
 from tests.reference_data import REPO_ROOT
 
 ROWS_FILE = REPO_ROOT / "sweeps" / "published_iterations.yaml"
@@ -81,6 +85,35 @@ def test_it_was_not_changed_and_is_rendered(
     assert main(["check"]) == 0, capsys.readouterr().err
     assert main(["render", "--check"]) == 0
     assert main(["status", "--track", "scheduling"]) == 0
+
+
+def test_results_are_checked_by_the_rule_that_judged_them(
+    tmp_path: Path, rows: dict[str, Row]
+) -> None:
+    """Rule 1 had a change of less than -100 % in row 9-kv1500; its records stay and are held to it."""
+    row = rows["9-kv1500"]
+    result = result_of(row)
+    measured = measured_from_record(result)
+
+    def change(rule: int) -> list[float]:
+        found = conclusions(row.hypothesis, measured, rule)
+        assert found["rule"] == rule
+        percent: list[float] = found["comparison"]["critical"]["ttft_p99_ms"]["percent"]
+        return percent
+
+    assert change(1) == result["comparison"]["critical"]["ttft_p99_ms"]["percent"]
+    assert change(1)[1] < -100 < change(RULE)[1] and change(1)[0] == change(RULE)[0]
+    assert any(
+        "judged by rule 1 and are checked by it" in one for one in check(Ledger(REPO_ROOT)).remarks
+    )
+    lines = (REPO_ROOT / "ledger.jsonl").read_bytes().splitlines()[: result["number"] + 1]
+    altered = json.loads(lines[-1])
+    altered["comparison"]["critical"]["ttft_p99_ms"]["percent"] = change(RULE)
+    altered["hash"] = hash_of(altered)
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b"\n".join([*lines[:-1], canonical(altered).encode(), b""]))
+    problems = check(Ledger(tmp_path)).problems
+    assert len(problems) == 1 and "its figures do not give its comparison.critical" in problems[0]
 
 
 def test_where_the_published_search_ended(rows: dict[str, Row]) -> None:
