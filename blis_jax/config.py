@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
+from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 
 NO_HORIZON = 2**63 - 1
@@ -35,11 +36,12 @@ class ClusterConfig:
         3.512476196805965,
         1805.5430360826988,
     )
-    beta_coeffs: tuple[float, ...] = (  # a fourth one is the cost per token of context
+    beta_coeffs: tuple[float, ...] = (  # as many as the latency model has
         6910.420479880494,
         17.67057489844186,
         2.8377471109943855,
     )
+    latency_model: str = latency.AUTO  # see latency/registry.py
     total_kv_blocks: int = 132139
     block_size_in_tokens: int = 16
     max_num_running_reqs: int = 256
@@ -95,7 +97,7 @@ class ClusterConfig:
     def profile(self) -> str:
         """The reference's revision and track that are reproduced, and in what the run differs from them."""
         name = f"{PROFILE}/{self.variant}" + "/corrected" * self.corrected
-        return name + "/context" * has_context_cost(self)
+        return name + latency.profile_suffix(self)
 
     def scorers(self) -> list[tuple[str, float]]:
         """Scorers and weights in the order given; none unless routing is weighted."""
@@ -236,10 +238,9 @@ def _check(config: ClusterConfig) -> None:
         lambda value: 1 <= value <= MAX_INSTANCES,
         f"between 1 and {MAX_INSTANCES}",
     )
-    for name in ("alpha_coeffs", "beta_coeffs"):
-        _check_coefficients(name, getattr(config, name))
     if config.variant not in VARIANTS:
         raise ConfigError(f"variant {config.variant!r} is not known; use scheduling or routing")
+    latency.check(config)
     for scorer, _ in config.scorers():
         if scorer not in SCORER_NAMES:
             raise ConfigError(
@@ -273,19 +274,8 @@ def _demand(config: ClusterConfig, name: str, test: Callable[[Any], bool], words
         raise ConfigError(f"{name} must be {words}, got {value}")
 
 
-def _check_coefficients(name: str, values: tuple[float, ...]) -> None:
-    sizes = (3, 4) if name == "beta_coeffs" else (3,)
-    if len(values) not in sizes or not all(math.isfinite(v) and v >= 0 for v in values):
-        more = ", or four with a cost of context" if len(sizes) > 1 else ""
-        raise ConfigError(
-            f"{name} must be three finite numbers at least 0{more}, got {list(values)}; "
-            "for instance the ones that `blis_jax.coefficients.lookup` gives"
-        )
-
-
 def mechanism(config: ClusterConfig) -> Any:
     """The functions that the names stand for."""
-    from blis_jax.latency import blackbox, blackbox_context
     from blis_jax.types import NO_DEFECTS, REFERENCE_DEFECTS, Mechanism
 
     admission = registry.ADMISSION[admission_name(config)]
@@ -302,15 +292,9 @@ def mechanism(config: ClusterConfig) -> Any:
         evicts_lowest_priority=config.slo_preemption,
         defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
         needs_cached_blocks=registry.SCHEDULERS[config.scheduler].needs_cached_blocks,
-        step_time=blackbox_context if has_context_cost(config) else blackbox,
-        uses_context=has_context_cost(config),
+        latency=latency.entry_of(config).model,
         uses_prefix_index=any(entry.uses_prefix_index for entry in scorers),
     )
-
-
-def has_context_cost(config: ClusterConfig) -> bool:
-    """Whether step times depend on the context, by a fourth beta coefficient."""
-    return len(config.beta_coeffs) > 3
 
 
 def _transfer_us(config: ClusterConfig) -> int:

@@ -11,7 +11,7 @@ from jax import lax
 
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, row
-from blis_jax.latency import queueing_time
+from blis_jax.latency.blackbox import queueing_time
 from blis_jax.policies.routing import combined_scores, first_where
 from blis_jax.snapshot import ROUTER_INDEX_CAPACITY, matched_blocks, refreshed, snapshots
 from blis_jax.state import Inst, InstTime, Reg, Req, RouterIndex, Slot, SlotTime, State, Time

@@ -11,7 +11,7 @@ from blis_jax.errors import ConfigError, closest
 from sweeps.space import SCORERS
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "hardware": ("model", "hardware", "tp", "alpha_coeffs", "beta_coeffs"),
+    "hardware": ("model", "hardware", "tp", "latency_model", "alpha_coeffs", "beta_coeffs"),
     "instances": ("num_instances",),
     "admission": (
         "admission_policy",

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from blis_jax.exact import exact_product, exact_quotient, truncate
-from blis_jax.latency import blackbox, queueing_time
-from blis_jax.types import StepTokens
+from blis_jax.latency.blackbox import blackbox, queueing_time
+from blis_jax.types import StepBatch
 from tests.reference_data import REPO_ROOT
 from tests.scenes import WHOLE, differences, flags, run_both
 
@@ -33,7 +33,7 @@ def check_step_times() -> int:
     def one(
         beta: jax.Array, prefill: jax.Array, decode: jax.Array, infinity: jax.Array
     ) -> jax.Array:
-        return truncate(blackbox(beta, StepTokens(prefill, decode), infinity), jnp.int32)
+        return truncate(blackbox(beta, StepBatch(prefill, decode), infinity), jnp.int32)
 
     mine = jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))(beta, prefill, decode, INFINITY)
     expected = (beta[:, 0] + beta[:, 1] * prefill + beta[:, 2] * decode).astype(np.int32)
