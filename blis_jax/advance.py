@@ -16,10 +16,10 @@ from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.exact import exact_quotient
 from blis_jax.kv_cache.blocks import Pool
 from blis_jax.kv_cache.no_eviction import allocate, read_path, release
-from blis_jax.kv_read import context_tokens
 from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import Dyn, Inst, InstTime, Log, Mode, Reg, Req, Slot, SlotTime, State, Time
-from blis_jax.types import LAST, Outcome, StepTokens, pytree
+from blis_jax.step_batch import members_of
+from blis_jax.types import LAST, Outcome, StepBatch, pytree
 from blis_jax.work import (
     Work,
     add_chain,
@@ -72,11 +72,10 @@ def _duration(
     """How long the step takes, reloads from the CPU tier included; and the same in float64, which no clock limits."""
     registers = work.registers
     prefill, decode = get(registers, Reg.PREFILL_TOKENS), get(registers, Reg.DECODE_TOKENS)
-    tokens = StepTokens(prefill, decode)
-    if ctx.mechanism.uses_context:
-        context = context_tokens(ctx, state, work, instance, written)
-        tokens = dataclasses.replace(tokens, num_context_tokens=context)
-    raw = ctx.mechanism.step_time(row(ctx.params.cluster.beta, instance), tokens)
+    latency = ctx.mechanism.latency
+    members = members_of(ctx, state, work, instance, written) if latency.needs_members else None
+    batch = StepBatch(prefill, decode, members)
+    raw = latency.step_time(row(ctx.params.cluster.beta, instance), batch)
     duration = ctx.truncated(raw)
     if work.pool is not None:
         reloads, transfer = get(work.pool, Pool.PENDING_RELOADS), ctx.params.cluster.transfer_us

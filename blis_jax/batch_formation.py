@@ -295,6 +295,7 @@ def _record(
     def kept(column: Dyn, is_new: jax.Array, value: jax.Array) -> jax.Array:
         return jnp.where(is_new, value, get(dyn, column))
 
+    before = jnp.where(is_member, get(dyn, Dyn.PROGRESS), 0)
     columns = {
         Dyn.PROGRESS: service.end,
         Dyn.NUM_NEW: kept(Dyn.NUM_NEW, ~is_decode, service.tokens),
@@ -308,6 +309,7 @@ def _record(
         Dyn.TOKEN_RECORD: kept(Dyn.TOKEN_RECORD, has_token, record),
         Dyn.TOKEN_INDEX: kept(Dyn.TOKEN_INDEX, has_token, index),
         Dyn.FINISH_RECORD: get(dyn, Dyn.FINISH_RECORD),
+        Dyn.STEP_PROGRESS: kept(Dyn.STEP_PROGRESS, ~is_decode, before),
     }
     inst_changes |= _members(inst, ~is_member, has_token, is_zero, is_lagging)
     slot_changes = {

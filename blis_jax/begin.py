@@ -26,7 +26,8 @@ from blis_jax.state import (
     State,
     Time,
 )
-from blis_jax.types import LAST, Outcome, StepTokens
+from blis_jax.step_batch import decoding_alike
+from blis_jax.types import LAST, Outcome, StepBatch
 from blis_jax.work import (
     Work,
     ceil_div,
@@ -50,11 +51,12 @@ def _fast_steps(
     next_cluster: jax.Array,
 ) -> jax.Array:
     """Equal decode steps that start before anything else can happen on this instance."""
-    if ctx.mechanism.uses_context:
+    latency, cluster = ctx.mechanism.latency, ctx.params.cluster
+    if not latency.has_equal_decode_steps:
         return jnp.int32(1)
-    cluster = ctx.params.cluster
-    tokens = StepTokens(jnp.int32(0), get(work.inst, Inst.NUM_DECODE))
-    raw = ctx.mechanism.step_time(row(cluster.beta, instance), tokens)
+    members = decoding_alike(ctx) if latency.needs_members else None
+    batch = StepBatch(jnp.int32(0), get(work.inst, Inst.NUM_DECODE), members)
+    raw = latency.step_time(row(cluster.beta, instance), batch)
     by_time = _steps_before(ctx, work, jnp.minimum(next_queued, next_cluster), raw)
     by_finish = (first_finish - get(work.inst, Inst.STEP_INDEX)).astype(jnp.int64)
     by_sum = lax.div(jnp.int32(LAST), cluster.total_kv_blocks[instance] + 1).astype(jnp.int64)

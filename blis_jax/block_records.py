@@ -95,6 +95,8 @@ def _dyn(
         return jnp.where(changes, value, get(dyn, column))
 
     chunks = jnp.where(joins, 0, get(dyn, Dyn.NUM_PREFILL_STEPS))
+    before = jnp.where(one.is_again, get(dyn, Dyn.STEP_PROGRESS), given.computed)
+    before = jnp.where(one.is_queued, 0, before)
     columns = {
         Dyn.PROGRESS: kept(Dyn.PROGRESS, is_chunk, done),
         Dyn.NUM_NEW: kept(Dyn.NUM_NEW, is_new, given.tokens),
@@ -108,6 +110,7 @@ def _dyn(
         Dyn.TOKEN_RECORD: kept(Dyn.TOKEN_RECORD, gains, record),
         Dyn.TOKEN_INDEX: kept(Dyn.TOKEN_INDEX, gains, one.step),
         Dyn.FINISH_RECORD: get(dyn, Dyn.FINISH_RECORD),
+        Dyn.STEP_PROGRESS: kept(Dyn.STEP_PROGRESS, given.is_granted, before),
     }
     return build(Dyn, columns, jnp.int32)
 
@@ -121,8 +124,6 @@ def _life(
     is_exact: jax.Array,
 ) -> jax.Array:
     life, dyn = one.life, one.dyn
-    before = jnp.where(one.is_again, get(life, Life.STEP_PROGRESS), given.computed)
-    before = jnp.where(one.is_queued, 0, before)
     is_new = gains & ~one.has_token
 
     def old(column: Life, value: jax.Array) -> jax.Array:
@@ -132,7 +133,6 @@ def _life(
     # a request computed beyond its prompt never gets a first token
     token = jnp.where(gains & is_exact, get(work.registers, Reg.NUM_RECORDS) + 1, first)
     columns = {
-        Life.STEP_PROGRESS: before,
         Life.VISITED_AT: one.step,
         Life.IS_CLEAN: jnp.where(given.asks, as_int(grant.is_clean), get(life, Life.IS_CLEAN)),
         Life.FIRST_TOKEN: jnp.where(gains, token, get(life, Life.FIRST_TOKEN)),

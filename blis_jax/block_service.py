@@ -119,7 +119,7 @@ def _demand(
     )
     count = now.count
     steps = one.step - 1
-    first = get(one.life, Life.STEP_PROGRESS)
+    first = get(one.dyn, Dyn.STEP_PROGRESS)
     progress = jnp.where(one.is_again, first, computed)
     progress = jnp.where(one.in_decode, computed + steps, progress)
     start = jnp.where(one.is_queued, count * size, progress)

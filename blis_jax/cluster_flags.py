@@ -43,7 +43,15 @@ MODEL_FLAGS = (
         numbers,
         None,
         "B0,B1,B2[,B3]",
-        "µs per step, per prefill and per decode token, and maybe per token of context",
+        "µs per step, per prefill and per decode token, and what --latency-model adds",
+    ),
+    Flag(
+        "latency-model",
+        str,
+        "auto",
+        "NAME",
+        "what a step's time is made of; auto: blackbox with three B, with four blackbox-context, or "
+        "blackbox-attention in the routing variant",
     ),
     Flag(
         "coefficients-from",
@@ -172,9 +180,11 @@ CLUSTER_FLAGS = (*MODEL_FLAGS, *BATCH_FLAGS, *GATEWAY_FLAGS, *ORDER_FLAGS, *KV_T
 def add_cluster_flags(parser: Parser) -> None:
     """All options about the cluster and its policies, in groups."""
     from blis_jax.config import POLICY_NAMES, SCORER_NAMES
+    from blis_jax.latency.registry import MODELS
 
     choices = {name.replace("_", "-"): names for name, names in POLICY_NAMES.items()}
     choices["routing-scorers"] = SCORER_NAMES
+    choices["latency-model"] = tuple(MODELS)
     for title, flags in _CLUSTER_GROUPS:
         parser.add_flags(title, [_with_choices(flag, choices) for flag in flags])
 
@@ -237,7 +247,7 @@ def _latency(given: Mapping[str, Any]) -> dict[str, Any]:
         )
     if tp is not None and tp < 0:
         raise ConfigError(f"--tp must be at least 1, got {tp}")
-    alpha, beta = _coefficients(given)
+    alpha, beta, fitted = _coefficients(given)
     if any(beta):
         blocks = given.get("total_kv_blocks", KV_BLOCKS_WITHOUT_FIT)
         found = {"hardware": gpu or "", "tp": tp or 0}
@@ -252,15 +262,17 @@ def _latency(given: Mapping[str, Any]) -> dict[str, Any]:
         blocks = given.get("total_kv_blocks", fit.total_kv_blocks)
         found = {"hardware": fit.gpu, "tp": fit.tp}
         found |= {"alpha_coeffs": fit.alpha, "beta_coeffs": fit.beta, "total_kv_blocks": blocks}
-    return {"model": model.lower(), **found}
+    return {"model": model.lower(), **found, **fitted}
 
 
-def _coefficients(given: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """α and β as given or calibrated; zeros if neither."""
+def _coefficients(
+    given: Mapping[str, Any],
+) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, str]]:
+    """α and β as given or calibrated, zeros if neither; and the latency model of a calibration."""
     if "coefficients_from" not in given:
         none = (0.0, 0.0, 0.0)
-        return given.get("alpha_coeffs", none), given.get("beta_coeffs", none)
-    for name in ("alpha_coeffs", "beta_coeffs"):
+        return given.get("alpha_coeffs", none), given.get("beta_coeffs", none), {}
+    for name in ("alpha_coeffs", "beta_coeffs", "latency_model"):
         if name in given:
             written = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{written}: --coefficients-from is given too; give one of them")
@@ -268,7 +280,8 @@ def _coefficients(given: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[fl
 
     from blis_jax.calibrate.posterior import load
 
-    return load(Path(given["coefficients_from"])).coefficients()
+    posterior = load(Path(given["coefficients_from"]))
+    return *posterior.coefficients(), {"latency_model": posterior.latency_model}
 
 
 def _check_scorers(policy: str, scorers: str) -> None:

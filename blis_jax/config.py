@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.named import NAMED_KINDS, as_pairs, is_policy_number, number_of, numbered
 
@@ -59,11 +60,12 @@ class ClusterConfig(PolicySettings):
         3.512476196805965,
         1805.5430360826988,
     )
-    beta_coeffs: tuple[float, ...] = (  # a fourth one is the cost per token of context
+    beta_coeffs: tuple[float, ...] = (  # as many as the latency model has
         6910.420479880494,
         17.67057489844186,
         2.8377471109943855,
     )
+    latency_model: str = latency.AUTO  # see latency/registry.py
     total_kv_blocks: int = 132139
     block_size_in_tokens: int = 16
     max_num_running_reqs: int = 256
@@ -101,7 +103,7 @@ class ClusterConfig(PolicySettings):
     def profile(self) -> str:
         """The reference's revision and track that are reproduced, and in what the run differs from them."""
         name = f"{PROFILE}/{self.variant}" + "/corrected" * self.corrected
-        return name + "/context" * has_context_cost(self)
+        return name + latency.profile_suffix(self)
 
     def scorers(self) -> list[tuple[str, float]]:
         """Scorers and weights in the order given; none unless routing is weighted."""
@@ -253,10 +255,9 @@ def _check(config: ClusterConfig) -> None:
         lambda value: 1 <= value <= MAX_INSTANCES,
         f"between 1 and {MAX_INSTANCES}",
     )
-    for name in ("alpha_coeffs", "beta_coeffs"):
-        _check_coefficients(name, getattr(config, name))
     if config.variant not in VARIANTS:
         raise ConfigError(f"variant {config.variant!r} is not known; use scheduling or routing")
+    latency.check(config)
     numbered(config)
 
 
@@ -283,18 +284,3 @@ def _demand(config: ClusterConfig, name: str, test: Callable[[Any], bool], words
     value = getattr(config, name)
     if not test(value):
         raise ConfigError(f"{name} must be {words}, got {value}")
-
-
-def _check_coefficients(name: str, values: tuple[float, ...]) -> None:
-    sizes = (3, 4) if name == "beta_coeffs" else (3,)
-    if len(values) not in sizes or not all(math.isfinite(v) and v >= 0 for v in values):
-        more = ", or four with a cost of context" if len(sizes) > 1 else ""
-        raise ConfigError(
-            f"{name} must be three finite numbers at least 0{more}, got {list(values)}; "
-            "for instance the ones that `blis_jax.coefficients.lookup` gives"
-        )
-
-
-def has_context_cost(config: ClusterConfig) -> bool:
-    """Whether step times depend on the context, by a fourth beta coefficient."""
-    return len(config.beta_coeffs) > 3

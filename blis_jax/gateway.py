@@ -11,7 +11,7 @@ from jax import lax
 
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, row
-from blis_jax.latency import queueing_time
+from blis_jax.latency.blackbox import queueing_time
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.pickers import first_where
 from blis_jax.policy_calls import Purpose, admit, decision_key, request_view, route

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from blis_jax.config import ClusterConfig, has_context_cost
+from blis_jax.config import ClusterConfig
+from blis_jax.latency.registry import entry_of
 from blis_jax.simulation import Options
 from blis_jax.sizes import guessed_slots, rounded
 from blis_jax.types import EngineShape, Mechanism
@@ -48,7 +49,8 @@ def shape_for_draws(
     longest = max(longest_node(plan) for plan in plans)
     num_requests = draw_shape.num_requests
     fewest = min(config.num_instances for config in configs)
-    per_request = 64 if any(has_context_cost(config) for config in configs) else 4
+    is_skipping = all(entry_of(config).has_equal_decode_steps for config in configs)
+    per_request = 4 if is_skipping else 64
     return EngineShape(
         num_instances=max(config.num_instances for config in configs),
         num_slots=options.num_slots or guessed_slots(num_requests, fewest),

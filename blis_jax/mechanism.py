@@ -12,9 +12,8 @@ from blis_jax.config import (
     NO_HORIZON,
     SHEDDABLE_CLASSES,
     ClusterConfig,
-    has_context_cost,
 )
-from blis_jax.latency import blackbox, blackbox_context
+from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.named import Chosen, numbered
@@ -56,10 +55,9 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         picker=used.picker.function(),
         priority=used.priority.function(),
         scheduler=used.scheduler.function(),
-        step_time=blackbox_context if has_context_cost(config) else blackbox,
+        latency=latency.entry_of(config).model,
         evicts_lowest_priority=config.slo_preemption,
         defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
-        uses_context=has_context_cost(config),
     )
 
 

@@ -245,6 +245,7 @@ def _victim_rows(one: Subject, evicts: jax.Array) -> tuple[jax.Array, jax.Array]
     dyn_changes: dict[Any, jax.Array] = {
         Dyn.PROGRESS: jnp.int32(0),
         Dyn.LAG: jnp.int32(0),
+        Dyn.STEP_PROGRESS: jnp.int32(0),
         Dyn.TOKEN_RECORD: _before(one, Dyn.TOKEN_RECORD, Life.OLD_TOKEN_RECORD),
         Dyn.TOKEN_INDEX: _before(one, Dyn.TOKEN_INDEX, Life.OLD_TOKEN_INDEX),
     }
@@ -271,7 +272,6 @@ def _rows(
     life, none = one.life, no_rows(ctx)
     first = jnp.where(one.has_token, get(life, Life.OLD_FIRST_TOKEN), get(life, Life.FIRST_TOKEN))
     life_changes = {
-        Life.STEP_PROGRESS: jnp.int32(0),
         Life.VISITED_AT: one.step,
         Life.FIRST_TOKEN: first,
     }

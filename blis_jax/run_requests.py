@@ -129,7 +129,8 @@ def dashed(config: ClusterConfig) -> dict[str, Any]:
     from blis_jax.config import FIELDS, OUR_POLICY_SETTINGS, ClusterConfig
 
     default = ClusterConfig()
-    is_idle = {n for n in OUR_POLICY_SETTINGS if getattr(config, n) == getattr(default, n)}
+    ours = (*OUR_POLICY_SETTINGS, "latency_model")
+    is_idle = {name for name in ours if getattr(config, name) == getattr(default, name)}
     names = [name for name in FIELDS if name not in _OURS and name not in is_idle]
     values = {name.replace("_", "-"): getattr(config, name) for name in names}
     return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}

@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from blis_jax.config import ClusterConfig, has_context_cost
+from blis_jax.config import ClusterConfig
 from blis_jax.engine import Order as EngineOrder
 from blis_jax.engine import compiled_tables
 from blis_jax.invariants import cheap_violations
+from blis_jax.latency.registry import entry_of
 from blis_jax.mechanism import mechanism, params
 from blis_jax.observe import Observation, unstack
 from blis_jax.policies.contract import Policies
@@ -79,7 +80,7 @@ def shape_for(
     records = max(records, min(2 + config.num_instances, 8) * num_requests)
     if is_sharing:  # a step by itself whenever a member fills a block
         records += num_output_blocks(table, block_size)
-    if has_context_cost(config):  # every step stands by itself
+    if not entry_of(config).has_equal_decode_steps:  # every step stands by itself
         tokens = int(np.sum(np.asarray(table.output_len), dtype=np.int64))
         records = max(records, min(records + tokens, MOST_RECORDS))
     prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))

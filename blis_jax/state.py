@@ -91,6 +91,9 @@ class Dyn(enum.IntEnum):
     TOKEN_RECORD = 9
     TOKEN_INDEX = 10
     FINISH_RECORD = 11  # record of its last step, plus 1; 0 while not completed
+    STEP_PROGRESS = (
+        12  # prompt tokens computed before the last step of its prefill; 0 if that was its first
+    )
 
 
 class Log(enum.IntEnum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -18,6 +17,7 @@ from blis_jax.config import FIELDS, ClusterConfig, is_setting
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies.named import is_policy_number
 from blis_jax.policies.seeds import BY_WORKLOAD, draws
+from blis_jax.setting_values import values_for_hash
 from blis_jax.sweep_strategies import Strategy, load_strategy
 from blis_jax.workload.spec import WorkloadSpec, list_builtin, load_builtin, load_spec, override
 
@@ -49,7 +49,7 @@ class Point:
     @property
     def fingerprint(self) -> str:
         """Equal for two points if they ask for the same runs."""
-        content = [dataclasses.asdict(self.config), self.spec.model_dump(mode="json")]
+        content = [values_for_hash(self.config), self.spec.model_dump(mode="json")]
         if draws(self.config):  # earlier versions gave random policies the same draws on every seed
             content.append({"policy_seeds": BY_WORKLOAD})
         text = json.dumps(content, sort_keys=True)

@@ -156,15 +156,29 @@ class Snapshots:
 
 
 @pytree
-class StepTokens:
-    """What a latency model sees of a batch."""
+class Members:
+    """The members of a batch by slot; entries of slots that are in no batch are 0."""
+
+    in_prefill: Bool[jax.Array, "slot"]  # when the step began
+    new_tokens: Int[jax.Array, "slot"]  # counted in this step; in decode 1
+    progress: Int[jax.Array, "slot"]  # tokens computed before; 0 in the step that schedules it
+    context: Int[jax.Array, "slot"]  # tokens in its KV cache when the step ends
+
+
+@pytree
+class StepBatch:
+    """What a latency model sees of a batch.
+
+    A member that the budget did not reach counts with the tokens of an earlier step, as in the
+    reference; in decode only the totals know of that.
+    """
 
     num_prefill_tokens: Int[jax.Array, ""]
     num_decode_tokens: Int[jax.Array, ""]
-    num_context_tokens: Any = None  # computed before the step; only where the mechanism asks for it
+    members: Any = None  # Members where the model asks for them
 
 
-LatencyFn = Callable[..., "jax.Array"]  # (coefficients, StepTokens) -> float µs
+LatencyFn = Callable[..., "jax.Array"]  # (coefficients, StepBatch) -> float µs
 
 
 @dataclass(frozen=True)
@@ -191,6 +205,15 @@ NO_DEFECTS = Defects(*(False,) * 6)
 
 
 @dataclass(frozen=True)
+class LatencyModel:
+    """How long a step takes, and what the engine must know to ask; see latency/registry.py."""
+
+    step_time: LatencyFn
+    needs_members: bool = False
+    has_equal_decode_steps: bool = True
+
+
+@dataclass(frozen=True)
 class Mechanism:
     """The functions of one strategy: static, hashable, compared by identity of module-level functions."""
 
@@ -200,10 +223,9 @@ class Mechanism:
     picker: Policy
     priority: Policy
     scheduler: Policy
-    step_time: LatencyFn
+    latency: LatencyModel
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     defects: Defects = REFERENCE_DEFECTS
-    uses_context: bool = False  # the step time depends on the context: no two steps are equal
 
     @property
     def of_gateway(self) -> tuple[Policy, ...]:
@@ -270,7 +292,7 @@ class ClusterParams:
     """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included."""
 
     alpha: Float[jax.Array, "instance 3"]  # µs, µs per prompt token, µs per output token
-    # µs, µs per prefill token, µs per decode token, and maybe µs per context token
+    # µs, µs per prefill token, µs per decode token, and what a latency model adds
     beta: Float[jax.Array, "instance coefficient"]
     total_kv_blocks: Int[jax.Array, "instance"]
     max_num_running_reqs: Int[jax.Array, "instance"]

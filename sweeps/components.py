@@ -18,7 +18,7 @@ def _numbers(kinds: Collection[str]) -> tuple[str, ...]:
 
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "hardware": ("model", "hardware", "tp", "alpha_coeffs", "beta_coeffs"),
+    "hardware": ("model", "hardware", "tp", "latency_model", "alpha_coeffs", "beta_coeffs"),
     "instances": ("num_instances",),
     "admission": (
         "admission_policy",

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.config import FIELDS, ClusterConfig
+from blis_jax.config import ClusterConfig
 from blis_jax.metrics import class_code
 from blis_jax.records import TTFT_PARTS, RunRecord, Status
 from blis_jax.scalar_metrics import evaluate
+from blis_jax.setting_values import values_for_hash
 from blis_jax.summaries import ALL, select
 from blis_jax.sweep_data import WHOLE, slo_targets, window_of
 from blis_jax.sweep_measure import Measure
@@ -163,7 +164,7 @@ class KeptRuns:
 
 def key_of(config: ClusterConfig) -> str:
     """Equal for equal configurations."""
-    text = json.dumps({name: getattr(config, name) for name in FIELDS}, sort_keys=True)
+    text = json.dumps(values_for_hash(config), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -671,6 +671,10 @@ class Instance:
         self.sort_key = SORT_KEYS[config["scheduler"]]
         self.alpha = config["alpha-coeffs"]
         self.beta = config["beta-coeffs"]
+        self.latency_model = config.get("latency-model", "auto")
+        if self.latency_model == "auto" and len(self.beta) > 3:
+            is_routing = profile == "routing"
+            self.latency_model = "blackbox-attention" if is_routing else "blackbox-context"
         self.output_processing_us = int(self.alpha[2])
 
         self.events = EventHeap()
@@ -763,7 +767,12 @@ class Instance:
             if not each.in_prefill and each.output_len > 0
         )
         model_us = self.beta[0] + self.beta[1] * prefill + self.beta[2] * decode
-        if len(self.beta) > 3:  # not BLIS's: the context read by attention
+        if self.latency_model == "blackbox-attention":  # the routing revision's
+            prefills = (each for each in self.batch if each.in_prefill)
+            model_us += self.beta[3] * sum(
+                e.num_new_tokens * (e.progress_index + e.num_new_tokens) for e in prefills
+            )
+        if self.latency_model == "blackbox-context":  # not BLIS's: the context read by attention
             ends = (e.computed if e.in_prefill else e.progress_index + 1 for e in self.batch)
             model_us += self.beta[3] * (sum(ends) - prefill - decode)
         return int(model_us) + self.kv.take_transfer_us()

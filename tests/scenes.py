@@ -89,7 +89,9 @@ FLAGS: dict[str, Any] = {
     "token-bucket-capacity": 10000.0,
     "token-bucket-refill-rate": 1000.0,
     "total-kv-blocks": 100_000,
-} | {name.replace("_", "-"): FIELDS[name].default for name in OUR_POLICY_SETTINGS}
+} | {
+    name.replace("_", "-"): FIELDS[name].default for name in (*OUR_POLICY_SETTINGS, "latency_model")
+}
 
 
 def flags(**changes: Any) -> dict[str, Any]:

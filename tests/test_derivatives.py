@@ -56,6 +56,10 @@ SCENES: dict[str, dict[str, Any]] = {
     "plenty": {},
     "by priority": {"scheduler": "priority-fcfs", "priority_policy": "slo-tiered"},
     "context": {"beta_coeffs": [1003.37, 3.19, 7.77, 0.173]},
+    "attention": {
+        "beta_coeffs": [1003.37, 3.19, 7.77, 0.173],
+        "latency_model": "blackbox-attention",
+    },
     "pressure": {"total_kv_blocks": 28},
     "cpu tier": {
         "total_kv_blocks": 28,

@@ -12,8 +12,8 @@ import pytest
 
 from blis_jax.clock import truncate
 from blis_jax.exact import exact_product, exact_quotient, runtime_infinity
-from blis_jax.latency import blackbox, queueing_time
-from blis_jax.types import StepTokens
+from blis_jax.latency.blackbox import blackbox, queueing_time
+from blis_jax.types import StepBatch
 from tests.reference_data import REPO_ROOT
 from tests.scenes import WHOLE, differences, flags, run_both
 
@@ -35,7 +35,7 @@ def check_step_times() -> int:
         beta: jax.Array, prefill: jax.Array, decode: jax.Array, infinity: jax.Array
     ) -> jax.Array:
         with runtime_infinity(infinity):
-            return truncate(blackbox(beta, StepTokens(prefill, decode)), jnp.int32)
+            return truncate(blackbox(beta, StepBatch(prefill, decode)), jnp.int32)
 
     mine = jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))(beta, prefill, decode, INFINITY)
     expected = (beta[:, 0] + beta[:, 1] * prefill + beta[:, 2] * decode).astype(np.int32)

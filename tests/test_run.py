@@ -737,5 +737,9 @@ def test_coefficients_of_a_calibration(tmp_path):
     given = {"model": "some/model", "coefficients_from": str(tmp_path / "fit.json")}
     config = cluster_flags.cluster_config(given)
     assert (config.alpha_coeffs, config.beta_coeffs) == ((0.0,) * 3, (5000.0, 0.0, 0.0, 0.5))
+    routing = cluster_flags.cluster_config({**given, "variant": "routing"})
+    assert config.latency_model == routing.latency_model == "blackbox-context"
+    with pytest.raises(ConfigError, match="--latency-model: --coefficients-from is given too"):
+        cluster_flags.cluster_config({**given, "latency_model": "blackbox-attention"})
     with pytest.raises(ConfigError, match="--beta-coeffs: --coefficients-from is given too"):
         cluster_flags.cluster_config({**given, "beta_coeffs": (1.0, 2.0, 3.0)})

@@ -55,9 +55,9 @@ _FIT = (
         "LIST",
         "coefficients to fit; those left out are 0. alpha0, alpha1: µs before the queue per request and "
         "prompt token; alpha2: per output token; beta0: per step; beta1, beta2: per prefill and decode "
-        "token; beta3: per token of context",
+        "token; beta3: per token of context, of the latency model blackbox-context",
     ),
-    Flag("context-term", cli.truth, False, "BOOL", "fit beta3 too"),
+    Flag("context-term", cli.truth, False, "BOOL", "fit beta3 of blackbox-context too"),
     Flag("starts", cli.whole, 8, "N", "starting points"),
     Flag("random-state", cli.at_least(0), 0, "N", "seed of the starting points"),
 )

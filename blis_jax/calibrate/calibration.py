@@ -11,13 +11,14 @@ import numpy as np
 from blis_jax.calibrate import settings as server
 from blis_jax.calibrate.fit import Fit, Latencies, Target, fit
 from blis_jax.calibrate.measured import MeasuredRun
-from blis_jax.calibrate.posterior import FORMAT, KIND
+from blis_jax.calibrate.posterior import CONTEXT_MODEL, FORMAT, KIND
 from blis_jax.calibrate.simulated import Simulator
 from blis_jax.calibrate.starts import starting_points
 from blis_jax.calibrate.uncertainty import LEVEL, Uncertainty, uncertainty
 from blis_jax.calibrate.validation import ErrorRow, errors
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.latency.registry import MODELS, name_of
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any
         "covariance": known.covariance.tolist(),
         "correlations": known.correlations.tolist(),
         "fixed": {},
+        "latency_model": name_of(config),
         "alpha_coeffs": list(config.alpha_coeffs),
         "beta_coeffs": list(config.beta_coeffs),
         "fit": {
@@ -148,7 +150,7 @@ UNITS = {
     "beta0": "µs per step",
     "beta1": "µs per prefill token",
     "beta2": "µs per decode token",
-    "beta3": "µs per token of context in the batch",
+    "beta3": MODELS[CONTEXT_MODEL].fourth,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from blis_jax import cli
 from blis_jax.errors import ConfigError
+from blis_jax.latency.registry import AUTO
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 KIND = "calibration"
 FORMAT = 1
+CONTEXT_MODEL = "blackbox-context"  # what beta3 belongs to, also in files that do not name a model
 ALL_TERMS = ("alpha0", "alpha1", "alpha2", "beta0", "beta1", "beta2", "beta3")
 
 
@@ -31,6 +33,11 @@ class Posterior:
     covariance: Float[np.ndarray, "term term"]
     fixed: Mapping[str, float]
     source: str
+
+    @property
+    def latency_model(self) -> str:
+        """The setting that names the model whose coefficients they are."""
+        return model_of({*self.terms, *self.fixed})
 
     def draws(self, num_draws: int, seed: int) -> Float[np.ndarray, "draw term"]:
         """Normal draws, folded back at 0; the same for the same seed."""
@@ -57,7 +64,13 @@ class Posterior:
     ) -> ClusterConfig:
         """A configuration with the coefficients of the fit, or of one of its draws."""
         alpha, beta = self.coefficients(values)
-        return config.replace(alpha_coeffs=alpha, beta_coeffs=beta)
+        model = self.latency_model
+        return config.replace(alpha_coeffs=alpha, beta_coeffs=beta, latency_model=model)
+
+
+def model_of(terms: Collection[str]) -> str:
+    """The setting that names the latency model of these terms."""
+    return CONTEXT_MODEL if "beta3" in terms else AUTO
 
 
 def coefficients_of(values: Mapping[str, float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -82,6 +95,9 @@ def _posterior(document: Mapping[str, Any], source: str) -> Posterior:
     terms = tuple(document["terms"])
     values = np.array([document["coefficients"][term]["value"] for term in terms], np.float64)
     covariance = np.asarray(document["covariance"], np.float64).reshape(len(terms), len(terms))
+    model = CONTEXT_MODEL if "beta3" in (*terms, *document.get("fixed", {})) else "blackbox"
+    if document.get("latency_model", model) != model:
+        raise ValueError("latency_model does not go with the terms")
     if not (set(terms) <= set(ALL_TERMS) and np.all(np.isfinite(covariance))):
         raise ValueError("terms or covariance")
     if np.any(values < 0) or not np.all(np.isfinite(values)):

@@ -8,7 +8,7 @@ import numpy as np
 
 from blis_jax.calibrate.fit import Latencies
 from blis_jax.calibrate.measured import MeasuredRun
-from blis_jax.calibrate.posterior import coefficients_of
+from blis_jax.calibrate.posterior import coefficients_of, model_of
 from blis_jax.config import ClusterConfig
 from blis_jax.derivatives import Differentiator
 from blis_jax.errors import ConfigError
@@ -42,7 +42,8 @@ class Simulator:
         """The cluster with these coefficients."""
         given = {**self.fixed, **dict(zip(self.terms, values.tolist(), strict=True))}
         alpha, beta = coefficients_of(given)
-        return self.config.replace(alpha_coeffs=alpha, beta_coeffs=beta)
+        model = model_of(given)
+        return self.config.replace(alpha_coeffs=alpha, beta_coeffs=beta, latency_model=model)
 
     def __call__(self, values: np.ndarray) -> Latencies:
         """One run; every request must come to its end in it."""

@@ -111,13 +111,12 @@ class Pool(enum.IntEnum):
 class Life(enum.IntEnum):
     """Integer columns of what a request has been through at block level."""
 
-    STEP_PROGRESS = 0  # prompt tokens computed before the step in which it was visited last
-    VISITED_AT = 1  # number of that step
-    IS_CLEAN = 2
-    FIRST_TOKEN = 3  # record of its last first token, plus 1; 0 if none was recorded
-    OLD_FIRST_TOKEN = 4  # the same before this step, likewise the next two
-    OLD_TOKEN_RECORD = 5
-    OLD_TOKEN_INDEX = 6
+    VISITED_AT = 0  # number of the step in which it was visited last
+    IS_CLEAN = 1
+    FIRST_TOKEN = 2  # record of its last first token, plus 1; 0 if none was recorded
+    OLD_FIRST_TOKEN = 3  # the same before this step, likewise the next two
+    OLD_TOKEN_RECORD = 4
+    OLD_TOKEN_INDEX = 5
 
 
 class Eviction(enum.IntEnum):

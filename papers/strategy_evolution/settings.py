@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import Any
 
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError, closest
+from blis_jax.setting_values import values_for_hash
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
 from blis_jax.workload.strict_yaml import read_mapping
 from sweeps.arms import arm_of
@@ -46,7 +47,7 @@ class Setting:
     @property
     def identity(self) -> str:
         """Equal for settings that simulate the same."""
-        config = asdict(self.config) | {"routing_scorers": self.config.scorers()}
+        config = values_for_hash(self.config) | {"routing_scorers": self.config.scorers()}
         content = [config, self.spec.model_dump(mode="json", exclude={"seed"})]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.setting_values import values_for_hash
 from blis_jax.workload.spec import WorkloadSpec, load_builtin
 from sweeps.arms import Arm, arms_of
 from sweeps.space import SCORERS, Dimension, Space, space_of
@@ -49,7 +49,7 @@ class Candidate:
         """Of the configuration, the strategy file's content and the workload; layout does not count."""
         strategy = self.strategy
         content = {
-            "config": dataclasses.asdict(self.config),
+            "config": values_for_hash(self.config),
             "strategy": strategy and strategy.model_dump(mode="json", exclude=PATHS),
             "workload": self.spec.model_dump(mode="json"),
         }

@@ -44,6 +44,9 @@ def test_a_configuration_takes_the_fit_or_a_draw(path: Path):
     posterior = load(path)
     config = posterior.configured(ClusterConfig())
     assert config.beta_coeffs == (5000.0, 20.0, 0.0, 0.1) and config.alpha_coeffs == (0, 0, 0)
+    assert config.latency_model == "blackbox-context"
+    in_routing = posterior.configured(ClusterConfig(variant="routing"))
+    assert in_routing.latency_model == "blackbox-context"
     drawn = posterior.configured(ClusterConfig(), np.array([4000.0, 21.0, 0.2]))
     assert drawn.beta_coeffs == (4000.0, 21.0, 0.0, 0.2)
 
@@ -57,6 +60,7 @@ def test_three_terms_of_beta_without_a_cost_of_context():
     [
         ({"kind": "search"}, "is not a calibration"),
         (_document(terms=["gamma"]), "is damaged"),
+        (_document(latency_model="blackbox-attention"), "is damaged"),
         (_document(covariance=[[1.0]]), "is damaged"),
         (_document(coefficients={"beta0": {"value": -1.0}}), "is damaged"),
     ],

@@ -1,0 +1,27 @@
+"""The linear model of BLIS: `stepTime` and `queueingTime` of its blackbox backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.exact import exact_product
+from blis_jax.types import StepBatch
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int
+
+
+def blackbox(beta: Float[Array, "coefficient"], batch: StepBatch) -> jax.Array:
+    """Constant plus a cost per prefill token plus a cost per decode token, added in that order."""
+    prefill = exact_product(beta[1], batch.num_prefill_tokens.astype(jnp.float64))
+    decode = exact_product(beta[2], batch.num_decode_tokens.astype(jnp.float64))
+    return (beta[0] + prefill) + decode
+
+
+def queueing_time(alpha: Float[Array, "*n 3"], input_len: Int[Array, "*n"]) -> jax.Array:
+    """Time from routing to the wait queue, in float64 µs before truncation."""
+    per_token = exact_product(alpha[..., 1], input_len.astype(jnp.float64))
+    return alpha[..., 0] + per_token

@@ -1,0 +1,26 @@
+"""The blackbox with what attention reads; ours, BLIS has no such term."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.exact import exact_product
+from blis_jax.latency.blackbox import blackbox
+from blis_jax.types import StepBatch
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+
+def blackbox_context(beta: Float[Array, "4"], batch: StepBatch) -> jax.Array:
+    """The blackbox plus a cost per token of context that the whole batch had before the step.
+
+    The context is what members hold when the step ends less what the step counts.
+    """
+    assert batch.members is not None
+    after = jnp.sum(batch.members.context, dtype=jnp.int32)
+    before = after - batch.num_prefill_tokens - batch.num_decode_tokens
+    return blackbox(beta, batch) + exact_product(beta[3], before.astype(jnp.float64))
