@@ -214,10 +214,10 @@ def journal_of(
     """The record of the runs: of any configurations, on these requests and with these metrics."""
     from sweeps.comparison import FORMAT
     from sweeps.journal import Journal
-    from sweeps.search import identity_of
+    from sweeps.search import identity_of, workload_content
 
     targets = {name: dict(limits) for name, limits in setting.targets.items()}
-    content = [spec.model_dump(mode="json"), setting.seeds, setting.stream, targets]
+    content = [workload_content(spec), setting.seeds, setting.stream, targets]
     identity = identity_of([*content, sorted(names), FORMAT])
     return Journal(paths.record, identity, kind, "workload, seeds, stream, targets or metrics")
 

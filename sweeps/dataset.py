@@ -200,7 +200,7 @@ def _about(
 ) -> dict[str, str]:
     """The attributes: what the numbers depend on, and a hash of it."""
     from blis_jax.results import Provenance
-    from sweeps.search import identity_of
+    from sweeps.search import identity_of, workload_content
 
     base, sizes = plan.space.base, plan.sizes
     provenance = Provenance(config=dataclasses.asdict(base)).attributes()
@@ -208,7 +208,7 @@ def _about(
         "mechanism": dataclasses.asdict(base),
         "parameters": [entry.model_dump(mode="json") for entry in strategy.parameters],
         "overrides": [entry.model_dump(mode="json") for entry in strategy.overrides],
-        "workload": spec.model_dump(mode="json"),
+        "workload": workload_content(spec),
         "sizes": dataclasses.asdict(sizes),
         "vary": [[axis.kind.name, axis.low, axis.high] for axis in plan.axes],
         "rng": stream,

@@ -94,7 +94,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     from sweeps.engines import make
     from sweeps.metrics import reported_names
     from sweeps.objectives import Valuation
-    from sweeps.search import Record, identity_of
+    from sweeps.search import Record, identity_of, workload_content
     from sweeps.search_result import Frame
     from sweeps.space import space_of
 
@@ -104,7 +104,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     engine, baseline = make(space, strategy.search), _baseline(strategy)
     spec = workload_of(strategy, space.num_requests)
     names = (*valuation.names, *reported_names(spec))
-    identity = identity_of([_content(strategy), spec.model_dump(mode="json"), stream])
+    identity = identity_of([_content(strategy), workload_content(spec), stream])
     record = Record(paths.record, identity)
     check_existing(given, paths, record)
     measure = measure_of(targets_of(strategy), spec)

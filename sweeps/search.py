@@ -15,6 +15,7 @@ from sweeps.objectives import Runs, SeedResult, Valuation, Worth
 from sweeps.space import Point, Space
 
 if TYPE_CHECKING:
+    from blis_jax.workload.spec import WorkloadSpec
     from sweeps.bench import Bench
 
 
@@ -72,6 +73,15 @@ def identity_of(parts: Any) -> str:
     """Equal for two searches that try the same points in the same way."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def workload_content(spec: WorkloadSpec) -> dict[str, Any]:
+    """A workload as part of an identity; with what rates count in its window, if it has one."""
+    from blis_jax.sweep_measure import Measure
+
+    window = Measure({}, spec.measure.warm_up_s, spec.measure.cool_down_s).window()
+    rates = {"rates": window["rates"]} if "rates" in window else {}
+    return spec.model_dump(mode="json") | rates
 
 
 def search(

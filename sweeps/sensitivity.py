@@ -232,12 +232,12 @@ def _journal(job: _Job) -> Journal:
     """The points that were run: of any design, on these requests and with these metrics."""
     from sweeps.bench import targets_of
     from sweeps.journal import Journal
-    from sweeps.search import identity_of
+    from sweeps.search import identity_of, workload_content
 
     texts = {"source", "folder", "description", "prior_findings", "deviations", "points", "search"}
     content = job.strategy.model_dump(mode="json", exclude=texts | {"parameter_paths"})
     targets = {name: dict(limits) for name, limits in targets_of(job.strategy).items()}
-    parts = [content, job.spec.model_dump(mode="json"), job.seeds, job.stream, targets]
+    parts = [content, workload_content(job.spec), job.seeds, job.stream, targets]
     what = "strategy, workload, seeds, stream or metrics"
     identity = identity_of([*parts, job.names, FORMAT])
     return Journal(job.folder / "record.jsonl", identity, "sensitivity", what)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from blis_jax.errors import ConfigError
+from blis_jax.workload.spec import load_builtin
 from sweeps.engines import make
 from sweeps.objectives import Valuation
-from sweeps.search import Record, Runs, Tried, best_of, search
+from sweeps.search import Record, Runs, Tried, best_of, search, workload_content
 from sweeps.space import Point, Space
 from tests.sweeps.tiny import run_of, tiny_space
 
@@ -89,3 +90,10 @@ def test_records_of_others_are_refused(tmp_path: Path) -> None:
     path.write_text("nonsense\n")
     with pytest.raises(ConfigError, match="cannot be read"):
         Record(path, "me").read()
+
+
+def test_a_window_is_part_of_what_a_record_is_of() -> None:
+    """Rates in a window count otherwise than in earlier versions, whose records are not gone on with."""
+    plain, windowed = load_builtin("mixed"), load_builtin("stationary")
+    assert workload_content(plain) == plain.model_dump(mode="json")
+    assert workload_content(windowed)["rates"] == "completions in the window"
