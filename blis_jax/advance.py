@@ -150,8 +150,11 @@ def _outcome(ctx: Context, work: Work, instance: jax.Array, pool: Any) -> jax.Ar
     if pool is None:
         outcome = _check_memory(ctx, work, instance)
     else:
-        is_stalled = get(pool, Pool.STALLED_STEPS) >= LIVELOCK_STEPS
+        most = ctx.shape.stall_steps or LIVELOCK_STEPS
+        is_stalled = get(pool, Pool.STALLED_STEPS) >= most
         outcome = failing(outcome, is_stalled, Outcome.LIVELOCK)
+    if ctx.shape.stall_steps:  # the log is emptied before it is full
+        return outcome
     is_full = get(work.registers, Reg.NUM_RECORDS) >= ctx.shape.log_capacity
     return failing(outcome, is_full, Outcome.LOG_FULL)
 
@@ -171,9 +174,10 @@ def _watched(work: Work, finish: jax.Array, computed: jax.Array, num_done: jax.A
     members = get(work.inst, Inst.NUM_PREFILL) + get(work.inst, Inst.NUM_DECODE) - num_done
     has_work = (members > 0) | (get(work.registers, Reg.NUM_WAITING) > 0)
     is_better = (num_done > 0) | (progress > get(pool, Pool.BEST_PROGRESS)) | ~has_work
+    stalled = get(pool, Pool.STALLED_STEPS) + get(work.registers, Reg.NUM_STEPS)
     changes = {
         Pool.PENDING_RELOADS: jnp.int32(0),
-        Pool.STALLED_STEPS: jnp.where(is_better, 0, get(pool, Pool.STALLED_STEPS) + 1),
+        Pool.STALLED_STEPS: jnp.where(is_better, 0, stalled),
         Pool.BEST_PROGRESS: jnp.where(is_better, progress, get(pool, Pool.BEST_PROGRESS)),
     }
     return put(pool, changes)

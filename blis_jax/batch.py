@@ -19,20 +19,22 @@ import jax
 import numpy as np
 
 from blis_jax.config import ClusterConfig
-from blis_jax.engine import compiled_draws
+from blis_jax.engine import compiled_draws, first_order
 from blis_jax.errors import ConfigError
 from blis_jax.grid import Grid, Timing, shape_for_draws
 from blis_jax.invariants import cheap_violations
+from blis_jax.livelock import has_end, run_to_horizon
 from blis_jax.mechanism import mechanism, params
 from blis_jax.observe import Observation, unstack
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.records import RunRecord
-from blis_jax.simulation import Options, at_block_level, enlarged, simulate
+from blis_jax.simulation import Options, at_block_level, enlarged, observed, simulate
 from blis_jax.types import Mechanism, Outcome, Params
 from blis_jax.workload.draw import compile_plan
 from blis_jax.workload.plan import DrawPlan, PlanShape
 from blis_jax.workload.spec import WorkloadSpec
+from blis_jax.workload.table import RequestTable
 
 T = TypeVar("T")
 ROWS_PER_CALL = 16
@@ -157,11 +159,12 @@ class _Group:
         found: list[_Found] = []
         whole: list[tuple[_Row, RunRecord]] = []
         for place, row in enumerate(rows):
-            numbers = self._numbers(row)
-            drawn, times = unstack(tables, place), self.shape.record_dtype
-            seen = Observation(unstack(raw, place), drawn, numbers, times)
-            seen.block_size, seen.defects = self.block_size, self.functions.defects
+            numbers, drawn = self._numbers(row), unstack(tables, place)
+            seen = observed(unstack(raw, place), drawn, numbers, self.shape, self.functions)
             outcome = Outcome.WORKLOAD_SHORT if bool(is_short[place]) else seen.outcome()
+            if outcome == Outcome.LIVELOCK and has_end(numbers):
+                seen = self._to_horizon(drawn, numbers)
+                outcome = seen.outcome()
             if self._can_repair(outcome):
                 found.append(_Found(row, outcome, is_final=False))
             else:
@@ -171,6 +174,14 @@ class _Group:
             _Found(row, record.outcome, True, self.summarize(record))
             for row, record in _checked(whole)
         ]
+
+    def _to_horizon(self, drawn: RequestTable, numbers: Any) -> Observation:
+        """One row again, by itself, past barren steps up to the horizon."""
+        with jax.enable_x64(True):
+            order = jax.device_get(first_order(self.shape.num_requests))
+        inputs = numbers, drawn, order
+        raw = run_to_horizon(self.shape, self.functions, inputs, self.options.max_scan_steps)
+        return observed(raw, drawn, numbers, self.shape, self.functions)
 
     def _note_sizes(self, tables: Any) -> None:
         """Remember the longest request and the most shared blocks of the rows drawn."""

@@ -276,6 +276,40 @@ def compiled_tables(shape: EngineShape, mechanism: Mechanism, form: str) -> Any:
     return jax.jit(rows)
 
 
+@functools.lru_cache(maxsize=16)
+def compiled_stretches(shape: EngineShape, mechanism: Mechanism) -> Any:
+    """One run in stretches, for livelock.py: jitted `begin` and `go_on`.
+
+    `(params, table, order) -> (Requests, State)` and `(params, Requests, State, max_chunks) -> (State, chunks)`; a
+    stretch ends with the run, with an outcome, or before the log or the preemptions have no room left.
+    """
+
+    def begin(params: Any, table: Any, order: Any) -> tuple[Requests, State]:
+        """Before the first event."""
+        requests = requests_of(shape, params, table, order)
+        return requests, _first_state(shape, mechanism, params, requests)
+
+    def go_on(params: Any, requests: Any, state: State, most: Any) -> tuple[State, Any]:
+        """The next stretch."""
+        ctx = Context(shape, mechanism, params, requests, branch)
+
+        def has_room(carry: tuple[State, jax.Array]) -> jax.Array:
+            registers, blocks = carry[0].registers, carry[0].blocks
+            assert blocks is not None
+            num_records = registers[Reg.NUM_RECORDS] - registers[Reg.LOG_BASE]
+            is_full = num_records + CHUNK > shape.log_capacity
+            is_full = is_full | (blocks.num_evictions + CHUNK > shape.eviction_capacity)
+            return (registers[Reg.IS_DONE] == 0) & ~is_full & (carry[1] < most)
+
+        def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
+            state, _ = lax.scan(lambda s, _: (scan_step(ctx, s), None), carry[0], length=CHUNK)
+            return without_holes(shape, params, state), carry[1] + 1
+
+        return lax.while_loop(has_room, chunk, (state, jnp.zeros((), jnp.int32)))
+
+    return jax.jit(begin), jax.jit(go_on)
+
+
 @functools.lru_cache(maxsize=64)
 def compiled_draws(shape: EngineShape, mechanism: Mechanism, plan_shape: Any, form: str) -> Any:
     """Jitted `(params[row], plan_params[row], keys[row], max_scan_steps) -> (Raw, tables, is_short)[row]`."""

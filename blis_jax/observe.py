@@ -38,7 +38,8 @@ class Observation:
         self, raw: Any, table: RequestTable, params: Any, time_type: Any = np.int64
     ) -> None:
         """`raw`, `table` and `params` are one row's, as numpy; a run on the continuous clock has float times."""
-        self.raw, self.cluster, self.time_type = raw, params.cluster, time_type
+        self.raw, self.params, self.cluster = raw, params, params.cluster
+        self.time_type = time_type
         self.num_requests = int(np.sum(np.asarray(table.arrival_us) != NEVER_US))
         self.num_instances = int(self.cluster.num_instances)
         self.horizon = int(self.cluster.horizon_us)

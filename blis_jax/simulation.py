@@ -15,6 +15,7 @@ from blis_jax.engine import Order as EngineOrder
 from blis_jax.engine import compiled_tables
 from blis_jax.invariants import cheap_violations
 from blis_jax.latency.registry import entry_of
+from blis_jax.livelock import has_end, run_to_horizon
 from blis_jax.mechanism import mechanism, params
 from blis_jax.observe import Observation, unstack
 from blis_jax.policies.contract import Policies
@@ -219,6 +220,8 @@ class Attempt:
 
     def take(self, seen: Observation) -> RunRecord | None:
         """The record if this run was the last; else it is repaired and to be made again."""
+        if seen.outcome() == Outcome.LIVELOCK and has_end(seen.params):
+            seen = self._to_horizon()
         outcome = seen.outcome()
         repairs = self.repairs
         is_last = repairs + 1 >= MAX_REPAIRS
@@ -236,6 +239,12 @@ class Attempt:
         if is_last:
             return _checked(dataclasses.replace(seen.record(repairs), outcome=Outcome.OPEN_TIE))
         return None
+
+    def _to_horizon(self) -> Observation:
+        """The run again, past barren steps up to the horizon."""
+        inputs = self.arguments(self.shape)
+        raw = run_to_horizon(self.shape, self.functions, inputs, self.options.max_scan_steps)
+        return observed(raw, inputs[1], inputs[0], self.shape, self.functions)
 
     def _larger(self, outcome: Outcome) -> EngineShape | None:
         if outcome == Outcome.KV_CHECK_TRIPPED and self.options.kv_model == "auto":
@@ -288,12 +297,19 @@ def run_attempts(
     with jax.enable_x64(True):
         function = compiled_tables(shape, functions, options.form)
         raw = jax.device_get(function(*stacked, np.int32(options.max_scan_steps)))
-    found = []
-    for place, (numbers, table, _) in enumerate(inputs):
-        seen = Observation(unstack(raw, place), table, numbers, shape.record_dtype)
-        seen.block_size, seen.defects = shape.block_size, functions.defects
-        found.append(seen)
-    return found
+    return [
+        observed(unstack(raw, place), table, numbers, shape, functions)
+        for place, (numbers, table, _) in enumerate(inputs)
+    ]
+
+
+def observed(
+    raw: Any, table: RequestTable, numbers: Any, shape: EngineShape, functions: Mechanism
+) -> Observation:
+    """One run's raw tables with what is needed to read them."""
+    seen = Observation(raw, table, numbers, shape.record_dtype)
+    seen.block_size, seen.defects = shape.block_size, functions.defects
+    return seen
 
 
 def simulate(

@@ -147,6 +147,7 @@ class Reg(enum.IntEnum):
     SUM_USED = 21
     NUM_TO_COMPLETE = 22
     INVARIANT_FAILURES = 23
+    LOG_BASE = 24  # records taken out of the log, in a run in stretches
 
 
 class Mode(enum.IntEnum):

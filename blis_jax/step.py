@@ -46,7 +46,10 @@ def _finished(
     ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
 ) -> tuple[Work, RecordWrite]:
     result = finish_step(ctx, state, work, instance, written)
-    record = jnp.minimum(get(work.registers, Reg.NUM_RECORDS), jnp.int32(ctx.shape.log_capacity))
+    record = get(work.registers, Reg.NUM_RECORDS)
+    if ctx.shape.stall_steps:
+        record = record - get(work.registers, Reg.LOG_BASE)
+    record = jnp.minimum(record, jnp.int32(ctx.shape.log_capacity))
     return result.work, RecordWrite(record, result.log, result.log_time)
 
 

@@ -74,7 +74,8 @@ _SENTENCES = {
     Outcome.ITERATIONS_EXHAUSTED: "the run needed more scan steps than allowed",
     Outcome.KV_CHECK_TRIPPED: "the KV cache came under pressure, which the memory model without eviction cannot follow",
     Outcome.OPEN_TIE: "events of one microsecond on one instance could not be put in the reference's order",
-    Outcome.LIVELOCK: "an instance made 10,000 steps without a completion or progress",
+    Outcome.LIVELOCK: "an instance made 10,000 steps without a completion or progress, and no horizon ends them "
+    "(or it takes more than 4 million records of steps to come to it)",
     Outcome.CLOCK_OVERFLOW: "simulated time left the range of the clock; use a 64-bit clock",
     Outcome.COPIES_FULL: "more copies of one shared block were alive than the table holds",
     Outcome.CHAINS_FULL: "more step chains ran on one instance than the table holds",
@@ -342,6 +343,9 @@ class EngineShape:
     window: int = 32  # block level: blocks moved in one scan step
     has_cpu_tier: bool = False
     has_shared_outputs: bool = False  # a later request's prompt holds an earlier one's output
+    stall_steps: int = (
+        0  # a run in stretches pauses after so many barren steps, see livelock.py; 0: one piece
+    )
 
     @property
     def tracks_outputs(self) -> bool:

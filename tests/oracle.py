@@ -31,6 +31,7 @@ SHEDDABLE_CLASSES = (SHEDDABLE, BATCH, BACKGROUND)
 
 FINISHED = "finished"
 LIVELOCK_STEPS = 10_000
+NO_HORIZON = 2**63 - 1
 ROUTER_INDEX_CAPACITY = 10_000
 THRASHING_WINDOW_US = 1000
 DEFAULT_SCORERS = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
@@ -688,6 +689,7 @@ class Instance:
         self.counts: Counter[str] = Counter()
         self.best_progress = 0
         self.num_stalled_steps = 0
+        self.has_end = config["horizon"] < NO_HORIZON
 
     @property
     def load(self) -> int:
@@ -821,7 +823,7 @@ class Instance:
             self.num_stalled_steps = 0
             return
         self.num_stalled_steps += 1
-        if self.num_stalled_steps >= LIVELOCK_STEPS:
+        if self.num_stalled_steps >= LIVELOCK_STEPS and not self.has_end:
             raise Livelock(f"{LIVELOCK_STEPS} steps without completion or net progress")
 
 
