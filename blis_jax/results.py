@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -268,7 +269,8 @@ def save(dataset: xr.Dataset, path: str | Path) -> None:
             variable_length = _with_text(dataset, object)  # Zarr 3 specifies no other text
             variable_length.to_zarr(written, zarr_format=3, consolidated=False)
         else:
-            dataset.to_netcdf(written, engine="h5netcdf")
+            # HDF5 ends the process where the disk is full; made in memory, a failure is Python's
+            written.write_bytes(dataset.to_netcdf(engine="h5netcdf"))
 
 
 def save_table(dataset: xr.Dataset, path: str | Path) -> None:
@@ -292,7 +294,9 @@ def load(path: str | Path) -> xr.Dataset:
 def load_or_refuse(path: Path, advice: str) -> xr.Dataset:
     """A saved Dataset; a sentence with this advice where it is damaged."""
     try:
-        return load(path)
+        with warnings.catch_warnings():  # zarr warns of an array that lost its metadata
+            warnings.filterwarnings("ignore", "Object at .* is not recognized")
+            return load(path)
     except ConfigError:
         raise
     except Exception as error:  # whatever a damaged store makes its reader raise

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, reads_store
 from blis_jax.results import load_or_refuse, save
 from blis_jax.scalar_metrics import lookup
 from blis_jax.types import Outcome
@@ -51,6 +51,7 @@ class DatasetStore:
     def __init__(self, path: Path, plan: DatasetPlan, names: Sequence[str]) -> None:
         self.path, self.plan, self.names = path, plan, tuple(names)
 
+    @reads_store("give --overwrite or another --out")
     def begin(self, about: Mapping[str, str], is_resumed: bool) -> np.ndarray:
         """Makes the store, or opens that of the same dataset; which points are done."""
         if is_resumed and self.path.exists():
