@@ -170,9 +170,11 @@ def write_scenario(
         "per_slo": per_slo(record),
         "instances": instances(record, has_cpu_tier=config["kv-cpu-blocks"] > 0),
     }
-    with replacing(directory / f"{name}.npz") as written:
-        np.savez_compressed(written, **scenario_arrays(record, config["block-size-in-tokens"]))
-    write_json(directory / f"{name}.json", document)
+    arrays = scenario_arrays(record, config["block-size-in-tokens"])
+    rows, text = directory / f"{name}.npz", directory / f"{name}.json"
+    with replacing(rows) as written_rows, replacing(text) as written_text:  # both, or neither
+        np.savez_compressed(written_rows, **arrays)
+        written_text.write_text(json_text(document), encoding="utf-8")
 
 
 def scenario_arrays(record: RunRecord, block_size: int) -> dict[str, Any]:

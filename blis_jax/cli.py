@@ -20,10 +20,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from blis_jax.atomic_write import clear_leftovers
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, closest
+from blis_jax.input_files import check_regular, refuse_half_characters
 
 EXIT_BAD_INPUT = 2
 EXIT_UNSUPPORTED = 3  # the input is right for BLIS, but cannot be simulated here (yet)
 EXIT_INTERRUPTED = 130
+
+LONGEST_WORD = 500  # characters that one word of a message may have; paths are long
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal", "panic")
 
@@ -228,6 +231,10 @@ def run_command(
     except MemoryError:
         say(name, "error: out of memory; simulate fewer requests or fewer instances")
         return EXIT_BAD_INPUT
+    except UnicodeEncodeError as error:
+        shown = ascii(error.object[max(error.start - 20, 0) : error.end + 20])
+        say(name, f"error: {shown} cannot be written as UTF-8; give names of whole characters")
+        return EXIT_BAD_INPUT
     except BrokenPipeError:
         # the reader of stdout left; keep Python from complaining again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -269,7 +276,8 @@ def command_text(name: str, words: Sequence[str]) -> str:
 
 def say(name: str, message: str) -> None:
     """One line on stderr."""
-    print(f"{name}: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    words = (word if len(word) <= LONGEST_WORD else f"{word[:57]}..." for word in message.split())
+    print(f"{name}: {' '.join(words)}", file=sys.stderr, flush=True)
 
 
 class Notes:
@@ -373,11 +381,13 @@ def writing(path: Path) -> Iterator[None]:
 def read_text(path: Path, what: str) -> str:
     """A UTF-8 text file; `what` it should be is said if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return check_regular(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; give the path of {what}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a UTF-8 text; give the path of {what}") from None
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{path} cannot be read ({reason}); give the path of {what}") from None
@@ -387,6 +397,8 @@ def read_json(path: Path, what: str) -> Any:
     """The JSON document in a text file; `what` it should be is said if it is none."""
     text = read_text(path, what)
     try:
-        return json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON ({error}); give {what}") from None
+    refuse_half_characters(text, document, str(path))
+    return document

@@ -1,8 +1,13 @@
 """The error and the warning that a user's input can cause, and a hint for their sentences."""
 
 import difflib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+Read = TypeVar("Read", bound=Callable[..., Any])
 
 
 class ConfigError(ValueError):
@@ -31,5 +36,36 @@ def shortened(value: Any) -> str:
 
 def closest(word: Any, allowed: Iterable[str]) -> str:
     """A hint naming the nearest allowed word, or nothing."""
+    if isinstance(word, str) and len(word) > MOST_SHOWN:
+        return ""
     match = difflib.get_close_matches(str(word), list(allowed), n=1)
     return f"; did you mean {match[0]!r}?" if match else ""
+
+
+@contextmanager
+def refusing_damage(path: Path, advice: str) -> Iterator[None]:
+    """Turn what a damaged store or state makes its reader raise into a sentence with this advice."""
+    try:
+        yield
+    except (ConfigError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise
+        lines = str(error).splitlines() or [type(error).__name__]
+        missing = f"{lines[0]} is missing" if isinstance(error, KeyError) else lines[0]
+        raise ConfigError(f"{path} is damaged ({missing}); {advice}") from None
+
+
+def reads_store(advice: str) -> Callable[[Read], Read]:
+    """For a function that reads a store at its first argument, or at that one's `path`."""
+
+    def decorate(read: Read) -> Read:
+        @wraps(read)
+        def guarded(store: Any, *arguments: Any, **named: Any) -> Any:
+            with refusing_damage(getattr(store, "path", store), advice):
+                return read(store, *arguments, **named)
+
+        return guarded  # type: ignore[return-value]
+
+    return decorate

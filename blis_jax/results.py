@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -273,7 +274,8 @@ def save(dataset: xr.Dataset, path: str | Path, filled: Sequence[str] = ()) -> N
             variable_length.to_zarr(written, zarr_format=3, consolidated=False)
             manifest.seal(written, filled, str(dataset.attrs.get("command", "")))
         else:
-            dataset.to_netcdf(written, engine="h5netcdf")
+            # HDF5 ends the process where the disk is full; made in memory, a failure is Python's
+            written.write_bytes(dataset.to_netcdf(engine="h5netcdf"))
             manifest.seal_file(written)
 
 
@@ -309,7 +311,9 @@ def open_unchecked(path: Path) -> xr.Dataset:
 def load_or_refuse(path: Path, advice: str) -> xr.Dataset:
     """A saved Dataset; a sentence with this advice where it is damaged."""
     try:
-        return load(path)
+        with warnings.catch_warnings():  # zarr warns of an array that lost its metadata
+            warnings.filterwarnings("ignore", "Object at .* is not recognized")
+            return load(path)
     except ConfigError:
         raise
     except Exception as error:  # whatever a damaged store makes its reader raise

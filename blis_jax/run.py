@@ -12,6 +12,7 @@ from blis_jax import cli, cluster_flags, trace_flags
 from blis_jax.backend import prepare_backend
 from blis_jax.cli import Notes
 from blis_jax.errors import ConfigError
+from blis_jax.overwriting import refuse_existing
 from blis_jax.policies.seeds import draws
 from blis_jax.run_flags import MOST_SLOTS, NAME, make_parser
 from blis_jax.run_requests import dashed, is_whole, simulated
@@ -52,9 +53,11 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     source = source_of(given)
     if source.spec is not None and source.spec.horizon and "horizon" not in given:
         config = config.replace(horizon=source.spec.horizon)
-    for path in _outputs(given):
-        cli.check_writable(path)
+    outputs = _outputs(given)
+    for path in outputs.values():
+        cli.check_writable(path, is_folder=path.suffix == ".zarr")
     trace_flags.check_output(given)
+    refuse_existing(given, outputs)
 
     prepare_backend(use_cache=not given.get("no_cache", False))
     if "kv_timeline" in given:
@@ -88,9 +91,10 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     return 0
 
 
-def _outputs(given: Mapping[str, Any]) -> list[Path]:
-    """The files that are asked for."""
-    return [Path(given[name]) for name in ("results_path", "kv_timeline") if name in given]
+def _outputs(given: Mapping[str, Any]) -> dict[str, Path]:
+    """The files that are asked for, by option."""
+    names = ("results_path", "kv_timeline")
+    return {f"--{name.replace('_', '-')}": Path(given[name]) for name in names if name in given}
 
 
 def _write(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blis_jax import cli, cluster_flags, trace_flags
+from blis_jax import cli, cluster_flags, overwriting, trace_flags
 from blis_jax.cli import Flag, Parser
 
 NAME = "blis_jax.run"
@@ -199,7 +199,7 @@ _SCENARIO_FLAGS = (
 )
 # What may stand beside --scenario; the rest is in the scenario.
 BESIDE_SCENARIO = {"scenario", "workloads_dir", "results_path", "log", "clock", "slots"}
-BESIDE_SCENARIO |= {"variant", "corrected", "no_cache"}
+BESIDE_SCENARIO |= {"variant", "corrected", "no_cache", "overwrite"}
 
 _USE_COEFFICIENTS = "give --alpha-coeffs, --beta-coeffs and --total-kv-blocks"
 _USE_OPTIONS = "give --admission-policy, --routing-policy, --priority-policy and --scheduler"
@@ -247,6 +247,7 @@ def make_parser() -> Parser:
     parser.add_flags("run", _run_flags())
     cluster_flags.add_cluster_flags(parser)
     parser.add_flags("engine", _engine_flags())
+    parser.add_switches("switches", overwriting.SWITCH)
     replay = parser.add_flags("replay of recorded scenarios", _SCENARIO_FLAGS)
     replay.add_argument(
         "--scenario",

@@ -13,6 +13,7 @@ from blis_jax import cli, trace_flags
 from blis_jax.backend import prepare_backend
 from blis_jax.cli import Notes
 from blis_jax.errors import ConfigError, closest
+from blis_jax.overwriting import refuse_existing
 from blis_jax.run_flags import BESIDE_SCENARIO, NAME, REFUSED
 from blis_jax.run_requests import dashed, is_whole, load_requests, simulated
 
@@ -56,6 +57,9 @@ def replay(given: Mapping[str, Any], notes: Notes) -> int:
     _check_names(scenarios, has_results=folder is not None)
     if folder is not None:
         cli.check_writable(folder, is_folder=True)
+        for scenario in scenarios:
+            for ending in (".npz", ".json"):
+                refuse_existing(given, {"--results-path": folder / f"{scenario.name}{ending}"})
     prepare_backend(use_cache=not given.get("no_cache", False))
     configs = [_config_of(scenario, given) for scenario in scenarios]
     tables = _load_workloads(scenarios, configs)

@@ -18,7 +18,7 @@ import xarray as xr
 
 from blis_jax.batch import Timing, default_form, num_workers, run_grid
 from blis_jax.config import ClusterConfig
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, refusing_damage
 from blis_jax.results import load_or_refuse, save
 from blis_jax.simulation import Options
 from blis_jax.sweep_data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
@@ -112,7 +112,8 @@ def run_sweep(plan: SweepPlan, measure: Measure, how: How, path: Path, is_resume
     about = how.texts() | {"sweep": identity(plan, measure, how.clock)}
     table = summarizer.empty((len(plan.points), len(plan.seeds)))
     if is_resumed and path.exists():
-        table = fill_from(_load(path), plan, summarizer, about, str(path))
+        with refusing_damage(path, "give --overwrite"):
+            table = fill_from(_load(path), plan, summarizer, about, str(path))
     keeper = _Keeper(plan, summarizer, table, about, path)
     known = known_rows(table)
     timing = Timing()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import cli
 from blis_jax.cli import Flag, Notes
 from blis_jax.errors import ConfigError
+from blis_jax.overwriting import refuse_existing
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
@@ -138,8 +139,9 @@ def check_output(given: Mapping[str, Any]) -> None:
         path = Path(given["trace_output"])
         if path.suffix != ".csv":
             raise ConfigError(f"--trace-output {path} must end in .csv; its header gets .yaml")
-        cli.check_writable(path)
-        cli.check_writable(path.with_suffix(".yaml"))
+        for file in (path, path.with_suffix(".yaml")):
+            cli.check_writable(file)
+            refuse_existing(given, {"--trace-output": file})
 
 
 def read(given: Mapping[str, Any], notes: Notes) -> Trace:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import cli
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +50,7 @@ def _parser() -> Parser:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="folder of surrogate.train")
     parser.add_argument("data", metavar="DATA", nargs="?", help="dataset, .zarr")
     parser.add_flags("test", _FLAGS)
+    parser.add_switches("switches", SWITCH)
     return parser
 
 
@@ -94,6 +96,7 @@ def csv_path(given: Mapping[str, Any]) -> Path | None:
     if path.suffix != ".csv":
         raise ConfigError(f"--out: {str(path)!r} must end in .csv")
     cli.check_writable(path)
+    refuse_existing(given, {"--out": path})
     return path
 
 

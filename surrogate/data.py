@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, reads_store
 from blis_jax.results import load_kind
 from surrogate.columns import Column, from_json
 
@@ -58,6 +58,7 @@ class Data:
     population: str = ""  # equal for other points of the same space on the same seeds
 
 
+@reads_store("make the dataset again")
 def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
     """Reads a dataset; refuses one that is none, or in which points of `roles` are not finished."""
     dataset = load_kind(path, KIND, "the .zarr that sweeps.dataset writes")

@@ -10,6 +10,7 @@ from typing import Any
 from blis_jax import cli
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError, closest
+from blis_jax.overwriting import SWITCH, refuse_existing
 
 NAME = "surrogate.predict"
 
@@ -42,6 +43,7 @@ def _parser() -> Parser:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="folder of surrogate.train")
     parser.add_argument("points", metavar="POINTS", nargs="?", help=".csv or .json")
     parser.add_flags("output", _FLAGS)
+    parser.add_switches("switches", SWITCH)
     return parser
 
 
@@ -62,6 +64,7 @@ def _predict(arguments: Sequence[str] | None) -> int:
         if out.suffix not in FORMATS:
             raise ConfigError(f"--out: {str(out)!r} must end in {', '.join(FORMATS)}")
         cli.check_writable(out, is_folder=out.suffix == ".zarr")
+        refuse_existing(given, {"--out": out})
     points = None if given.get("points") is None else read_points(Path(given["points"]))
 
     from surrogate.store import read_about

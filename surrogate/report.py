@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import cli
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError, closest
+from blis_jax.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +54,7 @@ def _parser() -> Parser:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="folder of surrogate.train")
     parser.add_argument("data", metavar="DATA", nargs="?", help="dataset, .zarr")
     parser.add_flags("report", _FLAGS)
+    parser.add_switches("switches", SWITCH)
     return parser
 
 
@@ -68,6 +70,7 @@ def _report(arguments: Sequence[str] | None) -> int:
     model, source = two_paths(given)
     folder = Path(given.get("out", str(model.with_suffix(".report"))))
     cli.check_writable(folder, is_folder=True)
+    refuse_existing(given, {"--out": folder / "report.md"})
     surrogate, data = read_pair(model, source)
     main_output = _main_output(given, surrogate)
     sizes = _sizes(given, int(surrogate.about["num_points"]))

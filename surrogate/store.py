@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import logging
+import re
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +16,16 @@ import numpy as np
 
 from blis_jax import manifest
 from blis_jax.atomic_write import replacing, write_json
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, reads_store
 from surrogate.columns import from_json, to_json
 
 if TYPE_CHECKING:
     from surrogate.predictor import Surrogate
 
+SPARE_BYTES = 2**18  # that a checkpoint takes beside its arrays
 KIND, VERSION = "surrogate", 1
 ABOUT, ARRAYS = "surrogate.json", "arrays"
+_NEEDED = ("columns", "outputs", "units", "scales", "settings", "most_disagreement", "about")
 
 
 def save(surrogate: Surrogate, path: Path) -> None:
@@ -43,6 +49,7 @@ def save(surrogate: Surrogate, path: Path) -> None:
         manifest.seal(written)
 
 
+@reads_store("train it again")
 def load(path: Path) -> Surrogate:
     """Reads the folder; refuses what is none, and a damaged one, saying which piece is."""
     from surrogate.domain import Domain
@@ -75,6 +82,9 @@ def read_about(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no surrogate; give a folder that surrogate.train wrote")
     if document.get("version") != VERSION:
         raise ConfigError(f"{path} was written by another version; train it again")
+    for name in _NEEDED:
+        if document.get(name) is None:
+            raise ConfigError(f"{path} is damaged ({name} is missing); train it again")
     return document
 
 
@@ -82,9 +92,25 @@ def save_arrays(path: Path, tree: Any) -> None:
     """A tree of arrays as an Orbax checkpoint."""
     import orbax.checkpoint as ocp
 
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path.absolute(), tree)
-        checkpointer.wait_until_finished()
+    _need_room(path.parent, tree)
+    log = logging.getLogger("absl")  # Orbax logs a failure with its whole stack, and raises it too
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(path.absolute(), tree)
+            checkpointer.wait_until_finished()
+    except Exception as error:  # whatever a full or broken disk makes Orbax raise
+        reason = re.sub(r"\s*\[.*|\s*\(.*", "", str(error).splitlines()[0].rpartition(": ")[2])
+        raise OSError(errno.EIO, reason or type(error).__name__, str(path)) from None
+    log.disabled = was_disabled  # not after a failure, of which further threads may still log
+
+
+def _need_room(folder: Path, tree: Any) -> None:
+    """Fail as any writer does where the disk is full; Orbax's threads would go on and say it for pages."""
+    size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree)) + SPARE_BYTES
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        for _ in range(0, size, SPARE_BYTES):
+            probe.write(bytes(SPARE_BYTES))
 
 
 def load_arrays(path: Path, like: Any = None) -> Any:

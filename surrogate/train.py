@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import cli
 from blis_jax.cli import Flag, Parser
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, reads_store
 from blis_jax.process_lock import sole_writer
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ class StateKeeper:
         self.kept_at = time.monotonic()
         self.is_resumed = False
 
+    @reads_store("give --overwrite to begin anew")
     def begin(self, is_resumed: bool) -> None:
         """Refuses to go on with another fit's state, and drops one that is not gone on with."""
         from blis_jax import manifest
@@ -204,6 +205,7 @@ class StateKeeper:
                 "another --out"
             )
 
+    @reads_store("give --overwrite to begin anew")
     def state_at(self, fresh: State) -> State | None:
         """The state that was kept, if it is to be gone on with."""
         if not self.is_resumed:
@@ -221,7 +223,7 @@ class StateKeeper:
         from blis_jax.atomic_write import replacing
         from surrogate.store import save_arrays
 
-        with replacing(self.path) as written:
+        with cli.writing(self.path), replacing(self.path) as written:
             written.mkdir()
             save_arrays(written / "arrays", state._asdict())
             (written / "fit.json").write_text(json.dumps(self.identity), encoding="utf-8")

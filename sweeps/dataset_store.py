@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, reads_store
 from blis_jax.scalar_metrics import lookup
 from blis_jax.types import Outcome
 from surrogate.columns import to_json
@@ -52,6 +52,7 @@ class DatasetStore(PartStore):
         super().__init__(path, "sweeps.dataset")
         self.plan, self.names = plan, tuple(names)
 
+    @reads_store("give --overwrite or another --out")
     def begin(self, about: Mapping[str, str], is_resumed: bool) -> np.ndarray:
         """Makes the store, or opens that of the same dataset; which points are done."""
         if is_resumed and self.path.exists():

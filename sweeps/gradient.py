@@ -12,6 +12,7 @@ from blis_jax.atomic_write import write_json
 from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.overwriting import SWITCH, refuse_existing
 from sweeps.common_options import FIRST_SEED, seeds_of
 
 if TYPE_CHECKING:
@@ -59,12 +60,14 @@ def _gradient(arguments: Sequence[str] | None) -> int:
     parser.add_argument("arm", metavar="ARM", nargs="?", help="the configuration")
     for title, flags in (("gradient", _FLAGS), ("requests", _REQUESTS), ("output", _OUTPUT)):
         parser.add_flags(title, flags)
+    parser.add_switches("switches", SWITCH)
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
     if given.get("arm") is None:
         raise ConfigError("no arm is given; give a strategy such as iter08_token_budget@published")
     widths = _widths(given.get("perturb"))
     if "output" in given:
         cli.check_writable(Path(given["output"]))
+        refuse_existing(given, {"--output": Path(given["output"])})
     prepare_backend()
 
     from blis_jax.scalar_metrics import lookup

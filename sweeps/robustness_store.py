@@ -122,7 +122,10 @@ def load_map(path: str | Path) -> xr.Dataset:
 
 
 def check_same(dataset: xr.Dataset, wanted: xr.Dataset, source: str) -> None:
-    """Refuses to go on with the map of another study."""
+    """Refuses to go on with the map of another study, or with one that has lost a variable."""
+    lost = [name for name in (*wanted.coords, "outcome", _CHECKS) if name not in dataset.variables]
+    if lost:
+        raise ConfigError(f"{source} is damaged ({lost[0]} is missing); give --overwrite")
     for name, what in _MUST_AGREE.items():
         if dataset.attrs.get(name) != wanted.attrs[name]:
             raise ConfigError(

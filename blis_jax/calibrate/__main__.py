@@ -11,6 +11,7 @@ from blis_jax import cli
 from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Notes, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.calibration import Calibration, Plan
@@ -21,10 +22,11 @@ NAME = "blis_jax.calibrate"
 _DESCRIPTION = """\
 Fit the coefficients of the step-time model to the TTFT, TPOT and E2E that a real server had, by
 derivatives through the simulator and from several starts, without the defects of the reference.
-TRACE is a folder or file of a vLLM benchmark (requests.jsonl with queued_ts, first_token_ts and
-last_token_ts), a TraceV2 trace with chunk times, or a CSV with arrival_us, input_tokens,
-output_tokens, ttft_ms and e2e_ms. Prints coefficients with intervals, what the run cannot tell, and
-the errors of mean, P50, P90 and P99, also for requests that were held out.
+TRACE is what vLLM's engine recorded of a benchmark (requests.jsonl, one object a line with
+input_toks, output_toks, queued_ts, first_token_ts and last_token_ts, or its folder), a TraceV2
+trace with chunk times, or a CSV with arrival_us, input_tokens, output_tokens, ttft_ms and e2e_ms.
+The result file of `vllm bench serve` is not read. Prints coefficients with intervals, what the run
+cannot tell, and the errors of mean, P50, P90 and P99, also for requests that were held out.
 """
 _EXAMPLES = """\
 examples:
@@ -97,6 +99,7 @@ def _parser() -> Parser:
     parser.add_flags("fit", _FIT)
     parser.add_flags("server, where the run's own files are silent or wrong", _SERVER)
     parser.add_flags("output", _OUTPUT)
+    parser.add_switches("switches", SWITCH)
     return parser
 
 
@@ -106,6 +109,7 @@ def _command(arguments: Sequence[str] | None) -> int:
         raise ConfigError("TRACE is missing; give the file or folder of a measured run, see --help")
     prepare_backend()
     output, figure = cli.result_paths(given, "out/calibration.json")
+    refuse_existing(given, {"--output": output, "--figure": figure})
     notes = Notes(NAME, given.get("log", "warn"))
 
     from blis_jax.calibrate.measured import read_measured

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("vllm-bench", "trace-v2", "latency-csv")
 LEAST_REQUESTS = 20
+_BENCH_SERVE = ("request_throughput", "mean_ttft_ms")  # names in any result of vllm bench serve
 _BENCH_COLUMNS = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_token_ts")
 
 
@@ -91,8 +92,15 @@ def _rows_path(path: Path) -> Path:
 
 
 def _format_of(path: Path) -> str:
-    first = cli.read_text(path, "a measured run").lstrip()[:2000].splitlines()
+    text = cli.read_text(path, "a measured run").lstrip()
+    first = text[:2000].splitlines()
     head = first[0] if first else ""
+    if text.startswith("{") and all(f'"{name}"' in text for name in _BENCH_SERVE):
+        raise ConfigError(
+            f"{path} is a result of vllm bench serve, which is not read; give the engine's "
+            f"requests.jsonl with {', '.join(_BENCH_COLUMNS)}, or a CSV with arrival_us, "
+            "input_tokens, output_tokens, ttft_ms and e2e_ms"
+        )
     if head.startswith("{"):
         return "vllm-bench"
     if "first_chunk_time_us" in head:

@@ -11,6 +11,8 @@ import numpy as np
 
 from blis_jax import cli, trace_flags
 from blis_jax.cli import Flag, Notes, Parser
+from blis_jax.errors import ConfigError
+from blis_jax.overwriting import SWITCH, refuse_existing
 
 NAME = "blis_jax.traces"
 _DESCRIPTION = """\
@@ -34,7 +36,7 @@ _FLAGS = (
         cli.one_of(*sorted(set(trace_flags.FORMAT_NAMES) - {"servegen"})),
         "plain",
         "NAME",
-        "its format; plain is CSV, or Parquet if FILE ends in .parquet",
+        "its format; FILE ends in .csv, for mooncake in .jsonl, for plain Parquet in .parquet",
     ),
     Flag("block-size", cli.whole, 16, "N", "tokens of a KV block, to count what prompts share"),
 )
@@ -55,9 +57,13 @@ def _command(arguments: Sequence[str] | None) -> int:
     parser.add_argument("trace", metavar="FILE", help="the trace; a folder for ServeGen")
     parser.add_flags("reading", [flag for flag in trace_flags.FLAGS if flag.name != "trace"])
     parser.add_flags("output", _FLAGS)
+    parser.add_switches("switches", SWITCH)
     given = parser.given(arguments)
     if "output" in given:
-        cli.check_writable(Path(given["output"]))
+        path = Path(given["output"])
+        check_ending(path, given.get("output_format", "plain"))
+        cli.check_writable(path)
+        refuse_existing(given, {"--output": path})
     trace = trace_flags.read(given, Notes(NAME))
     if "output" in given:
         from blis_jax.traces.write import write_trace
@@ -67,6 +73,15 @@ def _command(arguments: Sequence[str] | None) -> int:
     for name, value in summary(trace, given.get("block_size", 16)).items():
         print(f"{name + ':':<22} {value}")
     return 0
+
+
+def check_ending(path: Path, name: str) -> None:
+    """Refuse a name that says another format than the file will have."""
+    endings = {"plain": (".csv", ".parquet"), "mooncake": (".jsonl",)}.get(name, (".csv",))
+    if path.suffix not in endings:
+        raise ConfigError(
+            f"--output {path} must end in {' or '.join(endings)} for --output-format {name}"
+        )
 
 
 def summary(trace: Any, block_size: int = 16) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from blis_jax.errors import ConfigError
+from blis_jax.input_files import Unpacked, check_regular
 from blis_jax.traces.columns import (
     EXTRA,
     Check,
@@ -24,6 +26,7 @@ from blis_jax.traces.columns import (
 from blis_jax.traces.rows import Reading
 
 ROWS_AT_ONCE = 500_000
+PIECE = 2**20  # bytes of a packed file that are unpacked at once
 LONGEST_FIELD = 2**31 - 1  # characters; lists of tokens are long
 
 
@@ -36,8 +39,10 @@ class Header(NamedTuple):
 
 def open_text(path: Path) -> IO[str]:
     """A UTF-8 text, with or without byte-order mark, unpacked where its name ends in .gz."""
+    check_regular(path)
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+        unpacked = io.BufferedReader(Unpacked(gzip.GzipFile(path), path), PIECE)
+        return io.TextIOWrapper(unpacked, encoding="utf-8-sig", errors="replace", newline="")
     return path.open(encoding="utf-8-sig", errors="replace", newline="")
 
 

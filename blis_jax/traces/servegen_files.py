@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from blis_jax.atomic_write import replacing
 from blis_jax.errors import ConfigError
+from blis_jax.input_files import check_regular
 from blis_jax.traces.csv_reader import open_text
 from blis_jax.traces.rows import LATEST_US, MOST_NAMED, MOST_TOKENS, BadRow, Report
 
@@ -114,7 +115,7 @@ def _window(cells: list[str]) -> Window:
 
 def _read_lengths(path: Path, report: Report) -> tuple[Lengths, ...]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
+        document = json.loads(check_regular(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"{path}, the lengths of a ServeGen client, does not exist") from None
     except (ValueError, RecursionError) as error:

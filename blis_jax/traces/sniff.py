@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError
+from blis_jax.input_files import check_regular
 from blis_jax.traces.columns import plain_name
 from blis_jax.traces.csv_reader import header_names, open_text
 
@@ -54,6 +55,7 @@ def sniff(path: Path) -> Sniff:
     """Look at the beginning of a file or at a folder."""
     if path.is_dir():
         return Sniff(path, ())
+    check_regular(path)
     try:
         with path.open("rb") as file:
             if file.read(len(PARQUET_MARK)) == PARQUET_MARK:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.input_files import check_regular
 from blis_jax.workload.length_laws import (
     ConstantLaw,
     Count,
@@ -247,7 +248,7 @@ def parse_spec(text: str, source: str = "workload specification") -> WorkloadSpe
 def load_spec(path: str | Path) -> WorkloadSpec:
     """Parse and check a YAML file."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = check_regular(Path(path)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a UTF-8 text"
         raise ConfigError(f"{path}: cannot be read ({reason}); give a YAML workload file") from None

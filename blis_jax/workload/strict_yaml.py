@@ -9,7 +9,8 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, closest, shortened
+from blis_jax.input_files import refuse_half_characters
 
 LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
 
@@ -26,17 +27,31 @@ class _UniqueKeyLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(
                     None,
                     None,
-                    f"the key {key!r} is given twice; keep one of them",
+                    f"the key {shortened(key)} is given twice; keep one of them",
                     key_node.start_mark,
                 )
             seen.add(key if isinstance(key, Hashable) else None)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """A whole number, also where it has more digits than Python converts."""
+        try:
+            return int(super().construct_yaml_int(node))
+        except ValueError:
+            problem = f"{shortened(node.value)} is not a whole number that can be read"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
+
+_UniqueKeyLoader.add_constructor("tag:yaml.org,2002:int", _UniqueKeyLoader.construct_yaml_int)
 
 
 def read_mapping(text: str, source: str) -> dict[Any, Any]:
     """Parse a YAML text whose top level is a mapping; `source` names it in errors."""
     try:
         data = yaml.load(text, Loader=_UniqueKeyLoader)
+        refuse_half_characters(text, data, source)
+    except RecursionError:
+        raise ConfigError(f"{source}: mappings or lists are nested too deeply to be read") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark is not None else ""
@@ -65,7 +80,8 @@ def _path(details: ErrorDetails) -> str:
         if isinstance(step, int) and previous != "params":
             path += f"[{step}]"
         elif not (step in LAW_TYPES and previous.endswith("_distribution")) and step != "[key]":
-            path += f".{step}" if path else str(step)
+            name = shortened(str(step))[1:-1]
+            path += f".{name}" if path else name
         previous = str(step)
     return path
 
@@ -78,17 +94,17 @@ def _problem(details: ErrorDetails) -> str:
         return f"the key 'type' is missing, allowed is one of {', '.join(LAW_TYPES)}"
     if kind == "union_tag_invalid":
         tag, allowed = context["tag"], ", ".join(LAW_TYPES)
-        return f"type {tag!r} is unknown, allowed is one of {allowed}{closest(tag, LAW_TYPES)}"
+        return f"type {shortened(tag)} is unknown, allowed is one of {allowed}{closest(tag, LAW_TYPES)}"
     if kind == "literal_error":
         options = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"got {given!r}, allowed is {context['expected']}{closest(given, options)}"
+        return f"got {shortened(given)}, allowed is {context['expected']}{closest(given, options)}"
     if kind in _BOUNDS:
         words, limit = _BOUNDS[kind]
-        return f"got {given!r}, allowed is a number {words} {context[limit]:g}"
+        return f"got {shortened(given)}, allowed is a number {words} {context[limit]:g}"
     if kind == "too_short":
         return "the list is empty, allowed is one entry or more"
     if kind in _EXPECTED:
-        return f"got {given!r} ({_kind(given)}), allowed is {_EXPECTED[kind]}"
+        return f"got {shortened(given)} ({_kind(given)}), allowed is {_EXPECTED[kind]}"
     return str(context["error"]) if "error" in context else details["msg"]
 
 

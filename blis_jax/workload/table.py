@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from blis_jax.errors import ConfigError
+from blis_jax.input_files import check_regular
 from blis_jax.workload.contents import NO_NODE, Runs, fold_runs, prompt_keys
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def from_golden(arrays: Mapping[str, Any], block_size: int | None = None) -> Req
             f"block_size {block_size} was asked for, but the workload's contents are cut into "
             f"blocks of {file_block_size} tokens; set the KV block size to {file_block_size}"
         )
+    _check_range(arrays)
     input_len = np.asarray(arrays["input_len"], np.int32)
     arrival_us = np.asarray(arrays["arrival_us"], np.int64)
     _check_rows(arrays, arrival_us, input_len)
@@ -205,14 +207,31 @@ _REQUIRED = {
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(check_regular(path), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; give the path of a workload .npz file") from None
+    except ConfigError:
+        raise
     except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
         raise ConfigError(
             f"{path} is not a readable .npz archive without pickled objects"
         ) from None
+
+
+def _check_range(arrays: Mapping[str, Any]) -> None:
+    """Refuse numbers that the table's types cannot hold, before they are converted."""
+    for name in _PER_REQUEST:
+        values, bits = np.asarray(arrays[name]), 63 if name == "arrival_us" else 31
+        if values.dtype.kind not in "iuf":
+            continue
+        is_bad = ~((values >= -(2.0**bits)) & (values < 2.0**bits)).reshape(-1)
+        if is_bad.any():
+            row = int(np.argmax(is_bad))
+            raise ConfigError(
+                f"{name}[{row}] is {values.reshape(-1)[row]}; allowed are whole numbers of {bits + 1} "
+                "bits"
+            )
 
 
 def _check_rows(arrays: Mapping[str, Any], arrival_us: np.ndarray, input_len: np.ndarray) -> None:

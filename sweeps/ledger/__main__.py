@@ -60,7 +60,9 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
     group = parser.add_argument_group("actions")
     for name, text in ACTIONS.items():
         group.add_argument(name, help=text, nargs="?", metavar=name)
-    if not words or words[0] in ("-h", "--help"):
+    if not words:
+        raise ConfigError(f"no action is given; use one of {', '.join(commands)}, or --help")
+    if words[0] in ("-h", "--help"):
         parser.parse_args(["--help"])
     raise ConfigError(
         f"action {words[0]!r} is unknown; use one of {', '.join(commands)}"
