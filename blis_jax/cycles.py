@@ -133,9 +133,15 @@ def one_round(
     shape: EngineShape,
     own_records: Int[np.ndarray, "record"],
     num_new: int,
+    is_alone: bool,
 ) -> Round:
-    """The round between two states, or `Differs`; `own_records` are the instance's, of which `num_new` since."""
+    """The round between two states, or `Differs`; `own_records` are the instance's, of which `num_new` since.
+
+    `is_alone` says that no step had more than one request in its batch, so that who is evicted needs no priority.
+    """
     both = _Comparison(before, after, instance, shape)
+    if not is_alone:
+        _stored_priorities(both)
     first, second = both.pair("inst_time", (instance, InstTime.EVENT))
     index = both.pair("inst", (instance, Inst.STEP_INDEX))
     period, steps = int(second - first), int(index[1] - index[0])
@@ -184,6 +190,16 @@ def pending_from(state: State, instance: int) -> int:
     return int(queued[is_pending].min(initial=never_us(state)))
 
 
+def _stored_priorities(both: _Comparison) -> None:
+    """What members of the batch are evicted by: without eviction by priority there is none."""
+    if table_of(both.after, "priority").shape != both.after.slot.shape[1:]:
+        return
+    at = both.instance, both.slots[both.is_member]
+    first, second = (table_of(one, "priority")[at] for one in (both.before, both.after))
+    if not np.array_equal(first, second):
+        raise Differs("priority")
+
+
 def _slots(both: _Comparison, steps: int, evictions: int) -> None:
     """The slots: who is where in the batch and in the queue."""
     i, slots = both.instance, both.slots
@@ -199,10 +215,6 @@ def _slots(both: _Comparison, steps: int, evictions: int) -> None:
     both.moves(
         "computed", (i, slots), np.where(ends, -steps, 0), np.where(both.has_finish, -steps, 0)
     )
-    if both.shape.num_slots == table_of(both.after, "priority").shape[-1] and len(slots) > 1:
-        first, second = (table_of(one, "priority")[i, slots] for one in (both.before, both.after))
-        if not np.array_equal(first[both.is_member], second[both.is_member]):
-            raise Differs("priority")
     queue = (SlotTime.QUEUED, i, slots)
     both.moves("slot_time", queue, 0, -evictions)
     both.same_order("slot_time", queue)

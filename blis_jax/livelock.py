@@ -164,8 +164,9 @@ class _Stretches:
     def _round(self, before: State, after: State, instance: int) -> Round | None:
         own = self.log.numbers(instance)
         num_new = len(own) - int(np.searchsorted(own, before.registers[Reg.NUM_RECORDS]))
+        is_alone = bool(np.all(self.log.num_members(own[len(own) - num_new :]) <= 1))
         try:
-            return one_round(before, after, instance, self.shape, own, num_new)
+            return one_round(before, after, instance, self.shape, own, num_new, is_alone)
         except Differs:
             return None
 

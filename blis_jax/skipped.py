@@ -51,6 +51,14 @@ class SkippedLog:
         log, _, _ = self.tables()
         return np.flatnonzero(log[:, Log.INSTANCE] == instance)
 
+    def num_members(self, rows: Int[np.ndarray, "record"]) -> Int[np.ndarray, "record"]:
+        """At least as many requests as were ever in the batch together, of steps in which none completes."""
+        log, _, evictions = self.tables()
+        return (
+            log[rows, Log.RUNNING]
+            + np.bincount(evictions[:, Eviction.RECORD], minlength=len(log))[rows]
+        )
+
     def likely_round(self, instance: int, num_rows: int) -> tuple[int, int]:
         """Steps and time after which the instance's latest records repeat; 0 if they do not."""
         log, times, evictions = self.tables()
