@@ -21,7 +21,7 @@ def in_empty_folder(tmp_path, monkeypatch):
 
 
 def results(capsys, *arguments):
-    assert run.main([*BASE, "--results-path", "results.json", *arguments]) == 0
+    assert run.main([*BASE, "--results-path", "results.json", "--overwrite", *arguments]) == 0
     capsys.readouterr()
     with open("results.json") as file:
         return json.load(file)
