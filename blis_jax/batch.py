@@ -162,7 +162,7 @@ class _Group:
             numbers, drawn = self._numbers(row), unstack(tables, place)
             seen = observed(unstack(raw, place), drawn, numbers, self.shape, self.functions)
             outcome = Outcome.WORKLOAD_SHORT if bool(is_short[place]) else seen.outcome()
-            if outcome == Outcome.LIVELOCK and has_end(numbers):
+            if outcome == Outcome.LIVELOCK and has_end(numbers, self.functions):
                 seen = self._to_horizon(drawn, numbers)
                 outcome = seen.outcome()
             if self._can_repair(outcome):

@@ -228,7 +228,8 @@ def _slots(both: _Comparison, steps: int, evictions: int) -> None:
 def _lives(both: _Comparison, steps: int) -> None:
     """What the resident requests have been through."""
     rows = both.requests
-    for dyn in (Dyn.PROGRESS, Dyn.NUM_NEW, Dyn.NUM_PREFILL_STEPS, Dyn.CACHED_FIRST):
+    same = (Dyn.PROGRESS, Dyn.NUM_NEW, Dyn.NUM_PREFILL_STEPS, Dyn.CACHED_FIRST, Dyn.STEP_PROGRESS)
+    for dyn in same:
         both.same("dyn", (rows, dyn))
     both.same("dyn", (rows, Dyn.FINISH_RECORD))
     lag = both.moves("dyn", (rows, Dyn.LAG), 0, steps)
@@ -246,8 +247,7 @@ def _lives(both: _Comparison, steps: int) -> None:
     if np.any((scheduled[0] > 0) != (scheduled[1] > 0)) or np.any(scheduled[1] < scheduled[0]):
         raise Differs("dyn")
     both.changes.append(Change("dyn", (rows, Dyn.NUM_SCHEDULED), scheduled[1] - scheduled[0]))
-    for life in (Life.STEP_PROGRESS, Life.IS_CLEAN):
-        both.same("life", (rows, life))
+    both.same("life", (rows, Life.IS_CLEAN))
     for life in (Life.VISITED_AT, Life.OLD_TOKEN_INDEX):
         both.moves("life", (rows, life), 0, steps)
     both.same("slot_of", rows)

@@ -220,7 +220,7 @@ class Attempt:
 
     def take(self, seen: Observation) -> RunRecord | None:
         """The record if this run was the last; else it is repaired and to be made again."""
-        if seen.outcome() == Outcome.LIVELOCK and has_end(seen.params):
+        if seen.outcome() == Outcome.LIVELOCK and has_end(seen.params, self.functions):
             seen = self._to_horizon()
         outcome = seen.outcome()
         repairs = self.repairs
