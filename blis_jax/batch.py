@@ -19,9 +19,11 @@ import jax
 import numpy as np
 
 from blis_jax.config import ClusterConfig, mechanism, params
+from blis_jax.device_metrics.compiled import compiled_draw_reports
+from blis_jax.device_metrics.summary import CompiledSummary
 from blis_jax.engine import compiled_draws
 from blis_jax.errors import ConfigError
-from blis_jax.grid import Grid, Timing, shape_for_draws
+from blis_jax.grid import REPAIRABLE_HERE, Grid, Timing, largest_plan, shape_for_draws
 from blis_jax.invariants import cheap_violations
 from blis_jax.observe import Observation, unstack
 from blis_jax.records import RunRecord
@@ -33,7 +35,7 @@ from blis_jax.simulation import (
 )
 from blis_jax.types import Mechanism, Outcome
 from blis_jax.workload.draw import compile_plan
-from blis_jax.workload.plan import DrawPlan, PlanShape
+from blis_jax.workload.plan import DrawPlan
 from blis_jax.workload.spec import WorkloadSpec
 
 T = TypeVar("T")
@@ -80,6 +82,7 @@ class _Group:
     ) -> None:
         self.configs, self.specs = configs, specs
         self.seeds, self.options, self.summarize = seeds, options, summarize
+        self.measured = summarize if isinstance(summarize, CompiledSummary) else None
         self.functions: Mechanism = mechanism(configs[0])
         self.block_size = configs[0].block_size_in_tokens
         self.headroom, self.repairs = 1.0, 0
@@ -97,7 +100,7 @@ class _Group:
             compile_plan(spec, block_size=self.block_size, headroom=self.headroom)
             for spec in self.specs
         ]
-        largest = _largest([plan.shape for plan in plans])
+        largest = largest_plan([plan.shape for plan in plans])
         return [dataclasses.replace(plan, shape=largest) for plan in plans]
 
     def grow(self, outcomes: Collection[Outcome]) -> None:
@@ -138,17 +141,25 @@ class _Group:
 
     def compile(self, size: int) -> None:
         """Compile for calls of `size` rows."""
+        form, plan = self.options.form, self.plans[0].shape
+        given = self.arguments([_Row(0, 0)], size)
         with jax.enable_x64(True):
-            function = compiled_draws(
-                self.shape, self.functions, self.plans[0].shape, self.options.form
-            )
-            self.compiled = function.lower(*self.arguments([_Row(0, 0)], size)).compile()
+            if self.measured is None:
+                function = compiled_draws(self.shape, self.functions, plan, form)
+            else:
+                compute = self.measured.compute
+                function = compiled_draw_reports(self.shape, self.functions, plan, form, compute)
+                given = (*given, self.measured.numbers)
+            self.compiled = function.lower(*given).compile()
 
     def call(self, rows: Sequence[_Row], size: int) -> list[_Found]:
         """Run one chunk and summarise what is whole or beyond repair."""
+        if self.measured is not None:
+            return self._call_measured(self.measured, rows, size)
         with jax.enable_x64(True):
             raw, tables, is_short = jax.device_get(self.compiled(*self.arguments(rows, size)))
-        self._note_sizes(tables)
+        tokens = np.max(tables.input_len + tables.output_len)
+        self._note_sizes(tokens, np.max(np.sum(tables.node_blocks, axis=-1)))
         found: list[_Found] = []
         whole: list[tuple[_Row, RunRecord]] = []
         for place, row in enumerate(rows):
@@ -167,16 +178,31 @@ class _Group:
             for row, record in _checked(whole)
         ]
 
-    def _note_sizes(self, tables: Any) -> None:
+    def _call_measured(
+        self, measured: CompiledSummary[Any], rows: Sequence[_Row], size: int
+    ) -> list[_Found]:
+        """The same where the call itself has measured the runs."""
+        with jax.enable_x64(True):
+            given = *self.arguments(rows, size), measured.numbers
+            report, drawn = jax.device_get(self.compiled(*given))
+        self._note_sizes(np.max(drawn.most_tokens), np.max(drawn.num_node_blocks))
+        codes = np.where(drawn.is_short, int(Outcome.WORKLOAD_SHORT), report.outcome)
+        report = dataclasses.replace(report, outcome=codes)
+        summaries = measured.of_reports(report, self.repairs)
+        found = []
+        for row, code, summary in zip(rows, codes.tolist(), summaries, strict=False):
+            outcome = Outcome(code)
+            is_final = not self._can_repair(outcome)
+            found.append(_Found(row, outcome, is_final, summary if is_final else None))
+        return found
+
+    def _note_sizes(self, most_tokens: np.integer, shared_blocks: np.integer) -> None:
         """Remember the longest request and the most shared blocks of the rows drawn."""
-        tokens = int(np.max(tables.input_len + tables.output_len))
-        self.longest = max(self.longest, -(-tokens // self.block_size))
-        self.shared_blocks = max(
-            self.shared_blocks, int(np.max(np.sum(tables.node_blocks, axis=-1)))
-        )
+        self.longest = max(self.longest, -(-int(most_tokens) // self.block_size))
+        self.shared_blocks = max(self.shared_blocks, int(shared_blocks))
 
     def _can_repair(self, outcome: Outcome) -> bool:
-        if outcome not in _REPAIRABLE_HERE or self.repairs + 1 >= MAX_ROUNDS:
+        if outcome not in REPAIRABLE_HERE or self.repairs + 1 >= MAX_ROUNDS:
             return False
         if outcome == Outcome.KV_CHECK_TRIPPED:
             return self.options.kv_model == "auto"
@@ -204,16 +230,6 @@ def _checked(rows: Sequence[tuple[_Row, RunRecord]]) -> list[tuple[_Row, RunReco
             failures = record.invariant_failures | broken
             checked[place] = row, dataclasses.replace(record, invariant_failures=failures)
     return checked
-
-
-def _largest(shapes: Sequence[PlanShape]) -> PlanShape:
-    """The shape that holds the draws of all, which differ in sizes only."""
-    clients = tuple(
-        dataclasses.replace(alike[0], num_proposals=max(one.num_proposals for one in alike))
-        for alike in zip(*(shape.clients for shape in shapes), strict=True)
-    )
-    num_requests = max(shape.num_requests for shape in shapes)
-    return dataclasses.replace(shapes[0], clients=clients, num_requests=num_requests)
 
 
 def _kind(config: ClusterConfig, spec: WorkloadSpec) -> tuple[Any, ...]:
@@ -337,24 +353,6 @@ def _run_jobs(
             jobs = failed
     finally:
         compilers.shutdown(cancel_futures=True)
-
-
-_REPAIRABLE_HERE = frozenset(
-    {
-        Outcome.SLOTS_FULL,
-        Outcome.LOG_FULL,
-        Outcome.COPIES_FULL,
-        Outcome.CHAINS_FULL,
-        Outcome.ROUTER_INDEX_FULL,
-        Outcome.CLOCK_OVERFLOW,
-        Outcome.WORKLOAD_SHORT,
-        Outcome.KV_CHECK_TRIPPED,
-        Outcome.LISTS_FULL,
-        Outcome.RING_FULL,
-        Outcome.EVICTIONS_FULL,
-        Outcome.NODES_FULL,
-    }
-)
 
 
 def over_seeds(
