@@ -7,6 +7,7 @@ from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
     from blis_jax.batch import over_params, over_seeds, run_grid
+    from blis_jax.device_metrics.run_figures import figures_of
     from blis_jax.policies import Policies
     from blis_jax.records import RunRecord
     from blis_jax.simulation import Options, simulate
@@ -18,12 +19,14 @@ __all__ = [
     "Options",
     "Policies",
     "RunRecord",
+    "figures_of",
     "over_params",
     "over_seeds",
     "run_grid",
     "simulate",
 ]
 _LAZY = {
+    "figures_of": "device_metrics.run_figures",
     "over_params": "batch",
     "over_seeds": "batch",
     "run_grid": "batch",

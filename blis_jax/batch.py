@@ -19,9 +19,11 @@ import jax
 import numpy as np
 
 from blis_jax.config import ClusterConfig
+from blis_jax.device_metrics.compiled import compiled_draw_reports
+from blis_jax.device_metrics.summary import CompiledSummary
 from blis_jax.engine import compiled_draws, first_order
 from blis_jax.errors import ConfigError
-from blis_jax.grid import Grid, Timing, shape_for_draws
+from blis_jax.grid import REPAIRABLE_HERE, Grid, Timing, largest_plan, shape_for_draws
 from blis_jax.invariants import cheap_violations
 from blis_jax.livelock import has_end, run_to_horizon
 from blis_jax.mechanism import mechanism, params
@@ -32,7 +34,7 @@ from blis_jax.records import RunRecord
 from blis_jax.simulation import Options, at_block_level, enlarged, observed, simulate
 from blis_jax.types import Mechanism, Outcome, Params
 from blis_jax.workload.draw import compile_plan
-from blis_jax.workload.plan import DrawPlan, PlanShape
+from blis_jax.workload.plan import DrawPlan
 from blis_jax.workload.spec import WorkloadSpec
 from blis_jax.workload.table import RequestTable
 
@@ -82,6 +84,7 @@ class _Group:
         self.configs, self.specs = configs, specs
         self.seeds, self.options, self.summarize = seeds, options, summarize
         self.policies = policies  # one for each point
+        self.measured = summarize if isinstance(summarize, CompiledSummary) else None
         self.functions: Mechanism = mechanism(configs[0], policies[0])
         self.block_size = configs[0].block_size_in_tokens
         self.headroom, self.repairs = 1.0, 0
@@ -99,7 +102,7 @@ class _Group:
             compile_plan(spec, block_size=self.block_size, headroom=self.headroom)
             for spec in self.specs
         ]
-        largest = _largest([plan.shape for plan in plans])
+        largest = largest_plan([plan.shape for plan in plans])
         return [dataclasses.replace(plan, shape=largest) for plan in plans]
 
     def grow(self, outcomes: Collection[Outcome]) -> None:
@@ -145,24 +148,39 @@ class _Group:
 
     def compile(self, size: int) -> None:
         """Compile for calls of `size` rows."""
+        form, plan = self.options.form, self.plans[0].shape
+        given = self.arguments([_Row(0, 0)], size)
         with jax.enable_x64(True):
-            function = compiled_draws(
-                self.shape, self.functions, self.plans[0].shape, self.options.form
-            )
-            self.compiled = function.lower(*self.arguments([_Row(0, 0)], size)).compile()
+            if self.measured is None:
+                function = compiled_draws(self.shape, self.functions, plan, form)
+            else:
+                compute = self.measured.compute
+                function = compiled_draw_reports(self.shape, self.functions, plan, form, compute)
+                given = (*given, self.measured.numbers)
+            self.compiled = function.lower(*given).compile()
 
     def call(self, rows: Sequence[_Row], size: int) -> list[_Found]:
         """Run one chunk and summarise what is whole or beyond repair."""
+        if self.measured is not None:
+            return self._call_measured(self.measured, rows, size)
+        return self._whole(rows, size, self.compiled)
+
+    def _whole(self, rows: Sequence[_Row], size: int, compiled: Any = None) -> list[_Found]:
+        """The same from whole records."""
+        plan, form = self.plans[0].shape, self.options.form
         with jax.enable_x64(True):
-            raw, tables, is_short = jax.device_get(self.compiled(*self.arguments(rows, size)))
-        self._note_sizes(tables)
+            function = compiled or compiled_draws(self.shape, self.functions, plan, form)
+            raw, tables, is_short = jax.device_get(function(*self.arguments(rows, size)))
+        tokens = np.max(tables.input_len + tables.output_len)
+        self._note_sizes(tokens, np.max(np.sum(tables.node_blocks, axis=-1)))
         found: list[_Found] = []
         whole: list[tuple[_Row, RunRecord]] = []
         for place, row in enumerate(rows):
             numbers, drawn = self._numbers(row), unstack(tables, place)
-            seen = observed(unstack(raw, place), drawn, numbers, self.shape, self.functions)
+            given = numbers, drawn, None
+            seen = observed(unstack(raw, place), given, self.shape, self.functions)
             outcome = Outcome.WORKLOAD_SHORT if bool(is_short[place]) else seen.outcome()
-            if outcome == Outcome.LIVELOCK and has_end(numbers, self.functions):
+            if self._goes_on(row, outcome):
                 seen = self._to_horizon(drawn, numbers)
                 outcome = seen.outcome()
             if self._can_repair(outcome):
@@ -181,18 +199,41 @@ class _Group:
             order = jax.device_get(first_order(self.shape.num_requests))
         inputs = numbers, drawn, order
         raw = run_to_horizon(self.shape, self.functions, inputs, self.options.max_scan_steps)
-        return observed(raw, drawn, numbers, self.shape, self.functions)
+        return observed(raw, inputs, self.shape, self.functions)
 
-    def _note_sizes(self, tables: Any) -> None:
+    def _call_measured(
+        self, measured: CompiledSummary[Any], rows: Sequence[_Row], size: int
+    ) -> list[_Found]:
+        """The same where the call itself has measured the runs."""
+        with jax.enable_x64(True):
+            given = *self.arguments(rows, size), measured.numbers
+            report, drawn = jax.device_get(self.compiled(*given))
+        self._note_sizes(np.max(drawn.most_tokens), np.max(drawn.num_node_blocks))
+        codes = np.where(drawn.is_short, int(Outcome.WORKLOAD_SHORT), report.outcome)
+        report = dataclasses.replace(report, outcome=codes)
+        summaries = measured.of_reports(report, self.repairs)
+        found = []
+        for row, code, summary in zip(rows, codes.tolist(), summaries, strict=False):
+            outcome = Outcome(code)
+            if self._goes_on(row, outcome):
+                found += self._whole([row], 1)
+                continue
+            is_final = not self._can_repair(outcome)
+            found.append(_Found(row, outcome, is_final, summary if is_final else None))
+        return found
+
+    def _goes_on(self, row: _Row, outcome: Outcome) -> bool:
+        """Whether a run that stalled is to be made again up to its horizon."""
+        horizon = self.configs[row.point].horizon
+        return outcome == Outcome.LIVELOCK and has_end(horizon, self.functions)
+
+    def _note_sizes(self, most_tokens: np.integer, shared_blocks: np.integer) -> None:
         """Remember the longest request and the most shared blocks of the rows drawn."""
-        tokens = int(np.max(tables.input_len + tables.output_len))
-        self.longest = max(self.longest, -(-tokens // self.block_size))
-        self.shared_blocks = max(
-            self.shared_blocks, int(np.max(np.sum(tables.node_blocks, axis=-1)))
-        )
+        self.longest = max(self.longest, -(-int(most_tokens) // self.block_size))
+        self.shared_blocks = max(self.shared_blocks, int(shared_blocks))
 
     def _can_repair(self, outcome: Outcome) -> bool:
-        if outcome not in _REPAIRABLE_HERE or self.repairs + 1 >= MAX_ROUNDS:
+        if outcome not in REPAIRABLE_HERE or self.repairs + 1 >= MAX_ROUNDS:
             return False
         if outcome == Outcome.KV_CHECK_TRIPPED:
             return self.options.kv_model == "auto"
@@ -220,16 +261,6 @@ def _checked(rows: Sequence[tuple[_Row, RunRecord]]) -> list[tuple[_Row, RunReco
             failures = record.invariant_failures | broken
             checked[place] = row, dataclasses.replace(record, invariant_failures=failures)
     return checked
-
-
-def _largest(shapes: Sequence[PlanShape]) -> PlanShape:
-    """The shape that holds the draws of all, which differ in sizes only."""
-    clients = tuple(
-        dataclasses.replace(alike[0], num_proposals=max(one.num_proposals for one in alike))
-        for alike in zip(*(shape.clients for shape in shapes), strict=True)
-    )
-    num_requests = max(shape.num_requests for shape in shapes)
-    return dataclasses.replace(shapes[0], clients=clients, num_requests=num_requests)
 
 
 def _kind(config: ClusterConfig, spec: WorkloadSpec, policies: Policies | None) -> tuple[Any, ...]:
@@ -361,24 +392,6 @@ def _run_jobs(
             jobs = failed
     finally:
         compilers.shutdown(cancel_futures=True)
-
-
-_REPAIRABLE_HERE = frozenset(
-    {
-        Outcome.SLOTS_FULL,
-        Outcome.LOG_FULL,
-        Outcome.COPIES_FULL,
-        Outcome.CHAINS_FULL,
-        Outcome.ROUTER_INDEX_FULL,
-        Outcome.CLOCK_OVERFLOW,
-        Outcome.WORKLOAD_SHORT,
-        Outcome.KV_CHECK_TRIPPED,
-        Outcome.LISTS_FULL,
-        Outcome.RING_FULL,
-        Outcome.EVICTIONS_FULL,
-        Outcome.NODES_FULL,
-    }
-)
 
 
 def over_seeds(

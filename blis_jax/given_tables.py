@@ -13,12 +13,23 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
+import jax
 import numpy as np
 
 from blis_jax.batch import ROWS_PER_CALL, num_workers
+from blis_jax.device_metrics.compiled import compiled_table_reports
+from blis_jax.device_metrics.summary import CompiledSummary
+from blis_jax.observe import unstack
 from blis_jax.records import RunRecord
-from blis_jax.simulation import Attempt, Options, Row, run_attempts
-from blis_jax.types import EngineShape
+from blis_jax.simulation import (
+    Attempt,
+    Options,
+    Row,
+    observed,
+    run_attempts,
+    stacked_arguments,
+)
+from blis_jax.types import EngineShape, Outcome
 from blis_jax.workload.table import NEVER_US
 
 T = TypeVar("T")
@@ -40,7 +51,7 @@ class TableRunner:
         is_one_call = options.form == "lanes"
         self.rows_per_call = num_rows if is_one_call else min(each, ROWS_PER_CALL)
         self.shapes: dict[Any, EngineShape] = {}
-        self.compiled: set[tuple[Any, EngineShape]] = set()
+        self.compiled: set[tuple[Any, EngineShape, Any]] = set()
         self.compile_s = 0.0  # wall time of calls that compiled, their runs included
 
     def expect(self, rows: Iterable[Row]) -> None:
@@ -49,21 +60,23 @@ class TableRunner:
             self._kind_of(Attempt(row, self.options))
 
     def run(self, rows: Sequence[Row], summarize: Callable[[RunRecord], T]) -> list[T]:
-        """What `summarize` makes of each row's record, in order; it is called from several threads."""
+        """What `summarize` makes of each row's record, in order; it is called from several threads.
+
+        A `CompiledSummary` gets its figures from the compiled call; whole runs come back only to be repaired.
+        """
         attempts = [Attempt(row, self.options) for row in rows]
         done: dict[int, T] = {}
 
         def make(call: _Call) -> None:
             """Run, repair or summarise the rows of one call."""
             members = [attempts[place] for place in call.places]
-            for place, record in zip(call.places, self._made(call.kind, members), strict=True):
-                if record is not None:
-                    done[place] = summarize(record)
+            made = self._made(call.kind, members, summarize)
+            done.update((call.places[at], kept) for at, kept in made.items())
 
         with ThreadPoolExecutor(num_workers()) as pool:
             while len(done) < len(rows):
                 calls = self._calls(attempts, [p for p in range(len(rows)) if p not in done])
-                first, rest = self._by_compilation(calls)
+                first, rest = self._by_compilation(calls, summarize)
                 start = time.perf_counter()
                 list(pool.map(make, first))
                 self.compile_s += (time.perf_counter() - start) if first else 0.0
@@ -92,20 +105,51 @@ class TableRunner:
         self.shapes[kind] = larger_shape(self.shapes.get(kind, shape), shape)
         return kind
 
-    def _by_compilation(self, calls: Sequence[_Call]) -> tuple[list[_Call], list[_Call]]:
+    def _by_compilation(
+        self, calls: Sequence[_Call], summarize: Callable[[RunRecord], T]
+    ) -> tuple[list[_Call], list[_Call]]:
         """One call for each program that is to be compiled, and the others."""
+        compute = summarize.compute if isinstance(summarize, CompiledSummary) else None
         first: list[_Call] = []
         rest: list[_Call] = []
         for call in calls:
-            program = call.kind, self.shapes[call.kind]
+            program = call.kind, self.shapes[call.kind], compute
             (rest if program in self.compiled else first).append(call)
             self.compiled.add(program)
         return first, rest
 
-    def _made(self, kind: Any, attempts: list[Attempt]) -> list[RunRecord | None]:
+    def _made(
+        self, kind: Any, attempts: list[Attempt], summarize: Callable[[RunRecord], T]
+    ) -> dict[int, T]:
+        """What is kept of the attempts that are done, by their place; the others are repaired."""
         padding = [_nothing_like(attempts[0])] * (self.rows_per_call - len(attempts))
-        seen = run_attempts(self.shapes[kind], [*attempts, *padding], self.options)
-        return [attempt.take(one) for attempt, one in zip(attempts, seen, strict=False)]
+        filled = [*attempts, *padding]
+        if isinstance(summarize, CompiledSummary):
+            return self._measured(self.shapes[kind], filled, len(attempts), summarize)
+        seen = run_attempts(self.shapes[kind], filled, self.options)
+        records = [attempt.take(one) for attempt, one in zip(attempts, seen, strict=False)]
+        return {at: summarize(record) for at, record in enumerate(records) if record is not None}
+
+    def _measured(
+        self, shape: EngineShape, filled: list[Attempt], count: int, summary: CompiledSummary[T]
+    ) -> dict[int, T]:
+        """The same with figures of the compiled call; the engine's tables stay on the device unless needed."""
+        inputs, stacked = stacked_arguments(shape, filled)
+        functions, steps = filled[0].functions, np.int32(self.options.max_scan_steps)
+        with jax.enable_x64(True):
+            function = compiled_table_reports(shape, functions, self.options.form, summary.compute)
+            raw, on_device = function(*stacked, steps, summary.numbers)
+            report = jax.device_get(on_device)
+        kept = summary.of_reports(report, [attempt.repairs for attempt in filled])
+        done = {}
+        for at, attempt in enumerate(filled[:count]):
+            if attempt.is_settled(Outcome(report.outcome[at]), int(report.num_open_ties[at])):
+                done[at] = kept[at]
+                continue
+            record = attempt.take(observed(unstack(raw, at), inputs[at], shape, functions))
+            if record is not None:
+                done[at] = summary(record)
+        return done
 
 
 def _nothing_like(attempt: Attempt) -> Attempt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -10,12 +11,29 @@ from blis_jax.config import ClusterConfig
 from blis_jax.latency.registry import entry_of
 from blis_jax.simulation import Options
 from blis_jax.sizes import guessed_slots, rounded
-from blis_jax.types import EngineShape, Mechanism
-from blis_jax.workload.plan import DrawPlan, longest_node
+from blis_jax.types import EngineShape, Mechanism, Outcome
+from blis_jax.workload.plan import DrawPlan, PlanShape, longest_node
 
 T = TypeVar("T")
 # prompts per instance from which the router's index of 10,000 blocks is likely to evict
 REQUESTS_BEFORE_EVICTION = 300
+# outcomes of rows that are drawn again with larger sizes
+REPAIRABLE_HERE = frozenset(
+    {
+        Outcome.SLOTS_FULL,
+        Outcome.LOG_FULL,
+        Outcome.COPIES_FULL,
+        Outcome.CHAINS_FULL,
+        Outcome.ROUTER_INDEX_FULL,
+        Outcome.CLOCK_OVERFLOW,
+        Outcome.WORKLOAD_SHORT,
+        Outcome.KV_CHECK_TRIPPED,
+        Outcome.LISTS_FULL,
+        Outcome.RING_FULL,
+        Outcome.EVICTIONS_FULL,
+        Outcome.NODES_FULL,
+    }
+)
 
 
 @dataclass
@@ -67,3 +85,13 @@ def shape_for_draws(
         has_router_eviction=num_requests > fewest * REQUESTS_BEFORE_EVICTION,
         has_shared_outputs=draw_shape.has_shared_outputs and longest > 0,
     )
+
+
+def largest_plan(shapes: Sequence[PlanShape]) -> PlanShape:
+    """The shape that holds the draws of all, which differ in sizes only."""
+    clients = tuple(
+        dataclasses.replace(alike[0], num_proposals=max(one.num_proposals for one in alike))
+        for alike in zip(*(shape.clients for shape in shapes), strict=True)
+    )
+    num_requests = max(shape.num_requests for shape in shapes)
+    return dataclasses.replace(shapes[0], clients=clients, num_requests=num_requests)

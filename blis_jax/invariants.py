@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.arrays import namespace
 from blis_jax.kv_invariants import (
     blocks_conserved,
     blocks_released,
@@ -45,7 +46,7 @@ def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> 
         (Status.RUNNING, instances.still_running),
     ):
         held = per_instance(requests.status == status, requests, instances)
-        differences = differences + np.abs(held - counter).sum(axis=-1)
+        differences = differences + abs(held - counter).sum(axis=-1)
     return differences
 
 
@@ -89,6 +90,7 @@ def events_in_order(requests: RequestRecords, instances: InstanceRecords) -> Cou
     schedule the request again after its first token. On two step chains, a defect of the reference, a
     request can leave with the shorter step of one chain while the other chain's step still holds its first token.
     """
+    xp = namespace(requests.status)
     queued = requests.queued_at_us - requests.arrival_us
     is_wrong = (requests.queued_at_us >= 0) & (queued < 0)
     is_scheduled = requests.sched_delay_us >= 0
@@ -97,7 +99,7 @@ def events_in_order(requests: RequestRecords, instances: InstanceRecords) -> Cou
     has_token = requests.ttft_us >= 0
     was_preempted = requests.preemptions > 0
     token = requests.ttft_us - of_instance(instances.output_time_us, requests)
-    scheduled = np.where(was_preempted, requests.first_sched_delay_us, requests.sched_delay_us)
+    scheduled = xp.where(was_preempted, requests.first_sched_delay_us, requests.sched_delay_us)
     is_wrong |= has_token & (token < scheduled)
     has_left = requests.left_us >= 0
     is_wrong |= has_left & (requests.left_us - requests.arrival_us < scheduled)
@@ -106,14 +108,15 @@ def events_in_order(requests: RequestRecords, instances: InstanceRecords) -> Cou
 
 def steps_in_order(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """5. Scheduled ≤ first-token ≤ finished step, none beyond the instance's last step."""
+    xp = namespace(requests.status)
     last_step = of_instance(instances.step_count, requests)
     has_token = requests.token_step_idx >= 0
     has_finished = requests.finished_step_idx > 0
     was_preempted = requests.preemptions > 0
     is_wrong = has_token & ~was_preempted & (requests.token_step_idx < requests.scheduled_step_idx)
     is_wrong |= has_token & has_finished & (requests.finished_step_idx < requests.token_step_idx)
-    latest = np.maximum(requests.scheduled_step_idx, requests.token_step_idx)
-    is_wrong |= np.maximum(latest, requests.finished_step_idx) > last_step
+    latest = xp.maximum(requests.scheduled_step_idx, requests.token_step_idx)
+    is_wrong |= xp.maximum(latest, requests.finished_step_idx) > last_step
     return count(is_wrong)
 
 

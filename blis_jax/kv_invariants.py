@@ -11,7 +11,7 @@ from blis_jax.reductions import Counts, count, per_instance
 def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """10. Requests' preemptions sum to their instance's; each leads to one more scheduling."""
     total = per_instance(requests.preemptions > 0, requests, instances, requests.preemptions)
-    differences = np.abs(total - instances.preemption_count).sum(axis=-1)
+    differences = abs(total - instances.preemption_count).sum(axis=-1)
     is_running = (requests.status == Status.RUNNING) | (requests.status == Status.COMPLETED)
     is_wrong = requests.num_scheduled != requests.preemptions + is_running
     return differences + count(is_wrong)

@@ -32,13 +32,13 @@ _FEWEST_ROWS = 64  # of the log, in which a round is looked for at first
 _NO_HORIZON = 2**62 - 1
 
 
-def has_end(params: Params, mechanism: Mechanism) -> bool:
+def has_end(horizon_us: int, mechanism: Mechanism) -> bool:
     """Whether a run in stretches reaches the horizon, if there is one.
 
     A policy that is told of completions reads step records that a run in stretches has put away.
     """
     is_told = mechanism.is_told_at_gateway or mechanism.is_told_in_instance
-    return int(params.cluster.horizon_us) < _NO_HORIZON and not is_told
+    return horizon_us < _NO_HORIZON and not is_told
 
 
 def run_to_horizon(

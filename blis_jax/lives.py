@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.arrays import replaced, sums
 from blis_jax.kv_cache.blocks import Eviction, Life
 from blis_jax.state import Dyn, Log, LogTime
 
@@ -23,6 +24,7 @@ class Lives:
     """Per request unless said otherwise; times in µs."""
 
     evictions: Int[np.ndarray, "preemption column"]
+    is_eviction: Bool[np.ndarray, "preemption"]  # else the row is there for its room alone
     num_itl: Int[np.ndarray, "preemption"]  # latencies recorded in the life that ended
     num_preempted: Int[np.ndarray, "request"]
     in_batch: Bool[np.ndarray, "request"]  # or completed: the current life was not ended
@@ -35,39 +37,48 @@ class Lives:
     preempted_service_us: Int[np.ndarray, "request"]  # in the batch before the token's life
 
 
-def lives_of(raw: Any, dyn: np.ndarray, log: np.ndarray, log_time: np.ndarray) -> Lives:
-    """Derive the lives of one run from its raw tables, int64; without preemptions there is one each."""
+def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives:
+    """Derive the lives of one run from its raw tables, int64; without preemptions there is one each.
+
+    In a compiled call (`xp` is JAX) there is a row for every preemption that the table has room for.
+    """
     n = len(dyn)
     is_block_level = raw.life is not None
-    count = min(int(raw.num_evictions), len(raw.evictions) - 1) if is_block_level else 0
-    evictions = np.zeros((0, len(Eviction)), np.int64)
+    evictions = xp.zeros((0, len(Eviction)), np.int64)
+    is_eviction = xp.zeros(0, bool)
     if is_block_level:
+        room = raw.evictions.shape[0] - 1
+        count = room if xp is not np else min(int(raw.num_evictions), room)
         evictions = raw.evictions[:count].astype(np.int64)
-    request = evictions[:, Eviction.REQUEST]
-    num_preempted = np.bincount(request, minlength=n)
+        is_eviction = xp.arange(count) < raw.num_evictions
+    request = xp.where(is_eviction, evictions[:, Eviction.REQUEST], -1)
+    of = xp.maximum(request, 0)
+    num_preempted = sums(request, is_eviction, n)
     scheduled = dyn[:, Dyn.NUM_SCHEDULED]
     in_batch = scheduled > num_preempted
     in_decode = in_batch & (dyn[:, Dyn.TOKEN_INDEX] > 0)
     in_decode &= dyn[:, Dyn.TOKEN_INDEX] >= dyn[:, Dyn.SCHEDULED_INDEX]
-    current = np.where(in_decode, dyn[:, Dyn.TOKEN_RECORD], -1)
+    current = xp.where(in_decode, dyn[:, Dyn.TOKEN_RECORD], -1)
     token_record = (
         raw.life[:n, Life.FIRST_TOKEN].astype(np.int64) - 1 if is_block_level else current
     )
-    num_itl, itl_us = _ended(evictions, log, log_time)
-    token_scheduled = dyn[:, Dyn.SCHEDULED_RECORD].copy()
+    num_itl, itl_us = _ended(evictions, log, log_time, xp)
     token = evictions[:, Eviction.FIRST_TOKEN] - 1
-    is_its = (token >= 0) & (token == token_record[request])
+    is_its = is_eviction & (token >= 0) & (token == token_record[of])
     is_its &= token == evictions[:, Eviction.DECODE_RECORD] - 1
-    token_scheduled[request[is_its]] = evictions[is_its, Eviction.SCHEDULED_RECORD]
-    is_before = evictions[:, Eviction.RECORD] <= token_scheduled[request]
-    spent = np.zeros(count, np.int64)
+    token_scheduled = replaced(
+        dyn[:, Dyn.SCHEDULED_RECORD], request, is_its, evictions[:, Eviction.SCHEDULED_RECORD]
+    )
+    is_before = evictions[:, Eviction.RECORD] <= token_scheduled[of]
+    spent = xp.zeros(len(evictions), np.int64)
     if len(log):
         start = log_time[:, LogTime.START]
         last = len(log) - 1
-        spent = start[np.minimum(evictions[:, Eviction.RECORD], last)]
-        spent = spent - start[np.minimum(evictions[:, Eviction.SCHEDULED_RECORD], last)]
+        spent = start[xp.minimum(evictions[:, Eviction.RECORD], last)]
+        spent = spent - start[xp.minimum(evictions[:, Eviction.SCHEDULED_RECORD], last)]
     return Lives(
         evictions=evictions,
+        is_eviction=is_eviction,
         num_itl=num_itl,
         num_preempted=num_preempted,
         in_batch=in_batch,
@@ -75,31 +86,23 @@ def lives_of(raw: Any, dyn: np.ndarray, log: np.ndarray, log_time: np.ndarray) -
         token_record=token_record,
         token_scheduled=token_scheduled,
         is_current_token=(token_record >= 0) & (token_record == current),
-        past_num_itl=_summed(request, num_itl, n),
-        past_itl_us=_summed(request, itl_us, n),
-        preempted_service_us=_summed(request, np.where(is_before, spent, 0), n),
+        past_num_itl=sums(request, num_itl, n),
+        past_itl_us=sums(request, itl_us, n),
+        preempted_service_us=sums(request, xp.where(is_before, spent, 0), n),
     )
 
 
-def _summed(request: np.ndarray, values: np.ndarray, n: int) -> np.ndarray:
-    total = np.zeros(n, values.dtype)
-    np.add.at(total, request, values)
-    return total
-
-
-def _ended(
-    evictions: np.ndarray, log: np.ndarray, log_time: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _ended(evictions: Any, log: Any, log_time: Any, xp: Any) -> tuple[Any, Any]:
     """Number and sum of the latencies of each life that ended: of the steps between its token and its eviction."""
     if not len(evictions) or not len(log):
-        nothing = np.zeros(len(evictions), np.int64)
+        nothing = xp.zeros(len(evictions), np.int64)
         return nothing, nothing
     last = len(log) - 1
     has_decode = evictions[:, Eviction.DECODE_RECORD] > 0
-    began = np.clip(evictions[:, Eviction.DECODE_RECORD] - 1, 0, last)
-    ended = np.minimum(evictions[:, Eviction.RECORD], last)
+    began = xp.clip(evictions[:, Eviction.DECODE_RECORD] - 1, 0, last)
+    ended = xp.minimum(evictions[:, Eviction.RECORD], last)
     total = log_time[:, LogTime.TOTAL_DURATION]
     own = log[ended, Log.NUM_STEPS] * log_time[ended, LogTime.DURATION]
     count = evictions[:, Eviction.INDEX] - 1 - evictions[:, Eviction.DECODE_INDEX]
     spent = total[ended] - own - total[began]
-    return np.where(has_decode, count, 0), np.where(has_decode, spent, 0)
+    return xp.where(has_decode, count, 0), xp.where(has_decode, spent, 0)

@@ -162,6 +162,7 @@ def _clock_for(config: ClusterConfig, table: RequestTable, clock: str) -> str:
     return "int64" if clock == "int32" and latest >= 2**31 - 1 else clock
 
 
+_WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
 # the size that was too small, and how much larger it is next time
 _GROWTH = {
     Outcome.LOG_FULL: ("log_capacity", 4),
@@ -220,7 +221,7 @@ class Attempt:
 
     def take(self, seen: Observation) -> RunRecord | None:
         """The record if this run was the last; else it is repaired and to be made again."""
-        if seen.outcome() == Outcome.LIVELOCK and has_end(seen.params, self.functions):
+        if self._goes_on(seen.outcome()):
             seen = self._to_horizon()
         outcome = seen.outcome()
         repairs = self.repairs
@@ -230,8 +231,8 @@ class Attempt:
         if larger is not None and not is_last:
             self.shape = larger
             return None
-        is_whole = outcome in (Outcome.COMPLETED, Outcome.HORIZON)
-        if larger is not None or not (is_whole and self._has_ties(seen)):
+        has_ties = outcome in _WHOLE and (self._is_tied(seen.num_open_ties()) or self.has_replayed)
+        if larger is not None or not has_ties:
             return _checked(seen.record(repairs))
         self.has_replayed = True
         if correct(seen.histories(), self.order):
@@ -244,19 +245,28 @@ class Attempt:
         """The run again, past barren steps up to the horizon."""
         inputs = self.arguments(self.shape)
         raw = run_to_horizon(self.shape, self.functions, inputs, self.options.max_scan_steps)
-        return observed(raw, inputs[1], inputs[0], self.shape, self.functions)
+        return observed(raw, inputs, self.shape, self.functions)
+
+    def _goes_on(self, outcome: Outcome) -> bool:
+        """Whether a run that stalled is to be made again up to its horizon."""
+        return outcome == Outcome.LIVELOCK and has_end(self.row.config.horizon, self.functions)
+
+    def is_settled(self, outcome: Outcome, num_open_ties: int) -> bool:
+        """Whether a run that ended so is the last, with nothing to look at but its figures."""
+        if self.has_replayed or self._larger(outcome) is not None or self._goes_on(outcome):
+            return False
+        return outcome not in _WHOLE or not self._is_tied(num_open_ties)
 
     def _larger(self, outcome: Outcome) -> EngineShape | None:
         if outcome == Outcome.KV_CHECK_TRIPPED and self.options.kv_model == "auto":
             return _pressed(self.shape, self.row.config, self.row.table, self.options)
         return enlarged(self.shape, outcome)
 
-    def _has_ties(self, seen: Observation) -> bool:
+    def _is_tied(self, num_open_ties: int) -> bool:
         """Whether there is an order to look for; without the reference's defects it has none."""
         if not self.options.resolve_ties or self.shape.is_continuous:
             return False
-        is_tied = not self.row.config.corrected and seen.num_open_ties() > 0
-        return is_tied or self.has_replayed
+        return not self.row.config.corrected and num_open_ties > 0
 
     def arguments(self, shape: EngineShape) -> tuple[Any, RequestTable, EngineOrder]:
         """Numbers, requests and order in the sizes of `shape`, which must hold the attempt's own."""
@@ -291,22 +301,27 @@ def run_attempts(
     shape: EngineShape, attempts: Sequence[Attempt], options: Options
 ) -> list[Observation]:
     """One compiled call over attempts of one mechanism, all in sizes that hold each of them."""
+    inputs, stacked = stacked_arguments(shape, attempts)
     functions = attempts[0].functions
-    inputs = [attempt.arguments(shape) for attempt in attempts]
-    stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *inputs)
     with jax.enable_x64(True):
         function = compiled_tables(shape, functions, options.form)
         raw = jax.device_get(function(*stacked, np.int32(options.max_scan_steps)))
     return [
-        observed(unstack(raw, place), table, numbers, shape, functions)
-        for place, (numbers, table, _) in enumerate(inputs)
+        observed(unstack(raw, place), one, shape, functions) for place, one in enumerate(inputs)
     ]
 
 
+def stacked_arguments(shape: EngineShape, attempts: Sequence[Attempt]) -> tuple[list[Any], Any]:
+    """What each attempt is run with, and the same with a leading axis."""
+    inputs = [attempt.arguments(shape) for attempt in attempts]
+    return inputs, jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *inputs)
+
+
 def observed(
-    raw: Any, table: RequestTable, numbers: Any, shape: EngineShape, functions: Mechanism
+    raw: Any, given: tuple[Any, ...], shape: EngineShape, functions: Mechanism
 ) -> Observation:
-    """One run's raw tables with what is needed to read them."""
+    """What happened in one run, from its raw tables and what it was run with."""
+    numbers, table, _ = given
     seen = Observation(raw, table, numbers, shape.record_dtype)
     seen.block_size, seen.defects = shape.block_size, functions.defects
     return seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,11 @@ import numpy as np
 import xarray as xr
 import yaml
 
-from blis_jax import invariants
+from blis_jax.device_metrics.compiled import Report
+from blis_jax.device_metrics.lane import MeasureNumbers
+from blis_jax.device_metrics.run_figures import WHOLE as WHOLE
+from blis_jax.device_metrics.run_figures import numbers_of
+from blis_jax.device_metrics.summary import VIOLATIONS, CompiledSummary
 from blis_jax.errors import ConfigError
 from blis_jax.metrics import CLASS_NAMES, class_code
 from blis_jax.records import RunRecord
@@ -28,18 +32,18 @@ from blis_jax.summaries import (
     class_summary,
     select,
 )
+from blis_jax.sweep_figures import SweepFigures
 from blis_jax.sweep_measure import Measure
 from blis_jax.sweep_plan import SweepPlan
 from blis_jax.types import Outcome
 from blis_jax.workload.spec import WorkloadSpec
 
 NOT_RUN = -1
-WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
 RATES = ("output_tokens_per_s", "requests_per_s", "goodput_rps", "attainment")
 COUNTS = ("num_requests", "num_completed", "num_rejected", "num_dropped")
 RUN_COUNTS = ("num_iterations", "num_open_ties", "num_repairs")
 ITL = ("itl_mean_ms", *(f"itl_p{percent}_ms" for percent in PERCENTS))
-INVARIANTS = (*invariants.CHEAP_NAMES, "monotone_clock")
+INVARIANTS = VIOLATIONS
 # Levels of the TTFT distribution that is kept of every run; finer where the tail is.
 LEVELS = np.round(np.concatenate([np.arange(0, 0.98, 0.02), [0.98, 0.985, 0.99, 0.995, 1]]), 3)
 CURVE = "ttft_distribution_ms"
@@ -59,8 +63,8 @@ def window_of(measure: Measure, record: RunRecord) -> Window:
     return Window(from_us, until_us)
 
 
-class Summarizer:
-    """Makes one entry of the sweep's table from each record."""
+class Summarizer(CompiledSummary[np.ndarray]):
+    """Makes one entry of the sweep's table of each run, by figures of the compiled call or of a record."""
 
     def __init__(self, specs: Iterable[WorkloadSpec], measure: Measure) -> None:
         clients = [client for spec in specs for client in spec.clients]
@@ -68,6 +72,31 @@ class Summarizer:
         self.classes = (ALL, *(CLASS_NAMES[code] for code in codes))
         self.codes, self.measure = codes, measure
         self.targets = slo_targets(measure)
+
+    @property
+    def compute(self) -> SweepFigures:
+        """Of all requests, and of the classes that the workloads have."""
+        return SweepFigures(tuple(self.codes), tuple(LEVELS.tolist()), CURVE)
+
+    @cached_property
+    def numbers(self) -> MeasureNumbers:
+        """Of the measure and its targets."""
+        return numbers_of(self.targets, self.measure)
+
+    def of_reports(self, report: Report, num_repairs: int | Sequence[int]) -> np.ndarray:
+        """One entry a row; without figures if a run did not come to its end."""
+        table = self.empty(report.outcome.shape)
+        table["outcome"] = report.outcome
+        table["num_iterations"], table["num_open_ties"] = (
+            report.num_iterations,
+            report.num_open_ties,
+        )
+        table["num_repairs"] = num_repairs
+        is_whole = np.isin(report.outcome, WHOLE)
+        for name, values in report.figures.items():
+            table[name][is_whole] = values[is_whole]
+        table["invariant_violations"][is_whole] = report.violations[is_whole]
+        return table
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:

@@ -20,12 +20,11 @@ from blis_jax.workload.spec import (
     override,
     parse_spec,
 )
-from sweeps.objectives import Runs, SeedResult
+from sweeps.objectives import Runs
 from sweeps.strategy_file import Strategy
 
 if TYPE_CHECKING:
     from blis_jax.records import RunRecord
-    from blis_jax.summaries import SloTargets
     from blis_jax.workload.table import RequestTable
 
 T = TypeVar("T")
@@ -102,12 +101,14 @@ class Bench:
         from blis_jax.given_tables import TableRunner
         from blis_jax.simulation import Options
         from blis_jax.sweep_data import slo_targets
+        from sweeps.seed_results import seed_results
 
         self.spec, self.seeds, self.stream = spec, tuple(seeds), stream
         self.policy_seeds = [policy_seed_under(policy_seeds, seed) for seed in self.seeds]
         self.names = tuple(dict.fromkeys(names))
         self.measure = measure or measure_of(DEFAULT_TARGETS, spec)
         self.targets = slo_targets(self.measure)
+        self.result = seed_results(self.names, self.measure, self.targets)
         self.tables: dict[int, list[RequestTable]] = {}
         num_rows = len(self.seeds) * configs_per_batch
         self.runner = TableRunner(Options(form=default_form()), num_rows)
@@ -141,10 +142,6 @@ class Bench:
             ]
         return self.tables[block_size]
 
-    def result(self, record: RunRecord) -> SeedResult:
-        """How a run ended, and its metrics if it came to its end."""
-        return measured(record, self.names, self.measure, self.targets)
-
 
 def until_horizon(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
     """A workload's horizon ends the run, unless the mechanism has its own; as in BLIS."""
@@ -166,21 +163,6 @@ def table_of(spec: WorkloadSpec, seed: int, block_size: int, stream: str) -> Req
     if not table.num_rows:
         raise ConfigError(f"seed {seed}: no request arrives before the horizon; raise the horizon")
     return table
-
-
-def measured(
-    record: RunRecord, names: Sequence[str], measure: Measure, targets: SloTargets
-) -> SeedResult:
-    """The metrics of one run, none if it did not come to its end; `targets` are the measure's."""
-    from blis_jax.scalar_metrics import evaluate
-    from blis_jax.sweep_data import WHOLE, window_of
-
-    num_broken = sum(record.invariant_failures.values())
-    if record.outcome not in WHOLE:
-        return SeedResult(record.outcome.name, {}, num_broken)
-    window = window_of(measure, record)
-    metrics = evaluate(record, names, targets, window, "slo-based")
-    return SeedResult(record.outcome.name, metrics, num_broken)
 
 
 def check_seeds(seeds: Sequence[int], stream: str) -> None:

@@ -14,14 +14,14 @@ from blis_jax.given_tables import TableRunner
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.simulation import Options, Row
 from blis_jax.sweep_data import slo_targets
-from sweeps.bench import measured, table_of, until_horizon
+from sweeps.bench import table_of, until_horizon
 from sweeps.dataset_axes import BY_NAME, config_at, workload_at
 from sweeps.dataset_plan import DatasetPlan
 from sweeps.dataset_store import DatasetStore
 from sweeps.robustness_run import MOST_BLOCKS, MOST_EVICTIONS, ROWS_PER_CALL, RUNS_PER_PART
+from sweeps.seed_results import seed_results
 
 if TYPE_CHECKING:
-    from blis_jax.records import RunRecord
     from blis_jax.workload.table import RequestTable
     from sweeps.objectives import SeedResult
 
@@ -33,7 +33,7 @@ class DatasetRunner:
 
     def __init__(self, plan: DatasetPlan, spec: Any, stream: str, names: Any, measure: Any) -> None:
         self.plan, self.spec, self.stream, self.names = plan, spec, stream, names
-        self.measure, self.targets = measure, slo_targets(measure)
+        self.summary = seed_results(names, measure, slo_targets(measure))
         self.tables: OrderedDict[Any, RequestTable] = OrderedDict()
         self.runners: dict[int, TableRunner] = {}
         self.num_requests = 0
@@ -47,13 +47,10 @@ class DatasetRunner:
                 rows = by_instances.setdefault(row.config.num_instances, [])
                 rows.append((place, seed, row))
         for instances, entries in by_instances.items():
-            results = self._runner_for(instances).run([row for *_, row in entries], self._summary)
+            results = self._runner_for(instances).run([row for *_, row in entries], self.summary)
             for (place, seed, _), result in zip(entries, results, strict=True):
                 found[place][seed] = result
         return found
-
-    def _summary(self, record: RunRecord) -> SeedResult:
-        return measured(record, self.names, self.measure, self.targets)
 
     def _rows(self, point: int) -> list[tuple[int, Row]]:
         parameters, descriptors = self.plan.values(point)

@@ -17,14 +17,14 @@ from blis_jax.policies.seeds import policy_seed
 from blis_jax.simulation import Options, Row
 from blis_jax.sweep_data import slo_targets
 from blis_jax.types import Outcome
-from sweeps.bench import measured, table_of, until_horizon
+from sweeps.bench import table_of, until_horizon
 from sweeps.objectives import SeedResult
 from sweeps.robustness_cells import Place, config_in
 from sweeps.robustness_plan import MapPlan
 from sweeps.robustness_store import SKIPPED_NAME, MapStore, part_of
+from sweeps.seed_results import seed_results
 
 if TYPE_CHECKING:
-    from blis_jax.records import RunRecord
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable
 
@@ -82,7 +82,10 @@ class MapRunner:
         self.timing = MapTiming()
         self.group: tuple[Any, ...] | None = None
         self.runner: TableRunner | None = None
-        self.targets = {name: slo_targets(one) for name, one in plan.measures.items()}
+        self.summaries = {
+            name: seed_results(plan.names, one, slo_targets(one))
+            for name, one in plan.measures.items()
+        }
 
     def run(self, cells: Sequence[Place]) -> list[list[list[SeedResult]]]:
         """The runs of some cells in order, by cell, strategy and seed."""
@@ -132,13 +135,7 @@ class MapRunner:
         rows = [row for place, arm in entries for row in self._rows(place, arm, seeds)]
         if not rows:
             return [[] for _ in entries]
-        shape = entries[0][0]["shape"]
-        measure, targets = self.plan.measures[shape], self.targets[shape]
-
-        def summarize(record: RunRecord) -> SeedResult:
-            return measured(record, self.plan.names, measure, targets)
-
-        results = runner.run(rows, summarize)
+        results = runner.run(rows, self.summaries[entries[0][0]["shape"]])
         self.timing.num_runs += len(rows)
         return [results[at : at + len(seeds)] for at in range(0, len(results), len(seeds))]
 
