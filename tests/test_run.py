@@ -532,9 +532,10 @@ def drawn(*arguments):
     """The requests of a run, and what is said of options without effect."""
     given = make_parser().given([*BASE, *arguments])
     source = source_of(given)
-    table, _ = requests_of(source, cluster_flags.cluster_config(given))
+    config = cluster_flags.cluster_config(given)
+    table, _ = requests_of(source, config)
     said = []
-    warn_of_idle_options(given, source, SimpleNamespace(warn=said.append))
+    warn_of_idle_options(given, config, source, SimpleNamespace(warn=said.append))
     return table, said
 
 

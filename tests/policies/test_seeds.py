@@ -1,6 +1,8 @@
 """Random policies: another draw for every seed of the workload, common to all that is compared."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -12,6 +14,7 @@ from blis_jax.derivatives import jacobian
 from blis_jax.policies.seeds import ALL_ALIKE, FIXED, draws, policy_seed, policy_seed_under
 from blis_jax.run import main
 from blis_jax.run_requests import draw_requests
+from blis_jax.run_workload import RECORDED, Source, warn_of_idle_options
 from blis_jax.simulation import Options, simulate
 from blis_jax.workload.spec import parse_spec
 from sweeps.bench import Bench, table_of
@@ -156,3 +159,13 @@ def test_recorded_requests_take_a_seed_for_the_policies(tmp_path, capsys):
         assert main(_arguments(tmp_path, *trace)) == 0
         found.append(_completed(tmp_path)[0])
     assert found[0] != found[1]
+
+
+def test_a_seed_without_effect_is_told_only_where_no_policy_draws():
+    source = Source("r.npz", RECORDED, 3, path=Path("r.npz"))
+    said: list[str] = []
+    notes = SimpleNamespace(warn=said.append)
+    warn_of_idle_options({"seed": 3}, SLOW, source, notes)
+    assert not said
+    warn_of_idle_options({"seed": 3}, ClusterConfig(), source, notes)
+    assert said == ["--seed has no effect on recorded requests"]
