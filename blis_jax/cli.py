@@ -140,7 +140,7 @@ class Parser(argparse.ArgumentParser):
         group = self.add_argument_group(title)
         for flag in flags:
             text = flag.help.replace("%", "%%")
-            if flag.default not in (None, ""):
+            if flag.default not in (None, "", ()):
                 text += f" (default: {_shown(flag.default)})"
             is_switch = flag.read is truth
             group.add_argument(

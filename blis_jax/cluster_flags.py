@@ -150,7 +150,7 @@ GATEWAY_FLAGS = (
     Flag(
         "policy-numbers",
         policy_numbers,
-        None,
+        (),
         "LIST",
         "numbers of policies from files: KIND.NAME=X pairs, such as routing.candidates=3",
     ),

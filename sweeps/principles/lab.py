@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import config as config_module
 from blis_jax.config import FIELDS, ClusterConfig, parse_scorers
 from blis_jax.errors import ConfigError, closest
+from blis_jax.policies import registry
+from blis_jax.policies.named import NAMED_KINDS
 from blis_jax.sweep_strategies import converted
 from blis_jax.workload.spec import (
     WorkloadSpec,
@@ -75,18 +76,21 @@ def _gaps(cv: float) -> dict[str, Any]:
     return {"process": "poisson"} if cv == 1 else {"process": "gamma", "cv": cv}
 
 
+_NAMES = {registry.SETTINGS[kind]: registry.NAMES[kind] for kind in NAMED_KINDS}
+
+
 def missing(settings: Mapping[str, Any]) -> str:
     """What of these settings does not exist in blis_jax, as a reason; empty if all does."""
     for name, value in settings.items():
         if name not in FIELDS:
             return f"blis_jax has no setting {name}"
-        known = config_module.POLICY_NAMES.get(name)
+        known = _NAMES.get(name)
         if known is not None and value not in known:
             return f"{name} {value!r} is not registered (there are {', '.join(known)})"
     if settings.get("routing_policy") == "weighted" and settings.get("routing_scorers"):
         for name, _ in parse_scorers(settings["routing_scorers"]):
-            if name not in config_module.SCORER_NAMES:
-                scorers = ", ".join(config_module.SCORER_NAMES)
+            if name not in registry.SCORERS:
+                scorers = ", ".join(registry.SCORERS)
                 return f"scorer {name!r} is not registered (there are {scorers})"
     return ""
 

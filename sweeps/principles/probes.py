@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.config import ClusterConfig
+from blis_jax.policies.contract import GatewayContext
 from blis_jax.types import EngineShape
 from sweeps.principles.catalogue import WorkloadChoice
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-    from blis_jax.policies.contract import GatewayContext
     from blis_jax.workload.spec import WorkloadSpec
 
 Found = tuple[float, Mapping[str, float]]
