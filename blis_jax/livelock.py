@@ -94,7 +94,10 @@ class _Stretches:
         assert blocks is not None
         count = int(registers[Reg.NUM_RECORDS] - registers[Reg.LOG_BASE])
         evicted = int(blocks.num_evictions)
-        self.log.add(host.log[:count], host.log_time[:count], blocks.evictions[:evicted])
+        log, times, evictions = (
+            np.asarray(table) for table in (host.log, host.log_time, blocks.evictions)
+        )
+        self.log.add(log[:count], times[:count], evictions[:evicted])
         registers[Reg.LOG_BASE] = registers[Reg.NUM_RECORDS]
         blocks.num_evictions[...] = 0
 
