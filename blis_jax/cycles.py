@@ -263,11 +263,13 @@ def _same_blocks(both: _Comparison) -> None:
     if not is_renaming or np.any((pairs < 0).any(axis=1) & (pairs[:, 0] != pairs[:, 1])):
         raise Differs("lists")
     first, second = pairs[(pairs >= 0).all(axis=1)].T
-    i, blocks = both.instance, (both.before.blocks, both.after.blocks)
-    assert blocks[0] is not None and blocks[1] is not None
-    holds = [np.maximum(b.hold[i, at], 0) for b, at in zip(blocks, (first, second), strict=True)]
-    keys = [b.key[i, at] for b, at in zip(blocks, (first, second), strict=True)]
-    if not np.array_equal(*holds) or not np.array_equal(*keys):
+    i = both.instance
+    held, key = (
+        [table_of(both.before, name)[i, first], table_of(both.after, name)[i, second]]
+        for name in ("hold", "key")
+    )
+    is_held_alike = np.array_equal(np.maximum(held[0], 0), np.maximum(held[1], 0))
+    if not is_held_alike or not np.array_equal(key[0], key[1]):
         raise Differs("key")
     if both.shape.has_cpu_tier and not np.array_equal(first, second):
         raise Differs("cpu_key")
@@ -275,7 +277,7 @@ def _same_blocks(both: _Comparison) -> None:
 
 def _free(blocks: Blocks, instance: int, end: int) -> Int[np.ndarray, "block"]:
     """Free blocks in order, up to a ring position."""
-    ring = blocks.ring[instance]
+    ring = np.asarray(blocks.ring[instance])
     places = np.arange(int(blocks.pool[instance, Pool.HEAD]), end) & (len(ring) - 2)
     found: np.ndarray = ring[places]
     return found[found >= 0]
@@ -286,13 +288,13 @@ def _reachable(both: _Comparison, state: State) -> Int[np.ndarray, "entry"]:
     i, blocks, size = both.instance, state.blocks, both.shape.block_size
     assert blocks is not None
     free = _free(blocks, i, int(blocks.pool[i, Pool.TAIL]))
-    parts = [free, np.array([-1 - len(free)])]
+    parts: list[np.ndarray] = [free, np.array([-1 - len(free)])]
     index = np.where(both.has_finish, state.inst[i, Inst.STEP_INDEX], 0)
     held = state.slot[Slot.ALLOC_OFFSET, i, both.slots] + index
     for slot, tokens in zip(both.slots, held, strict=True):
         count = -(-max(int(tokens), 0) // size)
-        parts += [blocks.lists[i, slot, :count], np.array([-1 - count])]
-    return np.concatenate([*parts, blocks.named[i]]).astype(np.int64)
+        parts += [np.asarray(blocks.lists[i, slot, :count]), np.array([-1 - count])]
+    return np.concatenate([*parts, np.asarray(blocks.named[i])]).astype(np.int64)
 
 
 def _cpu_tier(both: _Comparison, period: int) -> None:

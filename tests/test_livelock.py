@@ -19,7 +19,6 @@ from tests.scenes import Prompt, differences, flags, run_both, table_of, workloa
 
 OPTIONS = Options(num_slots=64, num_blocks=64, list_blocks=96, num_shared_blocks=96)
 AGEING = {"priority_policy": "slo-tiered", "scheduler": "priority-fcfs"}
-TIER = {"kv_cpu_blocks": 20, "kv_offload_threshold": 0.3}
 
 # Nothing runs any more: a roll-back has leaked the blocks that the waiting requests need.
 STARVED = {
@@ -60,17 +59,6 @@ THRASHING = {
         20,
         {},
     ),
-    "four requests": (
-        [
-            Prompt(0, 160, 1, group=0, prefix_len=32),
-            Prompt(1, 100, 5),
-            Prompt(203, 90, 5),
-            Prompt(1001, 60, 40),
-        ],
-        10,
-        7,
-        {},
-    ),
     "the lowest priority is evicted": (
         [
             Prompt(0, 60, 1, group=0, prefix_len=32),
@@ -80,23 +68,6 @@ THRASHING = {
         12,
         7,
         {**AGEING, "slo_preemption": True},
-    ),
-    "with a CPU tier": (
-        [Prompt(0, 160, 20), Prompt(1001, 160, 20, group=1, prefix_len=32)],
-        10,
-        32,
-        TIER,
-    ),
-    "with a CPU tier, decoding": (
-        [
-            Prompt(0, 224, 1, group=0, prefix_len=32),
-            Prompt(1, 60, 20),
-            Prompt(2, 60, 40, group=0, prefix_len=32),
-            Prompt(3001, 100, 1),
-        ],
-        14,
-        16,
-        TIER,
     ),
 }
 HORIZON_US = 15_000_000
