@@ -1,6 +1,15 @@
 """Per-class, per-instance and per-tenant summaries: latencies, rates, goodput, SLO attainment.
 
-Latencies that do not exist are NaN here; only the reference's own figures say 0.
+Latencies that do not exist are NaN here; only the reference's own figures say 0. With a window [a, b)
+of the simulated time, c_i the time at which request i completed and o_i its output tokens:
+
+    counts, latencies and attainment    over the requests that arrive in [a, b)
+    requests_per_s                      |{i : a <= c_i < b}| / (b - a)
+    output_tokens_per_s                 the sum of o_i over a <= c_i < b, / (b - a)
+    goodput_rps                         |{i : a <= c_i < b, i kept its targets}| / (b - a)
+
+Rates count completions, whenever the request arrived: what arrives in the window and completes at some
+time says what was offered, however slow the cluster is.
 """
 
 from __future__ import annotations
@@ -64,10 +73,10 @@ class SloTargets:
 
 @dataclass(frozen=True)
 class Window:
-    """Which requests are measured: those that arrive in [from_us, until_us).
+    """What is measured: requests that arrive in [from_us, until_us), and rates of what completes in it.
 
-    Rates divide by its length, up to the end of the run where `until_us` is None. A warm-up ends at
-    `from_us`, a cool-down begins at `until_us`.
+    Without `until_us` it ends with the run, the last completion included. A warm-up ends at `from_us`,
+    a cool-down begins at `until_us`.
     """
 
     from_us: int = 0
@@ -87,7 +96,8 @@ class Selection:
     """The measured requests of one run, or of one class, instance or tenant of it."""
 
     record: RunRecord
-    is_chosen: Bool[np.ndarray, "request"]
+    is_chosen: Bool[np.ndarray, "request"]  # arrived in the window
+    is_output: Bool[np.ndarray, "request"]  # completed in the window, whenever it arrived
     is_good: Bool[np.ndarray, "request"]  # completed within all targets of its class
     seconds: float  # what rates are divided by
     priority_policy: str = "constant"
@@ -97,6 +107,7 @@ class Selection:
         return Selection(
             self.record,
             self.is_chosen & is_member,
+            self.is_output & is_member,
             self.is_good,
             self.seconds,
             self.priority_policy,
@@ -115,10 +126,6 @@ class Selection:
     def count(self, status: Status) -> int:
         """How many of its requests ended that way."""
         return int(np.count_nonzero(self.is_chosen & (self.record.requests.status == status)))
-
-    def per_second(self, amount: float) -> float:
-        """A rate over the measured time; 0 if no time passed."""
-        return amount / self.seconds if self.seconds > 0 else 0.0
 
     @cached_property
     def ttft(self) -> Sample:
@@ -157,9 +164,22 @@ class Selection:
         return self.num_good / self.num_requests if self.num_requests else float("nan")
 
     @property
-    def num_output_tokens(self) -> int:
-        """Output tokens of its completed requests, the first of each included."""
-        return int(self.record.requests.output_len[self.is_completed].sum())
+    def requests_per_s(self) -> float:
+        """Requests that completed in the window ÷ its length."""
+        return self._per_second(int(np.count_nonzero(self.is_output)))
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Output tokens, first ones included, of requests that completed in the window ÷ its length."""
+        return self._per_second(int(self.record.requests.output_len[self.is_output].sum()))
+
+    @property
+    def goodput_rps(self) -> float:
+        """Requests that completed in the window within their targets ÷ its length."""
+        return self._per_second(int(np.count_nonzero(self.is_output & self.is_good)))
+
+    def _per_second(self, amount: float) -> float:
+        return float(amount / self.seconds) if self.seconds > 0 else 0.0
 
 
 def select(
@@ -170,13 +190,24 @@ def select(
 ) -> Selection:
     """All measured requests of one run."""
     window = Window() if window is None else window
-    arrival = record.requests.arrival_us
+    requests = record.requests
     until = ended_us(record) if window.until_us is None else window.until_us
-    is_chosen = arrival >= window.from_us
-    if window.until_us is not None:
-        is_chosen = is_chosen & (arrival < window.until_us)
-    seconds = max(until - window.from_us, 0) / 1e6
-    return Selection(record, is_chosen, good_requests(record, targets), seconds, priority_policy)
+    is_output = _is_within(window, requests.left_us) & (requests.status == Status.COMPLETED)
+    return Selection(
+        record,
+        _is_within(window, requests.arrival_us),
+        is_output,
+        good_requests(record, targets),
+        max(until - window.from_us, 0) / 1e6,
+        priority_policy,
+    )
+
+
+def _is_within(window: Window, times_us: Int[np.ndarray, "request"]) -> Bool[np.ndarray, "request"]:
+    is_late_enough: np.ndarray = times_us >= window.from_us
+    return (
+        is_late_enough if window.until_us is None else is_late_enough & (times_us < window.until_us)
+    )
 
 
 def good_requests(
@@ -227,9 +258,9 @@ def summary(selection: Selection) -> dict[str, float]:
         for percent in PERCENTS:
             value = float("nan") if is_empty else percentile_ms(sample, percent)
             figures[f"{latency}_p{percent}_ms"] = value
-    figures["output_tokens_per_s"] = selection.per_second(selection.num_output_tokens)
-    figures["requests_per_s"] = selection.per_second(figures["num_completed"])
-    figures["goodput_rps"] = selection.per_second(selection.num_good)
+    figures["output_tokens_per_s"] = selection.output_tokens_per_s
+    figures["requests_per_s"] = selection.requests_per_s
+    figures["goodput_rps"] = selection.goodput_rps
     figures["attainment"] = selection.attainment
     return figures
 
@@ -275,7 +306,7 @@ def _grouped(
 ) -> Summaries:
     everything = select(record, targets, window)
     summaries = {ALL: summary(everything)}
-    for code in np.unique(group[everything.is_chosen]).tolist():
+    for code in np.unique(group[everything.is_chosen | everything.is_output]).tolist():
         if code >= 0:
             summaries[names[code]] = summary(everything.where(group == code))
     return summaries

@@ -13,6 +13,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.sweep_plan import SweepPlan
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
 
+COUNTED = "completions in the window"
 LIMITS = ("ttft_ms", "tpot_ms", "e2e_ms")
 CLASSES = tuple(
     name or "default" for name in get_args(ClientSpec.model_fields["slo_class"].annotation)
@@ -28,7 +29,7 @@ DEFAULT_TARGETS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """Which arrivals are measured, against which limits in ms by class."""
+    """Which arrivals are measured, against which limits in ms by class; rates: see summaries.py."""
 
     targets: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: DEFAULT_TARGETS)
     warm_up_s: float = 0.0  # arrivals left out at the beginning
@@ -47,9 +48,19 @@ class Measure:
 
     def texts(self) -> dict[str, str]:
         """The attributes of a Dataset."""
-        spans = {"warm_up_s": self.warm_up_s, "cool_down_s": self.cool_down_s}
         targets = {name: dict(limits) for name, limits in self.targets.items()}
-        return {"slo_targets": json.dumps(targets), "measure": json.dumps(spans)}
+        return {"slo_targets": json.dumps(targets), "measure": json.dumps(self.window())}
+
+    def window(self) -> dict[str, float | str]:
+        """The spans left out, and what rates count where there are any.
+
+        Earlier versions counted arrivals; as this is compared, their files are not gone on with.
+        """
+        spans: dict[str, float | str] = {
+            "warm_up_s": self.warm_up_s,
+            "cool_down_s": self.cool_down_s,
+        }
+        return spans | ({"rates": COUNTED} if any(spans.values()) else {})
 
 
 def read_targets(texts: Sequence[str]) -> dict[str, dict[str, float]]:

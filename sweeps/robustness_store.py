@@ -168,10 +168,7 @@ def _attributes(plan: MapPlan) -> dict[str, Any]:
         name: shape.spec.model_dump(mode="json", exclude_defaults=True)
         for name, shape in plan.shapes.items()
     }
-    spans = {
-        name: {"warm_up_s": measure.warm_up_s, "cool_down_s": measure.cool_down_s}
-        for name, measure in plan.measures.items()
-    }
+    spans = {name: measure.window() for name, measure in plan.measures.items()}
     attributes = {
         name: text
         for name, text in provenance.attributes().items()

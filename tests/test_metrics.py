@@ -290,10 +290,51 @@ def test_window_measures_arrivals_inside_it():
     window = Window(from_us=50, until_us=70)
     summary = summaries.class_summary(whole_run(), window=window)
     assert list(summary) == ["all", "standard"]
-    assert summary["all"]["requests_per_s"] == 1 / 20e-6
+    assert summary["all"]["num_completed"] == 1  # arrives at 60 and completes at 100
+    assert summary["all"]["requests_per_s"] == 0.0
     assert summaries.class_summary(whole_run(), window=Window(50))["all"]["num_requests"] == 2
     with pytest.raises(ConfigError, match=r"the measured window \[9, 9\) µs holds no time"):
         Window(9, 9)
+
+
+@pytest.mark.parametrize(
+    ("left_us", "num_output", "num_tokens", "num_good"),
+    [
+        ([15, 45, 75, 105], 2, 3, 1),  # what piled up before the window completes in it
+        ([12, 22, 32, 42], 4, 15, 4),  # the same arrivals on a faster cluster
+        ([9, 10, 50, 51], 1, 2, 1),  # the window holds its beginning and not its end
+    ],
+)
+def test_rates_in_a_window_count_what_completes_in_it(
+    left_us: list[int], num_output: int, num_tokens: int, num_good: int
+):
+    arrival_us = np.array([0, 10, 20, 30])
+    record = run_of(
+        {
+            "arrival_us": arrival_us,
+            "output_len": [1, 2, 4, 8],
+            "slo_class": [1, 2, 2, 2],
+            "status": Status.COMPLETED,
+            "ttft_us": [5, 5, 5, 5],
+            "e2e_us": left_us - arrival_us,
+            "left_us": left_us,
+        },
+        sim_ended_time_us=[110],
+    )
+    targets, window = SloTargets(otherwise=Target(e2e_ms=0.02)), Window(10, 50)
+    summary = summaries.class_summary(record, targets, window)
+    assert summary["all"]["num_completed"] == 3  # that arrived in the window
+    assert summary["all"]["requests_per_s"] == num_output / 40e-6
+    assert summary["all"]["output_tokens_per_s"] == num_tokens / 40e-6
+    assert summary["all"]["goodput_rps"] == num_good / 40e-6
+    for name in ("requests_per_s", "output_tokens_per_s", "goodput_rps"):
+        assert (
+            scalar_metrics.evaluate(record, [name], targets, window)[name] == summary["all"][name]
+        )
+    by_class = [
+        figures["output_tokens_per_s"] for name, figures in summary.items() if name != "all"
+    ]
+    assert sum(by_class) == pytest.approx(num_tokens / 40e-6)
 
 
 @pytest.mark.golden
