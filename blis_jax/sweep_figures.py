@@ -34,7 +34,7 @@ class SweepFigures:
     def __call__(self, selection: LaneSelection) -> dict[str, Any]:
         """Of one lane; a group without requests has NaN, but for counts."""
         figures = dict(selection.counts) | {"attainment": selection.attainment}
-        is_there = figures["num_requests"] > 0
+        is_there = (figures["num_requests"] > 0) | (selection.rates["requests_per_s"] > 0)
         is_there = is_there.at[selection.place(None)].set(True)
         for name, values in selection.rates.items():
             figures[name] = jnp.where(is_there, values, jnp.nan)

@@ -121,28 +121,38 @@ class LaneSelection:
         last_us = jnp.max(jnp.where(seen.is_real, seen.arrival, 0))
         has_end = numbers.cool_down_us > 0
         until_us = jnp.where(has_end, last_us - numbers.cool_down_us, run.ended_us)
-        is_early = ~has_end | (requests.arrival_us < until_us)
-        self.is_chosen = seen.is_real & (requests.arrival_us >= numbers.from_us) & is_early
+
+        def is_within(times_us: Any) -> jax.Array:
+            is_late_enough: jax.Array = times_us >= numbers.from_us
+            return is_late_enough & (~has_end | (times_us < until_us))
+
+        is_done = requests.status == int(Status.COMPLETED)
+        self.is_chosen = seen.is_real & is_within(requests.arrival_us)
+        self.is_output = is_done & is_within(requests.left_us)  # whenever it arrived
         self.seconds = jnp.maximum(until_us - numbers.from_us, 0) / 1e6
-        self.is_completed = self.is_chosen & (requests.status == int(Status.COMPLETED))
+        self.is_completed = self.is_chosen & is_done
 
     def place(self, slo_class: int | None) -> int:
         """Where a group stands on the axis of groups."""
         return self.groups.index(slo_class)
 
     @cached_property
+    def is_member(self) -> jax.Array:
+        """Which requests belong to each group, measured or not `[group, request]`."""
+        codes = jnp.asarray([-1 if code is None else code for code in self.groups])[:, None]
+        return (self.run.requests.slo_class[None, :] == codes) | (codes < 0)
+
+    @cached_property
     def is_of(self) -> jax.Array:
         """Which measured requests belong to each group `[group, request]`."""
-        codes = jnp.asarray([-1 if code is None else code for code in self.groups])[:, None]
-        is_of = (self.run.requests.slo_class[None, :] == codes) | (codes < 0)
-        return is_of & self.is_chosen[None, :]
+        return self.is_member & self.is_chosen[None, :]
 
-    def sums(self, amounts: Sequence[jax.Array]) -> jax.Array:
-        """Sums of amounts over the measured requests of each group `[amount, group]`."""
+    def sums(self, amounts: Sequence[Any], is_of: jax.Array | None = None) -> jax.Array:
+        """Sums of amounts over the measured requests of each group, or over those of `is_of` `[amount, group]`."""
+        is_of = self.is_of if is_of is None else is_of
         stacked = jnp.stack([amount.astype(jnp.float64) for amount in amounts])
-        return stacked @ self.is_of.T.astype(
-            jnp.float64
-        )  # XLA sums strictly in order, four times as slow
+        # as a product, since XLA adds the entries of a sum one after another
+        return stacked @ is_of.T.astype(jnp.float64)
 
     @cached_property
     def counts(self) -> dict[str, jax.Array]:
@@ -175,9 +185,10 @@ class LaneSelection:
 
     @cached_property
     def rates(self) -> dict[str, jax.Array]:
-        """What was achieved over the measured time, by name of the metric; 0 if no time passed."""
-        output_len = jnp.where(self.is_completed, self.run.requests.output_len, 0)
-        found = self.sums([output_len, self.is_completed, self.is_good])
+        """What completed within the measured time ÷ that time, by name of the metric; 0 if no time passed."""
+        is_of = self.is_member & self.is_output[None, :]
+        all_of_them = jnp.ones_like(self.is_output)
+        found = self.sums([self.run.requests.output_len, all_of_them, self.is_good], is_of)
         return dict(zip(RATES, ratio(found, self.seconds), strict=True))
 
     @cached_property
