@@ -23,7 +23,7 @@ from blis_jax.config import PROFILE
 from blis_jax.errors import ConfigError
 from blis_jax.metrics import CLASS_NAMES, instance_name
 from blis_jax.records import BLOCK_LEVEL, NO_EVICTION, TTFT_PARTS, RequestRecords, RunRecord
-from blis_jax.scalar_metrics import evaluate, lookup, metric_names
+from blis_jax.scalar_metrics import OWN_METRICS, evaluate, lookup
 from blis_jax.summaries import ALL, LATENCIES, PERCENTS, SloTargets, Window, class_summary
 from blis_jax.types import Outcome
 
@@ -33,7 +33,7 @@ TABLE_FORMATS = (".csv", *FORMATS)
 KV_MODELS = (NO_EVICTION, BLOCK_LEVEL)
 RUN_METRICS = tuple(
     name
-    for name in metric_names()
+    for name in OWN_METRICS
     if (name == "jain_fairness" or not lookup(name)[0].has_classes) and not name.startswith("itl_")
 )
 COUNT_FIELDS = ("num_iterations", "num_open_ties", "num_repairs")

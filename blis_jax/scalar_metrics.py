@@ -180,3 +180,5 @@ def _register_all() -> None:
 
 
 _register_all()
+
+OWN_METRICS = tuple(_METRICS)  # without those that other packages register
