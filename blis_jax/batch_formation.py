@@ -119,13 +119,12 @@ def visit(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[
         lambda: queue_key(ctx, slots, work, queue_priority(ctx, slots, work)),
     )
     slot = jnp.minimum(slot_of(key), jnp.int32(ctx.shape.num_slots - 1))
-    slot_row, slot_time_row = slots.one(slot)
+    slot_row, slot_time_row = slots.one(ctx, slot)
     request = get(slot_row, Slot.REQUEST)
     assert state.shared is not None
     path = read_path(state.shared, ctx.requests, instance, slot, request)
-    chosen = SlotWrite(
-        instance, slot, slot_row, slot_time_row, path, None, request, row(state.dyn, request)
-    )
+    dyn = ctx.vector(row(state.dyn, request))
+    chosen = SlotWrite(instance, slot, slot_row, slot_time_row, path, None, request, dyn)
     return _serve(ctx, work, chosen, row(ctx.requests.table, request), is_member)
 
 

@@ -18,7 +18,6 @@ from blis_jax.kv_cache.blocks import Pool
 from blis_jax.state import (
     SEQUENTIAL_LAGGING,
     Inst,
-    InstTime,
     Mode,
     Reg,
     Slot,
@@ -30,6 +29,7 @@ from blis_jax.types import LAST, Outcome, StepTokens
 from blis_jax.work import (
     Work,
     ceil_div,
+    chains_of,
     count_of,
     failing,
     steps_at,
@@ -110,7 +110,7 @@ def begin(
     starting = count_of(is_waiting & (queued == now))
     unverified = count_of((queued == now) & (slots.column(Slot.AFTER_STEPS) < 0))
     num_waiting = count_of(is_waiting)
-    chains = work.inst_time[InstTime.CHAIN :]
+    chains = chains_of(work.inst_time)
     is_simple = is_idle & jnp.all(chains != now) & (starting == 1) & (unverified == 1)
     if not ctx.mechanism.defects.second_chain:
         starting = jnp.minimum(starting, 1)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.branching import When, always, branch, once
+from blis_jax.columns import Vector, apart
 from blis_jax.exact import truncate
 from blis_jax.state import Requests, Slot, SlotTime, State
 from blis_jax.types import EngineShape, Mechanism, Params, RequestView, never
@@ -30,6 +31,10 @@ class Context:
     def in_place(self, predicate: jax.Array, change: Any, value: Any) -> Any:
         """`change(value, predicate)`, skipped where the predicate does not hold if phases are skipped at all."""
         return (once if self.when is branch else always)(predicate, change, value)
+
+    def vector(self, row: jax.Array) -> Vector:
+        """A row of a table as phases pass it on: as it is, or with its entries apart; see columns.py."""
+        return row if self.when is branch else apart(row)
 
     @property
     def clock(self) -> Any:
@@ -132,12 +137,13 @@ class SlotRows:
             queue_rank=self.column(Slot.QUEUE_RANK),
         )
 
-    def one(self, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one(self, ctx: Context, slot: jax.Array) -> tuple[Vector, Vector]:
         """All columns of one slot."""
         table, times = self.state.slot, self.state.slot_time
         at = (jnp.int32(0), self.instance, slot)
         row = lax.dynamic_slice(table, at, (table.shape[0], 1, 1))[:, 0, 0]
-        return row, lax.dynamic_slice(times, at, (times.shape[0], 1, 1))[:, 0, 0]
+        time_row = lax.dynamic_slice(times, at, (times.shape[0], 1, 1))[:, 0, 0]
+        return ctx.vector(row), ctx.vector(time_row)
 
 
 NO_KEY = jnp.iinfo(jnp.int64).max

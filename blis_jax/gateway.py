@@ -86,7 +86,7 @@ def no_decisions(ctx: Context, state: State) -> Decisions:
         stale=state.stale,
         admission=state.admission,
         routing=state.routing,
-        where=jnp.array([spare, spare, rows, 0], jnp.int32),
+        where=ctx.vector(jnp.array([spare, spare, rows, 0], jnp.int32)),
         slot_row=jnp.zeros((len(Slot),), jnp.int32),
         slot_time_row=jnp.zeros((len(SlotTime),), ctx.clock),
         inst_row=jnp.zeros((len(Inst),), jnp.int32),
@@ -239,7 +239,7 @@ def _place(
     queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.time(SlotTime.QUEUED) == queued) & (after < 0)
     is_oversized = lax.div(input_len + size - 1, size) > cluster.total_kv_blocks[chosen]
-    inst, inst_time = row(state.inst, chosen), row(state.inst_time, chosen)
+    inst, inst_time = (ctx.vector(row(table, chosen)) for table in (state.inst, state.inst_time))
     starts = (get(inst, Inst.IS_IDLE) == 1) | is_oversized
     event, busy = get(inst_time, InstTime.EVENT), get(inst_time, InstTime.BUSY_UNTIL)
     acts = jnp.where(is_oversized, queued, waking_time(ctx, queued, busy))
@@ -267,12 +267,13 @@ def _place(
         Slot.EXPECTED_BLOCKS: expected,
     }
     slot = jnp.minimum(free, jnp.int32(ctx.shape.num_slots - 1))
+    slot_times = {SlotTime.QUEUED: queued, SlotTime.ARRIVAL: view.request.arrival_us}
     return dataclasses.replace(
         base,
         registers=put(base.registers, {Reg.OUTCOME: outcome, Reg.NUM_OPEN_TIES: ties}),
         where=put(base.where, {1: request, 2: chosen, 3: slot}),
         slot_row=build(Slot, values, jnp.int32),
-        slot_time_row=jnp.stack([queued, view.request.arrival_us]),
+        slot_time_row=build(SlotTime, slot_times, ctx.clock),
         inst_row=put(inst, inst_changes),
         inst_time_row=put(inst_time, {InstTime.EVENT: event}),
     )

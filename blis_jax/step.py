@@ -217,7 +217,8 @@ def move_blocks(ctx: Context, state: State) -> State:
 
 def scan_step(ctx: Context, state: State) -> State:
     """The next small thing that happens; nothing once the run is over."""
-    registers, times, rows = state.registers, state.times, ctx.shape.num_instances
+    registers, times = ctx.vector(state.registers), ctx.vector(state.times)
+    rows = ctx.shape.num_instances
     admit_time, route_time = next_times(ctx, registers)
     cluster_time = jnp.minimum(admit_time, route_time)
     events = state.inst_time[:rows, InstTime.EVENT]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import get
+from blis_jax.columns import Vector, get, tail, with_tail
 from blis_jax.context import Context, SlotRows
 from blis_jax.state import Inst, InstTime, Slot, SlotTime
 from blis_jax.types import Outcome, pytree
@@ -98,6 +98,11 @@ def add_chain(
     return jnp.where(takes, time, chains), count <= place[-1]
 
 
-def with_chains(inst_time: jax.Array, chains: jax.Array) -> jax.Array:
+def chains_of(inst_time: Vector) -> jax.Array:
+    """The instance's step events, `never` where there is none."""
+    return tail(inst_time, InstTime.CHAIN)
+
+
+def with_chains(inst_time: Vector, chains: jax.Array) -> Vector:
     """The instance's times with its step events replaced."""
-    return jnp.concatenate([inst_time[: InstTime.CHAIN], chains])
+    return with_tail(inst_time, InstTime.CHAIN, chains)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.block_subject import BlockRows
-from blis_jax.columns import as_int, get
+from blis_jax.columns import as_int, get, selected
 from blis_jax.context import Context, row
 from blis_jax.kv_cache.blocks import Blocks
 from blis_jax.kv_cache.no_eviction import write_path
@@ -85,8 +85,8 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
         routed=spare_request,
         routed_to=spare_instance,
         instance=spare_instance,
-        inst=row(state.inst, instance),
-        inst_time=row(state.inst_time, instance),
+        inst=ctx.vector(row(state.inst, instance)),
+        inst_time=ctx.vector(row(state.inst_time, instance)),
         slot=no_slot(ctx),
         path_instance=spare_instance,
         record=no_record(ctx),
@@ -139,10 +139,10 @@ def _write_blocks(ctx: Context, state: State, done: Writes) -> Blocks | None:
         computed=_put(blocks.computed, rows.computed[None, None], slot.instance, slot.slot),
         priority=priority,
         ghosts=_put(blocks.ghosts, rows.ghost[None], rows.ghost_at),
-        life=_put(blocks.life, rows.life[None], slot.request, zero),
+        life=_put(blocks.life, selected(rows.life)[None], slot.request, zero),
         pool=_put(blocks.pool, done.pool[None], done.instance, zero),
         task=done.task,
-        evictions=_put(blocks.evictions, rows.eviction[None], rows.eviction_at, zero),
+        evictions=_put(blocks.evictions, selected(rows.eviction)[None], rows.eviction_at, zero),
         num_evictions=blocks.num_evictions + as_int(evicts),
     )
 
@@ -162,21 +162,21 @@ def write(ctx: Context, state: State, done: Writes) -> State:
     if shared is not None and slot.path is not None and ctx.shape.num_nodes > 0:
         shared = write_path(ctx, shared, slot.path, done.path_instance, slot.slot)
     return State(
-        registers=done.registers,
-        times=done.times,
-        slot=_put(_move(ctx, state.slot, slot.blocks), slot.row[:, None, None], *at),
-        slot_time=_put(state.slot_time, slot.time_row[:, None, None], *at),
-        inst=_put(state.inst, done.inst[None], done.instance, zero),
-        inst_time=_put(state.inst_time, done.inst_time[None], done.instance, zero),
-        dyn=_put(state.dyn, slot.dyn[None], slot.request, zero),
+        registers=selected(done.registers),
+        times=selected(done.times),
+        slot=_put(_move(ctx, state.slot, slot.blocks), selected(slot.row)[:, None, None], *at),
+        slot_time=_put(state.slot_time, selected(slot.time_row)[:, None, None], *at),
+        inst=_put(state.inst, selected(done.inst)[None], done.instance, zero),
+        inst_time=_put(state.inst_time, selected(done.inst_time)[None], done.instance, zero),
+        dyn=_put(state.dyn, selected(slot.dyn)[None], slot.request, zero),
         instance_of=_put(instance_of, done.routed_to[None], done.routed),
         expected=_write_expected(ctx, state, done),
         shared=shared,
         blocks=_write_blocks(ctx, state, done),
         router=_write_router(ctx, state, done),
         stale=done.stale,
-        log=_put(state.log, record.log[None], record.record, zero),
-        log_time=_put(state.log_time, record.log_time[None], record.record, zero),
+        log=_put(state.log, selected(record.log)[None], record.record, zero),
+        log_time=_put(state.log_time, selected(record.log_time)[None], record.record, zero),
         admission=done.admission,
         routing=done.routing,
     )
