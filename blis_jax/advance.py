@@ -348,7 +348,8 @@ def drop(
     blocks = nothing.blocks
     if blocks is not None:
         blocks = dataclasses.replace(blocks, left=request)
-    dyn = put(nothing.dyn, {Dyn.NUM_SCHEDULED: jnp.int32(-1)})
+    past = ctx.vector(row(state.dyn, request))
+    dyn = put(past, {Dyn.NUM_SCHEDULED: jnp.int32(-1)})
     return work, dataclasses.replace(
         nothing, instance=instance, slot=slot, blocks=blocks, request=request, dyn=dyn
     )

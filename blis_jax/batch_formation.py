@@ -18,6 +18,7 @@ from jax import lax
 
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
+from blis_jax.joined import past_of
 from blis_jax.kv_cache.blocks import Task
 from blis_jax.kv_cache.contents import found_blocks
 from blis_jax.kv_cache.no_eviction import (
@@ -292,5 +293,5 @@ def _record(
         chosen,
         row=put(slot_row, slot_changes),
         time_row=put(chosen.time_row, {SlotTime.QUEUED: ctx.never}),
-        dyn=build(Dyn, columns, jnp.int32),
+        dyn=past_of(dyn, build(Dyn, columns, jnp.int32)),
     )

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from blis_jax.block_subject import RUNAWAY, Given, Subject, no_rows
 from blis_jax.columns import as_int, build, choose, get, put
 from blis_jax.context import Context
+from blis_jax.joined import past_of
 from blis_jax.kv_cache.allocation import Grant
 from blis_jax.kv_cache.blocks import Life
 from blis_jax.slot_write import SlotWrite, no_slot
@@ -109,7 +110,7 @@ def _dyn(
         Dyn.TOKEN_INDEX: kept(Dyn.TOKEN_INDEX, gains, one.step),
         Dyn.FINISH_RECORD: get(dyn, Dyn.FINISH_RECORD),
     }
-    return build(Dyn, columns, jnp.int32)
+    return past_of(dyn, build(Dyn, columns, jnp.int32))
 
 
 def _life(

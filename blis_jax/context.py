@@ -12,7 +12,7 @@ from jax import lax
 from blis_jax.branching import When, always, branch, once
 from blis_jax.columns import Vector, apart
 from blis_jax.exact import truncate
-from blis_jax.state import Requests, Slot, SlotTime, State
+from blis_jax.state import Dyn, Requests, Slot, SlotTime, State
 from blis_jax.types import EngineShape, Mechanism, Params, RequestView, never
 
 SLOT_BITS = 13  # low bits of a packed key hold the slot
@@ -35,6 +35,11 @@ class Context:
     def vector(self, row: jax.Array) -> Vector:
         """A row of a table as phases pass it on: as it is, or with its entries apart; see columns.py."""
         return row if self.when is branch else apart(row)
+
+    def no_past(self) -> jax.Array:
+        """The row of a request that nothing has happened to; place and expected blocks beside it, see joined.py."""
+        beside = 0 if self.when is branch else 2
+        return jnp.zeros((len(Dyn) + beside,), jnp.int32)
 
     @property
     def clock(self) -> Any:
@@ -122,9 +127,11 @@ class SlotRows:
 
     def time(self, column: SlotTime) -> jax.Array:
         """One time column."""
-        slots = self.state.slot_time.shape[2]
-        at = (jnp.int32(column), self.instance, jnp.int32(0))
-        return lax.dynamic_slice(self.state.slot_time, at, (1, 1, slots))[0, 0]
+        table, place = self.state.slot_time, int(column)
+        if table is None:  # behind the integer columns, see joined.py
+            table, place = self.state.slot, len(Slot) + place
+        at = (jnp.int32(place), self.instance, jnp.int32(0))
+        return lax.dynamic_slice(table, at, (1, 1, table.shape[2]))[0, 0]
 
     def view(self) -> RequestView:
         """What policies may know about the requests in the slots."""
@@ -142,6 +149,8 @@ class SlotRows:
         table, times = self.state.slot, self.state.slot_time
         at = (jnp.int32(0), self.instance, slot)
         row = lax.dynamic_slice(table, at, (table.shape[0], 1, 1))[:, 0, 0]
+        if times is None:
+            return ctx.vector(row[: len(Slot)]), ctx.vector(row[len(Slot) :])
         time_row = lax.dynamic_slice(times, at, (times.shape[0], 1, 1))[:, 0, 0]
         return ctx.vector(row), ctx.vector(time_row)
 

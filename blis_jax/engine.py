@@ -19,6 +19,7 @@ from jax import lax
 from blis_jax.branching import branch, masked, once
 from blis_jax.columns import put
 from blis_jax.context import Context
+from blis_jax.joined import joined, parted
 from blis_jax.kv_cache.blocks import Blocks, compact, is_crowded
 from blis_jax.state import Inst, Reg, Requests, State, initial_state
 from blis_jax.step import scan_step
@@ -246,8 +247,8 @@ def run_lanes(
         return jax.vmap(one)(params, requests, states)
 
     starts = jax.vmap(lambda p, r: _first_state(shape, mechanism, p, r))(params, requests)
-    state, chunks = _drive(shape, params, all_lanes, starts, max_scan_steps)
-    return jax.vmap(_raw, in_axes=(0, None))(state, chunks)
+    state, chunks = _drive(shape, params, all_lanes, joined(starts), max_scan_steps)
+    return jax.vmap(_raw, in_axes=(0, None))(parted(state), chunks)
 
 
 @functools.lru_cache(maxsize=64)

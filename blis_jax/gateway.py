@@ -11,6 +11,7 @@ from jax import lax
 
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, row
+from blis_jax.joined import instance_rows, place_of
 from blis_jax.latency import queueing_time
 from blis_jax.policies.routing import combined_scores, first_where
 from blis_jax.snapshot import ROUTER_INDEX_CAPACITY, matched_blocks, refreshed, snapshots
@@ -79,7 +80,7 @@ def _view(ctx: Context, request: jax.Array, purpose: int) -> tuple[RoutedView, j
 def no_decisions(ctx: Context, state: State) -> Decisions:
     """Nothing admitted, nothing routed."""
     spare, rows = ctx.shape.num_requests, ctx.shape.num_instances
-    depth = ctx.shape.path_depth
+    depth, times = ctx.shape.path_depth, len(InstTime) + ctx.shape.num_chains - 1
     return Decisions(
         registers=state.registers,
         times=state.times,
@@ -90,7 +91,7 @@ def no_decisions(ctx: Context, state: State) -> Decisions:
         slot_row=jnp.zeros((len(Slot),), jnp.int32),
         slot_time_row=jnp.zeros((len(SlotTime),), ctx.clock),
         inst_row=jnp.zeros((len(Inst),), jnp.int32),
-        inst_time_row=jnp.full((state.inst_time.shape[1],), ctx.never, ctx.clock),
+        inst_time_row=jnp.full((times,), ctx.never, ctx.clock),
         path=jnp.full((depth,), ctx.shape.num_nodes, jnp.int32),
         touched=jnp.zeros((depth, rows), jnp.int32),
         private_at=jnp.zeros((depth, rows), jnp.int32),
@@ -150,7 +151,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     )
     is_turn = ~is_admit | ((route_time == now) & (route_time < following))
     request = get(registers, Reg.NEXT_ROUTE)
-    was_rejected = (state.instance_of[request] == REJECTED) | (is_rejected & (request == candidate))
+    was_rejected = (place_of(state, request) == REJECTED) | (is_rejected & (request == candidate))
     is_routed = is_turn & ~was_rejected
     is_seen = is_admit | is_routed
     went_back = now < get(times, Time.LAST_EVENT)
@@ -239,7 +240,7 @@ def _place(
     queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.time(SlotTime.QUEUED) == queued) & (after < 0)
     is_oversized = lax.div(input_len + size - 1, size) > cluster.total_kv_blocks[chosen]
-    inst, inst_time = (ctx.vector(row(table, chosen)) for table in (state.inst, state.inst_time))
+    inst, inst_time = instance_rows(ctx, state, chosen)
     starts = (get(inst, Inst.IS_IDLE) == 1) | is_oversized
     event, busy = get(inst_time, InstTime.EVENT), get(inst_time, InstTime.BUSY_UNTIL)
     acts = jnp.where(is_oversized, queued, waking_time(ctx, queued, busy))

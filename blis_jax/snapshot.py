@@ -10,7 +10,8 @@ from jax import lax
 
 from blis_jax.context import Context, row
 from blis_jax.exact import exact_quotient
-from blis_jax.state import Inst, SlotTime, State
+from blis_jax.joined import queued_times
+from blis_jax.state import Inst, State
 from blis_jax.types import Snapshots
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def snapshots(
     rows = ctx.shape.num_instances
     load = state.inst[:rows, Inst.LOAD]
     batch = state.inst[:rows, Inst.NUM_PREFILL] + state.inst[:rows, Inst.NUM_DECODE]
-    queued = jnp.sum(state.slot_time[SlotTime.QUEUED, :rows] < now, axis=1, dtype=jnp.int32)
+    queued = jnp.sum(queued_times(state, rows) < now, axis=1, dtype=jnp.int32)
     nothing = jnp.zeros((rows,), jnp.float64)
     return Snapshots(
         effective_load=load,

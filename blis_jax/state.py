@@ -178,13 +178,13 @@ class SharedBlocks:
     """Physical copies of shared blocks per instance (spare row) and node (spare row)."""
 
     holders: Int[Array, "instance node copy block"]
-    named: Int[Array, "instance node block"]  # copy that the table names, -1: not registered
+    named: Any  # int32[instance, node, block]: copy that the table names, -1: not registered
     held: Int[Array, "instance slot path block"]  # copy held by the slot's request, -1: none
 
 
 @pytree
 class State:
-    """The carry of the scan."""
+    """The carry of the scan; in many lanes some tables are beside others, see joined.py."""
 
     registers: Int[Array, "column"]
     times: Any
@@ -193,8 +193,8 @@ class State:
     inst: Int[Array, "instance column"]
     inst_time: Any
     dyn: Int[Array, "request column"]
-    instance_of: Int[Array, "request"]
-    expected: Int[Array, "request"]  # prompt blocks in the router's index when it was routed
+    instance_of: Any  # int32[request]
+    expected: Any  # int32[request]: prompt blocks in the router's index when it was routed
     shared: SharedBlocks | None  # memory without eviction
     blocks: Blocks | None  # memory at block level
     router: RouterIndex

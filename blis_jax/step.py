@@ -17,10 +17,11 @@ from blis_jax.batch_formation import has_candidate, visit
 from blis_jax.begin import begin
 from blis_jax.block_completion import complete_blocks
 from blis_jax.block_service import serve
-from blis_jax.columns import get, put
+from blis_jax.columns import Vector, apart, get, put
 from blis_jax.context import NO_KEY, Context
 from blis_jax.exact import least
-from blis_jax.gateway import decide, next_times
+from blis_jax.gateway import Decisions, decide, next_times
+from blis_jax.joined import INSTANCE_OF, event_times, lane_scalars
 from blis_jax.kv_cache.blocks import Do, Task
 from blis_jax.kv_cache.cpu_tier import offload, reload
 from blis_jax.kv_cache.operations import pin, release, restore, roll_back, take
@@ -30,9 +31,9 @@ from blis_jax.preemption import give_up
 from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import (
     Inst,
-    InstTime,
     Mode,
     Reg,
+    Slot,
     State,
     Time,
 )
@@ -130,12 +131,18 @@ def advance_instance(
     return closed, written, record
 
 
+def _place_of_routed(past: Vector, done: Decisions) -> Vector:
+    """A request's row once it is routed: nothing has happened to it yet, but it has a place."""
+    expected = get(done.slot_row, Slot.EXPECTED_BLOCKS)
+    return put(apart(past), {INSTANCE_OF: get(done.where, 2), INSTANCE_OF + 1: expected})
+
+
 def _gateway_writes(
     ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Array
 ) -> Writes:
     done = decide(ctx, state, admit_time, route_time)
     turned_away, routed, instance, slot = (get(done.where, index) for index in range(4))
-    nothing = no_writes(ctx, state, instance)
+    nothing, joins = no_writes(ctx, state, instance), state.instance_of is None
     return dataclasses.replace(
         nothing,
         registers=done.registers,
@@ -153,6 +160,8 @@ def _gateway_writes(
         inst_time=done.inst_time_row,
         slot=dataclasses.replace(
             nothing.slot,
+            request=routed if joins else nothing.slot.request,
+            dyn=_place_of_routed(nothing.slot.dyn, done) if joins else nothing.slot.dyn,
             instance=instance,
             slot=slot,
             row=done.slot_row,
@@ -217,11 +226,11 @@ def move_blocks(ctx: Context, state: State) -> State:
 
 def scan_step(ctx: Context, state: State) -> State:
     """The next small thing that happens; nothing once the run is over."""
-    registers, times = ctx.vector(state.registers), ctx.vector(state.times)
+    registers, times = lane_scalars(ctx, state)
     rows = ctx.shape.num_instances
     admit_time, route_time = next_times(ctx, registers)
     cluster_time = jnp.minimum(admit_time, route_time)
-    events = state.inst_time[:rows, InstTime.EVENT]
+    events = event_times(state, rows)
     event_time = least(events)
     in_step = get(registers, Reg.MODE) != Mode.BETWEEN
     horizon, last = ctx.params.cluster.horizon_us, ctx.never.astype(jnp.int64)
@@ -237,18 +246,18 @@ def scan_step(ctx: Context, state: State) -> State:
     now = jnp.where(in_step, get(times, Time.NOW), event_time)
     is_new = is_instance & ~in_step
     last_event = jnp.where(is_new, event_time, get(times, Time.LAST_EVENT))
-    state = dataclasses.replace(
+    now_state = dataclasses.replace(
         state,
         registers=put(registers, {Reg.IS_DONE: ~is_gateway & ~is_instance}),
         times=put(times, {Time.NOW: now, Time.LAST_EVENT: last_event}),
     )
     done = ctx.when(
         is_gateway,
-        lambda: _gateway_writes(ctx, state, admit_time, route_time),
+        lambda: _gateway_writes(ctx, now_state, admit_time, route_time),
         lambda: ctx.when(
             is_instance,
-            lambda: _instance_writes(ctx, state, instance, cluster_time),
-            lambda: no_writes(ctx, state, instance),
+            lambda: _instance_writes(ctx, now_state, instance, cluster_time),
+            lambda: no_writes(ctx, now_state, instance),
         ),
     )
     # every read before any write: otherwise a vectorised loop copies whole tables

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.block_subject import BlockRows
-from blis_jax.columns import as_int, get, selected
+from blis_jax.columns import apart, as_int, get, put, selected
 from blis_jax.context import Context, row
+from blis_jax.joined import INSTANCE_OF, beside, instance_rows, lane_scalars
 from blis_jax.kv_cache.blocks import Blocks
 from blis_jax.kv_cache.no_eviction import write_path
 from blis_jax.slot_write import SlotWrite, no_slot
@@ -71,9 +72,11 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
     """Scalars and the instance's rows as they are, nothing else."""
     rows, depth = ctx.shape.num_instances, ctx.shape.path_depth
     spare_instance, spare_request = jnp.int32(rows), jnp.int32(ctx.shape.num_requests)
+    registers, times = lane_scalars(ctx, state)
+    inst, inst_time = instance_rows(ctx, state, instance)
     return Writes(
-        registers=state.registers,
-        times=state.times,
+        registers=registers,
+        times=times,
         stale=state.stale,
         admission=state.admission,
         routing=state.routing,
@@ -85,8 +88,8 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
         routed=spare_request,
         routed_to=spare_instance,
         instance=spare_instance,
-        inst=ctx.vector(row(state.inst, instance)),
-        inst_time=ctx.vector(row(state.inst_time, instance)),
+        inst=inst,
+        inst_time=inst_time,
         slot=no_slot(ctx),
         path_instance=spare_instance,
         record=no_record(ctx),
@@ -153,30 +156,69 @@ def _write_expected(ctx: Context, state: State, done: Writes) -> jax.Array:
     return _put(state.expected, get(done.slot.row, Slot.EXPECTED_BLOCKS)[None], done.routed)
 
 
+def _write_requests(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
+    """What a request has been through, where it was sent, and what the router expected there."""
+    turned_away = jnp.full((1,), REJECTED, jnp.int32)
+    if state.instance_of is None:
+        away = put(apart(ctx.no_past()), {INSTANCE_OF: jnp.int32(REJECTED)})
+        rows = jnp.stack([selected(away), selected(done.slot.dyn)])
+        at = jnp.stack([done.turned_away, done.slot.request])
+        return {"dyn": state.dyn.at[at].set(rows)}
+    instance_of = _put(state.instance_of, turned_away, done.turned_away)
+    return {
+        "dyn": _put(state.dyn, selected(done.slot.dyn)[None], done.slot.request, jnp.int32(0)),
+        "instance_of": _put(instance_of, done.routed_to[None], done.routed),
+        "expected": _write_expected(ctx, state, done),
+    }
+
+
+def _write_with_times(state: State, done: Writes) -> dict[str, Any]:
+    """Rows of the instance, of the step record and of the lane, whose times may be columns of the same table."""
+    record, zero = done.record, jnp.int32(0)
+    rows = {
+        "inst": (done.inst, done.inst_time, done.instance),
+        "log": (record.log, record.log_time, record.record),
+    }
+    tables: dict[str, Any] = {}
+    for name, (row_, times, at) in rows.items():
+        table, time_table = getattr(state, name), getattr(state, f"{name}_time")
+        if time_table is None:
+            row_ = beside(row_, times)
+        else:
+            tables[f"{name}_time"] = _put(time_table, selected(times)[None], at, zero)
+        tables[name] = _put(table, selected(row_)[None], at, zero)
+    if state.times is None:
+        return tables | {"registers": selected(beside(done.registers, done.times))}
+    return tables | {"registers": selected(done.registers), "times": selected(done.times)}
+
+
+def _write_slot(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
+    zero, slot = jnp.int32(0), done.slot
+    at, table = (zero, slot.instance, slot.slot), _move(ctx, state.slot, slot.blocks)
+    if state.slot_time is None:
+        both = selected(beside(slot.row, slot.time_row))
+        return {"slot": _put(table, both[:, None, None], *at)}
+    times = selected(slot.time_row)[:, None, None]
+    return {
+        "slot": _put(table, selected(slot.row)[:, None, None], *at),
+        "slot_time": _put(state.slot_time, times, *at),
+    }
+
+
 def write(ctx: Context, state: State, done: Writes) -> State:
     """Put every row in its place, once per table."""
-    zero, slot, record = jnp.int32(0), done.slot, done.record
-    at = (zero, slot.instance, slot.slot)
-    instance_of = _put(state.instance_of, jnp.full((1,), REJECTED, jnp.int32), done.turned_away)
-    shared = state.shared
+    slot, shared = done.slot, state.shared
     if shared is not None and slot.path is not None and ctx.shape.num_nodes > 0:
         shared = write_path(ctx, shared, slot.path, done.path_instance, slot.slot)
-    return State(
-        registers=selected(done.registers),
-        times=selected(done.times),
-        slot=_put(_move(ctx, state.slot, slot.blocks), selected(slot.row)[:, None, None], *at),
-        slot_time=_put(state.slot_time, selected(slot.time_row)[:, None, None], *at),
-        inst=_put(state.inst, selected(done.inst)[None], done.instance, zero),
-        inst_time=_put(state.inst_time, selected(done.inst_time)[None], done.instance, zero),
-        dyn=_put(state.dyn, selected(slot.dyn)[None], slot.request, zero),
-        instance_of=_put(instance_of, done.routed_to[None], done.routed),
-        expected=_write_expected(ctx, state, done),
+    return dataclasses.replace(
+        state,
         shared=shared,
         blocks=_write_blocks(ctx, state, done),
         router=_write_router(ctx, state, done),
         stale=done.stale,
-        log=_put(state.log, selected(record.log)[None], record.record, zero),
-        log_time=_put(state.log_time, selected(record.log_time)[None], record.record, zero),
         admission=done.admission,
         routing=done.routing,
+        **_write_slot(ctx, state, done),
+        **_write_requests(ctx, state, done),
+        **_write_with_times(state, done),
     )
