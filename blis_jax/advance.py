@@ -11,7 +11,7 @@ from jax import lax
 
 from blis_jax.batch_formation import keeps_prefix
 from blis_jax.block_subject import RUNAWAY
-from blis_jax.columns import as_int, build, get, put
+from blis_jax.columns import Vector, as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.exact import exact_quotient
 from blis_jax.kv_cache.blocks import Pool
@@ -39,6 +39,8 @@ from blis_jax.work import (
     ceil_div,
     chains_of,
     failing,
+    first_chain,
+    has_chain,
     has_entered,
     steps_at,
     waking_time,
@@ -257,7 +259,7 @@ def _next_event(
     ctx: Context,
     slots: SlotRows,
     is_idle: jax.Array,
-    chains: jax.Array,
+    chains: Vector,
     gone: jax.Array,
     busy: jax.Array,
 ) -> jax.Array:
@@ -269,7 +271,7 @@ def _next_event(
         is_there & (is_idle & ~is_oversized), waking_time(ctx, queued, busy), ctx.never
     )
     drops = jnp.where(is_there & is_oversized, queued, ctx.never)
-    return jnp.minimum(jnp.min(chains), jnp.min(jnp.minimum(wakes, drops)))
+    return jnp.minimum(first_chain(chains), jnp.min(jnp.minimum(wakes, drops)))
 
 
 def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
@@ -328,7 +330,7 @@ def drop(
         ctx.never,
     )
     outcome = failing(get(work.registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL)
-    has_step = jnp.any(chains_of(work.inst_time) == get(work.times, Time.NOW))
+    has_step = has_chain(chains_of(work.inst_time), get(work.times, Time.NOW))
     is_tie = has_step & (get(slot_row, Slot.AFTER_STEPS) < 0)
     ties = get(work.registers, Reg.NUM_OPEN_TIES) + as_int(is_tie)
     inst_changes = {

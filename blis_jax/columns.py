@@ -87,14 +87,14 @@ def choose(predicate: jax.Array, one: Any, other: Any) -> Any:
     return jax.tree.map(pick, one, other, is_leaf=is_apart)
 
 
-def tail(vector: Vector, start: int) -> jax.Array:
-    """The entries from `start` on, as one array."""
+def tail(vector: Vector, start: int) -> Vector:
+    """The entries from `start` on."""
     if isinstance(vector, Columns):
-        return jnp.stack(vector.entries[int(start) :])
+        return Columns(vector.entries[int(start) :])
     return vector[int(start) :]
 
 
-def with_tail(vector: Vector, start: int, entries: jax.Array) -> Vector:
+def with_tail(vector: Vector, start: int, entries: Vector) -> Vector:
     """The vector with its entries from `start` on replaced."""
     if isinstance(vector, Columns):
         return Columns(vector.entries[: int(start)] + apart(entries).entries)
@@ -106,6 +106,6 @@ def as_int(mask: jax.Array) -> jax.Array:
     return mask.astype(jnp.int32)
 
 
-def build(columns: Any, values: Mapping[Any, jax.Array], dtype: Any) -> Columns:
+def build(columns: Any, values: Mapping[Any, jax.Array], dtype: Any) -> Vector:
     """A vector with one entry per member of the enumeration `columns`; it comes together where a branch ends."""
     return Columns(tuple(values[column].astype(dtype) for column in columns))

@@ -27,6 +27,7 @@ class Context:
     params: Params
     requests: Requests
     when: When
+    scorer_shares: Any = None  # of many lanes: made once, not in each scan step
 
     def in_place(self, predicate: jax.Array, change: Any, value: Any) -> Any:
         """`change(value, predicate)`, skipped where the predicate does not hold if phases are skipped at all."""

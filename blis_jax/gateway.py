@@ -9,13 +9,25 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import as_int, build, get, put
+from blis_jax.columns import as_int, build, choose, get, put
 from blis_jax.context import Context, SlotRows, row
 from blis_jax.joined import instance_rows, place_of
 from blis_jax.latency import queueing_time
 from blis_jax.policies.routing import combined_scores, first_where
-from blis_jax.snapshot import ROUTER_INDEX_CAPACITY, matched_blocks, refreshed, snapshots
-from blis_jax.state import Inst, InstTime, Reg, Req, RouterIndex, Slot, SlotTime, State, Time
+from blis_jax.snapshot import ROUTER_INDEX_CAPACITY, KvFields, matched_blocks, refreshed, snapshots
+from blis_jax.state import (
+    Inst,
+    InstTime,
+    Nodes,
+    Reg,
+    Req,
+    RouterIndex,
+    Slot,
+    SlotTime,
+    State,
+    Time,
+    nodes_of,
+)
 from blis_jax.types import LAST, NO_REQUEST, REJECTED, Outcome, RequestView, RoutedView, pytree
 from blis_jax.work import waking_time
 
@@ -104,15 +116,15 @@ def _touch(
     ctx: Context,
     router: RouterIndex,
     request: jax.Array,
-    path: jax.Array,
+    nodes: Nodes,
     view: RoutedView,
     chosen: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Record the prompt's blocks for the chosen instance, in order: shared nodes, then private blocks."""
-    rows, depth = ctx.shape.num_instances, path.shape[0]
+    rows, depth = ctx.shape.num_instances, nodes.node.shape[0]
     is_chosen = lax.iota(jnp.int32, rows) == chosen
-    length = ctx.requests.node_blocks[path]
-    counts = (ctx.requests.node_start[path] < view.num_prompt_blocks) & (length > 0)
+    path, start, length = nodes
+    counts = (start < view.num_prompt_blocks) & (length > 0)
     old = router.touched[path]
     update = counts[:, None] & is_chosen[None, :]
     new = jnp.sum(jnp.where(update & (old == 0), length[:, None], 0), axis=0, dtype=jnp.int32)
@@ -167,7 +179,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
         no_decisions(ctx, state),
         registers=put(registers, changes),
         times=put(times, {Time.LAST_EVENT: now, Time.LAST_REFRESH: refreshed_at}),
-        stale=jnp.where(is_seen, fields, state.stale),
+        stale=choose(is_seen, fields, state.stale),
         admission=admission,
     )
     base = dataclasses.replace(base, where=put(base.where, {0: turned_away}))
@@ -180,18 +192,20 @@ def _route(
     base: Decisions,
     request: jax.Array,
     now: jax.Array,
-    fields: jax.Array,
+    fields: KvFields,
 ) -> Decisions:
     rows = ctx.shape.num_instances
     view, table = _view(ctx, request, FOR_ROUTING)
-    path = row(ctx.requests.path, request)
+    nodes = nodes_of(ctx.requests, request)
     matched = jnp.zeros((rows,), jnp.int32)
     if ctx.mechanism.uses_prefix_index:
-        matched = matched_blocks(ctx, state, path, view.num_prompt_blocks)
+        matched = matched_blocks(ctx, state, nodes, view.num_prompt_blocks)
     rejected = get(base.registers, Reg.NUM_REJECTED)
     seen = snapshots(ctx, state, now, fields, matched, rejected)
     policy = ctx.params.policy
-    scores = combined_scores(ctx.mechanism.scorers, policy, view, seen, ctx.infinity)
+    scores = combined_scores(
+        ctx.mechanism.scorers, policy, view, seen, ctx.infinity, ctx.scorer_shares
+    )
     chosen, routing = ctx.mechanism.routing(
         policy.routing, state.routing, view, seen, scores, ctx.infinity
     )
@@ -201,7 +215,7 @@ def _route(
     if not ctx.mechanism.uses_prefix_index:
         return placed
     touched, private_at, num_private, num_distinct = _touch(
-        ctx, state.router, request, path, view, chosen
+        ctx, state.router, request, nodes, view, chosen
     )
     registers = placed.registers
     if not ctx.shape.has_router_eviction:
@@ -212,7 +226,7 @@ def _route(
     return dataclasses.replace(
         placed,
         registers=registers,
-        path=path,
+        path=nodes.node,
         touched=touched,
         private_at=private_at,
         num_private=num_private,

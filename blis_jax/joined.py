@@ -32,6 +32,7 @@ def joined(state: State) -> State:
         "dyn": _side_by_side(state.dyn, state.instance_of[..., None], state.expected[..., None]),
         "instance_of": None,
         "expected": None,
+        "stale": tuple(state.stale[..., field, :] for field in range(3)),
     }
     shared = state.shared
     if shared is not None:
@@ -56,6 +57,7 @@ def parted(state: State) -> State:
         "dyn": state.dyn[..., : len(Dyn)],
         "instance_of": state.dyn[..., INSTANCE_OF],
         "expected": state.dyn[..., EXPECTED],
+        "stale": jnp.stack(state.stale, axis=-2),
     }
     shared = state.shared
     if shared is not None:

@@ -17,6 +17,7 @@ from blis_jax.batch_formation import has_candidate, visit
 from blis_jax.begin import begin
 from blis_jax.block_completion import complete_blocks
 from blis_jax.block_service import serve
+from blis_jax.branching import branch
 from blis_jax.columns import Vector, apart, get, put
 from blis_jax.context import NO_KEY, Context
 from blis_jax.exact import least
@@ -38,7 +39,7 @@ from blis_jax.state import (
     Time,
 )
 from blis_jax.work import Work
-from blis_jax.writes import RecordWrite, Writes, no_record, no_writes, write
+from blis_jax.writes import RecordWrite, Writes, no_record, no_writes, with_lane_row, write
 
 
 def _finished(
@@ -224,6 +225,17 @@ def move_blocks(ctx: Context, state: State) -> State:
     return state
 
 
+def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The time of the next event, and the first instance that has one then."""
+    if ctx.when is branch or events.dtype != jnp.int32:
+        event_time = least(events)
+        return event_time, first_where(events == event_time)
+    # one minimum instead of two: time and instance packed
+    instance = lax.iota(jnp.int64, events.shape[0])
+    packed = jnp.min((events.astype(jnp.int64) << 32) | instance)
+    return (packed >> 32).astype(jnp.int32), packed.astype(jnp.int32)
+
+
 def scan_step(ctx: Context, state: State) -> State:
     """The next small thing that happens; nothing once the run is over."""
     registers, times = lane_scalars(ctx, state)
@@ -231,7 +243,7 @@ def scan_step(ctx: Context, state: State) -> State:
     admit_time, route_time = next_times(ctx, registers)
     cluster_time = jnp.minimum(admit_time, route_time)
     events = event_times(state, rows)
-    event_time = least(events)
+    event_time, first = first_of(ctx, events)
     in_step = get(registers, Reg.MODE) != Mode.BETWEEN
     horizon, last = ctx.params.cluster.horizon_us, ctx.never.astype(jnp.int64)
     end = jnp.where(horizon < last, horizon, last).astype(ctx.clock)
@@ -240,7 +252,6 @@ def scan_step(ctx: Context, state: State) -> State:
     is_gateway = is_gateway & is_sound & ~in_step
     is_due = (event_time <= end) & (event_time < cluster_time)
     is_instance = is_sound & (in_step | is_due)
-    first = first_where(events == event_time)
     instance = jnp.where(in_step, get(registers, Reg.ACTIVE), first)
     instance = jnp.where(is_instance, instance, jnp.int32(rows))
     now = jnp.where(in_step, get(times, Time.NOW), event_time)
@@ -261,5 +272,5 @@ def scan_step(ctx: Context, state: State) -> State:
         ),
     )
     # every read before any write: otherwise a vectorised loop copies whole tables
-    state = write(ctx, state, lax.optimization_barrier(done))
+    state = write(ctx, state, lax.optimization_barrier(with_lane_row(state, done)))
     return move_blocks(ctx, state) if ctx.shape.num_blocks else state

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.block_subject import BlockRows
-from blis_jax.columns import apart, as_int, get, put, selected
+from blis_jax.columns import Vector, apart, as_int, get, put, selected
 from blis_jax.context import Context, row
 from blis_jax.joined import INSTANCE_OF, beside, instance_rows, lane_scalars
 from blis_jax.kv_cache.blocks import Blocks
@@ -180,6 +180,7 @@ def _write_with_times(state: State, done: Writes) -> dict[str, Any]:
         "log": (record.log, record.log_time, record.record),
     }
     tables: dict[str, Any] = {}
+    row_: Vector
     for name, (row_, times, at) in rows.items():
         table, time_table = getattr(state, name), getattr(state, f"{name}_time")
         if time_table is None:
@@ -187,9 +188,8 @@ def _write_with_times(state: State, done: Writes) -> dict[str, Any]:
         else:
             tables[f"{name}_time"] = _put(time_table, selected(times)[None], at, zero)
         tables[name] = _put(table, selected(row_)[None], at, zero)
-    if state.times is None:
-        return tables | {"registers": selected(beside(done.registers, done.times))}
-    return tables | {"registers": selected(done.registers), "times": selected(done.times)}
+    lane = {"registers": done.registers}
+    return tables | lane | ({} if state.times is None else {"times": done.times})
 
 
 def _write_slot(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
@@ -203,6 +203,15 @@ def _write_slot(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
         "slot": _put(table, selected(slot.row)[:, None, None], *at),
         "slot_time": _put(state.slot_time, times, *at),
     }
+
+
+def with_lane_row(state: State, done: Writes) -> Writes:
+    """The lane's scalars as they are carried."""
+    if state.times is None:
+        return dataclasses.replace(
+            done, registers=selected(beside(done.registers, done.times)), times=None
+        )
+    return dataclasses.replace(done, registers=selected(done.registers), times=selected(done.times))
 
 
 def write(ctx: Context, state: State, done: Writes) -> State:

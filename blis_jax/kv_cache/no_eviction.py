@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.context import Context
-from blis_jax.state import Requests, SharedBlocks
+from blis_jax.state import Requests, SharedBlocks, nodes_of
 from blis_jax.types import LAST, EngineShape, pytree
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def read_path(
 ) -> PathRows:
     """Rows of the request's nodes; one contiguous read each."""
     zero, depth = jnp.int32(0), requests.path.shape[1]
-    path = lax.dynamic_slice(requests.path, (request, zero), (1, depth))[0]
+    path, start, length = nodes_of(requests, request)
     _, _, copies, blocks = shared.holders.shape  # the named one is the last of them, see joined.py
     held = lax.dynamic_slice(shared.held, (instance, slot, zero, zero), (1, 1, depth, blocks))[0, 0]
     if depth > 1:
@@ -56,7 +56,6 @@ def read_path(
         named = None if named is None else lax.dynamic_slice(named, at, (1, 1, blocks))[0]
     if named is None:
         holders, named = holders[:, :-1], holders[:, -1]
-    start, length = requests.node_start[path], requests.node_blocks[path]
     return PathRows(path, start, length, holders, named, held)
 
 

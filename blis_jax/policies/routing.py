@@ -28,22 +28,32 @@ def first_where(mask: jax.Array) -> jax.Array:
     return jnp.min(jnp.where(mask, index, LAST))
 
 
+def shares_of(weights: Float[Array, "scorer"]) -> Float[Array, "scorer"]:
+    """Each weight's share of their sum, added in order as the reference does."""
+    total = jnp.zeros((), jnp.float64)
+    for index in range(weights.shape[0]):
+        total = total + weights[index]
+    return exact_quotient(weights, total)
+
+
 def combined_scores(
     scorers: tuple[ScorerFn, ...],
     params: PolicyParams,
     view: RoutedView,
     snapshots: Snapshots,
     infinity: Any,
+    shares: Any = None,
 ) -> Float[Array, "instance"]:
-    """Weighted sum of clamped scores, added in the scorers' order as the reference does."""
-    total_weight = jnp.zeros((), jnp.float64)
-    for index in range(len(scorers)):
-        total_weight = total_weight + params.scorer_weights[index]
+    """Weighted sum of clamped scores, added in the scorers' order as the reference does.
+
+    `shares` are those of the weights, if they are known already.
+    """
+    if scorers and shares is None:
+        shares = shares_of(params.scorer_weights)
     total = jnp.zeros(snapshots.effective_load.shape, jnp.float64)
     for index, scorer in enumerate(scorers):
-        weight = exact_quotient(params.scorer_weights[index], total_weight)
         score = jnp.clip(scorer(params.scorers[index], view, snapshots, infinity), 0.0, 1.0)
-        total = total + exact_product(score, weight, infinity)
+        total = total + exact_product(score, shares[index], infinity)
     return total
 
 
