@@ -2,7 +2,8 @@
 
 python -m benchmarks                 all cases, table in Markdown on stdout
 python -m benchmarks --write         the same, and into README.md between its markers
-python -m benchmarks --case NAME     one case, as JSON
+python -m benchmarks --case NAME     one case
+python -m benchmarks --against REV   this tree beside another revision, repetition by repetition
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks import against, worker
+from blis_jax.atomic_write import write_json
 
 ONE_FUNCTION = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000000"
 CASES = (
@@ -22,6 +27,7 @@ CASES = (
     "seeds-256-one-core",
     "seeds-256-all-cores",
     "seeds-256-it08_opt",
+    "sweep-256",
     "sustainable-1000",
     "sustainable-10000",
     "sustainable-100000",
@@ -37,6 +43,8 @@ CASES = (
     "search-joint",
     "mooncake-8",
     "mooncake-8-least-loaded",
+    "mooncake-8-round-robin",
+    "mooncake-8-round-robin-512",
     "mooncake-64",
     "azure-conv",
     "azure-conv-two",
@@ -100,13 +108,87 @@ def write_readme(text: str) -> None:
     readme.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
-def main() -> None:
-    """Run the cases and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", choices=CASES, action="append")
+def side_by_side(
+    revision: str, names: Sequence[str], counts: tuple[int, int], output: Path | None
+) -> int:
+    """Every case here and at the revision; the exit code is 1 if some case did not run on both sides."""
+    from benchmarks.trace_cases import data_folder
+
+    commit = against.commit_of(revision)
+    flags = {"XLA_FLAGS": ONE_FUNCTION, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    results, failures = [], []
+    with against.ended_by_signals(), against.checked_out(commit) as tree:
+        for name in names:
+            try:
+                trees = (tree, against.REPO)
+                results.append(against.compare_case(name, trees, data_folder(), flags, counts))
+            except against.AgainstError as error:
+                failures.append(str(error))
+                print(error, file=sys.stderr)
+                continue
+            print(f"{name}: {results[-1].run.ratio[0]:.3f}", file=sys.stderr)
+    words = [f"--against {revision}", *(f"--case {name}" for name in names)]
+    words = words[:1] if list(names) == list(worker.CASES) else words
+    print(
+        f"Measured with `python -m benchmarks {' '.join(words)}` on {cpu_name()}, "
+        f"{os.cpu_count()} cores, {counts[0]} repetitions in turns; medians, and the ratio with its "
+        "95 % bootstrap interval; above 1 is faster here.\n"
+    )
+    print(against.table(revision, results))
+    if output is not None:
+        write_json(output, against.document(revision, commit, results))
+    return 1 if failures else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--case", choices=CASES, action="append", help="may be given several times")
     parser.add_argument("--window", type=int, help="blocks moved in a scan step, at block level")
     parser.add_argument("--write", action="store_true", help="also write the table into README.md")
-    arguments = parser.parse_args()
+    parser.add_argument("--against", metavar="REV", help="commit, branch or tag to compare with")
+    parser.add_argument("--repetitions", type=int, default=7, help="pairs of runs (7)")
+    parser.add_argument("--compilations", type=int, default=3, help="pairs of compilations (3)")
+    parser.add_argument("--output", type=Path, metavar="FILE.json", help="every repetition")
+    return parser
+
+
+def _refusal(arguments: argparse.Namespace) -> str:
+    """Why the options do not go together, or nothing."""
+    if arguments.against is None:
+        return "--output belongs to --against REV; give both" if arguments.output else ""
+    if arguments.write or arguments.window is not None:
+        return "--write and --window do not go with --against; leave them out"
+    for name in ("repetitions", "compilations"):
+        if getattr(arguments, name) < 1:
+            return f"--{name}: got {getattr(arguments, name)}, allowed is 1 or more"
+    if arguments.output is not None and arguments.output.suffix != ".json":
+        return f"--output: {str(arguments.output)!r} must end in .json"
+    unknown = [name for name in arguments.case or () if name not in worker.CASES]
+    if unknown:
+        return f"--case {unknown[0]} has no comparison; with --against choose {', '.join(worker.CASES)}"
+    return ""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the cases and print the table."""
+    arguments = _parser().parse_args(words)
+    refusal = _refusal(arguments)
+    if not refusal and arguments.against is not None:
+        counts = arguments.repetitions, arguments.compilations
+        names = arguments.case or list(worker.CASES)
+        try:
+            return side_by_side(arguments.against, names, counts, arguments.output)
+        except against.AgainstError as error:
+            refusal = str(error)
+        except KeyboardInterrupt:
+            return 130
+    if refusal:
+        print(refusal, file=sys.stderr)
+        return 2
     results = {}
     for name in arguments.case or CASES:
         results[name] = run_case(name, arguments.window)
@@ -115,7 +197,8 @@ def main() -> None:
     print(text)
     if arguments.write:
         write_readme(text)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks import worker
 from benchmarks.trace_cases import TRACES, trace
 from blis_jax.batch import _Group, _Row, run_grid
 from blis_jax.config import ClusterConfig
@@ -24,27 +25,8 @@ from blis_jax.state import initial_state
 from blis_jax.workload import reference
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
 
-BASELINE = ClusterConfig(
-    num_instances=8,
-    long_prefill_token_threshold=256,
-    routing_policy="weighted",
-    kv_cpu_blocks=44_000,
-)
-BEST = BASELINE.replace(
-    scheduler="priority-fcfs",
-    priority_policy="slo-tiered",
-    slo_base_critical=12.9382,
-    slo_base_sheddable=2.7803,
-    slo_age_weight=9.83659e-05,
-    slo_threshold_sheddable=500_000,
-    max_num_scheduled_tokens=962,
-    slo_prefill=True,
-    slo_prefill_critical=508,
-    slo_prefill_sheddable=256,
-)
-# enough memory that no block is used twice: beyond that the block-level model takes over
-AMPLE_BLOCKS = 4_000_000
-SEEDS = 256
+BASELINE, BEST = ClusterConfig(**worker.BASELINE), ClusterConfig(**worker.BEST)
+SEEDS = worker.SEEDS
 
 
 def peak_mb() -> float:
@@ -130,12 +112,25 @@ def seeds(config: ClusterConfig, title: str, cores: int | None) -> dict[str, Any
     }
 
 
+def swept(title: str) -> dict[str, Any]:
+    """The same from seed to the saved Dataset, as the sweep command makes it."""
+    case = worker.sweep()
+    times = [case.run() for _ in range(3)]
+    seconds = min(one.run_s for one in times)
+    return {
+        "title": title,
+        "compile_s": times[0].compile_s,
+        "run": f"{seconds:.2f} s",
+        "unit": f"{case.work / seconds:.0f} runs/s",
+    }
+
+
 def scale(rate: float, count: int, title: str) -> dict[str, Any]:
     """Cost per request of one run."""
     spec = override(load_builtin("mixed"), aggregate_rate=rate, num_requests=count)
     # in the burst nearly all requests are in the system at once
     slots = None if rate < 1000 else max(256, count // 8 * 9 // 8)
-    config = BASELINE.replace(total_kv_blocks=AMPLE_BLOCKS, kv_cpu_blocks=0)
+    config = ClusterConfig(**worker.AMPLE)
     group = group_of(config, spec, "rows", slots)
     compile_s, seconds = device_time(group, 1, 5)
     found = group.call([_Row(0, 0)], 1)[0]
@@ -180,7 +175,7 @@ def under_pressure(
     }
 
 
-PRESSED = BASELINE.replace(total_kv_blocks=5000, kv_cpu_blocks=0)
+PRESSED = ClusterConfig(**worker.PRESSED)
 PRESSURE: dict[str, tuple[Any, ...]] = {
     "pressure-5000": (PRESSED, "mixed", "one run, 5,000 blocks an instance, no CPU tier"),
     "pressure-5000-cpu": (
@@ -302,6 +297,7 @@ def measure(name: str, window: int | None = None) -> dict[str, Any]:
         "seeds-256-one-core": lambda: seeds(BASELINE, "256 seeds, baseline, one core", 1),
         "seeds-256-all-cores": lambda: seeds(BASELINE, "256 seeds, baseline, all cores", None),
         "seeds-256-it08_opt": lambda: seeds(BEST, "256 seeds, it08_opt, all cores", None),
+        "sweep-256": lambda: swept("256 seeds, baseline, all cores, from seed to saved dataset"),
         "reference-requests": lambda: reference_requests("mixed"),
         "search-40-calls": lambda: search_of("iter08_token_budget"),
         "search-joint": lambda: search_of("joint_all_layers"),

@@ -11,20 +11,36 @@ from jax import lax
 
 from blis_jax.batch_formation import keeps_prefix
 from blis_jax.block_subject import RUNAWAY
-from blis_jax.columns import as_int, build, get, put
+from blis_jax.columns import Vector, as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.exact import exact_quotient
 from blis_jax.kv_cache.blocks import Pool
 from blis_jax.kv_cache.no_eviction import allocate, read_path, release
 from blis_jax.slot_write import SlotWrite, no_slot
-from blis_jax.state import Dyn, Inst, InstTime, Log, Mode, Reg, Req, Slot, SlotTime, State, Time
+from blis_jax.state import (
+    Dyn,
+    Inst,
+    InstTime,
+    Log,
+    LogTime,
+    Mode,
+    Reg,
+    Req,
+    Slot,
+    SlotTime,
+    State,
+    Time,
+)
 from blis_jax.step_batch import members_of
 from blis_jax.types import LAST, Outcome, StepBatch, pytree
 from blis_jax.work import (
     Work,
     add_chain,
     ceil_div,
+    chains_of,
     failing,
+    first_chain,
+    has_chain,
     has_entered,
     steps_at,
     waking_time,
@@ -129,6 +145,7 @@ def finish_step(
         Inst.STEP_INDEX: index,
         Inst.STEPS_AT_NOW: jnp.where(last_start == now, at_start, 1),
     }
+    times = {LogTime.START: now, LogTime.DURATION: duration, LogTime.TOTAL_DURATION: total}
     time_changes = {InstTime.LAST_START: last_start, InstTime.TOTAL_DURATION: total}
     return Finished(
         dataclasses.replace(
@@ -140,7 +157,7 @@ def finish_step(
             pool=pool,
         ),
         log,
-        jnp.stack([now, duration, total]),
+        build(LogTime, times, ctx.clock),
     )
 
 
@@ -199,14 +216,14 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     is_done = slots.column(Slot.FINISH) == index
     slot = slot_of(least_key(is_done, slots.column(Slot.ORDER)))
     slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
-    slot_row, _ = slots.one(slot)
+    slot_row, _ = slots.one(ctx, slot)
     request = get(slot_row, Slot.REQUEST)
     fixed = row(ctx.requests.table, request)
     held = index + get(slot_row, Slot.ALLOC_OFFSET)
     extra = jnp.minimum(get(fixed, Req.OUTPUT_LEN), 1)
     assert state.shared is not None
     path = read_path(state.shared, ctx.requests, instance, slot, request)
-    before = row(state.dyn, request)
+    before = ctx.vector(row(state.dyn, request))
     is_full = jnp.array(0, jnp.int32)
     if ctx.shape.has_shared_outputs:
         is_prefix = keeps_prefix(ctx, before, fixed, held)
@@ -248,7 +265,7 @@ def _next_event(
     ctx: Context,
     slots: SlotRows,
     is_idle: jax.Array,
-    chains: jax.Array,
+    chains: Vector,
     gone: jax.Array,
     busy: jax.Array,
 ) -> jax.Array:
@@ -260,7 +277,7 @@ def _next_event(
         is_there & (is_idle & ~is_oversized), waking_time(ctx, queued, busy), ctx.never
     )
     drops = jnp.where(is_there & is_oversized, queued, ctx.never)
-    return jnp.minimum(jnp.min(chains), jnp.min(jnp.minimum(wakes, drops)))
+    return jnp.minimum(first_chain(chains), jnp.min(jnp.minimum(wakes, drops)))
 
 
 def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
@@ -274,7 +291,7 @@ def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
     goes_on = (members > 0) | (get(registers, Reg.NUM_WAITING) > 0)
     next_step = get(work.times, Time.NOW) + get(work.times, Time.DURATION)
     chains, fits = add_chain(
-        work.inst_time[InstTime.CHAIN :], next_step, goes_on.astype(jnp.int32), ctx.never
+        chains_of(work.inst_time), next_step, goes_on.astype(jnp.int32), ctx.never
     )
     changes = {
         Reg.OUTCOME: failing(get(registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL),
@@ -310,16 +327,16 @@ def drop(
     """
     slots, inst = SlotRows(state, instance), work.inst
     slot = jnp.minimum(slot_of(key), jnp.int32(ctx.shape.num_slots - 1))
-    slot_row, _ = slots.one(slot)
+    slot_row, _ = slots.one(ctx, slot)
     is_idle = get(inst, Inst.IS_IDLE) == 1
     chains, fits = add_chain(
-        work.inst_time[InstTime.CHAIN :],
+        chains_of(work.inst_time),
         get(work.times, Time.NOW),
         as_int(is_idle & ctx.mechanism.defects.second_chain),
         ctx.never,
     )
     outcome = failing(get(work.registers, Reg.OUTCOME), ~fits, Outcome.CHAINS_FULL)
-    has_step = jnp.any(work.inst_time[InstTime.CHAIN :] == get(work.times, Time.NOW))
+    has_step = has_chain(chains_of(work.inst_time), get(work.times, Time.NOW))
     is_tie = has_step & (get(slot_row, Slot.AFTER_STEPS) < 0)
     ties = get(work.registers, Reg.NUM_OPEN_TIES) + as_int(is_tie)
     inst_changes = {
@@ -339,7 +356,8 @@ def drop(
     blocks = nothing.blocks
     if blocks is not None:
         blocks = dataclasses.replace(blocks, left=request)
-    dyn = put(nothing.dyn, {Dyn.NUM_SCHEDULED: jnp.int32(-1)})
+    past = ctx.vector(row(state.dyn, request))
+    dyn = put(past, {Dyn.NUM_SCHEDULED: jnp.int32(-1)})
     return work, dataclasses.replace(
         nothing, instance=instance, slot=slot, blocks=blocks, request=request, dyn=dyn
     )

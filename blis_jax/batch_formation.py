@@ -18,6 +18,7 @@ from jax import lax
 
 from blis_jax.columns import as_int, build, get, put
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
+from blis_jax.joined import past_of
 from blis_jax.kv_cache.blocks import Task
 from blis_jax.kv_cache.contents import found_blocks
 from blis_jax.kv_cache.no_eviction import (
@@ -148,13 +149,12 @@ def visit(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[
         lambda: queue_key(ctx, slots, work, queue_priority(ctx, slots, work)),
     )
     slot = jnp.minimum(slot_of(key), jnp.int32(ctx.shape.num_slots - 1))
-    slot_row, slot_time_row = slots.one(slot)
+    slot_row, slot_time_row = slots.one(ctx, slot)
     request = get(slot_row, Slot.REQUEST)
     assert state.shared is not None
     path = read_path(state.shared, ctx.requests, instance, slot, request)
-    chosen = SlotWrite(
-        instance, slot, slot_row, slot_time_row, path, None, request, row(state.dyn, request)
-    )
+    dyn = ctx.vector(row(state.dyn, request))
+    chosen = SlotWrite(instance, slot, slot_row, slot_time_row, path, None, request, dyn)
     return _serve(ctx, work, chosen, row(ctx.requests.table, request), is_member)
 
 
@@ -324,5 +324,5 @@ def _record(
         chosen,
         row=put(slot_row, slot_changes),
         time_row=put(chosen.time_row, {SlotTime.QUEUED: ctx.never}),
-        dyn=build(Dyn, columns, jnp.int32),
+        dyn=past_of(dyn, build(Dyn, columns, jnp.int32)),
     )

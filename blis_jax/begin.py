@@ -18,7 +18,6 @@ from blis_jax.kv_cache.blocks import Pool
 from blis_jax.state import (
     SEQUENTIAL_LAGGING,
     Inst,
-    InstTime,
     Mode,
     Reg,
     Slot,
@@ -31,8 +30,11 @@ from blis_jax.types import LAST, Outcome, StepBatch
 from blis_jax.work import (
     Work,
     ceil_div,
+    chains_of,
     count_of,
     failing,
+    first_chain,
+    has_chain,
     steps_at,
     take_chain,
     waiting_mask,
@@ -112,15 +114,15 @@ def begin(
     starting = count_of(is_waiting & (queued == now))
     unverified = count_of((queued == now) & (slots.column(Slot.AFTER_STEPS) < 0))
     num_waiting = count_of(is_waiting)
-    chains = work.inst_time[InstTime.CHAIN :]
-    is_simple = is_idle & jnp.all(chains != now) & (starting == 1) & (unverified == 1)
+    chains = chains_of(work.inst_time)
+    is_simple = is_idle & ~has_chain(chains, now) & (starting == 1) & (unverified == 1)
     if not ctx.mechanism.defects.second_chain:
         starting = jnp.minimum(starting, 1)
     next_chains, fits = take_chain(chains, now, jnp.where(is_idle, starting, 0), ctx.never)
     num_prefill, num_decode = get(inst, Inst.NUM_PREFILL), get(inst, Inst.NUM_DECODE)
     budget = ctx.params.cluster.max_num_scheduled_tokens[instance]
     is_pure = (num_prefill == 0) & (num_waiting == 0) & (num_decode <= budget) & (num_decode > 0)
-    is_pure = is_pure & jnp.all(next_chains == ctx.never)
+    is_pure = is_pure & (first_chain(next_chains) == ctx.never)
     visits = (_plan_blocks if ctx.shape.num_blocks else _plan_counts)(ctx, slots, work, is_pure)
     next_queued = jnp.min(jnp.where(is_waiting, ctx.never, queued))
     finish = slots.column(Slot.FINISH)

@@ -34,7 +34,7 @@ def complete_blocks(
     slot = slot_of(least_key(is_done, slots.column(Slot.ORDER)))
     slot = jnp.where(is_forced, get(task, Task.SLOT), slot)
     slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
-    slot_row, _ = slots.one(slot)
+    slot_row, _ = slots.one(ctx, slot)
     request = jnp.where(is_forced, get(task, Task.REQUEST), get(slot_row, Slot.REQUEST))
     fixed, life = row(ctx.requests.table, request), row(blocks.life, request)
     held = jnp.where(is_forced, get(task, Task.HELD), index + get(slot_row, Slot.ALLOC_OFFSET))
@@ -66,7 +66,9 @@ def complete_blocks(
         inst=put(inst, inst_changes),
         task=put(task, grant.task),
     )
-    dyn = put(row(state.dyn, request), {Dyn.FINISH_RECORD: get(registers, Reg.NUM_RECORDS)})
+    dyn = put(
+        ctx.vector(row(state.dyn, request)), {Dyn.FINISH_RECORD: get(registers, Reg.NUM_RECORDS)}
+    )
     spare = jnp.int32(ctx.shape.num_instances)
     rows = dataclasses.replace(no_rows(ctx), life=life, left=request)
     return work, dataclasses.replace(

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.block_subject import RUNAWAY, Given, Subject, no_rows
-from blis_jax.columns import as_int, build, get, put
+from blis_jax.columns import as_int, build, choose, get, put
 from blis_jax.context import Context
+from blis_jax.joined import past_of
 from blis_jax.kv_cache.allocation import Grant
 from blis_jax.kv_cache.blocks import Life
 from blis_jax.slot_write import SlotWrite, no_slot
@@ -68,7 +69,7 @@ def recorded(
         time_row=put(one.slot_time_row, {SlotTime.QUEUED: queued}),
         blocks=dataclasses.replace(
             no_rows(ctx),
-            life=jnp.where(is_granted, life, one.life),
+            life=choose(is_granted, life, one.life),
             computed=jnp.where(is_granted, progressed, computed),
         ),
         request=get(one.slot_row, Slot.REQUEST),
@@ -112,7 +113,7 @@ def _dyn(
         Dyn.FINISH_RECORD: get(dyn, Dyn.FINISH_RECORD),
         Dyn.STEP_PROGRESS: kept(Dyn.STEP_PROGRESS, given.is_granted, before),
     }
-    return build(Dyn, columns, jnp.int32)
+    return past_of(dyn, build(Dyn, columns, jnp.int32))
 
 
 def _life(

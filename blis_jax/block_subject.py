@@ -142,15 +142,15 @@ def subject_of(
     """Everything about the request in a slot."""
     blocks = state.blocks
     assert blocks is not None
-    slot_row, slot_time_row = SlotRows(state, instance).one(slot)
+    slot_row, slot_time_row = SlotRows(state, instance).one(ctx, slot)
     request = get(slot_row, Slot.REQUEST)
     return Subject(
         asker=asker,
         slot=slot,
         slot_row=slot_row,
         slot_time_row=slot_time_row,
-        dyn=row(state.dyn, request),
-        life=row(blocks.life, request),
+        dyn=ctx.vector(row(state.dyn, request)),
+        life=ctx.vector(row(blocks.life, request)),
         fixed=row(ctx.requests.table, request),
         priority=priority,
         is_forced=get(work.task, Task.DO) == Do.ATTEMPT,

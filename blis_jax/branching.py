@@ -13,18 +13,25 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.columns import choose, is_apart, together
+
 T = TypeVar("T")
 When = Callable[[jax.Array, Callable[[], T], Callable[[], T]], T]
 
 
 def branch(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[], T]) -> T:
     """`compute()` if the predicate holds, as a branch that is not entered otherwise."""
-    return lax.cond(predicate, compute, otherwise)
+
+    def whole(side: Callable[[], T]) -> Callable[[], T]:
+        return lambda: jax.tree.map(together, side(), is_leaf=is_apart)
+
+    return lax.cond(predicate, whole(compute), whole(otherwise))
 
 
 def masked(predicate: jax.Array, compute: Callable[[], T], otherwise: Callable[[], T]) -> T:
     """`compute()` always; its results are kept where the predicate holds."""
-    return jax.tree.map(lambda a, b: jnp.where(predicate, a, b), compute(), otherwise())
+    chosen: T = choose(predicate, compute(), otherwise())
+    return chosen
 
 
 def once(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:

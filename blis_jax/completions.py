@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from blis_jax.columns import get
 from blis_jax.context import Context, row
+from blis_jax.joined import place_of, record_times
 from blis_jax.kv_cache.blocks import Life
 from blis_jax.policies.contract import Completion
 from blis_jax.policy_calls import request_view, told
@@ -66,7 +67,7 @@ def _completion(
     if written.blocks is not None:
         record = get(written.blocks.life, Life.FIRST_TOKEN) - 1
     is_new = record == get(work.registers, Reg.NUM_RECORDS) - 1  # not in the log yet
-    times = row(state.log_time, jnp.maximum(record, 0))
+    times = record_times(ctx, state, jnp.maximum(record, 0))
     logged = get(times, LogTime.START) + get(times, LogTime.DURATION)
     token = jnp.where(is_new, completed, logged)
     arrival = view.arrival_us
@@ -102,7 +103,7 @@ def tell_gateway(ctx: Context, state: State) -> Writes:
     latencies = row(news.latencies, request)
     one = Completion(
         request=request_view(ctx, request),
-        instance=state.instance_of[request],
+        instance=place_of(state, request),
         num_output_tokens=get(row(ctx.requests.table, request), Req.OUTPUT_LEN),
         ttft_us=get(latencies, 0),
         e2e_us=get(latencies, 1),

@@ -11,7 +11,8 @@ from jax import lax
 
 from blis_jax.branching import When, always, branch, once
 from blis_jax.clock import truncate
-from blis_jax.state import Requests, Slot, SlotTime, State
+from blis_jax.columns import Vector, apart
+from blis_jax.state import Dyn, Requests, Slot, SlotTime, State
 from blis_jax.types import EngineShape, Mechanism, Params, RequestView, never
 
 SLOT_BITS = 13  # low bits of a packed key hold the slot
@@ -26,10 +27,20 @@ class Context:
     params: Params
     requests: Requests
     when: When
+    scorer_shares: Any = None  # of many lanes: made once, not in each scan step
 
     def in_place(self, predicate: jax.Array, change: Any, value: Any) -> Any:
         """`change(value, predicate)`, skipped where the predicate does not hold if phases are skipped at all."""
         return (once if self.when is branch else always)(predicate, change, value)
+
+    def vector(self, row: jax.Array) -> Vector:
+        """A row of a table as phases pass it on: as it is, or with its entries apart; see columns.py."""
+        return row if self.when is branch else apart(row)
+
+    def no_past(self) -> jax.Array:
+        """The row of a request that nothing has happened to; place and expected blocks beside it, see joined.py."""
+        beside = 0 if self.when is branch else 2
+        return jnp.zeros((len(Dyn) + beside,), jnp.int32)
 
     @property
     def clock(self) -> Any:
@@ -119,9 +130,11 @@ class SlotRows:
 
     def time(self, column: SlotTime) -> jax.Array:
         """One time column."""
-        slots = self.state.slot_time.shape[2]
-        at = (jnp.int32(column), self.instance, jnp.int32(0))
-        return lax.dynamic_slice(self.state.slot_time, at, (1, 1, slots))[0, 0]
+        table, place = self.state.slot_time, int(column)
+        if table is None:  # behind the integer columns, see joined.py
+            table, place = self.state.slot, len(Slot) + place
+        at = (jnp.int32(place), self.instance, jnp.int32(0))
+        return lax.dynamic_slice(table, at, (1, 1, table.shape[2]))[0, 0]
 
     def view(self) -> RequestView:
         """What policies may know about the requests in the slots."""
@@ -134,12 +147,15 @@ class SlotRows:
             queue_rank=self.column(Slot.QUEUE_RANK),
         )
 
-    def one(self, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one(self, ctx: Context, slot: jax.Array) -> tuple[Vector, Vector]:
         """All columns of one slot."""
         table, times = self.state.slot, self.state.slot_time
         at = (jnp.int32(0), self.instance, slot)
         row = lax.dynamic_slice(table, at, (table.shape[0], 1, 1))[:, 0, 0]
-        return row, lax.dynamic_slice(times, at, (times.shape[0], 1, 1))[:, 0, 0]
+        if times is None:
+            return ctx.vector(row[: len(Slot)]), ctx.vector(row[len(Slot) :])
+        time_row = lax.dynamic_slice(times, at, (times.shape[0], 1, 1))[:, 0, 0]
+        return ctx.vector(row), ctx.vector(time_row)
 
 
 NO_KEY = jnp.iinfo(jnp.int64).max

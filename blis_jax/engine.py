@@ -19,9 +19,10 @@ from jax import lax
 from blis_jax.branching import branch, masked, once
 from blis_jax.columns import put
 from blis_jax.context import Context
+from blis_jax.joined import joined, parted
 from blis_jax.kv_cache.blocks import Blocks, compact, is_crowded
-from blis_jax.policy_calls import first_states
-from blis_jax.state import Inst, Reg, Requests, State, initial_state
+from blis_jax.policy_calls import first_states, shares_of
+from blis_jax.state import Inst, Reg, Requests, State, initial_state, with_paths
 from blis_jax.step import scan_step
 from blis_jax.types import LAST, EngineShape, Mechanism, Outcome, Params, never, pytree
 from blis_jax.workload.table import NEVER_US, RequestTable
@@ -241,15 +242,18 @@ def run_lanes(
 ) -> Raw:
     """Many runs `[row]` in one loop; every phase of every lane is evaluated in each scan step."""
 
-    def one(params: Params, requests: Requests, state: State) -> State:
-        return scan_step(Context(shape, mechanism, params, requests, masked), state)
+    shares = jax.vmap(shares_of)(params.policy.scorer_weights)
+
+    def one(params: Params, requests: Requests, shares: jax.Array, state: State) -> State:
+        return scan_step(Context(shape, mechanism, params, requests, masked, shares), state)
 
     def all_lanes(states: State) -> State:
-        return jax.vmap(one)(params, requests, states)
+        return jax.vmap(one)(params, requests, shares, states)
 
+    requests = jax.vmap(with_paths)(requests)
     starts = jax.vmap(lambda p, r: _first_state(shape, mechanism, p, r))(params, requests)
-    state, chunks = _drive(shape, params, all_lanes, starts, max_scan_steps)
-    return jax.vmap(_raw, in_axes=(0, None))(state, chunks)
+    state, chunks = _drive(shape, params, all_lanes, joined(starts), max_scan_steps)
+    return jax.vmap(_raw, in_axes=(0, None))(parted(state), chunks)
 
 
 @functools.lru_cache(maxsize=64)

@@ -9,14 +9,27 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import as_int, build, get, put
+from blis_jax.columns import as_int, build, choose, get, put
 from blis_jax.context import Context, SlotRows, row
+from blis_jax.joined import instance_rows, place_of
 from blis_jax.latency.blackbox import queueing_time
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.pickers import first_where
 from blis_jax.policy_calls import Purpose, admit, decision_key, request_view, route
-from blis_jax.snapshot import ROUTER_INDEX_CAPACITY, matched_blocks, refreshed, snapshots
-from blis_jax.state import Inst, InstTime, Reg, Req, RouterIndex, Slot, SlotTime, State, Time
+from blis_jax.snapshot import ROUTER_INDEX_CAPACITY, KvFields, matched_blocks, refreshed, snapshots
+from blis_jax.state import (
+    Inst,
+    InstTime,
+    Nodes,
+    Reg,
+    Req,
+    RouterIndex,
+    Slot,
+    SlotTime,
+    State,
+    Time,
+    nodes_of,
+)
 from blis_jax.types import LAST, NO_REQUEST, REJECTED, Outcome, pytree
 from blis_jax.work import failing, waking_time
 
@@ -83,17 +96,17 @@ def _context(
 def no_decisions(ctx: Context, state: State) -> Decisions:
     """Nothing admitted, nothing routed."""
     spare, rows = ctx.shape.num_requests, ctx.shape.num_instances
-    depth = ctx.shape.path_depth
+    depth, times = ctx.shape.path_depth, len(InstTime) + ctx.shape.num_chains - 1
     return Decisions(
         registers=state.registers,
         times=state.times,
         stale=state.stale,
         gateway=state.gateway,
-        where=jnp.array([spare, spare, rows, 0], jnp.int32),
+        where=ctx.vector(jnp.array([spare, spare, rows, 0], jnp.int32)),
         slot_row=jnp.zeros((len(Slot),), jnp.int32),
         slot_time_row=jnp.zeros((len(SlotTime),), ctx.clock),
         inst_row=jnp.zeros((len(Inst),), jnp.int32),
-        inst_time_row=jnp.full((state.inst_time.shape[1],), ctx.never, ctx.clock),
+        inst_time_row=jnp.full((times,), ctx.never, ctx.clock),
         path=jnp.full((depth,), ctx.shape.num_nodes, jnp.int32),
         touched=jnp.zeros((depth, rows), jnp.int32),
         private_at=jnp.zeros((depth, rows), jnp.int32),
@@ -106,15 +119,15 @@ def _touch(
     ctx: Context,
     router: RouterIndex,
     request: jax.Array,
-    path: jax.Array,
+    nodes: Nodes,
     num_prompt_blocks: jax.Array,
     chosen: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Record the prompt's blocks for the chosen instance, in order: shared nodes, then private blocks."""
-    rows, depth = ctx.shape.num_instances, path.shape[0]
+    rows, depth = ctx.shape.num_instances, nodes.node.shape[0]
     is_chosen = lax.iota(jnp.int32, rows) == chosen
-    length = ctx.requests.node_blocks[path]
-    counts = (ctx.requests.node_start[path] < num_prompt_blocks) & (length > 0)
+    path, start, length = nodes
+    counts = (start < num_prompt_blocks) & (length > 0)
     old = router.touched[path]
     update = counts[:, None] & is_chosen[None, :]
     new = jnp.sum(jnp.where(update & (old == 0), length[:, None], 0), axis=0, dtype=jnp.int32)
@@ -150,7 +163,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     )
     is_turn = ~is_admit | ((route_time == now) & (route_time < following))
     request = get(registers, Reg.NEXT_ROUTE)
-    was_rejected = (state.instance_of[request] == REJECTED) | (is_rejected & (request == candidate))
+    was_rejected = (place_of(state, request) == REJECTED) | (is_rejected & (request == candidate))
     is_routed = is_turn & ~was_rejected
     is_seen = is_admit | is_routed
     went_back = now < get(times, Time.LAST_EVENT)
@@ -166,7 +179,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
         no_decisions(ctx, state),
         registers=put(registers, changes),
         times=put(times, {Time.LAST_EVENT: now, Time.LAST_REFRESH: refreshed_at}),
-        stale=jnp.where(is_seen, fields, state.stale),
+        stale=choose(is_seen, fields, state.stale),
         gateway=gateway,
     )
     base = dataclasses.replace(base, where=put(base.where, {0: turned_away}))
@@ -179,14 +192,14 @@ def _route(
     base: Decisions,
     request: jax.Array,
     now: jax.Array,
-    fields: jax.Array,
+    fields: KvFields,
 ) -> Decisions:
     rows = ctx.shape.num_instances
-    path, table = row(ctx.requests.path, request), row(ctx.requests.table, request)
+    nodes, table = nodes_of(ctx.requests, request), row(ctx.requests.table, request)
     matched = jnp.zeros((rows,), jnp.int32)
     num_blocks = lax.div(get(table, Req.INPUT_LEN), jnp.int32(ctx.shape.block_size))
     if ctx.mechanism.uses_prefix_index:
-        matched = matched_blocks(ctx, state, path, num_blocks)
+        matched = matched_blocks(ctx, state, nodes, num_blocks)
     rejected = get(base.registers, Reg.NUM_REJECTED)
     context = _context(ctx, state, request, Purpose.ROUTING, now, fields, matched, rejected)
     chosen, gateway = route(ctx, base.gateway, context, request)
@@ -201,7 +214,7 @@ def _route(
     if not ctx.mechanism.uses_prefix_index:
         return placed
     touched, private_at, num_private, num_distinct = _touch(
-        ctx, state.router, request, path, num_blocks, chosen
+        ctx, state.router, request, nodes, num_blocks, chosen
     )
     registers = placed.registers
     if not ctx.shape.has_router_eviction:
@@ -212,7 +225,7 @@ def _route(
     return dataclasses.replace(
         placed,
         registers=registers,
-        path=path,
+        path=nodes.node,
         touched=touched,
         private_at=private_at,
         num_private=num_private,
@@ -239,7 +252,7 @@ def _place(
     queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.time(SlotTime.QUEUED) == queued) & (after < 0)
     is_oversized = lax.div(input_len + size - 1, size) > cluster.total_kv_blocks[chosen]
-    inst, inst_time = row(state.inst, chosen), row(state.inst_time, chosen)
+    inst, inst_time = instance_rows(ctx, state, chosen)
     starts = (get(inst, Inst.IS_IDLE) == 1) | is_oversized
     event, busy = get(inst_time, InstTime.EVENT), get(inst_time, InstTime.BUSY_UNTIL)
     acts = jnp.where(is_oversized, queued, waking_time(ctx, queued, busy))
@@ -268,12 +281,13 @@ def _place(
         Slot.EXPECTED_BLOCKS: expected,
     }
     slot = jnp.minimum(free, jnp.int32(ctx.shape.num_slots - 1))
+    slot_times = {SlotTime.QUEUED: queued, SlotTime.ARRIVAL: view.arrival_us}
     return dataclasses.replace(
         base,
         registers=put(base.registers, {Reg.OUTCOME: outcome, Reg.NUM_OPEN_TIES: ties}),
         where=put(base.where, {1: request, 2: chosen, 3: slot}),
         slot_row=build(Slot, values, jnp.int32),
-        slot_time_row=jnp.stack([queued, view.arrival_us]),
+        slot_time_row=build(SlotTime, slot_times, ctx.clock),
         inst_row=put(inst, inst_changes),
         inst_time_row=put(inst_time, {InstTime.EVENT: event}),
     )

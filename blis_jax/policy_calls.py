@@ -109,7 +109,8 @@ def route(
         decision_key(ctx, Purpose.SCORERS + place, request)
         for place in range(len(mechanism.scorers))
     ]
-    scores, of_scorers = combined_scores(mechanism.scorers, params, of_scorers, context, keys)
+    rated = mechanism.scorers, params, of_scorers, context, keys
+    scores, of_scorers = combined_scores(*rated, ctx.scorer_shares)
     among = PickerContext(
         scores,
         context.snapshots.is_active,
@@ -122,24 +123,34 @@ def route(
     return chosen.astype(jnp.int32), (admission, routing, *of_scorers, picker)
 
 
+def shares_of(weights: Float[Array, "scorer"]) -> Float[Array, "scorer"]:
+    """Each weight's share of their sum, added in order as the reference does."""
+    total = jnp.zeros((), jnp.float64)
+    for index in range(weights.shape[0]):
+        total = total + weights[index]
+    return exact_quotient(weights, total)
+
+
 def combined_scores(
     scorers: tuple[Policy, ...],
     params: PolicyParams,
     states: Any,
     context: GatewayContext,
     keys: Any,
+    shares: Any = None,
 ) -> tuple[Float[Array, "instance"], list[Any]]:
-    """Weighted sum of scores cut to [0, 1], added in the scorers' order as the reference does."""
-    total_weight = jnp.zeros((), jnp.float64)
-    for index in range(len(scorers)):
-        total_weight = total_weight + params.scorer_weights[index]
+    """Weighted sum of scores cut to [0, 1], added in the scorers' order as the reference does.
+
+    `shares` are those of the weights, if they are known already.
+    """
+    if scorers and shares is None:
+        shares = shares_of(params.scorer_weights)
     total = jnp.zeros(context.snapshots.effective_load.shape, jnp.float64)
     after = []
     for index, scorer in enumerate(scorers):
-        weight = exact_quotient(params.scorer_weights[index], total_weight)
         mine = dataclasses.replace(context, key=keys[index])
         score, state = scorer.decide(params.scorers[index], states[index], mine)
-        total = total + exact_product(jnp.clip(score, 0.0, 1.0), weight)
+        total = total + exact_product(jnp.clip(score, 0.0, 1.0), shares[index])
         after.append(state)
     return total, after
 

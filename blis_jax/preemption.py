@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.block_subject import BlockRows, Subject, is_due, no_rows, subject_of
-from blis_jax.columns import as_int, build, get, put
+from blis_jax.columns import as_int, build, choose, get, put
 from blis_jax.context import Context, SlotRows, least_key, slot_of
 from blis_jax.kv_cache.allocation import after_release
 from blis_jax.kv_cache.blocks import Asker, Blocks, Do, Eviction, Life, Pool, Task
@@ -249,8 +249,8 @@ def _victim_rows(one: Subject, evicts: jax.Array) -> tuple[jax.Array, jax.Array]
         Dyn.TOKEN_RECORD: _before(one, Dyn.TOKEN_RECORD, Life.OLD_TOKEN_RECORD),
         Dyn.TOKEN_INDEX: _before(one, Dyn.TOKEN_INDEX, Life.OLD_TOKEN_INDEX),
     }
-    slot_row = jnp.where(evicts, put(one.slot_row, changes), one.slot_row)
-    return slot_row, jnp.where(evicts, put(one.dyn, dyn_changes), one.dyn)
+    slot_row = choose(evicts, put(one.slot_row, changes), one.slot_row)
+    return slot_row, choose(evicts, put(one.dyn, dyn_changes), one.dyn)
 
 
 def _before(one: Subject, now: Dyn, old: Life) -> jax.Array:
@@ -287,7 +287,7 @@ def _rows(
     at = jnp.minimum(blocks.num_evictions, none.eviction_at)
     return dataclasses.replace(
         none,
-        life=jnp.where(evicts, put(life, life_changes), life),
+        life=choose(evicts, put(life, life_changes), life),
         computed=jnp.where(evicts, 0, blocks.computed[instance, one.slot]),
         priority=_priorities(ctx, state, instance)[one.slot],
         eviction_at=jnp.where(evicts, at, none.eviction_at),

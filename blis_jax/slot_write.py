@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from blis_jax.block_subject import BlockRows, no_rows
 from blis_jax.context import Context
 from blis_jax.kv_cache.no_eviction import PathRows, no_path
-from blis_jax.state import Dyn, Slot, SlotTime
+from blis_jax.state import Slot, SlotTime
 from blis_jax.types import LAST, NO_REQUEST, pytree
 
 if TYPE_CHECKING:
@@ -46,5 +46,5 @@ def no_slot(ctx: Context) -> SlotWrite:
         path=None if ctx.shape.num_blocks else no_path(ctx.shape),
         blocks=no_rows(ctx) if ctx.shape.num_blocks else None,
         request=jnp.int32(ctx.shape.num_requests),
-        dyn=jnp.zeros((len(Dyn),), jnp.int32),
+        dyn=ctx.no_past(),
     )

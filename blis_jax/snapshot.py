@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.branching import branch
+from blis_jax.columns import choose
 from blis_jax.context import Context, row
 from blis_jax.exact import exact_quotient
-from blis_jax.state import Inst, SlotTime, State
+from blis_jax.joined import queued_times
+from blis_jax.state import Inst, Nodes, State
 from blis_jax.types import Snapshots
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Int
+    from jaxtyping import Array, Bool, Int
 
+KvFields = Any  # see State.stale
 ROUTER_INDEX_CAPACITY = 10_000  # blocks per instance in the router's prefix index (BLIS default)
 
 
-def kv_fields(ctx: Context, state: State) -> Float[Array, "field instance"]:
+def kv_fields(ctx: Context, state: State) -> KvFields:
     """KV utilisation, free blocks and hit rate of every instance now."""
     rows = ctx.shape.num_instances
     used = state.inst[:rows, Inst.USED_BLOCKS].astype(jnp.float64)
@@ -27,30 +31,34 @@ def kv_fields(ctx: Context, state: State) -> Float[Array, "field instance"]:
     hits = state.inst[:rows, Inst.HITS].astype(jnp.float64)
     lookups = hits + state.inst[:rows, Inst.MISSES].astype(jnp.float64)
     hit_rate = exact_quotient(hits, jnp.maximum(lookups, 1.0))
-    return jnp.stack([exact_quotient(used, total), total - used, hit_rate])
+    fields = exact_quotient(used, total), total - used, hit_rate
+    return jnp.stack(fields) if ctx.when is branch else fields
 
 
 def refreshed(
     ctx: Context, state: State, now: jax.Array, last_refresh: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[KvFields, jax.Array]:
     """KV fields as the router reads them at `now`, and when they were last refreshed."""
     interval = ctx.time(ctx.params.cluster.snapshot_refresh_interval_us)
     is_due = (interval <= 0) | (now - last_refresh >= interval)
-    fields = jnp.where(is_due, kv_fields(ctx, state), state.stale)
+    fields = choose(is_due, kv_fields(ctx, state), state.stale)
     return fields, jnp.where(is_due, now, last_refresh)
 
 
 def matched_blocks(
-    ctx: Context, state: State, path: Int[Array, "path"], num_prompt_blocks: jax.Array
+    ctx: Context,
+    state: State,
+    nodes: Nodes,
+    num_prompt_blocks: jax.Array,
 ) -> Int[Array, "instance"]:
     """Leading prompt blocks in the router's index of every instance.
 
     The index holds the most recently touched blocks up to its capacity, and a touch goes through a node
     from its first block on; so a node counts iff its first block is still within that distance.
     """
-    requests, router = ctx.requests, state.router
-    length = requests.node_blocks[path]
-    is_prompt = (requests.node_start[path] < num_prompt_blocks) & (length > 0)
+    router = state.router
+    path, start, length = nodes
+    is_prompt = (start < num_prompt_blocks) & (length > 0)
     if ctx.shape.has_router_eviction:
         return _matched_of_latest(ctx, state, path, length, is_prompt)
     present = (router.touched[path] > 0) & is_prompt[:, None]
@@ -96,7 +104,7 @@ def snapshots(
     ctx: Context,
     state: State,
     now: jax.Array,
-    fields: Float[Array, "field instance"],
+    fields: KvFields,
     prefix_match_blocks: Int[Array, "instance"],
     num_rejected: jax.Array,
 ) -> Snapshots:
@@ -104,7 +112,7 @@ def snapshots(
     rows = ctx.shape.num_instances
     load = state.inst[:rows, Inst.LOAD]
     batch = state.inst[:rows, Inst.NUM_PREFILL] + state.inst[:rows, Inst.NUM_DECODE]
-    queued = jnp.sum(state.slot_time[SlotTime.QUEUED, :rows] < now, axis=1, dtype=jnp.int32)
+    queued = jnp.sum(queued_times(state, rows) < now, axis=1, dtype=jnp.int32)
     return Snapshots(
         effective_load=load,
         queue_depth=queued,

@@ -6,11 +6,13 @@ happen goes there, so no write is ever a select over a whole table.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from blis_jax.kv_cache.blocks import Blocks, initial_blocks
 from blis_jax.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never, pytree
@@ -182,13 +184,13 @@ class SharedBlocks:
     """Physical copies of shared blocks per instance (spare row) and node (spare row)."""
 
     holders: Int[Array, "instance node copy block"]
-    named: Int[Array, "instance node block"]  # copy that the table names, -1: not registered
+    named: Any  # int32[instance, node, block]: copy that the table names, -1: not registered
     held: Int[Array, "instance slot path block"]  # copy held by the slot's request, -1: none
 
 
 @pytree
 class State:
-    """The carry of the scan."""
+    """The carry of the scan; in many lanes some tables are beside others, see joined.py."""
 
     registers: Int[Array, "column"]
     times: Any
@@ -197,14 +199,14 @@ class State:
     inst: Int[Array, "instance column"]
     inst_time: Any
     dyn: Int[Array, "request column"]
-    instance_of: Int[Array, "request"]
-    expected: Int[Array, "request"]  # prompt blocks in the router's index when it was routed
+    instance_of: Any  # int32[request]
+    expected: Any  # int32[request]: prompt blocks in the router's index when it was routed
     shared: SharedBlocks | None  # memory without eviction
     blocks: Blocks | None  # memory at block level
     router: RouterIndex
-    stale: Float[
-        Array, "field instance"
-    ]  # KV utilisation, free blocks, hit rate as the router last read
+    # float64[field, instance]: KV utilisation, free blocks and hit rate as the router last read them; in many lanes
+    # a tuple of the fields, so that one which no policy reads is not kept
+    stale: Any
     log: Int[Array, "record column"]
     log_time: Any
     gateway: Any  # states of the gateway's policies, see policy_calls.py
@@ -224,7 +226,7 @@ class News:
 class Requests:
     """The request table as the engine reads it; one spare row at the end of each axis."""
 
-    table: Int[Array, "request column"]  # see Req
+    table: Int[Array, "request column"]  # see Req; in many lanes also with_paths
     arrival: Any  # clock dtype, never() in padding
     path: Int[Array, "request path"]  # node, or the spare node
     node_start: Int[Array, "node"]
@@ -235,6 +237,31 @@ class Requests:
     has_shared: Int[Array, ""]
     is_late: Int[Array, ""]  # a routing decision lies beyond the clock
     is_wide: Int[Array, ""]  # shared contents are longer than the tables
+
+
+class Nodes(NamedTuple):
+    """The shared contents on one request's path."""
+
+    node: Int[Array, "path"]  # the spare node where the path has ended
+    start: Int[Array, "path"]  # first block
+    length: Int[Array, "path"]  # blocks, 0 past the path's end
+
+
+def with_paths(requests: Requests) -> Requests:
+    """The requests with their paths' nodes behind the columns of `table`, so that one read finds all."""
+    sizes = requests.node_start[requests.path], requests.node_blocks[requests.path]
+    table = jnp.concatenate([requests.table, requests.path, *sizes], axis=-1)
+    return dataclasses.replace(requests, table=table)
+
+
+def nodes_of(requests: Requests, request: Int[Array, ""]) -> Nodes:
+    """The nodes on a request's path."""
+    zero, depth, table = jnp.int32(0), requests.path.shape[1], requests.table
+    if table.shape[1] == len(Req):
+        path = lax.dynamic_slice(requests.path, (request, zero), (1, depth))[0]
+        return Nodes(path, requests.node_start[path], requests.node_blocks[path])
+    row = lax.dynamic_slice(table, (request, zero), (1, table.shape[1]))[0, len(Req) :]
+    return Nodes(row[:depth], row[depth : 2 * depth], row[2 * depth :])
 
 
 class Req(enum.IntEnum):

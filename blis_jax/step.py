@@ -17,12 +17,14 @@ from blis_jax.batch_formation import has_candidate, visit
 from blis_jax.begin import begin
 from blis_jax.block_completion import complete_blocks
 from blis_jax.block_service import serve
+from blis_jax.branching import branch
 from blis_jax.clock import least
-from blis_jax.columns import get, put
+from blis_jax.columns import Vector, apart, get, put
 from blis_jax.completions import next_news, tell_gateway, tell_instance
 from blis_jax.context import NO_KEY, Context
 from blis_jax.exact import runtime_infinity
-from blis_jax.gateway import decide, next_times
+from blis_jax.gateway import Decisions, decide, next_times
+from blis_jax.joined import INSTANCE_OF, event_times, lane_scalars
 from blis_jax.kv_cache.blocks import Do, Task
 from blis_jax.kv_cache.cpu_tier import offload, reload
 from blis_jax.kv_cache.operations import pin, release, restore, roll_back, take
@@ -32,14 +34,22 @@ from blis_jax.preemption import give_up
 from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import (
     Inst,
-    InstTime,
     Mode,
     Reg,
+    Slot,
     State,
     Time,
 )
 from blis_jax.work import Work
-from blis_jax.writes import NewsWrite, RecordWrite, Writes, no_record, no_writes, write
+from blis_jax.writes import (
+    NewsWrite,
+    RecordWrite,
+    Writes,
+    no_record,
+    no_writes,
+    with_lane_row,
+    write,
+)
 
 
 def _finished(
@@ -136,12 +146,18 @@ def advance_instance(
     return closed, written, record, news
 
 
+def _place_of_routed(past: Vector, done: Decisions) -> Vector:
+    """A request's row once it is routed: nothing has happened to it yet, but it has a place."""
+    expected = get(done.slot_row, Slot.EXPECTED_BLOCKS)
+    return put(apart(past), {INSTANCE_OF: get(done.where, 2), INSTANCE_OF + 1: expected})
+
+
 def _gateway_writes(
     ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Array
 ) -> Writes:
     done = decide(ctx, state, admit_time, route_time)
     turned_away, routed, instance, slot = (get(done.where, index) for index in range(4))
-    nothing = no_writes(ctx, state, instance)
+    nothing, joins = no_writes(ctx, state, instance), state.instance_of is None
     return dataclasses.replace(
         nothing,
         registers=done.registers,
@@ -158,6 +174,8 @@ def _gateway_writes(
         inst_time=done.inst_time_row,
         slot=dataclasses.replace(
             nothing.slot,
+            request=routed if joins else nothing.slot.request,
+            dyn=_place_of_routed(nothing.slot.dyn, done) if joins else nothing.slot.dyn,
             instance=instance,
             slot=slot,
             row=done.slot_row,
@@ -228,6 +246,17 @@ def move_blocks(ctx: Context, state: State) -> State:
     return state
 
 
+def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The time of the next event, and the first instance that has one then."""
+    if ctx.when is branch or events.dtype != jnp.int32:
+        event_time = least(events)
+        return event_time, first_where(events == event_time)
+    # one minimum instead of two: time and instance packed
+    instance = lax.iota(jnp.int64, events.shape[0])
+    packed = jnp.min((events.astype(jnp.int64) << 32) | instance)
+    return (packed >> 32).astype(jnp.int32), packed.astype(jnp.int32)
+
+
 def scan_step(ctx: Context, state: State) -> State:
     """The next small thing that happens; nothing once the run is over."""
     with runtime_infinity(ctx.params.cluster.infinity):
@@ -235,11 +264,12 @@ def scan_step(ctx: Context, state: State) -> State:
 
 
 def _next_thing(ctx: Context, state: State) -> State:
-    registers, times, rows = state.registers, state.times, ctx.shape.num_instances
+    registers, times = lane_scalars(ctx, state)
+    rows = ctx.shape.num_instances
     admit_time, route_time = next_times(ctx, registers)
     cluster_time = jnp.minimum(admit_time, route_time)
-    events = state.inst_time[:rows, InstTime.EVENT]
-    event_time = least(events)
+    events = event_times(state, rows)
+    event_time, first = first_of(ctx, events)
     in_step = get(registers, Reg.MODE) != Mode.BETWEEN
     horizon, last = ctx.params.cluster.horizon_us, ctx.never.astype(jnp.int64)
     end = jnp.where(horizon < last, horizon, last).astype(ctx.clock)
@@ -248,13 +278,12 @@ def _next_thing(ctx: Context, state: State) -> State:
     is_gateway = is_gateway & is_sound & ~in_step
     is_due = (event_time <= end) & (event_time < cluster_time)
     is_instance = is_sound & (in_step | is_due)
-    first = first_where(events == event_time)
     instance = jnp.where(in_step, get(registers, Reg.ACTIVE), first)
     instance = jnp.where(is_instance, instance, jnp.int32(rows))
     now = jnp.where(in_step, get(times, Time.NOW), event_time)
     is_new = is_instance & ~in_step
     last_event = jnp.where(is_new, event_time, get(times, Time.LAST_EVENT))
-    state = dataclasses.replace(
+    now_state = dataclasses.replace(
         state,
         registers=put(registers, {Reg.IS_DONE: ~is_gateway & ~is_instance}),
         times=put(times, {Time.NOW: now, Time.LAST_EVENT: last_event}),
@@ -262,11 +291,11 @@ def _next_thing(ctx: Context, state: State) -> State:
 
     def by_gateway() -> Writes:
         if state.news is None:
-            return _gateway_writes(ctx, state, admit_time, route_time)
+            return _gateway_writes(ctx, now_state, admit_time, route_time)
         return ctx.when(
-            next_news(ctx, state) < cluster_time,
-            lambda: tell_gateway(ctx, state),
-            lambda: _gateway_writes(ctx, state, admit_time, route_time),
+            next_news(ctx, now_state) < cluster_time,
+            lambda: tell_gateway(ctx, now_state),
+            lambda: _gateway_writes(ctx, now_state, admit_time, route_time),
         )
 
     done = ctx.when(
@@ -274,10 +303,10 @@ def _next_thing(ctx: Context, state: State) -> State:
         by_gateway,
         lambda: ctx.when(
             is_instance,
-            lambda: _instance_writes(ctx, state, instance, cluster_time),
-            lambda: no_writes(ctx, state, instance),
+            lambda: _instance_writes(ctx, now_state, instance, cluster_time),
+            lambda: no_writes(ctx, now_state, instance),
         ),
     )
     # every read before any write: otherwise a vectorised loop copies whole tables
-    state = write(ctx, state, lax.optimization_barrier(done))
+    state = write(ctx, state, lax.optimization_barrier(with_lane_row(state, done)))
     return move_blocks(ctx, state) if ctx.shape.num_blocks else state

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import get
+from blis_jax.columns import get, together
 from blis_jax.context import Context, SlotRows
 from blis_jax.slot_write import SlotWrite
 from blis_jax.state import Dyn, Inst, Slot, State
@@ -27,7 +27,7 @@ def members_of(
     request = slots.column(Slot.REQUEST)
     spare = jnp.int32(ctx.shape.num_requests)
     dyn = state.dyn[jnp.where(request < 0, spare, request)]
-    dyn = jnp.where(is_written[:, None], written.dyn[None, :], dyn)
+    dyn = jnp.where(is_written[:, None], together(written.dyn)[None, :], dyn)
 
     def column(name: Slot) -> jax.Array:
         return jnp.where(is_written, get(written.row, name), slots.column(name))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import get
+from blis_jax.columns import Columns, Vector, as_int, get, is_apart, tail, with_tail
 from blis_jax.context import Context, SlotRows
 from blis_jax.state import Inst, InstTime, Slot, SlotTime
 from blis_jax.types import Outcome, pytree
@@ -80,25 +81,53 @@ def waking_time(ctx: Context, queued: jax.Array, busy_until: jax.Array) -> jax.A
 
 
 def take_chain(
-    chains: jax.Array, now: jax.Array, num_new: jax.Array, never: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    chains: Vector, now: jax.Array, num_new: jax.Array, never: jax.Array
+) -> tuple[Vector, jax.Array]:
     """Step events left when one at `now` is taken after `num_new` were added; and whether they fit."""
-    at_now = chains == now
-    left = count_of(at_now) + num_new - 1
-    rest = jnp.where(at_now, never, chains)
-    return add_chain(rest, now, left, never)
+    if is_apart(chains):
+        num_at_now = functools.reduce(jnp.add, (as_int(one == now) for one in chains.entries))
+        rest: Vector = Columns(tuple(jnp.where(one == now, never, one) for one in chains.entries))
+    else:
+        at_now = chains == now
+        num_at_now, rest = count_of(at_now), jnp.where(at_now, never, chains)
+    return add_chain(rest, now, num_at_now + num_new - 1, never)
 
 
 def add_chain(
-    chains: jax.Array, time: jax.Array, count: jax.Array, never: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    chains: Vector, time: jax.Array, count: jax.Array, never: jax.Array
+) -> tuple[Vector, jax.Array]:
     """Step events with `count` more at `time`; and whether they fit."""
+    if is_apart(chains):
+        place, entries = jnp.int32(0), []
+        for one in chains.entries:
+            place = place + as_int(one == never)
+            entries.append(jnp.where((one == never) & (place <= count), time, one))
+        return Columns(tuple(entries)), count <= place
     is_free = chains == never
     place = jnp.cumsum(is_free, dtype=jnp.int32)
     takes = is_free & (place <= count)
     return jnp.where(takes, time, chains), count <= place[-1]
 
 
-def with_chains(inst_time: jax.Array, chains: jax.Array) -> jax.Array:
+def chains_of(inst_time: Vector) -> Vector:
+    """The instance's step events, `never` where there is none."""
+    return tail(inst_time, InstTime.CHAIN)
+
+
+def has_chain(chains: Vector, time: jax.Array) -> jax.Array:
+    """Whether a step event is at this time."""
+    if is_apart(chains):
+        return functools.reduce(jnp.logical_or, (one == time for one in chains.entries))
+    return jnp.any(chains == time)
+
+
+def first_chain(chains: Vector) -> jax.Array:
+    """The next step event."""
+    if is_apart(chains):
+        return functools.reduce(jnp.minimum, chains.entries)
+    return jnp.min(chains)
+
+
+def with_chains(inst_time: Vector, chains: Vector) -> Vector:
     """The instance's times with its step events replaced."""
-    return jnp.concatenate([inst_time[: InstTime.CHAIN], chains])
+    return with_tail(inst_time, InstTime.CHAIN, chains)

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.block_subject import BlockRows
-from blis_jax.columns import as_int, get
+from blis_jax.columns import Vector, apart, as_int, get, put, selected
 from blis_jax.context import Context, row
+from blis_jax.joined import INSTANCE_OF, beside, instance_rows, lane_scalars
 from blis_jax.kv_cache.blocks import Blocks
 from blis_jax.kv_cache.no_eviction import write_path
 from blis_jax.policy_calls import instance_row
@@ -89,9 +90,11 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
     """Scalars and the instance's rows as they are, nothing else."""
     rows, depth = ctx.shape.num_instances, ctx.shape.path_depth
     spare_instance, spare_request = jnp.int32(rows), jnp.int32(ctx.shape.num_requests)
+    registers, times = lane_scalars(ctx, state)
+    inst, inst_time = instance_rows(ctx, state, instance)
     return Writes(
-        registers=state.registers,
-        times=state.times,
+        registers=registers,
+        times=times,
         stale=state.stale,
         gateway=state.gateway,
         local=instance_row(state, instance),
@@ -104,8 +107,8 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
         routed=spare_request,
         routed_to=spare_instance,
         instance=spare_instance,
-        inst=row(state.inst, instance),
-        inst_time=row(state.inst_time, instance),
+        inst=inst,
+        inst_time=inst_time,
         slot=no_slot(ctx),
         path_instance=spare_instance,
         record=no_record(ctx),
@@ -158,10 +161,10 @@ def _write_blocks(ctx: Context, state: State, done: Writes) -> Blocks | None:
         computed=_put(blocks.computed, rows.computed[None, None], slot.instance, slot.slot),
         priority=priority,
         ghosts=_put(blocks.ghosts, rows.ghost[None], rows.ghost_at),
-        life=_put(blocks.life, rows.life[None], slot.request, zero),
+        life=_put(blocks.life, selected(rows.life)[None], slot.request, zero),
         pool=_put(blocks.pool, done.pool[None], done.instance, zero),
         task=done.task,
-        evictions=_put(blocks.evictions, rows.eviction[None], rows.eviction_at, zero),
+        evictions=_put(blocks.evictions, selected(rows.eviction)[None], rows.eviction_at, zero),
         num_evictions=blocks.num_evictions + as_int(evicts),
     )
 
@@ -190,31 +193,79 @@ def _write_news(state: State, done: Writes) -> News | None:
     return News(_put(news.due, change.due[None], change.request), latencies)
 
 
+def _write_requests(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
+    """What a request has been through, where it was sent, and what the router expected there."""
+    turned_away = jnp.full((1,), REJECTED, jnp.int32)
+    if state.instance_of is None:
+        away = put(apart(ctx.no_past()), {INSTANCE_OF: jnp.int32(REJECTED)})
+        rows = jnp.stack([selected(away), selected(done.slot.dyn)])
+        at = jnp.stack([done.turned_away, done.slot.request])
+        return {"dyn": state.dyn.at[at].set(rows)}
+    instance_of = _put(state.instance_of, turned_away, done.turned_away)
+    return {
+        "dyn": _put(state.dyn, selected(done.slot.dyn)[None], done.slot.request, jnp.int32(0)),
+        "instance_of": _put(instance_of, done.routed_to[None], done.routed),
+        "expected": _write_expected(ctx, state, done),
+    }
+
+
+def _write_with_times(state: State, done: Writes) -> dict[str, Any]:
+    """Rows of the instance, of the step record and of the lane, whose times may be columns of the same table."""
+    record, zero = done.record, jnp.int32(0)
+    rows = {
+        "inst": (done.inst, done.inst_time, done.instance),
+        "log": (record.log, record.log_time, record.record),
+    }
+    tables: dict[str, Any] = {}
+    row_: Vector
+    for name, (row_, times, at) in rows.items():
+        table, time_table = getattr(state, name), getattr(state, f"{name}_time")
+        if time_table is None:
+            row_ = beside(row_, times)
+        else:
+            tables[f"{name}_time"] = _put(time_table, selected(times)[None], at, zero)
+        tables[name] = _put(table, selected(row_)[None], at, zero)
+    lane = {"registers": done.registers}
+    return tables | lane | ({} if state.times is None else {"times": done.times})
+
+
+def _write_slot(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
+    zero, slot = jnp.int32(0), done.slot
+    at, table = (zero, slot.instance, slot.slot), _move(ctx, state.slot, slot.blocks)
+    if state.slot_time is None:
+        both = selected(beside(slot.row, slot.time_row))
+        return {"slot": _put(table, both[:, None, None], *at)}
+    times = selected(slot.time_row)[:, None, None]
+    return {
+        "slot": _put(table, selected(slot.row)[:, None, None], *at),
+        "slot_time": _put(state.slot_time, times, *at),
+    }
+
+
+def with_lane_row(state: State, done: Writes) -> Writes:
+    """The lane's scalars as they are carried."""
+    if state.times is None:
+        return dataclasses.replace(
+            done, registers=selected(beside(done.registers, done.times)), times=None
+        )
+    return dataclasses.replace(done, registers=selected(done.registers), times=selected(done.times))
+
+
 def write(ctx: Context, state: State, done: Writes) -> State:
     """Put every row in its place, once per table."""
-    zero, slot, record = jnp.int32(0), done.slot, done.record
-    at = (zero, slot.instance, slot.slot)
-    instance_of = _put(state.instance_of, jnp.full((1,), REJECTED, jnp.int32), done.turned_away)
-    shared = state.shared
+    slot, shared = done.slot, state.shared
     if shared is not None and slot.path is not None and ctx.shape.num_nodes > 0:
         shared = write_path(ctx, shared, slot.path, done.path_instance, slot.slot)
-    return State(
-        registers=done.registers,
-        times=done.times,
-        slot=_put(_move(ctx, state.slot, slot.blocks), slot.row[:, None, None], *at),
-        slot_time=_put(state.slot_time, slot.time_row[:, None, None], *at),
-        inst=_put(state.inst, done.inst[None], done.instance, zero),
-        inst_time=_put(state.inst_time, done.inst_time[None], done.instance, zero),
-        dyn=_put(state.dyn, slot.dyn[None], slot.request, zero),
-        instance_of=_put(instance_of, done.routed_to[None], done.routed),
-        expected=_write_expected(ctx, state, done),
+    return dataclasses.replace(
+        state,
         shared=shared,
         blocks=_write_blocks(ctx, state, done),
         router=_write_router(ctx, state, done),
         stale=done.stale,
-        log=_put(state.log, record.log[None], record.record, zero),
-        log_time=_put(state.log_time, record.log_time[None], record.record, zero),
         gateway=done.gateway,
         local=_write_local(state, done),
         news=_write_news(state, done),
+        **_write_slot(ctx, state, done),
+        **_write_requests(ctx, state, done),
+        **_write_with_times(state, done),
     )

@@ -188,12 +188,25 @@ def batched_program() -> tuple[Any, Any]:
     return program.jaxpr, state
 
 
-def test_batched_loop_has_no_branches_and_copies_no_table():
-    program, state = batched_program()
+def batched_body(program: Any) -> list[Any]:
+    """The equations of one scan step of the `lanes` form."""
     scans = [each for each in equations(program) if each.primitive.name == "scan"]
     scans = [each for each in scans if each.params["length"] == CHUNK]
     assert len(scans) == 1
-    body = list(equations(scans[0].params["jaxpr"].jaxpr))
+    return list(equations(scans[0].params["jaxpr"].jaxpr))
+
+
+def test_batched_loop_writes_slots_instances_requests_log_and_memory_once():
+    """Seven tables: those four, copies of shared blocks, who holds them, and the router's index."""
+    program, _ = batched_program()
+    writes = [each for each in batched_body(program) if each.primitive.name == "scatter"]
+    shapes = {each.outvars[0].aval.shape for each in writes}
+    assert len(writes) == len(shapes) == 7
+
+
+def test_batched_loop_has_no_branches_and_copies_no_table():
+    program, state = batched_program()
+    body = batched_body(program)
     assert len(body) > 100
 
     names = {each.primitive.name for each in body}

@@ -8,14 +8,14 @@ used blocks count copies, and the table names the copy written last.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.context import Context
-from blis_jax.state import Requests, SharedBlocks
+from blis_jax.state import Requests, SharedBlocks, nodes_of
 from blis_jax.types import LAST, EngineShape, pytree
 
 if TYPE_CHECKING:
@@ -43,16 +43,19 @@ def read_path(
 ) -> PathRows:
     """Rows of the request's nodes; one contiguous read each."""
     zero, depth = jnp.int32(0), requests.path.shape[1]
-    path = lax.dynamic_slice(requests.path, (request, zero), (1, depth))[0]
-    _, _, copies, blocks = shared.holders.shape
+    path, start, length = nodes_of(requests, request)
+    _, _, copies, blocks = shared.holders.shape  # the named one is the last of them, see joined.py
     held = lax.dynamic_slice(shared.held, (instance, slot, zero, zero), (1, 1, depth, blocks))[0, 0]
     if depth > 1:
-        holders, named = shared.holders[instance, path], shared.named[instance, path]
+        holders = shared.holders[instance, path]
+        named = None if shared.named is None else shared.named[instance, path]
     else:
         at = (instance, path[0], zero)
         holders = lax.dynamic_slice(shared.holders, (*at, zero), (1, 1, copies, blocks))[0]
-        named = lax.dynamic_slice(shared.named, at, (1, 1, blocks))[0]
-    start, length = requests.node_start[path], requests.node_blocks[path]
+        named = shared.named
+        named = None if named is None else lax.dynamic_slice(named, at, (1, 1, blocks))[0]
+    if named is None:
+        holders, named = holders[:, :-1], holders[:, -1]
     return PathRows(path, start, length, holders, named, held)
 
 
@@ -60,17 +63,27 @@ def write_path(
     ctx: Context, shared: SharedBlocks, rows: PathRows, instance: jax.Array, slot: jax.Array
 ) -> SharedBlocks:
     """Put the rows back; the spare instance takes writes that must not happen."""
-    zero = jnp.int32(0)
+    zero, copies = jnp.int32(0), rows.holders
+    if shared.named is None:
+        copies = jnp.concatenate([copies, rows.named[:, None]], axis=1)
     if rows.node.shape[0] > 1:
-        holders = ctx.write_rows(shared.holders, (instance,), rows.node, rows.holders)
-        named = ctx.write_rows(shared.named, (instance,), rows.node, rows.named)
+        holders = ctx.write_rows(shared.holders, (instance,), rows.node, copies)
     else:
-        at = (instance, rows.node[0], zero)
-        holders = lax.dynamic_update_slice(shared.holders, rows.holders[None], (*at, zero))
-        named = lax.dynamic_update_slice(shared.named, rows.named[None], at)
+        at = (instance, rows.node[0], zero, zero)
+        holders = lax.dynamic_update_slice(shared.holders, copies[None], at)
+    named = _write_named(ctx, shared.named, rows, instance)
     at_slot = (instance, slot, zero, zero)
     held = lax.dynamic_update_slice(shared.held, rows.held[None, None], at_slot)
     return SharedBlocks(holders, named, held)
+
+
+def _write_named(ctx: Context, table: Any, rows: PathRows, instance: jax.Array) -> Any:
+    if table is None:
+        return None
+    if rows.node.shape[0] > 1:
+        return ctx.write_rows(table, (instance,), rows.node, rows.named)
+    at = (instance, rows.node[0], jnp.int32(0))
+    return lax.dynamic_update_slice(table, rows.named[None], at)
 
 
 def cached_blocks(rows: PathRows, num_prompt_blocks: jax.Array) -> jax.Array:
@@ -90,7 +103,8 @@ def cached_for_all(
     num_prompt_blocks: Int[Array, "slot"],
 ) -> Int[Array, "slot"]:
     """Leading prompt blocks that the instance's table holds, for every slot at once."""
-    registered = jnp.sum(shared.named[instance] >= 0, axis=1, dtype=jnp.int32)
+    named = shared.holders[instance, :, -1] if shared.named is None else shared.named[instance]
+    registered = jnp.sum(named >= 0, axis=1, dtype=jnp.int32)
     path = requests.path[request]
     is_prompt = requests.node_start[path] < num_prompt_blocks[:, None]
     found = jnp.where(is_prompt, registered[path], 0)

@@ -1,0 +1,205 @@
+"""What the compiled text of a program says about one turn of its scan: kernels, their kinds, bytes.
+
+Reads XLA's text after all its passes. A loop in the loop's body is counted apart, once per turn of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+BYTES = {"pred": 1, "f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4}
+BYTES |= {"f16": 2, "bf16": 2, "s16": 2, "u16": 2, "s8": 1, "u8": 1}
+TABLE_ENTRIES = 64  # entries a lane from which an array that the loop carries counts as a table
+NO_KERNEL = {"parameter", "get-tuple-element", "tuple", "constant", "bitcast", "opt-barrier"}
+NO_KERNEL |= {"after-all"}
+_NAME = r"%?([\w.\-]+)"
+_HEAD = re.compile(rf"^(?:ENTRY )?{_NAME} \(.*\) -> .* \{{")
+_INSTRUCTION = re.compile(rf"^(?:ROOT )?{_NAME} = (\(.*?\)|\S+) ([a-z\-]+)\((.*)$")
+_SHAPE = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_COMMENT = re.compile(r"/\*.*?\*/")
+KINDS = {"reduce": "reduction", "concatenate": "concatenation"}
+_READS = {"gather", "dynamic-slice", "slice"}  # touch as much as they give
+_WRITES = {"scatter", "dynamic-update-slice"}  # in place, if the buffer may be used
+_VIEWS = {"bitcast", "reshape"}
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of what it gives."""
+        return sum(BYTES.get(kind, 4) * prod(sizes) for kind, sizes in self.shapes)
+
+    def called(self, attribute: str) -> str:
+        """The computation that an attribute names, or nothing."""
+        found = re.search(rf"{attribute}={_NAME}", self.attributes)
+        return found.group(1) if found else ""
+
+
+Computations = Mapping[str, Sequence[Instruction]]
+
+
+@dataclass
+class Counts:
+    """One turn of the scan."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    kernel_bytes: list[int] = field(default_factory=list)
+    num_table_copies: int = 0
+    inner_kernels: int = 0  # of one turn of each loop in the body, its condition included
+
+    @property
+    def num_kernels(self) -> int:
+        """Kernels of a turn, without those of inner loops."""
+        return sum(self.kinds.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes read and written, where a slice of a table counts as the slice."""
+        return sum(self.kernel_bytes)
+
+
+def computations_of(text: str) -> Computations:
+    """The computations of a module's text by name."""
+    found: dict[str, list[Instruction]] = {}
+    current: list[Instruction] = []
+    for line in text.splitlines():
+        line = _COMMENT.sub("", line.strip())
+        head = _HEAD.match(line)
+        if head:
+            current = found.setdefault(head.group(1), [])
+            continue
+        parts = _INSTRUCTION.match(line)
+        if parts:
+            name, shape, opcode, rest = parts.groups()
+            inside, _, attributes = rest.partition(")")
+            sizes = tuple(
+                (kind, tuple(int(n) for n in dims.split(",") if n))
+                for kind, dims in _SHAPE.findall(shape)
+            )
+            operands = tuple(_OPERAND.findall(inside))
+            current.append(Instruction(name, sizes, opcode, operands, attributes))
+    return found
+
+
+def scan_body(computations: Computations) -> str:
+    """The body of the innermost loop with a known number of turns that holds the most instructions."""
+    bodies = [
+        one.called("body")
+        for instructions in computations.values()
+        for one in instructions
+        if one.opcode == "while" and "known_trip_count" in one.attributes
+    ]
+    if not bodies:
+        raise ValueError("the text has no loop with a known number of turns")
+    return max(bodies, key=lambda name: len(computations[name]))
+
+
+def _content(computations: Computations, one: Instruction) -> Sequence[Instruction]:
+    if one.opcode == "fusion":
+        return computations[one.called("calls")]
+    return (one,)
+
+
+def _roots(content: Sequence[Instruction]) -> Iterator[Instruction]:
+    """What a fused computation gives, behind views and the tuple of several results."""
+    by_name = {one.name: one for one in content}
+    waiting = [content[-1]]
+    while waiting:
+        one = waiting.pop()
+        if one.opcode == "tuple" or one.opcode in _VIEWS:
+            waiting += [by_name[name] for name in one.operands if name in by_name]
+        else:
+            yield one
+
+
+def kind_of(computations: Computations, one: Instruction) -> str:
+    """What a kernel mainly does, by what it ends in."""
+    opcodes = {root.opcode for root in _roots(_content(computations, one))}
+    if opcodes & _WRITES:
+        return "in-place scatter"
+    for opcode in ("sort", "reduce", "concatenate", "transpose", "while"):
+        if opcode in opcodes:
+            return KINDS.get(opcode, opcode)
+    if opcodes <= {"copy", "parameter"}:
+        return "copy"
+    return "elementwise" if one.opcode == "fusion" else one.opcode
+
+
+def _touched(content: Sequence[Instruction], part: Instruction) -> int:
+    """Bytes of a parameter that a fused computation reads: slices count as themselves."""
+    users = [other for other in content if part.name in other.operands]
+    total = 0
+    for user in users:
+        is_table = user.operands[:1] == (part.name,)
+        if user.opcode in _VIEWS:
+            total += _touched(content, user)
+        elif user.opcode in _WRITES and is_table:
+            continue
+        elif user.opcode in _READS and is_table:
+            total += user.num_bytes
+        else:
+            return part.num_bytes
+    return min(total, part.num_bytes)
+
+
+def bytes_of(computations: Computations, body: Mapping[str, Instruction], one: Instruction) -> int:
+    """Bytes that a kernel reads and writes."""
+    content = _content(computations, one)
+    if one.opcode != "fusion":
+        return one.num_bytes + sum(body[name].num_bytes for name in one.operands if name in body)
+    read = sum(_touched(content, part) for part in content if part.opcode == "parameter")
+    updates = [part for part in content if part.opcode in _WRITES]
+    if not updates:
+        return read + one.num_bytes
+    sizes = {part.name: part.num_bytes for part in content}
+    return read + sum(min(sizes.get(name, 0) for name in part.operands) for part in updates)
+
+
+def _tables(instructions: Sequence[Instruction]) -> set[tuple[str, tuple[int, ...]]]:
+    """Shapes of the arrays that the loop carries and that are too large to be rewritten in each turn."""
+    carried = next(one for one in instructions if one.opcode == "parameter").shapes
+    return {shape for shape in carried if prod(shape[1][1:]) > TABLE_ENTRIES}
+
+
+def _kernels(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
+    return (one for one in instructions if one.opcode not in NO_KERNEL | {"while"})
+
+
+def _inner(computations: Computations, instructions: Sequence[Instruction]) -> int:
+    total = 0
+    for one in instructions:
+        if one.opcode == "while":
+            for part in (one.called("body"), one.called("condition")):
+                inside = computations[part]
+                total += len(list(_kernels(inside))) + _inner(computations, inside)
+    return total
+
+
+def count(text: str) -> Counts:
+    """What one turn of the scan in a compiled module's text does."""
+    computations = computations_of(text)
+    instructions = computations[scan_body(computations)]
+    body = {one.name: one for one in instructions}
+    tables, found = _tables(instructions), Counts()
+    for one in _kernels(instructions):
+        kind = kind_of(computations, one)
+        found.kinds[kind] += 1
+        found.kernel_bytes.append(bytes_of(computations, body, one))
+        if kind != "in-place scatter":
+            found.num_table_copies += any(shape in tables for shape in one.shapes)
+    found.inner_kernels = _inner(computations, instructions)
+    return found
