@@ -17,8 +17,9 @@ import numpy as np
 
 from benchmarks import worker
 from benchmarks.trace_cases import TRACES, trace
-from blis_jax.batch import _Group, _Row, run_grid
+from blis_jax.batch import run_grid
 from blis_jax.config import ClusterConfig
+from blis_jax.drawn_rows import DrawnRow, Group
 from blis_jax.mechanism import params
 from blis_jax.simulation import Options
 from blis_jax.state import initial_state
@@ -51,26 +52,26 @@ def group_of(
     slots: int | None,
     kv_model: str = "auto",
     window: int | None = None,
-) -> _Group:
+) -> Group:
     """Everything to run one configuration on drawn workloads."""
     options = Options(
         form=form, resolve_ties=False, num_slots=slots, kv_model=kv_model, window=window
     )
-    return _Group([config], [spec], list(range(SEEDS)), options, summarize=lambda record: record)
+    return Group([config], [spec], list(range(SEEDS)), options, summarize=lambda record: record)
 
 
-def compiled_in(group: _Group, rows: int) -> float:
+def compiled_in(group: Group, rows: int) -> float:
     """Seconds to compile for calls of `rows` rows."""
     start = time.perf_counter()
     group.compile(rows)
     return time.perf_counter() - start
 
 
-def device_time(group: _Group, rows: int, repeats: int) -> tuple[float, float]:
+def device_time(group: Group, rows: int, repeats: int) -> tuple[float, float]:
     """Compile seconds, and best seconds of one call of `rows` seeds, draw included, without host work."""
     compile_s = compiled_in(group, rows)
     with jax.enable_x64(True):
-        arguments = group.arguments([_Row(0, seed) for seed in range(rows)], rows)
+        arguments = group.arguments([DrawnRow(0, seed) for seed in range(rows)], rows)
 
         def call() -> None:
             jax.block_until_ready(group.compiled(*arguments))
@@ -133,7 +134,7 @@ def scale(rate: float, count: int, title: str) -> dict[str, Any]:
     config = ClusterConfig(**worker.AMPLE)
     group = group_of(config, spec, "rows", slots)
     compile_s, seconds = device_time(group, 1, 5)
-    found = group.call([_Row(0, 0)], 1)[0]
+    found = group.call([DrawnRow(0, 0)], 1)[0]
     outcome = found.outcome.name
     if outcome != "COMPLETED":
         raise SystemExit(f"{title} ended with {outcome}")
@@ -155,11 +156,11 @@ def under_pressure(
     """One run made with one memory model, and the state that it carries."""
     group = group_of(config, load_builtin(workload), "rows", None, kv_model, window)
     compile_s = compiled_in(group, 1)
-    while not (found := group.call([_Row(0, 0)], 1)[0]).is_final:
+    while not (found := group.call([DrawnRow(0, 0)], 1)[0]).is_final:
         group.grow([found.outcome])
         compile_s = compiled_in(group, 1)
     _, seconds = device_time(group, 1, 15)
-    found = group.call([_Row(0, 0)], 1)[0]
+    found = group.call([DrawnRow(0, 0)], 1)[0]
     if found.outcome.name != "COMPLETED" or found.summary.kv_model != kv_model:
         raise SystemExit(f"{title} ended with {found.outcome.name}")
     numbers = params(config, config.num_instances)

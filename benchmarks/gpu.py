@@ -82,8 +82,8 @@ def compile_for_h100(name: str, lanes: int) -> Any:
     import numpy as np
     from jax.experimental import topologies
 
-    from blis_jax.batch import _Group
     from blis_jax.config import ClusterConfig, params
+    from blis_jax.drawn_rows import Group
     from blis_jax.engine import compiled_draws
     from blis_jax.simulation import Options
     from blis_jax.workload.spec import load_builtin
@@ -91,7 +91,7 @@ def compile_for_h100(name: str, lanes: int) -> Any:
     settings, changes = MECHANISMS[name]
     config, spec = ClusterConfig(**settings), load_builtin("mixed")
     options = Options(form="lanes", resolve_ties=False, num_slots=SLOTS, **changes)
-    group = _Group([config], [spec], [0], options, summarize=lambda record: record)
+    group = Group([config], [spec], [0], options, summarize=lambda record: record)
     topology = topologies.get_topology_desc(
         platform="cuda",
         topology_name="1x1x1",

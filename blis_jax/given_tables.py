@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from blis_jax.batch import ROWS_PER_CALL, num_workers
 from blis_jax.device_metrics.compiled import compiled_table_reports
 from blis_jax.device_metrics.summary import CompiledSummary
+from blis_jax.drawn_rows import ROWS_PER_CALL, num_workers
 from blis_jax.observe import unstack
 from blis_jax.records import RunRecord
 from blis_jax.simulation import (

@@ -97,7 +97,7 @@ class Bench:
         `names` are the metrics; `configs_per_batch` is how many configurations `run` usually gets;
         `policy_seeds` is the rule that gives random policies their seed, of policies/seeds.py.
         """
-        from blis_jax.batch import default_form
+        from blis_jax.drawn_rows import default_form
         from blis_jax.given_tables import TableRunner
         from blis_jax.simulation import Options
         from blis_jax.sweep_data import slo_targets

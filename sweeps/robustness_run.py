@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.batch import default_form, num_workers
+from blis_jax.drawn_rows import default_form, num_workers
 from blis_jax.given_tables import TableRunner
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.simulation import Options, Row
