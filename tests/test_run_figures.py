@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_jax import batch, over_seeds
+from blis_jax import batch, drawn_rows, over_seeds
 from blis_jax.config import ClusterConfig
 from blis_jax.device_metrics.compiled import Report
 from blis_jax.device_metrics.figures import register_figure
@@ -69,7 +69,7 @@ def test_only_some_hundred_bytes_come_back(spec: WorkloadSpec, monkeypatch: pyte
         return fetched
 
     monkeypatch.setattr(batch.jax, "device_get", counted)
-    monkeypatch.setattr(batch, "ROWS_PER_CALL", 1)
+    monkeypatch.setattr(drawn_rows, "ROWS_PER_CALL", 1)
     summarizer = Summarizer([load_builtin("mixed")], Measure())
     over_seeds(CONFIG, spec, SEEDS[:1], summarizer)
     assert len(sizes) == 1 and sizes[0] <= 2048
