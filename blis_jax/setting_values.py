@@ -5,16 +5,53 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.policies import registry
+
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
 
-# settings that came after the first records, with the values that these were made under
-_LATER = {"latency_model": "auto"}
+# numbers of policies that the first records were made with; what is declared later counts only where it is given
+_FIRST_NUMBERS = frozenset(
+    [
+        "token_bucket_capacity",
+        "token_bucket_refill_rate",
+        "slo_gated_threshold",
+        "class_gated_standard",
+        "class_gated_sheddable",
+        "class_gated_probability",
+        "slo_scorer_bias_critical",
+        "slo_scorer_bias_sheddable",
+        "slo_base_critical",
+        "slo_base_standard",
+        "slo_base_sheddable",
+        "slo_age_weight",
+        "slo_threshold_standard",
+        "slo_threshold_sheddable",
+        "load_adaptive_low",
+        "load_adaptive_high",
+        "slo_deadline_critical",
+        "slo_deadline_standard",
+        "slo_deadline_sheddable",
+        "slo_deadline_least_left",
+        "cached_block_priority",
+    ]
+)
+# other settings that came after the first records, with the values that these were made under
+_LATER: dict[str, Any] = {
+    "latency_model": "auto",
+    "routing_picker": "first-best",
+    "policy_numbers": (),
+}
 
 
 def values_for_hash(config: ClusterConfig) -> dict[str, Any]:
     """What identifies a configuration; a later setting only where it is given, so that old hashes hold."""
+    later = _LATER | {
+        name: one.number.default
+        for name, one in registry.settings().items()
+        if name not in _FIRST_NUMBERS
+    }
     values = dataclasses.asdict(config)
     return {
-        name: value for name, value in values.items() if name not in _LATER or value != _LATER[name]
+        name: value for name, value in values.items() if name not in later or value != later[name]
     }
