@@ -124,6 +124,7 @@ class Differentiator:
                 raw, log_slopes = jax.device_get(found)
             seen = Observation(raw, padded, numbers, shape.record_dtype)
             seen.block_size, seen.defects = shape.block_size, attempt.functions.defects
+            seen.overhead = attempt.functions.latency.overhead
             record = attempt.take(seen)
             if record is not None:
                 each = [
@@ -174,7 +175,9 @@ def _slopes(
     shape: EngineShape, numbers: Params, table: RequestTable, direction: Direction
 ) -> _Numbers:
     def coefficients(names: Sequence[str], like: Any) -> np.ndarray:
-        row = [direction.get(name, 0.0) for name in names[: np.shape(like)[1]]]
+        row = np.zeros(np.shape(like)[1])
+        given = [direction.get(name, 0.0) for name in names[: len(row)]]
+        row[: len(given)] = given
         return np.tile(np.asarray(row, np.float64), (np.shape(like)[0], 1))
 
     arrival = np.asarray(table.arrival_us)

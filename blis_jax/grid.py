@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from blis_jax.config import ClusterConfig
-from blis_jax.latency.registry import entry_of
+from blis_jax.latency.registry import model_of
 from blis_jax.simulation import Options
 from blis_jax.sizes import guessed_slots, rounded
 from blis_jax.types import EngineShape, Mechanism, Outcome
@@ -67,7 +67,7 @@ def shape_for_draws(
     longest = max(longest_node(plan) for plan in plans)
     num_requests = draw_shape.num_requests
     fewest = min(config.num_instances for config in configs)
-    is_skipping = all(entry_of(config).has_equal_decode_steps for config in configs)
+    is_skipping = all(model_of(config).has_equal_decode_steps for config in configs)
     per_request = 4 if is_skipping else 64
     return EngineShape(
         num_instances=max(config.num_instances for config in configs),

@@ -55,7 +55,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         picker=used.picker.function(),
         priority=used.priority.function(),
         scheduler=used.scheduler.function(),
-        latency=latency.entry_of(config).model,
+        latency=latency.model_of(config),
         evicts_lowest_priority=config.slo_preemption,
         defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
     )

@@ -181,6 +181,7 @@ class Observation:
 
     block_size = 16
     defects = REFERENCE_DEFECTS
+    overhead: int | None = 0  # place of the coefficient that every step costs
 
     def _admitted(self) -> np.ndarray:
         is_decided = self.xp.arange(self.num_requests) < self.raw.registers[Reg.NEXT_ADMIT]
@@ -188,6 +189,14 @@ class Observation:
 
     def _last_index(self) -> np.ndarray:
         return self.raw.inst[:, Inst.STEP_INDEX].astype(np.int64)
+
+    def _step_overhead(self) -> Any:
+        """What every step costs on each request's instance, µs."""
+        xp = self.xp
+        if self.overhead is None:
+            return xp.zeros(self.num_requests, self.time_type)
+        beta = xp.asarray(self.cluster.beta)[xp.maximum(self.instance, 0), self.overhead]
+        return beta.astype(self.time_type)
 
     def _parts(
         self, has_token: np.ndarray, token_us: np.ndarray, output_time: np.ndarray
@@ -201,8 +210,7 @@ class Observation:
         xp = self.xp
         at = xp.clip(self.lives.token_scheduled, 0, max(len(self.log) - 1, 0))
         service = token_us - self._log_time(LogTime.START, at)
-        beta = xp.asarray(self.cluster.beta)[xp.maximum(self.instance, 0), 0]
-        beta = beta.astype(self.time_type)
+        beta = self._step_overhead()
         chunks = xp.maximum(self.dyn[:, Dyn.NUM_PREFILL_STEPS] - 1, 0)
         # on two step chains there may be more chunks than time
         overhead = xp.minimum(xp.where(self.lives.is_current_token, chunks, 0) * beta, service)

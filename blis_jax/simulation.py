@@ -14,7 +14,7 @@ from blis_jax.config import ClusterConfig
 from blis_jax.engine import Order as EngineOrder
 from blis_jax.engine import compiled_tables
 from blis_jax.invariants import cheap_violations
-from blis_jax.latency.registry import entry_of
+from blis_jax.latency.registry import model_of
 from blis_jax.livelock import has_end, run_to_horizon
 from blis_jax.mechanism import mechanism, params
 from blis_jax.observe import Observation, unstack
@@ -81,7 +81,7 @@ def shape_for(
     records = max(records, min(2 + config.num_instances, 8) * num_requests)
     if is_sharing:  # a step by itself whenever a member fills a block
         records += num_output_blocks(table, block_size)
-    if not entry_of(config).has_equal_decode_steps:  # every step stands by itself
+    if not model_of(config).has_equal_decode_steps:  # every step stands by itself
         tokens = int(np.sum(np.asarray(table.output_len), dtype=np.int64))
         records = max(records, min(records + tokens, MOST_RECORDS))
     prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))
@@ -324,6 +324,7 @@ def observed(
     numbers, table, _ = given
     seen = Observation(raw, table, numbers, shape.record_dtype)
     seen.block_size, seen.defects = shape.block_size, functions.defects
+    seen.overhead = functions.latency.overhead
     return seen
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from blis_jax.config import ClusterConfig
+from blis_jax.user_files import is_file
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 LONG_TABLE = 4096  # requests from which it pays to look at how many are there at a time
@@ -37,7 +38,7 @@ def slots_for(config: ClusterConfig, table: RequestTable) -> int:
     is_real = arrival != NEVER_US
     count = int(is_real.sum())
     guess = guessed_slots(count, config.num_instances)
-    if count < LONG_TABLE or config.routing_policy not in BALANCED:
+    if count < LONG_TABLE or config.routing_policy not in BALANCED or is_file(config.latency_model):
         return guess
     (alpha, *_), beta = config.alpha_coeffs, config.beta_coeffs
     arrival = arrival[is_real].astype(np.float64)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     import jax
     from jaxtyping import Bool, Float, Int
 
+    from blis_jax.latency.contract import LatencyModel
     from blis_jax.policies.contract import Policy
 
 T = TypeVar("T")
@@ -179,9 +179,6 @@ class StepBatch:
     members: Any = None  # Members where the model asks for them
 
 
-LatencyFn = Callable[..., "jax.Array"]  # (coefficients, StepBatch) -> float µs
-
-
 @dataclass(frozen=True)
 class Defects:
     """Which defects of the reference are reproduced; each name is the one place where it is switched.
@@ -203,15 +200,6 @@ class Defects:
 
 REFERENCE_DEFECTS = Defects()
 NO_DEFECTS = Defects(*(False,) * 6)
-
-
-@dataclass(frozen=True)
-class LatencyModel:
-    """How long a step takes, and what the engine must know to ask; see latency/registry.py."""
-
-    step_time: LatencyFn
-    needs_members: bool = False
-    has_equal_decode_steps: bool = True
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from blis_jax.setting_values import values_for_hash
 from blis_jax.simulation import Options, simulate
 from blis_jax.types import Outcome
 from blis_jax.workload.spec import parse_spec
+from tests.reference_data import REPO_ROOT
 from tests.scenes import Prompt, differences, flags, run_both, table_of, workload_of
 
 OPTIONS = Options(num_slots=64, log_capacity=4096)
@@ -209,3 +210,39 @@ def test_hashes_of_configurations_from_before_the_setting_hold():
     assert values_for_hash(ClusterConfig()) == old
     named = ClusterConfig(latency_model="blackbox")
     assert values_for_hash(named)["latency_model"] == "blackbox"
+
+
+# --- models of a user -----------------------------------------------------------------------------
+
+INTERFERENCE = f"{REPO_ROOT / 'examples' / 'policies' / 'step_times.py'}:interference"
+
+
+@pytest.mark.lenient_promotion
+def test_a_model_from_a_file_by_hand():
+    """A prompt alone, then a second prompt beside the first one's decoding: only that step is mixed."""
+    prompts = workload_of([Prompt(0, 16, 3), Prompt(500, 8, 1)])
+    settings = {"latency_model": INTERFERENCE, "beta_coeffs": (1000.0, 3.0, 7.0, 100.0)}
+    cluster = dataclasses.replace(from_flags(flags(alpha_coeffs=[0.0, 0.0, 0.0])), **settings)
+    record = simulate(cluster, table_of(prompts), OPTIONS)
+    assert np.repeat(record.steps.duration_us, record.steps.num_steps).tolist() == [
+        1000 + 3 * 16,
+        1000 + 3 * 8 + 7 + 100,
+        1000 + 7,
+    ]
+    plain = dataclasses.replace(cluster, latency_model="auto", beta_coeffs=(1000.0, 3.0, 7.0))
+    twin = dataclasses.replace(cluster, beta_coeffs=(1000.0, 3.0, 7.0, 0.0))
+    np.testing.assert_array_equal(
+        simulate(twin, table_of(prompts), OPTIONS).requests.e2e_us,
+        simulate(plain, table_of(prompts), OPTIONS).requests.e2e_us,
+    )
+
+
+def test_what_a_model_of_a_user_must_be():
+    with pytest.raises(
+        ConfigError, match=r"four finite numbers .* has: µs per step; .* mixed step"
+    ):
+        ClusterConfig(latency_model=INTERFERENCE)
+    with pytest.raises(ConfigError, match=r"did you mean 'interference'"):
+        ClusterConfig(latency_model=INTERFERENCE + "s")
+    with pytest.raises(ConfigError, match=r"did you mean 'blackbox'"):
+        ClusterConfig(latency_model="black-box")

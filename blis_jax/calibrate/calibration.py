@@ -18,7 +18,7 @@ from blis_jax.calibrate.uncertainty import LEVEL, Uncertainty, uncertainty
 from blis_jax.calibrate.validation import ErrorRow, errors
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
-from blis_jax.latency.registry import MODELS, name_of
+from blis_jax.latency.registry import find, name_of
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ UNITS = {
     "beta0": "µs per step",
     "beta1": "µs per prefill token",
     "beta2": "µs per decode token",
-    "beta3": MODELS[CONTEXT_MODEL].fourth,
+    "beta3": find(CONTEXT_MODEL).coefficients[3],
 }
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import jax
-import jax.numpy as jnp
-
 from blis_jax.exact import exact_product
+from blis_jax.latency.contract import latency_model
+from blis_jax.lazy import jax, jnp
 from blis_jax.types import StepBatch
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int
 
 
+PER_BATCH = ("µs per step", "µs per prefill token", "µs per decode token")
+
+
+@latency_model(PER_BATCH)
 def blackbox(beta: Float[Array, "coefficient"], batch: StepBatch) -> jax.Array:
     """Constant plus a cost per prefill token plus a cost per decode token, added in that order."""
     prefill = exact_product(beta[1], batch.num_prefill_tokens.astype(jnp.float64))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import jax
-import jax.numpy as jnp
-
 from blis_jax.exact import exact_product
-from blis_jax.latency.blackbox import blackbox
+from blis_jax.latency.blackbox import PER_BATCH, blackbox
+from blis_jax.latency.contract import latency_model
+from blis_jax.lazy import jax, jnp
 from blis_jax.types import StepBatch
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
 
+@latency_model(
+    (*PER_BATCH, "µs per product of new tokens and context of a request in prefill"),
+    needs_members=True,
+)
 def blackbox_attention(beta: Float[Array, "4"], batch: StepBatch) -> jax.Array:
     """The blackbox plus a cost per product of new tokens and context, summed over members in prefill.
 
@@ -25,4 +28,4 @@ def blackbox_attention(beta: Float[Array, "4"], batch: StepBatch) -> jax.Array:
     assert members is not None
     new = jnp.where(members.in_prefill, members.new_tokens, 0).astype(jnp.int64)
     product = jnp.sum(new * (members.progress.astype(jnp.int64) + new), dtype=jnp.int64)
-    return blackbox(beta, batch) + exact_product(beta[3], product.astype(jnp.float64))
+    return blackbox.step_time(beta, batch) + exact_product(beta[3], product.astype(jnp.float64))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import jax
-import jax.numpy as jnp
-
 from blis_jax.exact import exact_product
-from blis_jax.latency.blackbox import blackbox
+from blis_jax.latency.blackbox import PER_BATCH, blackbox
+from blis_jax.latency.contract import latency_model
+from blis_jax.lazy import jax, jnp
 from blis_jax.types import StepBatch
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
 
+@latency_model(
+    (*PER_BATCH, "µs per token of context in the batch"),
+    needs_members=True,
+    has_equal_decode_steps=False,
+)
 def blackbox_context(beta: Float[Array, "4"], batch: StepBatch) -> jax.Array:
     """The blackbox plus a cost per token of context that the whole batch had before the step.
 
@@ -23,4 +27,4 @@ def blackbox_context(beta: Float[Array, "4"], batch: StepBatch) -> jax.Array:
     assert batch.members is not None
     after = jnp.sum(batch.members.context, dtype=jnp.int32)
     before = after - batch.num_prefill_tokens - batch.num_decode_tokens
-    return blackbox(beta, batch) + exact_product(beta[3], before.astype(jnp.float64))
+    return blackbox.step_time(beta, batch) + exact_product(beta[3], before.astype(jnp.float64))

@@ -1,50 +1,26 @@
-"""Names of latency models, and what each needs: the only place where a name is looked up.
+"""Names of latency models: the only place where a name, or a path to a user's file, becomes a model.
 
-Functions are named by module and found when asked for, so that a command can list the names without jax.
+A model of the package costs its own file and one line here. Nothing here imports JAX.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.latency.contract import LatencyModel
+from blis_jax.user_files import is_file, value_at
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
-    from blis_jax.types import LatencyModel
 
 AUTO = "auto"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A latency model: where its function is, and what the engine must know of it."""
-
-    name: str  # of the module here and of the function in it
-    num_coefficients: int
-    fourth: str = ""  # what the fourth coefficient is, with its unit
-    needs_members: bool = False  # the batch by request, not only its totals
-    # steps of one batch in decode take the same time, so that many can be made at once
-    has_equal_decode_steps: bool = True
-
-    @property
-    def model(self) -> LatencyModel:
-        """The model itself."""
-        from blis_jax.types import LatencyModel
-
-        function = getattr(import_module(f"blis_jax.latency.{self.name}"), self.name)
-        return LatencyModel(function, self.needs_members, self.has_equal_decode_steps)
-
-
-_CONTEXT = "µs per token of context in the batch"
-_ATTENTION = "µs per product of new tokens and context of a request in prefill"
 MODELS = {
-    "blackbox": Entry("blackbox", 3),
-    "blackbox-context": Entry("blackbox_context", 4, _CONTEXT, True, False),
-    "blackbox-attention": Entry("blackbox_attention", 4, _ATTENTION, True),
+    "blackbox": "blackbox.blackbox",
+    "blackbox-context": "blackbox_context.blackbox_context",
+    "blackbox-attention": "blackbox_attention.blackbox_attention",
 }
 REFERENCE_OF = {"scheduling": "blackbox", "routing": "blackbox-attention"}  # with four coefficients
 
@@ -62,43 +38,60 @@ def name_of(config: ClusterConfig) -> str:
     return "blackbox-attention" if config.variant == "routing" else "blackbox-context"
 
 
-def entry_of(config: ClusterConfig) -> Entry:
-    """What is known of the configuration's model."""
-    return MODELS[name_of(config)]
+def find(name: str) -> LatencyModel:
+    """The model of this name, or the one at `path/to/file.py:Name`.
+
+    Raises:
+        ConfigError: there is no such name, file or model.
+    """
+    if is_file(name):
+        return value_at(name, f"latency_model {name}", LatencyModel, "@latency_model(...)")
+    if name not in MODELS:
+        known = (AUTO, *MODELS)
+        raise ConfigError(
+            f"latency_model {name!r} is not known; use one of {', '.join(known)}, or "
+            f"path/to/file.py:Name{closest(name, known)}"
+        )
+    module, _, attribute = MODELS[name].partition(".")
+    model: LatencyModel = getattr(import_module(f"blis_jax.latency.{module}"), attribute)
+    return model
+
+
+def model_of(config: ClusterConfig) -> LatencyModel:
+    """The configuration's model."""
+    return find(name_of(config))
 
 
 def profile_suffix(config: ClusterConfig) -> str:
     """What a profile's name says of a model that BLIS's revision does not have."""
     name = name_of(config)
+    if is_file(name):
+        return f"/{name.rpartition(':')[2]}"
     is_reference = name in ("blackbox", REFERENCE_OF[config.variant])
     return "" if is_reference else name.replace("blackbox-", "/")
 
 
 def check(config: ClusterConfig) -> None:
     """Refuses an unknown model, and coefficients that do not fit it."""
-    known = (AUTO, *MODELS)
-    if config.latency_model not in known:
-        raise ConfigError(
-            f"latency_model {config.latency_model!r} is not known; use one of {', '.join(known)}"
-            f"{closest(config.latency_model, known)}"
-        )
     usual = "for instance the ones that `blis_jax.coefficients.lookup` gives"
-    _check_coefficients("alpha_coeffs", config.alpha_coeffs, (3,), "three", usual)
+    _check_coefficients("alpha_coeffs", config.alpha_coeffs, (3,), usual)
     if config.latency_model == AUTO:
-        _check_coefficients("beta_coeffs", config.beta_coeffs, (3, 4), "three or four", usual)
+        _check_coefficients("beta_coeffs", config.beta_coeffs, (3, 4), usual)
         return
-    entry = MODELS[config.latency_model]
-    count = {3: "three", 4: "four"}[entry.num_coefficients]
-    hint = f"the fourth is {entry.fourth}" if entry.fourth else f"{usual}, or name another model"
-    hint = f"latency_model {config.latency_model} has {count}; {hint}"
-    _check_coefficients("beta_coeffs", config.beta_coeffs, (entry.num_coefficients,), count, hint)
+    model = find(config.latency_model)
+    hint = f"latency_model {config.latency_model} has: {'; '.join(model.coefficients)}"
+    _check_coefficients("beta_coeffs", config.beta_coeffs, (len(model.coefficients),), hint)
+
+
+_COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def _check_coefficients(
-    name: str, values: tuple[float, ...], sizes: tuple[int, ...], count: str, hint: str
+    name: str, values: tuple[float, ...], sizes: tuple[int, ...], hint: str
 ) -> None:
     if len(values) in sizes and all(math.isfinite(value) and value >= 0 for value in values):
         return
+    count = " or ".join(_COUNTS[size] if size < len(_COUNTS) else str(size) for size in sizes)
     raise ConfigError(
         f"{name} must be {count} finite numbers at least 0, got {list(values)}; {hint}"
     )

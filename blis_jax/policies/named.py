@@ -10,6 +10,7 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policy
 from blis_jax.policies.numbers import Number, numbers_of
+from blis_jax.user_files import is_file
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
@@ -100,7 +101,7 @@ def _with_numbers(
 ) -> Policy:
     """The policy with the numbers of its settings, and those given to it by name."""
     policy = registry.find(kind, name)
-    if registry.is_file(name):
+    if is_file(name):
         return policy.with_numbers(**given)
     numbers = {
         field: getattr(config, setting)

@@ -6,8 +6,6 @@ A policy of the package costs its own file and one line here. Nothing here impor
 from __future__ import annotations
 
 import functools
-import importlib.util
-import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, NamedTuple
 from blis_jax.errors import ConfigError, UnsupportedError, closest, shortened
 from blis_jax.policies.contract import DECORATORS, Policy
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
+from blis_jax.user_files import is_file, value_at
 
 # policies and scorers of BLIS, at the routing track's revision, that are not here
 MISSING = {
@@ -86,11 +85,6 @@ SETTINGS = {
 }
 
 
-def is_file(name: str) -> bool:
-    """Whether a policy's name is a path, `path/to/file.py:Name`."""
-    return name.rpartition(":")[0].endswith(".py")
-
-
 def find(kind: str, name: str) -> Policy:
     """The policy of a kind with this name, or the one at `path/to/file.py:Name`.
 
@@ -98,8 +92,7 @@ def find(kind: str, name: str) -> Policy:
         ConfigError: there is no such name, file or policy; the sentence lists what there is.
     """
     if is_file(name):
-        path, _, attribute = name.rpartition(":")
-        return _from_file(kind, Path(path), attribute)
+        return _from_file(kind, name)
     names = NAMES[kind]
     if name in MISSING.get(SETTINGS[kind], ()):
         raise UnsupportedError(
@@ -116,7 +109,7 @@ def find(kind: str, name: str) -> Policy:
 def located(settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """Settings of a file in this folder, in which paths of policies begin at the folder if they are there."""
     found = dict(settings)
-    for setting in SETTINGS.values():
+    for setting in (*SETTINGS.values(), "latency_model"):
         given = found.get(setting)
         if folder is not None and isinstance(given, str):
             parts = [_located(part.strip(), folder) for part in given.split(",")]
@@ -136,41 +129,12 @@ def _built_in(where: str) -> Policy:
     return policy
 
 
-def _from_file(kind: str, path: Path, attribute: str) -> Policy:
-    wanted = f"{SETTINGS[kind]} {path}:{attribute}"
-    try:
-        stamp = path.stat().st_mtime_ns
-    except OSError as error:
-        raise ConfigError(f"{wanted}: the file cannot be read ({error.strerror})") from None
-    found = vars(_module(path.resolve(), stamp))
-    known = [name for name, value in found.items() if isinstance(value, Policy)]
-    policy = found.get(attribute)
-    if not isinstance(policy, Policy):
-        decorator = f"@{DECORATORS[kind].__name__}()"
-        there = f"it has {', '.join(known)}" if known else f"decorate a function with {decorator}"
-        raise ConfigError(f"{wanted} is no policy; {there}{closest(attribute, known)}")
+def _from_file(kind: str, name: str) -> Policy:
+    wanted = f"{SETTINGS[kind]} {name}"
+    policy = value_at(name, wanted, Policy, f"@{DECORATORS[kind].__name__}()")
     if policy.kind != kind:
         raise ConfigError(f"{wanted} is of kind {policy.kind}; give one of kind {kind}")
     return policy
-
-
-@functools.lru_cache(maxsize=256)
-def _module(path: Path, stamp: int) -> object:
-    """The user's file as a module; read again when it has changed."""
-    name = f"blis_jax_user_policies_{abs(hash((path, stamp)))}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # a path that ends in .py has both
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise ConfigError(
-            f"{path} cannot be imported: {type(error).__name__}: {error}; "
-            f"`python {path}` shows where"
-        ) from None
-    return module
 
 
 class Setting(NamedTuple):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.named import NAMED_KINDS
+from blis_jax.user_files import is_file
 
 if TYPE_CHECKING:
     from blis_jax.config import ClusterConfig
@@ -40,6 +41,4 @@ def draws(config: ClusterConfig) -> bool:
     """Whether a policy of the configuration may draw; one from a file always may."""
     names = {kind: str(getattr(config, registry.SETTINGS[kind])) for kind in NAMED_KINDS}
     named = [*names.items(), *(("scorer", name) for name, _ in config.scorers())]
-    return any(
-        registry.is_file(name) or registry.find(kind, name).is_random for kind, name in named
-    )
+    return any(is_file(name) or registry.find(kind, name).is_random for kind, name in named)

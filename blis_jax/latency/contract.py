@@ -1,0 +1,53 @@
+"""What a latency model is: how long a step takes, and what the engine must know to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import jax
+    from jaxtyping import Array, Float
+
+    from blis_jax.types import StepBatch
+
+
+class StepTimeFn(Protocol):
+    """`(coefficients, batch) -> float64 µs`, traced by JAX; the engine cuts off fractions of a microsecond."""
+
+    def __call__(self, beta: Float[Array, "coefficient"], batch: StepBatch, /) -> jax.Array:
+        """The time of one step on one instance."""
+        ...
+
+
+@dataclass(frozen=True)
+class LatencyModel:
+    """A latency model as a value; `beta_coeffs` of a configuration are its coefficients."""
+
+    step_time: StepTimeFn
+    coefficients: tuple[str, ...]  # what each is, with its unit
+    needs_members: bool = False  # the batch by request (`batch.members`), not only its totals
+    # steps of one batch in decode take the same time, so that many can be made at once
+    has_equal_decode_steps: bool = True
+    overhead: int | None = 0  # place of the coefficient that every step costs; None: there is none
+
+
+def latency_model(
+    coefficients: Sequence[str],
+    needs_members: bool = False,
+    has_equal_decode_steps: bool = True,
+    overhead: int | None = 0,
+) -> Callable[[StepTimeFn], LatencyModel]:
+    """Makes a latency model of a function; see `LatencyModel` for what is declared.
+
+    A model that looks at how many tokens are computed before a step must say
+    `has_equal_decode_steps=False`: otherwise decode steps between two events are taken as equal.
+    """
+
+    def make(step_time: StepTimeFn) -> LatencyModel:
+        return LatencyModel(
+            step_time, tuple(coefficients), needs_members, has_equal_decode_steps, overhead
+        )
+
+    return make
