@@ -179,11 +179,11 @@ def test_sweeps_take_the_fourth_coefficient_too():
         ({"beta_coeffs": (1.0,) * 5}, "must be three or four finite numbers"),
         (
             {"latency_model": CONTEXT},
-            "blackbox-context has four; the fourth is µs per token of context",
+            "must be four .* blackbox-context has: µs per step; .* µs per token of context",
         ),
         (
             {"latency_model": "blackbox", "beta_coeffs": (1.0,) * 4},
-            "latency_model blackbox has three; .* or name another model",
+            "must be three .* latency_model blackbox has: µs per step",
         ),
         ({"latency_model": "blackbox-contxt"}, "did you mean 'blackbox-context'"),
     ],
