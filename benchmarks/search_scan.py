@@ -8,6 +8,7 @@ from benchmarks.search_plan import Plan, bench_of, best_known, best_point
 from blis_jax import cli
 from blis_jax.atomic_write import replacing
 from blis_jax.errors import ConfigError
+from blis_jax.option_parts import number_within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,7 @@ def _values(plan: Plan, text: str) -> tuple[str, range]:
             f"{', '.join(whole) or 'none'}"
         )
     low, high = (
-        int(cli.number_within(f"--scan: {name}", end, whole[name].low, whole[name].high, True))
+        int(number_within(f"--scan: {name}", end, whole[name].low, whole[name].high, True))
         for end in (low_text, high_text)
     )
     if not 0 <= high - low < MOST:

@@ -66,9 +66,8 @@ def complete_blocks(
         inst=put(inst, inst_changes),
         task=put(task, grant.task),
     )
-    dyn = put(
-        ctx.vector(row(state.dyn, request)), {Dyn.FINISH_RECORD: get(registers, Reg.NUM_RECORDS)}
-    )
+    past = ctx.vector(row(state.dyn, request))
+    dyn = put(past, {Dyn.FINISH_RECORD: get(registers, Reg.NUM_RECORDS)})
     spare = jnp.int32(ctx.shape.num_instances)
     rows = dataclasses.replace(no_rows(ctx), life=life, left=request)
     return work, dataclasses.replace(

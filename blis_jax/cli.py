@@ -107,18 +107,6 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-def number_within(label: str, text: str, low: float, high: float, is_whole: bool) -> float:
-    """A number in a part of an option's value; `label` says in refusals where it stands."""
-    try:
-        value = int(text) if is_whole else float(text)
-    except ValueError:
-        what = "a whole number" if is_whole else "a number"
-        raise ConfigError(f"{label}: {text!r} is not {what}") from None
-    if not low <= value <= high:
-        raise ConfigError(f"{label}: {text} is out of range; allowed is {low:g} to {high:g}")
-    return value
-
-
 # --- the parser -----------------------------------------------------------------------------------
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blis_jax import cli
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError, closest
+from blis_jax.option_parts import number_within
 from blis_jax.workload.spec import WorkloadSpec, override
 from surrogate.columns import Column, Kind
 from sweeps.robustness_workloads import Extent, Shape
@@ -97,7 +97,7 @@ def read_axes(text: str) -> tuple[Axis, ...]:
 
 
 def _number(kind: AxisKind, text: str) -> float:
-    return cli.number_within(f"--vary: {kind.name}", text, kind.low, kind.high, kind.is_whole)
+    return number_within(f"--vary: {kind.name}", text, kind.low, kind.high, kind.is_whole)
 
 
 def check_axes(axes: Sequence[Axis], spec: WorkloadSpec, targets: Sequence[str]) -> None:

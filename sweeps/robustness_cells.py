@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax import cli
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError, closest
+from blis_jax.option_parts import number_within
 
 DESIGNS = ("sobol", "latin-hypercube", "grid")
 DEFAULT_CELLS = 1024
@@ -137,7 +137,7 @@ def _value(kind: AxisKind, text: str) -> Any:
                 f"{kind.option}: a value is empty; write for instance mixed,multiturn"
             )
         return text
-    return cli.number_within(kind.option, text, kind.low, kind.high, kind.is_whole)
+    return number_within(kind.option, text, kind.low, kind.high, kind.is_whole)
 
 
 def grid_size(axes: Sequence[Axis]) -> int:

@@ -182,97 +182,63 @@ class Policy:
         return dataclasses.replace(self, numbers=())
 
 
-Decorator = Callable[[DecideFn[Any, Any, Any, Any]], Policy]
+class MakesPolicy(Protocol):
+    """Turns a function of the form `DecideFn` into a `Policy`; see there for what is declared."""
+
+    __name__: str
+
+    def __call__(
+        self,
+        params: type = NoParams,
+        start: StartFn = no_state,
+        observe: ObserveFn | None = None,
+        *,
+        reads_prefix_index: bool = False,
+        reads_cached_blocks: bool = False,
+        reads_prompt_key: bool = False,
+        is_random: bool = False,
+    ) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
+        """The decorator."""
+        ...
 
 
-def _decorator(kind: str, **what: Any) -> Decorator:
-    numbers_of(what["params"])
+def _decorator(kind: str, name: str, form: str) -> MakesPolicy:
+    def decorate(
+        params: type = NoParams,
+        start: StartFn = no_state,
+        observe: ObserveFn | None = None,
+        *,
+        reads_prefix_index: bool = False,
+        reads_cached_blocks: bool = False,
+        reads_prompt_key: bool = False,
+        is_random: bool = False,
+    ) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
+        numbers_of(params)
+        declared = reads_prefix_index, reads_cached_blocks, reads_prompt_key, is_random
 
-    def make(decide: DecideFn[Any, Any, Any, Any]) -> Policy:
-        return Policy(kind, decide, **what)
+        def make(decide: DecideFn[Any, Any, Any, Any]) -> Policy:
+            return Policy(kind, decide, params, start, observe, *declared)
 
-    return make
+        return make
 
-
-def admission_policy(
-    params: type = NoParams,
-    start: StartFn = no_state,
-    observe: ObserveFn | None = None,
-    reads_prefix_index: bool = False,
-    is_random: bool = False,
-) -> Decorator:
-    """Makes an admission policy of `(params, state, GatewayContext) -> (bool, state)`."""
-    return _decorator(
-        "admission",
-        params=params, start=start, observe=observe,
-        reads_prefix_index=reads_prefix_index, is_random=is_random,
-    )  # fmt: skip
-
-
-def routing_policy(
-    params: type = NoParams,
-    start: StartFn = no_state,
-    observe: ObserveFn | None = None,
-    reads_prefix_index: bool = False,
-    reads_prompt_key: bool = False,
-    is_random: bool = False,
-) -> Decorator:
-    """Makes a routing policy of `(params, state, GatewayContext) -> (instance, state)`."""
-    return _decorator(
-        "routing",
-        params=params, start=start, observe=observe,
-        reads_prefix_index=reads_prefix_index, reads_prompt_key=reads_prompt_key,
-        is_random=is_random,
-    )  # fmt: skip
+    decorate.__name__, decorate.__doc__ = name, f"Makes a policy of `{form}`."
+    return decorate
 
 
-def scorer(
-    params: type = NoParams,
-    start: StartFn = no_state,
-    observe: ObserveFn | None = None,
-    reads_prefix_index: bool = False,
-) -> Decorator:
-    """Makes a scorer of `(params, state, GatewayContext) -> (float64[instance], state)`."""
-    return _decorator(
-        "scorer",
-        params=params, start=start, observe=observe, reads_prefix_index=reads_prefix_index,
-    )  # fmt: skip
-
-
-def picker(
-    params: type = NoParams,
-    start: StartFn = no_state,
-    observe: ObserveFn | None = None,
-    is_random: bool = False,
-) -> Decorator:
-    """Makes a picker of `(params, state, PickerContext) -> (instance, state)`."""
-    return _decorator("picker", params=params, start=start, observe=observe, is_random=is_random)
-
-
-def priority_policy(
-    params: type = NoParams,
-    start: StartFn = no_state,
-    observe: ObserveFn | None = None,
-    reads_cached_blocks: bool = False,
-) -> Decorator:
-    """Makes a priority of `(params, state, QueueContext) -> (float64[slot], state)`."""
-    return _decorator(
-        "priority",
-        params=params, start=start, observe=observe, reads_cached_blocks=reads_cached_blocks,
-    )  # fmt: skip
-
-
-def scheduler(
-    params: type = NoParams,
-    start: StartFn = no_state,
-    observe: ObserveFn | None = None,
-    reads_cached_blocks: bool = False,
-) -> Decorator:
-    """Makes a scheduler of `(params, state, QueueContext) -> ((value[slot], rank[slot]), state)`."""
-    return _decorator(
-        "scheduler",
-        params=params, start=start, observe=observe, reads_cached_blocks=reads_cached_blocks,
-    )  # fmt: skip
+_AT_GATEWAY = "(params, state, GatewayContext)"
+_IN_QUEUE = "(params, state, QueueContext)"
+admission_policy = _decorator(
+    "admission", "admission_policy", f"{_AT_GATEWAY} -> (is_admitted, state)"
+)
+routing_policy = _decorator("routing", "routing_policy", f"{_AT_GATEWAY} -> (instance, state)")
+scorer = _decorator("scorer", "scorer", f"{_AT_GATEWAY} -> (float64[instance], state)")
+picker = _decorator("picker", "picker", "(params, state, PickerContext) -> (instance, state)")
+priority_policy = _decorator(
+    "priority", "priority_policy", f"{_IN_QUEUE} -> (float64[slot], state)"
+)
+scheduler = _decorator(
+    "scheduler", "scheduler", f"{_IN_QUEUE} -> ((value[slot], rank[slot]), state)"
+)
 
 
 @dataclass(frozen=True)
@@ -319,7 +285,7 @@ def _check_kind(field: str, kind: str, given: Any) -> None:
     )
 
 
-DECORATORS: dict[str, Callable[..., Decorator]] = {
+DECORATORS: dict[str, MakesPolicy] = {
     "admission": admission_policy,
     "routing": routing_policy,
     "scorer": scorer,
