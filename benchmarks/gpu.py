@@ -82,9 +82,10 @@ def compile_for_h100(name: str, lanes: int) -> Any:
     import numpy as np
     from jax.experimental import topologies
 
-    from blis_jax.config import ClusterConfig, params
+    from blis_jax.config import ClusterConfig
     from blis_jax.drawn_rows import Group
     from blis_jax.engine import compiled_draws
+    from blis_jax.mechanism import params
     from blis_jax.simulation import Options
     from blis_jax.workload.spec import load_builtin
 

@@ -125,7 +125,7 @@ def _jobs(
             chosen = [configs[point] for point in points]
             of_chosen = [specs[point] for point in points]
             handed = [policies[point] for point in points]
-            group = Group(chosen, of_chosen, seeds, options, summarize, handed)
+            group = Group(chosen, of_chosen, seeds, options, summarize, handed, len(rows))
             jobs.append(_Job(group, points, rows))
     return jobs
 

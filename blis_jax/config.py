@@ -143,6 +143,9 @@ OUR_POLICY_SETTINGS += ("slo_deadline_critical", "slo_deadline_standard")
 OUR_POLICY_SETTINGS += ("slo_deadline_sheddable", "slo_deadline_least_left")
 OUR_POLICY_SETTINGS += ("cached_block_priority", "class_gated_standard")
 OUR_POLICY_SETTINGS += ("class_gated_sheddable", "class_gated_probability")
+OUR_POLICY_SETTINGS += tuple(
+    name for name, one in registry.settings().items() if one.number.setting is None
+)
 
 
 def is_setting(name: str) -> bool:

@@ -33,6 +33,18 @@ from blis_jax.workload.table import RequestTable
 ROWS_PER_CALL = 16
 LANES_PER_CALL = 4096
 MAX_ROUNDS = 8
+FEWEST_MEASURED = 256  # rows of one program from which their figures are computed in the call
+
+
+def in_call(
+    summarize: Callable[[RunRecord], Any], num_rows: int, form: str
+) -> CompiledSummary[Any] | None:
+    """What computes the figures in the compiled call, if that pays.
+
+    On a CPU it takes twice as long to compile, and saves 2 ms a run.
+    """
+    is_worth = form == "lanes" or num_rows >= FEWEST_MEASURED
+    return summarize if is_worth and isinstance(summarize, CompiledSummary) else None
 
 
 class DrawnRow(NamedTuple):
@@ -73,13 +85,14 @@ class Group:
         seeds: Sequence[int],
         options: Options,
         summarize: Callable[[RunRecord], Any],
-        policies: Sequence[Policies | None],
+        policies: Sequence[Policies | None] | None = None,
+        num_rows: int = 0,
     ) -> None:
         self.configs, self.specs = configs, specs
         self.seeds, self.options, self.summarize = seeds, options, summarize
-        self.policies = policies  # one for each point
-        self.measured = summarize if isinstance(summarize, CompiledSummary) else None
-        self.functions: Mechanism = mechanism(configs[0], policies[0])
+        self.policies = policies or [None] * len(configs)  # one for each point
+        self.measured = in_call(summarize, num_rows, options.form)
+        self.functions: Mechanism = mechanism(configs[0], self.policies[0])
         self.block_size = configs[0].block_size_in_tokens
         self.headroom, self.repairs = 1.0, 0
         self.longest, self.shared_blocks = 1, 0  # blocks of a request and of all nodes, as seen

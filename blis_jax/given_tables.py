@@ -18,7 +18,7 @@ import numpy as np
 
 from blis_jax.device_metrics.compiled import compiled_table_reports
 from blis_jax.device_metrics.summary import CompiledSummary
-from blis_jax.drawn_rows import ROWS_PER_CALL, num_workers
+from blis_jax.drawn_rows import ROWS_PER_CALL, in_call, num_workers
 from blis_jax.observe import unstack
 from blis_jax.records import RunRecord
 from blis_jax.simulation import (
@@ -50,6 +50,7 @@ class TableRunner:
         each = -(-num_rows // num_workers())
         is_one_call = options.form == "lanes"
         self.rows_per_call = num_rows if is_one_call else min(each, ROWS_PER_CALL)
+        self.num_rows = num_rows
         self.shapes: dict[Any, EngineShape] = {}
         self.compiled: set[tuple[Any, EngineShape, Any]] = set()
         self.compile_s = 0.0  # wall time of calls that compiled, their runs included
@@ -109,7 +110,8 @@ class TableRunner:
         self, calls: Sequence[_Call], summarize: Callable[[RunRecord], T]
     ) -> tuple[list[_Call], list[_Call]]:
         """One call for each program that is to be compiled, and the others."""
-        compute = summarize.compute if isinstance(summarize, CompiledSummary) else None
+        measured = in_call(summarize, self.num_rows, self.options.form)
+        compute = measured.compute if measured else None
         first: list[_Call] = []
         rest: list[_Call] = []
         for call in calls:
@@ -124,8 +126,9 @@ class TableRunner:
         """What is kept of the attempts that are done, by their place; the others are repaired."""
         padding = [_nothing_like(attempts[0])] * (self.rows_per_call - len(attempts))
         filled = [*attempts, *padding]
-        if isinstance(summarize, CompiledSummary):
-            return self._measured(self.shapes[kind], filled, len(attempts), summarize)
+        measured = in_call(summarize, self.num_rows, self.options.form)
+        if measured is not None:
+            return self._measured(self.shapes[kind], filled, len(attempts), measured)
         seen = run_attempts(self.shapes[kind], filled, self.options)
         records = [attempt.take(one) for attempt, one in zip(attempts, seen, strict=False)]
         return {at: summarize(record) for at, record in enumerate(records) if record is not None}

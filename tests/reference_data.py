@@ -6,6 +6,9 @@ REPO_ROOT = Path(__file__).resolve().parents[1]
 SHARED_DIR = REPO_ROOT.parent / "shared"
 
 
+REVISIONS = ("routing", "scheduling")  # folders of the revision that is reproduced
+
+
 def find_golden_dir() -> Path | None:
     """The full golden set beside the checkout, else the committed copy, else None."""
     candidates = (SHARED_DIR / "golden", REPO_ROOT / "tests" / "data" / "golden")

@@ -9,6 +9,7 @@ from blis_jax import config
 from blis_jax.batch import run_grid
 from blis_jax.config import NO_HORIZON
 from blis_jax.given_tables import TableRunner
+from blis_jax.policies.seeds import FIXED
 from blis_jax.simulation import Options, Row, simulate
 from blis_jax.types import Outcome
 from blis_jax.workload.spec import parse_spec
@@ -77,7 +78,9 @@ def test_sums_that_leave_the_clock_are_the_oracles(name: str):
 
 def test_given_tables_that_leave_the_clock_are_the_oracles():
     given = [(workload_of([Prompt(at, 20, 3)]), flags(**more)) for at, more in AT_THE_END.values()]
-    rows = [Row(config.from_flags(settings), table_of(workload)) for workload, settings in given]
+    rows = [
+        Row(config.from_flags(settings), table_of(workload), FIXED) for workload, settings in given
+    ]
     records = TableRunner(OPTIONS, len(rows)).run(rows, lambda record: record)
     for record, (workload, settings) in zip(records, given, strict=True):
         assert not differences(record, oracle.simulate(workload, settings))
@@ -92,7 +95,9 @@ def test_overlapping_steps_that_last_longer_together_than_the_clock_are_the_orac
     assert record.requests.left_us.max() < LAST_US < record.steps.duration_us.sum()
 
 
-@pytest.mark.parametrize("base_latency_us", [2**31 // 10, 2**31 - 2])
+@pytest.mark.parametrize(
+    "base_latency_us", [pytest.param(2**31 // 10, marks=pytest.mark.slow), 2**31 - 2]
+)
 def test_transfers_that_leave_the_clock_are_the_oracles(base_latency_us: int):
     """Blocks that come back from the CPU tier together take longer than the 32-bit clock counts."""
     rows = [Prompt(1501 * i, 80, 10, group=i % 2, prefix_len=48) for i in range(12)]

@@ -6,7 +6,7 @@ import pytest
 
 from blis_jax.coefficients import Coefficients, known_models, lookup
 from blis_jax.errors import ConfigError
-from tests.reference_data import SHARED_DIR
+from tests.reference_data import REVISIONS, SHARED_DIR
 
 LLAMA = "meta-llama/llama-3.1-8b-instruct"
 VLLM_0_8_4 = "vllm/vllm-openai:v0.8.4"
@@ -100,7 +100,9 @@ def test_table_equals_the_published_list():
 @pytest.mark.golden
 def test_reference_used_these_coefficients_in_its_recorded_runs(golden_dir):
     num_compared = 0
-    for path in sorted(golden_dir.glob("*/scenarios/*.json")):
+    for path in sorted(
+        path for name in REVISIONS for path in golden_dir.glob(f"{name}/scenarios/*.json")
+    ):
         config = json.loads(path.read_text())["config"]
         if not config["tp"]:  # coefficients given on the command line
             continue

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from blis_jax import config
+from blis_jax.mechanism import mechanism
 from blis_jax.records import Status
 from blis_jax.simulation import simulate
 from blis_jax.step_records import overlaps
@@ -21,8 +22,8 @@ def test_every_defect_is_off():
     assert not any(dataclasses.asdict(NO_DEFECTS).values())
     assert all(dataclasses.asdict(Defects()).values())
     reference, corrected = config.ClusterConfig(), config.ClusterConfig(corrected=True)
-    assert config.mechanism(reference).defects == Defects()
-    assert config.mechanism(corrected).defects == NO_DEFECTS
+    assert mechanism(reference).defects == Defects()
+    assert mechanism(corrected).defects == NO_DEFECTS
     assert corrected.profile != reference.profile
 
 

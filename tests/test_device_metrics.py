@@ -16,6 +16,7 @@ from blis_jax.device_metrics.run_figures import NamedFigures
 from blis_jax.invariants import CHEAP_NAMES
 from blis_jax.metrics import CLASS_NAMES
 from blis_jax.observe import Observation, unstack
+from blis_jax.policies.seeds import FIXED
 from blis_jax.scalar_metrics import evaluate, lookup, metric_names
 from blis_jax.simulation import Attempt, Options, Row
 from blis_jax.summaries import SloTargets, Target, Window
@@ -39,7 +40,7 @@ def both(
     config: Any, table: Any, options: Options, window: Window
 ) -> tuple[Any, dict[str, float], Any]:
     """The record of one run that ended, its metrics on the host, and its report; see `Attempt`."""
-    attempt = Attempt(Row(config, table), options)
+    attempt = Attempt(Row(config, table, FIXED), options)
     while True:
         inputs = attempt.arguments(attempt.shape)
         rows = jax.tree.map(lambda leaf: np.asarray(leaf)[None], inputs)

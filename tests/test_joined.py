@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from blis_jax.branching import branch, masked
-from blis_jax.config import from_flags, mechanism, params
+from blis_jax.config import from_flags
 from blis_jax.engine import first_order, requests_of
 from blis_jax.joined import event_times, joined, parted, place_of, queued_times
+from blis_jax.mechanism import mechanism, params
 from blis_jax.state import State, initial_state, nodes_of, with_paths
 from blis_jax.step import first_of
 from blis_jax.types import EngineShape

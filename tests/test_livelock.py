@@ -9,6 +9,7 @@ import pytest
 from blis_jax import config, invariants, livelock
 from blis_jax.batch import run_grid
 from blis_jax.given_tables import TableRunner
+from blis_jax.policies.seeds import FIXED
 from blis_jax.records import RunRecord
 from blis_jax.simulation import Options, Row, simulate
 from blis_jax.types import Outcome
@@ -82,7 +83,13 @@ def check(rows: list[Prompt], changes: dict) -> RunRecord:
     return record
 
 
-@pytest.mark.parametrize("name", STARVED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if place else ())
+        for place, name in enumerate(STARVED)
+    ],
+)
 def test_starved_requests_wait_until_the_horizon(name: str):
     record = check(*STARVED[name])
     num_steps = record.steps.num_steps.sum()
@@ -90,6 +97,7 @@ def test_starved_requests_wait_until_the_horizon(name: str):
     assert len(record.steps.num_steps) < 3200 and record.num_iterations < 16_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", THRASHING)
 def test_thrashing_goes_on_until_the_horizon(name: str, monkeypatch: pytest.MonkeyPatch):
     skipped: list[int] = []
@@ -126,7 +134,9 @@ def test_given_tables_go_on_to_the_horizon():
             ([Prompt(0, 90, 40)], HORIZON_US),
         )
     ]
-    rows = [Row(config.from_flags(settings), table_of(workload)) for workload, settings in given]
+    rows = [
+        Row(config.from_flags(settings), table_of(workload), FIXED) for workload, settings in given
+    ]
     records = TableRunner(OPTIONS, len(rows)).run(rows, lambda record: record)
     for record, (workload, settings) in zip(records, given, strict=True):
         assert not differences(record, oracle.simulate(workload, settings))
@@ -148,6 +158,7 @@ clients:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.lenient_promotion
 def test_drawn_rows_go_on_to_the_horizon():
     spec = parse_spec(SPEC, "test")

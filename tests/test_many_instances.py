@@ -30,7 +30,13 @@ def prompts():
 
 
 @pytest.mark.lenient_promotion
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(one, marks=pytest.mark.slow if place else (), id=name)
+        for place, (name, one) in enumerate(SETTINGS.items())
+    ],
+)
 def test_eighty_instances_equal_the_oracle(settings):
     coefficients = {"alpha_coeffs": [100.0, 1.0, 10.0], "beta_coeffs": [3000.0, 10.0, 5.0]}
     chosen = flags(num_instances=NUM_INSTANCES, **coefficients, **settings)

@@ -44,7 +44,7 @@ SAMPLE = (
 
 def all_scenarios() -> list[str]:
     golden = find_golden_dir()
-    paths = sorted(golden.glob("*/scenarios/*.json")) if golden else []
+    paths = sorted(golden.glob("[rs]*/scenarios/*.json")) if golden else []
     return [f"{path.parts[-3]}/{path.stem}" for path in paths]
 
 

@@ -507,7 +507,7 @@ def test_clients_add_their_model_and_their_network(tmp_path, capsys):
         assert request["client_ttft_ms"] == pytest.approx(request["ttft_ms"] + 3)
         assert request["client_e2e_ms"] == pytest.approx(request["e2e_ms"] + 3)
     assert "client_ttft_ms" not in requests[1]
-    assert run.main([*arguments, "--log", "error"]) == 0
+    assert run.main([*arguments, "--log", "error", "--overwrite"]) == 0
     assert capsys.readouterr().err == ""
 
 

@@ -17,6 +17,7 @@ from blis_jax.device_metrics.run_figures import Figures, RunFigures, figures_of
 from blis_jax.errors import ConfigError
 from blis_jax.given_tables import TableRunner
 from blis_jax.observe import Observation
+from blis_jax.policies.seeds import FIXED
 from blis_jax.records import RunRecord
 from blis_jax.run_requests import draw_requests
 from blis_jax.simulation import Attempt, Options, Row
@@ -57,6 +58,12 @@ def test_figures_are_those_of_the_records(spec: WorkloadSpec, records: tuple[Fig
     assert [one.record for one in found] == [None, None]
     assert all(isinstance(one.record, RunRecord) for one in records)
     assert found[0].metrics != found[1].metrics
+
+
+@pytest.fixture(autouse=True)
+def always_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few rows there are."""
+    monkeypatch.setattr(drawn_rows, "FEWEST_MEASURED", 0)
 
 
 def test_only_some_hundred_bytes_come_back(spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch):
@@ -101,7 +108,7 @@ def test_runs_on_given_tables_are_repaired_first(
     table = draw_requests(spec, SEEDS[0], 16)[0]
     even = dataclasses.replace(table, arrival_us=table.arrival_us // 500 * 500)
     in_step = CONFIG.replace(alpha_coeffs=(0.0, 0.0, 0.0), beta_coeffs=(1000.0, 0.0, 0.0))
-    rows, options = [Row(CONFIG, table), Row(in_step, even)], Options(log_capacity=96)
+    rows, options = [Row(CONFIG, table, FIXED), Row(in_step, even, FIXED)], Options(log_capacity=96)
     expected = TableRunner(options, len(rows)).run(rows, figures_of(NAMES, keep="records"))
     monkeypatch.setattr(Attempt, "take", noted)
     found = TableRunner(options, len(rows)).run(rows, figures_of(NAMES))

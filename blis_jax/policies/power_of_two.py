@@ -34,6 +34,6 @@ def power_of_two(params: ChoicesParams, state: NoState, context: GatewayContext)
     draw = jax.random.uniform(context.key, seen.is_active.shape, jnp.float64)
     draw = jnp.where(seen.is_active, draw, 2.0)
     rank = jnp.sum(draw[None, :] < draw[:, None], axis=1, dtype=jnp.int32)  # a sort is slow here
-    load = jnp.where(rank < params.candidates, seen.effective_load, LAST)
+    load = jnp.where(rank.astype(jnp.float64) < params.candidates, seen.effective_load, LAST)
     best = jnp.where(seen.is_active & (load == jnp.min(load)), rank, LAST)
     return first_where(best == jnp.min(best)), state

@@ -14,7 +14,7 @@ from blis_jax.branching import branch
 from blis_jax.context import Context
 from blis_jax.engine import first_order, requests_of
 from blis_jax.kv_cache.blocks import Do, Pool, Task, compact
-from blis_jax.mechanism import mechanism
+from blis_jax.mechanism import mechanism, params
 from blis_jax.simulation import Options, at_block_level, shape_for
 from blis_jax.state import Inst, Reg, Slot, State, initial_state
 from blis_jax.step import scan_step
@@ -46,7 +46,7 @@ def states(scene: Scene) -> Any:
     if shape.num_nodes == 0:
         hypothesis.assume(False)
     table = pad_to(table, shape.num_requests, shape.num_nodes, shape.path_depth)
-    functions, numbers = config.mechanism(cluster), config.params(cluster)
+    functions, numbers = mechanism(cluster), params(cluster)
     with jax.enable_x64(True):
         requests = requests_of(shape, numbers, table, first_order(shape.num_requests))
         state = initial_state(shape, functions, numbers)

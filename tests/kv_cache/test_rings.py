@@ -10,7 +10,7 @@ import pytest
 from blis_jax import config
 from blis_jax.engine import without_holes
 from blis_jax.kv_cache.blocks import NEVER_FREE, NO_BLOCK, Do, Pool, Task
-from blis_jax.mechanism import mechanism
+from blis_jax.mechanism import mechanism, params
 from blis_jax.simulation import Options, at_block_level, shape_for
 from blis_jax.state import Inst, initial_state
 from tests.kv_cache.test_blocks import free_blocks
@@ -28,7 +28,7 @@ def hollow_state(holes: int, do: Do = Do.NOTHING):
     shape = at_block_level(
         shape_for(cluster, table, options, mechanism(cluster)), [cluster], 4, 0, options
     )
-    functions, numbers = config.mechanism(cluster), config.params(cluster)
+    functions, numbers = mechanism(cluster), params(cluster)
     with jax.enable_x64(True):
         state = initial_state(shape, functions, numbers)
     blocks = state.blocks

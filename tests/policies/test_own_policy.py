@@ -217,8 +217,15 @@ def listening(params, state, context):
     return jnp.argmin(loads), state
 
 
-@pytest.mark.parametrize("kv_model", ["no-eviction", "block-level"])
-@pytest.mark.parametrize("is_corrected", [False, True])
+@pytest.mark.parametrize(
+    ("is_corrected", "kv_model"),
+    [
+        (False, "no-eviction"),
+        (True, "block-level"),
+        pytest.param(False, "block-level", marks=pytest.mark.slow),
+        pytest.param(True, "no-eviction", marks=pytest.mark.slow),
+    ],
+)
 def test_a_router_hears_of_every_completion_in_its_time(slow_table, kv_model, is_corrected):
     HEARD.clear()
     cluster = CONFIG.replace(corrected=is_corrected, routing_policy="least-loaded")

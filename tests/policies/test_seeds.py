@@ -127,7 +127,7 @@ def _arguments(folder, *more):
         *("--model", "m", "--num-instances", "2", "--beta-coeffs", "1e7,0,0"),
         *("--alpha-coeffs", "0,0,0", "--admission-policy", "class-gated"),
         *("--class-gated-standard", "0", "--class-gated-probability", "0.5"),
-        *("--results-path", str(folder / "out.json"), *more),
+        *("--results-path", str(folder / "out.json"), "--overwrite", *more),
     ]
 
 

@@ -235,7 +235,6 @@ def test_another_seed_gives_other_requests_and_the_same_seed_the_same():
     ("spec", "words"),
     [
         (spec_of(client("a"), top=""), ["num_requests", "horizon"]),
-        (spec_of(client("a"), top="horizon: 1"), ["no request", "--horizon"]),
         (
             spec_of(
                 client(
