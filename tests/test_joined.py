@@ -14,6 +14,7 @@ from blis_jax.config import from_flags
 from blis_jax.engine import first_order, requests_of
 from blis_jax.joined import event_times, joined, parted, place_of, queued_times
 from blis_jax.mechanism import mechanism, params
+from blis_jax.policy_calls import first_states
 from blis_jax.state import State, initial_state, nodes_of, with_paths
 from blis_jax.step import first_of
 from blis_jax.types import EngineShape
@@ -34,10 +35,12 @@ def some_state(shape: EngineShape) -> State:
     numbers = iter(range(10**6))
 
     def fill(leaf: Any) -> Any:
-        values = np.fromiter(numbers, np.int64, np.size(leaf)).reshape(np.shape(leaf))
-        return jnp.asarray(values % 2 if leaf.dtype == bool else values).astype(leaf.dtype)
+        filled = np.fromiter(numbers, np.int64, np.size(leaf)).reshape(np.shape(leaf))
+        return jnp.asarray(filled % 2 if leaf.dtype == bool else filled).astype(leaf.dtype)
 
-    return jax.tree.map(fill, initial_state(shape, mechanism(CLUSTER), params(CLUSTER)))
+    functions, values = mechanism(CLUSTER), params(CLUSTER)
+    states = first_states(shape, functions, values)
+    return jax.tree.map(fill, initial_state(shape, functions, values, *states))
 
 
 @pytest.mark.parametrize("clock", ["int32", "int64", "continuous"])

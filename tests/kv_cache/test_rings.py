@@ -11,6 +11,7 @@ from blis_jax import config
 from blis_jax.engine import without_holes
 from blis_jax.kv_cache.blocks import NEVER_FREE, NO_BLOCK, Do, Pool, Task
 from blis_jax.mechanism import mechanism, params
+from blis_jax.policy_calls import first_states
 from blis_jax.simulation import Options, at_block_level, shape_for
 from blis_jax.state import Inst, initial_state
 from tests.kv_cache.test_blocks import free_blocks
@@ -30,7 +31,8 @@ def hollow_state(holes: int, do: Do = Do.NOTHING):
     )
     functions, numbers = mechanism(cluster), params(cluster)
     with jax.enable_x64(True):
-        state = initial_state(shape, functions, numbers)
+        states = first_states(shape, functions, numbers)
+        state = initial_state(shape, functions, numbers, *states)
     blocks = state.blocks
     assert blocks is not None
     start = 5

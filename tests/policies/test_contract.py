@@ -39,7 +39,7 @@ TABLES = {
     kind: {name: registry.find(kind, name) for name in names}
     for kind, names in registry.NAMES.items()
 }
-GOES_BY_INDEX = {"round-robin"}
+GOES_BY_INDEX = {"round-robin", "power-of-two"}  # in turn, or by draws for each place
 
 
 @pytest.fixture(autouse=True)
