@@ -97,6 +97,10 @@ class ClusterConfig(PolicySettings):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy_numbers", as_pairs(self.policy_numbers))
+        for name in ("alpha_coeffs", "beta_coeffs"):  # a list has no hash
+            value = getattr(self, name)
+            if isinstance(value, Iterable) and not isinstance(value, str):
+                object.__setattr__(self, name, tuple(value))
         _check(self)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,13 @@ def numbered(config: ClusterConfig) -> Chosen:
     Raises:
         ConfigError: a name is not known, or a number has no policy to go to.
     """
+    has_file = any(is_file(_name_of(config, kind)) for kind in NAMED_KINDS)
+    if has_file or any(is_file(name) for name, _ in config.scorers()):
+        return _numbered(config)  # the file may have changed since
+    return _numbered_once(config)
+
+
+def _numbered(config: ClusterConfig) -> Chosen:
     given = _numbers_by_owner(config)
     found: dict[str, Any] = {}
     for kind in NAMED_KINDS:
@@ -88,6 +96,9 @@ def numbered(config: ClusterConfig) -> Chosen:
             f"numbers begin with {', '.join(used)}{closest(owner, used)}"
         )
     return Chosen(scorers=tuple(scorers), **found)
+
+
+_numbered_once = functools.lru_cache(maxsize=1024)(_numbered)
 
 
 def _name_of(config: ClusterConfig, kind: str) -> str:
