@@ -16,10 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import as_int, build, get, put
-from blis_jax.context import Context, SlotRows, least_key, row, slot_of
-from blis_jax.joined import past_of
-from blis_jax.kv_cache.blocks import Task
+from blis_jax.columns import as_int
+from blis_jax.context import Context, SlotRows, least_key, slot_of
 from blis_jax.kv_cache.contents import found_blocks
 from blis_jax.kv_cache.no_eviction import (
     allocate,
@@ -29,7 +27,7 @@ from blis_jax.kv_cache.no_eviction import (
 )
 from blis_jax.policy_calls import Purpose, keeps_states, queue_context
 from blis_jax.slot_write import SlotWrite
-from blis_jax.state import SEQUENTIAL_LAGGING, Dyn, Inst, Reg, Req, Slot, SlotTime, State, Time
+from blis_jax.state import SEQUENTIAL_LAGGING, Instance, Past, Request, State, StepInProgress
 from blis_jax.types import LAST, Outcome, pytree
 from blis_jax.work import Work, ceil_div, failing, waiting_mask
 
@@ -39,32 +37,32 @@ if TYPE_CHECKING:
 
 def has_candidate(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
     """Whether batch formation goes on: members to visit, or waiting requests with room and budget left."""
-    registers = work.registers
-    members = get(work.inst, Inst.NUM_PREFILL) + get(work.inst, Inst.NUM_DECODE)
+    lane = work.lane
+    members = work.inst.num_prefill + work.inst.num_decode
     has_room = members < ctx.params.cluster.max_num_running_reqs[instance]
-    has_queue = (get(registers, Reg.NUM_WAITING) > 0) & (get(registers, Reg.BUDGET) > 0)
-    is_left = get(registers, Reg.NUM_TO_VISIT) > 0
-    if work.task is not None:
-        is_left = is_left | (get(work.task, Task.NUM_GHOSTS) > 0)
-        has_queue = has_queue & (get(work.task, Task.HAS_PREEMPTED) == 0)
+    has_queue = (lane.num_waiting > 0) & (lane.budget > 0)
+    is_left = lane.num_to_visit > 0
+    if not work.task.is_absent:
+        is_left = is_left | (work.task.num_ghosts > 0)
+        has_queue = has_queue & (work.task.has_preempted == 0)
     return is_left | (has_queue & has_room)
 
 
-def member_key(slots: SlotRows, registers: jax.Array, is_due: jax.Array) -> jax.Array:
+def member_key(slots: SlotRows, step: StepInProgress, is_due: jax.Array) -> jax.Array:
     """Packed key of the next member to visit: one in prefill, one that is due, or any of them."""
-    order, finish = slots.column(Slot.ORDER), slots.column(Slot.FINISH)
-    is_ahead = (order > get(registers, Reg.CURSOR)) & (order <= get(registers, Reg.ORDER_LIMIT))
-    is_visited = (finish == LAST) | (get(registers, Reg.VISIT_ALL) > 0) | is_due
+    order, finish = slots.order, slots.finish
+    is_ahead = (order > step.cursor) & (order <= step.order_limit)
+    is_visited = (finish == LAST) | (step.visit_all > 0) | is_due
     return least_key(is_ahead & is_visited, order)
 
 
 def steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[Array, "slot"]:
     """Steps before the one in which a decode member fills a block that others may look up; LAST if never."""
-    finish, size = slots.column(Slot.FINISH), jnp.int32(ctx.shape.block_size)
+    finish, size = slots.finish, jnp.int32(ctx.shape.block_size)
     # a block of one token is never looked up, see keeps_prefix
     if not ctx.shape.has_shared_outputs or ctx.shape.block_size == 1:
         return jnp.full_like(finish, LAST)
-    held = step_index + slots.column(Slot.ALLOC_OFFSET)
+    held = step_index + slots.alloc_offset
     return jnp.where(finish == LAST, jnp.int32(LAST), size - 1 - lax.rem(held, size))
 
 
@@ -99,7 +97,7 @@ def with_next_states(ctx: Context, slots: SlotRows, work: Work) -> Work:
     """
     if not keeps_states(ctx.mechanism.of_instance, work.local):
         return work
-    is_asked = get(work.registers, Reg.QUEUE_DEPTH) > 0
+    is_asked = work.lane.queue_depth > 0
     (_, priority), (_, scheduler) = work.local
     ranks, next_priority = _ask_priority(ctx, slots, work, priority)
     _, next_scheduler = _ask_scheduler(ctx, slots, work, scheduler, ranks)
@@ -110,8 +108,8 @@ def with_next_states(ctx: Context, slots: SlotRows, work: Work) -> Work:
 
 def _cached_for_queue(ctx: Context, slots: SlotRows) -> jax.Array:
     """Leading prompt blocks in the cache for every slot."""
-    input_len = slots.column(Slot.INPUT_LEN)
-    requests, prompt_blocks = slots.column(Slot.REQUEST), input_len // ctx.shape.block_size
+    input_len = slots.input_len
+    requests, prompt_blocks = slots.request, input_len // ctx.shape.block_size
     blocks, shared = slots.state.blocks, slots.state.shared
     if blocks is not None:
         slot = lax.iota(jnp.int32, input_len.shape[0])
@@ -129,9 +127,9 @@ def _cached_for_queue(ctx: Context, slots: SlotRows) -> jax.Array:
 
 def queue_key(ctx: Context, slots: SlotRows, work: Work, priority: jax.Array) -> jax.Array:
     """Packed key of the waiting request that the scheduler puts first."""
-    now = get(work.times, Time.NOW)
+    now = work.lane.now
     (value, rank), _ = _ask_scheduler(ctx, slots, work, work.local[1][0], priority)
-    is_waiting = waiting_mask(slots, now, get(work.inst, Inst.STEPS_AT_NOW))
+    is_waiting = waiting_mask(slots, now, work.inst.steps_at_now)
     is_float = jnp.issubdtype(value.dtype, jnp.floating)
     top = jnp.inf if is_float else jnp.iinfo(value.dtype).max
     least = jnp.min(jnp.where(is_waiting, value, jnp.asarray(top, value.dtype)))
@@ -140,31 +138,31 @@ def queue_key(ctx: Context, slots: SlotRows, work: Work, priority: jax.Array) ->
 
 def visit(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
     """Serve the next candidate: a member in batch order, or the head of the wait queue."""
-    slots, registers = SlotRows(state, instance), work.registers
-    is_member = get(registers, Reg.NUM_TO_VISIT) > 0
-    due = steps_to_fill(ctx, slots, get(work.inst, Inst.STEP_INDEX)) == 0
+    slots, lane = SlotRows(state, instance), work.lane
+    is_member = lane.num_to_visit > 0
+    due = steps_to_fill(ctx, slots, work.inst.step_index) == 0
     key = ctx.when(
         is_member,
-        lambda: member_key(slots, registers, due),
+        lambda: member_key(slots, lane, due),
         lambda: queue_key(ctx, slots, work, queue_priority(ctx, slots, work)),
     )
     slot = jnp.minimum(slot_of(key), jnp.int32(ctx.shape.num_slots - 1))
-    slot_row, slot_time_row = slots.one(ctx, slot)
-    request = get(slot_row, Slot.REQUEST)
+    slot_row = slots.one(ctx, slot)
+    request = slot_row.request
     assert state.shared is not None
     path = read_path(state.shared, ctx.requests, instance, slot, request)
-    dyn = ctx.vector(row(state.dyn, request))
-    chosen = SlotWrite(instance, slot, slot_row, slot_time_row, path, None, request, dyn)
-    return _serve(ctx, work, chosen, row(ctx.requests.table, request), is_member)
+    past = ctx.past(state, request)
+    chosen = SlotWrite(instance, slot, slot_row, path, None, request, past)
+    return _serve(ctx, work, chosen, ctx.request(request), is_member)
 
 
 def chunk_of(
-    ctx: Context, budget: jax.Array, fixed: jax.Array, progress: jax.Array, instance: jax.Array
+    ctx: Context, budget: jax.Array, fixed: Request, progress: jax.Array, instance: jax.Array
 ) -> jax.Array:
     """Prompt tokens of the next chunk: the rest, cut to the class's threshold and the budget."""
-    slo_class = get(fixed, Req.SLO_CLASS)
+    slo_class = fixed.slo_class
     threshold = ctx.params.cluster.prefill_threshold[instance, slo_class]
-    remaining = get(fixed, Req.INPUT_LEN) - progress
+    remaining = fixed.input_len - progress
     is_cut = (threshold > 0) & (threshold < remaining)
     return jnp.minimum(jnp.where(is_cut, threshold, remaining), budget)
 
@@ -181,43 +179,43 @@ class Service:
     cached: Any  # blocks found at a first look-up
 
 
-def keeps_prefix(ctx: Context, dyn: jax.Array, fixed: jax.Array, held: jax.Array) -> jax.Array:
+def keeps_prefix(ctx: Context, past: Past, fixed: Request, held: jax.Array) -> jax.Array:
     """Whether a block that the next decode token fills is registered under the request's own prefix.
 
     Not after a fully cached prompt (the list holds outputs only) nor once the budget passed the request over
     (a token is missing); and a block that one token fills, fresh from the free list, never is.
     """
     size = ctx.shape.block_size
-    is_prefix = get(dyn, Dyn.CACHED_FIRST) * size < get(fixed, Req.INPUT_LEN)
+    is_prefix = past.cached_first * size < fixed.input_len
     is_partial = lax.rem(held, jnp.int32(size)) != 0
-    return is_prefix & is_partial & (get(dyn, Dyn.LAG) == 0)
+    return is_prefix & is_partial & (past.lag == 0)
 
 
 def _serve(
-    ctx: Context, work: Work, chosen: SlotWrite, fixed: jax.Array, is_member: jax.Array
+    ctx: Context, work: Work, chosen: SlotWrite, fixed: Request, is_member: jax.Array
 ) -> tuple[Work, SlotWrite]:
     """Give tokens and blocks to the chosen request, or keep its stale count if the budget is used up."""
-    size, dyn, inst = ctx.shape.block_size, chosen.dyn, work.inst
-    registers, index, instance = work.registers, get(inst, Inst.STEP_INDEX), chosen.instance
+    size, past, inst = ctx.shape.block_size, chosen.past, work.inst
+    lane, index, instance = work.lane, inst.step_index, chosen.instance
     assert chosen.path is not None
-    is_decode = is_member & (get(chosen.row, Slot.FINISH) != LAST)
-    budget = get(registers, Reg.BUDGET)
+    is_decode = is_member & (chosen.row.finish != LAST)
+    budget = lane.budget
     is_served = budget > 0
-    cached = cached_blocks(chosen.path, lax.div(get(fixed, Req.INPUT_LEN), jnp.int32(size)))
-    progress = jnp.where(is_member, get(dyn, Dyn.PROGRESS), cached * size)
+    cached = cached_blocks(chosen.path, lax.div(fixed.input_len, jnp.int32(size)))
+    progress = jnp.where(is_member, past.progress, cached * size)
     chunk = chunk_of(ctx, budget, fixed, progress, instance)
-    served_decodes = index - get(dyn, Dyn.TOKEN_INDEX) - get(dyn, Dyn.LAG)
-    stale = jnp.where(is_decode & (served_decodes > 0), 1, get(dyn, Dyn.NUM_NEW))
+    served_decodes = index - past.token_index - past.lag
+    stale = jnp.where(is_decode & (served_decodes > 0), 1, past.num_new)
     stale = jnp.where(ctx.mechanism.defects.stale_token_counts, stale, 0)
     tokens = jnp.where(is_served, jnp.where(is_decode, 1, chunk), stale)
     is_chunk = is_served & ~is_decode
     end = progress + jnp.where(is_chunk, chunk, 0)
-    held = index + get(chosen.row, Slot.ALLOC_OFFSET)
+    held = index + chosen.row.alloc_offset
     takes_block = is_decode & is_served & (lax.rem(held, jnp.int32(size)) == 0)
     new_blocks = jnp.where(is_chunk, ceil_div(end, size) - ceil_div(progress, size), 0)
     new_blocks = new_blocks + as_int(takes_block)
     hits = jnp.where(~is_member & (chunk > 0), cached, 0)
-    fills = is_decode & is_served & keeps_prefix(ctx, dyn, fixed, held)
+    fills = is_decode & is_served & keeps_prefix(ctx, past, fixed, held)
     start = jnp.where(is_chunk, progress, jnp.where(fills, held, 0))
     stop = jnp.where(is_chunk, end, jnp.where(fills, held + 1, 0))
     allocation = allocate(
@@ -227,25 +225,25 @@ def _serve(
         lax.div(start, jnp.int32(size)),
         lax.div(stop, jnp.int32(size)),
     )
-    used = get(inst, Inst.USED_BLOCKS)
+    used = inst.used_blocks
     needed = jnp.where(is_chunk, ceil_div(chunk, size), as_int(takes_block))
     is_short = needed > ctx.params.cluster.total_kv_blocks[instance] - used
-    outcome = failing(get(registers, Reg.OUTCOME), is_short, Outcome.KV_CHECK_TRIPPED)
+    outcome = failing(lane.outcome, is_short, Outcome.KV_CHECK_TRIPPED)
     outcome = failing(outcome, allocation.is_full == 1, Outcome.COPIES_FULL)
     changes = {
-        Reg.OUTCOME: outcome,
-        Reg.CURSOR: jnp.where(is_member, get(chosen.row, Slot.ORDER), get(registers, Reg.CURSOR)),
-        Reg.NUM_TO_VISIT: get(registers, Reg.NUM_TO_VISIT) - as_int(is_member),
-        Reg.BUDGET: budget - jnp.where(is_served, tokens, 0),
-        Reg.PREFILL_TOKENS: get(registers, Reg.PREFILL_TOKENS) + jnp.where(is_decode, 0, tokens),
-        Reg.DECODE_TOKENS: get(registers, Reg.DECODE_TOKENS) + jnp.where(is_decode, tokens, 0),
-        Reg.NUM_WAITING: get(registers, Reg.NUM_WAITING) - as_int(~is_member),
-        Reg.NUM_SCHEDULED: get(registers, Reg.NUM_SCHEDULED) + as_int(~is_member),
+        "outcome": outcome,
+        "cursor": jnp.where(is_member, chosen.row.order, lane.cursor),
+        "num_to_visit": lane.num_to_visit - as_int(is_member),
+        "budget": budget - jnp.where(is_served, tokens, 0),
+        "prefill_tokens": lane.prefill_tokens + jnp.where(is_decode, 0, tokens),
+        "decode_tokens": lane.decode_tokens + jnp.where(is_decode, tokens, 0),
+        "num_waiting": lane.num_waiting - as_int(~is_member),
+        "num_scheduled": lane.num_scheduled + as_int(~is_member),
     }
     inst_changes = {
-        Inst.USED_BLOCKS: used + new_blocks + allocation.num_revived,
-        Inst.MISSES: get(inst, Inst.MISSES) + new_blocks,
-        Inst.HITS: get(inst, Inst.HITS) + hits,
+        "used_blocks": used + new_blocks + allocation.num_revived,
+        "misses": inst.misses + new_blocks,
+        "hits": inst.hits + hits,
     }
     service = Service(is_member, is_decode, is_served, tokens, end, cached)
     served = dataclasses.replace(chosen, path=allocation.rows)
@@ -253,16 +251,16 @@ def _serve(
 
 
 def _members(
-    inst: jax.Array, joins: jax.Array, gains: jax.Array, is_zero: jax.Array, lags: jax.Array
+    inst: Instance, joins: jax.Array, gains: jax.Array, is_zero: jax.Array, lags: jax.Array
 ) -> dict[Any, jax.Array]:
     """The batch's counts after a request joined it, got its first token, or joined with no tokens."""
-    order, prefill = get(inst, Inst.NEXT_ORDER), get(inst, Inst.NUM_PREFILL)
+    order, prefill = inst.next_order, inst.num_prefill
     order_now = jnp.where(lags, SEQUENTIAL_LAGGING, as_int(is_zero))
     return {
-        Inst.NEXT_ORDER: order + as_int(joins),
-        Inst.NUM_PREFILL: prefill + as_int(joins) - as_int(gains),
-        Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) + as_int(gains),
-        Inst.IS_SEQUENTIAL: jnp.maximum(get(inst, Inst.IS_SEQUENTIAL), order_now),
+        "next_order": order + as_int(joins),
+        "num_prefill": prefill + as_int(joins) - as_int(gains),
+        "num_decode": inst.num_decode + as_int(gains),
+        "is_sequential": jnp.maximum(inst.is_sequential, order_now),
     }
 
 
@@ -270,59 +268,57 @@ def _record(
     ctx: Context,
     work: Work,
     chosen: SlotWrite,
-    fixed: jax.Array,
+    fixed: Request,
     service: Service,
     changes: dict[Any, jax.Array],
     inst_changes: dict[Any, jax.Array],
 ) -> tuple[Work, SlotWrite]:
     """Rows of the request after its visit; its last step is known as soon as its first token is."""
-    inst, dyn, slot_row = work.inst, chosen.dyn, chosen.row
+    inst, past, slot_row = work.inst, chosen.past, chosen.row
     is_member, is_decode, is_served = service.is_member, service.is_decode, service.is_served
-    index, record = get(inst, Inst.STEP_INDEX) + 1, get(work.registers, Reg.NUM_RECORDS)
-    input_len = get(fixed, Req.INPUT_LEN)
+    index, record = inst.step_index + 1, work.lane.num_records
+    input_len = fixed.input_len
     has_token = ~is_decode & is_served & (service.end == input_len)
     is_zero = ~is_member & (service.tokens == 0)
     is_lagging = is_decode & ~is_served
-    last = index + jnp.maximum(get(fixed, Req.OUTPUT_LEN), 1) - 1
-    finish = jnp.where(has_token, last, get(slot_row, Slot.FINISH))
-    order = get(inst, Inst.NEXT_ORDER)
+    last = index + jnp.maximum(fixed.output_len, 1) - 1
+    finish = jnp.where(has_token, last, slot_row.finish)
+    order = inst.next_order
     offset = jnp.where(is_zero, 0, input_len) - index
-    old_offset = get(slot_row, Slot.ALLOC_OFFSET) - as_int(is_lagging)
-    scheduled = get(dyn, Dyn.NUM_SCHEDULED)
+    old_offset = slot_row.alloc_offset - as_int(is_lagging)
+    scheduled = past.num_scheduled
     is_first = ~is_member & (scheduled == 0)
-    chunks = jnp.where(is_member, get(dyn, Dyn.NUM_PREFILL_STEPS), 0)
+    chunks = jnp.where(is_member, past.num_prefill_steps, 0)
 
-    def kept(column: Dyn, is_new: jax.Array, value: jax.Array) -> jax.Array:
-        return jnp.where(is_new, value, get(dyn, column))
+    def kept(field: str, is_new: jax.Array, value: jax.Array) -> jax.Array:
+        return jnp.where(is_new, value, getattr(past, field))
 
-    before = jnp.where(is_member, get(dyn, Dyn.PROGRESS), 0)
-    columns = {
-        Dyn.PROGRESS: service.end,
-        Dyn.NUM_NEW: kept(Dyn.NUM_NEW, ~is_decode, service.tokens),
-        Dyn.LAG: get(dyn, Dyn.LAG) + as_int(is_lagging),
-        Dyn.NUM_SCHEDULED: scheduled + as_int(~is_member),
-        Dyn.NUM_PREFILL_STEPS: chunks + as_int(~is_decode & is_served),
-        Dyn.CACHED_FIRST: kept(Dyn.CACHED_FIRST, is_first, service.cached),
-        Dyn.FIRST_RECORD: kept(Dyn.FIRST_RECORD, is_first, record),
-        Dyn.SCHEDULED_RECORD: kept(Dyn.SCHEDULED_RECORD, ~is_member, record),
-        Dyn.SCHEDULED_INDEX: kept(Dyn.SCHEDULED_INDEX, ~is_member, index),
-        Dyn.TOKEN_RECORD: kept(Dyn.TOKEN_RECORD, has_token, record),
-        Dyn.TOKEN_INDEX: kept(Dyn.TOKEN_INDEX, has_token, index),
-        Dyn.FINISH_RECORD: get(dyn, Dyn.FINISH_RECORD),
-        Dyn.STEP_PROGRESS: kept(Dyn.STEP_PROGRESS, ~is_decode, before),
-    }
+    before = jnp.where(is_member, past.progress, 0)
     inst_changes |= _members(inst, ~is_member, has_token, is_zero, is_lagging)
     slot_changes = {
-        Slot.ORDER: jnp.where(is_member, get(slot_row, Slot.ORDER), order),
-        Slot.FINISH: finish,
-        Slot.ALLOC_OFFSET: jnp.where(has_token, offset, old_offset),
+        "order": jnp.where(is_member, slot_row.order, order),
+        "finish": finish,
+        "alloc_offset": jnp.where(has_token, offset, old_offset),
     }
     work = dataclasses.replace(
-        work, registers=put(work.registers, changes), inst=put(inst, inst_changes)
+        work, lane=work.lane.replace(**changes), inst=inst.replace(**inst_changes)
     )
     return work, dataclasses.replace(
         chosen,
-        row=put(slot_row, slot_changes),
-        time_row=put(chosen.time_row, {SlotTime.QUEUED: ctx.never}),
-        dyn=past_of(dyn, build(Dyn, columns, jnp.int32)),
+        row=slot_row.replace(**slot_changes, queued=ctx.never),
+        past=Past.make(
+            progress=service.end,
+            num_new=kept("num_new", ~is_decode, service.tokens),
+            lag=past.lag + as_int(is_lagging),
+            num_scheduled=scheduled + as_int(~is_member),
+            num_prefill_steps=chunks + as_int(~is_decode & is_served),
+            cached_first=kept("cached_first", is_first, service.cached),
+            first_record=kept("first_record", is_first, record),
+            scheduled_record=kept("scheduled_record", ~is_member, record),
+            scheduled_index=kept("scheduled_index", ~is_member, index),
+            token_record=kept("token_record", has_token, record),
+            token_index=kept("token_index", has_token, index),
+            finish_record=past.finish_record,
+            step_progress=kept("step_progress", ~is_decode, before),
+        ).with_rest_of(past),
     )

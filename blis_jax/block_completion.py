@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.block_subject import no_rows
-from blis_jax.columns import as_int, get, put
+from blis_jax.columns import as_int
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.kv_cache.allocation import Demand, attempt
-from blis_jax.kv_cache.blocks import Asker, Do, Life, Task
+from blis_jax.kv_cache.blocks import Asker, BlockLife, Do
 from blis_jax.kv_cache.contents import nothing_found
 from blis_jax.slot_write import SlotWrite, no_slot
-from blis_jax.state import Dyn, Inst, Reg, Req, Slot, State
+from blis_jax.state import State
 from blis_jax.work import Work
 
 
@@ -27,27 +27,27 @@ def complete_blocks(
     """
     blocks, task = state.blocks, work.task
     assert blocks is not None
-    slots, inst, registers = SlotRows(state, instance), work.inst, work.registers
-    is_forced = get(task, Task.DO) == Do.ATTEMPT
-    index = get(inst, Inst.STEP_INDEX)
-    is_done = slots.column(Slot.FINISH) == index
-    slot = slot_of(least_key(is_done, slots.column(Slot.ORDER)))
-    slot = jnp.where(is_forced, get(task, Task.SLOT), slot)
+    slots, inst, lane = SlotRows(state, instance), work.inst, work.lane
+    is_forced = task.do == Do.ATTEMPT
+    index = inst.step_index
+    is_done = slots.finish == index
+    slot = slot_of(least_key(is_done, slots.order))
+    slot = jnp.where(is_forced, task.slot, slot)
     slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
-    slot_row, _ = slots.one(ctx, slot)
-    request = jnp.where(is_forced, get(task, Task.REQUEST), get(slot_row, Slot.REQUEST))
-    fixed, life = row(ctx.requests.table, request), row(blocks.life, request)
-    held = jnp.where(is_forced, get(task, Task.HELD), index + get(slot_row, Slot.ALLOC_OFFSET))
-    start = jnp.where(is_forced, get(task, Task.START), blocks.computed[instance, slot] + index)
+    slot_row = slots.one(ctx, slot)
+    request = jnp.where(is_forced, task.request, slot_row.request)
+    fixed, life = ctx.request(request), BlockLife(row(blocks.life, request))
+    held = jnp.where(is_forced, task.held, index + slot_row.alloc_offset)
+    start = jnp.where(is_forced, task.start, blocks.computed[instance, slot] + index)
     demand = Demand(
         asker=jnp.int32(Asker.COMPLETION),
         slot=slot,
         request=request,
         held=held,
         start=start,
-        tokens=jnp.minimum(get(fixed, Req.OUTPUT_LEN), 1),
+        tokens=jnp.minimum(fixed.output_len, 1),
         in_prefill=jnp.array(False),
-        is_clean=get(life, Life.IS_CLEAN) == 1,
+        is_clean=life.is_clean == 1,
         is_retry=is_forced,
         found=nothing_found(),
         is_old=jnp.array(False),
@@ -55,19 +55,16 @@ def complete_blocks(
     )
     grant = attempt(ctx, work, instance, demand)
     leaves = 1 - as_int(is_forced)
-    changes = {Reg.NUM_TO_COMPLETE: get(registers, Reg.NUM_TO_COMPLETE) - leaves}
-    inst_changes = {
-        Inst.LOAD: get(inst, Inst.LOAD) - leaves,
-        Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) - leaves,
-    }
     work = dataclasses.replace(
         work,
-        registers=put(registers, changes),
-        inst=put(inst, inst_changes),
-        task=put(task, grant.task),
+        lane=lane.replace(num_to_complete=lane.num_to_complete - leaves),
+        inst=inst.replace(
+            load=inst.load - leaves,
+            num_decode=inst.num_decode - leaves,
+        ),
+        task=task.replace(**grant.task),
     )
-    past = ctx.vector(row(state.dyn, request))
-    dyn = put(past, {Dyn.FINISH_RECORD: get(registers, Reg.NUM_RECORDS)})
+    past = ctx.past(state, request).replace(finish_record=lane.num_records)
     spare = jnp.int32(ctx.shape.num_instances)
     rows = dataclasses.replace(no_rows(ctx), life=life, left=request)
     return work, dataclasses.replace(
@@ -76,5 +73,5 @@ def complete_blocks(
         slot=slot,
         blocks=rows,
         request=request,
-        dyn=dyn,
+        past=past,
     )

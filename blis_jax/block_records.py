@@ -12,13 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.block_subject import RUNAWAY, Given, Subject, no_rows
-from blis_jax.columns import as_int, build, choose, get, put
+from blis_jax.columns import as_int, choose
 from blis_jax.context import Context
-from blis_jax.joined import past_of
 from blis_jax.kv_cache.allocation import Grant
-from blis_jax.kv_cache.blocks import Life
+from blis_jax.kv_cache.blocks import BlockLife
 from blis_jax.slot_write import SlotWrite, no_slot
-from blis_jax.state import Dyn, Inst, Reg, Req, Slot, SlotTime
+from blis_jax.state import Past
 from blis_jax.types import LAST
 from blis_jax.work import Work
 
@@ -28,7 +27,7 @@ def recorded(
 ) -> tuple[Work, SlotWrite]:
     """The batch's counts and the request's rows after its visit; at the spare instance."""
     size, step, inst = jnp.int32(ctx.shape.block_size), one.step, work.inst
-    input_len, output_len = (get(one.fixed, column) for column in (Req.INPUT_LEN, Req.OUTPUT_LEN))
+    input_len, output_len = one.fixed.input_len, one.fixed.output_len
     final = input_len + jnp.maximum(output_len, 1) - 1
     asks, is_granted, computed = given.asks, given.is_granted, given.computed
     joins = one.is_queued & is_granted
@@ -37,7 +36,7 @@ def recorded(
     gains = is_granted & (one.in_batch | joins) & ~one.in_decode & (done >= input_len)
     left = final - done
     finish = jnp.where(left >= 0, step + left, jnp.int32(RUNAWAY))
-    old_finish = get(one.slot_row, Slot.FINISH)
+    old_finish = one.slot_row.finish
     finish = jnp.where(gains, finish, old_finish)
     held = jnp.where(asks & grant.is_granted, grant.held, one.held())
     held = jnp.where(asks & grant.is_lost, 0, held)
@@ -47,73 +46,72 @@ def recorded(
     offset = jnp.where(has_finish, held - steps, held)
     progressed = jnp.where(gains, done - step, jnp.where(has_finish, computed, done))
     progressed = jnp.where(one.in_decode, computed, progressed)
-    slot_changes = {
-        Slot.ORDER: jnp.where(joins, get(inst, Inst.NEXT_ORDER), get(one.slot_row, Slot.ORDER)),
-        Slot.FINISH: finish,
-        Slot.ALLOC_OFFSET: offset,
-    }
-    queued = jnp.where(joins, ctx.never, get(one.slot_time_row, SlotTime.QUEUED))
-    dyn = _dyn(one, work, given, gains, joins, done)
+    past = _past(one, work, given, gains, joins, done)
     life = _life(one, work, grant, given, gains, done == input_len)
     gained = gains & ~one.has_token
-    inst_changes = {
-        Inst.NEXT_ORDER: get(inst, Inst.NEXT_ORDER) + as_int(joins),
-        Inst.NUM_PREFILL: get(inst, Inst.NUM_PREFILL) + as_int(joins) - as_int(gained),
-        Inst.NUM_DECODE: get(inst, Inst.NUM_DECODE) + as_int(gained),
-    }
     nothing = no_slot(ctx)
-    return dataclasses.replace(work, inst=put(inst, inst_changes)), dataclasses.replace(
+    return dataclasses.replace(
+        work,
+        inst=inst.replace(
+            next_order=inst.next_order + as_int(joins),
+            num_prefill=inst.num_prefill + as_int(joins) - as_int(gained),
+            num_decode=inst.num_decode + as_int(gained),
+        ),
+    ), dataclasses.replace(
         nothing,
         slot=one.slot,
-        row=put(one.slot_row, slot_changes),
-        time_row=put(one.slot_time_row, {SlotTime.QUEUED: queued}),
+        row=one.slot_row.replace(
+            order=jnp.where(joins, inst.next_order, one.slot_row.order),
+            queued=jnp.where(joins, ctx.never, one.slot_row.queued),
+            finish=finish,
+            alloc_offset=offset,
+        ),
         blocks=dataclasses.replace(
             no_rows(ctx),
             life=choose(is_granted, life, one.life),
             computed=jnp.where(is_granted, progressed, computed),
         ),
-        request=get(one.slot_row, Slot.REQUEST),
-        dyn=dyn,
+        request=one.slot_row.request,
+        past=past,
     )
 
 
-def _dyn(
+def _past(
     one: Subject,
     work: Work,
     given: Given,
     gains: jax.Array,
     joins: jax.Array,
     done: jax.Array,
-) -> jax.Array:
-    dyn, record = one.dyn, get(work.registers, Reg.NUM_RECORDS)
-    scheduled = get(dyn, Dyn.NUM_SCHEDULED)
+) -> Past:
+    past, record = one.past, work.lane.num_records
+    scheduled = past.num_scheduled
     is_first = joins & (scheduled == 0)
     is_new = given.is_granted & given.asks
     is_chunk = is_new & ~one.in_decode
     is_lagging = one.in_decode & ~given.asks & ~one.is_again
 
-    def kept(column: Dyn, changes: jax.Array, value: jax.Array) -> jax.Array:
-        return jnp.where(changes, value, get(dyn, column))
+    def kept(field: str, changes: jax.Array, value: jax.Array) -> jax.Array:
+        return jnp.where(changes, value, getattr(past, field))
 
-    chunks = jnp.where(joins, 0, get(dyn, Dyn.NUM_PREFILL_STEPS))
-    before = jnp.where(one.is_again, get(dyn, Dyn.STEP_PROGRESS), given.computed)
+    chunks = jnp.where(joins, 0, past.num_prefill_steps)
+    before = jnp.where(one.is_again, past.step_progress, given.computed)
     before = jnp.where(one.is_queued, 0, before)
-    columns = {
-        Dyn.PROGRESS: kept(Dyn.PROGRESS, is_chunk, done),
-        Dyn.NUM_NEW: kept(Dyn.NUM_NEW, is_new, given.tokens),
-        Dyn.LAG: get(dyn, Dyn.LAG) + as_int(is_lagging),
-        Dyn.NUM_SCHEDULED: scheduled + as_int(joins),
-        Dyn.NUM_PREFILL_STEPS: chunks + as_int(is_chunk),
-        Dyn.CACHED_FIRST: kept(Dyn.CACHED_FIRST, is_first, given.cached),
-        Dyn.FIRST_RECORD: kept(Dyn.FIRST_RECORD, is_first, record),
-        Dyn.SCHEDULED_RECORD: kept(Dyn.SCHEDULED_RECORD, joins, record),
-        Dyn.SCHEDULED_INDEX: kept(Dyn.SCHEDULED_INDEX, joins, one.step),
-        Dyn.TOKEN_RECORD: kept(Dyn.TOKEN_RECORD, gains, record),
-        Dyn.TOKEN_INDEX: kept(Dyn.TOKEN_INDEX, gains, one.step),
-        Dyn.FINISH_RECORD: get(dyn, Dyn.FINISH_RECORD),
-        Dyn.STEP_PROGRESS: kept(Dyn.STEP_PROGRESS, given.is_granted, before),
-    }
-    return past_of(dyn, build(Dyn, columns, jnp.int32))
+    return Past.make(
+        progress=kept("progress", is_chunk, done),
+        num_new=kept("num_new", is_new, given.tokens),
+        lag=past.lag + as_int(is_lagging),
+        num_scheduled=scheduled + as_int(joins),
+        num_prefill_steps=chunks + as_int(is_chunk),
+        cached_first=kept("cached_first", is_first, given.cached),
+        first_record=kept("first_record", is_first, record),
+        scheduled_record=kept("scheduled_record", joins, record),
+        scheduled_index=kept("scheduled_index", joins, one.step),
+        token_record=kept("token_record", gains, record),
+        token_index=kept("token_index", gains, one.step),
+        finish_record=past.finish_record,
+        step_progress=kept("step_progress", given.is_granted, before),
+    ).with_rest_of(past)
 
 
 def _life(
@@ -123,22 +121,21 @@ def _life(
     given: Given,
     gains: jax.Array,
     is_exact: jax.Array,
-) -> jax.Array:
-    life, dyn = one.life, one.dyn
+) -> BlockLife:
+    life, past = one.life, one.past
     is_new = gains & ~one.has_token
 
-    def old(column: Life, value: jax.Array) -> jax.Array:
-        return jnp.where(is_new, value, get(life, column))
+    def old(field: str, value: jax.Array) -> jax.Array:
+        return jnp.where(is_new, value, getattr(life, field))
 
-    first = jnp.where(one.has_token, get(life, Life.OLD_FIRST_TOKEN), get(life, Life.FIRST_TOKEN))
+    first = jnp.where(one.has_token, life.old_first_token, life.first_token)
     # a request computed beyond its prompt never gets a first token
-    token = jnp.where(gains & is_exact, get(work.registers, Reg.NUM_RECORDS) + 1, first)
-    columns = {
-        Life.VISITED_AT: one.step,
-        Life.IS_CLEAN: jnp.where(given.asks, as_int(grant.is_clean), get(life, Life.IS_CLEAN)),
-        Life.FIRST_TOKEN: jnp.where(gains, token, get(life, Life.FIRST_TOKEN)),
-        Life.OLD_FIRST_TOKEN: old(Life.OLD_FIRST_TOKEN, get(life, Life.FIRST_TOKEN)),
-        Life.OLD_TOKEN_RECORD: old(Life.OLD_TOKEN_RECORD, get(dyn, Dyn.TOKEN_RECORD)),
-        Life.OLD_TOKEN_INDEX: old(Life.OLD_TOKEN_INDEX, get(dyn, Dyn.TOKEN_INDEX)),
-    }
-    return build(Life, columns, jnp.int32)
+    token = jnp.where(gains & is_exact, work.lane.num_records + 1, first)
+    return BlockLife.make(
+        visited_at=one.step,
+        is_clean=jnp.where(given.asks, as_int(grant.is_clean), life.is_clean),
+        first_token=jnp.where(gains, token, life.first_token),
+        old_first_token=old("old_first_token", life.first_token),
+        old_token_record=old("old_token_record", past.token_record),
+        old_token_index=old("old_token_index", past.token_index),
+    )

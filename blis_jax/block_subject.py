@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import as_int, get
+from blis_jax.columns import as_int
 from blis_jax.context import Context, SlotRows, row
-from blis_jax.kv_cache.blocks import Asker, Do, Eviction, Life, Task
-from blis_jax.state import Dyn, Inst, Slot, State
+from blis_jax.kv_cache.blocks import Asker, BlockLife, Do, EvictionRecord
+from blis_jax.state import Past, Request, Resident, State
 from blis_jax.types import LAST, pytree
 from blis_jax.work import Work
 
@@ -26,13 +26,13 @@ RUNAWAY = LAST - 1  # finish step of a request computed beyond its end: it never
 class BlockRows:
     """What a visit changes besides the slot's and the request's rows; spare places where nothing is written."""
 
-    life: Int[Array, "column"]
+    life: BlockLife
     computed: Int[Array, ""]
     priority: Any
     ghost_at: Int[Array, ""]
     ghost: Int[Array, ""]
     eviction_at: Int[Array, ""]
-    eviction: Int[Array, "column"]
+    eviction: EvictionRecord
     moved_instance: Int[Array, ""]
     moved_slot: Int[Array, ""]
     moved_order: Int[Array, ""]
@@ -43,13 +43,13 @@ def no_rows(ctx: Context) -> BlockRows:
     """Nothing to write."""
     shape, zero = ctx.shape, jnp.int32(0)
     return BlockRows(
-        life=jnp.zeros((len(Life),), jnp.int32),
+        life=BlockLife.filled(),
         computed=zero,
         priority=jnp.float64(0.0),
         ghost_at=jnp.int32(shape.num_slots),
         ghost=zero,
         eviction_at=jnp.int32(shape.eviction_capacity),
-        eviction=jnp.zeros((len(Eviction),), jnp.int32),
+        eviction=EvictionRecord.filled(),
         moved_instance=jnp.int32(shape.num_instances),
         moved_slot=zero,
         moved_order=zero,
@@ -60,8 +60,8 @@ def no_rows(ctx: Context) -> BlockRows:
 def is_due(ctx: Context, slots: SlotRows, step_index: jax.Array) -> jax.Array:
     """Decode members `[slot]` whose next token needs a block, fills one that matters, or does not exist."""
     size = jnp.int32(ctx.shape.block_size)
-    finish = slots.column(Slot.FINISH)
-    in_last = lax.rem(step_index + slots.column(Slot.ALLOC_OFFSET), size)
+    finish = slots.finish
+    in_last = lax.rem(step_index + slots.alloc_offset, size)
     due = (in_last == 0) | (finish == RUNAWAY)
     if ctx.shape.tracks_outputs:
         due = due | (in_last == size - 1)
@@ -74,11 +74,10 @@ class Subject:
 
     asker: jax.Array
     slot: jax.Array
-    slot_row: jax.Array
-    slot_time_row: Any
-    dyn: jax.Array
-    life: jax.Array
-    fixed: jax.Array
+    slot_row: Resident
+    past: Past
+    life: BlockLife
+    fixed: Request
     priority: jax.Array  # what the scheduler saw
     is_forced: jax.Array  # the allocation is attempted again
     step: jax.Array  # number of the step being formed
@@ -91,29 +90,29 @@ class Subject:
     @property
     def in_batch(self) -> jax.Array:
         """Whether it was running before the visit."""
-        return get(self.slot_row, Slot.ORDER) != LAST
+        return self.slot_row.order != LAST
 
     @property
     def has_token(self) -> jax.Array:
         """Whether its first token comes with this very step."""
-        has_finish = get(self.slot_row, Slot.FINISH) != LAST
-        return has_finish & (get(self.dyn, Dyn.TOKEN_INDEX) == self.step)
+        has_finish = self.slot_row.finish != LAST
+        return has_finish & (self.past.token_index == self.step)
 
     @property
     def in_decode(self) -> jax.Array:
         """Whether it was in decode when the step began."""
-        return (get(self.slot_row, Slot.FINISH) != LAST) & ~self.has_token
+        return (self.slot_row.finish != LAST) & ~self.has_token
 
     @property
     def is_again(self) -> jax.Array:
         """Whether this step has visited it before."""
-        return get(self.life, Life.VISITED_AT) == self.step
+        return self.life.visited_at == self.step
 
     def held(self) -> jax.Array:
         """Tokens in its block list."""
         steps = self.step - 1 + as_int(self.is_again | self.has_token)
-        has_finish = get(self.slot_row, Slot.FINISH) != LAST
-        return get(self.slot_row, Slot.ALLOC_OFFSET) + jnp.where(has_finish, steps, 0)
+        has_finish = self.slot_row.finish != LAST
+        return self.slot_row.alloc_offset + jnp.where(has_finish, steps, 0)
 
 
 @dataclass(frozen=True)
@@ -142,17 +141,16 @@ def subject_of(
     """Everything about the request in a slot."""
     blocks = state.blocks
     assert blocks is not None
-    slot_row, slot_time_row = SlotRows(state, instance).one(ctx, slot)
-    request = get(slot_row, Slot.REQUEST)
+    slot_row = SlotRows(state, instance).one(ctx, slot)
+    request = slot_row.request
     return Subject(
         asker=asker,
         slot=slot,
         slot_row=slot_row,
-        slot_time_row=slot_time_row,
-        dyn=ctx.vector(row(state.dyn, request)),
-        life=ctx.vector(row(blocks.life, request)),
-        fixed=row(ctx.requests.table, request),
+        past=ctx.past(state, request),
+        life=BlockLife(ctx.vector(row(blocks.life, request))),
+        fixed=ctx.request(request),
         priority=priority,
-        is_forced=get(work.task, Task.DO) == Do.ATTEMPT,
-        step=get(work.inst, Inst.STEP_INDEX) + 1,
+        is_forced=work.task.do == Do.ATTEMPT,
+        step=work.inst.step_index + 1,
     )

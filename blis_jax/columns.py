@@ -55,11 +55,11 @@ def selected(vector: Vector) -> jax.Array:
 
 
 def get(vector: Vector, column: int) -> jax.Array:
-    """One entry, as a scalar."""
+    """One entry, as a scalar; of a table of vectors, one column."""
     if isinstance(vector, Columns):
         entry: jax.Array = vector.entries[int(column)]
         return entry
-    return lax.index_in_dim(vector, int(column), axis=0, keepdims=False)
+    return lax.index_in_dim(vector, int(column), axis=vector.ndim - 1, keepdims=False)
 
 
 def put(vector: Vector, changes: Mapping[Any, jax.Array]) -> Vector:

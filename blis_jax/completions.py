@@ -13,12 +13,11 @@ import jax.numpy as jnp
 
 from blis_jax.columns import get
 from blis_jax.context import Context, row
-from blis_jax.joined import place_of, record_times
-from blis_jax.kv_cache.blocks import Life
+from blis_jax.joined import place_of, record_of
 from blis_jax.policies.contract import Completion
 from blis_jax.policy_calls import request_view, told
 from blis_jax.slot_write import SlotWrite
-from blis_jax.state import Dyn, LogTime, Reg, Req, State, Time
+from blis_jax.state import State
 from blis_jax.types import NO_REQUEST
 from blis_jax.work import Work
 from blis_jax.writes import NewsWrite, Writes, no_news, no_writes
@@ -59,20 +58,19 @@ def _completion(
 ) -> Completion:
     """The completion of the request that was just written."""
     request = written.request
-    fixed, view = row(ctx.requests.table, request), request_view(ctx, request)
-    duration = get(work.times, Time.DURATION)
-    completed = get(work.times, Time.NOW) + duration
+    view = request_view(ctx, request)
+    duration = work.lane.duration
+    completed = work.lane.now + duration
     output_time = ctx.truncated(ctx.params.cluster.alpha[instance, 2]).astype(jnp.float64)
-    record = get(written.dyn, Dyn.TOKEN_RECORD)
+    record = written.past.token_record
     if written.blocks is not None:
-        record = get(written.blocks.life, Life.FIRST_TOKEN) - 1
-    is_new = record == get(work.registers, Reg.NUM_RECORDS) - 1  # not in the log yet
-    times = record_times(ctx, state, jnp.maximum(record, 0))
-    logged = get(times, LogTime.START) + get(times, LogTime.DURATION)
-    token = jnp.where(is_new, completed, logged)
+        record = written.blocks.life.first_token - 1
+    is_new = record == work.lane.num_records - 1  # not in the log yet
+    logged = record_of(ctx, state, jnp.maximum(record, 0))
+    token = jnp.where(is_new, completed, logged.start + logged.duration)
     arrival = view.arrival_us
     ttft = (token - arrival).astype(jnp.float64) + output_time
-    num_tokens = get(fixed, Req.OUTPUT_LEN)
+    num_tokens = ctx.request(request).output_len
     each = jnp.maximum(num_tokens, 1).astype(jnp.float64) * output_time
     e2e = (completed - arrival).astype(jnp.float64) + each
     if ctx.mechanism.defects.double_last_latency:
@@ -104,7 +102,7 @@ def tell_gateway(ctx: Context, state: State) -> Writes:
     one = Completion(
         request=request_view(ctx, request),
         instance=place_of(state, request),
-        num_output_tokens=get(row(ctx.requests.table, request), Req.OUTPUT_LEN),
+        num_output_tokens=ctx.request(request).output_len,
         ttft_us=get(latencies, 0),
         e2e_us=get(latencies, 1),
         completed_us=news.due[request],

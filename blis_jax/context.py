@@ -12,7 +12,7 @@ from jax import lax
 from blis_jax.branching import When, always, branch, once
 from blis_jax.clock import truncate
 from blis_jax.columns import Vector, apart
-from blis_jax.state import Dyn, Requests, Slot, SlotTime, State
+from blis_jax.state import Past, Request, Requests, Resident, State
 from blis_jax.types import EngineShape, Mechanism, Params, RequestView, never
 
 SLOT_BITS = 13  # low bits of a packed key hold the slot
@@ -37,10 +37,18 @@ class Context:
         """A row of a table as phases pass it on: as it is, or with its entries apart; see columns.py."""
         return row if self.when is branch else apart(row)
 
-    def no_past(self) -> jax.Array:
+    def no_past(self) -> Past:
         """The row of a request that nothing has happened to; place and expected blocks beside it, see joined.py."""
         beside = 0 if self.when is branch else 2
-        return jnp.zeros((len(Dyn) + beside,), jnp.int32)
+        return Past(jnp.zeros((len(Past.columns) + beside,), jnp.int32))
+
+    def request(self, request: jax.Array) -> Request:
+        """What is given of a request."""
+        return Request(row(self.requests.table, request))
+
+    def past(self, state: State, request: jax.Array) -> Past:
+        """What a request has been through."""
+        return Past(self.vector(row(state.dyn, request)))
 
     @property
     def clock(self) -> Any:
@@ -115,47 +123,43 @@ class Context:
         return value.astype(self.clock)
 
 
-@dataclass(frozen=True)
-class SlotRows:
-    """The slots of one instance, read lazily column by column, each `[slot]`."""
+class SlotRows(Resident):
+    """The slots of one instance, each field `[slot]`; a field is read from the tables when it is asked for."""
 
-    state: State
-    instance: jax.Array
+    __slots__ = ("instance", "state")
 
-    def column(self, column: Slot) -> jax.Array:
-        """One integer column."""
-        slots = self.state.slot.shape[2]
-        at = (jnp.int32(column), self.instance, jnp.int32(0))
-        return lax.dynamic_slice(self.state.slot, at, (1, 1, slots))[0, 0]
+    def __init__(self, state: State, instance: jax.Array) -> None:
+        """The slots of this instance in the tables of `state`."""
+        self.state, self.instance = state, instance
 
-    def time(self, column: SlotTime) -> jax.Array:
-        """One time column."""
-        table, place = self.state.slot_time, int(column)
-        if table is None:  # behind the integer columns, see joined.py
-            table, place = self.state.slot, len(Slot) + place
+    def _entry(self, part: int, place: int) -> jax.Array:
+        table = self.state.slot_time if part else self.state.slot
+        if table is None:  # behind the whole numbers, see joined.py
+            table, place = self.state.slot, len(Resident.columns) + place
         at = (jnp.int32(place), self.instance, jnp.int32(0))
         return lax.dynamic_slice(table, at, (1, 1, table.shape[2]))[0, 0]
 
     def view(self) -> RequestView:
         """What policies may know about the requests in the slots."""
         return RequestView(
-            slo_class=self.column(Slot.SLO_CLASS),
-            input_len=self.column(Slot.INPUT_LEN),
-            arrival_us=self.time(SlotTime.ARRIVAL),
-            tenant=self.column(Slot.TENANT),
-            tie_rank=self.column(Slot.TIE_RANK),
-            queue_rank=self.column(Slot.QUEUE_RANK),
+            slo_class=self.slo_class,
+            input_len=self.input_len,
+            arrival_us=self.arrival,
+            tenant=self.tenant,
+            tie_rank=self.tie_rank,
+            queue_rank=self.queue_rank,
         )
 
-    def one(self, ctx: Context, slot: jax.Array) -> tuple[Vector, Vector]:
-        """All columns of one slot."""
+    def one(self, ctx: Context, slot: jax.Array) -> Resident:
+        """The row of one slot."""
         table, times = self.state.slot, self.state.slot_time
         at = (jnp.int32(0), self.instance, slot)
         row = lax.dynamic_slice(table, at, (table.shape[0], 1, 1))[:, 0, 0]
         if times is None:
-            return ctx.vector(row[: len(Slot)]), ctx.vector(row[len(Slot) :])
+            count = len(Resident.columns)
+            return Resident(ctx.vector(row[:count]), ctx.vector(row[count:]))
         time_row = lax.dynamic_slice(times, at, (times.shape[0], 1, 1))[:, 0, 0]
-        return ctx.vector(row), ctx.vector(time_row)
+        return Resident(ctx.vector(row), ctx.vector(time_row))
 
 
 NO_KEY = jnp.iinfo(jnp.int64).max

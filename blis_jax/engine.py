@@ -17,12 +17,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.branching import branch, masked, once
-from blis_jax.columns import put
 from blis_jax.context import Context
 from blis_jax.joined import joined, parted
 from blis_jax.kv_cache.blocks import Blocks, compact, is_crowded
 from blis_jax.policy_calls import first_states, shares_of
-from blis_jax.state import Inst, Reg, Requests, State, initial_state, with_paths
+from blis_jax.state import Inst, Lane, Reg, Requests, State, initial_state, with_paths
 from blis_jax.step import scan_step
 from blis_jax.types import LAST, EngineShape, Mechanism, Outcome, Params, never, pytree
 from blis_jax.workload.table import NEVER_US, RequestTable
@@ -140,7 +139,7 @@ def _first_state(
     state = initial_state(shape, mechanism, params, *states)
     code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))
     code = jnp.where(requests.is_wide == 1, jnp.int32(Outcome.NODES_FULL), code)
-    return dataclasses.replace(state, registers=put(state.registers, {Reg.OUTCOME: code}))
+    return dataclasses.replace(state, registers=Lane(state.registers).replace(outcome=code).numbers)
 
 
 def _is_running(state: State, max_scan_steps: jax.Array, chunks: jax.Array) -> jax.Array:

@@ -9,25 +9,22 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import as_int, build, choose, get, put
+from blis_jax.columns import as_int, choose
 from blis_jax.context import Context, SlotRows, row
-from blis_jax.joined import instance_rows, place_of
+from blis_jax.joined import instance_of, lane_of, place_of
 from blis_jax.latency.blackbox import queueing_time
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.pickers import first_where
 from blis_jax.policy_calls import Purpose, admit, decision_key, request_view, route
+from blis_jax.rows import Row, Whole
 from blis_jax.snapshot import ROUTER_INDEX_CAPACITY, KvFields, matched_blocks, refreshed, snapshots
 from blis_jax.state import (
-    Inst,
-    InstTime,
+    Instance,
+    Lane,
     Nodes,
-    Reg,
-    Req,
+    Resident,
     RouterIndex,
-    Slot,
-    SlotTime,
     State,
-    Time,
     nodes_of,
 )
 from blis_jax.types import LAST, NO_REQUEST, REJECTED, Outcome, pytree
@@ -37,19 +34,25 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Int
 
 
+class Destination(Row):
+    """Whom a decision is about, and where the request goes; spare places where there is none."""
+
+    turned_away: Whole  # request
+    routed: Whole  # request
+    instance: Whole
+    slot: Whole
+
+
 @pytree
 class Decisions:
     """What the gateway did, as few rows to write; spare indices where nothing is written."""
 
-    registers: Int[Array, "column"]
-    times: Any
+    lane: Lane
     stale: Any
     gateway: Any  # states of the gateway's policies
-    where: Int[Array, "4"]  # request turned away, request routed, its instance, its slot
-    slot_row: Int[Array, "column"]
-    slot_time_row: Any
-    inst_row: Int[Array, "column"]
-    inst_time_row: Any
+    where: Destination
+    slot: Resident
+    inst: Instance
     path: Int[Array, "path"]
     touched: Int[Array, "path instance"]
     private_at: Int[Array, "path instance"]
@@ -62,12 +65,12 @@ def later(ctx: Context, time: jax.Array, latency: jax.Array) -> jax.Array:
     return jnp.where(time >= ctx.never, ctx.never, time + ctx.time(latency))
 
 
-def next_times(ctx: Context, registers: jax.Array) -> tuple[jax.Array, jax.Array]:
+def next_times(ctx: Context, lane: Lane) -> tuple[jax.Array, jax.Array]:
     """Times of the next admission and of the next routing decision."""
     cluster, arrival = ctx.params.cluster, ctx.requests.arrival
-    admit = later(ctx, arrival[get(registers, Reg.NEXT_ADMIT)], cluster.admission_latency_us)
+    admit = later(ctx, arrival[lane.next_admit], cluster.admission_latency_us)
     both = cluster.admission_latency_us + cluster.routing_latency_us
-    return admit, later(ctx, arrival[get(registers, Reg.NEXT_ROUTE)], both)
+    return admit, later(ctx, arrival[lane.next_route], both)
 
 
 def _context(
@@ -81,12 +84,12 @@ def _context(
     rejected: jax.Array,
 ) -> GatewayContext:
     """What the gateway's policies see when they decide about a request."""
-    table = row(ctx.requests.table, request)
+    table = ctx.request(request)
     view = request_view(ctx, request)
     return GatewayContext(
         request=view,
         num_prompt_blocks=lax.div(view.input_len, jnp.int32(ctx.shape.block_size)),
-        prompt_key=get(table, Req.PROMPT_KEY),
+        prompt_key=table.prompt_key,
         snapshots=snapshots(ctx, state, now, fields, matched, rejected),
         now_us=now,
         key=decision_key(ctx, purpose, request),
@@ -96,17 +99,17 @@ def _context(
 def no_decisions(ctx: Context, state: State) -> Decisions:
     """Nothing admitted, nothing routed."""
     spare, rows = ctx.shape.num_requests, ctx.shape.num_instances
-    depth, times = ctx.shape.path_depth, len(InstTime) + ctx.shape.num_chains - 1
+    depth, num_times = ctx.shape.path_depth, len(Instance.time_columns) + ctx.shape.num_chains - 1
     return Decisions(
-        registers=state.registers,
-        times=state.times,
+        lane=lane_of(ctx, state),
         stale=state.stale,
         gateway=state.gateway,
-        where=ctx.vector(jnp.array([spare, spare, rows, 0], jnp.int32)),
-        slot_row=jnp.zeros((len(Slot),), jnp.int32),
-        slot_time_row=jnp.zeros((len(SlotTime),), ctx.clock),
-        inst_row=jnp.zeros((len(Inst),), jnp.int32),
-        inst_time_row=jnp.full((times,), ctx.never, ctx.clock),
+        where=Destination(ctx.vector(jnp.array([spare, spare, rows, 0], jnp.int32))),
+        slot=Resident.filled(ctx.clock),
+        inst=Instance(
+            jnp.zeros((len(Instance.columns),), jnp.int32),
+            jnp.full((num_times,), ctx.never, ctx.clock),
+        ),
         path=jnp.full((depth,), ctx.shape.num_nodes, jnp.int32),
         touched=jnp.zeros((depth, rows), jnp.int32),
         private_at=jnp.zeros((depth, rows), jnp.int32),
@@ -147,11 +150,11 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
 
     With zero latencies all arrivals of one microsecond pass admission before the first is routed.
     """
-    registers, times = state.registers, state.times
+    lane = lane_of(ctx, state)
     is_admit = admit_time <= route_time
     now = jnp.where(is_admit, admit_time, route_time)
-    fields, last_refresh = refreshed(ctx, state, now, get(times, Time.LAST_REFRESH))
-    candidate, rejected = get(registers, Reg.NEXT_ADMIT), get(registers, Reg.NUM_REJECTED)
+    fields, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
+    candidate, rejected = lane.next_admit, lane.num_rejected
     no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
     context = _context(ctx, state, candidate, Purpose.ADMISSION, now, fields, no_match, rejected)
     is_admitted, gateway = admit(ctx, state.gateway, context)
@@ -162,27 +165,26 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
         ctx, ctx.requests.arrival[next_admit], ctx.params.cluster.admission_latency_us
     )
     is_turn = ~is_admit | ((route_time == now) & (route_time < following))
-    request = get(registers, Reg.NEXT_ROUTE)
+    request = lane.next_route
     was_rejected = (place_of(state, request) == REJECTED) | (is_rejected & (request == candidate))
     is_routed = is_turn & ~was_rejected
     is_seen = is_admit | is_routed
-    went_back = now < get(times, Time.LAST_EVENT)
-    changes = {
-        Reg.NEXT_ADMIT: next_admit,
-        Reg.NEXT_ROUTE: request + as_int(is_turn),
-        Reg.NUM_REJECTED: rejected + as_int(is_rejected),
-        Reg.INVARIANT_FAILURES: get(registers, Reg.INVARIANT_FAILURES) + as_int(went_back),
-    }
-    refreshed_at = jnp.where(is_seen, last_refresh, get(times, Time.LAST_REFRESH))
+    went_back = now < lane.last_event
     turned_away = jnp.where(is_rejected, candidate, jnp.int32(ctx.shape.num_requests))
     base = dataclasses.replace(
         no_decisions(ctx, state),
-        registers=put(registers, changes),
-        times=put(times, {Time.LAST_EVENT: now, Time.LAST_REFRESH: refreshed_at}),
+        lane=lane.replace(
+            next_admit=next_admit,
+            next_route=request + as_int(is_turn),
+            num_rejected=rejected + as_int(is_rejected),
+            invariant_failures=lane.invariant_failures + as_int(went_back),
+            last_event=now,
+            last_refresh=jnp.where(is_seen, last_refresh, lane.last_refresh),
+        ),
         stale=choose(is_seen, fields, state.stale),
         gateway=gateway,
     )
-    base = dataclasses.replace(base, where=put(base.where, {0: turned_away}))
+    base = dataclasses.replace(base, where=base.where.replace(turned_away=turned_away))
     return ctx.when(is_routed, lambda: _route(ctx, state, base, request, now, fields), lambda: base)
 
 
@@ -195,36 +197,34 @@ def _route(
     fields: KvFields,
 ) -> Decisions:
     rows = ctx.shape.num_instances
-    nodes, table = nodes_of(ctx.requests, request), row(ctx.requests.table, request)
+    nodes, table = nodes_of(ctx.requests, request), ctx.request(request)
     matched = jnp.zeros((rows,), jnp.int32)
-    num_blocks = lax.div(get(table, Req.INPUT_LEN), jnp.int32(ctx.shape.block_size))
+    num_blocks = lax.div(table.input_len, jnp.int32(ctx.shape.block_size))
     if ctx.mechanism.uses_prefix_index:
         matched = matched_blocks(ctx, state, nodes, num_blocks)
-    rejected = get(base.registers, Reg.NUM_REJECTED)
+    rejected = base.lane.num_rejected
     context = _context(ctx, state, request, Purpose.ROUTING, now, fields, matched, rejected)
     chosen, gateway = route(ctx, base.gateway, context, request)
     is_active = context.snapshots.is_active
     is_there = jnp.any(is_active & (lax.iota(jnp.int32, rows) == chosen))
     chosen = jnp.where(is_there, chosen, first_where(is_active))
     placed = _place(ctx, state, base, request, chosen, now, context, matched[chosen])
-    outcome = failing(get(placed.registers, Reg.OUTCOME), ~is_there, Outcome.NO_SUCH_INSTANCE)
-    placed = dataclasses.replace(
-        placed, gateway=gateway, registers=put(placed.registers, {Reg.OUTCOME: outcome})
-    )
+    outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)
+    placed = dataclasses.replace(placed, gateway=gateway, lane=placed.lane.replace(outcome=outcome))
     if not ctx.mechanism.uses_prefix_index:
         return placed
     touched, private_at, num_private, num_distinct = _touch(
         ctx, state.router, request, nodes, num_blocks, chosen
     )
-    registers = placed.registers
+    lane = placed.lane
     if not ctx.shape.has_router_eviction:
         is_over = jnp.any(num_distinct > ROUTER_INDEX_CAPACITY)
         code = jnp.int32(Outcome.ROUTER_INDEX_FULL)
-        outcome = jnp.where(is_over, code, get(registers, Reg.OUTCOME))
-        registers = put(registers, {Reg.OUTCOME: outcome})
+        outcome = jnp.where(is_over, code, lane.outcome)
+        lane = lane.replace(outcome=outcome)
     return dataclasses.replace(
         placed,
-        registers=registers,
+        lane=lane,
         path=nodes.node,
         touched=touched,
         private_at=private_at,
@@ -246,48 +246,47 @@ def _place(
     """Give the request a free slot of the chosen instance, pending until its queueing time has passed."""
     cluster, size = ctx.params.cluster, jnp.int32(ctx.shape.block_size)
     slots, view = SlotRows(state, chosen), context.request
-    after, input_len = get(row(ctx.requests.table, request), Req.AFTER_STEPS), view.input_len
-    free = first_where(slots.column(Slot.REQUEST) == NO_REQUEST)
+    after, input_len = ctx.request(request).after_steps, view.input_len
+    free = first_where(slots.request == NO_REQUEST)
     delay = queueing_time(row(cluster.alpha, chosen), input_len)
     queued = now + ctx.truncated(delay)
-    is_tie = jnp.any(slots.time(SlotTime.QUEUED) == queued) & (after < 0)
+    is_tie = jnp.any(slots.queued == queued) & (after < 0)
     is_oversized = lax.div(input_len + size - 1, size) > cluster.total_kv_blocks[chosen]
-    inst, inst_time = instance_rows(ctx, state, chosen)
-    starts = (get(inst, Inst.IS_IDLE) == 1) | is_oversized
-    event, busy = get(inst_time, InstTime.EVENT), get(inst_time, InstTime.BUSY_UNTIL)
+    inst = instance_of(ctx, state, chosen)
+    starts = (inst.is_idle == 1) | is_oversized
+    event, busy = inst.event, inst.busy_until
     acts = jnp.where(is_oversized, queued, waking_time(ctx, queued, busy))
     event = jnp.where(starts, jnp.minimum(event, acts), event)
-    inst_changes = {
-        Inst.LOAD: get(inst, Inst.LOAD) + 1,
-        Inst.NUM_OVERSIZED: get(inst, Inst.NUM_OVERSIZED) + as_int(is_oversized),
-    }
-    outcome = get(base.registers, Reg.OUTCOME)
+    outcome = base.lane.outcome
     outcome = jnp.where(free >= LAST, jnp.int32(Outcome.SLOTS_FULL), outcome)
     is_beyond = ctx.is_beyond(now, delay)
     outcome = jnp.where(is_beyond, jnp.int32(Outcome.CLOCK_OVERFLOW), outcome)
-    ties = get(base.registers, Reg.NUM_OPEN_TIES) + as_int(is_tie)
+    ties = base.lane.num_open_ties + as_int(is_tie)
     values = {
-        Slot.REQUEST: request,
-        Slot.ORDER: jnp.int32(LAST),
-        Slot.FINISH: jnp.int32(LAST),
-        Slot.ALLOC_OFFSET: jnp.int32(0),
-        Slot.SLO_CLASS: view.slo_class,
-        Slot.INPUT_LEN: input_len,
-        Slot.TENANT: view.tenant,
-        Slot.TIE_RANK: view.tie_rank,
-        Slot.QUEUE_RANK: view.queue_rank,
-        Slot.AFTER_STEPS: after,
-        Slot.OVERSIZED: is_oversized,
-        Slot.EXPECTED_BLOCKS: expected,
+        "request": request,
+        "order": jnp.int32(LAST),
+        "finish": jnp.int32(LAST),
+        "alloc_offset": jnp.int32(0),
+        "slo_class": view.slo_class,
+        "input_len": input_len,
+        "tenant": view.tenant,
+        "tie_rank": view.tie_rank,
+        "queue_rank": view.queue_rank,
+        "after_steps": after,
+        "oversized": is_oversized,
+        "expected_blocks": expected,
+        "queued": queued,
+        "arrival": view.arrival_us,
     }
     slot = jnp.minimum(free, jnp.int32(ctx.shape.num_slots - 1))
-    slot_times = {SlotTime.QUEUED: queued, SlotTime.ARRIVAL: view.arrival_us}
     return dataclasses.replace(
         base,
-        registers=put(base.registers, {Reg.OUTCOME: outcome, Reg.NUM_OPEN_TIES: ties}),
-        where=put(base.where, {1: request, 2: chosen, 3: slot}),
-        slot_row=build(Slot, values, jnp.int32),
-        slot_time_row=build(SlotTime, slot_times, ctx.clock),
-        inst_row=put(inst, inst_changes),
-        inst_time_row=put(inst_time, {InstTime.EVENT: event}),
+        lane=base.lane.replace(outcome=outcome, num_open_ties=ties),
+        where=base.where.replace(routed=request, instance=chosen, slot=slot),
+        slot=Resident.make(ctx.clock, **values),
+        inst=inst.replace(
+            load=inst.load + 1,
+            num_oversized=inst.num_oversized + as_int(is_oversized),
+            event=event,
+        ),
     )

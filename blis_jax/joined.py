@@ -14,9 +14,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.columns import Columns, Vector, apart, is_apart
+from blis_jax.columns import Columns, Vector, apart
 from blis_jax.context import Context, row
-from blis_jax.state import Dyn, Inst, InstTime, Log, Reg, SharedBlocks, SlotTime, State
+from blis_jax.rows import Row
+from blis_jax.state import (
+    Dyn,
+    Inst,
+    Instance,
+    InstTime,
+    Lane,
+    Log,
+    Reg,
+    SharedBlocks,
+    SlotTime,
+    State,
+    StepRecord,
+)
 from blis_jax.state import Slot as SlotColumn
 
 INSTANCE_OF, EXPECTED = len(Dyn), len(Dyn) + 1  # columns behind those of Dyn
@@ -79,19 +92,19 @@ def parted(state: State) -> State:
     return dataclasses.replace(state, **changes)
 
 
-def lane_scalars(ctx: Context, state: State) -> tuple[Vector, Vector]:
-    """The lane's registers and times."""
+def lane_of(ctx: Context, state: State) -> Lane:
+    """The lane's row."""
     if state.times is None:
-        return _split(ctx.vector(state.registers), len(Reg))
-    return ctx.vector(state.registers), ctx.vector(state.times)
+        return Lane(*_split(ctx.vector(state.registers), len(Reg)))
+    return Lane(ctx.vector(state.registers), ctx.vector(state.times))
 
 
-def instance_rows(ctx: Context, state: State, instance: jax.Array) -> tuple[Vector, Vector]:
-    """An instance's integers and times."""
+def instance_of(ctx: Context, state: State, instance: jax.Array) -> Instance:
+    """An instance's row."""
     inst = ctx.vector(row(state.inst, instance))
     if state.inst_time is None:
-        return _split(inst, len(Inst))
-    return inst, ctx.vector(row(state.inst_time, instance))
+        return Instance(*_split(inst, len(Inst)))
+    return Instance(inst, ctx.vector(row(state.inst_time, instance)))
 
 
 def _split(vector: Vector, count: int) -> tuple[Vector, Vector]:
@@ -99,16 +112,17 @@ def _split(vector: Vector, count: int) -> tuple[Vector, Vector]:
     return Columns(entries[:count]), Columns(entries[count:])
 
 
-def beside(*vectors: Vector) -> Columns:
-    """Rows side by side."""
-    return Columns(tuple(entry for one in vectors for entry in apart(one).entries))
+def side_by_side(row_: Row) -> Columns:
+    """A row's times behind its whole numbers."""
+    return Columns(apart(row_.numbers).entries + apart(row_.times).entries)
 
 
-def record_times(ctx: Context, state: State, record: jax.Array) -> Vector:
-    """Times of a step record."""
+def record_of(ctx: Context, state: State, record: jax.Array) -> StepRecord:
+    """The record of a step."""
+    numbers = ctx.vector(row(state.log, record))
     if state.log_time is None:
-        return _split(ctx.vector(row(state.log, record)), len(Log))[1]
-    return ctx.vector(row(state.log_time, record))
+        return StepRecord(*_split(numbers, len(Log)))
+    return StepRecord(numbers, ctx.vector(row(state.log_time, record)))
 
 
 def event_times(state: State, num_instances: int) -> jax.Array:
@@ -132,10 +146,3 @@ def place_of(state: State, request: jax.Array) -> jax.Array:
     if state.instance_of is None:
         return state.dyn[request, INSTANCE_OF]
     return state.instance_of[request]
-
-
-def past_of(vector: Vector, changed: Columns) -> Vector:
-    """What a request has been through, with all columns of Dyn changed and what lies beside them as it is."""
-    if is_apart(vector):
-        return Columns(changed.entries + vector.entries[len(Dyn) :])
-    return changed

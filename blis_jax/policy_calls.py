@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.columns import get
-from blis_jax.context import Context, SlotRows, row
+from blis_jax.context import Context, SlotRows
 from blis_jax.exact import exact_product, exact_quotient
 from blis_jax.policies.contract import (
     Completion,
@@ -23,7 +22,7 @@ from blis_jax.policies.contract import (
     Policy,
     QueueContext,
 )
-from blis_jax.state import Inst, Reg, Req, Slot, SlotTime, State, Time
+from blis_jax.state import State
 from blis_jax.types import EngineShape, Mechanism, Params, PolicyParams, RequestView
 from blis_jax.work import Work, waiting_mask
 
@@ -78,14 +77,14 @@ def first_states(
 
 def request_view(ctx: Context, request: jax.Array) -> RequestView:
     """What policies may know about one request."""
-    table = row(ctx.requests.table, request)
+    given = ctx.request(request)
     return RequestView(
-        slo_class=get(table, Req.SLO_CLASS),
-        input_len=get(table, Req.INPUT_LEN),
+        slo_class=given.slo_class,
+        input_len=given.input_len,
         arrival_us=ctx.requests.arrival[request],
-        tenant=get(table, Req.TENANT),
-        tie_rank=get(table, Req.TIE_RANK),
-        queue_rank=get(table, Req.QUEUE_RANK),
+        tenant=given.tenant,
+        tie_rank=given.tie_rank,
+        queue_rank=given.queue_rank,
     )
 
 
@@ -162,16 +161,16 @@ def queue_context(
     ctx: Context, slots: SlotRows, work: Work, purpose: Purpose, **more: Any
 ) -> QueueContext:
     """The slots of an instance as its policies see them."""
-    now, inst = get(work.times, Time.NOW), work.inst
+    now, inst = work.lane.now, work.inst
     return QueueContext(
         request=slots.view(),
-        is_waiting=waiting_mask(slots, now, get(inst, Inst.STEPS_AT_NOW)),
-        queued_us=slots.time(SlotTime.QUEUED),
-        num_expected_blocks=slots.column(Slot.EXPECTED_BLOCKS),
-        queue_depth=get(work.registers, Reg.QUEUE_DEPTH),
+        is_waiting=waiting_mask(slots, now, inst.steps_at_now),
+        queued_us=slots.queued,
+        num_expected_blocks=slots.expected_blocks,
+        queue_depth=work.lane.queue_depth,
         now_us=now,
         instance=slots.instance,
-        key=decision_key(ctx, purpose, slots.instance, get(inst, Inst.STEP_INDEX)),
+        key=decision_key(ctx, purpose, slots.instance, inst.step_index),
         **more,
     )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 
 from blis_jax.block_subject import BlockRows, no_rows
 from blis_jax.context import Context
 from blis_jax.kv_cache.no_eviction import PathRows, no_path
-from blis_jax.state import Slot, SlotTime
+from blis_jax.state import Past, Resident
 from blis_jax.types import LAST, NO_REQUEST, pytree
 
 if TYPE_CHECKING:
@@ -22,18 +22,19 @@ class SlotWrite:
 
     instance: Int[Array, ""]
     slot: Int[Array, ""]
-    row: Int[Array, "column"]
-    time_row: Any
+    row: Resident
     path: PathRows | None  # memory without eviction
     blocks: BlockRows | None  # memory at block level
     request: Int[Array, ""]
-    dyn: Int[Array, "column"]
+    past: Past
 
 
-def free_slot_row() -> Int[Array, "column"]:
-    """Integer columns of a free slot."""
-    values = {Slot.REQUEST: NO_REQUEST, Slot.ORDER: LAST, Slot.FINISH: LAST}
-    return jnp.array([values.get(column, 0) for column in Slot], jnp.int32)
+def free_slot(ctx: Context) -> Resident:
+    """The row of a free slot."""
+    values = {"REQUEST": NO_REQUEST, "ORDER": LAST, "FINISH": LAST}
+    numbers = jnp.array([values.get(one.name, 0) for one in Resident.columns], jnp.int32)
+    times = jnp.full((len(Resident.time_columns),), ctx.never, ctx.clock)
+    return Resident(numbers, times)
 
 
 def no_slot(ctx: Context) -> SlotWrite:
@@ -41,10 +42,9 @@ def no_slot(ctx: Context) -> SlotWrite:
     return SlotWrite(
         instance=jnp.int32(ctx.shape.num_instances),
         slot=jnp.int32(0),
-        row=free_slot_row(),
-        time_row=jnp.full((len(SlotTime),), ctx.never, ctx.clock),
+        row=free_slot(ctx),
         path=None if ctx.shape.num_blocks else no_path(ctx.shape),
         blocks=no_rows(ctx) if ctx.shape.num_blocks else None,
         request=jnp.int32(ctx.shape.num_requests),
-        dyn=ctx.no_past(),
+        past=ctx.no_past(),
     )

@@ -13,7 +13,7 @@ from blis_jax.columns import choose
 from blis_jax.context import Context, row
 from blis_jax.exact import exact_quotient
 from blis_jax.joined import queued_times
-from blis_jax.state import Inst, Nodes, State
+from blis_jax.state import Instance, Nodes, State
 from blis_jax.types import Snapshots
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ ROUTER_INDEX_CAPACITY = 10_000  # blocks per instance in the router's prefix ind
 def kv_fields(ctx: Context, state: State) -> KvFields:
     """KV utilisation, free blocks and hit rate of every instance now."""
     rows = ctx.shape.num_instances
-    used = state.inst[:rows, Inst.USED_BLOCKS].astype(jnp.float64)
+    inst = Instance(state.inst[:rows])
+    used = inst.used_blocks.astype(jnp.float64)
     total = ctx.params.cluster.total_kv_blocks.astype(jnp.float64)
-    hits = state.inst[:rows, Inst.HITS].astype(jnp.float64)
-    lookups = hits + state.inst[:rows, Inst.MISSES].astype(jnp.float64)
+    hits = inst.hits.astype(jnp.float64)
+    lookups = hits + inst.misses.astype(jnp.float64)
     hit_rate = exact_quotient(hits, jnp.maximum(lookups, 1.0))
     fields = exact_quotient(used, total), total - used, hit_rate
     return jnp.stack(fields) if ctx.when is branch else fields
@@ -110,8 +111,8 @@ def snapshots(
 ) -> Snapshots:
     """The router's view at `now`, which is before every instance event of that microsecond."""
     rows = ctx.shape.num_instances
-    load = state.inst[:rows, Inst.LOAD]
-    batch = state.inst[:rows, Inst.NUM_PREFILL] + state.inst[:rows, Inst.NUM_DECODE]
+    inst = Instance(state.inst[:rows])
+    load, batch = inst.load, inst.num_prefill + inst.num_decode
     queued = jnp.sum(queued_times(state, rows) < now, axis=1, dtype=jnp.int32)
     return Snapshots(
         effective_load=load,

@@ -15,141 +15,159 @@ import numpy as np
 from jax import lax
 
 from blis_jax.kv_cache.blocks import Blocks, initial_blocks
+from blis_jax.rows import Moment, Row, Whole
 from blis_jax.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int
 
 
-class Slot(enum.IntEnum):
-    """Integer columns of a slot; `NO_REQUEST` in REQUEST marks it free."""
+class Resident(Row):
+    """A request in a slot of an instance; `NO_REQUEST` in `request` marks the slot free."""
 
-    REQUEST = 0
-    ORDER = 1  # place in the running batch; LAST while not running
-    FINISH = 2  # step index at which it completes; LAST until its first token
-    ALLOC_OFFSET = 3  # tokens held in KV after step n of its decode are n + this
-    SLO_CLASS = 4
-    INPUT_LEN = 5
-    TENANT = 6
-    TIE_RANK = 7
-    QUEUE_RANK = 8
-    AFTER_STEPS = (
-        9  # steps of the same microsecond that precede its queueing; negative: not verified
+    request: Whole
+    order: Whole  # place in the running batch; LAST while not running
+    finish: Whole  # step index at which it completes; LAST until its first token
+    alloc_offset: Whole  # tokens held in KV after step n of its decode are n + this
+    slo_class: Whole
+    input_len: Whole
+    tenant: Whole
+    tie_rank: Whole
+    queue_rank: Whole
+    after_steps: (
+        Whole  # steps of the same microsecond that precede its queueing; negative: not verified
     )
-    OVERSIZED = 10  # 1: will be dropped when it would be queued
-    EXPECTED_BLOCKS = 11  # prompt blocks that the router's index held for the chosen instance
+    oversized: Whole  # 1: will be dropped when it would be queued
+    expected_blocks: Whole  # prompt blocks that the router's index held for the chosen instance
+    queued: Moment  # never() unless pending or waiting
+    arrival: Moment
 
 
-class SlotTime(enum.IntEnum):
-    """Time columns of a slot."""
+class Instance(Row):
+    """An instance; its times are followed by one column per step chain."""
 
-    QUEUED = 0  # never() unless pending or waiting
-    ARRIVAL = 1
-
-
-class Inst(enum.IntEnum):
-    """Integer columns of an instance."""
-
-    LOAD = 0  # pending + waiting + running
-    NUM_PREFILL = 1
-    NUM_DECODE = 2
-    NEXT_ORDER = 3
-    STEP_INDEX = 4  # steps made so far
-    USED_BLOCKS = 5
-    MISSES = 6  # blocks taken from the free list
-    HITS = 7
-    STEPS_AT_NOW = 8  # steps made at LAST_START
-    IS_SEQUENTIAL = 9  # 1: a fully cached prompt was admitted, the budget may not reach all members
-    IS_IDLE = 10
-    NUM_DROPPED = 11
-    NUM_OVERSIZED = 12  # in slots, not yet dropped
-
-
-SEQUENTIAL_LAGGING = np.int32(2)  # IS_SEQUENTIAL: the budget did not reach some member
+    load: Whole  # pending + waiting + running
+    num_prefill: Whole
+    num_decode: Whole
+    next_order: Whole
+    step_index: Whole  # steps made so far
+    used_blocks: Whole
+    misses: Whole  # blocks taken from the free list
+    hits: Whole
+    steps_at_now: Whole  # steps made at LAST_START
+    is_sequential: (
+        Whole  # 1: a fully cached prompt was admitted, the budget may not reach all members
+    )
+    is_idle: Whole
+    num_dropped: Whole
+    num_oversized: Whole  # in slots, not yet dropped
+    event: Moment
+    last_start: Moment
+    total_duration: Moment
+    busy_until: Moment  # end of the last step
+    chain: Moment
 
 
-class InstTime(enum.IntEnum):
-    """Time columns of an instance, followed by one column per step chain."""
-
-    EVENT = 0
-    LAST_START = 1
-    TOTAL_DURATION = 2
-    BUSY_UNTIL = 3  # end of the last step
-    CHAIN = 4
+# places of the fields, for code that reads whole tables
+Slot, SlotTime = Resident.columns, Resident.time_columns
+Inst, InstTime = Instance.columns, Instance.time_columns
+SEQUENTIAL_LAGGING = np.int32(2)  # Instance.is_sequential: the budget did not reach some member
 
 
-class Dyn(enum.IntEnum):
-    """Integer columns of what a request has been through."""
+class Past(Row):
+    """What a request has been through."""
 
-    PROGRESS = 0
-    NUM_NEW = 1
-    LAG = 2  # decode steps without an allocation
-    NUM_SCHEDULED = 3  # -1: dropped
-    NUM_PREFILL_STEPS = 4
-    CACHED_FIRST = 5
-    FIRST_RECORD = 6
-    SCHEDULED_RECORD = 7
-    SCHEDULED_INDEX = 8
-    TOKEN_RECORD = 9
-    TOKEN_INDEX = 10
-    FINISH_RECORD = 11  # record of its last step, plus 1; 0 while not completed
-    STEP_PROGRESS = (
-        12  # prompt tokens computed before the last step of its prefill; 0 if that was its first
+    progress: Whole
+    num_new: Whole
+    lag: Whole  # decode steps without an allocation
+    num_scheduled: Whole  # -1: dropped
+    num_prefill_steps: Whole
+    cached_first: Whole
+    first_record: Whole
+    scheduled_record: Whole
+    scheduled_index: Whole
+    token_record: Whole
+    token_index: Whole
+    finish_record: Whole  # record of its last step, plus 1; 0 while not completed
+    step_progress: (
+        Whole  # prompt tokens computed before the last step of its prefill; 0 if that was its first
     )
 
 
-class Log(enum.IntEnum):
-    """Integer columns of a step record."""
+class StepRecord(Row):
+    """The record of a step, or of several equal ones."""
 
-    INSTANCE = 0
-    NUM_STEPS = 1
-    LAST_INDEX = 2
-    RUNNING = 3
-    WAITING = 4
-    USED_BLOCKS = 5  # after the last of its steps, before releases
-    SUM_USED_BLOCKS = 6  # over its steps
-    NUM_DECODE = 7
-    NUM_COMPLETED = 8
-    PREFILL_TOKENS = 9
-    NUM_SCHEDULED = 10
-
-
-class LogTime(enum.IntEnum):
-    """Time columns of a step record."""
-
-    START = 0
-    DURATION = 1
-    TOTAL_DURATION = 2  # of the instance, this record included
+    instance: Whole
+    num_steps: Whole
+    last_index: Whole
+    running: Whole
+    waiting: Whole
+    used_blocks: Whole  # after the last of its steps, before releases
+    sum_used_blocks: Whole  # over its steps
+    num_decode: Whole
+    num_completed: Whole
+    prefill_tokens: Whole
+    num_scheduled: Whole
+    start: Moment
+    duration: Moment
+    total_duration: Moment  # of the instance, this record included
 
 
-class Reg(enum.IntEnum):
-    """Integer scalars of the lane: pointers, and the step in progress."""
+class StepInProgress(Row):
+    """The step that an instance of the lane is in."""
 
-    NEXT_ADMIT = 0
-    NEXT_ROUTE = 1
-    NUM_REJECTED = 2
-    NUM_RECORDS = 3
-    OUTCOME = 4
-    NUM_OPEN_TIES = 5
-    IS_DONE = 6
-    ACTIVE = 7  # instance in mid-step
-    MODE = 8  # Mode of the lane
-    BUDGET = 9
-    PREFILL_TOKENS = 10
-    DECODE_TOKENS = 11
-    NUM_DECODE = 12  # members in decode when the step began
-    NUM_WAITING = 13
-    QUEUE_DEPTH = 14  # waiting when the step began
-    NUM_TO_VISIT = 15
-    VISIT_ALL = 16  # decode members are visited too: 1 from the start, 2 from an eviction on
-    CURSOR = 17  # batch order visited last
-    ORDER_LIMIT = 18  # members admitted in this step are beyond it
-    NUM_SCHEDULED = 19
-    NUM_STEPS = 20
-    SUM_USED = 21
-    NUM_TO_COMPLETE = 22
-    INVARIANT_FAILURES = 23
-    LOG_BASE = 24  # records taken out of the log, in a run in stretches
+    active: Whole  # instance in mid-step
+    mode: Whole  # Mode of the lane
+    budget: Whole
+    prefill_tokens: Whole
+    decode_tokens: Whole
+    num_decode: Whole  # members in decode when the step began
+    num_waiting: Whole
+    queue_depth: Whole  # waiting when the step began
+    num_to_visit: Whole
+    visit_all: Whole  # decode members are visited too: 1 from the start, 2 from an eviction on
+    cursor: Whole  # batch order visited last
+    order_limit: Whole  # members admitted in this step are beyond it
+    num_scheduled: Whole
+    num_steps: Whole
+    sum_used: Whole
+    num_to_complete: Whole
+    now: Moment  # start of the step in progress; after its end, of the last of its equal steps
+    duration: Moment
+
+
+class Lane(StepInProgress):
+    """A lane: how far its run has come, and the step in progress."""
+
+    next_admit: Whole
+    next_route: Whole
+    num_rejected: Whole
+    num_records: Whole
+    outcome: Whole
+    num_open_ties: Whole
+    is_done: Whole
+    invariant_failures: Whole
+    log_base: Whole  # records taken out of the log, in a run in stretches
+    last_event: Moment  # time of the latest event of any kind
+    last_refresh: Moment  # of the router's view of KV fields
+
+
+class Request(Row):
+    """What is given of a request."""
+
+    input_len: Whole
+    output_len: Whole
+    slo_class: Whole
+    tenant: Whole
+    tie_rank: Whole
+    queue_rank: Whole
+    after_steps: Whole
+    prompt_key: Whole
+
+
+Dyn, Req = Past.columns, Request.columns
+Log, LogTime = StepRecord.columns, StepRecord.time_columns
+Reg, Time = Lane.columns, Lane.time_columns
 
 
 class Mode(enum.IntEnum):
@@ -158,15 +176,6 @@ class Mode(enum.IntEnum):
     BETWEEN = 0
     FORMING = 1
     COMPLETING = 2
-
-
-class Time(enum.IntEnum):
-    """Clock-typed scalars of the lane."""
-
-    NOW = 0  # start of the step in progress; after its end, of the last of its equal steps
-    DURATION = 1
-    LAST_EVENT = 2  # time of the latest event of any kind
-    LAST_REFRESH = 3  # of the router's view of KV fields
 
 
 @pytree
@@ -262,19 +271,6 @@ def nodes_of(requests: Requests, request: Int[Array, ""]) -> Nodes:
         return Nodes(path, requests.node_start[path], requests.node_blocks[path])
     row = lax.dynamic_slice(table, (request, zero), (1, table.shape[1]))[0, len(Req) :]
     return Nodes(row[:depth], row[depth : 2 * depth], row[2 * depth :])
-
-
-class Req(enum.IntEnum):
-    """Static integer columns of a request."""
-
-    INPUT_LEN = 0
-    OUTPUT_LEN = 1
-    SLO_CLASS = 2
-    TENANT = 3
-    TIE_RANK = 4
-    QUEUE_RANK = 5
-    AFTER_STEPS = 6
-    PROMPT_KEY = 7
 
 
 def _no_copies(shape: EngineShape) -> SharedBlocks | None:

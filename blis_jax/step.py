@@ -19,13 +19,13 @@ from blis_jax.block_completion import complete_blocks
 from blis_jax.block_service import serve
 from blis_jax.branching import branch
 from blis_jax.clock import least
-from blis_jax.columns import Vector, apart, get, put
+from blis_jax.columns import apart, put
 from blis_jax.completions import next_news, tell_gateway, tell_instance
 from blis_jax.context import NO_KEY, Context
 from blis_jax.exact import runtime_infinity
 from blis_jax.gateway import Decisions, decide, next_times
-from blis_jax.joined import INSTANCE_OF, event_times, lane_scalars
-from blis_jax.kv_cache.blocks import Do, Task
+from blis_jax.joined import INSTANCE_OF, event_times, lane_of
+from blis_jax.kv_cache.blocks import Do, MemoryTask
 from blis_jax.kv_cache.cpu_tier import offload, reload
 from blis_jax.kv_cache.operations import pin, release, restore, roll_back, take
 from blis_jax.kv_cache.turn import Operation, take_turn
@@ -33,12 +33,10 @@ from blis_jax.policies.pickers import first_where
 from blis_jax.preemption import give_up
 from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import (
-    Inst,
+    Lane,
     Mode,
-    Reg,
-    Slot,
+    Past,
     State,
-    Time,
 )
 from blis_jax.work import Work
 from blis_jax.writes import (
@@ -56,18 +54,18 @@ def _finished(
     ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
 ) -> tuple[Work, RecordWrite]:
     result = finish_step(ctx, state, work, instance, written)
-    record = get(work.registers, Reg.NUM_RECORDS)
+    record = work.lane.num_records
     if ctx.shape.stall_steps:
-        record = record - get(work.registers, Reg.LOG_BASE)
+        record = record - work.lane.log_base
     record = jnp.minimum(record, jnp.int32(ctx.shape.log_capacity))
-    return result.work, RecordWrite(record, result.log, result.log_time)
+    return result.work, RecordWrite(record, result.record)
 
 
 def _does(work: Work, what: Do) -> jax.Array:
     """Whether memory is about to do this; without block-level memory it never has anything to do."""
-    if work.task is None:
+    if work.task.is_absent:
         return jnp.array(what == Do.NOTHING)
-    return get(work.task, Task.DO) == what
+    return work.task.do == what
 
 
 def _may_serve(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
@@ -109,14 +107,14 @@ def advance_instance(
     when, is_block_level = ctx.when, ctx.shape.num_blocks > 0
     serves_one = serve if is_block_level else visit
     completes_one = complete_blocks if is_block_level else complete
-    is_new = get(work.registers, Reg.MODE) == Mode.BETWEEN
-    may_drop = is_new & (get(work.inst, Inst.NUM_OVERSIZED) > 0)
+    is_new = work.lane.mode == Mode.BETWEEN
+    may_drop = is_new & (work.inst.num_oversized > 0)
     key = when(may_drop, lambda: find_drop(state, work, instance), lambda: jnp.int64(NO_KEY))
     is_drop = key != NO_KEY
     started = when(
         is_new & ~is_drop, lambda: begin(ctx, state, work, instance, next_cluster), lambda: work
     )
-    is_forming = ~is_drop & (get(started.registers, Reg.MODE) == Mode.FORMING)
+    is_forming = ~is_drop & (started.lane.mode == Mode.FORMING)
     serves = is_forming & _may_serve(ctx, started, instance)
     fails = _does(started, Do.FAILED)
     formed, written = when(
@@ -124,15 +122,15 @@ def advance_instance(
         lambda: serves_one(ctx, state, started, instance),
         lambda: _not_served(ctx, state, started, instance, key, is_drop, fails),
     )
-    is_sound = get(formed.registers, Reg.OUTCOME) == 0
+    is_sound = formed.lane.outcome == 0
     ends = is_forming & is_sound & _does(formed, Do.NOTHING) & ~has_candidate(ctx, formed, instance)
     timed, record = when(
         ends,
         lambda: _finished(ctx, state, formed, instance, written),
         lambda: (formed, no_record(ctx)),
     )
-    is_completing = get(timed.registers, Reg.MODE) == Mode.COMPLETING
-    has_left = (get(timed.registers, Reg.NUM_TO_COMPLETE) > 0) & _does(timed, Do.NOTHING)
+    is_completing = timed.lane.mode == Mode.COMPLETING
+    has_left = (timed.lane.num_to_complete > 0) & _does(timed, Do.NOTHING)
     completes = is_completing & (has_left | _does(timed, Do.ATTEMPT)) & ~serves & ~fails
     left, written = when(
         completes,
@@ -140,46 +138,43 @@ def advance_instance(
         lambda: (timed, written),
     )
     left, news = tell_instance(ctx, state, left, instance, written, completes)
-    is_over = get(left.registers, Reg.MODE) == Mode.COMPLETING
-    is_over = is_over & (get(left.registers, Reg.NUM_TO_COMPLETE) == 0) & _does(left, Do.NOTHING)
+    is_over = left.lane.mode == Mode.COMPLETING
+    is_over = is_over & (left.lane.num_to_complete == 0) & _does(left, Do.NOTHING)
     closed = when(is_over, lambda: close(ctx, state, left, instance), lambda: left)
     return closed, written, record, news
 
 
-def _place_of_routed(past: Vector, done: Decisions) -> Vector:
+def _past_of_routed(past: Past, done: Decisions) -> Past:
     """A request's row once it is routed: nothing has happened to it yet, but it has a place."""
-    expected = get(done.slot_row, Slot.EXPECTED_BLOCKS)
-    return put(apart(past), {INSTANCE_OF: get(done.where, 2), INSTANCE_OF + 1: expected})
+    beside = {INSTANCE_OF: done.where.instance, INSTANCE_OF + 1: done.slot.expected_blocks}
+    return Past(put(apart(past.numbers), beside))
 
 
 def _gateway_writes(
     ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Array
 ) -> Writes:
     done = decide(ctx, state, admit_time, route_time)
-    turned_away, routed, instance, slot = (get(done.where, index) for index in range(4))
+    routed, instance = done.where.routed, done.where.instance
     nothing, joins = no_writes(ctx, state, instance), state.instance_of is None
     return dataclasses.replace(
         nothing,
-        registers=done.registers,
-        times=done.times,
+        lane=done.lane,
         stale=done.stale,
         gateway=done.gateway,
         num_private=done.num_private,
         num_distinct=done.num_distinct,
-        turned_away=turned_away,
+        turned_away=done.where.turned_away,
         routed=routed,
         routed_to=instance,
         instance=instance,
-        inst=done.inst_row,
-        inst_time=done.inst_time_row,
+        inst=done.inst,
         slot=dataclasses.replace(
             nothing.slot,
             request=routed if joins else nothing.slot.request,
-            dyn=_place_of_routed(nothing.slot.dyn, done) if joins else nothing.slot.dyn,
+            past=_past_of_routed(nothing.slot.past, done) if joins else nothing.slot.past,
             instance=instance,
-            slot=slot,
-            row=done.slot_row,
-            time_row=done.slot_time_row,
+            slot=done.where.slot,
+            row=done.slot,
         ),
         route_path=done.path,
         touched=done.touched,
@@ -191,23 +186,13 @@ def _instance_writes(
     ctx: Context, state: State, instance: jax.Array, next_cluster: jax.Array
 ) -> Writes:
     nothing = no_writes(ctx, state, instance)
-    start = Work(
-        state.registers,
-        state.times,
-        nothing.inst,
-        nothing.inst_time,
-        nothing.task,
-        nothing.pool,
-        nothing.local,
-    )
+    start = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
     work, slot, record, news = advance_instance(ctx, state, start, instance, next_cluster)
     return dataclasses.replace(
         nothing,
-        registers=work.registers,
-        times=work.times,
+        lane=work.lane,
         instance=instance,
         inst=work.inst,
-        inst_time=work.inst_time,
         task=work.task,
         pool=work.pool,
         slot=slot,
@@ -236,8 +221,8 @@ def move_blocks(ctx: Context, state: State) -> State:
         if do in _OF_CPU_TIER and not ctx.shape.has_cpu_tier:
             continue
         assert state.blocks is not None
-        is_on = get(state.blocks.task, Task.DO) == do
-        is_on = is_on & (get(state.registers, Reg.OUTCOME) == 0)
+        is_on = MemoryTask(state.blocks.task).do == do
+        is_on = is_on & (Lane(state.registers).outcome == 0)
 
         def change(state: State, is_on: jax.Array, operation: Operation = operation) -> State:
             return take_turn(ctx, state, is_on, operation)
@@ -264,30 +249,28 @@ def scan_step(ctx: Context, state: State) -> State:
 
 
 def _next_thing(ctx: Context, state: State) -> State:
-    registers, times = lane_scalars(ctx, state)
+    lane = lane_of(ctx, state)
     rows = ctx.shape.num_instances
-    admit_time, route_time = next_times(ctx, registers)
+    admit_time, route_time = next_times(ctx, lane)
     cluster_time = jnp.minimum(admit_time, route_time)
     events = event_times(state, rows)
     event_time, first = first_of(ctx, events)
-    in_step = get(registers, Reg.MODE) != Mode.BETWEEN
+    in_step = lane.mode != Mode.BETWEEN
     horizon, last = ctx.params.cluster.horizon_us, ctx.never.astype(jnp.int64)
     end = jnp.where(horizon < last, horizon, last).astype(ctx.clock)
-    is_sound = get(registers, Reg.OUTCOME) == 0
+    is_sound = lane.outcome == 0
     is_gateway = (cluster_time <= event_time) & (cluster_time <= end) & (cluster_time < ctx.never)
     is_gateway = is_gateway & is_sound & ~in_step
     is_due = (event_time <= end) & (event_time < cluster_time)
     is_instance = is_sound & (in_step | is_due)
-    instance = jnp.where(in_step, get(registers, Reg.ACTIVE), first)
+    instance = jnp.where(in_step, lane.active, first)
     instance = jnp.where(is_instance, instance, jnp.int32(rows))
-    now = jnp.where(in_step, get(times, Time.NOW), event_time)
+    now = jnp.where(in_step, lane.now, event_time)
     is_new = is_instance & ~in_step
-    last_event = jnp.where(is_new, event_time, get(times, Time.LAST_EVENT))
-    now_state = dataclasses.replace(
-        state,
-        registers=put(registers, {Reg.IS_DONE: ~is_gateway & ~is_instance}),
-        times=put(times, {Time.NOW: now, Time.LAST_EVENT: last_event}),
-    )
+    last_event = jnp.where(is_new, event_time, lane.last_event)
+    is_done = ~is_gateway & ~is_instance
+    lane = lane.replace(is_done=is_done, now=now, last_event=last_event)
+    now_state = dataclasses.replace(state, registers=lane.numbers, times=lane.times)
 
     def by_gateway() -> Writes:
         if state.news is None:

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import get, together
+from blis_jax.columns import together
 from blis_jax.context import Context, SlotRows
 from blis_jax.slot_write import SlotWrite
-from blis_jax.state import Dyn, Inst, Slot, State
+from blis_jax.state import Past, State
 from blis_jax.types import LAST, Members
 from blis_jax.work import Work
 
@@ -24,25 +24,22 @@ def members_of(
     slots = SlotRows(state, instance)
     number = lax.iota(jnp.int32, ctx.shape.num_slots)
     is_written = (number == written.slot) & (written.instance == instance)
-    request = slots.column(Slot.REQUEST)
+    request = slots.request
     spare = jnp.int32(ctx.shape.num_requests)
-    dyn = state.dyn[jnp.where(request < 0, spare, request)]
-    dyn = jnp.where(is_written[:, None], together(written.dyn)[None, :], dyn)
+    rows = state.dyn[jnp.where(request < 0, spare, request)]
+    past = Past(jnp.where(is_written[:, None], together(written.past.numbers)[None, :], rows))
 
-    def column(name: Slot) -> jax.Array:
-        return jnp.where(is_written, get(written.row, name), slots.column(name))
-
-    index = get(work.inst, Inst.STEP_INDEX) + 1
-    is_member = column(Slot.ORDER) != LAST
-    has_token = column(Slot.FINISH) != LAST
-    decoded = jnp.where(has_token, index - dyn[:, Dyn.TOKEN_INDEX], 0)
+    index = work.inst.step_index + 1
+    is_member = jnp.where(is_written, written.row.order, slots.order) != LAST
+    has_token = jnp.where(is_written, written.row.finish, slots.finish) != LAST
+    decoded = jnp.where(has_token, index - past.token_index, 0)
     in_decode = is_member & (decoded > 0)
     in_prefill = is_member & ~in_decode
-    context = jnp.where(is_member, dyn[:, Dyn.PROGRESS] + decoded, 0)
-    before = dyn[:, Dyn.STEP_PROGRESS]
-    new = dyn[:, Dyn.NUM_NEW]
+    context = jnp.where(is_member, past.progress + decoded, 0)
+    before = past.step_progress
+    new = past.num_new
     if not ctx.mechanism.defects.stale_token_counts:  # a member passed over counts nothing
-        new = jnp.where(dyn[:, Dyn.PROGRESS] == before, 0, new)
+        new = jnp.where(past.progress == before, 0, new)
     return Members(
         in_prefill=in_prefill,
         new_tokens=jnp.where(in_prefill, new, in_decode.astype(jnp.int32)),

@@ -9,25 +9,24 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import Columns, Vector, as_int, get, is_apart, tail, with_tail
+from blis_jax.columns import Columns, Vector, as_int, is_apart, tail, with_tail
 from blis_jax.context import Context, SlotRows
-from blis_jax.state import Inst, InstTime, Slot, SlotTime
+from blis_jax.kv_cache.blocks import InstanceMemory, MemoryTask
+from blis_jax.state import Instance, InstTime, Lane
 from blis_jax.types import Outcome, pytree
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int
+    pass
 
 
 @pytree
 class Work:
     """An instance in mid-step: what the phases of one scan step hand on."""
 
-    registers: Int[Array, "column"]
-    times: Any
-    inst: Int[Array, "column"]
-    inst_time: Any
-    task: Any = None  # block-level memory's operation in progress, see kv_cache/blocks.py
-    pool: Any = None  # the instance's block-level memory
+    lane: Lane
+    inst: Instance
+    task: MemoryTask  # absent without block-level memory, likewise the next
+    pool: InstanceMemory
     local: Any = ()  # states of the instance's policies
 
 
@@ -46,11 +45,11 @@ def count_of(mask: jax.Array) -> jax.Array:
     return jnp.sum(mask, dtype=jnp.int32)
 
 
-def steps_at(inst: jax.Array, inst_time: jax.Array, now: jax.Array) -> jax.Array:
+def steps_at(inst: Instance, now: jax.Array) -> jax.Array:
     """Steps that the instance has made at `now`."""
-    has_stepped = get(inst, Inst.STEP_INDEX) > 0
-    is_now = has_stepped & (get(inst_time, InstTime.LAST_START) == now)
-    return jnp.where(is_now, get(inst, Inst.STEPS_AT_NOW), 0)
+    has_stepped = inst.step_index > 0
+    is_now = has_stepped & (inst.last_start == now)
+    return jnp.where(is_now, inst.steps_at_now, 0)
 
 
 def has_entered(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
@@ -59,15 +58,15 @@ def has_entered(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax
     Queueing and a step in one microsecond: queued first, unless the host found that some steps of
     that microsecond came before.
     """
-    queued = slots.time(SlotTime.QUEUED)
-    is_before = slots.column(Slot.AFTER_STEPS) <= steps_at_now
+    queued = slots.queued
+    is_before = slots.after_steps <= steps_at_now
     return (queued < now) | ((queued == now) & is_before)
 
 
 def waiting_mask(slots: SlotRows, now: jax.Array, steps_at_now: jax.Array) -> jax.Array:
     """Slots whose request is in the wait queue at the next step at `now`."""
     in_time = has_entered(slots, now, steps_at_now)
-    return in_time & (slots.column(Slot.OVERSIZED) == 0)
+    return in_time & (slots.oversized == 0)
 
 
 def waking_time(ctx: Context, queued: jax.Array, busy_until: jax.Array) -> jax.Array:
@@ -109,9 +108,9 @@ def add_chain(
     return jnp.where(takes, time, chains), count <= place[-1]
 
 
-def chains_of(inst_time: Vector) -> Vector:
+def chains_of(inst: Instance) -> Vector:
     """The instance's step events, `never` where there is none."""
-    return tail(inst_time, InstTime.CHAIN)
+    return tail(inst.times, InstTime.CHAIN)
 
 
 def has_chain(chains: Vector, time: jax.Array) -> jax.Array:
@@ -128,6 +127,6 @@ def first_chain(chains: Vector) -> jax.Array:
     return jnp.min(chains)
 
 
-def with_chains(inst_time: Vector, chains: Vector) -> Vector:
-    """The instance's times with its step events replaced."""
-    return with_tail(inst_time, InstTime.CHAIN, chains)
+def with_chains(inst: Instance, chains: Vector) -> Instance:
+    """The instance with its step events replaced."""
+    return Instance(inst.numbers, with_tail(inst.times, InstTime.CHAIN, chains))

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.block_subject import BlockRows
-from blis_jax.columns import Vector, apart, as_int, get, put, selected
+from blis_jax.columns import apart, as_int, put, selected
 from blis_jax.context import Context, row
-from blis_jax.joined import INSTANCE_OF, beside, instance_rows, lane_scalars
-from blis_jax.kv_cache.blocks import Blocks
+from blis_jax.joined import INSTANCE_OF, instance_of, lane_of, side_by_side
+from blis_jax.kv_cache.blocks import Blocks, InstanceMemory, MemoryTask
 from blis_jax.kv_cache.no_eviction import write_path
 from blis_jax.policy_calls import instance_row
+from blis_jax.rows import Row
 from blis_jax.slot_write import SlotWrite, no_slot
-from blis_jax.state import Log, LogTime, News, RouterIndex, Slot, State
+from blis_jax.state import Instance, Lane, News, Resident, RouterIndex, State, StepRecord
 from blis_jax.types import REJECTED, pytree
 
 if TYPE_CHECKING:
@@ -29,16 +30,14 @@ class RecordWrite:
     """One step record; past the log's end if there is none."""
 
     record: Int[Array, ""]
-    log: Int[Array, "column"]
-    log_time: Any
+    row: StepRecord
 
 
 def no_record(ctx: Context) -> RecordWrite:
     """A record past the log's end."""
     return RecordWrite(
         record=jnp.int32(ctx.shape.log_capacity),
-        log=jnp.zeros((len(Log),), jnp.int32),
-        log_time=jnp.zeros((len(LogTime),), ctx.clock),
+        row=StepRecord.filled(ctx.clock),
     )
 
 
@@ -62,22 +61,20 @@ def no_news(ctx: Context) -> NewsWrite | None:
 class Writes:
     """Everything one scan step changes: the lane's scalars, and one row per table."""
 
-    registers: Int[Array, "column"]
-    times: Any
+    lane: Lane
     stale: Any
     gateway: Any
     local: Any
     news: NewsWrite | None
     num_private: Int[Array, "instance"]
     num_distinct: Int[Array, "instance"]
-    task: Any
-    pool: Any
+    task: MemoryTask
+    pool: InstanceMemory
     turned_away: Int[Array, ""]
     routed: Int[Array, ""]
     routed_to: Int[Array, ""]
     instance: Int[Array, ""]
-    inst: Int[Array, "column"]
-    inst_time: Any
+    inst: Instance
     slot: SlotWrite
     path_instance: Int[Array, ""]
     record: RecordWrite
@@ -90,25 +87,22 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
     """Scalars and the instance's rows as they are, nothing else."""
     rows, depth = ctx.shape.num_instances, ctx.shape.path_depth
     spare_instance, spare_request = jnp.int32(rows), jnp.int32(ctx.shape.num_requests)
-    registers, times = lane_scalars(ctx, state)
-    inst, inst_time = instance_rows(ctx, state, instance)
+    blocks = state.blocks
     return Writes(
-        registers=registers,
-        times=times,
+        lane=lane_of(ctx, state),
         stale=state.stale,
         gateway=state.gateway,
         local=instance_row(state, instance),
         news=no_news(ctx),
         num_private=state.router.num_private,
         num_distinct=state.router.num_distinct,
-        task=None if state.blocks is None else state.blocks.task,
-        pool=None if state.blocks is None else row(state.blocks.pool, instance),
+        task=MemoryTask(None if blocks is None else blocks.task),
+        pool=InstanceMemory(None if blocks is None else row(blocks.pool, instance)),
         turned_away=spare_request,
         routed=spare_request,
         routed_to=spare_instance,
         instance=spare_instance,
-        inst=inst,
-        inst_time=inst_time,
+        inst=instance_of(ctx, state, instance),
         slot=no_slot(ctx),
         path_instance=spare_instance,
         record=no_record(ctx),
@@ -130,7 +124,7 @@ def _write_router(ctx: Context, state: State, done: Writes) -> RouterIndex:
     if ctx.shape.path_depth > 1:
         touched = ctx.write_rows(touched, (), done.route_path, done.touched)
     else:
-        at = (get(done.route_path, 0), jnp.int32(0))
+        at = (done.route_path[0], jnp.int32(0))
         touched = _put(touched, done.touched, *at)
     if ctx.shape.has_router_eviction:
         private_at = ctx.write_rows(private_at, (), done.route_path, done.private_at)
@@ -142,7 +136,9 @@ def _move(ctx: Context, table: jax.Array, rows: BlockRows | None) -> jax.Array:
     if rows is None or not ctx.mechanism.evicts_lowest_priority:
         return table
     order = rows.moved_order[None, None, None]
-    return _put(table, order, jnp.int32(Slot.ORDER), rows.moved_instance, rows.moved_slot)
+    return _put(
+        table, order, jnp.int32(Resident.columns.ORDER), rows.moved_instance, rows.moved_slot
+    )
 
 
 def _write_blocks(ctx: Context, state: State, done: Writes) -> Blocks | None:
@@ -161,10 +157,12 @@ def _write_blocks(ctx: Context, state: State, done: Writes) -> Blocks | None:
         computed=_put(blocks.computed, rows.computed[None, None], slot.instance, slot.slot),
         priority=priority,
         ghosts=_put(blocks.ghosts, rows.ghost[None], rows.ghost_at),
-        life=_put(blocks.life, selected(rows.life)[None], slot.request, zero),
-        pool=_put(blocks.pool, done.pool[None], done.instance, zero),
-        task=done.task,
-        evictions=_put(blocks.evictions, selected(rows.eviction)[None], rows.eviction_at, zero),
+        life=_put(blocks.life, selected(rows.life.numbers)[None], slot.request, zero),
+        pool=_put(blocks.pool, done.pool.numbers[None], done.instance, zero),
+        task=done.task.numbers,
+        evictions=_put(
+            blocks.evictions, selected(rows.eviction.numbers)[None], rows.eviction_at, zero
+        ),
         num_evictions=blocks.num_evictions + as_int(evicts),
     )
 
@@ -172,7 +170,7 @@ def _write_blocks(ctx: Context, state: State, done: Writes) -> Blocks | None:
 def _write_expected(ctx: Context, state: State, done: Writes) -> jax.Array:
     if not ctx.mechanism.uses_prefix_index:
         return state.expected
-    return _put(state.expected, get(done.slot.row, Slot.EXPECTED_BLOCKS)[None], done.routed)
+    return _put(state.expected, done.slot.row.expected_blocks[None], done.routed)
 
 
 def _write_local(state: State, done: Writes) -> Any:
@@ -197,13 +195,15 @@ def _write_requests(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
     """What a request has been through, where it was sent, and what the router expected there."""
     turned_away = jnp.full((1,), REJECTED, jnp.int32)
     if state.instance_of is None:
-        away = put(apart(ctx.no_past()), {INSTANCE_OF: jnp.int32(REJECTED)})
-        rows = jnp.stack([selected(away), selected(done.slot.dyn)])
+        away = put(apart(ctx.no_past().numbers), {INSTANCE_OF: jnp.int32(REJECTED)})
+        rows = jnp.stack([selected(away), selected(done.slot.past.numbers)])
         at = jnp.stack([done.turned_away, done.slot.request])
         return {"dyn": state.dyn.at[at].set(rows)}
     instance_of = _put(state.instance_of, turned_away, done.turned_away)
     return {
-        "dyn": _put(state.dyn, selected(done.slot.dyn)[None], done.slot.request, jnp.int32(0)),
+        "dyn": _put(
+            state.dyn, selected(done.slot.past.numbers)[None], done.slot.request, jnp.int32(0)
+        ),
         "instance_of": _put(instance_of, done.routed_to[None], done.routed),
         "expected": _write_expected(ctx, state, done),
     }
@@ -212,32 +212,31 @@ def _write_requests(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
 def _write_with_times(state: State, done: Writes) -> dict[str, Any]:
     """Rows of the instance, of the step record and of the lane, whose times may be columns of the same table."""
     record, zero = done.record, jnp.int32(0)
-    rows = {
-        "inst": (done.inst, done.inst_time, done.instance),
-        "log": (record.log, record.log_time, record.record),
+    rows: dict[str, tuple[Row, jax.Array]] = {
+        "inst": (done.inst, done.instance),
+        "log": (record.row, record.record),
     }
-    tables: dict[str, Any] = {}
-    row_: Vector
-    for name, (row_, times, at) in rows.items():
+    tables: dict[str, Any] = {"registers": done.lane.numbers}
+    if state.times is not None:
+        tables["times"] = done.lane.times
+    for name, (row_, at) in rows.items():
         table, time_table = getattr(state, name), getattr(state, f"{name}_time")
-        if time_table is None:
-            row_ = beside(row_, times)
-        else:
-            tables[f"{name}_time"] = _put(time_table, selected(times)[None], at, zero)
-        tables[name] = _put(table, selected(row_)[None], at, zero)
-    lane = {"registers": done.registers}
-    return tables | lane | ({} if state.times is None else {"times": done.times})
+        numbers = row_.numbers if time_table is not None else side_by_side(row_)
+        tables[name] = _put(table, selected(numbers)[None], at, zero)
+        if time_table is not None:
+            tables[f"{name}_time"] = _put(time_table, selected(row_.times)[None], at, zero)
+    return tables
 
 
 def _write_slot(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
     zero, slot = jnp.int32(0), done.slot
     at, table = (zero, slot.instance, slot.slot), _move(ctx, state.slot, slot.blocks)
     if state.slot_time is None:
-        both = selected(beside(slot.row, slot.time_row))
+        both = selected(side_by_side(slot.row))
         return {"slot": _put(table, both[:, None, None], *at)}
-    times = selected(slot.time_row)[:, None, None]
+    times = selected(slot.row.times)[:, None, None]
     return {
-        "slot": _put(table, selected(slot.row)[:, None, None], *at),
+        "slot": _put(table, selected(slot.row.numbers)[:, None, None], *at),
         "slot_time": _put(state.slot_time, times, *at),
     }
 
@@ -245,10 +244,10 @@ def _write_slot(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
 def with_lane_row(state: State, done: Writes) -> Writes:
     """The lane's scalars as they are carried."""
     if state.times is None:
-        return dataclasses.replace(
-            done, registers=selected(beside(done.registers, done.times)), times=None
-        )
-    return dataclasses.replace(done, registers=selected(done.registers), times=selected(done.times))
+        lane = Lane(selected(side_by_side(done.lane)))
+    else:
+        lane = Lane(selected(done.lane.numbers), selected(done.lane.times))
+    return dataclasses.replace(done, lane=lane)
 
 
 def write(ctx: Context, state: State, done: Writes) -> State:

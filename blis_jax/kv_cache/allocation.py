@@ -13,11 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import as_int, get
+from blis_jax.columns import as_int
 from blis_jax.context import Context
-from blis_jax.kv_cache.blocks import Asker, Do, Pinning, Task
+from blis_jax.kv_cache.blocks import Asker, Do, Pinning
 from blis_jax.kv_cache.contents import Found
-from blis_jax.state import Inst
 from blis_jax.types import pytree
 from blis_jax.work import Work, ceil_div
 
@@ -58,7 +57,7 @@ class Grant:
 def no_tokens() -> Any:
     """Columns of the task that every new allocation sets anew."""
     zero = jnp.int32(0)
-    return {Task.DONE: zero, Task.CURSOR: zero, Task.HAS_RELOADED: zero}
+    return {"done": zero, "cursor": zero, "has_reloaded": zero}
 
 
 def after_failure(ctx: Context, is_retry: jax.Array) -> jax.Array:
@@ -80,7 +79,7 @@ def attempt(ctx: Context, work: Work, instance: jax.Array, demand: Demand) -> Gr
     has_list = held > 0
     pins = jnp.where(has_list | (tokens == 0), 0, demand.found.count)
     free_pins = jnp.where(pins > 0, demand.found.num_free, 0)
-    free = ctx.params.cluster.total_kv_blocks[instance] - get(work.inst, Inst.USED_BLOCKS)
+    free = ctx.params.cluster.total_kv_blocks[instance] - work.inst.used_blocks
     is_short = demand.in_prefill & (ceil_div(tokens, size) > free)
     in_last = lax.rem(held, jnp.int32(size))
     stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, jnp.int32(size) - in_last))
@@ -106,24 +105,24 @@ def attempt(ctx: Context, work: Work, instance: jax.Array, demand: Demand) -> Gr
     after = jnp.where(is_granted, held + tokens + pins * jnp.int32(size), 0)
     freed = jnp.where(is_doomed, pins, ceil_div(after, size))
     task = no_tokens() | {
-        Task.DO: then,
-        Task.ASKER: demand.asker,
-        Task.SLOT: demand.slot,
-        Task.REQUEST: demand.request,
-        Task.IS_RETRY: as_int(demand.is_retry),
-        Task.START: demand.start,
-        Task.TOKENS: tokens,
-        Task.HITS: pins,
-        Task.HELD: jnp.where(is_lost, 0, held),
-        Task.STORED: stored,
-        Task.TAKES: takes,
-        Task.IN_PREFILL: as_int(demand.in_prefill),
-        Task.IS_CLEAN: as_int(is_clean),
-        Task.PINNING: pinning,
-        Task.IS_OLD: as_int(demand.is_old),
-        Task.FREED_SLOT: demand.slot,
-        Task.FREED_BLOCKS: freed,
-        Task.AFTER_RELEASE: jnp.where(is_doomed, failed, after_release(ctx)),
-        Task.AFTER_OFFLOAD: jnp.int32(Do.NOTHING),
+        "do": then,
+        "asker": demand.asker,
+        "slot": demand.slot,
+        "request": demand.request,
+        "is_retry": as_int(demand.is_retry),
+        "start": demand.start,
+        "tokens": tokens,
+        "hits": pins,
+        "held": jnp.where(is_lost, 0, held),
+        "stored": stored,
+        "takes": takes,
+        "in_prefill": as_int(demand.in_prefill),
+        "is_clean": as_int(is_clean),
+        "pinning": pinning,
+        "is_old": as_int(demand.is_old),
+        "freed_slot": demand.slot,
+        "freed_blocks": freed,
+        "after_release": jnp.where(is_doomed, failed, after_release(ctx)),
+        "after_offload": jnp.int32(Do.NOTHING),
     }
     return Grant(is_granted, is_lost, is_clean, crashes, after, task)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import get
+from blis_jax.rows import Row, Whole
 from blis_jax.types import EngineShape, Mechanism, Params, pytree
 
 if TYPE_CHECKING:
@@ -58,77 +58,82 @@ class Pinning(enum.IntEnum):
     NOTED = 2  # it has failed; they are listed for the next attempt, and nobody holds them
 
 
-class Task(enum.IntEnum):
-    """Integer columns of the operation in progress on the active instance."""
+class MemoryTask(Row):
+    """The operation in progress on the active instance."""
 
-    DO = 0
-    ASKER = 1
-    SLOT = 2
-    REQUEST = 3
-    IS_RETRY = 4  # after a reload
-    START = 5  # position of the first token to store
-    TOKENS = 6
-    HITS = 7  # blocks found; their numbers lead the slot's list
-    HELD = 8  # tokens in the list before
-    STORED = 9  # tokens that go to the partly filled last block
-    TAKES = 10  # blocks to pop
-    DONE = 11  # blocks dealt with so far
-    IN_PREFILL = 12
-    IS_CLEAN = 13  # the list will hold the request's own prefix
-    FREED_SLOT = 14
-    FREED_BLOCKS = 15
-    AFTER_RELEASE = 16  # Do: what follows the release
-    AFTER_OFFLOAD = 21
-    PINNING = 22  # Pinning: what for
-    IS_OLD = 26  # the blocks found head the slot's list already
-    ASKED_START = 23  # what the visit asked for at first; a retry may ask for less
-    ASKED_TOKENS = 24
-    ASKED_HITS = 25
-    CURSOR = 17  # of a reload: least block number not looked at; of an offload: end of its scan
-    HAS_RELOADED = 18
-    NUM_GHOSTS = 19
-    HAS_PREEMPTED = 20  # in this step: nobody is admitted any more
-
-
-class Pool(enum.IntEnum):
-    """Integer columns of an instance's memory."""
-
-    HEAD = 0  # ring positions, counted on for ever
-    TAIL = 1
-    HASHLESS_UP_TO = 2  # free blocks before this ring position carry no content
-    NUM_PREEMPTED = 3
-    NUM_FAILURES = 4  # allocations for a last token that failed
-    CPU_USED = 5
-    OFFLOADS = 6
-    RELOADS = 7
-    CPU_MISSES = 8
-    THRASHING = 9
-    PENDING_RELOADS = 10  # blocks whose transfer the next step waits for
-    STALLED_STEPS = 11
-    BEST_PROGRESS = 12
+    do: Whole
+    asker: Whole
+    slot: Whole
+    request: Whole
+    is_retry: Whole  # after a reload
+    start: Whole  # position of the first token to store
+    tokens: Whole
+    hits: Whole  # blocks found; their numbers lead the slot's list
+    held: Whole  # tokens in the list before
+    stored: Whole  # tokens that go to the partly filled last block
+    takes: Whole  # blocks to pop
+    done: Whole  # blocks dealt with so far
+    in_prefill: Whole
+    is_clean: Whole  # the list will hold the request's own prefix
+    freed_slot: Whole
+    freed_blocks: Whole
+    after_release: Whole  # Do: what follows the release
+    after_offload: Whole
+    pinning: Whole  # Pinning: what for
+    is_old: Whole  # the blocks found head the slot's list already
+    asked_start: Whole  # what the visit asked for at first; a retry may ask for less
+    asked_tokens: Whole
+    asked_hits: Whole
+    cursor: Whole  # of a reload: least block number not looked at; of an offload: end of its scan
+    has_reloaded: Whole
+    num_ghosts: Whole
+    has_preempted: Whole  # in this step: nobody is admitted any more
 
 
-class Life(enum.IntEnum):
-    """Integer columns of what a request has been through at block level."""
+class InstanceMemory(Row):
+    """An instance's memory."""
 
-    VISITED_AT = 0  # number of the step in which it was visited last
-    IS_CLEAN = 1
-    FIRST_TOKEN = 2  # record of its last first token, plus 1; 0 if none was recorded
-    OLD_FIRST_TOKEN = 3  # the same before this step, likewise the next two
-    OLD_TOKEN_RECORD = 4
-    OLD_TOKEN_INDEX = 5
+    head: Whole  # ring positions, counted on for ever
+    tail: Whole
+    hashless_up_to: Whole  # free blocks before this ring position carry no content
+    num_preempted: Whole
+    num_failures: Whole  # allocations for a last token that failed
+    cpu_used: Whole
+    offloads: Whole
+    reloads: Whole
+    cpu_misses: Whole
+    thrashing: Whole
+    pending_reloads: Whole  # blocks whose transfer the next step waits for
+    stalled_steps: Whole
+    best_progress: Whole
 
 
-class Eviction(enum.IntEnum):
-    """Integer columns of a preemption's record."""
+class BlockLife(Row):
+    """What a request has been through at block level."""
 
-    REQUEST = 0
-    RECORD = 1  # of the step that evicted it
-    INDEX = 2  # number of that step
-    DECODE_RECORD = 3  # record in which this life's decode began, plus 1; 0 if it did not
-    DECODE_INDEX = 4
-    FIRST_TOKEN = 5
-    SCHEDULED_RECORD = 6
+    visited_at: Whole  # number of the step in which it was visited last
+    is_clean: Whole
+    first_token: Whole  # record of its last first token, plus 1; 0 if none was recorded
+    old_first_token: Whole  # the same before this step, likewise the next two
+    old_token_record: Whole
+    old_token_index: Whole
+
+
+class EvictionRecord(Row):
+    """The record of a preemption."""
+
+    request: Whole
+    record: Whole  # of the step that evicted it
+    index: Whole  # number of that step
+    decode_record: Whole  # record in which this life's decode began, plus 1; 0 if it did not
+    decode_index: Whole
+    first_token: Whole
+    scheduled_record: Whole
+
+
+# places of the fields, for code that reads whole tables
+Task, Pool = MemoryTask.columns, InstanceMemory.columns
+Life, Eviction = BlockLife.columns, EvictionRecord.columns
 
 
 @pytree
@@ -226,6 +231,6 @@ def is_crowded(
     holes = length - num_free
     is_full = length + slack > shape.ring_size
     is_hollow = holes > num_free + shape.ring_size // 32
-    do = get(blocks.task, Task.DO)  # these keep a ring position between scan steps
+    do = MemoryTask(blocks.task).do  # these keep a ring position between scan steps
     is_scanning = (do == Do.OFFLOAD) | (do == Do.RESTORE)
     return jnp.any(is_full | is_hollow) & ~is_scanning

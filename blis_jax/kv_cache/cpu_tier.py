@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import as_int, get
+from blis_jax.columns import as_int
 from blis_jax.context import row
-from blis_jax.kv_cache.blocks import NO_BLOCK, Do, Pool, Task
+from blis_jax.kv_cache.blocks import NO_BLOCK, Do
 from blis_jax.kv_cache.contents import is_registered, places
 from blis_jax.kv_cache.operations import forgotten_bits, offloads, pop
 from blis_jax.kv_cache.turn import Moves, Turn
-from blis_jax.state import Inst, Time
 
 THRASHING_WINDOW_US = 1000
 
@@ -25,9 +24,9 @@ def reload(turn: Turn) -> Moves:
     task, blocks, ctx = turn.task, turn.blocks, turn.ctx
     entries = row(blocks.cpu_key, turn.instance)[: ctx.shape.num_blocks]
     number = lax.iota(jnp.int32, ctx.shape.num_blocks)
-    is_due = (entries != 0) & (number >= get(task, Task.CURSOR))
+    is_due = (entries != 0) & (number >= task.cursor)
     entry = jnp.min(jnp.where(is_due, number, turn.spare_block))
-    is_over = (entry == turn.spare_block) | (turn.total <= get(turn.inst, Inst.USED_BLOCKS))
+    is_over = (entry == turn.spare_block) | (turn.total <= turn.inst.used_blocks)
     name = blocks.cpu_key[turn.instance, entry]
     place = places(ctx, blocks, name[None])[0]
     is_here = is_registered(ctx, blocks, turn.instance, name, place)
@@ -38,33 +37,33 @@ def reload(turn: Turn) -> Moves:
     loads = as_int(is_loaded)
     old = jnp.where(is_loaded, blocks.key[turn.instance, block], jnp.int64(0))
     old_place = places(ctx, blocks, old[None])[0]
-    tail = get(turn.pool, Pool.TAIL)
+    tail = turn.pool.tail
     owner = jnp.where(is_loaded, block, turn.spare_block)[None]
     emptied = jnp.where(is_loaded, entry, turn.spare_block)
     new_place = jnp.where(is_loaded, place, turn.nowhere)
     # a block may come back with the content that it lost just now
     old_place = jnp.where(old_place == new_place, turn.nowhere, old_place)
-    age = get(turn.state.times, Time.NOW) - blocks.cpu_time[turn.instance, entry]
+    age = turn.lane.now - blocks.cpu_time[turn.instance, entry]
     is_thrashing = is_loaded & (age < THRASHING_WINDOW_US)
     is_past = is_loaded | (~is_over & is_here)
-    has_reloaded = get(task, Task.HAS_RELOADED) | loads
+    has_reloaded = task.has_reloaded | loads
     then = jnp.where(has_reloaded == 1, jnp.int32(Do.ATTEMPT), jnp.int32(Do.FAILED))
     # a row without the tier may share a compilation with rows that have it
     missed = is_over & (has_reloaded == 0) & (ctx.params.cluster.kv_cpu_blocks > 0)
     changes = {
-        Task.CURSOR: jnp.where(is_past, entry + 1, get(task, Task.CURSOR)),
-        Task.HAS_RELOADED: has_reloaded,
-        Task.IS_RETRY: jnp.where(is_over, jnp.int32(1), get(task, Task.IS_RETRY)),
-        Task.DO: jnp.where(is_over, then, jnp.int32(Do.RELOAD)),
+        "cursor": jnp.where(is_past, entry + 1, task.cursor),
+        "has_reloaded": has_reloaded,
+        "is_retry": jnp.where(is_over, jnp.int32(1), task.is_retry),
+        "do": jnp.where(is_over, then, jnp.int32(Do.RELOAD)),
     }
     pool = {
-        Pool.HEAD: popped.head,
-        Pool.TAIL: tail + loads,
-        Pool.CPU_USED: get(turn.pool, Pool.CPU_USED) - loads,
-        Pool.RELOADS: get(turn.pool, Pool.RELOADS) + loads,
-        Pool.CPU_MISSES: get(turn.pool, Pool.CPU_MISSES) + as_int(missed),
-        Pool.THRASHING: get(turn.pool, Pool.THRASHING) + as_int(is_thrashing),
-        Pool.PENDING_RELOADS: get(turn.pool, Pool.PENDING_RELOADS) + loads,
+        "head": popped.head,
+        "tail": tail + loads,
+        "cpu_used": turn.pool.cpu_used - loads,
+        "reloads": turn.pool.reloads + loads,
+        "cpu_misses": turn.pool.cpu_misses + as_int(missed),
+        "thrashing": turn.pool.thrashing + as_int(is_thrashing),
+        "pending_reloads": turn.pool.pending_reloads + loads,
     }
     return turn.end(
         changes,
@@ -82,18 +81,18 @@ def offload(turn: Turn) -> Moves:
     """Copy content of free blocks, from the free list's head on, while the GPU is fuller than the threshold."""
     task, blocks, ctx = turn.task, turn.blocks, turn.ctx
     cluster, window = ctx.params.cluster, jnp.int32(ctx.shape.window)
-    room = cluster.kv_cpu_blocks - get(turn.pool, Pool.CPU_USED)
-    is_first = get(task, Task.DONE) == 0
-    tail, head = get(turn.pool, Pool.TAIL), get(turn.pool, Pool.HEAD)
-    end = jnp.where(is_first, tail, get(task, Task.CURSOR))
-    start = jnp.maximum(get(turn.pool, Pool.HASHLESS_UP_TO), head)
+    room = cluster.kv_cpu_blocks - turn.pool.cpu_used
+    is_first = task.done == 0
+    tail, head = turn.pool.tail, turn.pool.head
+    end = jnp.where(is_first, tail, task.cursor)
+    start = jnp.maximum(turn.pool.hashless_up_to, head)
     position = start + turn.window
     is_inside = position < end
     block = blocks.ring[turn.instance, turn.place(position, is_inside)]
     is_live = is_inside & (block >= 0)
     block = jnp.where(is_live, block, turn.spare_block)
     name = jnp.where(is_live, blocks.key[turn.instance, block], jnp.int64(0))
-    acts = offloads(turn, get(turn.inst, Inst.USED_BLOCKS))
+    acts = offloads(turn, turn.inst.used_blocks)
     carries = name != 0
     rank = jnp.cumsum(carries, dtype=jnp.int32) - 1
     moves = carries & (rank < room) & acts
@@ -103,21 +102,21 @@ def offload(turn: Turn) -> Moves:
     name = jnp.where(moves, name, jnp.int64(0))
     place = places(ctx, blocks, name)
     new = tail + rank
-    moved_time = jnp.full_like(blocks.cpu_time, get(turn.state.times, Time.NOW), shape=moved.shape)
+    moved_time = jnp.full_like(blocks.cpu_time, turn.lane.now, shape=moved.shape)
     reached = jnp.where(jnp.any(stays), start + _first(stays), jnp.minimum(start + window, end))
     is_over = ~acts | jnp.any(stays) | (start + window >= end)
     # what was moved lies behind the end of the scan and carries nothing
     reached = jnp.where(is_over & ~jnp.any(stays), tail + count, reached)
     changes = {
-        Task.DONE: jnp.where(is_over, 0, jnp.int32(1)),
-        Task.CURSOR: jnp.where(is_over, 0, end),
-        Task.DO: jnp.where(is_over, get(task, Task.AFTER_OFFLOAD), jnp.int32(Do.OFFLOAD)),
+        "done": jnp.where(is_over, 0, jnp.int32(1)),
+        "cursor": jnp.where(is_over, 0, end),
+        "do": jnp.where(is_over, task.after_offload, jnp.int32(Do.OFFLOAD)),
     }
     pool = {
-        Pool.TAIL: tail + count,
-        Pool.HASHLESS_UP_TO: jnp.where(acts, reached, get(turn.pool, Pool.HASHLESS_UP_TO)),
-        Pool.CPU_USED: get(turn.pool, Pool.CPU_USED) + count,
-        Pool.OFFLOADS: get(turn.pool, Pool.OFFLOADS) + count,
+        "tail": tail + count,
+        "hashless_up_to": jnp.where(acts, reached, turn.pool.hashless_up_to),
+        "cpu_used": turn.pool.cpu_used + count,
+        "offloads": turn.pool.offloads + count,
     }
     return turn.end(
         changes,

@@ -13,13 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import as_int, get
+from blis_jax.columns import as_int
 from blis_jax.context import row
 from blis_jax.exact import exact_quotient
-from blis_jax.kv_cache.blocks import NO_BLOCK, Asker, Do, Pinning, Pool, Task
+from blis_jax.kv_cache.blocks import NO_BLOCK, Asker, Do, Pinning
 from blis_jax.kv_cache.contents import LOST, is_same, names, places, shared_or_own
 from blis_jax.kv_cache.turn import Moves, Turn
-from blis_jax.state import Inst, Reg
 from blis_jax.types import Outcome, pytree
 from blis_jax.work import ceil_div, failing
 
@@ -29,21 +28,21 @@ if TYPE_CHECKING:
 
 def after_blocks(turn: Turn) -> jax.Array:
     """What follows when an allocation is complete."""
-    is_last = get(turn.task, Task.ASKER) == Asker.COMPLETION
+    is_last = turn.task.asker == Asker.COMPLETION
     return jnp.where(is_last, jnp.int32(Do.RELEASE), jnp.int32(Do.NOTHING))
 
 
 def pin(turn: Turn) -> Moves:
     """List the blocks that were found and take references to them; free ones leave the free list."""
     task, blocks, window = turn.task, turn.blocks, jnp.int32(turn.ctx.shape.window)
-    done, hits, slot = get(task, Task.DONE), get(task, Task.HITS), get(task, Task.SLOT)
-    pinning = get(task, Task.PINNING)
+    done, hits, slot = task.done, task.hits, task.slot
+    pinning = task.pinning
     position = turn.window + done
     is_listed = position < hits
     is_hit = is_listed & (pinning != Pinning.NOTED)
-    found = shared_or_own(turn.ctx, slot, get(task, Task.REQUEST), position)
+    found = shared_or_own(turn.ctx, slot, task.request, position)
     block = blocks.named[turn.instance, jnp.where(is_listed, found, turn.nowhere)]
-    block = jnp.where(get(task, Task.IS_OLD) == 1, turn.listed(done, slot), block)
+    block = jnp.where(task.is_old == 1, turn.listed(done, slot), block)
     pinned = jnp.where(is_hit, block, turn.spare_block)
     hold = blocks.hold[turn.instance, pinned]
     was_free = is_hit & (hold < 0)
@@ -52,12 +51,12 @@ def pin(turn: Turn) -> Moves:
     then = jnp.where(pinning == Pinning.DOOMED, jnp.int32(Do.ROLL_BACK), jnp.int32(Do.TAKE))
     then = jnp.where(pinning == Pinning.NOTED, jnp.int32(Do.RELOAD), then)
     changes = {
-        Task.DONE: jnp.where(is_over, 0, done + window),
-        Task.DO: jnp.where(is_over, then, jnp.int32(Do.PIN)),
+        "done": jnp.where(is_over, 0, done + window),
+        "do": jnp.where(is_over, then, jnp.int32(Do.PIN)),
     }
     inst = {
-        Inst.USED_BLOCKS: get(turn.inst, Inst.USED_BLOCKS) + jnp.sum(was_free, dtype=jnp.int32),
-        Inst.HITS: get(turn.inst, Inst.HITS) + jnp.sum(is_hit, dtype=jnp.int32),
+        "used_blocks": turn.inst.used_blocks + jnp.sum(was_free, dtype=jnp.int32),
+        "hits": turn.inst.hits + jnp.sum(is_hit, dtype=jnp.int32),
     }
     end = jnp.int32(turn.ctx.shape.list_blocks)
     return turn.end(
@@ -82,7 +81,7 @@ class Popped:
 
 def pop(turn: Turn, need: jax.Array) -> Popped:
     """Up to `need` blocks from the next places of the ring; holes are passed over."""
-    head, tail = get(turn.pool, Pool.HEAD), get(turn.pool, Pool.TAIL)
+    head, tail = turn.pool.head, turn.pool.tail
     position = head + turn.window
     is_inside = position < tail
     block = turn.blocks.ring[turn.instance, turn.place(position, is_inside)]
@@ -147,14 +146,14 @@ def _unnamed(turn: Turn, name: jax.Array, popped: jax.Array | None) -> jax.Array
 def _filled(turn: Turn) -> tuple[jax.Array, jax.Array]:
     """The last block of the list and the name it gets, if the first tokens fill it; else no name."""
     task, size = turn.task, turn.ctx.shape.block_size
-    held, stored = get(task, Task.HELD), get(task, Task.STORED)
+    held, stored = task.held, task.stored
     fills = (stored > 0) & (lax.rem(held + stored, jnp.int32(size)) == 0)
-    fills = fills & (get(task, Task.DONE) == 0) & turn.is_on
+    fills = fills & (task.done == 0) & turn.is_on
     last = jnp.maximum(ceil_div(held, size) - 1, 0)
-    block = turn.listed(last, get(task, Task.SLOT))[0]
-    end = get(task, Task.START) + stored
-    is_clean = get(task, Task.IS_CLEAN) == 1
-    name = names(turn.ctx, get(task, Task.REQUEST), end[None], is_clean)[0]
+    block = turn.listed(last, task.slot)[0]
+    end = task.start + stored
+    is_clean = task.is_clean == 1
+    name = names(turn.ctx, task.request, end[None], is_clean)[0]
     return jnp.where(fills, block, turn.spare_block), jnp.where(fills, name, jnp.int64(0))
 
 
@@ -164,14 +163,14 @@ def take(turn: Turn) -> Moves:
     Popping a block removes the registration of its content, be it of an earlier block of this very allocation.
     """
     task, blocks, ctx, size = turn.task, turn.blocks, turn.ctx, turn.ctx.shape.block_size
-    done, takes = get(task, Task.DONE), get(task, Task.TAKES)
-    held, stored = get(task, Task.HELD), get(task, Task.STORED)
+    done, takes = task.done, task.takes
+    held, stored = task.held, task.stored
     popped = pop(turn, takes - done)
     tokens = stored + (done + popped.rank + 1) * jnp.int32(size)
-    is_full = popped.is_taken & (tokens <= get(task, Task.TOKENS))
-    is_full = is_full & (get(task, Task.IN_PREFILL) == 1)
-    request = get(task, Task.REQUEST)
-    new = names(ctx, request, get(task, Task.START) + tokens, jnp.array(True))
+    is_full = popped.is_taken & (tokens <= task.tokens)
+    is_full = is_full & (task.in_prefill == 1)
+    request = task.request
+    new = names(ctx, request, task.start + tokens, jnp.array(True))
     new = jnp.where(is_full, new, jnp.int64(0))
     old = jnp.where(popped.is_taken, blocks.key[turn.instance, popped.block], jnp.int64(0))
     last_block, filled = _filled(turn)
@@ -182,7 +181,7 @@ def take(turn: Turn) -> Moves:
     forgotten = places(ctx, blocks, old)
     in_turn = jnp.stack([forgotten, place[1:]], axis=1).reshape(-1)
     named = jnp.stack([jnp.full_like(popped.block, NO_BLOCK), popped.block], axis=1).reshape(-1)
-    start = jnp.where(held == 0, get(task, Task.HITS), ceil_div(held, size))
+    start = jnp.where(held == 0, task.hits, ceil_div(held, size))
     position = jnp.where(popped.is_taken, start + done + popped.rank, 0)
     end = jnp.int32(ctx.shape.list_blocks)
     is_long = jnp.any(popped.is_taken & (position >= end))
@@ -190,19 +189,19 @@ def take(turn: Turn) -> Moves:
     count = done + popped.count
     is_over = count >= takes
     changes = {
-        Task.DONE: jnp.where(is_over, 0, count),
-        Task.DO: jnp.where(is_over, after_blocks(turn), jnp.int32(Do.TAKE)),
+        "done": jnp.where(is_over, 0, count),
+        "do": jnp.where(is_over, after_blocks(turn), jnp.int32(Do.TAKE)),
     }
     inst = {
-        Inst.USED_BLOCKS: get(turn.inst, Inst.USED_BLOCKS) + popped.count,
-        Inst.MISSES: get(turn.inst, Inst.MISSES) + popped.count,
+        "used_blocks": turn.inst.used_blocks + popped.count,
+        "misses": turn.inst.misses + popped.count,
     }
-    outcome = failing(get(turn.state.registers, Reg.OUTCOME), is_long, Outcome.LISTS_FULL)
+    outcome = failing(turn.lane.outcome, is_long, Outcome.LISTS_FULL)
     return turn.end(
         changes,
-        {Pool.HEAD: popped.head},
+        {"head": popped.head},
         inst,
-        {Reg.OUTCOME: outcome},
+        {"outcome": outcome},
         named=((jnp.append(place[0], in_turn), jnp.append(last_block, named)),),
         key=((owners, contents),),
         hold=((popped.block, jnp.full_like(popped.block, 1)),),
@@ -225,16 +224,16 @@ def offloads(turn: Turn, used: jax.Array) -> jax.Array:
     """Whether the GPU is fuller than the threshold and the CPU tier has room."""
     cluster = turn.ctx.params.cluster
     share = exact_quotient(used.astype(jnp.float64), turn.total.astype(jnp.float64))
-    has_room = get(turn.pool, Pool.CPU_USED) < cluster.kv_cpu_blocks
+    has_room = turn.pool.cpu_used < cluster.kv_cpu_blocks
     return (share > cluster.offload_threshold) & has_room
 
 
 def release(turn: Turn) -> Moves:
     """Give up references from the list's end on; blocks that nobody holds go to the free list's tail."""
     task, blocks, window = turn.task, turn.blocks, jnp.int32(turn.ctx.shape.window)
-    length, done = get(task, Task.FREED_BLOCKS), get(task, Task.DONE)
+    length, done = task.freed_blocks, task.done
     count = jnp.minimum(length - done, window)
-    block = turn.listed(length - done - count, get(task, Task.FREED_SLOT))
+    block = turn.listed(length - done - count, task.freed_slot)
     is_mine = turn.window < count
     block = jnp.where(is_mine, block, turn.spare_block)
     hold = blocks.hold[turn.instance, block]
@@ -242,28 +241,28 @@ def release(turn: Turn) -> Moves:
     freed = as_int(is_freed)
     total = jnp.sum(freed, dtype=jnp.int32)
     after = total - jnp.cumsum(freed, dtype=jnp.int32)  # freed blocks behind it in the list
-    tail = get(turn.pool, Pool.TAIL)
+    tail = turn.pool.tail
     place = turn.place(tail + after, is_freed)
     new_hold = jnp.where(is_freed, -1 - (tail + after), hold - 1)
     new_hold = jnp.where(is_mine, new_hold, 1)
     is_over = done + count >= length
-    then = get(task, Task.AFTER_RELEASE)
+    then = task.after_release
     if turn.ctx.shape.has_cpu_tier:
-        left = get(turn.inst, Inst.USED_BLOCKS) - total
+        left = turn.inst.used_blocks - total
         skips = (then == Do.OFFLOAD) & ~offloads(turn, left)
-        then = jnp.where(skips, get(task, Task.AFTER_OFFLOAD), then)
+        then = jnp.where(skips, task.after_offload, then)
     changes = {
-        Task.DONE: jnp.where(is_over, 0, done + count),
-        Task.DO: jnp.where(is_over, then, jnp.int32(Do.RELEASE)),
+        "done": jnp.where(is_over, 0, done + count),
+        "do": jnp.where(is_over, then, jnp.int32(Do.RELEASE)),
     }
-    inst = {Inst.USED_BLOCKS: get(turn.inst, Inst.USED_BLOCKS) - total}
-    length_now = tail + total - get(turn.pool, Pool.HEAD)
+    inst = {"used_blocks": turn.inst.used_blocks - total}
+    length_now = tail + total - turn.pool.head
     is_full = length_now > jnp.int32(turn.ctx.shape.ring_size)
-    outcome = failing(get(turn.state.registers, Reg.OUTCOME), is_full, Outcome.RING_FULL)
-    registers = {Reg.OUTCOME: outcome}
-    pool = {Pool.TAIL: tail + total}
+    outcome = failing(turn.lane.outcome, is_full, Outcome.RING_FULL)
+    lane = {"outcome": outcome}
+    pool = {"tail": tail + total}
     tables = {"hold": ((block, new_hold),), "ring": ((place, block),)}
-    return turn.end(changes, pool, inst, registers, **tables)
+    return turn.end(changes, pool, inst, lane, **tables)
 
 
 def roll_back(turn: Turn) -> Moves:
@@ -273,22 +272,22 @@ def roll_back(turn: Turn) -> Moves:
     """
     task, blocks = turn.task, turn.blocks
     size, window = turn.ctx.shape.block_size, jnp.int32(turn.ctx.shape.window)
-    num_free = turn.total - get(turn.inst, Inst.USED_BLOCKS)
-    done = get(task, Task.DONE)
+    num_free = turn.total - turn.inst.used_blocks
+    done = task.done
     number = done + turn.window
     end = (number + 1) * jnp.int32(size)
-    is_full = (number < num_free) & (end <= get(task, Task.TOKENS))
-    name = names(turn.ctx, get(task, Task.REQUEST), get(task, Task.START) + end, jnp.array(True))
+    is_full = (number < num_free) & (end <= task.tokens)
+    name = names(turn.ctx, task.request, task.start + end, jnp.array(True))
     name = jnp.where(is_full, name, jnp.int64(0))
     place, bits = places(turn.ctx, blocks, name), forgotten_bits(turn, ((name, None),))
     is_over = done + window >= num_free
     changes = {
-        Task.DONE: jnp.where(is_over, 0, done + window),
-        Task.DO: jnp.where(is_over, jnp.int32(Do.RESTORE), jnp.int32(Do.ROLL_BACK)),
-        Task.CURSOR: get(turn.pool, Pool.TAIL),
+        "done": jnp.where(is_over, 0, done + window),
+        "do": jnp.where(is_over, jnp.int32(Do.RESTORE), jnp.int32(Do.ROLL_BACK)),
+        "cursor": turn.pool.tail,
     }
     inst = {
-        Inst.HITS: get(turn.inst, Inst.HITS) - jnp.where(is_over, get(task, Task.HITS), 0),
+        "hits": turn.inst.hits - jnp.where(is_over, task.hits, 0),
     }
     return turn.end(changes, inst=inst, named=((place, -2 - number),), **bits)
 
@@ -301,17 +300,17 @@ def restore(turn: Turn) -> Moves:
     """
     task, blocks, ctx = turn.task, turn.blocks, turn.ctx
     window = jnp.int32(ctx.shape.window)
-    head, end = get(turn.pool, Pool.HEAD), get(task, Task.CURSOR)
+    head, end = turn.pool.head, task.cursor
     start = jnp.maximum(end - window, head)
     position = start + turn.window
     is_inside = position < end
     block = blocks.ring[turn.instance, turn.place(position, is_inside)]
     is_live = is_inside & (block >= 0)
     block = jnp.where(is_live, block, turn.spare_block)
-    num_free = turn.total - get(turn.inst, Inst.USED_BLOCKS)
+    num_free = turn.total - turn.inst.used_blocks
     live = as_int(is_live)
     behind = jnp.sum(live, dtype=jnp.int32) - jnp.cumsum(live, dtype=jnp.int32)
-    number = num_free - get(task, Task.DONE) - 1 - behind
+    number = num_free - task.done - 1 - behind
     name = jnp.where(is_live, blocks.key[turn.instance, block], jnp.int64(0))
     is_earlier = turn.window[None, :] < turn.window[:, None]
     is_second = jnp.any(is_same(name[:, None], name[None, :]) & is_earlier, axis=1)
@@ -326,8 +325,8 @@ def restore(turn: Turn) -> Moves:
     lost = jnp.where(name != 0, name | LOST, name)
     is_over = start <= head
     changes = {
-        Task.DONE: jnp.where(is_over, 0, get(task, Task.DONE) + jnp.sum(live, dtype=jnp.int32)),
-        Task.CURSOR: jnp.where(is_over, 0, start),
-        Task.DO: jnp.where(is_over, jnp.int32(Do.RELEASE), jnp.int32(Do.RESTORE)),
+        "done": jnp.where(is_over, 0, task.done + jnp.sum(live, dtype=jnp.int32)),
+        "cursor": jnp.where(is_over, 0, start),
+        "do": jnp.where(is_over, jnp.int32(Do.RELEASE), jnp.int32(Do.RESTORE)),
     }
     return turn.end(changes, named=((place, block),), key=((block, lost),), **bits)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.columns import get, put
+from blis_jax.columns import choose
 from blis_jax.context import Context, row
-from blis_jax.kv_cache.blocks import Blocks, Task, num_contents
-from blis_jax.state import Reg, State
+from blis_jax.kv_cache.blocks import Blocks, InstanceMemory, MemoryTask, num_contents
+from blis_jax.rows import Row
+from blis_jax.state import Instance, Lane, State
 from blis_jax.types import pytree
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ class Moves:
     cpu_time: Any
     unnamed: Any  # blocks that the table no longer names
     registered: Any  # blocks that it names now
-    task: Int[Array, "column"]
-    pool: Int[Array, "column"]
-    inst: Int[Array, "column"]
-    registers: Int[Array, "column"]
+    task: MemoryTask
+    pool: InstanceMemory
+    inst: Instance
+    lane: Lane  # without its times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +49,10 @@ class Turn:
     is_on: jax.Array
     blocks: Blocks
     instance: jax.Array
-    task: jax.Array
-    pool: jax.Array
-    inst: jax.Array
+    task: MemoryTask
+    pool: InstanceMemory
+    inst: Instance  # without its times
+    lane: Lane
 
     @property
     def window(self) -> jax.Array:
@@ -85,26 +87,27 @@ class Turn:
 
     def end(
         self,
-        task: Mapping[Any, jax.Array],
-        pool: Mapping[Any, jax.Array] | None = None,
-        inst: Mapping[Any, jax.Array] | None = None,
-        registers: Mapping[Any, jax.Array] | None = None,
+        task: Mapping[str, jax.Array],
+        pool: Mapping[str, jax.Array] | None = None,
+        inst: Mapping[str, jax.Array] | None = None,
+        lane: Mapping[str, jax.Array] | None = None,
         **tables: Any,
     ) -> Moves:
         """The changes; scalars stay as they are when it is not its turn."""
 
-        def kept(old: jax.Array, changes: Mapping[Any, jax.Array] | None) -> jax.Array:
-            return jnp.where(self.is_on, put(old, changes), old) if changes else old
+        def kept(old: R, changes: Mapping[str, jax.Array] | None) -> R:
+            return choose(self.is_on, old.replace(**changes), old) if changes else old
 
         return Moves(
             **{name: tables.get(name) for name in _TABLES},
             task=kept(self.task, task),
             pool=kept(self.pool, pool),
             inst=kept(self.inst, inst),
-            registers=kept(self.state.registers, registers),
+            lane=kept(Lane(self.lane.numbers), lane),
         )
 
 
+R = TypeVar("R", bound=Row)
 _TABLES = tuple(Moves.__dataclass_fields__)[:9]
 Operation = Callable[[Turn], Moves]
 
@@ -117,12 +120,13 @@ def take_turn(ctx: Context, state: State, is_on: jax.Array, operation: Operation
     """
     blocks = state.blocks
     assert blocks is not None
-    active = get(state.registers, Reg.ACTIVE)
-    instance = jnp.where(is_on, active, jnp.int32(ctx.shape.num_instances))
+    lane = Lane(state.registers, state.times)
+    instance = jnp.where(is_on, lane.active, jnp.int32(ctx.shape.num_instances))
 
     def planned() -> Moves:
-        pool, inst = row(blocks.pool, instance), row(state.inst, instance)
-        return operation(Turn(ctx, state, is_on, blocks, instance, blocks.task, pool, inst))
+        pool = InstanceMemory(row(blocks.pool, instance))
+        inst, task = Instance(row(state.inst, instance)), MemoryTask(blocks.task)
+        return operation(Turn(ctx, state, is_on, blocks, instance, task, pool, inst, lane))
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(planned))
     moves = ctx.when(ctx.params.cluster.infinity > 0, planned, lambda: nothing)
@@ -134,7 +138,7 @@ def _applied(
 ) -> State:
     """The state with the changes made; of several writes to one place the value must be the same."""
     at = (instance, jnp.int32(0))
-    tables: dict[str, Any] = {"task": moves.task}
+    tables: dict[str, Any] = {"task": moves.task.numbers}
     for name in ("hold", "key", "ring", "named", "cpu_key", "cpu_time"):
         if (pairs := getattr(moves, name)) is not None:
             table = getattr(blocks, name)
@@ -143,7 +147,7 @@ def _applied(
                 table = put(table, (instance,), index, value)
             tables[name] = table
     if moves.listed is not None:
-        slot = get(blocks.task, Task.SLOT)
+        slot = MemoryTask(blocks.task).slot
         tables["lists"] = ctx.write(blocks.lists, (instance, slot), *moves.listed)
     if moves.unnamed is not None:
         zeros = jnp.zeros(moves.unnamed.shape, bool)
@@ -152,10 +156,10 @@ def _applied(
             ones = jnp.ones(moves.registered.shape, bool)
             bits = ctx.write(bits, (instance,), moves.registered, ones)
         tables["is_named"] = bits
-    tables["pool"] = lax.dynamic_update_slice(blocks.pool, moves.pool[None], at)
+    tables["pool"] = lax.dynamic_update_slice(blocks.pool, moves.pool.numbers[None], at)
     return dataclasses.replace(
         state,
         blocks=dataclasses.replace(blocks, **tables),
-        inst=lax.dynamic_update_slice(state.inst, moves.inst[None], at),
-        registers=moves.registers,
+        inst=lax.dynamic_update_slice(state.inst, moves.inst.numbers[None], at),
+        registers=moves.lane.numbers,
     )
