@@ -258,7 +258,7 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     )
 
 
-def _next_event(
+def next_event(
     ctx: Context,
     slots: SlotRows,
     is_idle: jax.Array,
@@ -289,7 +289,7 @@ def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
     next_step = work.lane.now + work.lane.duration
     chains, fits = add_chain(chains_of(work.inst), next_step, goes_on.astype(jnp.int32), ctx.never)
     slots = SlotRows(state, instance)
-    event = _next_event(ctx, slots, ~goes_on, chains, jnp.int32(-1), next_step)
+    event = next_event(ctx, slots, ~goes_on, chains, jnp.int32(-1), next_step)
     inst = with_chains(inst, chains).replace(is_idle=~goes_on, event=event, busy_until=next_step)
     return dataclasses.replace(
         work,
@@ -338,7 +338,7 @@ def drop(
             load=inst.load - 1,
             num_oversized=inst.num_oversized - 1,
             num_dropped=inst.num_dropped + 1,
-            event=_next_event(ctx, slots, is_idle, chains, slot, inst.busy_until),
+            event=next_event(ctx, slots, is_idle, chains, slot, inst.busy_until),
         ),
     )
     nothing, request = no_slot(ctx), slot_row.request

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from blis_jax.types import pytree
@@ -54,11 +55,13 @@ def selected(vector: Vector) -> jax.Array:
     return row
 
 
-def get(vector: Vector, column: int) -> jax.Array:
+def get(vector: Vector, column: int) -> Any:
     """One entry, as a scalar; of a table of vectors, one column."""
     if isinstance(vector, Columns):
         entry: jax.Array = vector.entries[int(column)]
         return entry
+    if isinstance(vector, np.ndarray):
+        return vector[..., int(column)]
     return lax.index_in_dim(vector, int(column), axis=vector.ndim - 1, keepdims=False)
 
 

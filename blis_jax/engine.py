@@ -53,6 +53,8 @@ class Raw:
     pool: Any = None
     evictions: Any = None
     num_evictions: Any = None
+    journey: Any = None  # only where requests move, likewise the next
+    journey_time: Any = None
 
 
 def first_order(num_requests: int) -> Order:
@@ -163,7 +165,9 @@ def _raw(state: State, chunks: jax.Array) -> Raw:
         state.inst_time,
         state.expected,
     )
-    blocks = state.blocks
+    blocks, movement = state.blocks, state.movement
+    if movement is not None:
+        raw = dataclasses.replace(raw, journey=movement.journey, journey_time=movement.journey_time)
     if blocks is None:
         return raw
     return dataclasses.replace(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.calendar import later
 from blis_jax.columns import as_int, choose
 from blis_jax.context import Context, SlotRows, row
 from blis_jax.joined import instance_of, lane_of, place_of
@@ -60,17 +61,12 @@ class Decisions:
     num_distinct: Int[Array, "instance"]
 
 
-def later(ctx: Context, time: jax.Array, latency: jax.Array) -> jax.Array:
-    """`time + latency`, or never if there is no such time."""
-    return jnp.where(time >= ctx.never, ctx.never, time + ctx.time(latency))
-
-
-def next_times(ctx: Context, lane: Lane) -> tuple[jax.Array, jax.Array]:
-    """Times of the next admission and of the next routing decision."""
-    cluster, arrival = ctx.params.cluster, ctx.requests.arrival
-    admit = later(ctx, arrival[lane.next_admit], cluster.admission_latency_us)
-    both = cluster.admission_latency_us + cluster.routing_latency_us
-    return admit, later(ctx, arrival[lane.next_route], both)
+def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
+    """What tells random decisions about requests apart; a request that has left an instance draws anew."""
+    if state.movement is None:
+        return request
+    has_left = as_int(state.movement.of(request).came_from >= 0)
+    return request + jnp.int32(ctx.shape.num_requests) * has_left
 
 
 def _context(
@@ -84,15 +80,17 @@ def _context(
     rejected: jax.Array,
 ) -> GatewayContext:
     """What the gateway's policies see when they decide about a request."""
-    table = ctx.request(request)
     view = request_view(ctx, request)
+    journey = None if state.movement is None else state.movement.of(request)
     return GatewayContext(
         request=view,
         num_prompt_blocks=lax.div(view.input_len, jnp.int32(ctx.shape.block_size)),
-        prompt_key=table.prompt_key,
+        prompt_key=ctx.request(request).prompt_key,
         snapshots=snapshots(ctx, state, now, fields, matched, rejected),
         now_us=now,
-        key=decision_key(ctx, purpose, request),
+        key=decision_key(ctx, purpose, _number(ctx, state, request)),
+        came_from=None if journey is None else journey.came_from,
+        computed_tokens=None if journey is None else journey.computed,
     )
 
 
@@ -188,6 +186,18 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     return ctx.when(is_routed, lambda: _route(ctx, state, base, request, now, fields), lambda: base)
 
 
+def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Decisions:
+    """Route a request that has left an instance; admission has let it in already."""
+    lane = lane_of(ctx, state)
+    fields, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
+    base = dataclasses.replace(
+        no_decisions(ctx, state),
+        lane=lane.replace(last_event=now, last_refresh=last_refresh),
+        stale=fields,
+    )
+    return _route(ctx, state, base, request, now, fields)
+
+
 def _route(
     ctx: Context,
     state: State,
@@ -204,7 +214,7 @@ def _route(
         matched = matched_blocks(ctx, state, nodes, num_blocks)
     rejected = base.lane.num_rejected
     context = _context(ctx, state, request, Purpose.ROUTING, now, fields, matched, rejected)
-    chosen, gateway = route(ctx, base.gateway, context, request)
+    chosen, gateway = route(ctx, base.gateway, context, _number(ctx, state, request))
     is_active = context.snapshots.is_active
     is_there = jnp.any(is_active & (lax.iota(jnp.int32, rows) == chosen))
     chosen = jnp.where(is_there, chosen, first_where(is_active))
@@ -249,6 +259,8 @@ def _place(
     after, input_len = ctx.request(request).after_steps, view.input_len
     free = first_where(slots.request == NO_REQUEST)
     delay = queueing_time(row(cluster.alpha, chosen), input_len)
+    if ctx.mechanism.hand_over is not None:  # its KV is there, and it has been tokenized
+        delay = jnp.where(context.computed_tokens > 0, 0.0, delay)
     queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.queued == queued) & (after < 0)
     is_oversized = lax.div(input_len + size - 1, size) > cluster.total_kv_blocks[chosen]

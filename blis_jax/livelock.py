@@ -35,10 +35,11 @@ _NO_HORIZON = 2**62 - 1
 def has_end(horizon_us: int, mechanism: Mechanism) -> bool:
     """Whether a run in stretches reaches the horizon, if there is one.
 
-    A policy that is told of completions reads step records that a run in stretches has put away.
+    A policy that is told of completions reads step records that a run in stretches has put away, and where requests
+    move, a round of steps that repeats may be broken from elsewhere.
     """
     is_told = mechanism.is_told_at_gateway or mechanism.is_told_in_instance
-    return horizon_us < _NO_HORIZON and not is_told
+    return horizon_us < _NO_HORIZON and not is_told and not mechanism.moves_requests
 
 
 def run_to_horizon(

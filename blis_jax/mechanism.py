@@ -15,7 +15,7 @@ from blis_jax.config import (
 )
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
-from blis_jax.policies.contract import Policies
+from blis_jax.policies.contract import Policies, Policy
 from blis_jax.policies.named import Chosen, numbered
 from blis_jax.types import (
     NO_DEFECTS,
@@ -48,6 +48,7 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
 def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechanism:
     """The functions of a run."""
     used = chosen(config, policies)
+    cluster, hand_over = _movers(policies)
     return Mechanism(
         admission=used.admission.function(),
         routing=used.routing.function(),
@@ -56,6 +57,8 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         priority=used.priority.function(),
         scheduler=used.scheduler.function(),
         latency=latency.model_of(config),
+        cluster=cluster.function() if cluster else None,
+        hand_over=hand_over.function() if hand_over else None,
         evicts_lowest_priority=config.slo_preemption,
         defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
     )
@@ -70,11 +73,17 @@ def params(
     """The numbers of a run as a pytree of numpy arrays; `num_rows` is the instance table's size."""
     return Params(
         _cluster_params(config, num_rows or config.num_instances),
-        _policy_params(chosen(config, policies), policy_seed),
+        _policy_params(chosen(config, policies), policy_seed, policies),
     )
 
 
-def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
+def _movers(policies: Policies | None) -> tuple[Policy | None, Policy | None]:
+    """The policies that take instances down and let requests move on; no setting names one."""
+    return (policies.cluster, policies.hand_over) if policies is not None else (None, None)
+
+
+def _policy_params(used: Chosen, policy_seed: int, policies: Policies | None) -> PolicyParams:
+    cluster, hand_over = _movers(policies)
     seed: Any = np.uint64(policy_seed)
     weights: Any = np.asarray([weight for _, weight in used.scorers] or [1.0], np.float64)
     return PolicyParams(
@@ -86,6 +95,8 @@ def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
         priority=used.priority.values(),
         scheduler=used.scheduler.values(),
         seed=seed,
+        cluster=cluster.values() if cluster else None,
+        hand_over=hand_over.values() if hand_over else None,
     )
 
 

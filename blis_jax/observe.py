@@ -23,9 +23,9 @@ from blis_jax.records import (
     Status,
     StepRecords,
 )
-from blis_jax.state import Dyn, Inst, InstTime, Log, LogTime, Reg
+from blis_jax.state import Dyn, Inst, InstTime, Journey, Log, LogTime, Reg
 from blis_jax.ties import InstanceHistory
-from blis_jax.types import REFERENCE_DEFECTS, REJECTED, Outcome
+from blis_jax.types import REFERENCE_DEFECTS, REJECTED, Outcome, never
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 
@@ -70,6 +70,9 @@ class Observation:
         self.log = raw.log[:count].astype(np.int64)
         self.dyn = raw.dyn[:n].astype(np.int64)
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
+        self.journey = (
+            None if raw.journey is None else Journey(raw.journey[:n], raw.journey_time[:n])
+        )
         self.is_rejected = raw.instance_of[:n] == REJECTED
         self.is_routed = self.instance >= 0
         log_time = raw.log_time[:count].astype(time_type)
@@ -82,12 +85,20 @@ class Observation:
         self.arrival, self.log_time = arrival, log_time
         latency = cluster.admission_latency_us + cluster.routing_latency_us
         self.routed_us = arrival + xp.asarray(latency).astype(self.time_type)
-        alpha = xp.asarray(cluster.alpha)[xp.maximum(self.instance, 0)]
+        alpha = xp.asarray(cluster.alpha)[xp.maximum(self._first_instance(), 0)]
         delay = alpha[:, 0] + alpha[:, 1] * self.input_len.astype(np.float64)
         self.queueing_us = delay.astype(self.time_type)
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
         self.lives = lives_of(self.raw, self.dyn, self.log, log_time, xp)
+
+    def _first_instance(self) -> np.ndarray:
+        """Where each request was routed to first; it may have moved on."""
+        if self.journey is None:
+            return self.instance
+        came_from = self.journey.came_from
+        first: np.ndarray = self.xp.where(came_from >= 0, came_from, self.instance)
+        return first
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
@@ -100,7 +111,10 @@ class Observation:
         """Where every request was at the end."""
         xp = self.xp
         is_scheduled = self.lives.in_batch
-        status = xp.where(self.is_queued, int(Status.WAITING), int(Status.IN_FLIGHT))
+        is_there = self.is_queued
+        if self.journey is not None:  # or on its way to another instance
+            is_there = is_there & (self.journey.due == never(self.raw.journey_time.dtype))
+        status = xp.where(is_there, int(Status.WAITING), int(Status.IN_FLIGHT))
         status = xp.where(is_scheduled, int(Status.RUNNING), status)
         status = xp.where(self.dyn[:, Dyn.FINISH_RECORD] > 0, int(Status.COMPLETED), status)
         status = xp.where(self.dyn[:, Dyn.NUM_SCHEDULED] < 0, int(Status.DROPPED), status)

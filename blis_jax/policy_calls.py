@@ -41,6 +41,8 @@ class Purpose(enum.IntEnum):
     PRIORITY = 3
     SCHEDULER = 4
     SCORERS = 5
+    CLUSTER = 1001  # beyond any number of scorers
+    HAND_OVER = 1002
 
 
 def decision_key(ctx: Context, purpose: int, *numbers: jax.Array) -> jax.Array:
@@ -103,7 +105,8 @@ def route(
 ) -> tuple[jax.Array, States]:
     """The instance that the request goes to: scorers rate, the picker picks, the routing policy decides."""
     mechanism, params = ctx.mechanism, ctx.params.policy
-    admission, routing, *of_scorers, picker = states
+    num_mine = 3 + len(mechanism.scorers)
+    admission, routing, *of_scorers, picker = states[:num_mine]
     keys = [
         decision_key(ctx, Purpose.SCORERS + place, request)
         for place in range(len(mechanism.scorers))
@@ -119,7 +122,8 @@ def route(
     picked, picker = mechanism.picker.decide(params.picker, picker, among)
     asked = dataclasses.replace(context, scores=scores, picked=picked)
     chosen, routing = mechanism.routing.decide(params.routing, routing, asked)
-    return chosen.astype(jnp.int32), (admission, routing, *of_scorers, picker)
+    mine = (admission, routing, *of_scorers, picker)
+    return chosen.astype(jnp.int32), (*mine, *states[num_mine:])
 
 
 def shares_of(weights: Float[Array, "scorer"]) -> Float[Array, "scorer"]:

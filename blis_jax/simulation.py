@@ -266,6 +266,8 @@ class Attempt:
         """Whether there is an order to look for; without the reference's defects it has none."""
         if not self.options.resolve_ties or self.shape.is_continuous:
             return False
+        if self.functions.moves_requests:  # the reference knows none of this
+            return False
         return not self.row.config.corrected and num_open_ties > 0
 
     def arguments(self, shape: EngineShape) -> tuple[Any, RequestTable, EngineOrder]:

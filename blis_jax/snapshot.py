@@ -46,6 +46,12 @@ def refreshed(
     return fields, jnp.where(is_due, now, last_refresh)
 
 
+def active_instances(ctx: Context, state: State) -> Bool[Array, "instance"]:
+    """Instances that requests may be routed to: part of the cluster, and up."""
+    is_there = lax.iota(jnp.int32, ctx.shape.num_instances) < ctx.params.cluster.num_instances
+    return is_there if state.movement is None else is_there & (state.movement.is_up == 1)
+
+
 def matched_blocks(
     ctx: Context,
     state: State,
@@ -124,5 +130,5 @@ def snapshots(
         cache_hit_rate=fields[2],
         prefix_match_blocks=prefix_match_blocks,
         num_rejected=num_rejected,
-        is_active=lax.iota(jnp.int32, rows) < ctx.params.cluster.num_instances,
+        is_active=active_instances(ctx, state),
     )

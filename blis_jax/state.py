@@ -221,6 +221,36 @@ class State:
     gateway: Any  # states of the gateway's policies, see policy_calls.py
     local: Any  # states of the instances' policies `[instance]`, a spare row included
     news: News | None  # completions that the gateway's policies are still to be told of
+    movement: Movement | None  # where requests move
+
+
+class Journey(Row):
+    """Where a request has been, in a mechanism whose requests move."""
+
+    came_from: Whole  # instance that it was routed to first and has left, -1: none
+    computed: Whole  # tokens whose KV moves with it
+    first_record: (
+        Whole  # step record of its first token, if that was made elsewhere; -1: it was not
+    )
+    due: Moment  # when it is routed again, never() while it has a place
+    delay: Moment  # from the end of the step that makes its first token to `due`; never(): it stays
+
+
+@pytree
+class Movement:
+    """Instances that are up, and requests on their way from one instance to another."""
+
+    is_up: Int[Array, "instance"]
+    leave_at: (
+        Any  # clock[instance], a spare row included: when the queue leaves, never() if it stays
+    )
+    leave_delay: Any  # clock[instance], likewise: until its requests are routed again
+    journey: Int[Array, "request column"]  # Journey, a spare row included
+    journey_time: Any
+
+    def of(self, request: Int[Array, ""]) -> Journey:
+        """The journey of a request."""
+        return Journey(self.journey[request], self.journey_time[request])
 
 
 @pytree
@@ -292,6 +322,22 @@ def _no_news(shape: EngineShape, mechanism: Mechanism) -> News | None:
     return News(jnp.full((size,), never(clock), clock), jnp.zeros((size, 2), jnp.float64))
 
 
+def _no_movement(shape: EngineShape, mechanism: Mechanism) -> Movement | None:
+    if not mechanism.moves_requests:
+        return None
+    clock, rows, size = shape.clock_dtype, shape.num_instances, shape.num_requests + 1
+    numbers = jnp.zeros((size, len(Journey.columns)), jnp.int32)
+    numbers = numbers.at[:, Journey.columns.CAME_FROM].set(-1)
+    numbers = numbers.at[:, Journey.columns.FIRST_RECORD].set(-1)
+    return Movement(
+        is_up=jnp.ones((rows,), jnp.int32),
+        leave_at=jnp.full((rows + 1,), never(clock), clock),
+        leave_delay=jnp.zeros((rows + 1,), clock),
+        journey=numbers,
+        journey_time=jnp.full((size, len(Journey.time_columns)), never(clock), clock),
+    )
+
+
 def initial_state(
     shape: EngineShape, mechanism: Mechanism, params: Params, gateway: Any, local: Any
 ) -> State:
@@ -331,4 +377,5 @@ def initial_state(
         gateway=gateway,
         local=local,
         news=_no_news(shape, mechanism),
+        movement=_no_movement(shape, mechanism),
     )

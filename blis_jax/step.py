@@ -17,19 +17,18 @@ from blis_jax.batch_formation import has_candidate, visit
 from blis_jax.begin import begin
 from blis_jax.block_completion import complete_blocks
 from blis_jax.block_service import serve
-from blis_jax.branching import branch
-from blis_jax.clock import least
+from blis_jax.calendar import Due, Kind, next_due, undisturbed_until
 from blis_jax.columns import apart, put
 from blis_jax.completions import next_news, tell_gateway, tell_instance
 from blis_jax.context import NO_KEY, Context
 from blis_jax.exact import runtime_infinity
-from blis_jax.gateway import Decisions, decide, next_times
-from blis_jax.joined import INSTANCE_OF, event_times, lane_of
+from blis_jax.gateway import Decisions, decide, decide_again
+from blis_jax.joined import INSTANCE_OF, lane_of
 from blis_jax.kv_cache.blocks import Do, MemoryTask
 from blis_jax.kv_cache.cpu_tier import offload, reload
 from blis_jax.kv_cache.operations import pin, release, restore, roll_back, take
 from blis_jax.kv_cache.turn import Operation, take_turn
-from blis_jax.policies.pickers import first_where
+from blis_jax.movement import arrived, change_cluster, is_leaving, leave, next_to_move
 from blis_jax.preemption import give_up
 from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import (
@@ -97,7 +96,7 @@ def _not_served(
 
 
 def advance_instance(
-    ctx: Context, state: State, work: Work, instance: jax.Array, next_cluster: jax.Array
+    ctx: Context, state: State, work: Work, instance: jax.Array, until: jax.Array
 ) -> tuple[Work, SlotWrite, RecordWrite, NewsWrite | None]:
     """The instance's next phases, as far as they touch one slot.
 
@@ -112,7 +111,7 @@ def advance_instance(
     key = when(may_drop, lambda: find_drop(state, work, instance), lambda: jnp.int64(NO_KEY))
     is_drop = key != NO_KEY
     started = when(
-        is_new & ~is_drop, lambda: begin(ctx, state, work, instance, next_cluster), lambda: work
+        is_new & ~is_drop, lambda: begin(ctx, state, work, instance, until), lambda: work
     )
     is_forming = ~is_drop & (started.lane.mode == Mode.FORMING)
     serves = is_forming & _may_serve(ctx, started, instance)
@@ -150,10 +149,38 @@ def _past_of_routed(past: Past, done: Decisions) -> Past:
     return Past(put(apart(past.numbers), beside))
 
 
-def _gateway_writes(
-    ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Array
-) -> Writes:
-    done = decide(ctx, state, admit_time, route_time)
+def _cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
+    """What the cluster's next event changes."""
+
+    def by_gateway() -> Writes:
+        return _decided(ctx, state, decide(ctx, state, due.admit, due.route))
+
+    def or_moves() -> Writes:
+        if state.movement is None:
+            return by_gateway()
+        return ctx.when(due.kind == Kind.MOVE, lambda: _moved(ctx, state, due.cluster), by_gateway)
+
+    def or_changes() -> Writes:
+        if ctx.mechanism.cluster is None:
+            return or_moves()
+        is_change = due.kind == Kind.CHANGE
+        return ctx.when(is_change, lambda: change_cluster(ctx, state, due.cluster), or_moves)
+
+    if state.news is None:
+        return or_changes()
+    # completions are told before the first event of the cluster that lies after them
+    is_news = next_news(ctx, state) < due.cluster
+    return ctx.when(is_news, lambda: tell_gateway(ctx, state), or_changes)
+
+
+def _moved(ctx: Context, state: State, now: jax.Array) -> Writes:
+    """A request whose transfer has ended is routed again."""
+    request = next_to_move(state)
+    writes = _decided(ctx, state, decide_again(ctx, state, request, now))
+    return dataclasses.replace(writes, movement=arrived(ctx, state, request))
+
+
+def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
     routed, instance = done.where.routed, done.where.instance
     nothing, joins = no_writes(ctx, state, instance), state.instance_of is None
     return dataclasses.replace(
@@ -182,12 +209,32 @@ def _gateway_writes(
     )
 
 
-def _instance_writes(
-    ctx: Context, state: State, instance: jax.Array, next_cluster: jax.Array
-) -> Writes:
+def _instance_writes(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writes:
+    if ctx.mechanism.cluster is None:
+        return _advanced(ctx, state, instance, due)
+    is_new = lane_of(ctx, state).mode == Mode.BETWEEN
+    return ctx.when(
+        is_new & is_leaving(ctx, state, instance, due.event),
+        lambda: _left(ctx, state, instance),
+        lambda: _advanced(ctx, state, instance, due),
+    )
+
+
+def _left(ctx: Context, state: State, instance: jax.Array) -> Writes:
+    """A request leaves the queue of an instance."""
     nothing = no_writes(ctx, state, instance)
     start = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
-    work, slot, record, news = advance_instance(ctx, state, start, instance, next_cluster)
+    work, slot, movement = leave(ctx, state, start, instance)
+    return dataclasses.replace(
+        nothing, instance=instance, inst=work.inst, slot=slot, movement=movement
+    )
+
+
+def _advanced(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writes:
+    nothing = no_writes(ctx, state, instance)
+    until = undisturbed_until(ctx, due, instance)
+    start = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
+    work, slot, record, news = advance_instance(ctx, state, start, instance, until)
     return dataclasses.replace(
         nothing,
         lane=work.lane,
@@ -231,17 +278,6 @@ def move_blocks(ctx: Context, state: State) -> State:
     return state
 
 
-def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The time of the next event, and the first instance that has one then."""
-    if ctx.when is branch or events.dtype != jnp.int32:
-        event_time = least(events)
-        return event_time, first_where(events == event_time)
-    # one minimum instead of two: time and instance packed
-    instance = lax.iota(jnp.int64, events.shape[0])
-    packed = jnp.min((events.astype(jnp.int64) << 32) | instance)
-    return (packed >> 32).astype(jnp.int32), packed.astype(jnp.int32)
-
-
 def scan_step(ctx: Context, state: State) -> State:
     """The next small thing that happens; nothing once the run is over."""
     with runtime_infinity(ctx.params.cluster.infinity):
@@ -250,43 +286,29 @@ def scan_step(ctx: Context, state: State) -> State:
 
 def _next_thing(ctx: Context, state: State) -> State:
     lane = lane_of(ctx, state)
-    rows = ctx.shape.num_instances
-    admit_time, route_time = next_times(ctx, lane)
-    cluster_time = jnp.minimum(admit_time, route_time)
-    events = event_times(state, rows)
-    event_time, first = first_of(ctx, events)
+    due = next_due(ctx, state, lane)
     in_step = lane.mode != Mode.BETWEEN
     horizon, last = ctx.params.cluster.horizon_us, ctx.never.astype(jnp.int64)
     end = jnp.where(horizon < last, horizon, last).astype(ctx.clock)
     is_sound = lane.outcome == 0
-    is_gateway = (cluster_time <= event_time) & (cluster_time <= end) & (cluster_time < ctx.never)
-    is_gateway = is_gateway & is_sound & ~in_step
-    is_due = (event_time <= end) & (event_time < cluster_time)
+    is_cluster = (due.cluster <= due.event) & (due.cluster <= end) & (due.cluster < ctx.never)
+    is_cluster = is_cluster & is_sound & ~in_step
+    is_due = (due.event <= end) & (due.event < due.cluster)
     is_instance = is_sound & (in_step | is_due)
-    instance = jnp.where(in_step, lane.active, first)
-    instance = jnp.where(is_instance, instance, jnp.int32(rows))
-    now = jnp.where(in_step, lane.now, event_time)
+    instance = jnp.where(in_step, lane.active, due.instance)
+    instance = jnp.where(is_instance, instance, jnp.int32(ctx.shape.num_instances))
+    now = jnp.where(in_step, lane.now, due.event)
     is_new = is_instance & ~in_step
-    last_event = jnp.where(is_new, event_time, lane.last_event)
-    is_done = ~is_gateway & ~is_instance
+    last_event = jnp.where(is_new, due.event, lane.last_event)
+    is_done = ~is_cluster & ~is_instance
     lane = lane.replace(is_done=is_done, now=now, last_event=last_event)
     now_state = dataclasses.replace(state, registers=lane.numbers, times=lane.times)
-
-    def by_gateway() -> Writes:
-        if state.news is None:
-            return _gateway_writes(ctx, now_state, admit_time, route_time)
-        return ctx.when(
-            next_news(ctx, now_state) < cluster_time,
-            lambda: tell_gateway(ctx, now_state),
-            lambda: _gateway_writes(ctx, now_state, admit_time, route_time),
-        )
-
     done = ctx.when(
-        is_gateway,
-        by_gateway,
+        is_cluster,
+        lambda: _cluster_writes(ctx, now_state, due),
         lambda: ctx.when(
             is_instance,
-            lambda: _instance_writes(ctx, now_state, instance, cluster_time),
+            lambda: _instance_writes(ctx, now_state, instance, due),
             lambda: no_writes(ctx, now_state, instance),
         ),
     )

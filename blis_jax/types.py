@@ -213,13 +213,21 @@ class Mechanism:
     priority: Policy
     scheduler: Policy
     latency: LatencyModel
+    cluster: Policy | None = None  # None: all instances stay up
+    hand_over: Policy | None = None  # None: requests stay where they are
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     defects: Defects = REFERENCE_DEFECTS
 
     @property
     def of_gateway(self) -> tuple[Policy, ...]:
         """The policies that decide for the cluster, in the order of their states."""
-        return (self.admission, self.routing, *self.scorers, self.picker)
+        of_cluster = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
+        return (self.admission, self.routing, *self.scorers, self.picker, *of_cluster)
+
+    @property
+    def moves_requests(self) -> bool:
+        """Whether requests may leave an instance before they complete, or instances go down."""
+        return self.cluster is not None or self.hand_over is not None
 
     @property
     def of_instance(self) -> tuple[Policy, ...]:
@@ -264,11 +272,14 @@ class PolicyParams:
     priority: Any
     scheduler: Any
     seed: Int[jax.Array, ""]  # of the policies' own random draws, see policies/seeds.py
+    cluster: Any = None
+    hand_over: Any = None
 
     @property
     def of_gateway(self) -> tuple[Any, ...]:
         """In the order of `Mechanism.of_gateway`."""
-        return (self.admission, self.routing, *self.scorers, self.picker)
+        of_cluster = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
+        return (self.admission, self.routing, *self.scorers, self.picker, *of_cluster)
 
     @property
     def of_instance(self) -> tuple[Any, ...]:

@@ -18,7 +18,17 @@ from blis_jax.kv_cache.no_eviction import write_path
 from blis_jax.policy_calls import instance_row
 from blis_jax.rows import Row
 from blis_jax.slot_write import SlotWrite, no_slot
-from blis_jax.state import Instance, Lane, News, Resident, RouterIndex, State, StepRecord
+from blis_jax.state import (
+    Instance,
+    Journey,
+    Lane,
+    Movement,
+    News,
+    Resident,
+    RouterIndex,
+    State,
+    StepRecord,
+)
 from blis_jax.types import REJECTED, pytree
 
 if TYPE_CHECKING:
@@ -58,6 +68,28 @@ def no_news(ctx: Context) -> NewsWrite | None:
 
 
 @pytree
+class MovementWrite:
+    """The instances that are up and whose queue leaves, and one request's journey; the spare request's if none."""
+
+    is_up: Int[Array, "instance"]
+    leave_at: Any
+    leave_delay: Any
+    request: Int[Array, ""]
+    journey: Journey
+
+
+def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None:
+    """Everything stays as it is."""
+    if movement is None:
+        return None
+    spare = jnp.int32(ctx.shape.num_requests)
+    journey = Journey.make(
+        ctx.clock, came_from=-1, computed=0, first_record=-1, due=ctx.never, delay=ctx.never
+    )
+    return MovementWrite(movement.is_up, movement.leave_at, movement.leave_delay, spare, journey)
+
+
+@pytree
 class Writes:
     """Everything one scan step changes: the lane's scalars, and one row per table."""
 
@@ -66,6 +98,7 @@ class Writes:
     gateway: Any
     local: Any
     news: NewsWrite | None
+    movement: MovementWrite | None
     num_private: Int[Array, "instance"]
     num_distinct: Int[Array, "instance"]
     task: MemoryTask
@@ -94,6 +127,7 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
         gateway=state.gateway,
         local=instance_row(state, instance),
         news=no_news(ctx),
+        movement=no_movement(ctx, state.movement),
         num_private=state.router.num_private,
         num_distinct=state.router.num_distinct,
         task=MemoryTask(None if blocks is None else blocks.task),
@@ -191,6 +225,21 @@ def _write_news(state: State, done: Writes) -> News | None:
     return News(_put(news.due, change.due[None], change.request), latencies)
 
 
+def _write_movement(state: State, done: Writes) -> Movement | None:
+    change, movement = done.movement, state.movement
+    if change is None or movement is None:
+        return None
+    zero, journey = jnp.int32(0), change.journey
+    numbers, times = selected(journey.numbers)[None], selected(journey.times)[None]
+    return Movement(
+        change.is_up,
+        change.leave_at,
+        change.leave_delay,
+        _put(movement.journey, numbers, change.request, zero),
+        _put(movement.journey_time, times, change.request, zero),
+    )
+
+
 def _write_requests(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
     """What a request has been through, where it was sent, and what the router expected there."""
     turned_away = jnp.full((1,), REJECTED, jnp.int32)
@@ -264,6 +313,7 @@ def write(ctx: Context, state: State, done: Writes) -> State:
         gateway=done.gateway,
         local=_write_local(state, done),
         news=_write_news(state, done),
+        movement=_write_movement(state, done),
         **_write_slot(ctx, state, done),
         **_write_requests(ctx, state, done),
         **_write_with_times(state, done),

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from blis_jax.branching import branch, masked
+from blis_jax.calendar import first_of
 from blis_jax.config import from_flags
 from blis_jax.engine import first_order, requests_of
 from blis_jax.joined import event_times, joined, parted, place_of, queued_times
 from blis_jax.mechanism import mechanism, params
 from blis_jax.policy_calls import first_states
 from blis_jax.state import State, initial_state, nodes_of, with_paths
-from blis_jax.step import first_of
 from blis_jax.types import EngineShape
 from blis_jax.workload.table import pad_to
 from tests.scenes import Prompt, flags, table_of, workload_of

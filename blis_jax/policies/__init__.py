@@ -5,8 +5,12 @@ types and nothing else of it.
 """
 
 from blis_jax.policies.contract import (
+    ClusterChange,
+    ClusterContext,
     Completion,
     GatewayContext,
+    HandOver,
+    HandOverContext,
     NoParams,
     NoState,
     PickerContext,
@@ -14,6 +18,8 @@ from blis_jax.policies.contract import (
     Policy,
     QueueContext,
     admission_policy,
+    cluster_policy,
+    hand_over_policy,
     picker,
     priority_policy,
     routing_policy,
@@ -24,8 +30,12 @@ from blis_jax.policies.numbers import number
 from blis_jax.types import pytree
 
 __all__ = [
+    "ClusterChange",
+    "ClusterContext",
     "Completion",
     "GatewayContext",
+    "HandOver",
+    "HandOverContext",
     "NoParams",
     "NoState",
     "PickerContext",
@@ -33,6 +43,8 @@ __all__ = [
     "Policy",
     "QueueContext",
     "admission_policy",
+    "cluster_policy",
+    "hand_over_policy",
     "number",
     "picker",
     "priority_policy",

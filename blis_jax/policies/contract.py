@@ -45,6 +45,11 @@ class GatewayContext:
     key: Any  # random key of this decision and this policy; unused, it costs nothing
     scores: Any = None  # routing only: float64[instance], the weighted sum of the scorers, or zeros
     picked: Any = None  # routing only: the instance that the picker takes by these scores
+    # only where requests move (Policies.cluster, Policies.hand_over), else None:
+    came_from: Any = (
+        None  # the instance that the request was routed to first, -1: not routed before
+    )
+    computed_tokens: Any = None  # prompt tokens whose KV moves with the request
 
 
 @pytree
@@ -88,12 +93,59 @@ class Completion:
     completed_us: Any
 
 
+@pytree
+class ClusterContext:
+    """The cluster when a cluster policy acts; every instance event before `now_us` has happened."""
+
+    snapshots: Snapshots
+    is_up: Bool[Array, "instance"]
+    now_us: Any  # clock dtype
+    key: Any
+
+
+@pytree
+class ClusterChange:
+    """What a cluster policy changes.
+
+    An instance that goes down is routed to no more, and finishes what it runs. Where its queue leaves, requests
+    that wait or are on their way into the queue are routed again after the delay.
+    """
+
+    is_up: Bool[Array, "instance"]
+    queue_leaves: Bool[Array, "instance"]
+    delay_us: Any  # before they are routed again, at least 0
+
+
+@pytree
+class HandOverContext:
+    """A request whose prompt is computed by the step in progress, with more than one output token to make."""
+
+    request: RequestView  # scalars
+    instance: Int[Array, ""]
+    is_up: Bool[Array, "instance"]
+    now_us: Any  # start of the step, clock dtype
+    key: Any
+
+
+@pytree
+class HandOver:
+    """Whether the request moves on with its KV when the step ends, and how long the transfer takes.
+
+    When the transfer ends, it is routed again (`GatewayContext.computed_tokens` is then its prompt length) and
+    makes its other tokens there.
+    """
+
+    moves: Bool[Array, ""]
+    delay_us: Any
+
+
 class DecideFn(Protocol[P, S, C, D]):
     """`(params, state, context) -> (decision, state)`, traced by JAX: pure, with fixed shapes.
 
     Decisions: admission a bool; a scorer float64[instance], cut to [0, 1], higher is better; routing and
     pickers an int32 index of an eligible instance; priority float64[slot], higher is more urgent; a
-    scheduler `(value[slot], rank[slot])`, least value first, equal ones by least rank.
+    scheduler `(value[slot], rank[slot])`, least value first, equal ones by least rank; a cluster policy a
+    `ClusterChange`; a hand-over policy a `HandOver`.
     """
 
     def __call__(self, params: P, state: S, context: C, /) -> tuple[D, S]:
@@ -106,6 +158,14 @@ class StartFn(Protocol):
 
     def __call__(self, params: Any, shape: EngineShape, /) -> Any:
         """The first state."""
+        ...
+
+
+class NextTimeFn(Protocol):
+    """`(params, state) -> time in µs` at which a cluster policy acts next; infinity if never."""
+
+    def __call__(self, params: Any, state: Any, /) -> Any:
+        """The time, which must lie after the last change."""
         ...
 
 
@@ -135,7 +195,16 @@ def no_state(params: Any, shape: EngineShape) -> NoState:
 
 # --- a policy as a value --------------------------------------------------------------------------
 
-KINDS = ("admission", "routing", "scorer", "picker", "priority", "scheduler")
+KINDS = (
+    "admission",
+    "routing",
+    "scorer",
+    "picker",
+    "priority",
+    "scheduler",
+    "cluster",
+    "hand_over",
+)
 
 
 @dataclass(frozen=True)
@@ -151,6 +220,7 @@ class Policy:
     reads_cached_blocks: bool = False  # looks at context.num_cached_blocks
     reads_prompt_key: bool = False  # keeps something for every prompt key, `[shape.num_keys]`
     is_random: bool = False  # draws from `context.key`
+    next_time: NextTimeFn | None = None  # of a cluster policy: when it acts
     numbers: tuple[tuple[str, float], ...] = ()  # given ones; the others have their defaults
 
     @property
@@ -241,6 +311,26 @@ scheduler = _decorator(
 )
 
 
+def cluster_policy(
+    next_time: NextTimeFn,
+    params: type = NoParams,
+    start: StartFn = no_state,
+    observe: ObserveFn | None = None,
+) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
+    """Makes a policy of `(params, state, ClusterContext) -> (ClusterChange, state)`, asked at `next_time`."""
+    numbers_of(params)
+
+    def make(decide: DecideFn[Any, Any, Any, Any]) -> Policy:
+        return Policy("cluster", decide, params, start, observe, next_time=next_time)
+
+    return make
+
+
+hand_over_policy = _decorator(
+    "hand_over", "hand_over_policy", "(params, state, HandOverContext) -> (HandOver, state)"
+)
+
+
 @dataclass(frozen=True)
 class Policies:
     """Policies to use in place of those that a `ClusterConfig` names; None leaves the config's.
@@ -255,6 +345,8 @@ class Policies:
     picker: Policy | None = None
     priority: Policy | None = None
     scheduler: Policy | None = None
+    cluster: Policy | None = None  # instances go down and come up; None: they stay up
+    hand_over: Policy | None = None  # requests move on with their KV; None: they stay
 
     def __post_init__(self) -> None:
         if self.scorers is not None:
@@ -281,8 +373,12 @@ def _check_kind(field: str, kind: str, given: Any) -> None:
     what = f"a policy of kind {given.kind}" if isinstance(given, Policy) else repr(given)
     raise ConfigError(
         f"policies.{field} is {what}; give a function decorated with "
-        f"@{DECORATORS[kind].__name__}() of blis_jax.policies"
+        f"@{_decorator_name(kind)}() of blis_jax.policies"
     )
+
+
+def _decorator_name(kind: str) -> str:
+    return "cluster_policy" if kind == "cluster" else DECORATORS[kind].__name__
 
 
 DECORATORS: dict[str, MakesPolicy] = {
@@ -292,4 +388,5 @@ DECORATORS: dict[str, MakesPolicy] = {
     "picker": picker,
     "priority": priority_policy,
     "scheduler": scheduler,
+    "hand_over": hand_over_policy,
 }
