@@ -151,6 +151,7 @@ def test_slopes_are_central_differences_where_no_decision_flips(scene, corrected
     assert num_compared >= len(names) - 1
 
 
+@pytest.mark.slow
 def test_reloads_are_what_the_transfer_slope_counts():
     cluster = settings(**SCENES["cpu tier"])
     found = jacobian(cluster, thousands(0), ["kv_transfer_base_latency"], WHOLE)
