@@ -23,11 +23,12 @@ $(installed): pyproject.toml constraints.txt
 sweep: $(installed)
 	$(venv_python) -m blis_jax.sweep --vmap-seeds 256
 
+# worksteal: neighbouring tests run in one process, where they share what is compiled.
 test: $(installed)
-	$(venv_python) -m pytest -n $(WORKERS) $(if $(SLOW_SHARD),--slow-shard $(SLOW_SHARD))
+	$(venv_python) -m pytest -n $(WORKERS) --dist worksteal $(if $(SLOW_SHARD),--slow-shard $(SLOW_SHARD))
 
 test-all: $(installed)
-	$(venv_python) -m pytest -n $(WORKERS) --run-slow
+	$(venv_python) -m pytest -n $(WORKERS) --dist worksteal --run-slow
 
 lint: $(installed)
 	$(venv_python) -m ruff check .

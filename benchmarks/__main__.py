@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import against, worker
+from benchmarks.pages import ROOT, hand_over, refuse
 from blis_jax.atomic_write import write_json
 
 ONE_FUNCTION = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000000"
@@ -99,15 +100,6 @@ def table(results: dict[str, dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
-def write_readme(text: str) -> None:
-    """Put the table between the README's markers."""
-    readme = Path(__file__).parent.parent / "README.md"
-    begin, end = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
-    before, _, rest = readme.read_text().partition(begin)
-    _, _, after = rest.partition(end)
-    readme.write_text(f"{before}{begin}\n{text}\n{end}{after}")
-
-
 def side_by_side(
     revision: str, names: Sequence[str], counts: tuple[int, int], output: Path | None
 ) -> int:
@@ -187,17 +179,12 @@ def main(words: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             return 130
     if refusal:
-        print(refusal, file=sys.stderr)
-        return 2
+        return refuse(refusal)
     results = {}
     for name in arguments.case or CASES:
         results[name] = run_case(name, arguments.window)
         print(f"{name}: {results[name]['run']}", file=sys.stderr)
-    text = table(results)
-    print(text)
-    if arguments.write:
-        write_readme(text)
-    return 0
+    return hand_over(table(results), ROOT / "README.md" if arguments.write else None, "benchmarks")
 
 
 if __name__ == "__main__":

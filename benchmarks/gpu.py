@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hlo_counts import Counts, count
+from benchmarks.pages import ROOT, hand_over, refuse
 from benchmarks.worker import BASELINE, BEST, PRESSED
 
 TARGET = Path(__file__).with_name("h100_target.textproto")
-PAGE = Path(__file__).parent.parent / "docs" / "gpu.md"
-BEGIN, END = "<!-- gpu:begin -->", "<!-- gpu:end -->"
+PAGE = ROOT / "docs" / "gpu.md"
 LANES = 4096
 SLOTS = 192  # of an instance, as much as the baseline needs
 PROJECTED_LANES = (256, 4096, 16_384, 65_536)
@@ -165,13 +165,6 @@ def table(results: Sequence[Compiled]) -> str:
     return "\n".join(lines)
 
 
-def write_page(text: str, page: Path = PAGE) -> None:
-    """Put the table between the page's markers."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Compile the mechanisms and print the table."""
     parser = argparse.ArgumentParser(
@@ -192,14 +185,10 @@ def main(words: Sequence[str] | None = None) -> int:
             "--write is for all mechanisms and lanes as they are; leave --mechanism and --lanes out"
         )
     if refusal:
-        print(refusal, file=sys.stderr)
-        return 2
+        return refuse(refusal)
     names = arguments.mechanism or list(MECHANISMS)
     text = table([measured(name, arguments.lanes, arguments.text) for name in names])
-    print(text)
-    if arguments.write:
-        write_page(text)
-    return 0
+    return hand_over(text, PAGE if arguments.write else None, "gpu")
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ class Case(NamedTuple):
 
     work: int
     unit: str  # of the work: runs or requests
-    run: Callable[[], Seconds]
-    compiles: bool = True
+    run: Callable[[], Seconds]  # one repetition
+    compiles: bool = True  # the repetition compiles something if nothing compiled is left
 
 
 def _workload(name: str, **changes: Any) -> Any:
@@ -85,6 +85,7 @@ def seeds(config: Mapping[str, Any], cores: int | None = None) -> Case:
     _on_cores(cores)
 
     def run() -> Seconds:
+        """Seconds for all seeds, from keys to one number (µs of TTFT) a run; compiling apart."""
         grid = run_grid(
             [ClusterConfig(**config)],
             _workload("mixed"),
@@ -106,6 +107,7 @@ def sweep() -> Case:
     plan = make_plan(strategies=["baseline"], seeds=range(SEEDS))
 
     def run() -> Seconds:
+        """Seconds for all seeds, the saved store included; compiling apart."""
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             path = Path(folder) / "sweep.zarr"
@@ -121,6 +123,7 @@ def lanes(count: int = 16) -> Case:
     from blis_jax import ClusterConfig, Options, run_grid
 
     def run() -> Seconds:
+        """Seconds for all lanes, from keys to the name of each outcome; compiling apart."""
         options = Options(form="lanes", resolve_ties=False, num_slots=192)
         grid = run_grid(
             [ClusterConfig(**BASELINE)],
@@ -138,6 +141,7 @@ def _repeated(work: int, unit: str, once: Callable[[], Any]) -> Case:
     """Calls of `once`, as many in a repetition as `LEAST_S` asks for; the shortest counts."""
 
     def run() -> Seconds:
+        """Seconds of the shortest call; compiling, which is over by then, is not told."""
         times: list[float] = []
         while sum(times) < LEAST_S:
             start = time.perf_counter()

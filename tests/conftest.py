@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 
 from tests.reference_data import find_golden_dir
+from tests.rotation import part_of
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # One LLVM function for the whole engine loop: about ten times as fast as calls from op to op.
@@ -35,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow-shard",
         type=_shard,
         metavar="K/N",
-        help="run the slow tests number K, K+N, K+2N, ... as well, in order of collection",
+        help="run the K-th of N parts of the slow tests as well",
     )
 
 
@@ -44,8 +45,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
     shard = config.getoption("--slow-shard")
-    chosen = slow[shard[0] - 1 :: shard[1]] if shard else []
-    deselected = set(slow) - set(chosen)
+    kinds = [item.nodeid.partition("[")[0] for item in slow]
+    chosen = {slow[place] for place in part_of(kinds, *shard)} if shard else set()
+    deselected = set(slow) - chosen
     if deselected:
         config.hook.pytest_deselected(items=list(deselected))
         items[:] = [item for item in items if item not in deselected]

@@ -114,6 +114,24 @@ class Prompt:
     continues: int = -1  # its prompt begins with all tokens of this earlier request
 
 
+def burst(
+    seed: int, num_prompts: int = 40, num_times: int = 60_000, every_us: int = 1
+) -> list[Prompt]:
+    """Prompts of all classes at random multiples of `every_us`, some of which share 32 tokens."""
+    rng = np.random.default_rng(seed)
+    return [
+        Prompt(
+            every_us * int(rng.integers(num_times)),
+            int(rng.integers(1, 120)),
+            int(rng.integers(0, 40)),
+            int(rng.integers(6)),
+            int(rng.integers(-1, 2)),
+            32,
+        )
+        for _ in range(num_prompts)
+    ]
+
+
 def workload_of(prompts: Sequence[Prompt], block_size: int = 16) -> dict[str, np.ndarray]:
     """The golden format's arrays; prompts are sorted by arrival, equal arrivals in the order given."""
     prompts = sorted(prompts, key=lambda prompt: prompt.arrival_us)

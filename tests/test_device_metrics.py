@@ -28,7 +28,7 @@ TARGETS = SloTargets(
     {"critical": Target(ttft_ms=60.0), "sheddable": Target(e2e_ms=4000.0, tpot_ms=20.0)},
     otherwise=Target(ttft_ms=200.0),
 )
-FAST_FAMILIES = ("it00_baseline", "cov_horizon_lat", "cov_kv120_some_dropped", "cov_kv1400_tiered")
+FAST_FAMILIES = ("it00_baseline", "cov_kv120_some_dropped")
 NAMES = tuple(
     f"{name}[{slo_class}]" if slo_class else name
     for name in metric_names()

@@ -1,6 +1,7 @@
 """Latency models with a fourth coefficient: ours, a cost of context, and the reference's quadratic attention."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from blis_jax.simulation import Options, simulate
 from blis_jax.types import Outcome
 from blis_jax.workload.spec import parse_spec
 from tests.reference_data import REPO_ROOT
-from tests.scenes import Prompt, differences, flags, run_both, table_of, workload_of
+from tests.rotation import rotating
+from tests.scenes import Prompt, burst, differences, flags, run_both, table_of, workload_of
 
 OPTIONS = Options(num_slots=64, log_capacity=4096)
 BETA = [1000.0, 3.0, 7.0, 0.25]
@@ -77,23 +79,13 @@ def test_several_prompts_add_up_one_by_one():
     assert not differences(record, expected)
 
 
-def _burst(seed: int, num_prompts: int = 40) -> list[Prompt]:
-    rng = np.random.default_rng(seed)
-    return [
-        Prompt(
-            int(rng.integers(60_000)),
-            int(rng.integers(1, 120)),
-            int(rng.integers(0, 40)),
-            int(rng.integers(6)),
-            int(rng.integers(-1, 2)),
-            32,
-        )
-        for _ in range(num_prompts)
-    ]
-
-
-@pytest.mark.parametrize("blocks", [100_000, 60])
-@pytest.mark.parametrize("model", [CONTEXT, ATTENTION])
+@pytest.mark.parametrize(
+    ("model", "blocks"),
+    rotating(
+        itertools.product([CONTEXT, ATTENTION], [100_000, 60]),
+        always=[(CONTEXT, 100_000), (ATTENTION, 60)],
+    ),
+)
 def test_runs_are_the_oracles(model, blocks):
     """With shared prefixes and chunks, memory in plenty and under pressure."""
     settings = flags(
@@ -106,12 +98,14 @@ def test_runs_are_the_oracles(model, blocks):
         long_prefill_token_threshold=24,
     )
     for seed in range(3):
-        record, expected = run_both(workload_of(_burst(seed)), settings, OPTIONS)
+        record, expected = run_both(workload_of(burst(seed)), settings, OPTIONS)
         assert record.outcome == Outcome.COMPLETED
         assert not differences(record, expected)
 
 
-@pytest.mark.parametrize(("seed", "blocks", "budget"), [(5, 80, 64), (2, 50, 30)])
+@pytest.mark.parametrize(
+    ("seed", "blocks", "budget"), rotating([(5, 80, 64), (2, 50, 30)], always=[(5, 80, 64)])
+)
 def test_prompts_that_a_step_passes_over_count_with_what_they_got_before(seed, blocks, budget):
     """An eviction from the middle of the batch ends the step's visits; 14 and 10 prompts are passed over."""
     settings = flags(
@@ -124,7 +118,7 @@ def test_prompts_that_a_step_passes_over_count_with_what_they_got_before(seed, b
         scheduler="priority-fcfs",
         latency_model=ATTENTION,
     )
-    record, expected = run_both(workload_of(_burst(seed)), settings, OPTIONS)
+    record, expected = run_both(workload_of(burst(seed)), settings, OPTIONS)
     assert record.outcome == Outcome.COMPLETED
     assert not differences(record, expected)
 
@@ -132,7 +126,7 @@ def test_prompts_that_a_step_passes_over_count_with_what_they_got_before(seed, b
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [CONTEXT, ATTENTION])
 def test_the_vectorised_loop_counts_the_same(model):
-    table = table_of(workload_of(_burst(2)))
+    table = table_of(workload_of(burst(2)))
     config = ClusterConfig(
         num_instances=2,
         beta_coeffs=tuple(BETA),
@@ -146,7 +140,7 @@ def test_the_vectorised_loop_counts_the_same(model):
 
 
 def test_no_cost_changes_nothing():
-    table = table_of(workload_of(_burst(1)))
+    table = table_of(workload_of(burst(1)))
     plain = ClusterConfig(num_instances=2, beta_coeffs=(1000.0, 3.0, 7.0))
     free = plain.replace(beta_coeffs=(1000.0, 3.0, 7.0, 0.0), latency_model=CONTEXT)
     settings = (plain, free, free.replace(latency_model=ATTENTION))

@@ -123,6 +123,7 @@ def test_without_a_horizon_it_stays_a_livelock():
     assert expected.outcome.startswith("livelock")
 
 
+@pytest.mark.slow
 def test_given_tables_go_on_to_the_horizon():
     several = [Prompt(1000 * i, 150, 40, group=i % 2, prefix_len=48) for i in range(4)]
     given = [

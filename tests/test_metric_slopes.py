@@ -7,7 +7,7 @@ from blis_jax.derivatives import Derivatives, Differentiator
 from blis_jax.errors import ConfigError
 from blis_jax.metric_slopes import SMOOTH_METRICS, _Moving, grad, metric_slopes, percentile_slopes
 from blis_jax.scalar_metrics import evaluate
-from tests.test_derivatives import SMOOTH, STEPS, burst, is_same_path, moved, settings
+from tests.test_derivatives import SMOOTH, STEPS, is_same_path, moved, settings, thousands
 
 NAMES = (*SMOOTH_METRICS, "ttft_p90_ms[critical]", "e2e_mean_ms[batch]")
 WRT = ("alpha0", "beta0", "beta1")
@@ -20,7 +20,7 @@ def differentiate() -> Differentiator:
 
 @pytest.fixture(scope="module")
 def found(differentiate: Differentiator) -> Derivatives:
-    return differentiate.run(settings(), burst(0))
+    return differentiate.run(settings(), thousands(0))
 
 
 def test_every_metric_moves_as_its_slope_says(differentiate, found):
@@ -28,7 +28,7 @@ def test_every_metric_moves_as_its_slope_says(differentiate, found):
     for place, name in enumerate(WRT):
         h = STEPS[name]
         ahead, back = (
-            differentiate.run(*moved(settings(), burst(0), name, sign * h)).record
+            differentiate.run(*moved(settings(), thousands(0), name, sign * h)).record
             for sign in (1, -1)
         )
         assert is_same_path(ahead, back), name
@@ -47,7 +47,7 @@ def test_values_are_those_of_the_metrics(found):
 
 
 def test_the_gradient_is_the_slopes_by_name(found):
-    by_name = grad(settings(), burst(0), "e2e_p99_ms", WRT, SMOOTH)
+    by_name = grad(settings(), thousands(0), "e2e_p99_ms", WRT, SMOOTH)
     slopes = metric_slopes(found, ["e2e_p99_ms"])["e2e_p99_ms"].slopes
     assert by_name == dict(zip(WRT, slopes.tolist(), strict=True))
 

@@ -73,12 +73,15 @@ def reports(
     """The reports of all rows; `raw`, `tables` and `params` have a leading axis."""
 
     def run_of(raw: Any, table: Any, params: Any) -> LaneRun:
+        """One row as the metrics see it; the leading axis is gone."""
         return LaneRun(shape, mechanism, raw, table, params)
 
     def is_open(raw: Any, table: Any, params: Any) -> jax.Array:
+        """bool scalar: decode of some request of the row ended early."""
         return has_unfinished_decode(run_of(raw, table, params))
 
     def one(raw: Any, table: Any, params: Any) -> Report:
+        """The report of one row, every field without its leading axis."""
         run = run_of(raw, table, params)
         selection = LaneSelection(
             run, numbers, may_be_unfinished, compute.groups, compute.latencies

@@ -252,10 +252,13 @@ class Policy:
         return dataclasses.replace(self, numbers=())
 
 
-class MakesPolicy(Protocol):
-    """Turns a function of the form `DecideFn` into a `Policy`; see there for what is declared."""
+class MakesPolicy:
+    """A decorator: turns a function of the form `DecideFn` into a `Policy` of one kind."""
 
-    __name__: str
+    def __init__(self, kind: str, name: str, form: str) -> None:
+        self.kind = kind
+        self.__name__ = name
+        self.__doc__ = f"Makes a policy of `{form}`."
 
     def __call__(
         self,
@@ -268,45 +271,33 @@ class MakesPolicy(Protocol):
         reads_prompt_key: bool = False,
         is_random: bool = False,
     ) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
-        """The decorator."""
-        ...
+        """What decorates the function; the arguments are the fields of `Policy` with these names.
 
-
-def _decorator(kind: str, name: str, form: str) -> MakesPolicy:
-    def decorate(
-        params: type = NoParams,
-        start: StartFn = no_state,
-        observe: ObserveFn | None = None,
-        *,
-        reads_prefix_index: bool = False,
-        reads_cached_blocks: bool = False,
-        reads_prompt_key: bool = False,
-        is_random: bool = False,
-    ) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
+        Raises:
+            ConfigError: a field of `params` is not declared with `number`.
+        """
         numbers_of(params)
         declared = reads_prefix_index, reads_cached_blocks, reads_prompt_key, is_random
 
-        def make(decide: DecideFn[Any, Any, Any, Any]) -> Policy:
-            return Policy(kind, decide, params, start, observe, *declared)
+        def decorate(decide: DecideFn[Any, Any, Any, Any]) -> Policy:
+            """The policy that decides with `decide`; nothing is called or traced yet."""
+            return Policy(self.kind, decide, params, start, observe, *declared)
 
-        return make
-
-    decorate.__name__, decorate.__doc__ = name, f"Makes a policy of `{form}`."
-    return decorate
+        return decorate
 
 
 _AT_GATEWAY = "(params, state, GatewayContext)"
 _IN_QUEUE = "(params, state, QueueContext)"
-admission_policy = _decorator(
+admission_policy = MakesPolicy(
     "admission", "admission_policy", f"{_AT_GATEWAY} -> (is_admitted, state)"
 )
-routing_policy = _decorator("routing", "routing_policy", f"{_AT_GATEWAY} -> (instance, state)")
-scorer = _decorator("scorer", "scorer", f"{_AT_GATEWAY} -> (float64[instance], state)")
-picker = _decorator("picker", "picker", "(params, state, PickerContext) -> (instance, state)")
-priority_policy = _decorator(
+routing_policy = MakesPolicy("routing", "routing_policy", f"{_AT_GATEWAY} -> (instance, state)")
+scorer = MakesPolicy("scorer", "scorer", f"{_AT_GATEWAY} -> (float64[instance], state)")
+picker = MakesPolicy("picker", "picker", "(params, state, PickerContext) -> (instance, state)")
+priority_policy = MakesPolicy(
     "priority", "priority_policy", f"{_IN_QUEUE} -> (float64[slot], state)"
 )
-scheduler = _decorator(
+scheduler = MakesPolicy(
     "scheduler", "scheduler", f"{_IN_QUEUE} -> ((value[slot], rank[slot]), state)"
 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -32,13 +31,6 @@ def test_the_table_has_a_line_of_each_and_projects_what_has_no_inner_loops() -> 
     row = "| made | 4 | 3 elementwise, 1 reduction | {} | 0 | 4.1 | 2.0 | 3.00 |"
     assert row.format(0) in text and row.format(7) in text
     assert text.count("| made |") == 3
-
-
-def test_the_page_keeps_what_is_around_the_table(tmp_path: Path) -> None:
-    page = tmp_path / "gpu.md"
-    page.write_text(f"before {gpu.BEGIN}\nold\n{gpu.END} after")
-    gpu.write_page("new", page)
-    assert page.read_text() == f"before {gpu.BEGIN}\nnew\n{gpu.END} after"
 
 
 def test_without_a_compiler_for_gpus_one_sentence_says_so(

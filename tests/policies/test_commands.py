@@ -70,6 +70,7 @@ def test_sweep(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "routing.tilt" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_compare(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arms = [f"even={folder / 'mine.yaml'}", f"first={folder / 'mine.yaml'}:routing.tilt=1000"]
     words = ["--num-seeds", "4", "--bootstrap", "99", "--output", str(folder / "out.json")]

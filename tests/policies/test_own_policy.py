@@ -19,9 +19,9 @@ from blis_jax.policies import (
     scheduler,
     scorer,
 )
+from blis_jax.run_requests import draw_requests
 from blis_jax.simulation import Options
 from blis_jax.types import Outcome
-from blis_jax.workload.draw import compile_plan, draw
 from blis_jax.workload.spec import load_builtin, override
 from tests.reference_data import REPO_ROOT
 
@@ -34,10 +34,7 @@ pytestmark = pytest.mark.lenient_promotion  # a user's policy may add a Python n
 
 
 def drawn_from(spec):
-    plan = compile_plan(spec)
-    with jax.enable_x64(True):
-        drawn, _ = draw(plan.shape, plan.params, jax.random.key(3))
-        return jax.device_get(drawn)
+    return draw_requests(spec, 3, 16)[0]
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +148,7 @@ def alternating(params, state, context):
     return jnp.where(state.count % 2 == 1, -age, age), Steps(state.count + 1)
 
 
+@pytest.mark.slow
 def test_an_instance_policy_moves_on_once_a_step(table):
     """A twin without memory that always does the same gives the order of one kind of step only."""
     busy = CONFIG.replace(num_instances=1, max_num_running_reqs=4, scheduler="priority-fcfs")
@@ -221,7 +219,7 @@ def listening(params, state, context):
     ("is_corrected", "kv_model"),
     [
         (False, "no-eviction"),
-        (True, "block-level"),
+        pytest.param(True, "block-level", marks=pytest.mark.slow),
         pytest.param(False, "block-level", marks=pytest.mark.slow),
         pytest.param(True, "no-eviction", marks=pytest.mark.slow),
     ],
@@ -311,6 +309,7 @@ def test_numbers_are_traced_and_points_share_a_compilation(table):
     assert len(both) == 2
 
 
+@pytest.mark.slow
 def test_lanes_equal_rows_with_memory_and_news():
     policies = Policies(routing=load("fastest"))
     found = [

@@ -17,6 +17,7 @@ from sweeps.bench import Bench, workload_of
 from sweeps.search import Runs
 from sweeps.sensitivity import main
 from sweeps.strategy_file import load_strategy
+from tests.rotation import rotating
 from tests.sweeps.tiny import TINY, tiny_space
 
 SIZES = ("--base", "16", "--trajectories", "4", "--gradients", "4", "--levels", "3", "--bases", "4",
@@ -131,7 +132,9 @@ class Exact:
         }
 
 
-@pytest.mark.parametrize(("distortion", "word"), [(0.0, "agree"), (1e4, "differ")])
+@pytest.mark.parametrize(
+    ("distortion", "word"), rotating([(0.0, "agree"), (1e4, "differ")], always=[(1e4, "differ")])
+)
 def test_a_surrogate_is_compared(
     strategy: Path, monkeypatch: pytest.MonkeyPatch, distortion: float, word: str
 ) -> None:

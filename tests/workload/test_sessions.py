@@ -17,6 +17,7 @@ from blis_jax.workload.draw import compile_plan, draw, longest_node, params_for
 from blis_jax.workload.spec import load_builtin, load_spec, override, parse_spec, prefix_lengths
 from blis_jax.workload.table import NEVER_US, NO_SESSION, RequestTable, from_golden, load_table
 from blis_jax.workload.traffic import CAP_PER_REQUEST
+from tests.rotation import rotating
 from tests.workload.test_table import check_structure, golden_arrays
 
 RECORDED = ["mt_small", "mt_lru", "mt_long", "mt_none", "multiturn", "multiturn_heavy"]
@@ -174,7 +175,7 @@ def check_rounds(table, spec):
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", rotating(RECORDED, always=["mt_small", "multiturn_heavy"]))
 def test_recorded_specifications_draw_whole_sessions(golden_dir, name):
     spec = load_spec(golden_dir / "scheduling" / "specs" / f"{name}.yaml")
     for seed in range(3):
@@ -341,7 +342,7 @@ def test_constant_sessions_are_the_counted_ones(name):
 
 @pytest.mark.golden
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", rotating(RECORDED, always=["mt_lru", "multiturn"]))
 def test_draws_agree_with_the_recorded_workloads(golden_dir, name):
     """300 seeds; a recorded table is one more: 5 standard deviations, false alarms below 1e-4 in all.
 
@@ -494,7 +495,9 @@ def test_sizes_of_a_plan():
     assert (apart.path_depth, apart.num_nodes, apart.has_shared_outputs) == (1, 1, False)
 
 
-@pytest.mark.parametrize("name", ["short rounds", "to a horizon"])
+@pytest.mark.parametrize(
+    "name", rotating(["short rounds", "to a horizon"], always=["to a horizon"])
+)
 def test_no_node_is_longer_than_the_longest(name):
     plan = compile_plan(SCENES[name], block_size=4)
     keys = jax.random.split(jax.random.key(2), 100)

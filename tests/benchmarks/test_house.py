@@ -1,0 +1,74 @@
+"""The table of the house: every row is counted, on the tree and on small trees with known counts."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from benchmarks import house
+
+
+def tree_of(**modules: str) -> dict[str, ast.Module]:
+    return {
+        f"blis_jax.{name}".removesuffix(".root"): ast.parse(text) for name, text in modules.items()
+    }
+
+
+def test_every_row_is_counted_on_this_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    assert house.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    counts = {
+        cells[1]: cells[2] for cells in ([c.strip() for c in line.split("|")] for line in lines)
+    }
+    assert len(counts) == len(lines) == 12
+    assert "unit tests of single phases" in counts and "longest function" in counts
+    assert all(count.replace(",", "").isdecimal() for count in counts.values()), counts
+
+
+def test_the_chain_of_imports_is_a_shortest_one_and_types_alone_do_not_count() -> None:
+    tree = tree_of(
+        sweep="from blis_jax import a\nfrom typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import blis_jax.step",
+        a="def f():\n    from blis_jax.b import x\n    from blis_jax.c import y",
+        b="import blis_jax.step",
+        c="from blis_jax import d",
+        d="from blis_jax.step import scan_step",
+        step="def scan_step(): ...",
+        other="import blis_jax.step",
+    )
+    near, between = house.layers(tree)
+    assert (near.count, between.count) == (4, 6)
+    assert "`sweep` → `a` → `b` → `step`" in near.where
+
+
+def test_without_a_step_or_a_way_to_it_nothing_is_made_up() -> None:
+    assert [row.count for row in house.layers(tree_of(sweep="import json"))] == [None, None]
+    alone = tree_of(sweep="import json", step="def scan_step(): ...")
+    assert [row.count for row in house.layers(alone)] == [0, 0]
+
+
+def test_copies_are_counted_by_what_the_code_does() -> None:
+    tree = tree_of(
+        one="import jax\nclass Attempt:\n    def take(self):\n        self.repairs += 1\n"
+        "def run():\n    while True:\n        Attempt()\njax.jit(run)",
+        two="from blis_jax.one import Attempt\nwhile True:\n    Attempt()",
+        three="while True:\n    'jax.jit(no)'",
+        step="import blis_jax.one\ndef scan_step(x: Any, y: Any, z: int = 0, a: Any = 1,\n b: Any = 2) -> Any:\n"
+        "    assert x is not None\n    return y == z",
+    )
+    assert house.repairing_loops(tree).count == 2
+    assert house.jit_sites(tree).count == 1
+    assert house.any_lines(tree).count == 2
+    assert house.narrowings(tree).count == 2
+
+
+def test_tests_of_phases_are_those_of_their_folders(tmp_path: Path) -> None:
+    assert house.phase_tests(tmp_path).count == 0
+    folder = tmp_path / house.PHASE_TESTS[0]
+    folder.mkdir(parents=True)
+    (folder / "test_gateway.py").write_text(
+        "def test_a(): ...\ndef helper(): ...\ndef test_b(): ..."
+    )
+    assert house.phase_tests(tmp_path).count == 2
