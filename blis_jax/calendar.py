@@ -44,6 +44,7 @@ class Due(NamedTuple):
     event: jax.Array  # time of the instances' next event
     instance: jax.Array  # and whose it is
     events: jax.Array  # clock[instance]
+    is_beyond: jax.Array  # requests wait for a change of the cluster that lies beyond the clock
 
 
 def later(ctx: Context, time: jax.Array, latency: jax.Array) -> jax.Array:
@@ -59,15 +60,16 @@ def decision_times(ctx: Context, lane: Lane) -> tuple[jax.Array, jax.Array]:
     return admit, later(ctx, arrival[lane.next_route], both)
 
 
-def change_time(ctx: Context, state: State) -> jax.Array:
-    """When the cluster policy acts next."""
+def change_time(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
+    """When the cluster policy acts next, and whether that lies beyond the clock."""
     policy = ctx.mechanism.cluster
     if policy is None or policy.next_time is None:
-        return ctx.never
+        return ctx.never, jnp.array(False)
     place = ctx.mechanism.of_gateway.index(policy)
     time = jnp.asarray(policy.next_time(ctx.params.policy.cluster, state.gateway[place]))
-    is_never = time.astype(jnp.float64) >= ctx.never.astype(jnp.float64)
-    return jnp.where(is_never, ctx.never, time.astype(ctx.clock))
+    is_beyond = time.astype(jnp.float64) >= ctx.never.astype(jnp.float64)
+    on_clock = jnp.where(is_beyond, ctx.never, time.astype(ctx.clock))
+    return on_clock, is_beyond & jnp.isfinite(time.astype(jnp.float64))
 
 
 def next_due(ctx: Context, state: State, lane: Lane) -> Due:
@@ -76,13 +78,15 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
     change = move = ctx.never
     events = event_times(state, ctx.shape.num_instances)
     movement, kind = state.movement, jnp.int32(Kind.GATEWAY)
+    is_beyond = jnp.array(False)
     if movement is not None:
-        change = change_time(ctx, state)
-        # nowhere to route to before some instance comes up
+        change, is_late = change_time(ctx, state)
+        # there is nowhere to route to before some instance comes up; then what has waited for it is late
         is_blocked = ~jnp.any(active_instances(ctx, state))
-        route = jnp.where(is_blocked, jnp.maximum(route, change), route)
+        earliest = jnp.where(is_blocked, change, lane.last_event)
         move = jnp.min(movement.journey_time[:-1, 0])
-        move = jnp.where(is_blocked, jnp.maximum(move, change), move)
+        is_beyond = is_late & is_blocked & (jnp.minimum(route, move) < ctx.never)
+        route, move = jnp.maximum(route, earliest), jnp.maximum(move, earliest)
         events = jnp.minimum(events, movement.leave_at[:-1])
     cluster = jnp.minimum(admit, route)
     if movement is not None:
@@ -91,7 +95,7 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
         kind = jnp.where(change <= cluster, jnp.int32(Kind.CHANGE), kind)
         cluster = jnp.minimum(cluster, change)
     event, instance = first_of(ctx, events)
-    return Due(admit, route, change, move, cluster, kind, event, instance, events)
+    return Due(admit, route, change, move, cluster, kind, event, instance, events, is_beyond)
 
 
 def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:

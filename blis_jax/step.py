@@ -37,7 +37,8 @@ from blis_jax.state import (
     Past,
     State,
 )
-from blis_jax.work import Work
+from blis_jax.types import Outcome
+from blis_jax.work import Work, failing
 from blis_jax.writes import (
     NewsWrite,
     RecordWrite,
@@ -302,6 +303,9 @@ def _next_thing(ctx: Context, state: State) -> State:
     last_event = jnp.where(is_new, due.event, lane.last_event)
     is_done = ~is_cluster & ~is_instance
     lane = lane.replace(is_done=is_done, now=now, last_event=last_event)
+    if ctx.mechanism.cluster is not None:
+        is_late = is_done & is_sound & due.is_beyond
+        lane = lane.replace(outcome=failing(lane.outcome, is_late, Outcome.CLOCK_OVERFLOW))
     now_state = dataclasses.replace(state, registers=lane.numbers, times=lane.times)
     done = ctx.when(
         is_cluster,

@@ -34,7 +34,7 @@ class OutageParams:
 
     instance: Any = number(0, "instance", "which one", low=0, high=100)
     from_us: Any = number(2500, "us", "when it goes down", low=0, high=1e12)
-    until_us: Any = number(1e9, "us", "when it comes up", low=0, high=1e12)
+    until_us: Any = number(-1, "us", "when it comes up, -1: never", low=-1, high=1e13)
     delay_us: Any = number(300, "us", "until its queue is routed again", low=0, high=1e9)
     leaves: Any = number(1, "", "1: its queue leaves", low=0, high=1)
 
@@ -51,11 +51,11 @@ def first_state(params: OutageParams, shape: Any) -> OutageState:
 
 
 def next_change(params: OutageParams, state: OutageState) -> Any:
-    later = jnp.where(state.turn == 1, params.until_us, jnp.inf)
-    return jnp.where(state.turn == 0, params.from_us, later)
+    is_last = (state.turn > 1) | (params.until_us < 0)
+    return jnp.where(state.turn == 0, params.from_us, jnp.where(is_last, jnp.inf, params.until_us))
 
 
-@cluster_policy(next_change, OutageParams, first_state)
+@cluster_policy(OutageParams, first_state, next_time=next_change)
 def outage(params: OutageParams, state: OutageState, context: ClusterContext) -> Any:
     is_it = jnp.arange(context.is_up.shape[0], dtype=jnp.int32) == params.instance.astype(jnp.int32)
     goes = state.turn == 0
@@ -84,10 +84,9 @@ def config(**changes: Any) -> ClusterConfig:
 
 
 def starts(record: RunRecord, instance: int) -> list[int]:
-    steps = expand_steps(record)
-    return sorted(
-        np.asarray(steps["step_start_us"])[np.asarray(steps["step_instance"]) == instance].tolist()
-    )
+    steps = expand_steps(record, 16)
+    mine: list[int] = steps.step_start_us[steps.step_instance == instance].tolist()
+    return sorted(mine)
 
 
 @pytest.mark.parametrize("form", ["rows", "lanes"])
@@ -115,6 +114,13 @@ def test_requests_wait_for_an_instance_that_comes_up() -> None:
     gone = outage.with_numbers(from_us=50, until_us=7000)
     record = simulate(config(num_instances=1), requests, policies=Policies(cluster=gone))
     assert record.requests.ttft_us.tolist() == [1000, 7000 - 100 + 1000]
+
+
+def test_a_change_beyond_the_32_bit_clock_widens_it() -> None:
+    requests = table(Prompt(0, 16, 2), Prompt(100, 16, 2))
+    gone = outage.with_numbers(from_us=50, until_us=1e12)
+    record = simulate(config(num_instances=1), requests, policies=Policies(cluster=gone))
+    assert record.requests.ttft_us.tolist() == [1000, 10**12 - 100 + 1000]
 
 
 def test_an_instance_that_stays_down_leaves_its_requests_in_flight() -> None:

@@ -270,14 +270,26 @@ class MakesPolicy:
         reads_cached_blocks: bool = False,
         reads_prompt_key: bool = False,
         is_random: bool = False,
+        next_time: NextTimeFn | None = None,
     ) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
         """What decorates the function; the arguments are the fields of `Policy` with these names.
 
         Raises:
-            ConfigError: a field of `params` is not declared with `number`.
+            ConfigError: a field of `params` is not declared with `number`, or a cluster policy does not say
+                when it acts.
         """
         numbers_of(params)
-        declared = reads_prefix_index, reads_cached_blocks, reads_prompt_key, is_random
+        if (next_time is None) == (self.kind == "cluster"):
+            raise ConfigError(
+                "next_time=… says when a cluster policy acts: a cluster policy needs it, no other has it"
+            )
+        declared = (
+            reads_prefix_index,
+            reads_cached_blocks,
+            reads_prompt_key,
+            is_random,
+            next_time,
+        )
 
         def decorate(decide: DecideFn[Any, Any, Any, Any]) -> Policy:
             """The policy that decides with `decide`; nothing is called or traced yet."""
@@ -301,23 +313,10 @@ scheduler = MakesPolicy(
     "scheduler", "scheduler", f"{_IN_QUEUE} -> ((value[slot], rank[slot]), state)"
 )
 
-
-def cluster_policy(
-    next_time: NextTimeFn,
-    params: type = NoParams,
-    start: StartFn = no_state,
-    observe: ObserveFn | None = None,
-) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
-    """Makes a policy of `(params, state, ClusterContext) -> (ClusterChange, state)`, asked at `next_time`."""
-    numbers_of(params)
-
-    def make(decide: DecideFn[Any, Any, Any, Any]) -> Policy:
-        return Policy("cluster", decide, params, start, observe, next_time=next_time)
-
-    return make
-
-
-hand_over_policy = _decorator(
+cluster_policy = MakesPolicy(
+    "cluster", "cluster_policy", "(params, state, ClusterContext) -> (ClusterChange, state)"
+)
+hand_over_policy = MakesPolicy(
     "hand_over", "hand_over_policy", "(params, state, HandOverContext) -> (HandOver, state)"
 )
 
@@ -364,12 +363,8 @@ def _check_kind(field: str, kind: str, given: Any) -> None:
     what = f"a policy of kind {given.kind}" if isinstance(given, Policy) else repr(given)
     raise ConfigError(
         f"policies.{field} is {what}; give a function decorated with "
-        f"@{_decorator_name(kind)}() of blis_jax.policies"
+        f"@{DECORATORS[kind].__name__}() of blis_jax.policies"
     )
-
-
-def _decorator_name(kind: str) -> str:
-    return "cluster_policy" if kind == "cluster" else DECORATORS[kind].__name__
 
 
 DECORATORS: dict[str, MakesPolicy] = {
@@ -379,5 +374,6 @@ DECORATORS: dict[str, MakesPolicy] = {
     "picker": picker,
     "priority": priority_policy,
     "scheduler": scheduler,
+    "cluster": cluster_policy,
     "hand_over": hand_over_policy,
 }
