@@ -124,4 +124,5 @@ def snapshots(
         prefix_match_blocks=prefix_match_blocks,
         num_rejected=num_rejected,
         is_active=lax.iota(jnp.int32, rows) < ctx.params.cluster.num_instances,
+        role=ctx.params.cluster.roles,
     )

@@ -225,8 +225,8 @@ def offloads(turn: Turn, used: jax.Array) -> jax.Array:
     """Whether the GPU is fuller than the threshold and the CPU tier has room."""
     cluster = turn.ctx.params.cluster
     share = exact_quotient(used.astype(jnp.float64), turn.total.astype(jnp.float64))
-    has_room = get(turn.pool, Pool.CPU_USED) < cluster.kv_cpu_blocks
-    return (share > cluster.offload_threshold) & has_room
+    has_room = get(turn.pool, Pool.CPU_USED) < turn.own(cluster.kv_cpu_blocks)
+    return (share > turn.own(cluster.offload_threshold)) & has_room
 
 
 def release(turn: Turn) -> Moves:
