@@ -49,17 +49,19 @@ class InstanceGroup:
     kv_transfer_base_latency: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise ConfigError(f"count must be a whole number above 0, got {shortened(self.count)}")
-        if not isinstance(self.name, str):
-            raise ConfigError(f"name must be a text, got {shortened(self.name)}; put it in quotes")
+        count: Any = self.count  # what a file has may be anything
+        name: Any = self.name
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigError(f"count must be a whole number above 0, got {shortened(count)}")
+        if not isinstance(name, str):
+            raise ConfigError(f"name must be a text, got {shortened(name)}; put it in quotes")
         if self.role not in ROLES:
             raise ConfigError(
                 f"role {shortened(self.role)} is not known; use one of {', '.join(ROLES)}"
                 f"{closest(self.role, ROLES)}"
             )
-        for name in _SHORT.values():
-            object.__setattr__(self, name, _coefficients(name, getattr(self, name)))
+        for setting in _SHORT.values():
+            object.__setattr__(self, setting, _coefficients(setting, getattr(self, setting)))
 
     def numbers(self) -> dict[str, Any]:
         """The numbers that the group has of its own, by setting."""
@@ -82,7 +84,9 @@ NUMBERS = tuple(name for name in KEYS if name not in ("count", *_ABOUT))
 def _coefficients(name: str, given: Any) -> tuple[float, ...] | None:
     if given is None:
         return None
-    values = [_number(one) for one in given] if isinstance(given, list | tuple) else [None]
+    values: list[Any] = [None]
+    if isinstance(given, list | tuple):
+        values = [_number(one) for one in given]
     if any(isinstance(one, bool) or not isinstance(one, int | float) for one in values):
         raise ConfigError(f"{name}: got {shortened(given)}, allowed is a list of numbers")
     return tuple(float(one) for one in values)
@@ -264,7 +268,7 @@ def refuse_idle(config: ClusterConfig, changes: Mapping[str, Any]) -> None:
 
 def everywhere(config: ClusterConfig, **changes: Any) -> ClusterConfig:
     """The configuration with some settings changed on every instance."""
-    without = {name: None for name in changes if name in NUMBERS}
+    without: dict[str, Any] = {name: None for name in changes if name in NUMBERS}
     groups = tuple(dataclasses.replace(group, **without) for group in config.instances)
     return config.replace(**changes, **({SETTING: groups} if groups else {}))
 
