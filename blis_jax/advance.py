@@ -91,7 +91,7 @@ def _duration(
     raw = latency.step_time(row(ctx.params.cluster.beta, instance), batch)
     duration = ctx.truncated(raw)
     if not work.pool.is_absent:
-        reloads, transfer = work.pool.pending_reloads, ctx.params.cluster.transfer_us
+        reloads, transfer = work.pool.pending_reloads, ctx.params.cluster.transfer_us[instance]
         duration = duration + reloads.astype(ctx.clock) * ctx.time(transfer)
         raw = raw + reloads.astype(jnp.float64) * transfer.astype(jnp.float64)
     return duration, raw
@@ -236,7 +236,7 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     left = used + as_int(is_new) - private - freed.num_freed
     share = exact_quotient(left.astype(jnp.float64), total.astype(jnp.float64))
     is_short = is_new & (used >= total)
-    offloads = share > ctx.params.cluster.offload_threshold
+    offloads = share > ctx.params.cluster.offload_threshold[instance]
     outcome = failing(lane.outcome, is_full == 1, Outcome.COPIES_FULL)
     work = dataclasses.replace(
         work,

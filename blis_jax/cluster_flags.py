@@ -104,8 +104,16 @@ def _numbers(kinds: Collection[str]) -> tuple[Flag, ...]:
     return tuple(flags)
 
 
+INSTANCES = Flag(
+    "instances",
+    str,
+    (),
+    "FILE",
+    "YAML or JSON list of groups of instances with numbers of their own, in place of --num-instances",
+)
 GATEWAY_FLAGS = (
     Flag("num-instances", whole, 1, "N", "instances behind the router"),
+    INSTANCES,
     Flag(
         "admission-policy",
         str,
@@ -208,6 +216,7 @@ def _with_choices(flag: Flag, choices: Mapping[str, Sequence[str]]) -> Flag:
 def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
     """The cluster that the given options describe; the rest takes the reference's defaults."""
     from blis_jax.config import FIELDS, POLICY_NAMES, ClusterConfig
+    from blis_jax.instance_groups import check_number
 
     defaults = {flag.name.replace("-", "_"): flag.default for flag in CLUSTER_FLAGS}
     values = {
@@ -223,14 +232,16 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
     values |= _latency(given)
     _check_scorers(values["routing_policy"], values["routing_scorers"])
     try:
-        return ClusterConfig(**values)
+        config = ClusterConfig(**values)
+        check_number(config, given.get("num_instances", config.num_instances))
+        return config
     except ConfigError as error:
         raise type(error)(_as_option(str(error), FIELDS)) from None
 
 
 def _as_option(message: str, fields: Mapping[str, Any]) -> str:
     """The message with the field's name written as the option."""
-    name = re.match(r"[a-z_]+", message)
+    name = re.match(r"[a-z_]+(?=[: ])", message)  # a file may be named as a field
     if name is None or name.group() not in fields:
         return message
     return f"--{name.group().replace('_', '-')}{message[name.end() :]}"

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from blis_jax import instance_groups
 from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.instance_groups import InstanceGroup
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.named import NAMED_KINDS, as_pairs, is_policy_number, number_of, numbered
@@ -50,6 +52,9 @@ class ClusterConfig(PolicySettings):
     A policy is named as in the registry, or by `path/to/file.py:Name`. `policy_numbers` has numbers without a
     setting of their own, those of policies from files above all: a mapping, or pairs, such as
     `("routing.candidates", 3.0)`, or `("scorer.Mine.gain", 0.5)` for the scorer `path/to/file.py:Mine`.
+
+    `instances` has groups of instances with numbers in place of the cluster's: `InstanceGroup`s, mappings of
+    their keys, or the path of a file with a list of them. They decide `num_instances`.
     """
 
     model: str = "meta-llama/llama-3.1-8b-instruct"
@@ -72,6 +77,7 @@ class ClusterConfig(PolicySettings):
     max_num_scheduled_tokens: int = 2048
     long_prefill_token_threshold: int = 0
     num_instances: int = 1
+    instances: tuple[InstanceGroup, ...] = ()
     admission_policy: str = "always-admit"
     admission_latency: int = 0
     routing_latency: int = 0
@@ -101,7 +107,15 @@ class ClusterConfig(PolicySettings):
             value = getattr(self, name)
             if isinstance(value, Iterable) and not isinstance(value, str):
                 object.__setattr__(self, name, tuple(value))
+        groups, source = instance_groups.groups_of(self.instances)
+        object.__setattr__(self, "instances", groups)
+        if groups:
+            if self.num_instances != 1:  # the default may stand for a number that was not given
+                instance_groups.check_number(self, self.num_instances)
+            object.__setattr__(self, "num_instances", instance_groups.size(groups))
         _check(self)
+        if groups:
+            instance_groups.check(self, source)
 
     @property
     def profile(self) -> str:
@@ -116,16 +130,24 @@ class ClusterConfig(PolicySettings):
         return parse_scorers(self.routing_scorers or DEFAULT_SCORERS)
 
     def replace(self, **changes: Any) -> ClusterConfig:
-        """A copy with some settings changed, checked again; `routing.candidates` is a policy's number."""
+        """A copy with some settings changed, checked again; `routing.candidates` is a policy's number.
+
+        New groups of instances bring their number with them.
+        """
         unknown = sorted(name for name in changes if not is_setting(name))
         if unknown:
             raise ConfigError(f"unknown setting {unknown[0]!r}; known: {', '.join(sorted(FIELDS))}")
+        instance_groups.refuse_idle(self, changes)
         numbers = {name: value for name, value in changes.items() if is_policy_number(name)}
         fields = {name: value for name, value in changes.items() if name not in numbers}
         if numbers:
             before = dict(as_pairs(fields.get("policy_numbers", self.policy_numbers)))
             fields["policy_numbers"] = tuple((before | numbers).items())
-        return dataclasses.replace(self, **fields)
+        if fields.get("instances"):
+            fields = {"num_instances": 1, **fields}
+        made = dataclasses.replace(self, **fields)
+        instance_groups.check_number(made, changes.get("num_instances", made.num_instances))
+        return made
 
     def value(self, setting: str) -> Any:
         """The value of a setting; of a policy's number that is not given, its default.

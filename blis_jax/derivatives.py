@@ -22,6 +22,7 @@ from blis_jax.config import ClusterConfig
 from blis_jax.engine import Raw, requests_of, run_row
 from blis_jax.errors import ConfigError
 from blis_jax.given_tables import larger_shape
+from blis_jax.instance_groups import coefficients_of
 from blis_jax.observe import Observation, unstack
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.records import RequestRecords, RunRecord
@@ -109,7 +110,7 @@ class Differentiator:
 
     def run(self, config: ClusterConfig, table: RequestTable, seed: int = 0) -> Derivatives:
         """One run, repaired like any other, and its slopes; `seed` as in `simulate`."""
-        if len(config.beta_coeffs) < 4 and any("beta3" in one for one in self.directions):
+        if len(coefficients_of(config)) < 4 and any("beta3" in one for one in self.directions):
             raise ConfigError("beta3: the configuration has three beta_coeffs; give a fourth one")
         attempt = Attempt(Row(config, table, policy_seed(seed)), self.options)
         while True:
@@ -187,7 +188,9 @@ def _slopes(
         alpha=coefficients(ALPHA, numbers.cluster.alpha),
         beta=coefficients(BETA, numbers.cluster.beta),
         arrival=direction.get("arrival_scale", 0.0) * arrival,
-        transfer_us=np.float64(direction.get("kv_transfer_base_latency", 0.0)),
+        transfer_us=np.full(
+            np.shape(numbers.cluster.transfer_us), direction.get("kv_transfer_base_latency", 0.0)
+        ),
         admission_latency_us=np.float64(direction.get("admission_latency", 0.0)),
         routing_latency_us=np.float64(direction.get("routing_latency", 0.0)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from blis_jax.config import (
     SHEDDABLE_CLASSES,
     ClusterConfig,
 )
+from blis_jax.instance_groups import per_instance, roles
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies, Policy
@@ -20,6 +22,7 @@ from blis_jax.policies.named import Chosen, numbered
 from blis_jax.types import (
     NO_DEFECTS,
     REFERENCE_DEFECTS,
+    SLO_CLASSES,
     ClusterParams,
     Mechanism,
     Params,
@@ -100,36 +103,65 @@ def _policy_params(used: Chosen, policy_seed: int, policies: Policies | None) ->
     )
 
 
-def _transfer_us(config: ClusterConfig) -> int:
+def _transfer_us(block_size: int, base_latency: int, bandwidth: float) -> int:
     """Time to bring one block back from the CPU tier, µs."""
-    size, bandwidth = config.block_size_in_tokens, config.kv_transfer_bandwidth
-    return config.kv_transfer_base_latency + math.ceil(min(size / bandwidth, 2.0**53))
+    return base_latency + math.ceil(min(block_size / bandwidth, 2.0**53))
+
+
+def _thresholds(whole: int, is_by_class: bool, critical: int, sheddable: int) -> np.ndarray:
+    """Most prompt tokens in a step of every SLO class."""
+    threshold = np.full((len(SLO_CLASSES),), whole, np.int32)
+    if is_by_class:
+        threshold[list(CRITICAL_CLASSES)] = critical
+        threshold[list(SHEDDABLE_CLASSES)] = sheddable
+    return threshold
+
+
+def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
+    """The numbers of every instance; rows beyond the cluster's have the last instance's."""
+
+    def column(*settings: str) -> list[Any]:
+        return list(zip(*(per_instance(config, name) for name in settings), strict=True))
+
+    def array(values: Sequence[Any], dtype: Any) -> np.ndarray:
+        values = list(values) + [values[-1]] * (rows - len(values))
+        return np.asarray(values, dtype)
+
+    def own(setting: str, dtype: Any) -> np.ndarray:
+        return array(per_instance(config, setting), dtype)
+
+    chunks = column(
+        "long_prefill_token_threshold",
+        "slo_prefill",
+        "slo_prefill_critical",
+        "slo_prefill_sheddable",
+    )
+    transfers = column("kv_transfer_base_latency", "kv_transfer_bandwidth")
+    size = config.block_size_in_tokens
+    cpu_blocks = own("kv_cpu_blocks", np.int32)
+    return {
+        "alpha": own("alpha_coeffs", np.float64),
+        "beta": own("beta_coeffs", np.float64),
+        "total_kv_blocks": own("total_kv_blocks", np.int32),
+        "max_num_running_reqs": own("max_num_running_reqs", np.int32),
+        "max_num_scheduled_tokens": own("max_num_scheduled_tokens", np.int32),
+        "prefill_threshold": array([_thresholds(*one) for one in chunks], np.int32),
+        "kv_cpu_blocks": cpu_blocks,
+        "transfer_us": array([_transfer_us(size, *one) for one in transfers], np.int64),
+        "offload_threshold": np.where(
+            cpu_blocks > 0, own("kv_offload_threshold", np.float64), np.inf
+        ),
+        "roles": array(roles(config), np.int32),
+    }
 
 
 def _cluster_params(config: ClusterConfig, rows: int) -> ClusterParams:
-    def per_instance(value: int) -> np.ndarray:
-        return np.full((rows,), value, np.int32)
-
-    threshold = np.full((6,), config.long_prefill_token_threshold, np.int32)
-    if config.slo_prefill:
-        threshold[list(CRITICAL_CLASSES)] = config.slo_prefill_critical
-        threshold[list(SHEDDABLE_CLASSES)] = config.slo_prefill_sheddable
-    has_cpu_tier = config.kv_cpu_blocks > 0
     arrays: dict[str, Any] = {
-        "alpha": np.tile(np.asarray(config.alpha_coeffs, np.float64), (rows, 1)),
-        "beta": np.tile(np.asarray(config.beta_coeffs, np.float64), (rows, 1)),
-        "total_kv_blocks": per_instance(config.total_kv_blocks),
-        "max_num_running_reqs": per_instance(config.max_num_running_reqs),
-        "max_num_scheduled_tokens": per_instance(config.max_num_scheduled_tokens),
-        "prefill_threshold": np.tile(threshold, (rows, 1)),
         "num_instances": np.int32(config.num_instances),
         "admission_latency_us": np.int64(config.admission_latency),
         "routing_latency_us": np.int64(config.routing_latency),
         "snapshot_refresh_interval_us": np.int64(config.snapshot_refresh_interval),
         "horizon_us": np.int64(min(config.horizon, NO_HORIZON // 2)),
-        "kv_cpu_blocks": np.int32(config.kv_cpu_blocks),
-        "transfer_us": np.int64(_transfer_us(config)),
-        "offload_threshold": np.float64(config.kv_offload_threshold if has_cpu_tier else np.inf),
         "infinity": np.float64(np.inf),
     }
-    return ClusterParams(**arrays)
+    return ClusterParams(**arrays, **_instance_numbers(config, rows))

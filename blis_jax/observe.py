@@ -307,7 +307,8 @@ class Observation:
             cpu_reloads=self._pool(Pool.RELOADS),
             cpu_misses=self._pool(Pool.CPU_MISSES),
             cpu_thrashing=self._pool(Pool.THRASHING),
-            reload_us=self._pool(Pool.RELOADS) * self.cluster.transfer_us.astype(np.int64),
+            reload_us=self._pool(Pool.RELOADS)
+            * xp.asarray(self.cluster.transfer_us)[:rows].astype(np.int64),
         )
 
     def _pool(self, column: Pool) -> np.ndarray:

@@ -12,6 +12,7 @@ from blis_jax import cli, cluster_flags, trace_flags
 from blis_jax.backend import prepare_backend
 from blis_jax.cli import Notes
 from blis_jax.errors import ConfigError
+from blis_jax.instance_groups import has_cpu_tier, instance_lines
 from blis_jax.overwriting import refuse_existing
 from blis_jax.policies.seeds import draws
 from blis_jax.run_flags import MOST_SLOTS, NAME, make_parser
@@ -72,10 +73,8 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if not table.num_rows:
         notes.warn("no request arrives before the horizon, so there are no figures")
     _warn_of_idle_options(given, config, source, notes)
-    notes.info(
-        f"coefficients {list(config.alpha_coeffs)}, {list(config.beta_coeffs)}; "
-        f"{config.total_kv_blocks} KV blocks per instance"
-    )
+    for line in instance_lines(config):
+        notes.info(line)
     started = time.perf_counter()
     record = simulated(config, table, given, source.policy_seed)
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
@@ -120,7 +119,7 @@ def _write(
             else client_fields(source.spec, np.asarray(table.client), record)
         )
         document = results_document(record, names.tenant_names, names.request_numbers, more)
-        document["kv"] = kv_document(record, config.kv_cpu_blocks > 0)
+        document["kv"] = kv_document(record, has_cpu_tier(config))
         document["provenance"] = _provenance(given, config, source)
         with cli.writing(Path(given["results_path"])):
             write_json(Path(given["results_path"]), document)
@@ -134,7 +133,7 @@ def _write(
 def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> None:
     from blis_jax.kv_metrics import INERT, INERT_SENTENCE, cpu_tier
 
-    if cpu_tier(record, config.kv_cpu_blocks > 0) == INERT:
+    if cpu_tier(record, has_cpu_tier(config)) == INERT:
         notes.warn(INERT_SENTENCE)
 
 

@@ -127,13 +127,13 @@ def is_whole(record: RunRecord) -> bool:
 def dashed(config: ClusterConfig) -> dict[str, Any]:
     """The configuration under the reference's flag names; our policies' numbers only where they were given."""
     from blis_jax.config import FIELDS, OUR_POLICY_SETTINGS, ClusterConfig
+    from blis_jax.setting_values import plain_value
 
     default = ClusterConfig()
-    ours = (*OUR_POLICY_SETTINGS, "latency_model")
+    ours = (*OUR_POLICY_SETTINGS, "latency_model", "instances")
     is_idle = {name for name in ours if getattr(config, name) == getattr(default, name)}
     names = [name for name in FIELDS if name not in _OURS and name not in is_idle]
-    values = {name.replace("_", "-"): getattr(config, name) for name in names}
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    return {name.replace("_", "-"): plain_value(getattr(config, name)) for name in names}
 
 
 _OURS = ("variant", "corrected")  # settings that are no flags of the reference

@@ -13,6 +13,7 @@ from blis_jax import cli, trace_flags
 from blis_jax.backend import prepare_backend
 from blis_jax.cli import Notes
 from blis_jax.errors import ConfigError, closest
+from blis_jax.instance_groups import has_cpu_tier
 from blis_jax.overwriting import refuse_existing
 from blis_jax.run_flags import BESIDE_SCENARIO, NAME, REFUSED
 from blis_jax.run_requests import dashed, is_whole, load_requests, simulated
@@ -185,7 +186,7 @@ def _write(folder: Path, scenario: Scenario, config: ClusterConfig, record: RunR
 
     kept = ("tags", "note", "seed", "workload", "workload_spec")
     details = {key: scenario.document[key] for key in kept if key in scenario.document}
-    details["kv"] = kv_document(record, config.kv_cpu_blocks > 0)
+    details["kv"] = kv_document(record, has_cpu_tier(config))
     with cli.writing(folder):
         write_scenario(folder, scenario.name, record, dashed(config) | scenario.flags, details)
 
@@ -199,7 +200,7 @@ def _print_replayed(
     from blis_jax.metrics import cluster_json
     from blis_jax.scalar_metrics import TOKEN_RATES
 
-    is_inert = cpu_tier(record, config.kv_cpu_blocks > 0) == INERT
+    is_inert = cpu_tier(record, has_cpu_tier(config)) == INERT
     if is_only:
         if is_inert:
             notes.warn(INERT_SENTENCE)

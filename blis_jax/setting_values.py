@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.instance_groups import InstanceGroup
 from blis_jax.policies import registry
 
 if TYPE_CHECKING:
@@ -41,7 +42,23 @@ _LATER: dict[str, Any] = {
     "latency_model": "auto",
     "routing_picker": "first-best",
     "policy_numbers": (),
+    "instances": (),
 }
+
+
+def plain_value(value: Any) -> Any:
+    """A setting's value as JSON has it; groups of instances with what was given of them."""
+    if isinstance(value, InstanceGroup):
+        return value.plain()
+    return [plain_value(one) for one in value] if isinstance(value, tuple) else value
+
+
+def all_values(config: ClusterConfig) -> dict[str, Any]:
+    """All settings by name, groups of instances only where there are some."""
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    if config.instances:
+        return values | {"instances": plain_value(config.instances)}
+    return {name: value for name, value in values.items() if name != "instances"}
 
 
 def values_for_hash(config: ClusterConfig) -> dict[str, Any]:
@@ -51,7 +68,7 @@ def values_for_hash(config: ClusterConfig) -> dict[str, Any]:
         for name, one in registry.settings().items()
         if name not in _FIRST_NUMBERS
     }
-    values = dataclasses.asdict(config)
+    values = all_values(config)
     return {
         name: value for name, value in values.items() if name not in later or value != later[name]
     }

@@ -13,6 +13,7 @@ import numpy as np
 from blis_jax.config import ClusterConfig
 from blis_jax.engine import Order as EngineOrder
 from blis_jax.engine import compiled_tables
+from blis_jax.instance_groups import has_cpu_tier, per_instance
 from blis_jax.invariants import cheap_violations
 from blis_jax.latency.registry import model_of
 from blis_jax.livelock import has_end, run_to_horizon
@@ -111,7 +112,7 @@ def at_block_level(
     options: Options,
 ) -> EngineShape:
     """The shape with block-level memory; `longest` is a request's prompt and output in blocks."""
-    most = max(config.total_kv_blocks for config in configs)
+    most = max(max(per_instance(config, "total_kv_blocks")) for config in configs)
     num_blocks = rounded(most, options.num_blocks)
     list_blocks = rounded(min(longest + 2, num_blocks + 2), options.list_blocks)
     # so many places that holes are seldom squeezed out
@@ -127,7 +128,7 @@ def at_block_level(
         eviction_capacity=max(
             rounded(2 * shape.num_requests, options.num_evictions), shape.eviction_capacity
         ),
-        has_cpu_tier=any(config.kv_cpu_blocks > 0 for config in configs),
+        has_cpu_tier=any(has_cpu_tier(config) for config in configs),
         window=options.window or (8 if options.form == "rows" and list_blocks < LONG_LISTS else 32),
         # sizes that only the model without eviction has
         num_copies=1,
@@ -150,7 +151,7 @@ def _is_pressed(shape: EngineShape, config: ClusterConfig, table: RequestTable) 
     if shape.num_nodes == 0:  # a block may be used again if nobody looks for its content
         return False
     distinct = num_distinct_blocks(table, shape.block_size)
-    has_room = distinct <= config.num_instances * config.total_kv_blocks
+    has_room = distinct <= sum(per_instance(config, "total_kv_blocks"))
     return not has_room or shape.node_blocks * shape.path_depth > MOST_PATH_BLOCKS
 
 

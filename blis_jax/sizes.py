@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from blis_jax.config import ClusterConfig
+from blis_jax.instance_groups import per_instance
 from blis_jax.user_files import is_file
 from blis_jax.workload.table import NEVER_US, RequestTable
 
@@ -40,7 +41,7 @@ def slots_for(config: ClusterConfig, table: RequestTable) -> int:
     guess = guessed_slots(count, config.num_instances)
     if count < LONG_TABLE or config.routing_policy not in BALANCED or is_file(config.latency_model):
         return guess
-    (alpha, *_), beta = config.alpha_coeffs, config.beta_coeffs
+    (alpha, *_), beta = (_largest(config, name) for name in ("alpha_coeffs", "beta_coeffs"))
     arrival = arrival[is_real].astype(np.float64)
     inputs, outputs = (
         np.asarray(x, np.float64)[is_real] for x in (table.input_len, table.output_len)
@@ -63,8 +64,15 @@ def num_chunks(config: ClusterConfig, table: RequestTable) -> int:
 
 
 def _chunk(config: ClusterConfig) -> int:
-    chunk, threshold = config.max_num_scheduled_tokens, config.long_prefill_token_threshold
-    return min(chunk, threshold) if threshold > 0 else chunk
+    """Prompt tokens of a request in a step, on the instance that takes the fewest."""
+    thresholds = per_instance(config, "long_prefill_token_threshold")
+    limits = [threshold for threshold in thresholds if threshold > 0]
+    return min(per_instance(config, "max_num_scheduled_tokens") + limits)
+
+
+def _largest(config: ClusterConfig, coefficients: str) -> list[float]:
+    """Each coefficient of the instance that has the largest one."""
+    return [max(values) for values in zip(*per_instance(config, coefficients), strict=True)]
 
 
 def num_output_blocks(table: RequestTable, block_size: int) -> int:

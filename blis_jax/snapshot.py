@@ -131,4 +131,5 @@ def snapshots(
         prefix_match_blocks=prefix_match_blocks,
         num_rejected=num_rejected,
         is_active=active_instances(ctx, state),
+        role=ctx.params.cluster.roles,
     )

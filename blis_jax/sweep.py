@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import cli
 from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
+from blis_jax.cluster_flags import INSTANCES
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ _COMPARED = (
          "workload.num_requests=500; repeat it"),
     Flag("grid", str, None, "KEY=VALUES", "a setting with several values: a,b,c or "
          "start:stop:step with the stop; a;b where values have commas; repeat it"),
+    INSTANCES._replace(help="YAML or JSON list of groups of instances, for all strategies"),
     Flag("rate", str, None, "R,…", "requests per second, one value or several"),
 )  # fmt: skip
 _SEEDS = (
@@ -168,10 +170,11 @@ def _plan(given: Mapping[str, Any]) -> tuple[SweepPlan, Measure]:
     from blis_jax.sweep_measure import Measure, read_targets, read_window
     from blis_jax.sweep_plan import DEFAULT_STRATEGIES, make_plan, read_seeds
 
+    groups = [f"instances={given['instances']}"] if "instances" in given else []
     plan = make_plan(
         workload=given.get("workload", "mixed"),
         strategies=given.get("strategy", DEFAULT_STRATEGIES),
-        settings=given.get("set", ()),
+        settings=(*given.get("set", ()), *groups),
         grid=given.get("grid", ()),
         rates=given.get("rate", ""),
         seeds=read_seeds(given.get("seeds", "0"), count),

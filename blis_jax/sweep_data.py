@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -22,6 +21,7 @@ from blis_jax.metrics import CLASS_NAMES, class_code
 from blis_jax.records import RunRecord
 from blis_jax.results import RUN_METRICS, Provenance
 from blis_jax.scalar_metrics import evaluate, lookup
+from blis_jax.setting_values import all_values
 from blis_jax.summaries import (
     ALL,
     LATENCIES,
@@ -227,7 +227,7 @@ def _attributes(plan: SweepPlan, summarizer: Summarizer, table: np.ndarray) -> d
     provenance = Provenance(
         spec_text=yaml.safe_dump(document, sort_keys=False),
         policies={strategy.name: dict(strategy.settings) for strategy in plan.strategies},
-        config={strategy.name: dataclasses.asdict(strategy.config) for strategy in plan.strategies},
+        config={strategy.name: all_values(strategy.config) for strategy in plan.strategies},
         seeds=plan.seeds,
         profile=" ".join(profiles),
     )

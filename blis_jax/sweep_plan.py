@@ -248,7 +248,9 @@ def _readers(name: str) -> Callable[[str], Any]:
         "bool": cli.truth,
         "str": str,
     }
-    return cli.number if is_policy_number(name) else by_type.get(FIELDS[name].type, cli.numbers)
+    if is_policy_number(name):
+        return cli.number
+    return str if name == "instances" else by_type.get(FIELDS[name].type, cli.numbers)
 
 
 def _is_tuple(name: str) -> bool:

@@ -27,6 +27,7 @@ NO_REQUEST = -1  # a free slot
 NO_NODE = -1  # end of a request's path of shared contents
 LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every real one
 
+ROLES = ("both", "prefill", "decode")  # what an instance is for
 SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
 CRITICAL, STANDARD_NONE, STANDARD = 1, 0, 2
 
@@ -154,6 +155,7 @@ class Snapshots:
     prefix_match_blocks: Int[jax.Array, "instance"]  # leading prompt blocks in the router's index
     num_rejected: Int[jax.Array, ""]
     is_active: Bool[jax.Array, "instance"]  # part of the cluster (the table may be larger)
+    role: Int[jax.Array, "instance"]  # index into ROLES
 
 
 @pytree
@@ -303,9 +305,10 @@ class ClusterParams:
     routing_latency_us: Int[jax.Array, ""]
     snapshot_refresh_interval_us: Int[jax.Array, ""]
     horizon_us: Int[jax.Array, ""]
-    kv_cpu_blocks: Int[jax.Array, ""]  # capacity of the CPU tier, 0: none
-    transfer_us: Int[jax.Array, ""]  # to bring one block back from it
-    offload_threshold: Float[jax.Array, ""]  # KV utilisation above which the CPU tier acts
+    kv_cpu_blocks: Int[jax.Array, "instance"]  # capacity of the CPU tier, 0: none
+    transfer_us: Int[jax.Array, "instance"]  # to bring one block back from it
+    offload_threshold: Float[jax.Array, "instance"]  # KV utilisation above which the tier acts
+    roles: Int[jax.Array, "instance"]  # index into ROLES
     infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
 
 

@@ -83,10 +83,12 @@ def _ablate(arguments: Sequence[str] | None) -> int:
     common_options.check_statistics(given)
     seeds, stream = common_options.seeds_of(given), given.get("rng", "reference")
 
-    from sweeps.arms import arm_of
+    from sweeps.arms import arm_of, on_instances
     from sweeps.components import components_of
 
-    arm, base = arm_of(given["arm"]), arm_of(given["against"])
+    arm, base = (
+        on_instances(arm_of(given[name]), given.get("instances")) for name in ("arm", "against")
+    )
     components = components_of(base.config, arm.config, given.get("components"))
     paths = common_options.paths_of(given, "ablate")
     prepare_backend(use_cache="no_cache" not in given)

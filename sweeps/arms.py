@@ -7,6 +7,7 @@ or settings in place of what it has.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -40,14 +41,21 @@ def list_names() -> tuple[str, ...]:
     return (*list_library(), *sweep_strategies.list_builtin())
 
 
-def arms_of(texts: Sequence[str]) -> tuple[Arm, ...]:
-    """The arms of several texts; their names must differ."""
-    arms = tuple(arm_of(text) for text in texts)
+def arms_of(texts: Sequence[str], instances: str | None = None) -> tuple[Arm, ...]:
+    """The arms of several texts, see `on_instances`; their names must differ."""
+    arms = tuple(on_instances(arm_of(text), instances) for text in texts)
     names = [arm.name for arm in arms]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two arms are named {name!r}; put LABEL= before one of them")
     return arms
+
+
+def on_instances(arm: Arm, instances: str | None) -> Arm:
+    """The arm with the groups of instances of a file in place of its own instances, if one is given."""
+    if instances is None:
+        return arm
+    return dataclasses.replace(arm, config=arm.config.replace(instances=instances))
 
 
 def arm_of(text: str) -> Arm:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli
+from blis_jax import cli, cluster_flags
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 FOLDER = "out"
 FIRST_SEED, NUM_SEEDS = 42, 20
+INSTANCES = cluster_flags.INSTANCES._replace(
+    help="YAML or JSON list of groups of instances, in place of what the strategies have"
+)
 RNG = Flag(
     "rng",
     cli.one_of("reference", "jax"),
@@ -71,7 +74,8 @@ class Paths:
 
 
 def add_common(parser: Parser) -> None:
-    """Options on requests, statistics and output."""
+    """Options on instances, requests, statistics and output."""
+    parser.add_flags("cluster", (INSTANCES,))
     parser.add_flags("requests", REQUESTS)
     parser.add_flags("statistics", STATISTICS)
     parser.add_flags("output", OUTPUT)

@@ -86,7 +86,8 @@ def _compare(arguments: Sequence[str] | None) -> int:
 
     from sweeps.arms import arms_of
 
-    arms, draws = arms_of(texts), coefficient_draws.draws_of(given)
+    arms = arms_of(texts, given.get("instances"))
+    draws = coefficient_draws.draws_of(given)
     if draws is not None:
         arms = draws.at_fit(arms)
     paths = common_options.paths_of(given, "compare")

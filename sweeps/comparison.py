@@ -13,6 +13,7 @@ import numpy as np
 from blis_jax.config import FIELDS, ClusterConfig
 from blis_jax.records import TTFT_PARTS
 from blis_jax.scalar_metrics import lookup
+from blis_jax.setting_values import plain_value
 from blis_jax.summaries import ALL
 from sweeps import crossover, paired
 from sweeps.arms import Arm
@@ -175,7 +176,7 @@ def _arm(setting: Setting, one: Compared, compared: Sequence[Compared]) -> dict[
         "strategy": one.arm.strategy.name if one.arm.strategy is not None else None,
         "profile": config.profile,
         "settings": {
-            name: getattr(config, name)
+            name: plain_value(getattr(config, name))
             for name in FIELDS
             if getattr(config, name) != getattr(default, name)
         },

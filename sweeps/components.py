@@ -19,7 +19,7 @@ def _numbers(kinds: Collection[str]) -> tuple[str, ...]:
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "hardware": ("model", "hardware", "tp", "latency_model", "alpha_coeffs", "beta_coeffs"),
-    "instances": ("num_instances",),
+    "instances": ("num_instances", "instances"),
     "admission": (
         "admission_policy",
         *_numbers(("admission",)),

@@ -200,12 +200,13 @@ def _about(
 ) -> dict[str, str]:
     """The attributes: what the numbers depend on, and a hash of it."""
     from blis_jax.results import Provenance
+    from blis_jax.setting_values import all_values
     from sweeps.search import identity_of, workload_content
 
     base, sizes = plan.space.base, plan.sizes
-    provenance = Provenance(config=dataclasses.asdict(base)).attributes()
+    provenance = Provenance(config=all_values(base)).attributes()
     content = {
-        "mechanism": dataclasses.asdict(base),
+        "mechanism": all_values(base),
         "parameters": [entry.model_dump(mode="json") for entry in strategy.parameters],
         "overrides": [entry.model_dump(mode="json") for entry in strategy.overrides],
         "workload": workload_content(spec),

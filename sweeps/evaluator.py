@@ -15,6 +15,7 @@ from blis_jax.compare import METHOD, estimate
 from blis_jax.config import FIELDS, ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.metrics import class_code
+from blis_jax.setting_values import plain_value
 from blis_jax.sweep_measure import DEFAULT_TARGETS
 from blis_jax.workload.spec import list_builtin
 from sweeps.arms import arm_of, configured
@@ -252,7 +253,7 @@ def _answer(job: _Job, runs: Runs) -> dict[str, Any]:
         "targets": {name: dict(limits) for name, limits in job.targets.items()},
         "intervals": METHOD.replace(", paired by seed", ""),
         "remarks": list(job.remarks),
-        "configuration": {name: getattr(job.config, name) for name in FIELDS},
+        "configuration": {name: plain_value(getattr(job.config, name)) for name in FIELDS},
         "cli_args": arguments(job.config),
         "versions": versions() | {"profile": job.config.profile},
     }

@@ -14,6 +14,7 @@ import numpy as np
 
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.instance_groups import everywhere, has_cpu_tier, per_instance
 from blis_jax.mechanism import mechanism, params
 from sweeps.measured import KeptRuns, Measured, same_lives
 from sweeps.strategy_file import Strategy
@@ -47,18 +48,23 @@ class Finding:
 
 
 def _replaced(**changes: Any) -> Configured:
-    return lambda config: config.replace(**changes)
+    return lambda config: everywhere(config, **changes)
 
 
 def _default(name: str) -> Any:
     return getattr(ClusterConfig(), name)
 
 
+def _has(config: ClusterConfig, setting: str) -> bool:
+    """Whether the setting is on, or above 0, on some instance."""
+    return any(value > 0 for value in per_instance(config, setting))
+
+
 FEATURES = (
     Feature(
         "CPU KV tier",
         ("kv_cpu_blocks",),
-        lambda config: config.kv_cpu_blocks > 0,
+        has_cpu_tier,
         _replaced(kv_cpu_blocks=0),
         {"cpu_offloads": "offloaded", "cpu_reloads": "reloaded"},
     ),
@@ -104,21 +110,24 @@ FEATURES = (
     Feature(
         "chunks",
         ("long_prefill_token_threshold", "slo_prefill"),
-        lambda config: config.long_prefill_token_threshold > 0 or config.slo_prefill,
+        lambda config: _has(config, "long_prefill_token_threshold") or _has(config, "slo_prefill"),
         _replaced(long_prefill_token_threshold=0, slo_prefill=False),
     ),
     Feature(
         "chunks by class",
         ("slo_prefill", "slo_prefill_critical", "slo_prefill_sheddable"),
-        lambda config: config.slo_prefill,
+        lambda config: _has(config, "slo_prefill"),
         _replaced(slo_prefill=False),
     ),
     Feature(
         "token budget, against BLIS's default",
         ("max_num_scheduled_tokens",),
-        lambda config: config.max_num_scheduled_tokens != _default("max_num_scheduled_tokens"),
-        lambda config: config.replace(
-            max_num_scheduled_tokens=_default("max_num_scheduled_tokens")
+        lambda config: (
+            {_default("max_num_scheduled_tokens")}
+            != set(per_instance(config, "max_num_scheduled_tokens"))
+        ),
+        lambda config: everywhere(
+            config, max_num_scheduled_tokens=_default("max_num_scheduled_tokens")
         ),
     ),
     Feature(

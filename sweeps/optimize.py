@@ -15,6 +15,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 from sweeps.common_options import (
+    INSTANCES,
     OUTPUT,
     RNG,
     Paths,
@@ -72,6 +73,7 @@ def _parser() -> Parser:
     parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_argument("strategy", metavar="STRATEGY", nargs="?", help="name or path")
     parser.add_flags("budget", _BUDGET)
+    parser.add_flags("cluster", (INSTANCES,))
     parser.add_flags("requests", _REQUESTS)
     parser.add_flags("output", OUTPUT)
     add_switches(parser)
@@ -90,6 +92,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     paths = paths_of(given, Path(given["strategy"]).stem)
     prepare_backend(use_cache="no_cache" not in given)
 
+    from blis_jax.setting_values import plain_value
     from sweeps.bench import Bench, check_seeds, measure_of, targets_of, workload_of
     from sweeps.engines import make
     from sweeps.metrics import reported_names
@@ -104,7 +107,8 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     engine, baseline = make(space, strategy.search), _baseline(strategy)
     spec = workload_of(strategy, space.num_requests)
     names = (*valuation.names, *reported_names(spec))
-    identity = identity_of([_content(strategy), workload_content(spec), stream])
+    groups = [plain_value(space.base.instances)] if space.base.instances else []
+    identity = identity_of([_content(strategy), workload_content(spec), stream, *groups])
     record = Record(paths.record, identity)
     check_existing(given, paths, record)
     measure = measure_of(targets_of(strategy), spec)
@@ -124,7 +128,7 @@ def _strategy(given: Mapping[str, Any]) -> Strategy:
     from pydantic import ValidationError
 
     from blis_jax.workload.strict_yaml import sentence
-    from sweeps.strategy_file import Search, list_library, load_strategy
+    from sweeps.strategy_file import Search, list_library, load_strategy, with_instances
 
     if "strategy" not in given or given["strategy"] is None:
         raise ConfigError(
@@ -137,7 +141,8 @@ def _strategy(given: Mapping[str, Any]) -> Strategy:
     except ValidationError as error:
         raise ConfigError(f"--{sentence(error).replace('_', '-', 1)}") from None
     seeds = read_seeds(given["seeds"]) if "seeds" in given else strategy.seeds
-    return strategy.model_copy(update={"search": search, "seeds": seeds})
+    strategy = strategy.model_copy(update={"search": search, "seeds": seeds})
+    return with_instances(strategy, given["instances"]) if "instances" in given else strategy
 
 
 def _content(strategy: Strategy) -> dict[str, Any]:

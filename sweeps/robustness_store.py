@@ -15,6 +15,7 @@ import yaml
 from blis_jax.errors import ConfigError
 from blis_jax.results import Provenance, load_kind
 from blis_jax.scalar_metrics import lookup
+from blis_jax.setting_values import all_values
 from blis_jax.summaries import ALL
 from blis_jax.types import Outcome
 from sweeps.objectives import SeedResult
@@ -162,7 +163,7 @@ _MUST_AGREE = {
 def _attributes(plan: MapPlan) -> dict[str, Any]:
     profiles = sorted({arm.config.profile for arm in plan.arms})
     provenance = Provenance(
-        config={arm.name: dataclasses.asdict(arm.config) for arm in plan.arms},
+        config={arm.name: all_values(arm.config) for arm in plan.arms},
         seeds=plan.seeds,
         profile=" ".join(profiles),
     )

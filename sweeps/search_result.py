@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 from blis_jax.compare import METHOD, estimate
 from blis_jax.config import FIELDS, ClusterConfig
 from blis_jax.scalar_metrics import lookup
+from blis_jax.setting_values import plain_value
 from sweeps.objectives import SeedResult, Valuation
 from sweeps.pareto_front import hypervolume, nondominated, reference_point
 from sweeps.search import Tried, best_of
@@ -126,6 +128,8 @@ def arguments(config: ClusterConfig) -> list[str]:
         words.append(f"--{name.replace('_', '-')}")
         if name == "policy_numbers":
             words.append(",".join(f"{number}={one!r}" for number, one in value))
+        elif name == "instances":
+            words.append(json.dumps(plain_value(value)))
         elif value is not True:
             words.append(",".join(map(repr, value)) if isinstance(value, tuple) else str(value))
     return words

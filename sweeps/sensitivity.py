@@ -344,18 +344,17 @@ def _written(job: _Job, study: Study, failures: Mapping[str, int], device: str) 
 
 
 def _save(job: _Job, study: Study, path: Path, device: str) -> None:
-    import dataclasses
-
     import yaml
 
     from blis_jax.results import Provenance, save
+    from blis_jax.setting_values import all_values
     from sweeps.sensitivity_store import to_dataset
 
     config = job.space.base
     spec_text = yaml.safe_dump(job.spec.model_dump(mode="json", exclude_defaults=True))
     provenance = Provenance(
         spec_text=spec_text,
-        config=dataclasses.asdict(config),
+        config=all_values(config),
         seeds=job.seeds,
         profile=config.profile,
     )

@@ -7,6 +7,7 @@ decimals, and penalties are taken seed by seed. `sweeps/strategies` holds the li
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from importlib import resources
@@ -16,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.instance_groups import groups_of
 from blis_jax.workload.strict_yaml import read_mapping, sentence
 
 FOLDER = "strategies"
@@ -179,6 +181,16 @@ def load_strategy(name_or_path: str) -> Strategy:
 
     path = Path(name_or_path)
     return parse_strategy(read_text(path, "a strategy in YAML"), path.name, path.parent)
+
+
+def with_instances(strategy: Strategy, given: str) -> Strategy:
+    """The strategy with the groups of instances of a file in place of its own instances."""
+    groups = [group.plain() for group in groups_of(given)[0]]
+    if strategy.fixed_args:
+        words = (*strategy.fixed_args, "--instances", json.dumps(groups))
+        return strategy.model_copy(update={"fixed_args": words})
+    kept = {name: value for name, value in strategy.mechanism.items() if name != "num_instances"}
+    return strategy.model_copy(update={"mechanism": kept | {"instances": groups}})
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -964,7 +964,7 @@ class WeightedRouter:
         known = (*self.SCORERS, "slo-priority") if profile == "scheduling" else self.SCORERS
         if unknown := set(weights).difference(known):
             raise NotSupported(f"routing-scorers {sorted(unknown)} in profile {profile!r}")
-        self.index = PrefixIndex(config["num-instances"])
+        self.index = PrefixIndex(len(instance_configs(config)))
         self.bias = dict.fromkeys(range(6), 0.5)
         if "slo-priority" in weights:
             self.bias[CRITICAL] = config["slo-scorer-bias-critical"]
@@ -1029,11 +1029,22 @@ class SimpleRouter:
         return None
 
 
+def instance_configs(config: Config) -> list[Config]:
+    """The configuration of every instance: the cluster's, with the numbers of the instance's group."""
+    if not config.get("instances"):
+        return [config] * config["num-instances"]
+    configs: list[Config] = []
+    for group in config["instances"]:
+        own = {name.replace("_", "-"): value for name, value in group.items()}
+        configs += [{**config, **own}] * own.get("count", 1)
+    return configs
+
+
 class Cluster:
     """Arrival, admission and routing of requests, and the shared clock of all instances."""
 
     def __init__(self, requests: list[Request], config: Config, profile: str) -> None:
-        self.instances = [Instance(config, profile) for _ in range(config["num-instances"])]
+        self.instances = [Instance(each, profile) for each in instance_configs(config)]
         refresh_interval_us = config["snapshot-refresh-interval"]
         self.observers = [Observer(each, refresh_interval_us) for each in self.instances]
         self.admit = make_admission(config, profile)

@@ -90,7 +90,8 @@ FLAGS: dict[str, Any] = {
     "token-bucket-refill-rate": 1000.0,
     "total-kv-blocks": 100_000,
 } | {
-    name.replace("_", "-"): FIELDS[name].default for name in (*OUR_POLICY_SETTINGS, "latency_model")
+    name.replace("_", "-"): FIELDS[name].default
+    for name in (*OUR_POLICY_SETTINGS, "latency_model", "instances")
 }
 
 

@@ -48,8 +48,9 @@ def reload(turn: Turn) -> Moves:
     is_past = is_loaded | (~is_over & is_here)
     has_reloaded = task.has_reloaded | loads
     then = jnp.where(has_reloaded == 1, jnp.int32(Do.ATTEMPT), jnp.int32(Do.FAILED))
-    # a row without the tier may share a compilation with rows that have it
-    missed = is_over & (has_reloaded == 0) & (ctx.params.cluster.kv_cpu_blocks > 0)
+    # an instance without the tier may share a compilation with instances that have it
+    has_tier = turn.own(ctx.params.cluster.kv_cpu_blocks) > 0
+    missed = is_over & (has_reloaded == 0) & has_tier
     changes = {
         "cursor": jnp.where(is_past, entry + 1, task.cursor),
         "has_reloaded": has_reloaded,
@@ -80,8 +81,8 @@ def reload(turn: Turn) -> Moves:
 def offload(turn: Turn) -> Moves:
     """Copy content of free blocks, from the free list's head on, while the GPU is fuller than the threshold."""
     task, blocks, ctx = turn.task, turn.blocks, turn.ctx
-    cluster, window = ctx.params.cluster, jnp.int32(ctx.shape.window)
-    room = cluster.kv_cpu_blocks - turn.pool.cpu_used
+    window = jnp.int32(ctx.shape.window)
+    room = turn.own(ctx.params.cluster.kv_cpu_blocks) - turn.pool.cpu_used
     is_first = task.done == 0
     tail, head = turn.pool.tail, turn.pool.head
     end = jnp.where(is_first, tail, task.cursor)

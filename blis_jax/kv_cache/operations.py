@@ -224,8 +224,8 @@ def offloads(turn: Turn, used: jax.Array) -> jax.Array:
     """Whether the GPU is fuller than the threshold and the CPU tier has room."""
     cluster = turn.ctx.params.cluster
     share = exact_quotient(used.astype(jnp.float64), turn.total.astype(jnp.float64))
-    has_room = turn.pool.cpu_used < cluster.kv_cpu_blocks
-    return (share > cluster.offload_threshold) & has_room
+    has_room = turn.pool.cpu_used < turn.own(cluster.kv_cpu_blocks)
+    return (share > turn.own(cluster.offload_threshold)) & has_room
 
 
 def release(turn: Turn) -> Moves:

@@ -72,8 +72,12 @@ class Turn:
     @property
     def total(self) -> jax.Array:
         """Blocks of the instance."""
+        return self.own(self.ctx.params.cluster.total_kv_blocks)
+
+    def own(self, numbers: jax.Array) -> jax.Array:
+        """The instance's own one of numbers `[instance]`."""
         last = jnp.int32(self.ctx.shape.num_instances - 1)
-        return self.ctx.params.cluster.total_kv_blocks[jnp.minimum(self.instance, last)]
+        return numbers[jnp.minimum(self.instance, last)]
 
     def place(self, position: jax.Array, is_valid: jax.Array) -> jax.Array:
         """Index into the ring of a ring position."""

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.instance_groups import coefficients_of
 from blis_jax.latency.contract import LatencyModel
 from blis_jax.user_files import is_file, value_at
 
@@ -33,7 +34,7 @@ def name_of(config: ClusterConfig) -> str:
     """
     if config.latency_model != AUTO:
         return config.latency_model
-    if len(config.beta_coeffs) < 4:
+    if len(coefficients_of(config)) < 4:
         return "blackbox"
     return "blackbox-attention" if config.variant == "routing" else "blackbox-context"
 
@@ -72,7 +73,9 @@ def profile_suffix(config: ClusterConfig) -> str:
 
 
 def check(config: ClusterConfig) -> None:
-    """Refuses an unknown model, and coefficients that do not fit it."""
+    """Refuses an unknown model, and coefficients that do not fit it; groups of instances are checked one by one."""
+    if config.instances:
+        return
     usual = "for instance the ones that `blis_jax.coefficients.lookup` gives"
     _check_coefficients("alpha_coeffs", config.alpha_coeffs, (3,), usual)
     if config.latency_model == AUTO:

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from blis_jax import instance_groups
 from blis_jax.errors import ConfigError, UnsupportedError, closest, shortened
 from blis_jax.policies.contract import DECORATORS, Policy
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
@@ -114,6 +115,9 @@ def located(settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
         if folder is not None and isinstance(given, str):
             parts = [_located(part.strip(), folder) for part in given.split(",")]
             found[setting] = ",".join(parts)
+    if folder is not None and instance_groups.SETTING in found:
+        groups = found[instance_groups.SETTING]
+        found[instance_groups.SETTING] = instance_groups.located(groups, folder)
     return found
 
 

@@ -47,6 +47,16 @@ _UniqueKeyLoader.add_constructor("tag:yaml.org,2002:int", _UniqueKeyLoader.const
 
 def read_mapping(text: str, source: str) -> dict[Any, Any]:
     """Parse a YAML text whose top level is a mapping; `source` names it in errors."""
+    data = read_yaml(text, source)
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{source}: the top level is {_kind(data)}, allowed is a mapping of keys to values"
+        )
+    return data
+
+
+def read_yaml(text: str, source: str) -> Any:
+    """Parse a YAML text in which no key is repeated; `source` names it in errors."""
     try:
         data = yaml.load(text, Loader=_UniqueKeyLoader)
         refuse_half_characters(text, data, source)
@@ -58,10 +68,6 @@ def read_mapping(text: str, source: str) -> dict[Any, Any]:
         raise ConfigError(f"{source}{line}: {error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not a YAML text ({str(error).splitlines()[0]})") from None
-    if not isinstance(data, dict):
-        raise ConfigError(
-            f"{source}: the top level is {_kind(data)}, allowed is a mapping of keys to values"
-        )
     return data
 
 

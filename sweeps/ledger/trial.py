@@ -13,6 +13,7 @@ import numpy as np
 from blis_jax.config import FIELDS, ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
+from blis_jax.setting_values import plain_value
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.arms import arm_of
 from sweeps.claims import CHANGED, Figures
@@ -48,7 +49,7 @@ def settings_of(config: ClusterConfig) -> dict[str, Any]:
     default = ClusterConfig()
     values = {name: getattr(config, name) for name in FIELDS}
     return {
-        name: list(value) if isinstance(value, tuple) else value
+        name: plain_value(value)
         for name, value in values.items()
         if value != getattr(default, name)
     }

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.config import ClusterConfig
+from blis_jax.instance_groups import per_instance
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
 
 if TYPE_CHECKING:
     from sweeps.strategy_file import Strategy
 
 ROOM = 3.0  # times the estimated need from which memory is called plentiful
+
+
+def fewest_blocks(config: ClusterConfig) -> int:
+    """KV blocks of the instance that has the fewest."""
+    return min(per_instance(config, "total_kv_blocks"))
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Facts:
 
     def is_plentiful(self, config: ClusterConfig) -> bool:
         """Whether KV blocks will not run short: all requests fit at once, or three times the need."""
-        total = config.total_kv_blocks
+        total = fewest_blocks(config)
         return self.blocks_of_all <= total or ROOM * self.blocks_needed <= total
 
 
@@ -98,8 +104,9 @@ def facts_of(config: ClusterConfig, spec: WorkloadSpec, seed: int) -> Facts:
     by_class = {client.slo_class or "default": _laws(client) for client in spec.clients}
     has_conversations = any(client.multi_turn for client in spec.clients)
     saved = float((shares * prompt[: len(shares)]).sum()) if len(shares) == len(prompt) else 0.0
-    work = config.beta_coeffs[1] / 1e6 * (prompt.sum() - saved) / len(prompt)
-    residence = output * config.beta_coeffs[0] / 1e6
+    slowest = np.max(per_instance(config, "beta_coeffs"), axis=0)
+    work = slowest[1] / 1e6 * (prompt.sum() - saved) / len(prompt)
+    residence = output * slowest[0] / 1e6
     return Facts(
         least_share=float(shares.min()) if len(shares) else math.nan,
         most_share=float(shares.max()) if len(shares) else math.nan,

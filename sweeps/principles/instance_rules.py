@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sweeps.principles.facts import Case
+from sweeps.principles.facts import Case, fewest_blocks
 from sweeps.principles.touch import AGAINST, NO_EFFECT, RELIES, Rule, Touch
 
 MANY_PARAMETERS, FEW_CALLS = 10, 50
@@ -116,12 +116,13 @@ def eviction_by_class(case: Case) -> Iterator[Touch]:
 def scarce_memory(case: Case) -> Iterator[Touch]:
     """S12."""
     config = case.config
-    if config.total_kv_blocks < 3000 and not case.facts.is_plentiful(config):
+    fewest = fewest_blocks(config)
+    if fewest < 3000 and not case.facts.is_plentiful(config):
         yield Touch(
             "S12",
             RELIES,
             "total_kv_blocks",
-            f"{config.total_kv_blocks} blocks are in the range where part of the gain is lost.",
+            f"{fewest} blocks are in the range where part of the gain is lost.",
             {"total_kv_blocks": 132139},
         )
 

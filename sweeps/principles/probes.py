@@ -98,6 +98,7 @@ def context_of(
         prefix_match_blocks=jnp.asarray(matched, jnp.int32),
         num_rejected=zero,
         is_active=jnp.ones(len(loads), bool),
+        role=jnp.zeros_like(load),
     )
     picked = None
     if scores is not None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from sweeps.principles.facts import Case
+from sweeps.principles.facts import Case, fewest_blocks
 from sweeps.principles.touch import AGAINST, NO_EFFECT, RELIES, Rule, Touch
 
 LATENCIES = ("ttft", "e2e", "scheduling_delay")
@@ -57,7 +57,7 @@ def free_memory(case: Case) -> Iterator[Touch]:
             "S2",
             AGAINST,
             setting,
-            f"Requests need at most about {case.facts.blocks_needed:.0f} of {case.config.total_kv_blocks} "
+            f"Requests need at most about {case.facts.blocks_needed:.0f} of {fewest_blocks(case.config)} "
             "blocks per instance, so the scorer differs by next to nothing; leave it out.",
             instead,
         )
@@ -66,7 +66,7 @@ def free_memory(case: Case) -> Iterator[Touch]:
             "RP-6",
             AGAINST,
             setting,
-            f"With about {case.facts.blocks_needed:.0f} of {case.config.total_kv_blocks} blocks "
+            f"With about {case.facts.blocks_needed:.0f} of {fewest_blocks(case.config)} blocks "
             "needed per instance it pulls requests away from their prefixes; but where blocks run "
             "out altogether it is what keeps runs from livelock, so measure both.",
             instead,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blis_jax.config import ClusterConfig
+from blis_jax.instance_groups import everywhere, per_instance
 from sweeps.review.candidates import Candidate
 from sweeps.review.opinion import CONCERN, PASS, REJECT, Exhibit, Judge, Opinion, worst
 from sweeps.review.starvation import BASELINE
@@ -29,9 +30,9 @@ def configs(candidate: Candidate) -> dict[str, ClusterConfig]:
     """The candidate without each mechanism that it has, and the baseline."""
     config = candidate.config
     found = {
-        name: config.replace(**{name: off})
+        name: everywhere(config, **{name: off})
         for name, off in OFF.items()
-        if getattr(config, name) != off
+        if any(value != off for value in per_instance(config, name))
     }
     return {**found, **baseline_of(candidate)}
 

@@ -98,6 +98,7 @@ def all_snapshots(seed: int, num_active: int = INSTANCES) -> Snapshots:
         prefix_match_blocks=distinct(0, 8),
         num_rejected=rng.integers(0, 9, CASES).astype(np.int32),
         is_active=np.tile(np.arange(INSTANCES) < num_active, (CASES, 1)),
+        role=np.zeros(shape, np.int32),
     )
 
 
