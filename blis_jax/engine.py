@@ -256,45 +256,23 @@ def run_lanes(
     return jax.vmap(_raw, in_axes=(0, None))(parted(state), chunks)
 
 
-@functools.lru_cache(maxsize=64)
-def compiled_tables(shape: EngineShape, mechanism: Mechanism, form: str) -> Any:
-    """Jitted `(params[row], table[row], order[row], max_scan_steps) -> Raw[row]`."""
-
-    def rows(params: Any, tables: Any, orders: Any, max_scan_steps: Any) -> Raw:
-        """All rows, in the loop form asked for."""
-
-        def prepare(params: Any, table: Any, order: Any) -> Requests:
-            return requests_of(shape, params, table, order)
-
-        if form == "lanes":
-            requests = jax.vmap(prepare)(params, tables, orders)
-            return run_lanes(shape, mechanism, params, requests, max_scan_steps)
-
-        def one(row: Any) -> Raw:
-            row_params, table, order = row
-            requests = prepare(row_params, table, order)
-            return run_row(shape, mechanism, row_params, requests, max_scan_steps)
-
-        return lax.map(one, (params, tables, orders))
-
-    return jax.jit(rows)
-
-
-@functools.lru_cache(maxsize=16)
-def compiled_stretches(shape: EngineShape, mechanism: Mechanism) -> Any:
-    """One run in stretches, for livelock.py: jitted `begin` and `go_on`.
-
-    `(params, table, order) -> (Requests, State)` and `(params, Requests, State, max_chunks) -> (State, chunks)`; a
-    stretch ends with the run, with an outcome, or before the log or the preemptions have no room left.
-    """
+def beginning_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
+    """`(params, table, order) -> (Requests, State)` before the first event of a run in stretches, see livelock.py."""
 
     def begin(params: Any, table: Any, order: Any) -> tuple[Requests, State]:
-        """Before the first event."""
         requests = requests_of(shape, params, table, order)
         return requests, _first_state(shape, mechanism, params, requests)
 
+    return begin
+
+
+def stretch_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
+    """`(params, Requests, State, max_chunks) -> (State, chunks)`: the next stretch.
+
+    It ends with the run, with an outcome, or before the log or the preemptions have no room left.
+    """
+
     def go_on(params: Any, requests: Any, state: State, most: Any) -> tuple[State, Any]:
-        """The next stretch."""
         ctx = Context(shape, mechanism, params, requests, branch)
 
         def has_room(carry: tuple[State, jax.Array]) -> jax.Array:
@@ -311,33 +289,4 @@ def compiled_stretches(shape: EngineShape, mechanism: Mechanism) -> Any:
 
         return lax.while_loop(has_room, chunk, (state, jnp.zeros((), jnp.int32)))
 
-    return jax.jit(begin), jax.jit(go_on)
-
-
-@functools.lru_cache(maxsize=64)
-def compiled_draws(shape: EngineShape, mechanism: Mechanism, plan_shape: Any, form: str) -> Any:
-    """Jitted `(params[row], plan_params[row], keys[row], max_scan_steps) -> (Raw, tables, is_short)[row]`."""
-    from blis_jax.workload.draw import draw
-
-    def rows(params: Any, plans: Any, keys: Any, max_scan_steps: Any) -> Any:
-        """All rows, drawn and run in the loop form asked for."""
-
-        def drawn(params: Any, plan: Any, key: Any) -> tuple[Any, Any, Requests]:
-            table, is_short = draw(plan_shape, plan, key)
-            requests = requests_of(shape, params, table, first_order(shape.num_requests))
-            return table, is_short, requests
-
-        if form == "lanes":
-            tables, is_short, requests = jax.vmap(drawn)(params, plans, keys)
-            raw = run_lanes(shape, mechanism, params, requests, max_scan_steps)
-            return raw, tables, is_short
-
-        def one(row: Any) -> Any:
-            row_params, plan, key = row
-            table, is_short, requests = drawn(row_params, plan, key)
-            raw = run_row(shape, mechanism, row_params, requests, max_scan_steps)
-            return raw, table, is_short
-
-        return lax.map(one, (params, plans, keys))
-
-    return jax.jit(rows)
+    return go_on
