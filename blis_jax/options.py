@@ -14,6 +14,7 @@ class Options:
     log_capacity: int | None = None
     clock: str = "int32"  # or int64, float64, or continuous: float64 without truncation to whole µs
     form: str = "rows"  # "rows": branches, for CPUs; "lanes": one vectorised loop, for GPUs
+    num_lanes: int | None = None  # of a call in lanes; further rows wait for one. None: one a row
     resolve_ties: bool = True
     max_scan_steps: int = 2**30
     kv_model: str = "auto"  # "no-eviction" where it is provably enough, else "block-level"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.device_metrics.compiled import Compute, Drawn, Report, reports
-from blis_jax.engine import Raw, first_order, requests_of, run_lanes, run_row
+from blis_jax.engine import Raw, first_order, requests_of, run_row
+from blis_jax.lanes import Begun, LaneLoop
 from blis_jax.types import EngineShape, Mechanism, Params, pytree
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class Ran:
     tables: Any = None  # of requests that were drawn in the call
     drawn: Drawn | None = None
     report: Report | None = None
+    lane_steps: Any = None  # scan steps times lanes of the whole call
 
 
 def rows_of(
@@ -40,8 +43,9 @@ def rows_of(
     form: str,
     plan: PlanShape | None = None,
     compute: Compute | None = None,
+    width: int | None = None,
 ) -> Callable[..., Ran]:
-    """`(params[row], source[row], max_scan_steps, numbers) -> Ran[row]`.
+    """`(params[row], source[row], max_scan_steps, numbers) -> Ran[row]`, in `width` lanes or as many as there are rows.
 
     A source is `(table, order)`, or `(plan_params, seed)` with a plan. `numbers` are those that `compute` measures
     with; requests that are drawn and measured stay in the call.
@@ -59,24 +63,39 @@ def rows_of(
         table, order, is_short = table_of(source)
         return requests_of(shape, params, table, order), None if plan is None else table, is_short
 
+    def kept(raw: Raw, params: Any, tables: Any, is_short: Any, numbers: Any) -> Ran:
+        drawn = None if plan is None else _drawn(tables, is_short)
+        if compute is None:
+            return Ran(raw, None if plan is None else tables, drawn)
+        report = reports(shape, mechanism, compute, raw, tables, params, numbers)
+        return Ran(raw if plan is None else None, None, drawn, report)
+
     def rows(params: Params, sources: Any, max_scan_steps: Any, numbers: Any = None) -> Ran:
         def one(row: Any) -> Any:
             requests, table, is_short = prepared(*row)
             return run_row(shape, mechanism, row[0], requests, max_scan_steps), table, is_short
 
-        if form == "lanes":
-            requests, tables, is_short = jax.vmap(prepared)(params, sources)
-            raw = run_lanes(shape, mechanism, params, requests, max_scan_steps)
-        else:
-            raw, tables, is_short = lax.map(one, (params, sources))
-        drawn = None if plan is None else _drawn(tables, is_short)
-        if compute is None:
-            return Ran(raw, tables, drawn)
-        measured = sources[0] if plan is None else tables
-        report = reports(shape, mechanism, compute, raw, measured, params, numbers)
-        return Ran(raw if plan is None else None, None, drawn, report)
+        raw, tables, is_short = lax.map(one, (params, sources))
+        return kept(raw, params, sources[0] if plan is None else tables, is_short, numbers)
 
-    return rows
+    def lanes(params: Params, sources: Any, max_scan_steps: Any, numbers: Any = None) -> Ran:
+        def begin(at: jax.Array) -> Begun:
+            mine, source = jax.tree.map(lambda leaf: leaf[at], (params, sources))
+            requests, table, is_short = jax.vmap(prepared)(mine, source)
+            if plan is None and compute is not None:
+                table = source[0]
+            return Begun(mine, requests, (table, is_short))
+
+        def keep(raw: Raw, done: Begun) -> Ran:
+            tables, is_short = done.aside
+            return kept(raw, done.params, tables, is_short, numbers)
+
+        num_rows = params.cluster.num_instances.shape[0]
+        loop = LaneLoop(shape, mechanism, begin, keep, num_rows, width or num_rows, max_scan_steps)
+        ran, lane_steps = loop.run()
+        return dataclasses.replace(ran, lane_steps=lane_steps)
+
+    return lanes if form == "lanes" else rows
 
 
 def _drawn(tables: Any, is_short: Any) -> Drawn:

@@ -30,6 +30,7 @@ from blis_jax.types import Outcome
 T = TypeVar("T")
 ROWS_PER_CALL = 16
 LANES_PER_CALL = 4096
+ROWS_PER_LANE = 16  # of a call, where lanes take one row after another
 FEWEST_MEASURED = 256  # rows of one program from which their figures are computed in the call
 
 
@@ -70,9 +71,11 @@ class Call(NamedTuple):
     @property
     def statics(self) -> tuple[Any, ...]:
         """What the program is built of, see `programs.rows_of`."""
-        group, form = self.group, self.runs[0].sizes.options.form
+        group, options = self.group, self.runs[0].sizes.options
         compute = self.measured.compute if self.measured else None
-        return group.shape, group.functions, form, group.plan, compute
+        width = options.num_lanes if options.form == "lanes" else None
+        width = width if width and width < self.size else None
+        return group.shape, group.functions, options.form, group.plan, compute, width
 
     def given(self) -> list[Any]:
         """Numbers and source of each run, filled up to the size."""
@@ -276,7 +279,9 @@ class Runner:
     def rows_per_call(self, num_runs: int) -> int:
         """Enough calls for every worker, and few different sizes."""
         if self.options.form == "lanes":
-            return self.num_rows or min(LANES_PER_CALL, num_runs)
+            num_lanes = self.options.num_lanes
+            most = ROWS_PER_LANE * num_lanes if num_lanes else LANES_PER_CALL
+            return self.num_rows or min(most, num_runs)
         if self.num_rows:
             return min(-(-self.num_rows // num_workers()), ROWS_PER_CALL)
         each = max(num_runs // num_workers(), 1)
@@ -294,7 +299,7 @@ def _finished(
     finished: list[tuple[Run, T]] = []
     whole: list[tuple[Run, RunRecord]] = []
     kept: Sequence[T] = ()
-    if call.measured is not None:
+    if call.measured is not None and results.report is not None:
         filler = [0] * (call.size - len(call.runs))
         repairs = [*(run.repairs for run in call.runs), *filler]
         kept = call.measured.of_reports(results.report, repairs)

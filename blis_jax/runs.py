@@ -44,6 +44,7 @@ class Run(ABC):
     """
 
     most_repairs: ClassVar[int]
+    place: tuple[int, int] = (0, 0)  # of a point and a seed, by which a caller knows the run
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Run(ABC):
         """Everything numeric that the run depends on besides its requests."""
         return params(self.config, num_instances, self.policy_seed, self.policies)
 
-    def hold(self, shape: EngineShape, demand: Mapping[str, int]) -> None:
+    def hold(self, shape: EngineShape, demand: Mapping[str, Any]) -> None:
         """Take over the sizes of the last call, and what it has shown of the requests."""
         known = dataclasses.replace(self.sizes.demand, **demand)
         self.sizes = dataclasses.replace(self.sizes, shape=shape, demand=known)
@@ -120,7 +121,7 @@ class Run(ABC):
         if larger is not None and not is_last:
             self.sizes = larger
             return None
-        seen, changes = look(), {"outcome": outcome}
+        seen, changes = look(), dict[str, Any](outcome=outcome)
         if outcome in _WHOLE and self._is_tied(seen.num_open_ties()):
             is_in_order = self._is_in_order(seen)
             if not (is_in_order or is_last):
@@ -257,7 +258,7 @@ class DrawnRun(Run):
     most_repairs = 8
 
     def __init__(self, point: Point, seed: int, sizes: Sizes, place: tuple[int, int]) -> None:
-        """`place` is for the caller, who knows the run by it."""
+        """`sizes` are those of its kind to begin with."""
         super().__init__(point.config, policy_seed(seed), point.policies, point.functions, sizes)
         self.point, self.seed, self.place = point, seed, place
 

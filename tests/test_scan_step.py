@@ -102,7 +102,7 @@ def test_other_numbers_and_requests_reuse_one_compilation():
     cluster = config.from_flags(varied_flags(set()))
     demand, functions = demand_of_table(cluster, small_table(30), OPTIONS), mechanism(cluster)
     shape = first_sizes(demand, OPTIONS, functions).shape
-    function = compiled(rows_of, shape, functions, "rows", None, None)
+    function = compiled(rows_of, shape, functions, "rows", None, None, None)
     assert compiled.cache_info().misses == 1
     assert function._cache_size() == 1
     for field in dataclasses.fields(first.requests):
