@@ -10,12 +10,15 @@ call has as many rows as lanes, and for a share of all lanes where a lane takes 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 
 from blis_jax.backend import prepare_backend
 
 RATES = tuple(20.0 * 2**place for place in range(8))  # requests per second, of points side by side
+
+LOG_CAPACITY = 16_384
 
 
 def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
@@ -33,22 +36,27 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
     from blis_jax.runs import Point
     from blis_jax.summaries import SloTargets
     from blis_jax.sweep_measure import Measure
+    from blis_jax.types import Outcome
     from blis_jax.workload.spec import load_builtin, override
 
     spec, config = load_builtin("mixed"), ClusterConfig(**BASELINE)
     points = [Point(config, override(spec, aggregate_rate=rate)) for rate in rates]
     seeds = range(num_runs // len(points))
-    options = Options(resolve_ties=False, num_slots=192)
+    # a log that holds every run: one that has to be made again would count half a run
+    options = Options(resolve_ties=False, num_slots=192, log_capacity=LOG_CAPACITY)
     runs = drawn_runs(points, seeds, options)
     found = Runner(options).stream(runs, lambda record: record.num_iterations)
     steps = {run: num_steps for finished in found for run, num_steps in finished}
     own = [steps[run] for run in sorted(runs, key=lambda run: run.place[::-1])]
-    lanes = Options(form="lanes", num_lanes=num_lanes, resolve_ties=False, num_slots=192)
+    lanes = dataclasses.replace(options, form="lanes", num_lanes=num_lanes)
     runs = sorted(drawn_runs(points, seeds, lanes), key=lambda run: run.place[::-1])
     measured = RunFigures(["ttft_p99_ms"], SloTargets(), Measure({}))
     call = Call(Group(runs[0]), runs, len(runs), measured)
     with jax.enable_x64(True):
         ran = compiled(rows_of, *call.statics)(*call.arguments(call.given()))
+    outcomes = {Outcome(code).name for code in ran.report.outcome.tolist()}
+    if outcomes != {"COMPLETED"}:
+        raise SystemExit(f"runs ended with {', '.join(sorted(outcomes))}")
     together = int(ran.lane_steps)
     apart = sum(num_lanes * max(own[at : at + num_lanes]) for at in range(0, len(own), num_lanes))
     return [
