@@ -16,7 +16,7 @@ from blis_jax.device_metrics.run_figures import figures_of
 from blis_jax.options import Options
 from blis_jax.policies.seeds import FIXED
 from blis_jax.programs import compiled, rows_of
-from blis_jax.records import BLOCK_LEVEL, RunRecord
+from blis_jax.records import RunRecord
 from blis_jax.runner import Call, Group, Runner
 from blis_jax.runs import Point, Row
 from blis_jax.simulation import simulate
@@ -90,15 +90,6 @@ def test_given_tables_are_repaired_and_put_in_order(spec: WorkloadSpec) -> None:
     records = assert_given_rows_are_equal(rows, options)
     repairs = [record.num_repairs for record in records]
     assert repairs[:4] == [0] * 4 and repairs[4] > 1
-
-
-@pytest.mark.slow
-def test_rows_under_pressure_are_the_same(spec: WorkloadSpec) -> None:
-    tight = CONFIG.replace(total_kv_blocks=260)
-    rows = [Row(tight, draw(spec, seed, 16)[0], FIXED) for seed in range(5)]
-    options = Options(form="lanes", num_lanes=2, kv_model="block-level", num_slots=64)
-    records = assert_given_rows_are_equal(rows, options)
-    assert {record.kv_model for record in records} == {BLOCK_LEVEL}
 
 
 def test_rows_that_run_out_of_scan_steps_wait_as_they_are(
