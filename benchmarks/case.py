@@ -17,11 +17,12 @@ import numpy as np
 
 from benchmarks import worker
 from benchmarks.trace_cases import TRACES, trace
-from blis_jax.batch import run_grid
+from blis_jax.batch import drawn_runs, run_grid
 from blis_jax.config import ClusterConfig
-from blis_jax.drawn_rows import DrawnRow, Group
-from blis_jax.mechanism import params
-from blis_jax.simulation import Options
+from blis_jax.options import Options
+from blis_jax.programs import compiled, rows_of
+from blis_jax.runner import Call, Group, Runner, execute
+from blis_jax.runs import Point
 from blis_jax.state import initial_state
 from blis_jax.workload import reference
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
@@ -45,45 +46,39 @@ def best_of(repeats: int, call: Callable[[], Any]) -> float:
     return min(times)
 
 
-def group_of(
-    config: ClusterConfig,
-    spec: WorkloadSpec,
-    form: str,
-    slots: int | None,
-    kv_model: str = "auto",
-    window: int | None = None,
-) -> Group:
-    """Everything to run one configuration on drawn workloads."""
-    options = Options(
-        form=form, resolve_ties=False, num_slots=slots, kv_model=kv_model, window=window
-    )
-    return Group([config], [spec], list(range(SEEDS)), options, summarize=lambda record: record)
+def call_of(
+    config: ClusterConfig, spec: WorkloadSpec, rows: int, form: str = "rows", **changes: Any
+) -> Call:
+    """A call that draws and runs the first seeds; `changes` are options."""
+    options = Options(form=form, resolve_ties=False, **changes)
+    runs = drawn_runs([Point(config, spec)], range(rows), options)
+    return Call(Group(runs[0]), runs, rows)
 
 
-def compiled_in(group: Group, rows: int) -> float:
-    """Seconds to compile for calls of `rows` rows."""
+def compiled_in(call: Call) -> float:
+    """Seconds to compile a call."""
     start = time.perf_counter()
-    group.compile(rows)
+    call.compile()
     return time.perf_counter() - start
 
 
-def device_time(group: Group, rows: int, repeats: int) -> tuple[float, float]:
-    """Compile seconds, and best seconds of one call of `rows` seeds, draw included, without host work."""
-    compile_s = compiled_in(group, rows)
+def device_time(call: Call, repeats: int) -> tuple[float, float]:
+    """Compile seconds, and best seconds of a call, draw included, without host work."""
+    compile_s = compiled_in(call)
     with jax.enable_x64(True):
-        arguments = group.arguments([DrawnRow(0, seed) for seed in range(rows)], rows)
+        arguments, function = call.arguments(call.given()), compiled(rows_of, *call.statics)
 
-        def call() -> None:
-            jax.block_until_ready(group.compiled(*arguments))
+        def run() -> None:
+            jax.block_until_ready(function(*arguments))
 
-        call()
-        return compile_s, best_of(repeats, call)
+        run()
+        return compile_s, best_of(repeats, run)
 
 
 def single(config: ClusterConfig, title: str, form: str = "rows", rows: int = 1) -> dict[str, Any]:
     """One run's latency."""
-    group = group_of(config, load_builtin("mixed"), form, 192)
-    compile_s, seconds = device_time(group, rows, 15 if form == "rows" else 2)
+    call = call_of(config, load_builtin("mixed"), rows, form, num_slots=192)
+    compile_s, seconds = device_time(call, 15 if form == "rows" else 2)
     per_run = seconds / rows
     return {
         "title": title,
@@ -132,16 +127,15 @@ def scale(rate: float, count: int, title: str) -> dict[str, Any]:
     # in the burst nearly all requests are in the system at once
     slots = None if rate < 1000 else max(256, count // 8 * 9 // 8)
     config = ClusterConfig(**worker.AMPLE)
-    group = group_of(config, spec, "rows", slots)
-    compile_s, seconds = device_time(group, 1, 5)
-    found = group.call([DrawnRow(0, 0)], 1)[0]
-    outcome = found.outcome.name
-    if outcome != "COMPLETED":
-        raise SystemExit(f"{title} ended with {outcome}")
+    call = call_of(config, spec, 1, num_slots=slots)
+    compile_s, seconds = device_time(call, 5)
+    record = execute(call).look(0).record()
+    if record.outcome.name != "COMPLETED":
+        raise SystemExit(f"{title} ended with {record.outcome.name}")
     return {
         "title": title,
         "compile_s": compile_s,
-        "run": f"{seconds * 1e3:.1f} ms, {found.summary.num_iterations} scan steps",
+        "run": f"{seconds * 1e3:.1f} ms, {record.num_iterations} scan steps",
         "unit": f"{seconds / count * 1e6:.2f} µs a request",
     }
 
@@ -154,24 +148,22 @@ def under_pressure(
     kv_model: str = "block-level",
 ) -> dict[str, Any]:
     """One run made with one memory model, and the state that it carries."""
-    group = group_of(config, load_builtin(workload), "rows", None, kv_model, window)
-    compile_s = compiled_in(group, 1)
-    while not (found := group.call([DrawnRow(0, 0)], 1)[0]).is_final:
-        group.grow([found.outcome])
-        compile_s = compiled_in(group, 1)
-    _, seconds = device_time(group, 1, 15)
-    found = group.call([DrawnRow(0, 0)], 1)[0]
-    if found.outcome.name != "COMPLETED" or found.summary.kv_model != kv_model:
-        raise SystemExit(f"{title} ended with {found.outcome.name}")
-    numbers = params(config, config.num_instances)
+    (run,) = call_of(config, load_builtin(workload), 1, kv_model=kv_model, window=window).runs
+    runner = Runner(run.sizes.options)
+    record = runner.alone(run)
+    call = Call(Group(run), [run], 1)
+    _, seconds = device_time(call, 15)
+    if record.outcome.name != "COMPLETED" or record.kv_model != kv_model:
+        raise SystemExit(f"{title} ended with {record.outcome.name}")
+    shape, numbers = call.group.shape, run.numbers(config.num_instances)
     with jax.enable_x64(True):
-        state = jax.eval_shape(lambda: initial_state(group.shape, group.functions, numbers))
+        state = jax.eval_shape(lambda: initial_state(shape, run.functions, numbers))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    preempted = int(found.summary.instances.preemption_count.sum())
+    preempted = int(record.instances.preemption_count.sum())
     return {
         "title": title,
-        "compile_s": compile_s,
-        "run": f"{seconds * 1e3:.1f} ms, {found.summary.num_iterations} scan steps",
+        "compile_s": runner.timing.compile_s,
+        "run": f"{seconds * 1e3:.1f} ms, {record.num_iterations} scan steps",
         "unit": f"{preempted} preemptions, state {size / 1e6:.1f} MB",
     }
 
@@ -244,10 +236,9 @@ def search_of(strategy: str) -> dict[str, Any]:
 
 def compile_cold() -> dict[str, Any]:
     """Compilation of generator and engine for the baseline, nothing cached."""
-    group = group_of(BASELINE, load_builtin("mixed"), "rows", None)
     return {
         "title": "compile, cold",
-        "compile_s": compiled_in(group, 16),
+        "compile_s": compiled_in(call_of(BASELINE, load_builtin("mixed"), 16)),
         "run": "-",
         "unit": "generator and engine in one program",
     }
@@ -263,9 +254,8 @@ def compile_cached() -> dict[str, Any]:
             f"jax.config.update('jax_compilation_cache_dir', {folder!r})\n"
             "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
             "jax.config.update('jax_persistent_cache_min_entry_size_bytes', 0)\n"
-            "from benchmarks.case import BASELINE, group_of, load_builtin\n"
-            "group = group_of(BASELINE, load_builtin('mixed'), 'rows', None)\n"
-            "start = time.perf_counter(); group.compile(16); print(time.perf_counter() - start)\n"
+            "from benchmarks.case import BASELINE, call_of, compiled_in, load_builtin\n"
+            "print(compiled_in(call_of(BASELINE, load_builtin('mixed'), 16)))\n"
         )
         command = [sys.executable, "-c", code]
         times = [

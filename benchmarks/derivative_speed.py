@@ -16,7 +16,8 @@ def speed(num_turns: int = 40) -> str:
     from blis_jax.config import ClusterConfig
     from blis_jax.derivatives import Differentiator
     from blis_jax.policies.seeds import FIXED
-    from blis_jax.simulation import Attempt, Options, Row, simulate
+    from blis_jax.runs import GivenRun
+    from blis_jax.simulation import Options, Row, simulate
     from blis_jax.state import initial_state
     from blis_jax.workload.spec import load_builtin
     from sweeps.bench import table_of
@@ -45,10 +46,10 @@ def speed(num_turns: int = 40) -> str:
         f"first call {first[name]:.1f} s"
         for name in jobs
     ]
-    attempt = Attempt(Row(config, table, FIXED), Options(clock="float64"))
-    numbers, _, _ = attempt.arguments(attempt.shape)
+    run = GivenRun(Row(config, table, FIXED), Options(clock="float64"))
+    shape = run.sizes.shape
     with jax.enable_x64(True):
-        state = initial_state(attempt.shape, attempt.functions, numbers)
+        state = initial_state(shape, run.functions, run.numbers(shape.num_instances))
     num_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(state))
     steps = simulate(config, table).num_iterations
     lines.append(

@@ -144,13 +144,13 @@ class Differences:
 
     def __init__(self, case: Case, tables: Sequence[RequestTable]) -> None:
         """Compiles once for all of a case's differences."""
-        from blis_jax.given_tables import TableRunner
         from blis_jax.policies.seeds import FIXED
+        from blis_jax.runner import Runner
         from blis_jax.simulation import Options, Row
 
         self.case, self.tables = case, tables
         options = Options(clock=case.clock, kv_model=case.kv_model)
-        self.runner = TableRunner(options, BATCH)
+        self.runner = Runner(options, BATCH)
         self.runner.expect(Row(case.config, table, FIXED) for table in tables)
 
     def run(

@@ -82,17 +82,19 @@ def compile_for_h100(name: str, lanes: int) -> Any:
     import numpy as np
     from jax.experimental import topologies
 
+    from blis_jax.batch import drawn_runs
     from blis_jax.config import ClusterConfig
-    from blis_jax.drawn_rows import Group
-    from blis_jax.engine import compiled_draws
-    from blis_jax.mechanism import params
-    from blis_jax.simulation import Options
+    from blis_jax.options import Options
+    from blis_jax.programs import compiled, rows_of
+    from blis_jax.runner import Call, Group
+    from blis_jax.runs import Point
     from blis_jax.workload.spec import load_builtin
 
     settings, changes = MECHANISMS[name]
     config, spec = ClusterConfig(**settings), load_builtin("mixed")
     options = Options(form="lanes", resolve_ties=False, num_slots=SLOTS, **changes)
-    group = Group([config], [spec], [0], options, summarize=lambda record: record)
+    runs = drawn_runs([Point(config, spec)], [0], options)
+    call = Call(Group(runs[0]), runs, 1)
     topology = topologies.get_topology_desc(
         platform="cuda",
         topology_name="1x1x1",
@@ -109,15 +111,11 @@ def compile_for_h100(name: str, lanes: int) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     with jax.enable_x64(True):
-        function = compiled_draws(group.shape, group.functions, group.plans[0].shape, "lanes")
-        key = jax.eval_shape(lambda: jax.random.key(0)).dtype
-        arguments = (
-            jax.tree.map(of_lanes, params(config, group.shape.num_instances)),
-            jax.tree.map(of_lanes, group.plans[0].params),
-            jax.ShapeDtypeStruct((lanes,), key, sharding=sharding),
-            jax.ShapeDtypeStruct((), np.int32, sharding=sharding),
-        )
-        return function.trace(*arguments).lower(lowering_platforms=("cuda",)).compile()
+        (given,) = call.given()
+        steps = jax.ShapeDtypeStruct((), np.int32, sharding=sharding)
+        function = compiled(rows_of, *call.statics)
+        traced = function.trace(*jax.tree.map(of_lanes, given), steps, None)
+        return traced.lower(lowering_platforms=("cuda",)).compile()
 
 
 def measured(name: str, lanes: int, folder: Path | None) -> Compiled:

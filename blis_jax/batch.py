@@ -9,42 +9,35 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
-
-import jax
-import numpy as np
+import functools
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from blis_jax.config import ClusterConfig
-from blis_jax.drawn_rows import DrawnRow, Found, Group, default_form, num_workers
+from blis_jax.demand import demand_of_draws
 from blis_jax.errors import ConfigError
-from blis_jax.grid import Grid, Timing
-from blis_jax.mechanism import mechanism
+from blis_jax.options import Options, default_form
 from blis_jax.policies.contract import Policies
 from blis_jax.records import RunRecord
-from blis_jax.simulation import Options, simulate
-from blis_jax.workload.draw import compile_plan
+from blis_jax.runner import Runner, Timing
+from blis_jax.runs import DrawnRun, Point, larger_plan
+from blis_jax.simulation import simulate
+from blis_jax.sizes import Sizes, first_sizes
 from blis_jax.workload.spec import WorkloadSpec
 
 T = TypeVar("T")
 LARGEST_SEED = 2**32 - 1
 
 
-def _kind(config: ClusterConfig, spec: WorkloadSpec, policies: Policies | None) -> tuple[Any, ...]:
-    """What must be equal for two points to share a compilation."""
-    plan = compile_plan(spec, block_size=config.block_size_in_tokens)
-    clients = tuple(dataclasses.replace(one, num_proposals=0) for one in plan.shape.clients)
-    num_requests = plan.shape.num_requests if plan.shape.is_capped else None
-    leaves = tuple(np.shape(leaf) for leaf in jax.tree.leaves(plan.params))
-    return mechanism(config, policies), config.block_size_in_tokens, clients, num_requests, leaves
+@dataclass(frozen=True)
+class Grid(Generic[T]):
+    """Summaries of points × seeds, `rows[point][seed]`."""
 
-
-class _Job(NamedTuple):
-    group: Group
-    points: list[int]  # of the group's points among all
-    rows: list[DrawnRow]  # still to run; they count the group's points
+    configs: tuple[ClusterConfig, ...]
+    seeds: tuple[int, ...]
+    rows: tuple[tuple[T, ...], ...]
+    timing: Timing = field(default_factory=Timing)
 
 
 def run_grid(
@@ -80,87 +73,49 @@ def run_grid(
     if len(handed) != len(configs):
         raise ConfigError(f"{len(handed)} policies for {len(configs)} configurations; give as many")
     options = options or Options(form=default_form(), resolve_ties=False)
+    points = [Point(*given) for given in zip(configs, specs, handed, strict=True)]
     kept = dict(known or {})
-    timing = Timing()
-
-    def keep(points: list[int], found: list[Found]) -> None:
-        """Take in what a chunk has finished."""
-        final = [one for one in found if one.is_final]
-        for one in final:
-            place = points[one.row.point], one.row.seed
-            kept[place] = one.summary
-            if on_row is not None:
-                on_row(*place, one.summary)
-        timing.num_rows += len(final)
-        if progress is not None:
-            progress(len(final))
-
-    _run_jobs(_jobs(configs, specs, handed, seeds, summarize, options, kept), keep, timing)
+    runner = Runner(options)
+    runs = drawn_runs(points, seeds, options, kept)
+    with contextlib.closing(runner.stream(runs, summarize)) as calls:
+        for finished in calls:
+            for run, summary in finished:
+                kept[run.place] = summary
+                if on_row is not None:
+                    on_row(*run.place, summary)
+            if progress is not None:
+                progress(len(finished))
     table = tuple(tuple(kept[p, s] for s in range(len(seeds))) for p in range(len(configs)))
-    return Grid(tuple(configs), tuple(int(seed) for seed in seeds), table, timing)
+    return Grid(tuple(configs), tuple(int(seed) for seed in seeds), table, runner.timing)
 
 
-def _jobs(
-    configs: Sequence[ClusterConfig],
-    specs: Sequence[WorkloadSpec],
-    policies: Sequence[Policies | None],
+def drawn_runs(
+    points: Sequence[Point],
     seeds: Sequence[int],
-    summarize: Callable[[RunRecord], Any],
     options: Options,
-    kept: Mapping[tuple[int, int], Any],
-) -> list[_Job]:
-    """One job per compilation, without the rows that are there already."""
-    kinds: dict[Any, list[int]] = {}
-    for index, config in enumerate(configs):
-        kinds.setdefault(_kind(config, specs[index], policies[index]), []).append(index)
-    jobs = []
-    for points in kinds.values():
-        rows = [
-            DrawnRow(place, seed)
-            for place, point in enumerate(points)
-            for seed in range(len(seeds))
-            if (point, seed) not in kept
+    known: Container[tuple[int, int]] = (),
+) -> list[DrawnRun]:
+    """A run for each point and seed that is not known; points of one kind begin with sizes that hold all of them."""
+    kinds: dict[Hashable, list[int]] = {}
+    for place, point in enumerate(points):
+        kinds.setdefault(point.kind, []).append(place)
+    runs: list[DrawnRun] = []
+    for places in kinds.values():
+        missing = [
+            (place, at) for place in places for at in range(len(seeds)) if (place, at) not in known
         ]
-        if rows:
-            chosen = [configs[point] for point in points]
-            of_chosen = [specs[point] for point in points]
-            handed = [policies[point] for point in points]
-            group = Group(chosen, of_chosen, seeds, options, summarize, handed, len(rows))
-            jobs.append(_Job(group, points, rows))
-    return jobs
+        if missing:
+            sizes = _sizes_of([points[place] for place in places], options)
+            runs += [DrawnRun(points[at[0]], int(seeds[at[1]]), sizes, at) for at in missing]
+    return runs
 
 
-def _run_jobs(
-    jobs: list[_Job], keep: Callable[[list[int], list[Found]], None], timing: Timing
-) -> None:
-    """Run every group once it is compiled, and again the rows that a larger capacity can repair."""
-    compilers = ThreadPoolExecutor(num_workers())
-    try:
-        while jobs:
-            sizes = [job.group.chunk_size(len(job.rows)) for job in jobs]
-            compilations = [
-                compilers.submit(job.group.compile, size)
-                for job, size in zip(jobs, sizes, strict=True)
-            ]
-            failed: list[_Job] = []
-            for job, size, compilation in zip(jobs, sizes, compilations, strict=True):
-                start = time.perf_counter()
-                compilation.result()
-                compiled = time.perf_counter()
-                again: list[Found] = []
-                with contextlib.closing(job.group.run(job.rows, size)) as chunks:
-                    for found in chunks:
-                        keep(job.points, found)
-                        again += [one for one in found if not one.is_final]
-                timing.compile_s += compiled - start
-                timing.run_s += time.perf_counter() - compiled
-                if again:
-                    timing.num_reruns += len(again)
-                    job.group.grow({one.outcome for one in again})
-                    failed.append(job._replace(rows=[one.row for one in again]))
-            jobs = failed
-    finally:
-        compilers.shutdown(cancel_futures=True)
+def _sizes_of(points: Sequence[Point], options: Options) -> Sizes:
+    plans = [point.plan() for point in points]
+    largest = functools.reduce(larger_plan, {plan.shape for plan in plans})
+    alike = [dataclasses.replace(plan, shape=largest) for plan in plans]
+    demand = demand_of_draws([point.config for point in points], alike, options)
+    return first_sizes(demand, options, points[0].functions)
 
 
 def over_seeds(

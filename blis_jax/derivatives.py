@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +20,14 @@ import numpy as np
 from blis_jax.config import ClusterConfig
 from blis_jax.engine import Raw, requests_of, run_row
 from blis_jax.errors import ConfigError
-from blis_jax.given_tables import larger_shape
 from blis_jax.instance_groups import coefficients_of
 from blis_jax.observe import Observation, unstack
+from blis_jax.options import Options
 from blis_jax.policies.seeds import policy_seed
+from blis_jax.programs import compiled
 from blis_jax.records import RequestRecords, RunRecord
-from blis_jax.simulation import Attempt, Options, Row
+from blis_jax.runner import Call, Results, Runner, results_of
+from blis_jax.runs import GivenRun, Row, observed
 from blis_jax.types import EngineShape, Mechanism, Params
 from blis_jax.workload.table import NEVER_US, RequestTable
 
@@ -101,46 +102,39 @@ class Differentiator:
         self.directions = [{one: 1.0} if isinstance(one, str) else dict(one) for one in wrt]
         for direction in self.directions:
             _check(direction)
-        self.shapes: dict[Any, EngineShape] = {}
+        self.runner = Runner(self.options, num_rows=1)
 
     def expect(self, rows: Iterable[Row]) -> None:
         """Takes in the sizes of runs that will come, so that one program may serve all of them."""
-        for row in rows:
-            self._shape(Attempt(row, self.options))
+        self.runner.expect(rows)
 
     def run(self, config: ClusterConfig, table: RequestTable, seed: int = 0) -> Derivatives:
         """One run, repaired like any other, and its slopes; `seed` as in `simulate`."""
         if len(coefficients_of(config)) < 4 and any("beta3" in one for one in self.directions):
             raise ConfigError("beta3: the configuration has three beta_coeffs; give a fourth one")
-        attempt = Attempt(Row(config, table, policy_seed(seed)), self.options)
-        while True:
-            shape = self._shape(attempt)
-            numbers, padded, order = attempt.arguments(shape)
-            slopes = [_slopes(shape, numbers, padded, one) for one in self.directions]
+        last: list[_Slopes] = []
+
+        def execute(call: Call) -> Results:
+            """The run with its slopes, which are kept aside."""
+            (run,), group = call.runs, call.group
+            numbers, padded, order = run.inputs(group.shape)
+            slopes = [_slopes(group.shape, numbers, padded, one) for one in self.directions]
             stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *slopes)
             with jax.enable_x64(True):
-                function = compiled_slopes(shape, attempt.functions)
+                function = compiled(slopes_of, group.shape, group.functions)
                 steps = np.int32(self.options.max_scan_steps)
                 found = function(numbers, padded, order, stacked, steps)
                 raw, log_slopes = jax.device_get(found)
-            seen = Observation(raw, padded, numbers, shape.record_dtype)
-            seen.block_size, seen.defects = shape.block_size, attempt.functions.defects
-            seen.overhead = attempt.functions.latency.overhead
-            record = attempt.take(seen)
-            if record is not None:
-                each = [
-                    _Slopes(seen, unstack(stacked, place), log_slopes[place])
-                    for place in range(len(self.wrt))
-                ]
-                return _derivatives(record, self.wrt, each)
+            seen = observed(raw, numbers, padded, group.shape, group.functions)
+            last[:] = [
+                _Slopes(seen, unstack(stacked, place), log_slopes[place])
+                for place in range(len(self.wrt))
+            ]
+            return results_of([seen])
 
-    def _shape(self, attempt: Attempt) -> EngineShape:
-        """Sizes that hold this run and all before it of its kind."""
-        shape = attempt.shape
-        kind = attempt.functions, shape.block_size, shape.num_blocks > 0
-        self.shapes[kind] = larger_shape(self.shapes.get(kind, shape), shape)
-        attempt.shape = self.shapes[kind]
-        return attempt.shape
+        run = GivenRun(Row(config, table, policy_seed(seed)), self.options)
+        record = self.runner.alone(run, execute)
+        return _derivatives(record, self.wrt, last)
 
 
 def _name(one: str | Direction) -> str:
@@ -196,9 +190,8 @@ def _slopes(
     )
 
 
-@functools.lru_cache(maxsize=64)
-def compiled_slopes(shape: EngineShape, mechanism: Mechanism) -> Any:
-    """Jitted `(params, table, order, slopes[direction], max_scan_steps) -> (Raw, log_time[direction])`."""
+def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
+    """`(params, table, order, slopes[direction], max_scan_steps) -> (Raw, log_time[direction])`."""
 
     def differentiated(
         params: Params, table: Any, order: Any, slopes: _Numbers, max_scan_steps: Any
@@ -233,7 +226,7 @@ def compiled_slopes(shape: EngineShape, mechanism: Mechanism) -> Any:
         log_slopes, raw = jax.vmap(along, out_axes=(0, None))(slopes)
         return raw, log_slopes
 
-    return jax.jit(differentiated)
+    return differentiated
 
 
 class _Slopes(Observation):

@@ -1,14 +1,13 @@
 """The compiled engine: from requests and numbers to raw results, for one row or many.
 
 Two loop forms over the same scan step. `rows`: each row by itself, with real branches, early exit after
-every chunk of a scan; the form for CPUs. `lanes`: all rows in one vectorised loop, every phase masked; the
-form for GPUs, where one loop must serve all rows.
+every chunk of a scan; the form for CPUs. `lanes`: rows in one vectorised loop, every phase masked; the
+form for GPUs, see lanes.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +15,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.branching import branch, masked, once
+from blis_jax.branching import branch, once
 from blis_jax.context import Context
-from blis_jax.joined import joined, parted
 from blis_jax.kv_cache.blocks import Blocks, compact, is_crowded
-from blis_jax.policy_calls import first_states, shares_of
-from blis_jax.state import Inst, Lane, Reg, Requests, State, initial_state, with_paths
+from blis_jax.policy_calls import first_states
+from blis_jax.state import Inst, Lane, Reg, Requests, State, initial_state
 from blis_jax.step import scan_step
 from blis_jax.types import LAST, EngineShape, Mechanism, Outcome, Params, never, pytree
 from blis_jax.workload.table import NEVER_US, RequestTable
@@ -133,7 +131,7 @@ def _is_wide(shape: EngineShape, node_blocks: jax.Array) -> jax.Array:
     return jnp.any(node_blocks > shape.node_blocks)
 
 
-def _first_state(
+def first_state(
     shape: EngineShape, mechanism: Mechanism, params: Params, requests: Requests
 ) -> State:
     """The empty cluster, or one that has failed already because the clock or a table is too small."""
@@ -144,12 +142,8 @@ def _first_state(
     return dataclasses.replace(state, registers=Lane(state.registers).replace(outcome=code).numbers)
 
 
-def _is_running(state: State, max_scan_steps: jax.Array, chunks: jax.Array) -> jax.Array:
-    is_open = state.registers[..., Reg.IS_DONE] == 0
-    return jnp.any(is_open) & (chunks < max_scan_steps // CHUNK)
-
-
-def _raw(state: State, chunks: jax.Array) -> Raw:
+def raw_of(state: State, chunks: jax.Array) -> Raw:
+    """What a state leaves behind after so many chunks of scan steps."""
     registers = state.registers
     is_cut = (registers[..., Reg.IS_DONE] == 0) & (registers[..., Reg.OUTCOME] == 0)
     code = jnp.where(is_cut, jnp.int32(Outcome.ITERATIONS_EXHAUSTED), registers[..., Reg.OUTCOME])
@@ -177,24 +171,6 @@ def _raw(state: State, chunks: jax.Array) -> Raw:
         evictions=blocks.evictions,
         num_evictions=blocks.num_evictions,
     )
-
-
-def _drive(
-    shape: EngineShape,
-    params: Params,
-    step: Callable[[State], State],
-    state: State,
-    max_scan_steps: jax.Array,
-) -> tuple[State, jax.Array]:
-    """Scan steps, chunk by chunk, until every lane of the state is done."""
-
-    def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
-        state, count = carry
-        state, _ = lax.scan(lambda s, _: (step(s), None), state, None, length=CHUNK)
-        return without_holes(shape, params, state), count + 1
-
-    start = (state, jnp.zeros((), jnp.int32))
-    return lax.while_loop(lambda c: _is_running(c[0], max_scan_steps, c[1]), chunk, start)
 
 
 def without_holes(shape: EngineShape, params: Params, state: State) -> State:
@@ -231,73 +207,35 @@ def run_row(
 ) -> Raw:
     """One run, with real branches."""
     ctx = Context(shape, mechanism, params, requests, branch)
-    start = _first_state(shape, mechanism, params, requests)
-    step = functools.partial(scan_step, ctx)
-    return _raw(*_drive(shape, params, step, start, max_scan_steps))
+
+    def is_running(carry: tuple[State, jax.Array]) -> jax.Array:
+        return (carry[0].registers[Reg.IS_DONE] == 0) & (carry[1] < max_scan_steps // CHUNK)
+
+    def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
+        state, _ = lax.scan(lambda s, _: (scan_step(ctx, s), None), carry[0], length=CHUNK)
+        return without_holes(shape, params, state), carry[1] + 1
+
+    start = first_state(shape, mechanism, params, requests), jnp.zeros((), jnp.int32)
+    return raw_of(*lax.while_loop(is_running, chunk, start))
 
 
-def run_lanes(
-    shape: EngineShape,
-    mechanism: Mechanism,
-    params: Params,
-    requests: Requests,
-    max_scan_steps: jax.Array,
-) -> Raw:
-    """Many runs `[row]` in one loop; every phase of every lane is evaluated in each scan step."""
-
-    shares = jax.vmap(shares_of)(params.policy.scorer_weights)
-
-    def one(params: Params, requests: Requests, shares: jax.Array, state: State) -> State:
-        return scan_step(Context(shape, mechanism, params, requests, masked, shares), state)
-
-    def all_lanes(states: State) -> State:
-        return jax.vmap(one)(params, requests, shares, states)
-
-    requests = jax.vmap(with_paths)(requests)
-    starts = jax.vmap(lambda p, r: _first_state(shape, mechanism, p, r))(params, requests)
-    state, chunks = _drive(shape, params, all_lanes, joined(starts), max_scan_steps)
-    return jax.vmap(_raw, in_axes=(0, None))(parted(state), chunks)
-
-
-@functools.lru_cache(maxsize=64)
-def compiled_tables(shape: EngineShape, mechanism: Mechanism, form: str) -> Any:
-    """Jitted `(params[row], table[row], order[row], max_scan_steps) -> Raw[row]`."""
-
-    def rows(params: Any, tables: Any, orders: Any, max_scan_steps: Any) -> Raw:
-        """All rows, in the loop form asked for."""
-
-        def prepare(params: Any, table: Any, order: Any) -> Requests:
-            return requests_of(shape, params, table, order)
-
-        if form == "lanes":
-            requests = jax.vmap(prepare)(params, tables, orders)
-            return run_lanes(shape, mechanism, params, requests, max_scan_steps)
-
-        def one(row: Any) -> Raw:
-            row_params, table, order = row
-            requests = prepare(row_params, table, order)
-            return run_row(shape, mechanism, row_params, requests, max_scan_steps)
-
-        return lax.map(one, (params, tables, orders))
-
-    return jax.jit(rows)
-
-
-@functools.lru_cache(maxsize=16)
-def compiled_stretches(shape: EngineShape, mechanism: Mechanism) -> Any:
-    """One run in stretches, for livelock.py: jitted `begin` and `go_on`.
-
-    `(params, table, order) -> (Requests, State)` and `(params, Requests, State, max_chunks) -> (State, chunks)`; a
-    stretch ends with the run, with an outcome, or before the log or the preemptions have no room left.
-    """
+def beginning_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
+    """`(params, table, order) -> (Requests, State)` before the first event of a run in stretches, see livelock.py."""
 
     def begin(params: Any, table: Any, order: Any) -> tuple[Requests, State]:
-        """Before the first event."""
         requests = requests_of(shape, params, table, order)
-        return requests, _first_state(shape, mechanism, params, requests)
+        return requests, first_state(shape, mechanism, params, requests)
+
+    return begin
+
+
+def stretch_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
+    """`(params, Requests, State, max_chunks) -> (State, chunks)`: the next stretch.
+
+    It ends with the run, with an outcome, or before the log or the preemptions have no room left.
+    """
 
     def go_on(params: Any, requests: Any, state: State, most: Any) -> tuple[State, Any]:
-        """The next stretch."""
         ctx = Context(shape, mechanism, params, requests, branch)
 
         def has_room(carry: tuple[State, jax.Array]) -> jax.Array:
@@ -314,33 +252,4 @@ def compiled_stretches(shape: EngineShape, mechanism: Mechanism) -> Any:
 
         return lax.while_loop(has_room, chunk, (state, jnp.zeros((), jnp.int32)))
 
-    return jax.jit(begin), jax.jit(go_on)
-
-
-@functools.lru_cache(maxsize=64)
-def compiled_draws(shape: EngineShape, mechanism: Mechanism, plan_shape: Any, form: str) -> Any:
-    """Jitted `(params[row], plan_params[row], keys[row], max_scan_steps) -> (Raw, tables, is_short)[row]`."""
-    from blis_jax.workload.draw import draw
-
-    def rows(params: Any, plans: Any, keys: Any, max_scan_steps: Any) -> Any:
-        """All rows, drawn and run in the loop form asked for."""
-
-        def drawn(params: Any, plan: Any, key: Any) -> tuple[Any, Any, Requests]:
-            table, is_short = draw(plan_shape, plan, key)
-            requests = requests_of(shape, params, table, first_order(shape.num_requests))
-            return table, is_short, requests
-
-        if form == "lanes":
-            tables, is_short, requests = jax.vmap(drawn)(params, plans, keys)
-            raw = run_lanes(shape, mechanism, params, requests, max_scan_steps)
-            return raw, tables, is_short
-
-        def one(row: Any) -> Any:
-            row_params, plan, key = row
-            table, is_short, requests = drawn(row_params, plan, key)
-            raw = run_row(shape, mechanism, row_params, requests, max_scan_steps)
-            return raw, table, is_short
-
-        return lax.map(one, (params, plans, keys))
-
-    return jax.jit(rows)
+    return go_on

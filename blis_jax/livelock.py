@@ -15,8 +15,9 @@ import jax
 import numpy as np
 
 from blis_jax.cycles import Differs, Round, never_us, one_round, pending_from, table_of
-from blis_jax.engine import CHUNK, Raw, compiled_stretches
+from blis_jax.engine import CHUNK, Raw, beginning_of, stretch_of
 from blis_jax.kv_cache.blocks import Pool
+from blis_jax.programs import compiled
 from blis_jax.queue_order import rounds_in_order
 from blis_jax.skipped import SkippedLog
 from blis_jax.state import InstTime, Reg, Requests, State
@@ -80,7 +81,8 @@ class _Stretches:
     def run(self) -> Raw:
         """Stretches to the end of the run."""
         with jax.enable_x64(True):
-            begin, go_on = compiled_stretches(self.shape, self.mechanism)
+            begin = compiled(beginning_of, self.shape, self.mechanism)
+            go_on = compiled(stretch_of, self.shape, self.mechanism)
             requests, state = begin(*self.arguments)
             arrivals: Requests = jax.device_get(requests)
             while True:

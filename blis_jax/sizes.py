@@ -1,103 +1,151 @@
-"""Static sizes to begin with, guessed from a table; what turns out too small is enlarged and run again."""
+"""The engine's static sizes: what to begin with, and how they change where a run did not fit."""
 
 from __future__ import annotations
 
-import numpy as np
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from blis_jax.config import ClusterConfig
-from blis_jax.instance_groups import per_instance
-from blis_jax.user_files import is_file
-from blis_jax.workload.table import NEVER_US, RequestTable
+from blis_jax.demand import Demand, next_power, rounded
+from blis_jax.options import Options
+from blis_jax.types import EngineShape, Mechanism, Outcome
 
-LONG_TABLE = 4096  # requests from which it pays to look at how many are there at a time
-BUSY = 0.7  # share of an instance's time beyond which queues decide, not service times
-BALANCED = ("round-robin", "least-loaded", "weighted")
-
-
-def rounded(value: int, least: int = 1) -> int:
-    """The next size of the grid 1, 1.5 × powers of two, so that near sizes share a compilation."""
-    size = least
-    while size < value:
-        size = size * 3 // 2 if size & (size - 1) == 0 and size >= 2 else next_power(size)
-    return size
+MAX_SLOTS = 8192
+MOST_PATH_BLOCKS = (
+    2048  # shared blocks on a path, with padding, that a visit may cost without eviction
+)
+LONG_LISTS = 1024  # blocks of a request from which a wide window pays for a single lane
+_WIDER_CLOCK = {"int32": 0, "int64": 1, "float64": 2, "continuous": 3}
 
 
-def next_power(value: int) -> int:
-    """The next power of two above a value."""
-    return 1 << value.bit_length()
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a run, and what they follow from."""
+
+    shape: EngineShape
+    demand: Demand
+    options: Options
+    headroom: float = 1.0  # of draws, see `compile_plan`
 
 
-def guessed_slots(num_requests: int, num_instances: int) -> int:
-    """Slots per instance: more than an even share, but not all requests of a long workload."""
-    share = -(-num_requests * 5 // (4 * num_instances))
-    return rounded(min(max(64, share + 16), 512), 64)
-
-
-def slots_for(config: ClusterConfig, table: RequestTable) -> int:
-    """Slots per instance for a table: of a long one that the cluster can keep up with, by how many requests overlap."""
-    arrival = np.asarray(table.arrival_us)
-    is_real = arrival != NEVER_US
-    count = int(is_real.sum())
-    guess = guessed_slots(count, config.num_instances)
-    if count < LONG_TABLE or config.routing_policy not in BALANCED or is_file(config.latency_model):
-        return guess
-    (alpha, *_), beta = (_largest(config, name) for name in ("alpha_coeffs", "beta_coeffs"))
-    arrival = arrival[is_real].astype(np.float64)
-    inputs, outputs = (
-        np.asarray(x, np.float64)[is_real] for x in (table.input_len, table.output_len)
+def first_sizes(demand: Demand, options: Options, functions: Mechanism) -> Sizes:
+    """Bucketed guesses; those that turn out too small are grown."""
+    shape = EngineShape(
+        num_instances=demand.num_instances,
+        num_slots=demand.num_slots,
+        num_requests=demand.num_requests,
+        num_nodes=demand.num_nodes,
+        path_depth=demand.path_depth,
+        num_keys=demand.num_requests if functions.uses_prompt_keys else 1,
+        node_blocks=demand.node_blocks,
+        num_copies=options.num_copies,
+        num_chains=options.num_chains,
+        log_capacity=options.log_capacity or rounded(demand.num_records, 1024),
+        block_size=demand.block_size,
+        clock=demand.clock,
+        has_router_eviction=demand.has_router_eviction,
+        has_shared_outputs=demand.has_shared_outputs,
     )
-    chunks = np.ceil(inputs / _chunk(config))
-    prefill_us = chunks * beta[0] + inputs * beta[1]
-    span_us = max(arrival[-1] - arrival[0], 1.0) * config.num_instances
-    if prefill_us.sum() + outputs.sum() * beta[2] > BUSY * span_us:
-        return guess
-    # steps are shared, so a request stays longer than it would alone
-    stay_us = alpha + 2.0 * (prefill_us + outputs * (beta[0] + beta[2]))
-    left = np.sort(arrival + stay_us)
-    most = int(np.max(np.arange(1, count + 1) - np.searchsorted(left, arrival)))
-    return min(guess, rounded(2 * most // config.num_instances + 16, 64))
+    sizes = Sizes(shape, demand, options)
+    is_pressed = options.kv_model == "auto" and _is_pressed(demand)
+    return pressed(sizes) if is_pressed or options.kv_model == "block-level" else sizes
 
 
-def num_chunks(config: ClusterConfig, table: RequestTable) -> int:
-    """Steps in which prompts are computed, one request at a time and nothing cached."""
-    return int(np.sum(-(-np.asarray(table.input_len, np.int64) // _chunk(config))))
+def _is_pressed(demand: Demand) -> bool:
+    """Whether a run without eviction is not worth a try: more contents than blocks, or tables of long contents."""
+    if demand.distinct_blocks is None:
+        return False
+    has_room = demand.distinct_blocks <= demand.all_kv_blocks
+    return not has_room or demand.node_blocks * demand.path_depth > MOST_PATH_BLOCKS
 
 
-def _chunk(config: ClusterConfig) -> int:
-    """Prompt tokens of a request in a step, on the instance that takes the fewest."""
-    thresholds = per_instance(config, "long_prefill_token_threshold")
-    limits = [threshold for threshold in thresholds if threshold > 0]
-    return min(per_instance(config, "max_num_scheduled_tokens") + limits)
+def pressed(sizes: Sizes) -> Sizes:
+    """Block-level memory, where a step stands by itself whenever a member needs a block."""
+    shape, options = sizes.shape, sizes.options
+    if not options.log_capacity:
+        records = shape.log_capacity + 2 * sizes.demand.output_blocks
+        shape = dataclasses.replace(shape, log_capacity=rounded(records, 1024))
+    return dataclasses.replace(sizes, shape=at_block_level(shape, sizes.demand, options))
 
 
-def _largest(config: ClusterConfig, coefficients: str) -> list[float]:
-    """Each coefficient of the instance that has the largest one."""
-    return [max(values) for values in zip(*per_instance(config, coefficients), strict=True)]
+def at_block_level(shape: EngineShape, demand: Demand, options: Options) -> EngineShape:
+    """The shape with tables of block-level memory that hold the demand."""
+    num_blocks = rounded(demand.total_kv_blocks, options.num_blocks)
+    list_blocks = rounded(min(demand.longest + 2, num_blocks + 2), options.list_blocks)
+    # so many places that holes are seldom squeezed out
+    ring_size = next_power(2 * num_blocks + 2 * list_blocks + 8192 - 1)
+    shared_blocks = rounded(demand.shared_blocks, options.num_shared_blocks)
+    evictions = rounded(2 * shape.num_requests, options.num_evictions)
+    return dataclasses.replace(
+        shape,
+        num_blocks=max(num_blocks, shape.num_blocks),
+        list_blocks=max(list_blocks, shape.list_blocks),
+        num_shared_blocks=max(shared_blocks, shape.num_shared_blocks),
+        ring_size=max(ring_size, shape.ring_size),
+        eviction_capacity=max(evictions, shape.eviction_capacity),
+        has_cpu_tier=demand.has_cpu_tier,
+        window=options.window or (8 if options.form == "rows" and list_blocks < LONG_LISTS else 32),
+        # sizes that only the model without eviction has
+        num_copies=1,
+        node_blocks=1,
+    )
 
 
-def num_output_blocks(table: RequestTable, block_size: int) -> int:
-    """Whole blocks that outputs take."""
-    return int(np.sum(np.asarray(table.output_len, np.int64))) // block_size
+def _grow(change: Callable[[EngineShape], Mapping[str, Any]]) -> Callable[[Sizes], Sizes]:
+    def grown(sizes: Sizes) -> Sizes:
+        shape = dataclasses.replace(sizes.shape, **change(sizes.shape))
+        if shape.num_blocks:  # a longer request may have come to light since
+            shape = at_block_level(shape, sizes.demand, sizes.options)
+        return dataclasses.replace(sizes, shape=shape)
+
+    return grown
 
 
-def blocks_of(table: RequestTable, block_size: int) -> tuple[int, int]:
-    """Blocks of the longest request, prompt and output, and of all nodes."""
-    tokens = np.asarray(table.input_len) + np.asarray(table.output_len)
-    longest = -(-int(np.max(tokens, initial=1)) // block_size)
-    return longest, int(np.sum(np.asarray(table.node_blocks)))
+def _times(factor: int, name: str) -> Callable[[Sizes], Sizes]:
+    return _grow(lambda shape: {name: factor * getattr(shape, name)})
 
 
-def shares_outputs(table: RequestTable, block_size: int) -> bool:
-    """Whether a shared content lies in some request's output."""
-    path = np.asarray(table.path_nodes)
-    start = np.asarray(table.node_start)[np.maximum(path, 0)]
-    prompt_blocks = np.asarray(table.input_len) // block_size
-    return bool(np.any((path >= 0) & (start >= prompt_blocks[:, None])))
+def _pressed_if_allowed(sizes: Sizes) -> Sizes:
+    return pressed(sizes) if sizes.options.kv_model == "auto" else sizes
 
 
-def num_distinct_blocks(table: RequestTable, block_size: int) -> int:
-    """Blocks of different content in all prompts and outputs."""
-    blocks, path = np.asarray(table.node_blocks, np.int64), np.asarray(table.path_nodes)
-    tokens = np.asarray(table.input_len, np.int64) + np.asarray(table.output_len)
-    again = np.sum(np.where(path >= 0, blocks[np.maximum(path, 0)], 0)) - np.sum(blocks)
-    return int(np.sum(-(-tokens // block_size)) - again)
+# What a run with this outcome is made again with; other outcomes are the end of it.
+GROWTH: Mapping[Outcome, Callable[[Sizes], Sizes]] = {
+    Outcome.SLOTS_FULL: _grow(lambda shape: {"num_slots": min(2 * shape.num_slots, MAX_SLOTS)}),
+    Outcome.LOG_FULL: _times(4, "log_capacity"),
+    Outcome.COPIES_FULL: _times(4, "num_copies"),
+    Outcome.CHAINS_FULL: _times(4, "num_chains"),
+    Outcome.LISTS_FULL: _times(2, "list_blocks"),
+    Outcome.RING_FULL: _times(2, "ring_size"),
+    Outcome.EVICTIONS_FULL: _times(4, "eviction_capacity"),
+    Outcome.NODES_FULL: _grow(
+        lambda shape: {
+            "node_blocks": 2 * shape.node_blocks,
+            "num_shared_blocks": max(2 * shape.num_shared_blocks, 16),
+        }
+    ),
+    Outcome.ROUTER_INDEX_FULL: _grow(lambda _: {"has_router_eviction": True}),
+    Outcome.CLOCK_OVERFLOW: _grow(
+        lambda shape: {"clock": "int64"} if shape.clock == "int32" else {}
+    ),
+    Outcome.KV_CHECK_TRIPPED: _pressed_if_allowed,
+    Outcome.WORKLOAD_SHORT: lambda sizes: dataclasses.replace(sizes, headroom=2 * sizes.headroom),
+}
+
+
+def grown(sizes: Sizes, outcome: Outcome) -> Sizes | None:
+    """The sizes that may hold a run with this outcome; None if there are none."""
+    if outcome not in GROWTH:
+        return None
+    larger = GROWTH[outcome](sizes)
+    return larger if larger != sizes else None
+
+
+def larger_shape(one: EngineShape, other: EngineShape) -> EngineShape:
+    """The sizes that hold what either holds."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(EngineShape):
+        pair = getattr(one, field.name), getattr(other, field.name)
+        values[field.name] = max(pair, key=lambda v: _WIDER_CLOCK[v] if isinstance(v, str) else v)
+    return EngineShape(**values)

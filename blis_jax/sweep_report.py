@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from blis_jax.grid import Timing
+    from blis_jax.runner import Timing
 
 MOST_FULL_TABLES = 4  # beyond it, one line per class and point
 IN_BRIEF = {

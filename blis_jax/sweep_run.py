@@ -18,11 +18,10 @@ import xarray as xr
 
 from blis_jax.batch import run_grid
 from blis_jax.config import ClusterConfig
-from blis_jax.drawn_rows import default_form, num_workers
 from blis_jax.errors import ConfigError, refusing_damage
-from blis_jax.grid import Timing
+from blis_jax.options import Options, default_form, num_workers
 from blis_jax.results import load_or_refuse, save
-from blis_jax.simulation import Options
+from blis_jax.runner import Timing
 from blis_jax.sweep_data import NOT_RUN, Summarizer, fill_from, known_rows, to_dataset
 from blis_jax.sweep_measure import Measure, identity
 from blis_jax.sweep_plan import SweepPlan

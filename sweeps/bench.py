@@ -97,8 +97,8 @@ class Bench:
         `names` are the metrics; `configs_per_batch` is how many configurations `run` usually gets;
         `policy_seeds` is the rule that gives random policies their seed, of policies/seeds.py.
         """
-        from blis_jax.drawn_rows import default_form
-        from blis_jax.given_tables import TableRunner
+        from blis_jax.options import default_form
+        from blis_jax.runner import Runner
         from blis_jax.simulation import Options
         from blis_jax.sweep_data import slo_targets
         from sweeps.seed_results import seed_results
@@ -111,7 +111,7 @@ class Bench:
         self.result = seed_results(self.names, self.measure, self.targets)
         self.tables: dict[int, list[RequestTable]] = {}
         num_rows = len(self.seeds) * configs_per_batch
-        self.runner = TableRunner(Options(form=default_form()), num_rows)
+        self.runner = Runner(Options(form=default_form()), num_rows)
 
     def run(self, configs: Sequence[ClusterConfig]) -> list[Runs]:
         """The runs of each configuration, one a seed."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax import cli
-from blis_jax.drawn_rows import default_form, num_workers
-from blis_jax.given_tables import TableRunner
+from blis_jax.options import default_form, num_workers
 from blis_jax.policies.seeds import policy_seed
+from blis_jax.runner import Runner
 from blis_jax.simulation import Options, Row
 from blis_jax.sweep_data import slo_targets
 from sweeps.bench import table_of, until_horizon
@@ -35,7 +35,7 @@ class DatasetRunner:
         self.plan, self.spec, self.stream, self.names = plan, spec, stream, names
         self.summary = seed_results(names, measure, slo_targets(measure))
         self.tables: OrderedDict[Any, RequestTable] = OrderedDict()
-        self.runners: dict[int, TableRunner] = {}
+        self.runners: dict[int, Runner] = {}
         self.num_requests = 0
 
     def run(self, points: range) -> list[dict[int, SeedResult]]:
@@ -76,7 +76,7 @@ class DatasetRunner:
             self.num_requests -= self.tables.popitem(last=False)[1].num_rows
         return self.tables[key]
 
-    def _runner_for(self, instances: int) -> TableRunner:
+    def _runner_for(self, instances: int) -> Runner:
         if instances not in self.runners:
             pools = [axis.low for axis in self.plan.axes if axis.kind.name == "kv_blocks"]
             num_blocks = int(min(*pools, MOST_BLOCKS)) if pools else 0
@@ -87,7 +87,7 @@ class DatasetRunner:
                 )
             is_one_call = options.form == "lanes"
             num_rows = RUNS_PER_PART if is_one_call else ROWS_PER_CALL * num_workers()
-            self.runners[instances] = TableRunner(options, num_rows)
+            self.runners[instances] = Runner(options, num_rows)
         return self.runners[instances]
 
 

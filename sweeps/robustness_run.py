@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.drawn_rows import default_form, num_workers
-from blis_jax.given_tables import TableRunner
+from blis_jax.options import default_form, num_workers
 from blis_jax.policies.seeds import policy_seed
+from blis_jax.runner import Runner
 from blis_jax.simulation import Options, Row
 from blis_jax.sweep_data import slo_targets
 from blis_jax.types import Outcome
@@ -81,7 +81,7 @@ class MapRunner:
         self.tables = _Tables(plan)
         self.timing = MapTiming()
         self.group: tuple[Any, ...] | None = None
-        self.runner: TableRunner | None = None
+        self.runner: Runner | None = None
         self.summaries = {
             name: seed_results(plan.names, one, slo_targets(one))
             for name, one in plan.measures.items()
@@ -102,7 +102,7 @@ class MapRunner:
         """Cells of one engine shape that are measured in the same way."""
         began = time.perf_counter()
         runner = self._runner_for(cells[0])
-        before = runner.compile_s
+        before = runner.timing.compile_s
         entries = [(place, arm) for place in cells for arm in range(len(self.plan.arms))]
         found = self._first_seeds(runner, entries)
         rest = [at for at, runs in enumerate(found) if len(runs) < len(self.plan.seeds)]
@@ -111,12 +111,12 @@ class MapRunner:
         for at, runs in zip(rest, results, strict=True):
             found[at] += runs
         self.timing.run_s += time.perf_counter() - began
-        self.timing.compile_s += runner.compile_s - before
+        self.timing.compile_s += runner.timing.compile_s - before
         each = len(self.plan.arms)
         return [found[at : at + each] for at in range(0, len(found), each)]
 
     def _first_seeds(
-        self, runner: TableRunner, entries: Sequence[tuple[Place, int]]
+        self, runner: Runner, entries: Sequence[tuple[Place, int]]
     ) -> list[list[SeedResult]]:
         """Runs on the first seed; strategies that livelock there are not run on the others."""
         if self.plan.is_every_seed_run:
@@ -129,7 +129,7 @@ class MapRunner:
         ]
 
     def _results(
-        self, runner: TableRunner, entries: Sequence[tuple[Place, int]], seeds: Sequence[int]
+        self, runner: Runner, entries: Sequence[tuple[Place, int]], seeds: Sequence[int]
     ) -> list[list[SeedResult]]:
         """The runs of cells' strategies on some seeds."""
         rows = [row for place, arm in entries for row in self._rows(place, arm, seeds)]
@@ -149,7 +149,7 @@ class MapRunner:
             for seed in seeds
         ]
 
-    def _runner_for(self, place: Place) -> TableRunner:
+    def _runner_for(self, place: Place) -> Runner:
         """The runner of the cell's engine shape; programs of others are let go."""
         group = self.plan.engine_group(place)
         if self.runner is None or group != self.group:
@@ -160,7 +160,7 @@ class MapRunner:
             )
             is_one_call = options.form == "lanes"
             num_rows = RUNS_PER_PART if is_one_call else ROWS_PER_CALL * num_workers()
-            self.runner, self.group = TableRunner(options, num_rows), group
+            self.runner, self.group = Runner(options, num_rows), group
             for cell in self.plan.cells:
                 if self.plan.engine_group(cell) == group:
                     for arm in range(len(self.plan.arms)):

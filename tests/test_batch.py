@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from blis_jax import batch, drawn_rows
+from blis_jax import batch, runner
 from blis_jax.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.records import BLOCK_LEVEL, NO_EVICTION, RunRecord
@@ -52,27 +51,27 @@ def fcfs() -> ClusterConfig:
 @pytest.fixture(scope="module")
 def first(spec: WorkloadSpec, fcfs: ClusterConfig) -> tuple[RunRecord, ...]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawn_rows, "ROWS_PER_CALL", 1)
+        patch.setattr(runner, "ROWS_PER_CALL", 1)
         return batch.run_grid([fcfs], spec, SEEDS, whole, OPTIONS).rows[0]
 
 
 @pytest.fixture(autouse=True)
 def one_row_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """One program serves all tests of a shape, however many rows they run."""
-    monkeypatch.setattr(drawn_rows, "ROWS_PER_CALL", 1)
+    monkeypatch.setattr(runner, "ROWS_PER_CALL", 1)
 
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The sizes of the calls that were compiled."""
     sizes: list[int] = []
-    compile_group = drawn_rows.Group.compile
+    compile_call = runner.Call.compile
 
-    def counted(group: Any, size: int) -> None:
-        sizes.append(size)
-        compile_group(group, size)
+    def counted(call: runner.Call) -> None:
+        sizes.append(call.size)
+        compile_call(call)
 
-    monkeypatch.setattr(drawn_rows.Group, "compile", counted)
+    monkeypatch.setattr(runner.Call, "compile", counted)
     yield sizes
 
 
@@ -91,14 +90,13 @@ def assert_equal(one: RunRecord, other: RunRecord, but: tuple[str, ...] = ()) ->
 
 
 def test_calls_are_full_and_few_in_size() -> None:
-    group = drawn_rows.Group.__new__(drawn_rows.Group)
-    group.options = OPTIONS
+    rows = runner.Runner(OPTIONS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawn_rows, "ROWS_PER_CALL", 16)
-        patch.setattr(drawn_rows, "num_workers", lambda: 2)
-        assert [group.chunk_size(n) for n in (1, 2, 4, 9, 31, 512)] == [1, 1, 2, 4, 8, 16]
-    group.options = dataclasses.replace(OPTIONS, form="lanes")
-    assert [group.chunk_size(n) for n in (5, 100_000)] == [5, drawn_rows.LANES_PER_CALL]
+        patch.setattr(runner, "ROWS_PER_CALL", 16)
+        patch.setattr(runner, "num_workers", lambda: 2)
+        assert [rows.rows_per_call(n) for n in (1, 2, 4, 9, 31, 512)] == [1, 1, 2, 4, 8, 16]
+    lanes = runner.Runner(dataclasses.replace(OPTIONS, form="lanes"))
+    assert [lanes.rows_per_call(n) for n in (5, 100_000)] == [5, runner.LANES_PER_CALL]
 
 
 def test_same_seeds_same_bits_in_any_order(

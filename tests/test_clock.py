@@ -8,8 +8,8 @@ import pytest
 from blis_jax import config
 from blis_jax.batch import run_grid
 from blis_jax.config import NO_HORIZON
-from blis_jax.given_tables import TableRunner
 from blis_jax.policies.seeds import FIXED
+from blis_jax.runner import Runner
 from blis_jax.simulation import Options, Row, simulate
 from blis_jax.types import Outcome
 from blis_jax.workload.spec import parse_spec
@@ -81,7 +81,7 @@ def test_given_tables_that_leave_the_clock_are_the_oracles():
     rows = [
         Row(config.from_flags(settings), table_of(workload), FIXED) for workload, settings in given
     ]
-    records = TableRunner(OPTIONS, len(rows)).run(rows, lambda record: record)
+    records = Runner(OPTIONS, len(rows)).run(rows, lambda record: record)
     for record, (workload, settings) in zip(records, given, strict=True):
         assert not differences(record, oracle.simulate(workload, settings))
 

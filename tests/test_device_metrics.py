@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 import sweeps.compiled_metrics  # noqa: F401  (registers the metrics of searches)
-from blis_jax.device_metrics.compiled import compiled_table_reports
 from blis_jax.device_metrics.figures import has_figure
-from blis_jax.device_metrics.lane import measure_numbers
-from blis_jax.device_metrics.run_figures import NamedFigures
+from blis_jax.device_metrics.run_figures import RunFigures
 from blis_jax.invariants import CHEAP_NAMES
 from blis_jax.metrics import CLASS_NAMES
-from blis_jax.observe import Observation, unstack
+from blis_jax.observe import unstack
+from blis_jax.options import Options
 from blis_jax.policies.seeds import FIXED
+from blis_jax.runner import Call, Results, Runner, execute
+from blis_jax.runs import GivenRun, Row
 from blis_jax.scalar_metrics import evaluate, lookup, metric_names
-from blis_jax.simulation import Attempt, Options, Row
 from blis_jax.summaries import SloTargets, Target, Window
+from blis_jax.sweep_measure import Measure
 from tests.test_golden import SIZES, Scenario, scenarios
 
 pytestmark = pytest.mark.golden
@@ -39,23 +39,19 @@ NAMES = tuple(
 def both(
     config: Any, table: Any, options: Options, window: Window
 ) -> tuple[Any, dict[str, float], Any]:
-    """The record of one run that ended, its metrics on the host, and its report; see `Attempt`."""
-    attempt = Attempt(Row(config, table, FIXED), options)
-    while True:
-        inputs = attempt.arguments(attempt.shape)
-        rows = jax.tree.map(lambda leaf: np.asarray(leaf)[None], inputs)
-        numbers = measure_numbers(TARGETS, window.from_us, _cool_down_us(table, window))
-        with jax.enable_x64(True):
-            function = compiled_table_reports(
-                attempt.shape, attempt.functions, "rows", NamedFigures(NAMES)
-            )
-            steps = np.int32(options.max_scan_steps)
-            raw, report = jax.device_get(function(*rows, steps, numbers))
-        seen = Observation(unstack(raw, 0), inputs[1], inputs[0], attempt.shape.record_dtype)
-        seen.block_size, seen.defects = attempt.shape.block_size, attempt.functions.defects
-        record = attempt.take(seen)
-        if record is not None:
-            return record, evaluate(record, NAMES, TARGETS, window, "slo-based"), unstack(report, 0)
+    """The record of one run that ended, its metrics on the host, and its report."""
+    spans_s = window.from_us / 1e6, _cool_down_us(table, window) / 1e6
+    measured = RunFigures(NAMES, TARGETS, Measure({}, *spans_s))
+    reports: list[Any] = []
+
+    def noted(call: Call) -> Results:
+        results = execute(call._replace(measured=measured))
+        reports.append(results.report)
+        return results
+
+    record = Runner(options, num_rows=1).alone(GivenRun(Row(config, table, FIXED), options), noted)
+    host = evaluate(record, NAMES, TARGETS, window, "slo-based")
+    return record, host, unstack(reports[-1], 0)
 
 
 def _cool_down_us(table: Any, window: Window) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
-from blis_jax import given_tables
+from blis_jax import runner as runner_module
 from blis_jax.config import ClusterConfig
-from blis_jax.given_tables import TableRunner
 from blis_jax.policies.seeds import FIXED
 from blis_jax.records import RunRecord
+from blis_jax.runner import Runner
 from blis_jax.simulation import Options, Row, simulate
 from blis_jax.types import Outcome
 from blis_jax.workload.reference import draw
@@ -33,7 +35,7 @@ def rows() -> list[Row]:
 
 def test_rows_equal_single_runs_whatever_is_too_small(rows: list[Row]) -> None:
     tight = Options(num_slots=8, num_copies=1)  # both are too small at first
-    runner = TableRunner(tight, num_rows=3)
+    runner = Runner(tight, num_rows=3)
     many = runner.run(rows, whole)
     for row, record in zip(rows, many, strict=True):
         alone = simulate(row.config, row.table)
@@ -45,21 +47,20 @@ def test_rows_equal_single_runs_whatever_is_too_small(rows: list[Row]) -> None:
 
 
 def test_later_rows_use_what_is_compiled(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = TableRunner(Options(num_slots=64), num_rows=3)
+    runner = Runner(Options(num_slots=64), num_rows=3)
     runner.run(rows[:1], whole)
-    shapes = dict(runner.shapes)
-    sizes = []
-    original = given_tables.run_attempts
-    monkeypatch.setattr(
-        given_tables,
-        "run_attempts",
-        lambda shape, attempts, options: (
-            sizes.append(len(attempts)) or original(shape, attempts, options)
-        ),
-    )
+    ((kind, group),) = runner.groups.items()
+    shape, sizes = group.shape, []
+    stack = runner_module.Call.arguments
+
+    def noted(call: runner_module.Call, given: Sequence[Any]) -> Any:
+        sizes.append(len(given))
+        return stack(call, given)
+
+    monkeypatch.setattr(runner_module.Call, "arguments", noted)
     assert len(runner.run(rows, whole)) == len(rows)
-    assert runner.shapes == shapes
-    assert set(sizes) == {runner.rows_per_call}
+    assert runner.groups == {kind: group} and group.shape == shape
+    assert set(sizes) == {runner.rows_per_call(1)}
 
 
 def test_rows_that_are_expected_find_their_program_compiled(rows: list[Row]) -> None:
@@ -67,10 +68,10 @@ def test_rows_that_are_expected_find_their_program_compiled(rows: list[Row]) -> 
     spec = override(load_builtin("mixed"), num_requests=300)
     table = draw(spec, 42, 16)[0]
     later = Row(rows[0].config.replace(num_instances=4), table, FIXED)
-    runner = TableRunner(Options(), num_rows=2)
+    runner = Runner(Options(), num_rows=2)
     runner.expect([later])
     runner.run(rows[:2], whole)
-    assert len(runner.compiled) == 1 and runner.compile_s > 0
+    assert len(runner.compiled) == 1 and runner.timing.compile_s > 0
     (record,) = runner.run([later], whole)
     assert len(runner.compiled) == 1
     alone = simulate(later.config, later.table)

@@ -8,9 +8,9 @@ import pytest
 
 from blis_jax import config, invariants, livelock
 from blis_jax.batch import run_grid
-from blis_jax.given_tables import TableRunner
 from blis_jax.policies.seeds import FIXED
 from blis_jax.records import RunRecord
+from blis_jax.runner import Runner
 from blis_jax.simulation import Options, Row, simulate
 from blis_jax.types import Outcome
 from blis_jax.workload.draw import compile_plan, draw
@@ -138,7 +138,7 @@ def test_given_tables_go_on_to_the_horizon():
     rows = [
         Row(config.from_flags(settings), table_of(workload), FIXED) for workload, settings in given
     ]
-    records = TableRunner(OPTIONS, len(rows)).run(rows, lambda record: record)
+    records = Runner(OPTIONS, len(rows)).run(rows, lambda record: record)
     for record, (workload, settings) in zip(records, given, strict=True):
         assert not differences(record, oracle.simulate(workload, settings))
     assert records[1].steps.num_steps.sum() > 14_000

@@ -1,7 +1,6 @@
 """Random small clusters and workloads: the engine equals the oracle in every array."""
 
 import dataclasses
-import sys
 from typing import Any, NamedTuple
 
 import hypothesis
@@ -9,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from blis_jax import config, gateway, snapshot
+from blis_jax import config, demand, gateway, snapshot
 from blis_jax.config import NO_HORIZON
-from blis_jax.engine import compiled_tables
+from blis_jax.programs import compiled
 from blis_jax.records import BLOCK_LEVEL, NO_EVICTION, RunRecord, Status
 from blis_jax.simulation import Options, simulate
 from blis_jax.step_records import expand_steps
@@ -19,7 +18,6 @@ from blis_jax.types import Outcome
 from tests import oracle
 from tests.scenes import WHOLE, Prompt, differences, flags, table_of, workload_of
 
-simulate_module = sys.modules["blis_jax.simulation"]
 # Without the phase that explains: it traces every line of Python, also of compilations.
 PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink)
 
@@ -354,11 +352,11 @@ def test_conversations_equal_oracle(scene: Scene):
 @pytest.fixture(params=[7, 15])
 def small_router_index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """The router's index with room for few blocks, in the engine and in the oracle."""
-    for module in (snapshot, gateway, simulate_module, oracle):
+    for module in (snapshot, gateway, demand, oracle):
         monkeypatch.setattr(module, "ROUTER_INDEX_CAPACITY", request.param, raising=False)
-    compiled_tables.cache_clear()
+    compiled.cache_clear()
     yield
-    compiled_tables.cache_clear()
+    compiled.cache_clear()
 
 
 INDEXED = (STATICS[2], STATICS[4], STATICS[6])

@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_jax import batch, drawn_rows, over_seeds
+from blis_jax import over_seeds, runner
 from blis_jax.config import ClusterConfig
 from blis_jax.device_metrics.compiled import Report
 from blis_jax.device_metrics.figures import register_figure
 from blis_jax.device_metrics.run_figures import Figures, RunFigures, figures_of
 from blis_jax.errors import ConfigError
-from blis_jax.given_tables import TableRunner
 from blis_jax.observe import Observation
 from blis_jax.policies.seeds import FIXED
 from blis_jax.records import RunRecord
 from blis_jax.run_requests import draw_requests
-from blis_jax.simulation import Attempt, Options, Row
+from blis_jax.runner import Runner
+from blis_jax.runs import GivenRun
+from blis_jax.simulation import Options, Row
 from blis_jax.summaries import SloTargets, Target
 from blis_jax.sweep_data import Summarizer
 from blis_jax.sweep_measure import Measure
@@ -63,20 +64,20 @@ def test_figures_are_those_of_the_records(spec: WorkloadSpec, records: tuple[Fig
 @pytest.fixture(autouse=True)
 def always_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few rows there are."""
-    monkeypatch.setattr(drawn_rows, "FEWEST_MEASURED", 0)
+    monkeypatch.setattr(runner, "FEWEST_MEASURED", 0)
 
 
 def test_only_some_hundred_bytes_come_back(spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch):
     sizes = []
-    fetch = batch.jax.device_get
+    fetch = runner.jax.device_get
 
     def counted(tree: Any) -> Any:
         fetched = fetch(tree)
-        sizes.append(sum(leaf.nbytes for leaf in batch.jax.tree.leaves(fetched)))
+        sizes.append(sum(leaf.nbytes for leaf in runner.jax.tree.leaves(fetched)))
         return fetched
 
-    monkeypatch.setattr(batch.jax, "device_get", counted)
-    monkeypatch.setattr(drawn_rows, "ROWS_PER_CALL", 1)
+    monkeypatch.setattr(runner.jax, "device_get", counted)
+    monkeypatch.setattr(runner, "ROWS_PER_CALL", 1)
     summarizer = Summarizer([load_builtin("mixed")], Measure())
     over_seeds(CONFIG, spec, SEEDS[:1], summarizer)
     assert len(sizes) == 1 and sizes[0] <= 2048
@@ -99,19 +100,19 @@ def test_runs_on_given_tables_are_repaired_first(
 ):
     """A log too small, and ties: whole runs come back, and are made again before their figures count."""
     came_back = []
-    take = Attempt.take
+    take = GivenRun.take
 
-    def noted(attempt: Attempt, seen: Observation) -> RunRecord | None:
-        came_back.append((seen.outcome(), seen.num_open_ties() > 0))
-        return take(attempt, seen)
+    def noted(run: GivenRun, outcome: Outcome, look: Callable[[], Observation]) -> RunRecord | None:
+        came_back.append((outcome, look().num_open_ties() > 0))
+        return take(run, outcome, look)
 
     table = draw_requests(spec, SEEDS[0], 16)[0]
     even = dataclasses.replace(table, arrival_us=table.arrival_us // 500 * 500)
     in_step = CONFIG.replace(alpha_coeffs=(0.0, 0.0, 0.0), beta_coeffs=(1000.0, 0.0, 0.0))
     rows, options = [Row(CONFIG, table, FIXED), Row(in_step, even, FIXED)], Options(log_capacity=96)
-    expected = TableRunner(options, len(rows)).run(rows, figures_of(NAMES, keep="records"))
-    monkeypatch.setattr(Attempt, "take", noted)
-    found = TableRunner(options, len(rows)).run(rows, figures_of(NAMES))
+    expected = Runner(options, len(rows)).run(rows, figures_of(NAMES, keep="records"))
+    monkeypatch.setattr(GivenRun, "take", noted)
+    found = Runner(options, len(rows)).run(rows, figures_of(NAMES))
     assert_same(found, expected)
     assert Outcome.LOG_FULL in {outcome for outcome, _ in came_back}
     assert (Outcome.COMPLETED, True) in came_back

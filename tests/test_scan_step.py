@@ -8,10 +8,13 @@ import jax
 import numpy as np
 
 from blis_jax import config
-from blis_jax.engine import CHUNK, Order, compiled_tables
+from blis_jax.demand import demand_of_table
+from blis_jax.engine import CHUNK, Order
 from blis_jax.mechanism import mechanism, params
 from blis_jax.policy_calls import first_states
-from blis_jax.simulation import Options, shape_for, simulate
+from blis_jax.programs import compiled, rows_of
+from blis_jax.simulation import Options, simulate
+from blis_jax.sizes import first_sizes
 from blis_jax.state import initial_state
 from blis_jax.types import EngineShape, Outcome
 from blis_jax.workload.table import pad_to
@@ -84,7 +87,7 @@ def test_other_numbers_and_requests_reuse_one_compilation():
         cluster = config.from_flags(varied_flags(changed))
         return simulate(cluster, small_table(num_prompts, seed), OPTIONS)
 
-    compiled_tables.cache_clear()
+    compiled.cache_clear()
     first = run(set())
     for name in VARIED:
         run({name})
@@ -94,12 +97,13 @@ def test_other_numbers_and_requests_reuse_one_compilation():
         run(set(), seed=seed)
     again = run(set())
 
-    assert compiled_tables.cache_info().misses == 1
+    assert compiled.cache_info().misses == 1
     # the one compiled function has seen one kind of arguments; asking for it again is no miss
     cluster = config.from_flags(varied_flags(set()))
-    shape = shape_for(cluster, small_table(30), OPTIONS, mechanism(cluster))
-    function = compiled_tables(shape, mechanism(cluster), "rows")
-    assert compiled_tables.cache_info().misses == 1
+    demand, functions = demand_of_table(cluster, small_table(30), OPTIONS), mechanism(cluster)
+    shape = first_sizes(demand, OPTIONS, functions).shape
+    function = compiled(rows_of, shape, functions, "rows", None, None, None)
+    assert compiled.cache_info().misses == 1
     assert function._cache_size() == 1
     for field in dataclasses.fields(first.requests):
         mine, theirs = (getattr(record.requests, field.name) for record in (first, again))
@@ -177,8 +181,8 @@ def batched_program() -> tuple[Any, Any]:
     ]
     functions = mechanism(cluster)
     with jax.enable_x64(True):
-        function = compiled_tables(BATCHED_SHAPE, functions, "lanes")
-        program = jax.make_jaxpr(function)(*lanes, np.int32(2**20))
+        function = compiled(rows_of, BATCHED_SHAPE, functions, "lanes")
+        program = jax.make_jaxpr(function)(lanes[0], tuple(lanes[1:]), np.int32(2**20))
         state = jax.eval_shape(
             lambda p: initial_state(
                 BATCHED_SHAPE, functions, p, *first_states(BATCHED_SHAPE, functions, p)
@@ -243,6 +247,6 @@ def test_a_row_branches():
         for tree in (params(cluster), table, order)
     ]
     with jax.enable_x64(True):
-        function = compiled_tables(BATCHED_SHAPE, mechanism(cluster), "rows")
-        program = jax.make_jaxpr(function)(*one, np.int32(2**20))
+        function = compiled(rows_of, BATCHED_SHAPE, mechanism(cluster), "rows")
+        program = jax.make_jaxpr(function)(one[0], tuple(one[1:]), np.int32(2**20))
     assert any(each.primitive.name == "cond" for each in equations(program.jaxpr))

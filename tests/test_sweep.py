@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from blis_jax import cli, drawn_rows, sweep, sweep_run
+from blis_jax import cli, runner, sweep, sweep_run
 from blis_jax.config import from_flags
 from blis_jax.errors import ConfigError
 from blis_jax.results import load
@@ -49,7 +49,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tiny.yaml").write_text(WORKLOAD)
     (tmp_path / "plain.yaml").write_text(STRATEGY)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(drawn_rows, "ROWS_PER_CALL", 1)
+    monkeypatch.setattr(runner, "ROWS_PER_CALL", 1)
     return tmp_path
 
 

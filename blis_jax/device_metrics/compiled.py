@@ -1,8 +1,7 @@
-"""The engine and the metrics in one program: what comes back of a run is a report of a few hundred bytes."""
+"""The metrics in the engine's program: what comes back of a run is a report of a few hundred bytes."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -15,7 +14,6 @@ from blis_jax.device_metrics.lane import (
     MeasureNumbers,
     has_unfinished_decode,
 )
-from blis_jax.engine import compiled_draws, compiled_tables
 from blis_jax.invariants import CHEAP_CHECKS
 from blis_jax.state import Reg
 from blis_jax.types import EngineShape, Mechanism, pytree
@@ -102,38 +100,3 @@ def reports(
         # one for all rows, so that it stays a branch
         may_be_unfinished = jnp.any(jax.vmap(is_open)(raw, tables, params))
         return jax.vmap(one)(raw, tables, params)
-
-
-@functools.lru_cache(maxsize=64)
-def compiled_draw_reports(
-    shape: EngineShape, mechanism: Mechanism, plan_shape: Any, form: str, compute: Compute
-) -> Any:
-    """Jitted `(params[row], plan_params[row], keys[row], max_scan_steps, numbers) -> (Report, Drawn)[row]`."""
-    engine = compiled_draws(shape, mechanism, plan_shape, form)
-
-    def measured(params: Any, plans: Any, keys: Any, max_scan_steps: Any, numbers: Any) -> Any:
-        """All rows, drawn, run and measured."""
-        raw, tables, is_short = engine(params, plans, keys, max_scan_steps)
-        drawn = Drawn(
-            is_short,
-            jnp.max(tables.input_len + tables.output_len, axis=-1),
-            jnp.sum(tables.node_blocks, axis=-1),
-        )
-        return reports(shape, mechanism, compute, raw, tables, params, numbers), drawn
-
-    return jax.jit(measured)
-
-
-@functools.lru_cache(maxsize=64)
-def compiled_table_reports(
-    shape: EngineShape, mechanism: Mechanism, form: str, compute: Compute
-) -> Any:
-    """Jitted `(params[row], table[row], order[row], max_scan_steps, numbers) -> (Raw, Report)[row]`."""
-    engine = compiled_tables(shape, mechanism, form)
-
-    def measured(params: Any, tables: Any, orders: Any, max_scan_steps: Any, numbers: Any) -> Any:
-        """All rows, run and measured."""
-        raw = engine(params, tables, orders, max_scan_steps)
-        return raw, reports(shape, mechanism, compute, raw, tables, params, numbers)
-
-    return jax.jit(measured)

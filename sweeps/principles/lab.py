@@ -23,7 +23,7 @@ from blis_jax.workload.spec import (
 from sweeps.principles.catalogue import Catalogue, Entry, WorkloadChoice
 
 if TYPE_CHECKING:
-    from blis_jax.given_tables import TableRunner
+    from blis_jax.runner import Runner
     from sweeps.bench import Bench
     from sweeps.principles.figures import RunFigures
 
@@ -119,7 +119,7 @@ class Lab:
         self.stream, self.names = stream, tuple(dict.fromkeys(names))
         self.runs: dict[tuple[str, str, tuple[int, ...]], tuple[RunFigures, ...]] = {}
         self.benches: dict[tuple[str, tuple[int, ...]], Bench] = {}
-        self.runners: dict[tuple[str, int], TableRunner] = {}
+        self.runners: dict[tuple[str, int], Runner] = {}
 
     def measure(
         self, arms: Sequence[Arm], seeds: tuple[int, ...], whole: Collection[str] = ()

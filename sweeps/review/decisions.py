@@ -75,8 +75,10 @@ def decisions_of(config: ClusterConfig, table: RequestTable, seed: int) -> Decis
     import jax
 
     from blis_jax.mechanism import mechanism
+    from blis_jax.options import Options
     from blis_jax.policies.seeds import policy_seed
-    from blis_jax.simulation import Attempt, Options, Row, run_attempts
+    from blis_jax.runner import Call, Results, Runner, execute
+    from blis_jax.runs import GivenRun, Row
 
     if not config.scorers():
         return None
@@ -85,14 +87,17 @@ def decisions_of(config: ClusterConfig, table: RequestTable, seed: int) -> Decis
     spies = [_spy(scorer, place, log) for place, scorer in enumerate(functions.scorers)]
     spies[0] = _spy_on_view(spies[0], log)
     # lanes would evaluate scorers where nothing is routed, and note it
-    attempt = Attempt(Row(config, table, policy_seed(seed)), Options(form="rows"))
-    attempt.functions = dataclasses.replace(functions, scorers=tuple(spies))
-    record = None
-    while record is None:
-        log.clear()
-        (seen,) = run_attempts(attempt.shape, [attempt], attempt.options)
+    options = Options(form="rows")
+    run = GivenRun(Row(config, table, policy_seed(seed)), options)
+    run.functions = dataclasses.replace(functions, scorers=tuple(spies))
+
+    def noted(call: Call) -> Results:
+        log.clear()  # of an earlier call that was not the last
+        results = execute(call)
         jax.effects_barrier()
-        record = attempt.take(seen)
+        return results
+
+    Runner(options, num_rows=1).alone(run, noted)
     return _collected(config, log)
 
 

@@ -1,5 +1,6 @@
 """Block-level memory between any two operations: every block is free once, or held as often as lists say."""
 
+import dataclasses
 import functools
 from collections import Counter
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from blis_jax import config
 from blis_jax.branching import branch
 from blis_jax.context import Context
+from blis_jax.demand import demand_of_table
 from blis_jax.engine import first_order, requests_of
 from blis_jax.kv_cache.blocks import Do, Pool, Task, compact
 from blis_jax.mechanism import mechanism, params
-from blis_jax.simulation import Options, at_block_level, shape_for
+from blis_jax.options import Options
+from blis_jax.sizes import at_block_level, first_sizes
 from blis_jax.state import Inst, Reg, Slot, State, initial_state
 from blis_jax.step import scan_step
 from blis_jax.types import LAST
@@ -40,9 +43,10 @@ def states(scene: Scene) -> Any:
     cluster = config.from_flags(scene.flags)
     table = table_of(scene.workload, **NODES)
     options = Options(num_slots=64, log_capacity=4096, num_blocks=768, list_blocks=96)
-    shape = at_block_level(
-        shape_for(cluster, table, OPTIONS, mechanism(cluster)), [cluster], 1, 96, options
-    )
+    demand = demand_of_table(cluster, table, OPTIONS)
+    demand = dataclasses.replace(demand, longest=1, shared_blocks=96)
+    shape = first_sizes(demand, OPTIONS, mechanism(cluster)).shape
+    shape = at_block_level(shape, demand, options)
     if shape.num_nodes == 0:
         hypothesis.assume(False)
     table = pad_to(table, shape.num_requests, shape.num_nodes, shape.path_depth)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from blis_jax import config
+from blis_jax.demand import demand_of_table
 from blis_jax.engine import without_holes
 from blis_jax.kv_cache.blocks import NEVER_FREE, NO_BLOCK, Do, Pool, Task
 from blis_jax.mechanism import mechanism, params
+from blis_jax.options import Options
 from blis_jax.policy_calls import first_states
-from blis_jax.simulation import Options, at_block_level, shape_for
+from blis_jax.sizes import at_block_level, first_sizes
 from blis_jax.state import Inst, initial_state
 from tests.kv_cache.test_blocks import free_blocks
 from tests.scenes import Prompt, flags, table_of, workload_of
@@ -26,9 +28,9 @@ def hollow_state(holes: int, do: Do = Do.NOTHING):
     cluster = config.from_flags(flags(**{"total-kv-blocks": TOTAL}))
     table = table_of(workload_of([Prompt(arrival_us=0, input_len=32)]))
     options = Options(num_slots=16, log_capacity=64)
-    shape = at_block_level(
-        shape_for(cluster, table, options, mechanism(cluster)), [cluster], 4, 0, options
-    )
+    demand = dataclasses.replace(demand_of_table(cluster, table, options), longest=4)
+    shape = first_sizes(demand, options, mechanism(cluster)).shape
+    shape = at_block_level(shape, demand, options)
     functions, numbers = mechanism(cluster), params(cluster)
     with jax.enable_x64(True):
         states = first_states(shape, functions, numbers)
