@@ -6,6 +6,7 @@ recorded, and so does its first token until a later life overwrites it.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from blis_jax.arrays import replaced, sums
 from blis_jax.kv_cache.blocks import Eviction, Life
-from blis_jax.state import Dyn, Log, LogTime
+from blis_jax.state import Dyn, Journey, Log, LogTime
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -89,6 +90,17 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
         past_num_itl=sums(request, num_itl, n),
         past_itl_us=sums(request, itl_us, n),
         preempted_service_us=sums(request, xp.where(is_before, spent, 0), n),
+    )
+
+
+def moved(lives: Lives, journey: Journey, xp: Any = np) -> Lives:
+    """The lives of requests some of which have made their first token on another instance than their last one."""
+    is_elsewhere = journey.first_record >= 0
+    return dataclasses.replace(
+        lives,
+        token_record=xp.where(is_elsewhere, journey.first_record, lives.token_record),
+        token_scheduled=xp.where(is_elsewhere, journey.scheduled_record, lives.token_scheduled),
+        is_current_token=lives.is_current_token & ~is_elsewhere,
     )
 
 

@@ -18,7 +18,7 @@ from blis_jax.policies.pickers import first_where
 from blis_jax.policy_calls import Purpose, decision_key
 from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.snapshot import refreshed, snapshots
-from blis_jax.state import Journey, Movement, State
+from blis_jax.state import Movement, State
 from blis_jax.work import Work, chains_of, count_of
 from blis_jax.writes import MovementWrite, Writes, no_movement, no_writes
 
@@ -86,13 +86,9 @@ def leave(
         event=next_event(ctx, slots, is_idle, chains_of(inst), slot, busy),
     )
     journey = movement.of(row.request)
-    journey = Journey.make(
-        ctx.clock,
+    journey = journey.replace(
         came_from=jnp.where(journey.came_from < 0, instance, journey.came_from),
-        computed=journey.computed,
-        first_record=journey.first_record,
         due=now + movement.leave_delay[instance],
-        delay=journey.delay,
     )
     change = no_movement(ctx, movement)
     assert change is not None

@@ -12,7 +12,7 @@ import numpy as np
 
 from blis_jax.arrays import maxima, sums
 from blis_jax.kv_cache.blocks import Eviction, Pool
-from blis_jax.lives import lives_of
+from blis_jax.lives import lives_of, moved
 from blis_jax.records import (
     BLOCK_LEVEL,
     NO_EVICTION,
@@ -85,20 +85,13 @@ class Observation:
         self.arrival, self.log_time = arrival, log_time
         latency = cluster.admission_latency_us + cluster.routing_latency_us
         self.routed_us = arrival + xp.asarray(latency).astype(self.time_type)
-        alpha = xp.asarray(cluster.alpha)[xp.maximum(self._first_instance(), 0)]
+        alpha = xp.asarray(cluster.alpha)[xp.maximum(self.first_instance, 0)]
         delay = alpha[:, 0] + alpha[:, 1] * self.input_len.astype(np.float64)
         self.queueing_us = delay.astype(self.time_type)
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
-        self.lives = lives_of(self.raw, self.dyn, self.log, log_time, xp)
-
-    def _first_instance(self) -> np.ndarray:
-        """Where each request was routed to first; it may have moved on."""
-        if self.journey is None:
-            return self.instance
-        came_from = self.journey.came_from
-        first: np.ndarray = self.xp.where(came_from >= 0, came_from, self.instance)
-        return first
+        lives = lives_of(self.raw, self.dyn, self.log, log_time, xp)
+        self.lives = lives if self.journey is None else moved(lives, self.journey, xp)
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
@@ -132,7 +125,7 @@ class Observation:
         scheduled = self._log_time(LogTime.START, self._at(Dyn.SCHEDULED_RECORD))
         first = self._log_time(LogTime.START, self._at(Dyn.FIRST_RECORD))
         token_us = self._ends(lives.token_record)
-        output_time = self.output_time[xp.maximum(self.instance, 0)]
+        output_time = self.output_time[xp.maximum(self.first_instance, 0)]
         ttft = xp.where(has_token, token_us + output_time - self.arrival, 0)
         last, left, total = self._last_steps()
         final = self.input_len + xp.maximum(self.output_len, 1) - 1
@@ -140,6 +133,9 @@ class Observation:
         earlier = lives.past_itl_us + lives.past_num_itl * output_time
         again = np.int64(self.defects.double_last_latency)
         e2e = ttft + earlier + total + steps * output_time + again * (last + output_time)
+        if self.journey is not None:  # its steps were not all on one instance
+            whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
+            e2e = xp.where(self.journey.first_record >= 0, whole, e2e)
         index = dyn[:, Dyn.TOKEN_INDEX]
         decoded = self._last_index()[xp.maximum(self.instance, 0)] - index
         progress = dyn[:, Dyn.PROGRESS] + xp.where(in_decode, decoded, 0)
@@ -193,8 +189,7 @@ class Observation:
         at = self.xp.clip(record, 0, max(len(self.log) - 1, 0))
         return self._log_time(LogTime.START, at) + self._log_time(LogTime.DURATION, at)
 
-    block_size = 16
-    defects = REFERENCE_DEFECTS
+    block_size, defects = 16, REFERENCE_DEFECTS
     overhead: int | None = 0  # place of the coefficient that every step costs
 
     def _admitted(self) -> np.ndarray:

@@ -229,9 +229,8 @@ class Journey(Row):
 
     came_from: Whole  # instance that it was routed to first and has left, -1: none
     computed: Whole  # tokens whose KV moves with it
-    first_record: (
-        Whole  # step record of its first token, if that was made elsewhere; -1: it was not
-    )
+    first_record: Whole  # step record of a first token that was made elsewhere, -1: none
+    scheduled_record: Whole  # step record in which it was scheduled there
     due: Moment  # when it is routed again, never() while it has a place
     delay: Moment  # from the end of the step that makes its first token to `due`; never(): it stays
 

@@ -84,7 +84,13 @@ def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None
         return None
     spare = jnp.int32(ctx.shape.num_requests)
     journey = Journey.make(
-        ctx.clock, came_from=-1, computed=0, first_record=-1, due=ctx.never, delay=ctx.never
+        ctx.clock,
+        came_from=-1,
+        computed=0,
+        first_record=-1,
+        scheduled_record=-1,
+        due=ctx.never,
+        delay=ctx.never,
     )
     return MovementWrite(movement.is_up, movement.leave_at, movement.leave_delay, spare, journey)
 
