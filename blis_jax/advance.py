@@ -113,16 +113,17 @@ def finish_step(
     record = _record(
         ctx, work, instance, index, num_done, start=now, duration=duration, total_duration=total
     )
-    work = ctx.memory.after_step(ctx, state, work, instance, written, finish, num_done)
-    work = _with_log_checked(ctx, work)
+    outcome, pool = ctx.memory.after_step(ctx, state, work, instance, written, finish, num_done)
+    if not ctx.shape.stall_steps:  # else the log is emptied before it is full
+        outcome = failing(outcome, lane.num_records >= ctx.shape.log_capacity, Outcome.LOG_FULL)
     # the next step would start beyond the clock; with steps that overlap their sum may leave it before
     is_beyond = ctx.is_beyond(last_start, unlimited) | (total < before)
-    outcome = failing(work.lane.outcome, is_beyond, Outcome.CLOCK_OVERFLOW)
+    outcome = failing(outcome, is_beyond, Outcome.CLOCK_OVERFLOW)
     at_start = inst.steps_at_now + steps
     return Finished(
         dataclasses.replace(
             work,
-            lane=work.lane.replace(
+            lane=lane.replace(
                 outcome=outcome,
                 mode=jnp.int32(Mode.COMPLETING),
                 num_to_complete=num_done,
@@ -136,19 +137,10 @@ def finish_step(
                 last_start=last_start,
                 total_duration=total,
             ),
+            pool=pool,
         ),
         record,
     )
-
-
-def _with_log_checked(ctx: Context, work: Work) -> Work:
-    """The log may be full."""
-    if ctx.shape.stall_steps:  # the log is emptied before it is full
-        return work
-    lane = work.lane
-    is_full = lane.num_records >= ctx.shape.log_capacity
-    outcome = failing(lane.outcome, is_full, Outcome.LOG_FULL)
-    return dataclasses.replace(work, lane=lane.replace(outcome=outcome))
 
 
 def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
@@ -159,7 +151,7 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     memory, slots, index = ctx.memory, SlotRows(state, instance), work.inst.step_index
     slot = slot_of(least_key(slots.finish == index, slots.order))
     slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
-    choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION))
+    choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
     one = memory.subject(ctx, state, work, choice)
     demand = Demand(
         asks=jnp.array(True),
@@ -170,13 +162,13 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
         is_last=True,
     )
     demand = memory.remembered(work, one, demand)
-    work, grant = memory.allocate(ctx, state, work, one, demand)
-    work, rows = memory.release(ctx, state, work, one, grant)
+    grant = memory.allocate(ctx, state, work, one, demand)
+    grant, rows = memory.release(ctx, work, one, grant)
     lane, inst, leaves = work.lane, work.inst, 1 - as_int(one.is_forced)
-    work = dataclasses.replace(
+    work = grant.on(
         work,
-        lane=lane.replace(num_to_complete=lane.num_to_complete - leaves),
-        inst=inst.replace(load=inst.load - leaves, num_decode=inst.num_decode - leaves),
+        lane={"num_to_complete": lane.num_to_complete - leaves},
+        inst={"load": inst.load - leaves, "num_decode": inst.num_decode - leaves},
     )
     return work, dataclasses.replace(
         no_slot(ctx),

@@ -7,8 +7,6 @@ the tokens; everything else of a visit is the same whatever the memory model, se
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -30,12 +28,12 @@ def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[
     one = memory.subject(ctx, state, work, next_candidate(ctx, state, work, instance))
     found = memory.look_up(ctx, state, work, one)
     demand = memory.remembered(work, one, _demand(ctx, work, one, found))
-    work, grant = memory.allocate(ctx, state, work, one, demand)
+    grant = memory.allocate(ctx, state, work, one, demand)
     visit = _visit(one, demand, grant)
     rows = memory.rows_of_visit(ctx, state, work, one, grant, visit)
     past = _past(work, one, demand, visit)
     row = _row(ctx, work, one, grant, visit)
-    return _counted(ctx, work, one, visit), SlotWrite(
+    return _counted(ctx, work, one, grant, visit), SlotWrite(
         instance, one.slot, row, rows, one.request, past
     )
 
@@ -85,7 +83,7 @@ def stale_tokens(ctx: Context, one: Subject) -> jax.Array:
     return jnp.where(one.in_decode & (served > 0), 1, one.past.num_new)
 
 
-def _counted(ctx: Context, work: Work, one: Subject, visit: Visit) -> Work:
+def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit) -> Work:
     """The counters of the step and of the batch; a request counts with the tokens of its last visit."""
     lane, inst = work.lane, work.inst
     is_granted, in_decode = visit.is_granted, one.in_decode
@@ -97,22 +95,22 @@ def _counted(ctx: Context, work: Work, one: Subject, visit: Visit) -> Work:
     joins, gained = one.is_queued & is_granted, visit.gains & ~one.has_token
     cursor = jnp.where(is_member, one.row.order, lane.cursor)
     cursor = jnp.where(one.asker == Asker.GHOST, jnp.int32(LAST), cursor)
-    return dataclasses.replace(
+    return grant.on(
         work,
-        lane=lane.replace(
-            cursor=cursor,
-            num_to_visit=lane.num_to_visit - as_int(is_member),
-            budget=lane.budget - jnp.where(is_granted, visit.tokens, 0),
-            prefill_tokens=lane.prefill_tokens + jnp.where(in_decode, 0, change),
-            decode_tokens=lane.decode_tokens + jnp.where(in_decode, change, 0),
-            num_waiting=lane.num_waiting - as_int(joins),
-            num_scheduled=lane.num_scheduled + as_int(joins),
-        ),
-        inst=inst.replace(
-            next_order=inst.next_order + as_int(joins),
-            num_prefill=inst.num_prefill + as_int(joins) - as_int(gained),
-            num_decode=inst.num_decode + as_int(gained),
-        ),
+        lane={
+            "cursor": cursor,
+            "num_to_visit": lane.num_to_visit - as_int(is_member),
+            "budget": lane.budget - jnp.where(is_granted, visit.tokens, 0),
+            "prefill_tokens": lane.prefill_tokens + jnp.where(in_decode, 0, change),
+            "decode_tokens": lane.decode_tokens + jnp.where(in_decode, change, 0),
+            "num_waiting": lane.num_waiting - as_int(joins),
+            "num_scheduled": lane.num_scheduled + as_int(joins),
+        },
+        inst={
+            "next_order": inst.next_order + as_int(joins),
+            "num_prefill": inst.num_prefill + as_int(joins) - as_int(gained),
+            "num_decode": inst.num_decode + as_int(gained),
+        },
     )
 
 

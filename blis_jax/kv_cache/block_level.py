@@ -83,7 +83,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def allocate(
         self, ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
-    ) -> tuple[Work, Grant]:
+    ) -> Grant:
         """Decide on the demand and set the task that carries it out, or does what follows a refusal."""
         now, is_old = demand, jnp.array(False)
         if not demand.is_last:
@@ -99,10 +99,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         task = choose(demand.asks, kept.replace(**(answer.task | asked)), kept)
         crashes = demand.asks & answer.crashes
         outcome = failing(work.lane.outcome, crashes, Outcome.REFERENCE_CRASH)
-        work = dataclasses.replace(work, lane=work.lane.replace(outcome=outcome), task=task)
         held = jnp.where(demand.asks & answer.is_granted, answer.held, one.held)
         held = jnp.where(demand.asks & answer.is_lost, 0, held)
-        return work, Grant(answer.is_granted | ~demand.asks, held, answer)
+        is_granted = answer.is_granted | ~demand.asks
+        return Grant(is_granted, held, outcome, {}, task, answer)
 
     def rows_of_visit(
         self, ctx: Context, state: State, work: Work, one: Tenant, grant: Grant, visit: Visit
@@ -125,11 +125,11 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         return dataclasses.replace(rows, priority=jnp.where(is_admitted, one.priority, stored))
 
     def release(
-        self, ctx: Context, state: State, work: Work, one: Tenant, grant: Grant
-    ) -> tuple[Work, BlockRows]:
+        self, ctx: Context, work: Work, one: Tenant, grant: Grant
+    ) -> tuple[Grant, BlockRows]:
         """The list is released by the task, once the last token has its place; the slot is free at once."""
         rows = dataclasses.replace(no_block_rows(ctx), life=one.life, left=one.request)
-        return work, rows
+        return grant, rows
 
     def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
         """The rows of block-level memory; the blocks themselves move in the operations."""
@@ -263,7 +263,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         written: SlotWrite[BlockRows],
         finish: Int[Array, "slot"],
         num_done: jax.Array,
-    ) -> Work:
+    ) -> tuple[jax.Array, InstanceMemory]:
         """Reloads are paid for, and steps without progress are counted.
 
         Progress is the sum of tokens computed over the requests that stay; requests computed beyond
@@ -285,12 +285,11 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         stalled = jnp.where(is_better, 0, pool.stalled_steps + steps)
         is_stalled = stalled >= (ctx.shape.stall_steps or LIVELOCK_STEPS)
         outcome = failing(work.lane.outcome, is_stalled, Outcome.LIVELOCK)
-        pool = pool.replace(
+        return outcome, pool.replace(
             pending_reloads=jnp.int32(0),
             stalled_steps=stalled,
             best_progress=jnp.where(is_better, progress, pool.best_progress),
         )
-        return dataclasses.replace(work, lane=work.lane.replace(outcome=outcome), pool=pool)
 
     def first_token_record(self, written: SlotWrite[BlockRows]) -> jax.Array:
         """The record of the first token that the last life had."""

@@ -81,6 +81,7 @@ class Tenant(Subject):
     life: BlockLife
     computed: jax.Array  # Blocks.computed
     priority: Any  # what the scheduler saw, if it matters
+    is_last: bool  # static: it completes
 
     @property
     def is_forced(self) -> jax.Array:
@@ -110,7 +111,8 @@ class Tenant(Subject):
     @property
     def held(self) -> jax.Array:
         """Tokens in its block list; its slot may be given up before its last token has room."""
-        return jnp.where(self.is_forced, self.task.held, super().held)
+        held = super().held
+        return jnp.where(self.is_forced, self.task.held, held) if self.is_last else held
 
 
 def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
@@ -119,7 +121,9 @@ def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
     is_forced = task.do == Do.ATTEMPT
     slot = jnp.where(is_forced, task.slot, choice.slot)
     slot_row = SlotRows(state, instance).one(ctx, slot)
-    request = jnp.where(is_forced, task.request, slot_row.request)
+    request = slot_row.request
+    if choice.is_last:
+        request = jnp.where(is_forced, task.request, request)
     return Tenant(
         instance=instance,
         slot=slot,
@@ -133,4 +137,5 @@ def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
         life=BlockLife(ctx.vector(row(blocks.life, request))),
         computed=blocks.computed[instance, slot],
         priority=choice.priority,
+        is_last=choice.is_last,
     )

@@ -7,6 +7,7 @@ makes happen; by default nothing. The two exact models are `no_eviction.py` and 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -36,6 +37,7 @@ class Choice:
     slot: jax.Array
     asker: jax.Array
     priority: Any = None  # of a waiting request, if memory must know it
+    is_last: bool = False  # static: it completes
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,19 @@ class Grant:
 
     is_granted: Any  # or nothing was asked for
     held: Any  # tokens in the list afterwards
+    outcome: jax.Array  # of the lane
+    inst: dict[str, jax.Array]  # fields of the instance that change
+    task: MemoryTask
     own: Any  # what the model has to remember
+
+    def on(self, work: Work, lane: dict[str, jax.Array], inst: dict[str, jax.Array]) -> Work:
+        """The phase's work with the grant's changes and others, all at once: every version of a row costs."""
+        return dataclasses.replace(
+            work,
+            lane=work.lane.replace(outcome=self.outcome, **lane),
+            inst=work.inst.replace(**self.inst, **inst),
+            task=self.task,
+        )
 
 
 @dataclass(frozen=True)
@@ -163,9 +177,7 @@ class Memory(Generic[S, R]):
         """Leading blocks of the prompt that are in the cache; it matters for a request without a list."""
         raise NotImplementedError
 
-    def allocate(
-        self, ctx: Context, state: State, work: Work, one: S, demand: Demand
-    ) -> tuple[Work, Grant]:
+    def allocate(self, ctx: Context, state: State, work: Work, one: S, demand: Demand) -> Grant:
         """Room for the demand's tokens, in the request's list behind the blocks that it found."""
         raise NotImplementedError
 
@@ -175,10 +187,8 @@ class Memory(Generic[S, R]):
         """What the model writes about the request once it has been visited."""
         raise NotImplementedError
 
-    def release(
-        self, ctx: Context, state: State, work: Work, one: S, grant: Grant
-    ) -> tuple[Work, R]:
-        """Take back the list of a request that completes."""
+    def release(self, ctx: Context, work: Work, one: S, grant: Grant) -> tuple[Grant, R]:
+        """Take back the list of a request that completes, after the grant for its last token."""
         raise NotImplementedError
 
     def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
@@ -256,8 +266,8 @@ class Memory(Generic[S, R]):
         written: SlotWrite[R],
         finish: Int[Array, "slot"],
         num_done: jax.Array,
-    ) -> Work:
-        """A step has been timed: check that the model still holds and that the instance goes forward."""
+    ) -> tuple[jax.Array, InstanceMemory]:
+        """A step has been timed: the outcome if the model still holds and the instance goes forward, and its row."""
         raise NotImplementedError
 
     def first_token_record(self, written: SlotWrite[R]) -> jax.Array:

@@ -19,6 +19,7 @@ from blis_jax.columns import as_int
 from blis_jax.context import Context, SlotRows
 from blis_jax.exact import exact_quotient
 from blis_jax.kv_cache import shared_blocks
+from blis_jax.kv_cache.blocks import InstanceMemory
 from blis_jax.kv_cache.contents import Found
 from blis_jax.kv_cache.memory import Choice, Demand, Grant, Memory, Plan, Subject, Visit
 from blis_jax.kv_cache.shared_blocks import PathRows, cached_blocks, read_path
@@ -77,7 +78,7 @@ class NoEviction(Memory[OnPath, PathRows]):
 
     def allocate(
         self, ctx: Context, state: State, work: Work, one: OnPath, demand: Demand
-    ) -> tuple[Work, Grant]:
+    ) -> Grant:
         """Count the blocks; references to shared ones, and new copies of those that are filled."""
         size, inst = ctx.shape.block_size, work.inst
         tokens = jnp.where(demand.asks, demand.tokens, 0)
@@ -106,12 +107,8 @@ class NoEviction(Memory[OnPath, PathRows]):
                 "hits": inst.hits + hits,
                 "is_sequential": jnp.maximum(inst.is_sequential, order_now),
             }
-        work = dataclasses.replace(
-            work,
-            lane=work.lane.replace(outcome=outcome),
-            inst=inst.replace(used_blocks=used, **changes),
-        )
-        return work, Grant(jnp.array(True), held, path)
+        changes["used_blocks"] = used
+        return Grant(jnp.array(True), held, outcome, changes, work.task, path)
 
     def rows_of_visit(
         self, ctx: Context, state: State, work: Work, one: OnPath, grant: Grant, visit: Visit
@@ -121,20 +118,19 @@ class NoEviction(Memory[OnPath, PathRows]):
         return path
 
     def release(
-        self, ctx: Context, state: State, work: Work, one: OnPath, grant: Grant
-    ) -> tuple[Work, PathRows]:
+        self, ctx: Context, work: Work, one: OnPath, grant: Grant
+    ) -> tuple[Grant, PathRows]:
         """Blocks that nobody else holds are free again."""
         freed = shared_blocks.release(grant.own)
         private = ceil_div(grant.held, ctx.shape.block_size) - freed.num_held
-        cluster, inst = ctx.params.cluster, work.inst
-        left = inst.used_blocks - private - freed.num_freed
+        cluster = ctx.params.cluster
+        left = grant.inst["used_blocks"] - private - freed.num_freed
         total = cluster.total_kv_blocks[one.instance]
         share = exact_quotient(left.astype(jnp.float64), total.astype(jnp.float64))
         offloads = share > cluster.offload_threshold
-        outcome = failing(work.lane.outcome, offloads, Outcome.KV_CHECK_TRIPPED)
-        return dataclasses.replace(
-            work, lane=work.lane.replace(outcome=outcome), inst=inst.replace(used_blocks=left)
-        ), freed.rows
+        outcome = failing(grant.outcome, offloads, Outcome.KV_CHECK_TRIPPED)
+        inst = grant.inst | {"used_blocks": left}
+        return dataclasses.replace(grant, outcome=outcome, inst=inst), freed.rows
 
     def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
         """The path's rows in their places."""
@@ -195,13 +191,13 @@ class NoEviction(Memory[OnPath, PathRows]):
         written: SlotWrite[PathRows],
         finish: Int[Array, "slot"],
         num_done: jax.Array,
-    ) -> Work:
+    ) -> tuple[jax.Array, InstanceMemory]:
         """Exact while blocks never used before remain, or if no content can be looked up again."""
         total = ctx.params.cluster.total_kv_blocks[instance]
         is_over = work.inst.used_blocks > total
         is_reused = (work.inst.misses > total) & (ctx.requests.has_shared == 1)
         outcome = failing(work.lane.outcome, is_over | is_reused, Outcome.KV_CHECK_TRIPPED)
-        return dataclasses.replace(work, lane=work.lane.replace(outcome=outcome))
+        return outcome, work.pool
 
 
 def _steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[Array, "slot"]:
