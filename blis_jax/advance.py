@@ -9,13 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.batch_formation import keeps_prefix
-from blis_jax.block_subject import RUNAWAY
 from blis_jax.columns import Vector, as_int
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
-from blis_jax.exact import exact_quotient
-from blis_jax.kv_cache.blocks import InstanceMemory
-from blis_jax.kv_cache.no_eviction import allocate, read_path, release
+from blis_jax.kv_cache.blocks import Asker
+from blis_jax.kv_cache.contents import nothing_found
+from blis_jax.kv_cache.memory import Choice, Demand
 from blis_jax.slot_write import SlotWrite, no_slot
 from blis_jax.state import (
     Mode,
@@ -23,11 +21,10 @@ from blis_jax.state import (
     StepRecord,
 )
 from blis_jax.step_batch import members_of
-from blis_jax.types import LAST, Outcome, StepBatch, pytree
+from blis_jax.types import Outcome, StepBatch, pytree
 from blis_jax.work import (
     Work,
     add_chain,
-    ceil_div,
     chains_of,
     failing,
     first_chain,
@@ -40,8 +37,6 @@ from blis_jax.work import (
 
 if TYPE_CHECKING:
     pass
-
-LIVELOCK_STEPS = 10_000  # consecutive steps of an instance without a completion or net progress
 
 
 @pytree
@@ -89,12 +84,7 @@ def _duration(
     members = members_of(ctx, state, work, instance, written) if latency.needs_members else None
     batch = StepBatch(prefill, decode, members)
     raw = latency.step_time(row(ctx.params.cluster.beta, instance), batch)
-    duration = ctx.truncated(raw)
-    if not work.pool.is_absent:
-        reloads, transfer = work.pool.pending_reloads, ctx.params.cluster.transfer_us[instance]
-        duration = duration + reloads.astype(ctx.clock) * ctx.time(transfer)
-        raw = raw + reloads.astype(jnp.float64) * transfer.astype(jnp.float64)
-    return duration, raw
+    return ctx.memory.with_transfers(ctx, work, ctx.truncated(raw), raw)
 
 
 def finish_step(
@@ -123,13 +113,9 @@ def finish_step(
     record = _record(
         ctx, work, instance, index, num_done, start=now, duration=duration, total_duration=total
     )
-    pool = work.pool
-    if state.blocks is not None:
-        assert written.blocks is not None
-        computed = row(state.blocks.computed, instance)
-        computed = jnp.where(is_visited, written.blocks.computed, computed)
-        pool = _watched(work, finish, computed, num_done)
-    outcome = _outcome(ctx, work, instance, pool)
+    outcome, pool = ctx.memory.after_step(ctx, state, work, instance, written, finish, num_done)
+    if not ctx.shape.stall_steps:  # else the log is emptied before it is full
+        outcome = failing(outcome, lane.num_records >= ctx.shape.log_capacity, Outcome.LOG_FULL)
     # the next step would start beyond the clock; with steps that overlap their sum may leave it before
     is_beyond = ctx.is_beyond(last_start, unlimited) | (total < before)
     outcome = failing(outcome, is_beyond, Outcome.CLOCK_OVERFLOW)
@@ -157,104 +143,41 @@ def finish_step(
     )
 
 
-def _outcome(ctx: Context, work: Work, instance: jax.Array, pool: InstanceMemory) -> jax.Array:
-    """The outcome so far, unless memory or the log has failed; `pool` as it is after the step."""
-    outcome = work.lane.outcome
-    if pool.is_absent:
-        outcome = _check_memory(ctx, work, instance)
-    else:
-        most = ctx.shape.stall_steps or LIVELOCK_STEPS
-        is_stalled = pool.stalled_steps >= most
-        outcome = failing(outcome, is_stalled, Outcome.LIVELOCK)
-    if ctx.shape.stall_steps:  # the log is emptied before it is full
-        return outcome
-    is_full = work.lane.num_records >= ctx.shape.log_capacity
-    return failing(outcome, is_full, Outcome.LOG_FULL)
-
-
-def _watched(
-    work: Work, finish: jax.Array, computed: jax.Array, num_done: jax.Array
-) -> InstanceMemory:
-    """The instance's memory after a step: reloads are paid for, and steps without progress are counted.
-
-    Progress is the sum of tokens computed over the requests that stay; requests computed beyond
-    their end decode for ever and make none.
-    """
-    pool = work.pool
-    index = work.inst.step_index + work.lane.num_steps
-    stays = (finish != LAST) & (finish > index)
-    tokens = jnp.where(finish == LAST, computed, computed + index)
-    tokens = jnp.where((finish == LAST) | (stays & (finish != RUNAWAY)), tokens, 0)
-    progress = jnp.sum(tokens, dtype=jnp.int32)
-    members = work.inst.num_prefill + work.inst.num_decode - num_done
-    has_work = (members > 0) | (work.lane.num_waiting > 0)
-    is_better = (num_done > 0) | (progress > pool.best_progress) | ~has_work
-    stalled = pool.stalled_steps + work.lane.num_steps
-    return pool.replace(
-        pending_reloads=jnp.int32(0),
-        stalled_steps=jnp.where(is_better, 0, stalled),
-        best_progress=jnp.where(is_better, progress, pool.best_progress),
-    )
-
-
-def _check_memory(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
-    """Exact while blocks never used before remain, or if no content can be looked up again."""
-    total = ctx.params.cluster.total_kv_blocks[instance]
-    is_over = work.inst.used_blocks > total
-    is_reused = (work.inst.misses > total) & (ctx.requests.has_shared == 1)
-    outcome = work.lane.outcome
-    return failing(outcome, is_over | is_reused, Outcome.KV_CHECK_TRIPPED)
-
-
 def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
-    """Complete the first done member in batch order and release its blocks."""
-    slots, inst, size = SlotRows(state, instance), work.inst, ctx.shape.block_size
-    index = inst.step_index
-    is_done = slots.finish == index
-    slot = slot_of(least_key(is_done, slots.order))
+    """Complete the first done member in batch order: room for its last token, then its list is released.
+
+    Nothing is written where only the allocation is attempted again.
+    """
+    memory, slots, index = ctx.memory, SlotRows(state, instance), work.inst.step_index
+    slot = slot_of(least_key(slots.finish == index, slots.order))
     slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
-    slot_row = slots.one(ctx, slot)
-    request = slot_row.request
-    fixed = ctx.request(request)
-    held = index + slot_row.alloc_offset
-    extra = jnp.minimum(fixed.output_len, 1)
-    assert state.shared is not None
-    path = read_path(state.shared, ctx.requests, instance, slot, request)
-    before = ctx.past(state, request)
-    is_full = jnp.array(0, jnp.int32)
-    if ctx.shape.has_shared_outputs:
-        is_prefix = keeps_prefix(ctx, before, fixed, held)
-        last = lax.div(held + extra, jnp.int32(size))
-        first = jnp.where(is_prefix, lax.div(held, jnp.int32(size)), last)
-        allocation = allocate(path, jnp.array(False), jnp.int32(0), first, last)
-        path, is_full = allocation.rows, allocation.is_full
-    freed = release(path)
-    is_new = (extra == 1) & (lax.rem(held, jnp.int32(size)) == 0)
-    private = ceil_div(held + extra, size) - freed.num_held
-    used, total = inst.used_blocks, ctx.params.cluster.total_kv_blocks[instance]
-    lane = work.lane
-    left = used + as_int(is_new) - private - freed.num_freed
-    share = exact_quotient(left.astype(jnp.float64), total.astype(jnp.float64))
-    is_short = is_new & (used >= total)
-    offloads = share > ctx.params.cluster.offload_threshold[instance]
-    outcome = failing(lane.outcome, is_full == 1, Outcome.COPIES_FULL)
-    work = dataclasses.replace(
-        work,
-        lane=lane.replace(
-            outcome=failing(outcome, is_short | offloads, Outcome.KV_CHECK_TRIPPED),
-            num_to_complete=lane.num_to_complete - 1,
-        ),
-        inst=inst.replace(
-            used_blocks=left,
-            misses=inst.misses + as_int(is_new),
-            load=inst.load - 1,
-            num_decode=inst.num_decode - 1,
-        ),
+    choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
+    one = memory.subject(ctx, state, work, choice)
+    demand = Demand(
+        asks=jnp.array(True),
+        start=one.position,
+        tokens=jnp.minimum(one.fixed.output_len, 1),
+        hits=jnp.int32(0),
+        found=nothing_found(),
+        is_last=True,
     )
-    # the step's record was counted when the step was timed, so this is its number plus 1
-    past = before.replace(finish_record=lane.num_records)
+    demand = memory.remembered(work, one, demand)
+    grant = memory.allocate(ctx, state, work, one, demand)
+    grant, rows = memory.release(ctx, work, one, grant)
+    lane, inst, leaves = work.lane, work.inst, 1 - as_int(one.is_forced)
+    work = grant.on(
+        work,
+        lane={"num_to_complete": lane.num_to_complete - leaves},
+        inst={"load": inst.load - leaves, "num_decode": inst.num_decode - leaves},
+    )
     return work, dataclasses.replace(
-        no_slot(ctx), instance=instance, slot=slot, path=freed.rows, request=request, past=past
+        no_slot(ctx),
+        instance=jnp.where(one.is_forced, jnp.int32(ctx.shape.num_instances), instance),
+        slot=one.slot,
+        memory=rows,
+        request=one.request,
+        # the step's record was counted when the step was timed, so this is its number plus 1
+        past=one.past.replace(finish_record=lane.num_records),
     )
 
 
@@ -341,11 +264,9 @@ def drop(
             event=next_event(ctx, slots, is_idle, chains, slot, inst.busy_until),
         ),
     )
-    nothing, request = no_slot(ctx), slot_row.request
-    blocks = nothing.blocks
-    if blocks is not None:
-        blocks = dataclasses.replace(blocks, left=request)
+    request = slot_row.request
+    rows = ctx.memory.rows_of_leaver(ctx, request)
     past = ctx.past(state, request).replace(num_scheduled=jnp.int32(-1))
     return work, dataclasses.replace(
-        nothing, instance=instance, slot=slot, blocks=blocks, request=request, past=past
+        no_slot(ctx), instance=instance, slot=slot, memory=rows, request=request, past=past
     )

@@ -62,9 +62,7 @@ def _completion(
     duration = work.lane.duration
     completed = work.lane.now + duration
     output_time = ctx.truncated(ctx.params.cluster.alpha[instance, 2]).astype(jnp.float64)
-    record = written.past.token_record
-    if written.blocks is not None:
-        record = written.blocks.life.first_token - 1
+    record = ctx.memory.first_token_record(written)
     is_new = record == work.lane.num_records - 1  # not in the log yet
     logged = record_of(ctx, state, jnp.maximum(record, 0))
     token = jnp.where(is_new, completed, logged.start + logged.duration)

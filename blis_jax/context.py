@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,9 @@ from blis_jax.clock import truncate
 from blis_jax.columns import Vector, apart
 from blis_jax.state import Past, Request, Requests, Resident, State
 from blis_jax.types import EngineShape, Mechanism, Params, RequestView, never
+
+if TYPE_CHECKING:
+    from blis_jax.kv_cache.memory import Memory
 
 SLOT_BITS = 13  # low bits of a packed key hold the slot
 
@@ -28,6 +31,13 @@ class Context:
     requests: Requests
     when: When
     scorer_shares: Any = None  # of many lanes: made once, not in each scan step
+
+    @property
+    def memory(self) -> Memory[Any, Any]:
+        """The memory model."""
+        from blis_jax.kv_cache.models import memory_of  # the models read a Context themselves
+
+        return memory_of(self.shape)
 
     def in_place(self, predicate: jax.Array, change: Any, value: Any) -> Any:
         """`change(value, predicate)`, skipped where the predicate does not hold if phases are skipped at all."""

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.block_subject import RUNAWAY
 from blis_jax.kv_cache.blocks import Blocks, Life, Pool
 from blis_jax.kv_cache.cpu_tier import THRASHING_WINDOW_US
-from blis_jax.state import Dyn, Inst, InstTime, Slot, SlotTime, State
+from blis_jax.state import RUNAWAY, Dyn, Inst, InstTime, Slot, SlotTime, State
 from blis_jax.types import LAST, NO_REQUEST, EngineShape
 
 if TYPE_CHECKING:

@@ -93,6 +93,14 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
     )
 
 
+def journeys(raw: Any, instance: Any, xp: Any = np) -> tuple[Journey | None, Any]:
+    """Where requests have been, None where they stay in place; and the instance that each was routed to first."""
+    if raw.journey is None:
+        return None, instance
+    journey = Journey(raw.journey[: len(instance)], raw.journey_time[: len(instance)])
+    return journey, xp.where(journey.came_from >= 0, journey.came_from, instance)
+
+
 def moved(lives: Lives, journey: Journey, xp: Any = np) -> Lives:
     """The lives of requests some of which have made their first token on another instance than their last one."""
     is_elsewhere = journey.first_record >= 0

@@ -100,13 +100,10 @@ def leave(
         request=row.request,
         journey=journey,
     )
-    nothing = no_slot(ctx)
-    blocks = nothing.blocks
-    if blocks is not None:
-        blocks = dataclasses.replace(blocks, left=row.request)
+    rows = ctx.memory.rows_of_leaver(ctx, row.request)
     past = ctx.past(state, row.request)
     written = dataclasses.replace(
-        nothing, instance=instance, slot=slot, blocks=blocks, request=row.request, past=past
+        no_slot(ctx), instance=instance, slot=slot, memory=rows, request=row.request, past=past
     )
     return dataclasses.replace(work, inst=inst), written, change
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from blis_jax.arrays import maxima, sums
 from blis_jax.kv_cache.blocks import Eviction, Pool
-from blis_jax.lives import lives_of, moved
+from blis_jax.lives import journeys, lives_of, moved
 from blis_jax.records import (
     BLOCK_LEVEL,
     NO_EVICTION,
@@ -23,7 +23,7 @@ from blis_jax.records import (
     Status,
     StepRecords,
 )
-from blis_jax.state import Dyn, Inst, InstTime, Journey, Log, LogTime, Reg
+from blis_jax.state import Dyn, Inst, InstTime, Log, LogTime, Reg
 from blis_jax.ties import InstanceHistory
 from blis_jax.types import REFERENCE_DEFECTS, REJECTED, Outcome, never
 from blis_jax.workload.table import NEVER_US, RequestTable
@@ -70,9 +70,7 @@ class Observation:
         self.log = raw.log[:count].astype(np.int64)
         self.dyn = raw.dyn[:n].astype(np.int64)
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
-        self.journey = (
-            None if raw.journey is None else Journey(raw.journey[:n], raw.journey_time[:n])
-        )
+        self.journey, self.first_instance = journeys(raw, self.instance, xp)
         self.is_rejected = raw.instance_of[:n] == REJECTED
         self.is_routed = self.instance >= 0
         log_time = raw.log_time[:count].astype(time_type)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax.numpy as jnp
 
-from blis_jax.block_subject import BlockRows, no_rows
 from blis_jax.context import Context
-from blis_jax.kv_cache.no_eviction import PathRows, no_path
 from blis_jax.state import Past, Resident
 from blis_jax.types import LAST, NO_REQUEST, pytree
 
@@ -16,15 +14,17 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Int
 
 
+R = TypeVar("R")
+
+
 @pytree
-class SlotWrite:
+class SlotWrite(Generic[R]):
     """One slot's rows, and the request's; at the spare instance and request if nothing is written."""
 
     instance: Int[Array, ""]
     slot: Int[Array, ""]
     row: Resident
-    path: PathRows | None  # memory without eviction
-    blocks: BlockRows | None  # memory at block level
+    memory: R  # what the memory model changes besides
     request: Int[Array, ""]
     past: Past
 
@@ -37,14 +37,13 @@ def free_slot(ctx: Context) -> Resident:
     return Resident(numbers, times)
 
 
-def no_slot(ctx: Context) -> SlotWrite:
+def no_slot(ctx: Context) -> SlotWrite[Any]:
     """Rows for the spare instance; a slot that is given up gets the same ones."""
     return SlotWrite(
         instance=jnp.int32(ctx.shape.num_instances),
         slot=jnp.int32(0),
         row=free_slot(ctx),
-        path=None if ctx.shape.num_blocks else no_path(ctx.shape),
-        blocks=no_rows(ctx) if ctx.shape.num_blocks else None,
+        memory=ctx.memory.no_rows(ctx),
         request=jnp.int32(ctx.shape.num_requests),
         past=ctx.no_past(),
     )

@@ -28,7 +28,7 @@ class Resident(Row):
     request: Whole
     order: Whole  # place in the running batch; LAST while not running
     finish: Whole  # step index at which it completes; LAST until its first token
-    alloc_offset: Whole  # tokens held in KV after step n of its decode are n + this
+    alloc_offset: Whole  # tokens held in KV are this; after step n, with `finish` known, n + this
     slo_class: Whole
     input_len: Whole
     tenant: Whole
@@ -71,6 +71,7 @@ class Instance(Row):
 # places of the fields, for code that reads whole tables
 Slot, SlotTime = Resident.columns, Resident.time_columns
 Inst, InstTime = Instance.columns, Instance.time_columns
+RUNAWAY = LAST - 1  # Resident.finish of a request computed beyond its end: it never completes
 SEQUENTIAL_LAGGING = np.int32(2)  # Instance.is_sequential: the budget did not reach some member
 
 

@@ -13,11 +13,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.advance import close, complete, drop, find_drop, finish_step
-from blis_jax.batch_formation import has_candidate, visit
+from blis_jax.batch_formation import serve
 from blis_jax.begin import begin
-from blis_jax.block_completion import complete_blocks
-from blis_jax.block_service import serve
 from blis_jax.calendar import Due, Kind, next_due, undisturbed_until
+from blis_jax.candidates import has_candidate
 from blis_jax.columns import apart, put
 from blis_jax.completions import next_news, tell_gateway, tell_instance
 from blis_jax.context import NO_KEY, Context
@@ -29,8 +28,7 @@ from blis_jax.kv_cache.cpu_tier import offload, reload
 from blis_jax.kv_cache.operations import pin, release, restore, roll_back, take
 from blis_jax.kv_cache.turn import Operation, take_turn
 from blis_jax.movement import arrived, change_cluster, is_leaving, leave, next_to_move
-from blis_jax.preemption import give_up
-from blis_jax.slot_write import SlotWrite, no_slot
+from blis_jax.slot_write import SlotWrite
 from blis_jax.state import (
     Lane,
     Mode,
@@ -61,16 +59,10 @@ def _finished(
     return result.work, RecordWrite(record, result.record)
 
 
-def _does(work: Work, what: Do) -> jax.Array:
-    """Whether memory is about to do this; without block-level memory it never has anything to do."""
-    if work.task.is_absent:
-        return jnp.array(what == Do.NOTHING)
-    return work.task.do == what
-
-
 def _may_serve(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
-    is_free = _does(work, Do.NOTHING)
-    return (is_free & has_candidate(ctx, work, instance)) | _does(work, Do.ATTEMPT)
+    does = ctx.memory.does
+    is_free = does(work, Do.NOTHING)
+    return (is_free & has_candidate(ctx, work, instance)) | does(work, Do.ATTEMPT)
 
 
 def _not_served(
@@ -80,20 +72,13 @@ def _not_served(
     instance: jax.Array,
     key: jax.Array,
     is_drop: jax.Array,
-    fails: jax.Array,
 ) -> tuple[Work, SlotWrite]:
     """An oversized request dropped, an allocation given up, or nothing."""
-
-    def nothing() -> tuple[Work, SlotWrite]:
-        return work, no_slot(ctx)
-
-    def given_up() -> tuple[Work, SlotWrite]:
-        return give_up(ctx, state, work, instance)
-
-    def otherwise() -> tuple[Work, SlotWrite]:
-        return ctx.when(fails, given_up, nothing) if ctx.shape.num_blocks else nothing()
-
-    return ctx.when(is_drop, lambda: drop(ctx, state, work, instance, key), otherwise)
+    return ctx.when(
+        is_drop,
+        lambda: drop(ctx, state, work, instance, key),
+        lambda: ctx.memory.after_failure(ctx, state, work, instance),
+    )
 
 
 def advance_instance(
@@ -104,9 +89,7 @@ def advance_instance(
     Between steps it drops an oversized request or begins a step; while the batch forms it serves one request;
     when none is left the step ends, its members complete one by one, and the next step is scheduled.
     """
-    when, is_block_level = ctx.when, ctx.shape.num_blocks > 0
-    serves_one = serve if is_block_level else visit
-    completes_one = complete_blocks if is_block_level else complete
+    when, does = ctx.when, ctx.memory.does
     is_new = work.lane.mode == Mode.BETWEEN
     may_drop = is_new & (work.inst.num_oversized > 0)
     key = when(may_drop, lambda: find_drop(state, work, instance), lambda: jnp.int64(NO_KEY))
@@ -116,30 +99,30 @@ def advance_instance(
     )
     is_forming = ~is_drop & (started.lane.mode == Mode.FORMING)
     serves = is_forming & _may_serve(ctx, started, instance)
-    fails = _does(started, Do.FAILED)
+    fails = does(started, Do.FAILED)
     formed, written = when(
         serves,
-        lambda: serves_one(ctx, state, started, instance),
-        lambda: _not_served(ctx, state, started, instance, key, is_drop, fails),
+        lambda: serve(ctx, state, started, instance),
+        lambda: _not_served(ctx, state, started, instance, key, is_drop),
     )
     is_sound = formed.lane.outcome == 0
-    ends = is_forming & is_sound & _does(formed, Do.NOTHING) & ~has_candidate(ctx, formed, instance)
+    ends = is_forming & is_sound & does(formed, Do.NOTHING) & ~has_candidate(ctx, formed, instance)
     timed, record = when(
         ends,
         lambda: _finished(ctx, state, formed, instance, written),
         lambda: (formed, no_record(ctx)),
     )
     is_completing = timed.lane.mode == Mode.COMPLETING
-    has_left = (timed.lane.num_to_complete > 0) & _does(timed, Do.NOTHING)
-    completes = is_completing & (has_left | _does(timed, Do.ATTEMPT)) & ~serves & ~fails
+    has_left = (timed.lane.num_to_complete > 0) & does(timed, Do.NOTHING)
+    completes = is_completing & (has_left | does(timed, Do.ATTEMPT)) & ~serves & ~fails
     left, written = when(
         completes,
-        lambda: completes_one(ctx, state, timed, instance),
+        lambda: complete(ctx, state, timed, instance),
         lambda: (timed, written),
     )
     left, news = tell_instance(ctx, state, left, instance, written, completes)
     is_over = left.lane.mode == Mode.COMPLETING
-    is_over = is_over & (left.lane.num_to_complete == 0) & _does(left, Do.NOTHING)
+    is_over = is_over & (left.lane.num_to_complete == 0) & does(left, Do.NOTHING)
     closed = when(is_over, lambda: close(ctx, state, left, instance), lambda: left)
     return closed, written, record, news
 
@@ -244,7 +227,6 @@ def _advanced(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writ
         task=work.task,
         pool=work.pool,
         slot=slot,
-        path_instance=slot.instance,
         record=record,
         local=work.local,
         news=news,

@@ -9,12 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.block_subject import BlockRows
-from blis_jax.columns import apart, as_int, put, selected
-from blis_jax.context import Context, row
+from blis_jax.columns import apart, put, selected
+from blis_jax.context import Context
 from blis_jax.joined import INSTANCE_OF, instance_of, lane_of, side_by_side
-from blis_jax.kv_cache.blocks import Blocks, InstanceMemory, MemoryTask
-from blis_jax.kv_cache.no_eviction import write_path
+from blis_jax.kv_cache.blocks import InstanceMemory, MemoryTask
 from blis_jax.policy_calls import instance_row
 from blis_jax.rows import Row
 from blis_jax.slot_write import SlotWrite, no_slot
@@ -24,7 +22,6 @@ from blis_jax.state import (
     Lane,
     Movement,
     News,
-    Resident,
     RouterIndex,
     State,
     StepRecord,
@@ -115,7 +112,6 @@ class Writes:
     instance: Int[Array, ""]
     inst: Instance
     slot: SlotWrite
-    path_instance: Int[Array, ""]
     record: RecordWrite
     route_path: Int[Array, "path"]
     touched: Int[Array, "path instance"]
@@ -126,7 +122,7 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
     """Scalars and the instance's rows as they are, nothing else."""
     rows, depth = ctx.shape.num_instances, ctx.shape.path_depth
     spare_instance, spare_request = jnp.int32(rows), jnp.int32(ctx.shape.num_requests)
-    blocks = state.blocks
+    task, pool = ctx.memory.start(state, instance)
     return Writes(
         lane=lane_of(ctx, state),
         stale=state.stale,
@@ -136,15 +132,14 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
         movement=no_movement(ctx, state.movement),
         num_private=state.router.num_private,
         num_distinct=state.router.num_distinct,
-        task=MemoryTask(None if blocks is None else blocks.task),
-        pool=InstanceMemory(None if blocks is None else row(blocks.pool, instance)),
+        task=task,
+        pool=pool,
         turned_away=spare_request,
         routed=spare_request,
         routed_to=spare_instance,
         instance=spare_instance,
         inst=instance_of(ctx, state, instance),
         slot=no_slot(ctx),
-        path_instance=spare_instance,
         record=no_record(ctx),
         route_path=jnp.full((depth,), ctx.shape.num_nodes, jnp.int32),
         touched=jnp.zeros((depth, rows), jnp.int32),
@@ -169,42 +164,6 @@ def _write_router(ctx: Context, state: State, done: Writes) -> RouterIndex:
     if ctx.shape.has_router_eviction:
         private_at = ctx.write_rows(private_at, (), done.route_path, done.private_at)
     return RouterIndex(touched, private_at, done.num_private, done.num_distinct)
-
-
-def _move(ctx: Context, table: jax.Array, rows: BlockRows | None) -> jax.Array:
-    """A member that took the victim's place in the batch."""
-    if rows is None or not ctx.mechanism.evicts_lowest_priority:
-        return table
-    order = rows.moved_order[None, None, None]
-    return _put(
-        table, order, jnp.int32(Resident.columns.ORDER), rows.moved_instance, rows.moved_slot
-    )
-
-
-def _write_blocks(ctx: Context, state: State, done: Writes) -> Blocks | None:
-    """The rows of block-level memory; the blocks themselves move in the operations."""
-    blocks, rows, slot, zero = state.blocks, done.slot.blocks, done.slot, jnp.int32(0)
-    if blocks is None or rows is None:
-        return None
-    slot_of = _put(blocks.slot_of, jnp.full((1,), -1, jnp.int32), rows.left)
-    evicts = rows.eviction_at < ctx.shape.eviction_capacity
-    priority = blocks.priority
-    if ctx.mechanism.evicts_lowest_priority:
-        priority = _put(priority, rows.priority[None, None], slot.instance, slot.slot)
-    return dataclasses.replace(
-        blocks,
-        slot_of=_put(slot_of, slot.slot[None], done.routed),
-        computed=_put(blocks.computed, rows.computed[None, None], slot.instance, slot.slot),
-        priority=priority,
-        ghosts=_put(blocks.ghosts, rows.ghost[None], rows.ghost_at),
-        life=_put(blocks.life, selected(rows.life.numbers)[None], slot.request, zero),
-        pool=_put(blocks.pool, done.pool.numbers[None], done.instance, zero),
-        task=done.task.numbers,
-        evictions=_put(
-            blocks.evictions, selected(rows.eviction.numbers)[None], rows.eviction_at, zero
-        ),
-        num_evictions=blocks.num_evictions + as_int(evicts),
-    )
 
 
 def _write_expected(ctx: Context, state: State, done: Writes) -> jax.Array:
@@ -283,9 +242,9 @@ def _write_with_times(state: State, done: Writes) -> dict[str, Any]:
     return tables
 
 
-def _write_slot(ctx: Context, state: State, done: Writes) -> dict[str, Any]:
+def _write_slot(state: State, done: Writes) -> dict[str, Any]:
     zero, slot = jnp.int32(0), done.slot
-    at, table = (zero, slot.instance, slot.slot), _move(ctx, state.slot, slot.blocks)
+    at, table = (zero, slot.instance, slot.slot), state.slot
     if state.slot_time is None:
         both = selected(side_by_side(slot.row))
         return {"slot": _put(table, both[:, None, None], *at)}
@@ -307,20 +266,16 @@ def with_lane_row(state: State, done: Writes) -> Writes:
 
 def write(ctx: Context, state: State, done: Writes) -> State:
     """Put every row in its place, once per table."""
-    slot, shared = done.slot, state.shared
-    if shared is not None and slot.path is not None and ctx.shape.num_nodes > 0:
-        shared = write_path(ctx, shared, slot.path, done.path_instance, slot.slot)
+    state = dataclasses.replace(state, **ctx.memory.write(ctx, state, done))
     return dataclasses.replace(
         state,
-        shared=shared,
-        blocks=_write_blocks(ctx, state, done),
         router=_write_router(ctx, state, done),
         stale=done.stale,
         gateway=done.gateway,
         local=_write_local(state, done),
         news=_write_news(state, done),
         movement=_write_movement(state, done),
-        **_write_slot(ctx, state, done),
+        **_write_slot(state, done),
         **_write_requests(ctx, state, done),
         **_write_with_times(state, done),
     )

@@ -6,7 +6,6 @@ that runs out later is rolled back, and the roll-back deletes the request's whol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,8 +14,9 @@ from jax import lax
 
 from blis_jax.columns import as_int
 from blis_jax.context import Context
-from blis_jax.kv_cache.blocks import Asker, Do, Pinning
-from blis_jax.kv_cache.contents import Found
+from blis_jax.kv_cache.block_rows import Tenant
+from blis_jax.kv_cache.blocks import Do, Pinning
+from blis_jax.kv_cache.memory import Demand
 from blis_jax.types import pytree
 from blis_jax.work import Work, ceil_div
 
@@ -24,27 +24,9 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
 
-@dataclass(frozen=True)
-class Demand:
-    """Tokens to store for one request."""
-
-    asker: Any  # see Asker
-    slot: Any
-    request: Any
-    held: Any  # tokens in its block list; 0: it has none
-    start: Any  # position of the first token
-    tokens: Any
-    in_prefill: Any
-    is_clean: Any  # its list holds its own prefix
-    is_retry: Any  # after a reload
-    found: Found  # leading blocks in the cache, for a request without a list
-    is_old: Any  # they were found at an earlier attempt and head the slot's list
-    beyond: Any  # the reference would read past the end of the tokens
-
-
 @pytree
-class Grant:
-    """The answer."""
+class Answer:
+    """What becomes of a demand."""
 
     is_granted: Bool[Array, ""]
     is_lost: Bool[Array, ""]  # the request's list is deleted by the roll-back
@@ -72,28 +54,35 @@ def after_release(ctx: Context) -> jax.Array:
     return jnp.int32(Do.OFFLOAD if ctx.shape.has_cpu_tier else Do.NOTHING)
 
 
-def attempt(ctx: Context, work: Work, instance: jax.Array, demand: Demand) -> Grant:
-    """Decide on a demand from counts alone; the blocks themselves move in the operations that follow."""
+def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.Array) -> Answer:
+    """Decide on a demand from counts alone; the blocks themselves move in the operations that follow.
+
+    If `is_old`, the blocks found were found at an earlier attempt and head the slot's list.
+    """
     size = ctx.shape.block_size
-    tokens, held, is_completion = demand.tokens, demand.held, demand.asker == Asker.COMPLETION
+    tokens, held = demand.tokens, one.held
+    in_prefill = jnp.array(False) if demand.is_last else ~one.in_decode
+    beyond = demand.start - one.fixed.input_len >= one.fixed.output_len
+    # the reference would read past the end of the tokens
+    beyond = jnp.array(False) if demand.is_last else one.in_decode & beyond
     has_list = held > 0
     pins = jnp.where(has_list | (tokens == 0), 0, demand.found.count)
     free_pins = jnp.where(pins > 0, demand.found.num_free, 0)
-    free = ctx.params.cluster.total_kv_blocks[instance] - work.inst.used_blocks
-    is_short = demand.in_prefill & (ceil_div(tokens, size) > free)
+    free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks
+    is_short = in_prefill & (ceil_div(tokens, size) > free)
     in_last = lax.rem(held, jnp.int32(size))
     stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, jnp.int32(size) - in_last))
     takes = ceil_div(tokens - stored, size)
     runs_out = ~is_short & (takes > free - free_pins)
-    crashes = demand.beyond | (demand.in_prefill & (tokens < 0))
+    crashes = beyond | (in_prefill & (tokens < 0))
     is_granted = ~is_short & ~runs_out & ~crashes
     is_doomed = runs_out & (pins > 0)
     fresh = ((pins == 0) | demand.found.is_clean) & (demand.start == pins * jnp.int32(size))
-    is_clean = jnp.where(has_list, demand.is_clean & (demand.start == held), fresh)
+    is_clean = jnp.where(has_list, (one.life.is_clean == 1) & (demand.start == held), fresh)
     fills = (stored > 0) & (lax.rem(held + stored, jnp.int32(size)) == 0)
-    then = jnp.where(is_completion, jnp.int32(Do.RELEASE), jnp.int32(Do.NOTHING))
+    then = jnp.int32(Do.RELEASE if demand.is_last else Do.NOTHING)
     then = jnp.where((takes > 0) | fills, jnp.int32(Do.TAKE), then)
-    failed = after_failure(ctx, demand.is_retry)
+    failed = after_failure(ctx, one.is_retry)
     then = jnp.where(is_granted, then, failed)
     # a retry takes the blocks that were found now, even where nothing is taken yet
     pinning = jnp.where(is_doomed, jnp.int32(Pinning.DOOMED), jnp.int32(Pinning.NOTED))
@@ -106,23 +95,23 @@ def attempt(ctx: Context, work: Work, instance: jax.Array, demand: Demand) -> Gr
     freed = jnp.where(is_doomed, pins, ceil_div(after, size))
     task = no_tokens() | {
         "do": then,
-        "asker": demand.asker,
-        "slot": demand.slot,
-        "request": demand.request,
-        "is_retry": as_int(demand.is_retry),
+        "asker": one.asker,
+        "slot": one.slot,
+        "request": one.request,
+        "is_retry": as_int(one.is_retry),
         "start": demand.start,
         "tokens": tokens,
         "hits": pins,
         "held": jnp.where(is_lost, 0, held),
         "stored": stored,
         "takes": takes,
-        "in_prefill": as_int(demand.in_prefill),
+        "in_prefill": as_int(in_prefill),
         "is_clean": as_int(is_clean),
         "pinning": pinning,
-        "is_old": as_int(demand.is_old),
-        "freed_slot": demand.slot,
+        "is_old": as_int(is_old),
+        "freed_slot": one.slot,
         "freed_blocks": freed,
         "after_release": jnp.where(is_doomed, failed, after_release(ctx)),
         "after_offload": jnp.int32(Do.NOTHING),
     }
-    return Grant(is_granted, is_lost, is_clean, crashes, after, task)
+    return Answer(is_granted, is_lost, is_clean, crashes, after, task)

@@ -1,197 +1,224 @@
 """KV memory while no cached content is ever lost: counts, and the live copies of shared blocks.
 
-Exact as long as each instance takes blocks from the never-used part of its free list, which the engine
-checks at every allocation; block-level memory takes over beyond that. A content that two requests
-share may exist in several physical copies, because a request that is still chunking does not look up again;
-used blocks count copies, and the table names the copy written last.
+Exact as long as each instance takes blocks from the never-used part of its free list, which is checked at every
+allocation and after every step; block-level memory takes over beyond that. So every demand is granted, nobody is
+visited twice in a step, and nothing follows from an allocation.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.context import Context
-from blis_jax.state import Requests, SharedBlocks, nodes_of
-from blis_jax.types import LAST, EngineShape, pytree
+from blis_jax.columns import as_int
+from blis_jax.context import Context, SlotRows
+from blis_jax.exact import exact_quotient
+from blis_jax.kv_cache import shared_blocks
+from blis_jax.kv_cache.blocks import InstanceMemory
+from blis_jax.kv_cache.contents import Found
+from blis_jax.kv_cache.memory import Choice, Demand, Grant, Memory, Plan, Subject, Visit
+from blis_jax.kv_cache.shared_blocks import PathRows, cached_blocks, read_path
+from blis_jax.slot_write import SlotWrite
+from blis_jax.state import SEQUENTIAL_LAGGING, SharedBlocks, State
+from blis_jax.types import LAST, Outcome
+from blis_jax.work import Work, ceil_div, count_of, failing
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int
+    from jaxtyping import Array, Bool, Int
+
+    from blis_jax.writes import Writes
 
 
-@pytree
-class PathRows:
-    """The shared blocks on one request's path, on one instance."""
+@dataclass(frozen=True)
+class OnPath(Subject):
+    """A request and the shared blocks on its path."""
 
-    node: Int[Array, "path"]  # spare node where the path has ended
-    start: Int[Array, "path"]  # first block of the node
-    length: Int[Array, "path"]  # blocks of the node, 0 past the path's end
-    holders: Int[Array, "path copy block"]
-    named: Int[Array, "path block"]
-    held: Int[Array, "path block"]
+    path: PathRows
 
 
-def read_path(
-    shared: SharedBlocks,
-    requests: Requests,
-    instance: jax.Array,
-    slot: jax.Array,
-    request: jax.Array,
-) -> PathRows:
-    """Rows of the request's nodes; one contiguous read each."""
-    zero, depth = jnp.int32(0), requests.path.shape[1]
-    path, start, length = nodes_of(requests, request)
-    _, _, copies, blocks = shared.holders.shape  # the named one is the last of them, see joined.py
-    held = lax.dynamic_slice(shared.held, (instance, slot, zero, zero), (1, 1, depth, blocks))[0, 0]
-    if depth > 1:
-        holders = shared.holders[instance, path]
-        named = None if shared.named is None else shared.named[instance, path]
-    else:
-        at = (instance, path[0], zero)
-        holders = lax.dynamic_slice(shared.holders, (*at, zero), (1, 1, copies, blocks))[0]
-        named = shared.named
-        named = None if named is None else lax.dynamic_slice(named, at, (1, 1, blocks))[0]
-    if named is None:
-        holders, named = holders[:, :-1], holders[:, -1]
-    return PathRows(path, start, length, holders, named, held)
+def _shared(state: State) -> SharedBlocks:
+    shared = state.shared
+    assert shared is not None  # there is one of the two memories
+    return shared
 
 
-def write_path(
-    ctx: Context, shared: SharedBlocks, rows: PathRows, instance: jax.Array, slot: jax.Array
-) -> SharedBlocks:
-    """Put the rows back; the spare instance takes writes that must not happen."""
-    zero, copies = jnp.int32(0), rows.holders
-    if shared.named is None:
-        copies = jnp.concatenate([copies, rows.named[:, None]], axis=1)
-    if rows.node.shape[0] > 1:
-        holders = ctx.write_rows(shared.holders, (instance,), rows.node, copies)
-    else:
-        at = (instance, rows.node[0], zero, zero)
-        holders = lax.dynamic_update_slice(shared.holders, copies[None], at)
-    named = _write_named(ctx, shared.named, rows, instance)
-    at_slot = (instance, slot, zero, zero)
-    held = lax.dynamic_update_slice(shared.held, rows.held[None, None], at_slot)
-    return SharedBlocks(holders, named, held)
+class NoEviction(Memory[OnPath, PathRows]):
+    """The memory model without eviction."""
+
+    def no_rows(self, ctx: Context) -> PathRows:
+        """A request without shared blocks."""
+        return shared_blocks.no_path(ctx.shape)
+
+    def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> OnPath:
+        """The request and its path's rows."""
+        instance, slot = choice.instance, choice.slot
+        row = SlotRows(state, instance).one(ctx, slot)
+        request = row.request
+        return OnPath(
+            instance=instance,
+            slot=slot,
+            asker=choice.asker,
+            request=request,
+            row=row,
+            past=ctx.past(state, request),
+            fixed=ctx.request(request),
+            step=work.inst.step_index + 1,
+            path=read_path(_shared(state), ctx.requests, instance, slot, request),
+        )
+
+    def look_up(self, ctx: Context, state: State, work: Work, one: OnPath) -> Found:
+        """Leading blocks of the prompt that the instance's table names."""
+        prompt_blocks = lax.div(one.fixed.input_len, jnp.int32(ctx.shape.block_size))
+        return Found(cached_blocks(one.path, prompt_blocks), jnp.int32(0), jnp.array(True))
+
+    def allocate(
+        self, ctx: Context, state: State, work: Work, one: OnPath, demand: Demand
+    ) -> Grant:
+        """Count the blocks; references to shared ones, and new copies of those that are filled."""
+        size, inst = ctx.shape.block_size, work.inst
+        tokens = jnp.where(demand.asks, demand.tokens, 0)
+        hits = jnp.where(tokens > 0, demand.hits, 0)
+        base = jnp.where(one.is_queued, hits * size, one.held)
+        held, path = base + tokens, one.path
+        new = ceil_div(held, size) - ceil_div(base, size)
+        needed = jnp.where(one.in_decode, new, ceil_div(tokens, size))
+        is_short = needed > ctx.params.cluster.total_kv_blocks[one.instance] - inst.used_blocks
+        outcome = failing(work.lane.outcome, is_short, Outcome.KV_CHECK_TRIPPED)
+        if ctx.shape.has_shared_outputs or not demand.is_last:
+            fills = ~one.in_decode | _keeps_prefix(ctx, one)
+            end = lax.div(jnp.where(fills, held, base), jnp.int32(size))
+            start = lax.div(base, jnp.int32(size))
+            allocation = shared_blocks.allocate(path, one.is_queued, hits, start, end)
+            path = allocation.rows
+            outcome = failing(outcome, allocation.is_full == 1, Outcome.COPIES_FULL)
+        used = inst.used_blocks + new
+        changes = {"misses": inst.misses + new}
+        if not demand.is_last:
+            is_zero = one.is_queued & (tokens == 0)
+            lags = one.in_decode & ~demand.asks
+            order_now = jnp.where(lags, SEQUENTIAL_LAGGING, as_int(is_zero))
+            used = used + allocation.num_revived
+            changes |= {
+                "hits": inst.hits + hits,
+                "is_sequential": jnp.maximum(inst.is_sequential, order_now),
+            }
+        changes["used_blocks"] = used
+        return Grant(jnp.array(True), held, outcome, changes, work.task, path)
+
+    def rows_of_visit(
+        self, ctx: Context, state: State, work: Work, one: OnPath, grant: Grant, visit: Visit
+    ) -> PathRows:
+        """The path's rows after the allocation."""
+        path: PathRows = grant.own
+        return path
+
+    def release(
+        self, ctx: Context, work: Work, one: OnPath, grant: Grant
+    ) -> tuple[Grant, PathRows]:
+        """Blocks that nobody else holds are free again."""
+        freed = shared_blocks.release(grant.own)
+        private = ceil_div(grant.held, ctx.shape.block_size) - freed.num_held
+        cluster = ctx.params.cluster
+        left = grant.inst["used_blocks"] - private - freed.num_freed
+        total = cluster.total_kv_blocks[one.instance]
+        share = exact_quotient(left.astype(jnp.float64), total.astype(jnp.float64))
+        offloads = share > cluster.offload_threshold[one.instance]
+        outcome = failing(grant.outcome, offloads, Outcome.KV_CHECK_TRIPPED)
+        inst = grant.inst | {"used_blocks": left}
+        return dataclasses.replace(grant, outcome=outcome, inst=inst), freed.rows
+
+    def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
+        """The path's rows in their places."""
+        slot = done.slot
+        if ctx.shape.num_nodes == 0:
+            return {}
+        return {
+            "shared": shared_blocks.write_path(
+                ctx, _shared(state), slot.memory, slot.instance, slot.slot
+            )
+        }
+
+    def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
+        """Leading prompt blocks that the instance's table names."""
+        if ctx.shape.num_nodes == 0:
+            return jnp.zeros_like(slots.input_len)
+        prompt_blocks = slots.input_len // ctx.shape.block_size
+        at = (_shared(slots.state), ctx.requests, slots.instance, slots.request)
+        return shared_blocks.cached_for_all(*at, prompt_blocks)
+
+    def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
+        """Members whose next token fills a block that others may look up."""
+        return _steps_to_fill(ctx, slots, step_index) == 0
+
+    def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
+        """Only a fully cached prompt, admitted with no tokens, can exhaust the budget later on."""
+        sequential = work.inst.is_sequential
+        left = _steps_to_fill(ctx, slots, work.inst.step_index)
+        due = left == 0
+        # a member passed over by the budget takes its blocks at other steps than the record would tell
+        is_pure = is_pure & (sequential < SEQUENTIAL_LAGGING) & ~jnp.any(due)
+        visit_all = (sequential > 0) & ~is_pure
+        counted = jnp.where(visit_all, 0, work.inst.num_decode - count_of(due))
+        return Plan(visit_all, counted, is_pure, jnp.min(left))
+
+    def decode_blocks(
+        self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Blocks follow from the tokens held, so members that are counted take theirs all at once."""
+        size, is_decode = ctx.shape.block_size, slots.finish != LAST
+        held = step_index + slots.alloc_offset
+        in_last = lax.rem(held, jnp.int32(size))
+        room = jnp.where(in_last == 0, 0, jnp.int32(size) - in_last)
+        beyond = jnp.maximum(num_steps - room, 0)
+        full, part = lax.div(beyond, jnp.int32(size)), lax.rem(beyond, jnp.int32(size))
+        summed = jnp.int32(size) * lax.div(full * (full + 1), jnp.int32(2)) + part * (full + 1)
+        return (
+            jnp.sum(jnp.where(is_decode, ceil_div(beyond, size), 0), dtype=jnp.int32),
+            jnp.sum(jnp.where(is_decode, summed, 0), dtype=jnp.int32),
+        )
+
+    def after_step(
+        self,
+        ctx: Context,
+        state: State,
+        work: Work,
+        instance: jax.Array,
+        written: SlotWrite[PathRows],
+        finish: Int[Array, "slot"],
+        num_done: jax.Array,
+    ) -> tuple[jax.Array, InstanceMemory]:
+        """Exact while blocks never used before remain, or if no content can be looked up again."""
+        total = ctx.params.cluster.total_kv_blocks[instance]
+        is_over = work.inst.used_blocks > total
+        is_reused = (work.inst.misses > total) & (ctx.requests.has_shared == 1)
+        outcome = failing(work.lane.outcome, is_over | is_reused, Outcome.KV_CHECK_TRIPPED)
+        return outcome, work.pool
 
 
-def _write_named(ctx: Context, table: Any, rows: PathRows, instance: jax.Array) -> Any:
-    if table is None:
-        return None
-    if rows.node.shape[0] > 1:
-        return ctx.write_rows(table, (instance,), rows.node, rows.named)
-    at = (instance, rows.node[0], jnp.int32(0))
-    return lax.dynamic_update_slice(table, rows.named[None], at)
+def _steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[Array, "slot"]:
+    """Steps before the one in which a decode member fills a block that others may look up; LAST if never."""
+    finish, size = slots.finish, jnp.int32(ctx.shape.block_size)
+    # a block of one token is never looked up, see _keeps_prefix
+    if not ctx.shape.has_shared_outputs or ctx.shape.block_size == 1:
+        return jnp.full_like(finish, LAST)
+    held = step_index + slots.alloc_offset
+    return jnp.where(finish == LAST, jnp.int32(LAST), size - 1 - lax.rem(held, size))
 
 
-def cached_blocks(rows: PathRows, num_prompt_blocks: jax.Array) -> jax.Array:
-    """Leading blocks of the prompt that the table holds."""
-    found = jnp.sum(rows.named >= 0, axis=1, dtype=jnp.int32)
-    found = jnp.where(rows.start < num_prompt_blocks, found, 0)
-    is_whole = (found == rows.length).astype(jnp.int32)
-    reached = jnp.concatenate([jnp.ones((1,), jnp.int32), jnp.cumprod(is_whole)[:-1]])
-    return jnp.sum(found * reached, dtype=jnp.int32)
+def _keeps_prefix(ctx: Context, one: OnPath) -> jax.Array:
+    """Whether a block that the next decode token fills is registered under the request's own prefix.
 
-
-def cached_for_all(
-    shared: SharedBlocks,
-    requests: Requests,
-    instance: jax.Array,
-    request: Int[Array, "slot"],
-    num_prompt_blocks: Int[Array, "slot"],
-) -> Int[Array, "slot"]:
-    """Leading prompt blocks that the instance's table holds, for every slot at once."""
-    named = shared.holders[instance, :, -1] if shared.named is None else shared.named[instance]
-    registered = jnp.sum(named >= 0, axis=1, dtype=jnp.int32)
-    path = requests.path[request]
-    is_prompt = requests.node_start[path] < num_prompt_blocks[:, None]
-    found = jnp.where(is_prompt, registered[path], 0)
-    is_whole = (found == requests.node_blocks[path]).astype(jnp.int32)
-    before = jnp.cumprod(is_whole, axis=1)[:, :-1]
-    reached = jnp.concatenate([jnp.ones((request.shape[0], 1), jnp.int32), before], axis=1)
-    return jnp.sum(found * reached, axis=1, dtype=jnp.int32)
-
-
-@pytree
-class Allocation:
-    """Effect of one prefill chunk on the shared blocks."""
-
-    rows: PathRows
-    num_revived: Int[Array, ""]  # hit blocks that nobody held
-    is_full: Int[Array, ""]  # a copy was needed beyond the table's capacity
-
-
-def allocate(
-    rows: PathRows,
-    is_first: jax.Array,
-    num_hit_blocks: jax.Array,
-    first_block: jax.Array,
-    end_block: jax.Array,
-) -> Allocation:
-    """Pin the hit blocks on a first allocation and register the blocks `[first_block, end_block)` filled now."""
-    copies = rows.holders.shape[1]
-    block = lax.broadcasted_iota(jnp.int32, rows.named.shape, 1)
-    absolute = block + rows.start[:, None]
-    inside = block < rows.length[:, None]
-    pinned = inside & (absolute < num_hit_blocks)
-    filled = inside & (absolute >= first_block) & (absolute < end_block)
-    copy = lax.broadcasted_iota(jnp.int32, rows.holders.shape, 1)
-    is_named = copy == rows.named[:, None, :]
-    revived = pinned[:, None, :] & is_named & (rows.holders == 0)
-    holders = rows.holders + (pinned[:, None, :] & is_named).astype(jnp.int32)
-    is_free = (holders == 0) & ~is_named
-    choice = jnp.min(jnp.where(is_free, copy, LAST), axis=1)
-    holders = holders + (filled[:, None, :] & (copy == choice[:, None, :])).astype(jnp.int32)
-    held = jnp.where(is_first, jnp.int32(-1), rows.held)
-    held = jnp.where(pinned, rows.named, jnp.where(filled, choice, held))
-    named = jnp.where(filled, choice, rows.named)
-    return Allocation(
-        PathRows(rows.node, rows.start, rows.length, holders, named, held),
-        jnp.sum(revived, dtype=jnp.int32),
-        jnp.any(filled & (choice >= copies)).astype(jnp.int32),
-    )
-
-
-@pytree
-class Release:
-    """Effect of a completion on the shared blocks."""
-
-    rows: PathRows
-    num_held: Int[Array, ""]  # shared blocks in the request's list
-    num_freed: Int[Array, ""]  # of these, the ones nobody holds any more
-
-
-def release(rows: PathRows) -> Release:
-    """Drop the request's reference to every shared block it lists."""
-    copy = lax.broadcasted_iota(jnp.int32, rows.holders.shape, 1)
-    mine = copy == rows.held[:, None, :]
-    freed = mine & (rows.holders == 1)
-    return Release(
-        PathRows(
-            rows.node,
-            rows.start,
-            rows.length,
-            rows.holders - mine.astype(jnp.int32),
-            rows.named,
-            jnp.full_like(rows.held, -1),
-        ),
-        jnp.sum(rows.held >= 0, dtype=jnp.int32),
-        jnp.sum(freed, dtype=jnp.int32),
-    )
-
-
-def no_path(shape: EngineShape) -> PathRows:
-    """Rows of a request without shared blocks, at the spare node."""
-    depth, blocks = shape.path_depth, shape.node_blocks
-    nothing = jnp.zeros((depth,), jnp.int32)
-    empty = jnp.full((depth, blocks), -1, jnp.int32)
-    return PathRows(
-        nothing + shape.num_nodes,
-        nothing,
-        nothing,
-        jnp.zeros((depth, shape.num_copies, blocks), jnp.int32),
-        empty,
-        empty,
-    )
+    Not after a fully cached prompt (the list holds outputs only) nor once the budget passed the request over
+    (a token is missing); and a block that one token fills, fresh from the free list, never is.
+    """
+    if not ctx.shape.has_shared_outputs:
+        return jnp.array(False)
+    size, past = ctx.shape.block_size, one.past
+    is_prefix = past.cached_first * size < one.fixed.input_len
+    is_partial = lax.rem(one.held, jnp.int32(size)) != 0
+    return is_prefix & is_partial & (past.lag == 0)

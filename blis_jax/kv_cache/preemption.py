@@ -13,11 +13,19 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from blis_jax.block_subject import BlockRows, Subject, is_due, no_rows, subject_of
 from blis_jax.columns import as_int, choose
 from blis_jax.context import Context, SlotRows, least_key, slot_of
 from blis_jax.kv_cache.allocation import after_release
+from blis_jax.kv_cache.block_rows import (
+    BlockRows,
+    Tenant,
+    blocks_of,
+    is_due,
+    no_block_rows,
+    tenant,
+)
 from blis_jax.kv_cache.blocks import Asker, Blocks, Do, EvictionRecord, MemoryTask
+from blis_jax.kv_cache.memory import Choice
 from blis_jax.slot_write import SlotWrite
 from blis_jax.state import Lane, Past, Resident, State
 from blis_jax.types import LAST, Outcome
@@ -55,10 +63,11 @@ def _batch(ctx: Context, slots: SlotRows, work: Work) -> Batch:
     return Batch(slot, order, ~is_decode & (order != LAST), due, is_decode & ~due)
 
 
-def give_up(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
+def give_up(
+    ctx: Context, state: State, work: Work, instance: jax.Array
+) -> tuple[Work, SlotWrite[BlockRows]]:
     """An allocation failed for good: evict a request, stop admitting, or let a completion do without."""
-    blocks, task = state.blocks, work.task
-    assert blocks is not None
+    blocks, task = blocks_of(state), work.task
     asker, slots = task.asker, SlotRows(state, instance)
     is_queue, is_completion = asker == Asker.QUEUE, asker == Asker.COMPLETION
     members = work.inst.num_prefill + work.inst.num_decode
@@ -67,12 +76,11 @@ def give_up(ctx: Context, state: State, work: Work, instance: jax.Array) -> tupl
     victim, last = _victim(ctx, state, batch, instance)
     victim = jnp.where(evicts, victim, task.slot)
     is_moved = evicts & (victim != last) & ctx.mechanism.defects.revisited_victim
-    asked = jnp.int32(Asker.MEMBER)
-    one = subject_of(ctx, state, work, instance, victim, asked, jnp.float64(0.0))
+    one = tenant(ctx, state, work, Choice(instance, victim, jnp.int32(Asker.MEMBER)))
     is_pending = _is_pending(blocks, task, victim)
     tokens, given_back = _counts_of(work, batch, one, is_pending)
     place = jnp.where(batch.slot == victim, LAST, batch.order)
-    place = jnp.where(is_moved & (batch.slot == last), one.slot_row.order, place)
+    place = jnp.where(is_moved & (batch.slot == last), one.row.order, place)
     order = jnp.where(evicts, place, batch.order)
     ends = ~is_queue & ~is_completion & (~evicts | (victim == task.slot))
     makes_ghost = batch.order[last] > work.lane.cursor
@@ -81,28 +89,26 @@ def give_up(ctx: Context, state: State, work: Work, instance: jax.Array) -> tupl
     work = _revised(ctx, work, batch, order, is_moved, ends, is_queue, victim)
     work = _next(ctx, work, one, evicts, ends, is_completion, makes_ghost, blocks.num_evictions)
     rows = _rows(ctx, state, work, one, instance, evicts)
-    none, ghosts = no_rows(ctx), task.num_ghosts
+    none, ghosts = no_block_rows(ctx), task.num_ghosts
     rows = dataclasses.replace(
         rows,
         ghost_at=jnp.where(makes_ghost, ghosts, none.ghost_at),
         ghost=last,
         moved_instance=jnp.where(is_moved, instance, none.moved_instance),
         moved_slot=last,
-        moved_order=one.slot_row.order,
+        moved_order=one.row.order,
     )
     slot_row, past = _victim_rows(one, evicts)
     # in front of everybody: earlier than any time, and the later evicted the earlier
     front = -work.pool.num_preempted.astype(ctx.clock)
-    queued = jnp.where(evicts, front, one.slot_row.queued)
+    queued = jnp.where(evicts, front, one.row.queued)
     slot_row = slot_row.replace(queued=queued)
-    request = one.slot_row.request
-    return work, SlotWrite(instance, victim, slot_row, None, rows, request, past)
+    return work, SlotWrite(instance, victim, slot_row, rows, one.request, past)
 
 
 def _priorities(ctx: Context, state: State, instance: jax.Array) -> jax.Array:
-    assert state.blocks is not None
     if ctx.mechanism.evicts_lowest_priority:
-        return state.blocks.priority[instance]
+        return blocks_of(state).priority[instance]
     return jnp.zeros((ctx.shape.num_slots,), jnp.float64)
 
 
@@ -127,12 +133,12 @@ def _is_pending(blocks: Blocks, task: MemoryTask, slot: jax.Array) -> jax.Array:
 
 
 def _counts_of(
-    work: Work, batch: Batch, one: Subject, is_pending: jax.Array
+    work: Work, batch: Batch, one: Tenant, is_pending: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Tokens with which the victim counts in the step so far, and budget kept for it that is free again."""
     lane = work.lane
     mode, cursor = lane.visit_all, lane.cursor
-    is_passed = one.slot_row.order <= cursor
+    is_passed = one.row.order <= cursor
     is_ahead_of_all = (mode == 0) | ((mode == LATER) & is_passed & ~is_pending)
     is_bulk = one.in_decode & ~batch.is_due[one.slot] & is_ahead_of_all & ~one.is_again
     tokens = jnp.where(one.is_again, one.past.num_new, as_int(is_bulk))
@@ -140,11 +146,11 @@ def _counts_of(
 
 
 def _without(
-    work: Work, one: Subject, evicts: jax.Array, tokens: jax.Array, given_back: jax.Array
+    work: Work, one: Tenant, evicts: jax.Array, tokens: jax.Array, given_back: jax.Array
 ) -> Work:
     """Counters of the step and the batch without the victim."""
     lane, inst, one_less = work.lane, work.inst, as_int(evicts)
-    in_decode, has_finish = one.in_decode, one.slot_row.finish != LAST
+    in_decode, has_finish = one.in_decode, one.row.finish != LAST
     tokens = tokens * one_less
     return dataclasses.replace(
         work,
@@ -199,7 +205,7 @@ def _revised(
 def _next(
     ctx: Context,
     work: Work,
-    one: Subject,
+    one: Tenant,
     evicts: jax.Array,
     ends: jax.Array,
     is_completion: jax.Array,
@@ -210,7 +216,7 @@ def _next(
     task, size, nothing = work.task, ctx.shape.block_size, jnp.int32(Do.NOTHING)
     again = jnp.where(evicts & ~ends, jnp.int32(Do.ATTEMPT), nothing)
     after = after_release(ctx)
-    held = jnp.where(evicts, one.held(), task.held)
+    held = jnp.where(evicts, one.held, task.held)
     pool = {
         "num_preempted": work.pool.num_preempted + as_int(evicts),
         "num_failures": work.pool.num_failures + as_int(is_completion),
@@ -235,16 +241,16 @@ def _next(
     )
 
 
-def _victim_rows(one: Subject, evicts: jax.Array) -> tuple[Resident, Past]:
+def _victim_rows(one: Tenant, evicts: jax.Array) -> tuple[Resident, Past]:
     """Rows of the victim's slot and of what it has been through, as they were before the step in progress."""
     slot_row = choose(
         evicts,
-        one.slot_row.replace(
+        one.row.replace(
             order=jnp.int32(LAST),
             finish=jnp.int32(LAST),
             alloc_offset=jnp.int32(0),
         ),
-        one.slot_row,
+        one.row,
     )
     return slot_row, choose(
         evicts,
@@ -263,17 +269,16 @@ def _rows(
     ctx: Context,
     state: State,
     work: Work,
-    one: Subject,
+    one: Tenant,
     instance: jax.Array,
     evicts: jax.Array,
 ) -> BlockRows:
     """The victim's rows at block level, and the record of the preemption."""
-    blocks = state.blocks
-    assert blocks is not None
-    life, none = one.life, no_rows(ctx)
+    blocks = blocks_of(state)
+    life, none = one.life, no_block_rows(ctx)
     first = jnp.where(one.has_token, life.old_first_token, life.first_token)
     eviction = {
-        "request": one.slot_row.request,
+        "request": one.request,
         "record": work.lane.num_records,
         "index": one.step,
         "decode_record": jnp.where(one.in_decode, one.past.token_record + 1, 0),
@@ -292,7 +297,7 @@ def _rows(
             ),
             life,
         ),
-        computed=jnp.where(evicts, 0, blocks.computed[instance, one.slot]),
+        computed=jnp.where(evicts, 0, one.computed),
         priority=_priorities(ctx, state, instance)[one.slot],
         eviction_at=jnp.where(evicts, at, none.eviction_at),
         eviction=EvictionRecord.make(**eviction),
