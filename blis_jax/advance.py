@@ -11,6 +11,7 @@ from jax import lax
 
 from blis_jax.columns import Vector, as_int
 from blis_jax.context import Context, SlotRows, least_key, row, slot_of
+from blis_jax.hand_over import is_moving, moved_on, num_moving
 from blis_jax.kv_cache.blocks import Asker
 from blis_jax.kv_cache.contents import nothing_found
 from blis_jax.kv_cache.memory import Choice, Demand
@@ -106,12 +107,21 @@ def finish_step(
     before = inst.total_duration
     total = before + steps.astype(ctx.clock) * duration
     index = inst.step_index + steps
-    finish = SlotRows(state, instance).finish
+    slots = SlotRows(state, instance)
+    finish = slots.finish
     is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited_slot
     finish = jnp.where(is_visited, written.row.finish, finish)
     num_done = jnp.sum(finish == index, dtype=jnp.int32)
+    moving = num_moving(ctx, state, work, slots, is_visited, finish == index)
     record = _record(
-        ctx, work, instance, index, num_done, start=now, duration=duration, total_duration=total
+        ctx,
+        work,
+        instance,
+        index,
+        num_done - moving,
+        start=now,
+        duration=duration,
+        total_duration=total,
     )
     outcome, pool = ctx.memory.after_step(ctx, state, work, instance, written, finish, num_done)
     if not ctx.shape.stall_steps:  # else the log is emptied before it is full
@@ -153,10 +163,11 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
     choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
     one = memory.subject(ctx, state, work, choice)
+    moves = is_moving(ctx, state, one)
     demand = Demand(
         asks=jnp.array(True),
         start=one.position,
-        tokens=jnp.minimum(one.fixed.output_len, 1),
+        tokens=jnp.where(moves, 0, jnp.minimum(one.fixed.output_len, 1)),
         hits=jnp.int32(0),
         found=nothing_found(),
         is_last=True,
@@ -170,14 +181,15 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
         lane={"num_to_complete": lane.num_to_complete - leaves},
         inst={"load": inst.load - leaves, "num_decode": inst.num_decode - leaves},
     )
+    # the step's record was counted when the step was timed, so this is its number plus 1
+    work, past = moved_on(ctx, state, work, one, moves)
     return work, dataclasses.replace(
         no_slot(ctx),
         instance=jnp.where(one.is_forced, jnp.int32(ctx.shape.num_instances), instance),
         slot=one.slot,
         memory=rows,
         request=one.request,
-        # the step's record was counted when the step was timed, so this is its number plus 1
-        past=one.past.replace(finish_record=lane.num_records),
+        past=past,
     )
 
 

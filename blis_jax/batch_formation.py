@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from blis_jax.candidates import next_candidate
 from blis_jax.columns import as_int
 from blis_jax.context import Context
+from blis_jax.hand_over import ask, comes_with_kv
 from blis_jax.kv_cache.blocks import Asker
 from blis_jax.kv_cache.contents import Found
 from blis_jax.kv_cache.memory import Demand, Grant, Subject, Visit
@@ -27,12 +28,14 @@ def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[
     memory = ctx.memory
     one = memory.subject(ctx, state, work, next_candidate(ctx, state, work, instance))
     found = memory.look_up(ctx, state, work, one)
-    demand = memory.remembered(work, one, _demand(ctx, work, one, found))
+    comes = comes_with_kv(ctx, state, one)
+    demand = memory.remembered(work, one, _demand(ctx, work, one, found, comes))
     grant = memory.allocate(ctx, state, work, one, demand)
-    visit = _visit(one, demand, grant)
+    visit = _visit(one, demand, grant, comes)
+    moves, work = ask(ctx, state, work, one, visit)
     rows = memory.rows_of_visit(ctx, state, work, one, grant, visit)
     past = _past(work, one, demand, visit)
-    row = _row(ctx, work, one, grant, visit)
+    row = _row(ctx, work, one, grant, visit, moves)
     return _counted(ctx, work, one, grant, visit), SlotWrite(
         instance, one.slot, row, rows, one.request, past
     )
@@ -49,14 +52,18 @@ def chunk_of(
     return jnp.minimum(jnp.where(is_cut, threshold, remaining), budget)
 
 
-def _demand(ctx: Context, work: Work, one: Subject, found: Found) -> Demand:
-    """Tokens that the request can use: a chunk of its prompt, behind what is cached, or the next output token."""
+def _demand(ctx: Context, work: Work, one: Subject, found: Found, comes: jax.Array) -> Demand:
+    """Tokens that the request can use: a chunk of its prompt, behind what is cached, or the next output token.
+
+    A request that comes with its KV stores its whole prompt at once.
+    """
     budget, past, in_decode = work.lane.budget, one.past, one.in_decode
     hits = jnp.where(one.is_queued, found.count, 0)
     start = jnp.where(one.is_again, past.step_progress, past.progress)
     start = jnp.where(in_decode, one.position, start)
     start = jnp.where(one.is_queued, hits * ctx.shape.block_size, start)
     chunk = chunk_of(ctx, budget, one.fixed, start, one.instance)
+    chunk = jnp.where(comes, one.fixed.input_len - start, chunk)
     return Demand(
         asks=(one.is_forced | (budget > 0)) & ~one.is_idle,
         start=start,
@@ -66,13 +73,14 @@ def _demand(ctx: Context, work: Work, one: Subject, found: Found) -> Demand:
     )
 
 
-def _visit(one: Subject, demand: Demand, grant: Grant) -> Visit:
+def _visit(one: Subject, demand: Demand, grant: Grant, comes: jax.Array) -> Visit:
     """What the request gets; its last step is known as soon as its prompt is computed."""
     tokens = jnp.where(demand.asks, demand.tokens, 0)
     done = jnp.where(one.is_queued, demand.start, one.past.progress) + tokens
     is_in = one.in_batch | one.is_queued
     gains = grant.is_granted & is_in & ~one.in_decode & (done >= one.fixed.input_len)
-    return Visit(demand.asks, grant.is_granted, tokens, done, gains)
+    counted = jnp.where(comes, as_int(demand.asks), tokens)
+    return Visit(demand.asks, grant.is_granted, tokens, counted, comes, done, gains)
 
 
 def stale_tokens(ctx: Context, one: Subject) -> jax.Array:
@@ -86,10 +94,10 @@ def stale_tokens(ctx: Context, one: Subject) -> jax.Array:
 def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit) -> Work:
     """The counters of the step and of the batch; a request counts with the tokens of its last visit."""
     lane, inst = work.lane, work.inst
-    is_granted, in_decode = visit.is_granted, one.in_decode
+    is_granted, in_decode = visit.is_granted, one.in_decode | visit.comes
     counts = is_granted & (one.in_batch | one.is_queued) & ~one.is_idle
     before = jnp.where(one.is_again & one.in_batch, one.past.num_new, 0)
-    now = jnp.where(visit.asks, visit.tokens, stale_tokens(ctx, one))
+    now = jnp.where(visit.asks, visit.counted, stale_tokens(ctx, one))
     change = jnp.where(counts, now - before, 0)
     is_member = (one.asker == Asker.MEMBER) & ~one.is_forced
     joins, gained = one.is_queued & is_granted, visit.gains & ~one.has_token
@@ -100,11 +108,12 @@ def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit)
         lane={
             "cursor": cursor,
             "num_to_visit": lane.num_to_visit - as_int(is_member),
-            "budget": lane.budget - jnp.where(is_granted, visit.tokens, 0),
+            "budget": lane.budget - jnp.where(is_granted, visit.counted, 0),
             "prefill_tokens": lane.prefill_tokens + jnp.where(in_decode, 0, change),
             "decode_tokens": lane.decode_tokens + jnp.where(in_decode, change, 0),
             "num_waiting": lane.num_waiting - as_int(joins),
             "num_scheduled": lane.num_scheduled + as_int(joins),
+            "num_decode": lane.num_decode + as_int(joins & visit.comes),
         },
         inst={
             "next_order": inst.next_order + as_int(joins),
@@ -114,10 +123,13 @@ def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit)
     )
 
 
-def _row(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit) -> Resident:
+def _row(
+    ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit, moves: jax.Array
+) -> Resident:
     """The slot's row: a second visit in the same step, or an eviction, takes the step of completion back."""
     row, step, fixed = one.row, one.step, one.fixed
     left = fixed.input_len + jnp.maximum(fixed.output_len, 1) - 1 - visit.done
+    left = jnp.where(moves, 0, left - as_int(visit.comes))
     finish = jnp.where(left >= 0, step + left, jnp.int32(RUNAWAY))
     finish = jnp.where(visit.gains, finish, row.finish)
     is_past = visit.is_granted | one.is_again | one.has_token

@@ -101,11 +101,15 @@ def journeys(raw: Any, instance: Any, xp: Any = np) -> tuple[Journey | None, Any
     return journey, xp.where(journey.came_from >= 0, journey.came_from, instance)
 
 
-def moved(lives: Lives, journey: Journey, xp: Any = np) -> Lives:
+def moved(lives: Lives, journey: Journey, num_scheduled: Any, xp: Any = np) -> Lives:
     """The lives of requests some of which have made their first token on another instance than their last one."""
     is_elsewhere = journey.first_record >= 0
+    # its life there has ended without an eviction
+    in_batch = lives.in_batch & (num_scheduled > lives.num_preempted + is_elsewhere)
     return dataclasses.replace(
         lives,
+        in_batch=in_batch,
+        in_decode=lives.in_decode & in_batch,
         token_record=xp.where(is_elsewhere, journey.first_record, lives.token_record),
         token_scheduled=xp.where(is_elsewhere, journey.scheduled_record, lives.token_scheduled),
         is_current_token=lives.is_current_token & ~is_elsewhere,

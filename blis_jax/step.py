@@ -22,6 +22,7 @@ from blis_jax.completions import next_news, tell_gateway, tell_instance
 from blis_jax.context import NO_KEY, Context
 from blis_jax.exact import runtime_infinity
 from blis_jax.gateway import Decisions, decide, decide_again
+from blis_jax.hand_over import has_completed
 from blis_jax.joined import INSTANCE_OF, lane_of
 from blis_jax.kv_cache.blocks import Do, MemoryTask
 from blis_jax.kv_cache.cpu_tier import offload, reload
@@ -120,7 +121,8 @@ def advance_instance(
         lambda: complete(ctx, state, timed, instance),
         lambda: (timed, written),
     )
-    left, news = tell_instance(ctx, state, left, instance, written, completes)
+    is_done = has_completed(ctx, written, completes)
+    left, news = tell_instance(ctx, state, left, instance, written, is_done)
     is_over = left.lane.mode == Mode.COMPLETING
     is_over = is_over & (left.lane.num_to_complete == 0) & does(left, Do.NOTHING)
     closed = when(is_over, lambda: close(ctx, state, left, instance), lambda: left)
@@ -128,7 +130,7 @@ def advance_instance(
 
 
 def _past_of_routed(past: Past, done: Decisions) -> Past:
-    """A request's row once it is routed: nothing has happened to it yet, but it has a place."""
+    """A request's row once it is routed: it has a place."""
     beside = {INSTANCE_OF: done.where.instance, INSTANCE_OF + 1: done.slot.expected_blocks}
     return Past(put(apart(past.numbers), beside))
 
@@ -167,6 +169,7 @@ def _moved(ctx: Context, state: State, now: jax.Array) -> Writes:
 def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
     routed, instance = done.where.routed, done.where.instance
     nothing, joins = no_writes(ctx, state, instance), state.instance_of is None
+    past = nothing.slot.past if state.movement is None else ctx.past(state, routed)
     return dataclasses.replace(
         nothing,
         lane=done.lane,
@@ -182,7 +185,7 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
         slot=dataclasses.replace(
             nothing.slot,
             request=routed if joins else nothing.slot.request,
-            past=_past_of_routed(nothing.slot.past, done) if joins else nothing.slot.past,
+            past=_past_of_routed(past, done) if joins else nothing.slot.past,
             instance=instance,
             slot=done.where.slot,
             row=done.slot,
@@ -218,9 +221,14 @@ def _advanced(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writ
     nothing = no_writes(ctx, state, instance)
     until = undisturbed_until(ctx, due, instance)
     start = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
+    hands_over = ctx.mechanism.hand_over is not None
+    if hands_over:
+        start = dataclasses.replace(start, gateway=nothing.gateway, movement=nothing.movement)
     work, slot, record, news = advance_instance(ctx, state, start, instance, until)
     return dataclasses.replace(
         nothing,
+        gateway=work.gateway if hands_over else nothing.gateway,
+        movement=work.movement if hands_over else nothing.movement,
         lane=work.lane,
         instance=instance,
         inst=work.inst,

@@ -16,6 +16,9 @@ from blis_jax.state import Instance, InstTime, Lane
 from blis_jax.types import Outcome, pytree
 
 if TYPE_CHECKING:
+    from blis_jax.writes import MovementWrite
+
+if TYPE_CHECKING:
     pass
 
 
@@ -28,6 +31,8 @@ class Work:
     task: MemoryTask  # absent without block-level memory, likewise the next
     pool: InstanceMemory
     local: Any = ()  # states of the instance's policies
+    gateway: Any = ()  # states of the gateway's policies, where requests are handed over; likewise:
+    movement: MovementWrite | None = None
 
 
 def ceil_div(value: jax.Array, size: int) -> jax.Array:

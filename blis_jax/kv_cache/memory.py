@@ -139,7 +139,9 @@ class Visit:
 
     asks: Any
     is_granted: Any
-    tokens: Any
+    tokens: Any  # that it has room for now
+    counted: Any  # of these in the step's budget and time
+    comes: Any  # its KV was transferred here
     done: Any  # tokens computed afterwards, of a prompt
     gains: Any  # the prompt is computed: its first token comes with this step
 
