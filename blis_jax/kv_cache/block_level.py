@@ -9,12 +9,14 @@ reach them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.branching import branch
 from blis_jax.columns import as_int, choose, selected
 from blis_jax.context import Context, SlotRows, row
 from blis_jax.kv_cache import preemption
@@ -88,7 +90,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         now, is_old = demand, jnp.array(False)
         if not demand.is_last:
             now, is_old = _after_reload(ctx, state, one, demand)
-        answer = attempt(ctx, work, one, now, is_old)
+        answer = _worked_out(ctx, lambda: attempt(ctx, work, one, now, is_old))
         asked = {
             "asked_start": demand.start,
             "asked_tokens": demand.tokens,
@@ -295,6 +297,14 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def first_token_record(self, written: SlotWrite[BlockRows]) -> jax.Array:
         """The record of the first token that the last life had."""
         return written.memory.life.first_token - 1
+
+
+def _worked_out(ctx: Context, decision: Callable[[], Answer]) -> Answer:
+    """The decision behind a branch that is always taken: else it is worked out anew for each number of a row."""
+    if ctx.when is not branch:
+        return decision()
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(decision))
+    return branch(ctx.params.cluster.infinity > 0, decision, lambda: nothing)
 
 
 def _after_reload(
