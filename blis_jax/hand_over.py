@@ -1,9 +1,9 @@
 """Hand-overs: a request whose prompt is computed moves on with its KV, and goes on elsewhere after a transfer.
 
 The hand-over policy is asked in the step that makes a request's first token. If the request moves, that step is its
-last one on the instance, and its blocks are free again when the step has ended. When the transfer has ended, the gateway
-routes it again. The step in which it joins the new batch costs one decode token, stores its whole prompt, and makes its
-next token. A mechanism without hand-overs has nothing of this in its compiled program.
+last one on the instance, and its blocks are free again when the step has ended. When the transfer has ended, the
+gateway routes it again. The step in which it joins the new batch costs one decode token, stores its whole prompt, and
+makes its next token. A mechanism without hand-overs has nothing of this in its compiled program.
 """
 
 from __future__ import annotations

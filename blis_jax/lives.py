@@ -28,6 +28,11 @@ class Lives:
     is_eviction: Bool[np.ndarray, "preemption"]  # else the row is there for its room alone
     num_itl: Int[np.ndarray, "preemption"]  # latencies recorded in the life that ended
     num_preempted: Int[np.ndarray, "request"]
+    num_scheduled: Int[
+        np.ndarray, "request"
+    ]  # from the queue; not the one that follows a hand-over
+    scheduled_record: Int[np.ndarray, "request"]  # step record of the latest of these
+    num_handed: Any  # int[request]: 1 once it goes on elsewhere after a hand-over, else 0
     in_batch: Bool[np.ndarray, "request"]  # or completed: the current life was not ended
     in_decode: Bool[np.ndarray, "request"]  # of those in the batch
     token_record: Int[np.ndarray, "request"]  # step record of the first token, -1: none
@@ -82,6 +87,9 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
         is_eviction=is_eviction,
         num_itl=num_itl,
         num_preempted=num_preempted,
+        num_scheduled=xp.maximum(scheduled, 0),
+        scheduled_record=dyn[:, Dyn.SCHEDULED_RECORD],
+        num_handed=0,
         in_batch=in_batch,
         in_decode=in_decode,
         token_record=token_record,
@@ -101,13 +109,17 @@ def journeys(raw: Any, instance: Any, xp: Any = np) -> tuple[Journey | None, Any
     return journey, xp.where(journey.came_from >= 0, journey.came_from, instance)
 
 
-def moved(lives: Lives, journey: Journey, num_scheduled: Any, xp: Any = np) -> Lives:
+def moved(lives: Lives, journey: Journey, xp: Any = np) -> Lives:
     """The lives of requests some of which have made their first token on another instance than their last one."""
     is_elsewhere = journey.first_record >= 0
     # its life there has ended without an eviction
-    in_batch = lives.in_batch & (num_scheduled > lives.num_preempted + is_elsewhere)
+    in_batch = lives.in_batch & (lives.num_scheduled > lives.num_preempted + is_elsewhere)
+    has_joined = (is_elsewhere & in_batch).astype(np.int64)
     return dataclasses.replace(
         lives,
+        num_scheduled=lives.num_scheduled - has_joined,
+        scheduled_record=xp.where(is_elsewhere, journey.scheduled_record, lives.scheduled_record),
+        num_handed=has_joined,
         in_batch=in_batch,
         in_decode=lives.in_decode & in_batch,
         token_record=xp.where(is_elsewhere, journey.first_record, lives.token_record),

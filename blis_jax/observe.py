@@ -89,11 +89,7 @@ class Observation:
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
         lives = lives_of(self.raw, self.dyn, self.log, log_time, xp)
-        self.lives = (
-            lives
-            if self.journey is None
-            else moved(lives, self.journey, self.dyn[:, Dyn.NUM_SCHEDULED], xp)
-        )
+        self.lives = lives if self.journey is None else moved(lives, self.journey, xp)
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
@@ -124,8 +120,8 @@ class Observation:
         is_scheduled = dyn[:, Dyn.NUM_SCHEDULED] > 0
         lives = self.lives
         in_decode, has_token = lives.in_decode, lives.token_record >= 0
-        scheduled = self._log_time(LogTime.START, self._at(Dyn.SCHEDULED_RECORD))
-        first = self._log_time(LogTime.START, self._at(Dyn.FIRST_RECORD))
+        scheduled = self._starts(lives.scheduled_record)
+        first = self._starts(dyn[:, Dyn.FIRST_RECORD])
         token_us = self._ends(lives.token_record)
         output_time = self.output_time[xp.maximum(self.first_instance, 0)]
         ttft = xp.where(has_token, token_us + output_time - self.arrival, 0)
@@ -135,7 +131,7 @@ class Observation:
         earlier = lives.past_itl_us + lives.past_num_itl * output_time
         again = np.int64(self.defects.double_last_latency)
         e2e = ttft + earlier + total + steps * output_time + again * (last + output_time)
-        if self.journey is not None:  # its steps were not all on one instance
+        if self.journey is not None:  # steps on two instances
             whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
             e2e = xp.where(self.journey.first_record >= 0, whole, e2e)
         index = dyn[:, Dyn.TOKEN_INDEX]
@@ -145,7 +141,6 @@ class Observation:
         is_queued = self.is_queued
         num_itl = xp.where(is_done, steps + again, xp.where(in_decode, decoded, 0))
         num_itl = num_itl + lives.past_num_itl
-        counts = xp.maximum(dyn[:, Dyn.NUM_SCHEDULED], 0)
         return RequestRecords(
             arrival_us=self.arrival,
             input_len=self.input_len,
@@ -162,7 +157,7 @@ class Observation:
             e2e_us=xp.where(is_done, e2e, nothing),
             left_us=xp.where(is_done, left, nothing),
             preemptions=lives.num_preempted,
-            num_scheduled=counts,
+            num_scheduled=lives.num_scheduled,
             cached_tokens_first_sched=xp.where(
                 is_scheduled, dyn[:, Dyn.CACHED_FIRST] * self.block_size, nothing
             ),
@@ -170,7 +165,7 @@ class Observation:
                 self.is_routed, self.raw.expected[: self.num_requests] * self.block_size, nothing
             ),
             scheduled_step_idx=xp.where(is_scheduled, dyn[:, Dyn.SCHEDULED_INDEX], 0),
-            finished_step_idx=xp.where(is_done, index + steps, 0),
+            finished_step_idx=xp.where(is_done, index + steps - lives.num_handed, 0),
             token_step_idx=xp.where(in_decode | is_done, index, nothing),
             num_itl=num_itl,
             progress_index=xp.where(is_scheduled, progress, 0),
@@ -189,7 +184,11 @@ class Observation:
     def _ends(self, record: np.ndarray) -> np.ndarray:
         """End of the step in a record of one step, per request; junk where there is none."""
         at = self.xp.clip(record, 0, max(len(self.log) - 1, 0))
-        return self._log_time(LogTime.START, at) + self._log_time(LogTime.DURATION, at)
+        return self._starts(record) + self._log_time(LogTime.DURATION, at)
+
+    def _starts(self, record: np.ndarray) -> np.ndarray:
+        """Start of the step in a record, likewise."""
+        return self._log_time(LogTime.START, self.xp.clip(record, 0, max(len(self.log) - 1, 0)))
 
     block_size, defects = 16, REFERENCE_DEFECTS
     overhead: int | None = 0  # place of the coefficient that every step costs
@@ -219,8 +218,7 @@ class Observation:
         count time twice). A first token of an earlier life keeps no count of its chunks.
         """
         xp = self.xp
-        at = xp.clip(self.lives.token_scheduled, 0, max(len(self.log) - 1, 0))
-        service = token_us - self._log_time(LogTime.START, at)
+        service = token_us - self._starts(self.lives.token_scheduled)
         beta = self._step_overhead()
         chunks = xp.maximum(self.dyn[:, Dyn.NUM_PREFILL_STEPS] - 1, 0)
         # on two step chains there may be more chunks than time

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,21 +12,31 @@ from blis_jax.policies import (
     ClusterChange,
     ClusterContext,
     GatewayContext,
+    HandOver,
+    HandOverContext,
     NoState,
     Policies,
     cluster_policy,
+    hand_over_policy,
     number,
     pytree,
     routing_policy,
 )
 from blis_jax.records import RunRecord, Status
 from blis_jax.step_records import expand_steps
-from blis_jax.types import Outcome
+from blis_jax.types import LAST, Outcome
 from blis_jax.workload.spec import load_builtin, override
 from blis_jax.workload.table import RequestTable
 from tests.scenes import Prompt, table_of, workload_of
 
 STEP_US = 1000
+SLOW = pytest.mark.slow
+FORMS = [
+    ("rows", "no-eviction"),
+    pytest.param("rows", "block-level", marks=SLOW),
+    pytest.param("lanes", "no-eviction", marks=SLOW),
+    pytest.param("lanes", "block-level", marks=SLOW),
+]
 
 
 @pytree
@@ -89,8 +100,7 @@ def starts(record: RunRecord, instance: int) -> list[int]:
     return sorted(mine)
 
 
-@pytest.mark.parametrize("form", ["rows", "lanes"])
-@pytest.mark.parametrize("kv_model", ["no-eviction", "block-level"])
+@pytest.mark.parametrize(("form", "kv_model"), FORMS)
 def test_a_queue_leaves_and_is_routed_again_after_a_delay(form: str, kv_model: str) -> None:
     """Requests 0 and 2 go to instance 0. It goes down at 2,500 µs; request 0 is finished there, request 2 moves."""
     requests = table(*(Prompt(at, 32, 4) for at in (0, 10, 20, 30)))
@@ -130,6 +140,7 @@ def test_an_instance_that_stays_down_leaves_its_requests_in_flight() -> None:
     assert record.requests.status.tolist() == [Status.COMPLETED, Status.IN_FLIGHT]
 
 
+@SLOW
 def test_a_routing_policy_sees_where_a_request_came_from() -> None:
     @routing_policy()
     def first_then_last(params: Any, state: NoState, context: GatewayContext) -> Any:
@@ -146,7 +157,7 @@ def test_a_routing_policy_sees_where_a_request_came_from() -> None:
 @pytest.mark.parametrize(
     "numbers",
     [
-        {"from_us": 1e12, "until_us": 1e12},  # never in the run
+        {"from_us": 1e12},  # never in the run
         {"instance": 50},  # no instance of the cluster
         {"instance": 3, "from_us": 0, "until_us": 0.5, "leaves": 0},
     ],
@@ -166,7 +177,7 @@ def test_an_outage_without_effect_changes_nothing(numbers: dict[str, float]) -> 
         np.testing.assert_array_equal(one.steps.start_us, other.steps.start_us)
 
 
-@pytest.mark.parametrize("blocks", [132_139, 3000])
+@pytest.mark.parametrize("blocks", [132_139, pytest.param(3000, marks=SLOW)])
 def test_requests_are_conserved_through_an_outage(blocks: int) -> None:
     """Each request is served once and completes; nothing starts on an instance that is down and empty."""
     spec = override(load_builtin("mixed"), num_requests=200)
@@ -180,6 +191,93 @@ def test_requests_are_conserved_through_an_outage(blocks: int) -> None:
         arrived = (record.requests.arrival_us > 30_000) & (record.requests.arrival_us < 90_000)
         assert arrived.any() and not (record.requests.instance[arrived] == 1).any()
         assert (record.requests.instance == 1).sum() > 0
+
+
+@pytree
+class TransferParams:
+    """How long KV takes from one instance to another."""
+
+    delay_us: Any = number(
+        500, "us", "from the end of the prefill to the next queue", low=0, high=1e9
+    )
+    share: Any = number(1, "", "of requests that move, by a draw", low=0, high=1)
+
+
+@hand_over_policy(TransferParams, is_random=True)
+def from_prefill(params: TransferParams, state: NoState, context: HandOverContext) -> Any:
+    """Requests leave the first instance once their prompt is computed."""
+    is_drawn = jax.random.uniform(context.key, dtype=jnp.float64) < params.share
+    return HandOver((context.instance == 0) & is_drawn, params.delay_us), state
+
+
+@routing_policy()
+def prefill_then_decode(params: Any, state: NoState, context: GatewayContext) -> Any:
+    """New requests go to instance 0; those that come from there go to the least loaded of the others."""
+    load = context.snapshots.effective_load.at[0].set(LAST)
+    is_new = context.came_from < 0
+    return jnp.where(is_new, jnp.int32(0), jnp.argmin(load).astype(jnp.int32)), state
+
+
+@pytest.mark.parametrize(("form", "kv_model"), FORMS)
+def test_a_request_moves_on_with_its_kv_after_a_delay(form: str, kv_model: str) -> None:
+    """Prefill on instance 0, the other three tokens on instance 1, 500 µs after the first.
+
+    Request 0: first token at 1,000, in the queue of instance 1 at 1,500, tokens at 2,500, 3,500 and 4,500. Request 1 is
+    prefilled next, comes at 2,500 and decodes along.
+    """
+    requests = table(Prompt(0, 32, 4), Prompt(10, 40, 4))
+    cluster = config(corrected=True, max_num_running_reqs=4)
+    parts = Policies(hand_over=from_prefill, routing=prefill_then_decode)
+    record = simulate(cluster, requests, Options(form=form, kv_model=kv_model), policies=parts)
+    assert record.outcome == Outcome.COMPLETED
+    assert not any(record.invariant_failures.values())
+    assert record.requests.instance.tolist() == [1, 1]
+    assert record.requests.ttft_us.tolist() == [1000, 1990]
+    assert record.requests.e2e_us.tolist() == [4500, 5490]
+    assert record.requests.num_itl.tolist() == [3, 3]
+    assert starts(record, 0) == [0, 1000]
+    assert starts(record, 1) == [1500, 2500, 3500, 4500]
+    assert record.instances.total_output_tokens.tolist() == [0, 6]
+    assert record.instances.used_blocks_at_end.tolist() == [0, 0]
+
+
+def test_a_transfer_is_in_flight_when_the_run_ends() -> None:
+    requests = table(Prompt(0, 32, 4))
+    parts = Policies(hand_over=from_prefill, routing=prefill_then_decode)
+    record = simulate(config(corrected=True, horizon=1400), requests, policies=parts)
+    assert record.requests.status.tolist() == [Status.IN_FLIGHT]
+    assert record.requests.ttft_us.tolist() == [1000] and record.requests.e2e_us.tolist() == [-1]
+
+
+@pytest.mark.parametrize("blocks", [pytest.param(132_139, marks=SLOW), 3000])
+def test_requests_are_conserved_through_hand_overs(blocks: int) -> None:
+    spec = override(load_builtin("mixed"), num_requests=120)
+    cluster = ClusterConfig(num_instances=3, total_kv_blocks=blocks)
+    parts = Policies(hand_over=from_prefill.with_numbers(share=0.6), routing=prefill_then_decode)
+    for record in over_seeds(cluster, spec, seeds=range(3), policies=parts):
+        assert record.outcome == Outcome.COMPLETED
+        assert not any(record.invariant_failures.values())
+        requests = record.requests
+        assert (requests.status == Status.COMPLETED).all()
+        moved = requests.instance > 0
+        assert 0.3 < moved.mean() < 0.9
+        assert (requests.e2e_us > requests.ttft_us).all() and (requests.left_us > 0).all()
+        assert record.instances.used_blocks_at_end.tolist() == [0, 0, 0]
+
+
+@SLOW
+def test_a_hand_over_policy_that_keeps_everybody_changes_nothing() -> None:
+    spec = override(load_builtin("mixed"), num_requests=120)
+    cluster = ClusterConfig(num_instances=4, routing_policy="least-loaded")
+    plain = over_seeds(cluster, spec, seeds=range(2))
+    stays = Policies(hand_over=from_prefill.with_numbers(share=0))
+    for one, other in zip(
+        plain, over_seeds(cluster, spec, seeds=range(2), policies=stays), strict=True
+    ):
+        for field in ("instance", "ttft_us", "e2e_us", "num_itl", "finished_step_idx"):
+            np.testing.assert_array_equal(
+                getattr(one.requests, field), getattr(other.requests, field)
+            )
 
 
 def test_a_wrong_part_is_refused() -> None:
