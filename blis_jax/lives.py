@@ -109,8 +109,10 @@ def journeys(raw: Any, instance: Any, xp: Any = np) -> tuple[Journey | None, Any
     return journey, xp.where(journey.came_from >= 0, journey.came_from, instance)
 
 
-def moved(lives: Lives, journey: Journey, xp: Any = np) -> Lives:
+def moved(lives: Lives, journey: Journey | None, xp: Any = np) -> Lives:
     """The lives of requests some of which have made their first token on another instance than their last one."""
+    if journey is None:
+        return lives
     is_elsewhere = journey.first_record >= 0
     # its life there has ended without an eviction
     in_batch = lives.in_batch & (lives.num_scheduled > lives.num_preempted + is_elsewhere)

@@ -88,8 +88,7 @@ class Observation:
         self.queueing_us = delay.astype(self.time_type)
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
-        lives = lives_of(self.raw, self.dyn, self.log, log_time, xp)
-        self.lives = lives if self.journey is None else moved(lives, self.journey, xp)
+        self.lives = moved(lives_of(self.raw, self.dyn, self.log, log_time, xp), self.journey, xp)
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
