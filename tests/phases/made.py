@@ -53,8 +53,10 @@ class Made:
         cluster: ClusterConfig | None = None,
         prompts: Sequence[Prompt] = PROMPTS,
         policies: Policies | None = None,
+        *,
+        at_block_level: bool = False,
     ) -> None:
-        """Memory without eviction, times in 32 bits."""
+        """Times in 32 bits, and memory without eviction unless block level is asked for."""
         cluster = cluster or config()
         shape = EngineShape(
             num_instances=cluster.num_instances,
@@ -64,6 +66,9 @@ class Made:
             path_depth=1,
             log_capacity=8,
         )
+        if at_block_level:
+            sizes = {"num_blocks": 24, "list_blocks": 12, "ring_size": 64, "eviction_capacity": 4}
+            shape = dataclasses.replace(shape, **sizes, window=8)
         functions = mechanism(cluster, policies)
         numbers = jax.tree.map(jnp.asarray, params(cluster, policies=policies))
         table = pad_to(table_of(workload_of(prompts)), len(prompts), 1, 1)
@@ -119,6 +124,13 @@ class Made:
             slot=state.slot.at[:, number, slot].set(numbers),
             slot_time=state.slot_time.at[:, number, slot].set(times),
         )
+
+    def computed(self, number: int, slot: int, tokens: int) -> None:
+        """Tokens computed of the request in a slot, for memory at block level."""
+        assert self.state.blocks is not None
+        table = self.state.blocks.computed.at[number, slot].set(tokens)
+        blocks = dataclasses.replace(self.state.blocks, computed=table)
+        self.state = dataclasses.replace(self.state, blocks=blocks)
 
     def past(self, request: int, **fields: int) -> None:
         """Change what a request has been through."""
