@@ -88,6 +88,24 @@ def _duration(
     return ctx.memory.with_transfers(ctx, work, ctx.truncated(raw), raw)
 
 
+def _done(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    written: SlotWrite,
+    index: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Last step of every member `[slot]`; how many have it now, and how many of these go on elsewhere."""
+    slots = SlotRows(state, instance)
+    visited = jnp.where(written.instance == instance, written.slot, -1)
+    is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited
+    finish = jnp.where(is_visited, written.row.finish, slots.finish)
+    is_done = finish == index
+    num_done = jnp.sum(is_done, dtype=jnp.int32)
+    return finish, num_done, num_moving(ctx, state, work, slots, is_visited, is_done)
+
+
 def finish_step(
     ctx: Context,
     state: State,
@@ -99,7 +117,6 @@ def finish_step(
 
     `written` may have been served in this scan step, and its rows are not in the tables yet.
     """
-    visited_slot = jnp.where(written.instance == instance, written.slot, -1)
     lane, inst, now = work.lane, work.inst, work.lane.now
     steps = lane.num_steps
     duration, unlimited = _duration(ctx, state, work, instance, written)
@@ -107,22 +124,9 @@ def finish_step(
     before = inst.total_duration
     total = before + steps.astype(ctx.clock) * duration
     index = inst.step_index + steps
-    slots = SlotRows(state, instance)
-    finish = slots.finish
-    is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited_slot
-    finish = jnp.where(is_visited, written.row.finish, finish)
-    num_done = jnp.sum(finish == index, dtype=jnp.int32)
-    moving = num_moving(ctx, state, work, slots, is_visited, finish == index)
-    record = _record(
-        ctx,
-        work,
-        instance,
-        index,
-        num_done - moving,
-        start=now,
-        duration=duration,
-        total_duration=total,
-    )
+    finish, num_done, moving = _done(ctx, state, work, instance, written, index)
+    completed, times = num_done - moving, {"start": now, "duration": duration}
+    record = _record(ctx, work, instance, index, completed, total_duration=total, **times)
     outcome, pool = ctx.memory.after_step(ctx, state, work, instance, written, finish, num_done)
     if not ctx.shape.stall_steps:  # else the log is emptied before it is full
         outcome = failing(outcome, lane.num_records >= ctx.shape.log_capacity, Outcome.LOG_FULL)

@@ -104,7 +104,7 @@ def _drawn(tables: Any, is_short: Any) -> Drawn:
 
 
 def draws_of(plan: PlanShape) -> Callable[..., Any]:
-    """`(plan_params, seed) -> RequestTable`, as the calls above draw it."""
+    """`(plan_params, seed) -> (RequestTable, is_short)`, as the calls above draw it."""
     from blis_jax.workload.draw import draw
 
-    return lambda plan_params, seed: draw(plan, plan_params, jax.random.key(seed))[0]
+    return lambda plan_params, seed: draw(plan, plan_params, jax.random.key(seed))

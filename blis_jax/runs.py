@@ -284,7 +284,7 @@ class DrawnRun(Run):
         with jax.enable_x64(True):
             draw = compiled(draws_of, plan)
             order = first_order(shape.num_requests)
-            table, order = jax.device_get((draw(*self.source(shape)), order))
+            (table, _), order = jax.device_get((draw(*self.source(shape)), order))
         return self.numbers(shape.num_instances), table, order
 
     def filler(self) -> Run:
