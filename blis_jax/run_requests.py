@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blis_jax.errors import ConfigError
 from blis_jax.run_flags import LATEST_US
 from blis_jax.workload.distribution import NO_REQUEST
