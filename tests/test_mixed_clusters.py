@@ -96,7 +96,9 @@ OTHER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", ["rows", pytest.param("lanes", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kv_model", ["no-eviction", "block-level"])
+@pytest.mark.parametrize(
+    "kv_model", ["no-eviction", pytest.param("block-level", marks=pytest.mark.slow)]
+)
 @hypothesis.settings(max_examples=3, phases=PHASES, deadline=None)
 @hypothesis.given(cut_scenes())
 def test_groups_of_equal_instances_are_the_plain_cluster(

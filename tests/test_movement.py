@@ -126,6 +126,7 @@ def test_requests_wait_for_an_instance_that_comes_up() -> None:
     assert record.requests.ttft_us.tolist() == [1000, 7000 - 100 + 1000]
 
 
+@SLOW
 def test_a_change_beyond_the_32_bit_clock_widens_it() -> None:
     requests = table(Prompt(0, 16, 2), Prompt(100, 16, 2))
     gone = outage.with_numbers(from_us=50, until_us=1e12)
@@ -154,6 +155,7 @@ def test_a_routing_policy_sees_where_a_request_came_from() -> None:
     assert record.requests.instance.tolist() == [0, 2, 2]
 
 
+@SLOW
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -177,7 +179,8 @@ def test_an_outage_without_effect_changes_nothing(numbers: dict[str, float]) -> 
         np.testing.assert_array_equal(one.steps.start_us, other.steps.start_us)
 
 
-@pytest.mark.parametrize("blocks", [132_139, pytest.param(3000, marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("blocks", [132_139, 3000])
 def test_requests_are_conserved_through_an_outage(blocks: int) -> None:
     """Each request is served once and completes; nothing starts on an instance that is down and empty."""
     spec = override(load_builtin("mixed"), num_requests=200)
@@ -249,7 +252,8 @@ def test_a_transfer_is_in_flight_when_the_run_ends() -> None:
     assert record.requests.ttft_us.tolist() == [1000] and record.requests.e2e_us.tolist() == [-1]
 
 
-@pytest.mark.parametrize("blocks", [pytest.param(132_139, marks=SLOW), 3000])
+@SLOW
+@pytest.mark.parametrize("blocks", [132_139, 3000])
 def test_requests_are_conserved_through_hand_overs(blocks: int) -> None:
     spec = override(load_builtin("mixed"), num_requests=120)
     cluster = ClusterConfig(num_instances=3, total_kv_blocks=blocks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -373,7 +374,8 @@ def test_a_livelock_on_the_first_seed_saves_the_others(
         ]
 
     monkeypatch.setattr(MapRunner, "_results", results)
-    monkeypatch.setattr(MapRunner, "_runner_for", lambda *_: type("R", (), {"compile_s": 0.0}))
+    timing = SimpleNamespace(compile_s=0.0)
+    monkeypatch.setattr(MapRunner, "_runner_for", lambda *_: SimpleNamespace(timing=timing))
     found = runner.run(runner.plan.cells[:2])
     outcomes = [[[run.outcome for run in runs] for runs in arms] for arms in found]
     whole = ["COMPLETED"] * 3
