@@ -236,6 +236,7 @@ def stretch_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
     """
 
     def go_on(params: Any, requests: Any, state: State, most: Any) -> tuple[State, Any]:
+        """At most so many chunks of scan steps; and how many there were."""
         ctx = Context(shape, mechanism, params, requests, branch)
 
         def has_room(carry: tuple[State, jax.Array]) -> jax.Array:

@@ -71,6 +71,8 @@ def rows_of(
         return Ran(raw if plan is None else None, None, drawn, report)
 
     def rows(params: Params, sources: Any, max_scan_steps: Any, numbers: Any = None) -> Ran:
+        """One row after the other, with real branches."""
+
         def one(row: Any) -> Any:
             requests, table, is_short = prepared(*row)
             return run_row(shape, mechanism, row[0], requests, max_scan_steps), table, is_short
@@ -79,6 +81,8 @@ def rows_of(
         return kept(raw, params, sources[0] if plan is None else tables, is_short, numbers)
 
     def lanes(params: Params, sources: Any, max_scan_steps: Any, numbers: Any = None) -> Ran:
+        """Many rows in one loop; a lane that is done takes the next one."""
+
         def begin(at: jax.Array) -> Begun:
             mine, source = jax.tree.map(lambda leaf: leaf[at], (params, sources))
             requests, table, is_short = jax.vmap(prepared)(mine, source)

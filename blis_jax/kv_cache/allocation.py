@@ -60,12 +60,11 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
     If `is_old`, the blocks found were found at an earlier attempt and head the slot's list.
     """
     size = ctx.shape.block_size
-    tokens, held = demand.tokens, one.held
-    in_prefill = jnp.array(False) if demand.is_last else ~one.in_decode
-    beyond = demand.start - one.fixed.input_len >= one.fixed.output_len
-    # the reference would read past the end of the tokens
-    beyond = jnp.array(False) if demand.is_last else one.in_decode & beyond
-    has_list = held > 0
+    tokens, held, has_list = demand.tokens, one.held, one.held > 0
+    in_prefill = beyond = jnp.array(False)
+    if not demand.is_last:  # beyond: the reference would read past the end of the tokens
+        beyond = one.in_decode & (demand.start - one.fixed.input_len >= one.fixed.output_len)
+        in_prefill = ~one.in_decode
     pins = jnp.where(has_list | (tokens == 0), 0, demand.found.count)
     free_pins = jnp.where(pins > 0, demand.found.num_free, 0)
     free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks

@@ -8,6 +8,7 @@ makes happen; by default nothing. The two exact models are `no_eviction.py` and 
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -160,56 +161,56 @@ S = TypeVar("S", bound=Subject)
 R = TypeVar("R")
 
 
-class Memory(Generic[S, R]):
+class Memory(ABC, Generic[S, R]):
     """A memory model; `S` is what it knows of a request in a phase, `R` the rows that a phase changes."""
 
+    @abstractmethod
     def no_rows(self, ctx: Context) -> R:
         """Nothing changed."""
-        raise NotImplementedError
 
     def rows_of_leaver(self, ctx: Context, request: jax.Array) -> R:
         """A request leaves that holds nothing."""
         return self.no_rows(ctx)
 
+    @abstractmethod
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> S:
         """What a phase must know of the chosen request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def look_up(self, ctx: Context, state: State, work: Work, one: S) -> Found:
         """Leading blocks of the prompt that are in the cache; it matters for a request without a list."""
-        raise NotImplementedError
 
+    @abstractmethod
     def allocate(self, ctx: Context, state: State, work: Work, one: S, demand: Demand) -> Grant:
         """Room for the demand's tokens, in the request's list behind the blocks that it found."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows_of_visit(
         self, ctx: Context, state: State, work: Work, one: S, grant: Grant, visit: Visit
     ) -> R:
         """What the model writes about the request once it has been visited."""
-        raise NotImplementedError
 
+    @abstractmethod
     def release(self, ctx: Context, work: Work, one: S, grant: Grant) -> tuple[Grant, R]:
         """Take back the list of a request that completes, after the grant for its last token."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
         """The tables of the state that change, with the rows in their places."""
-        raise NotImplementedError
 
     # --- hooks: who is visited ----------------------------------------------------------------
 
+    @abstractmethod
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
         """Leading prompt blocks in the cache for the request in every slot."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
         """Decode members that must be visited by themselves in the next step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
         """Who is visited in a step that begins; `is_pure` says whether the batch only decodes."""
-        raise NotImplementedError
 
     def decode_blocks(
         self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
@@ -259,6 +260,7 @@ class Memory(Generic[S, R]):
         """A step's duration, on the clock and in float64, with what memory adds."""
         return duration, raw
 
+    @abstractmethod
     def after_step(
         self,
         ctx: Context,
@@ -270,7 +272,6 @@ class Memory(Generic[S, R]):
         num_done: jax.Array,
     ) -> tuple[jax.Array, InstanceMemory]:
         """A step has been timed: the outcome if the model still holds and the instance goes forward, and its row."""
-        raise NotImplementedError
 
     def first_token_record(self, written: SlotWrite[R]) -> jax.Array:
         """The step record with the first token of a request that completes, -1 if it has none."""
