@@ -1,6 +1,6 @@
 # PYTHON (3.11 or newer) makes .venv; EXTRAS names the optional groups of pyproject.toml to install.
 PYTHON ?= python3
-EXTRAS ?= dev,export,parquet,surrogate,notebooks
+EXTRAS ?= dev,docs,export,parquet,surrogate,notebooks,report
 WORKERS ?= 2
 # K/N: run the K-th of N parts of the slow tests as well.
 SLOW_SHARD ?=
@@ -9,7 +9,7 @@ venv_python := .venv/bin/python
 # One stamp per choice of extras: asking for others installs them.
 installed := .venv/.installed-$(EXTRAS)
 
-.PHONY: .venv sweep test test-all lint types bench clean
+.PHONY: .venv sweep test test-all lint types site bench clean
 
 .venv: $(installed)
 
@@ -36,6 +36,10 @@ lint: $(installed)
 
 types: $(installed)
 	$(venv_python) -m mypy
+
+# The pages of docs/ into out/site; a warning is an error, and nothing is fetched.
+site: $(installed)
+	NO_MKDOCS_2_WARNING=1 $(venv_python) -m mkdocs build --quiet --clean
 
 bench: $(installed)
 	$(venv_python) -m benchmarks

@@ -1,7 +1,7 @@
 """One table of speed and memory, compile apart from run, each case in a process of its own.
 
 python -m benchmarks                 all cases, table in Markdown on stdout
-python -m benchmarks --write         the same, and into README.md between its markers
+python -m benchmarks --write         the same, and into docs/results/speed.md between its markers
 python -m benchmarks --case NAME     one case
 python -m benchmarks --against REV   this tree beside another revision, repetition by repetition
 """
@@ -19,14 +19,16 @@ from pathlib import Path
 
 from benchmarks import against, worker
 from benchmarks.pages import ROOT, hand_over, refuse
-from blis_jax.atomic_write import write_json
+from blis_jax.files.atomic_write import write_json
 
+PAGE = ROOT / "docs" / "results" / "speed.md"
 ONE_FUNCTION = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000000"
 CASES = (
     "single-baseline",
     "single-it08_opt",
     "seeds-256-one-core",
     "seeds-256-all-cores",
+    "seeds-256-figures",
     "seeds-256-it08_opt",
     "sweep-256",
     "sustainable-1000",
@@ -140,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--case", choices=CASES, action="append", help="may be given several times")
     parser.add_argument("--window", type=int, help="blocks moved in a scan step, at block level")
-    parser.add_argument("--write", action="store_true", help="also write the table into README.md")
+    parser.add_argument("--write", action="store_true", help="also write docs/results/speed.md")
     parser.add_argument("--against", metavar="REV", help="commit, branch or tag to compare with")
     parser.add_argument("--repetitions", type=int, default=7, help="pairs of runs (7)")
     parser.add_argument("--compilations", type=int, default=3, help="pairs of compilations (3)")
@@ -184,7 +186,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for name in arguments.case or CASES:
         results[name] = run_case(name, arguments.window)
         print(f"{name}: {results[name]['run']}", file=sys.stderr)
-    return hand_over(table(results), ROOT / "README.md" if arguments.write else None, "benchmarks")
+    return hand_over(table(results), PAGE if arguments.write else None, "benchmarks")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax import cli
 from blis_jax.backend import prepare_backend
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.measured import MeasuredRun
@@ -34,7 +34,7 @@ fitted model does not have.
 """
 _FLAGS = (
     Flag("repetitions", cli.at_least(2), 40, "N", "servers of each kind"),
-    Flag("requests", cli.at_least(20), 150, "N", "measured requests of each"),
+    Flag("num-requests", cli.at_least(20), 150, "N", "measured requests of each"),
     Flag(
         "starts", cli.at_least(1), 8, "N", "starting points of each fit, as in blis_jax.calibrate"
     ),
@@ -50,7 +50,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
     parser.add_flags("sizes", _FLAGS)
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    repetitions, requests = given.get("repetitions", 40), given.get("requests", 150)
+    repetitions, requests = given.get("repetitions", 40), given.get("num_requests", 150)
     starts = given.get("starts", 8)
     prepare_backend()
     print(f"| disturbance | {' | '.join(TERMS)} |\n|{'---|' * (1 + len(TERMS))}")
@@ -70,12 +70,12 @@ def coverage(
     kind: str, repetitions: int, requests: int, starts: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether each interval holds, `[repetition, term]`, and median half widths as shares `[term]`."""
-    from blis_jax.calibrate.calibration import Plan, calibrate
+    from blis_jax.calibrate.calibration import CalibrationPlan, calibrate
 
     found = []
     for seed in range(repetitions):
         run, config = server(kind, requests, seed)
-        fitted = calibrate(run, config, Plan(TERMS, num_starts=starts))
+        fitted = calibrate(run, config, CalibrationPlan(TERMS, num_starts=starts))
         found.append(fitted.uncertainty.intervals)
     intervals = np.array(found)  # [repetition, term, end]
     is_held = (intervals[..., 0] <= TRUE) & (intervals[..., 1] >= TRUE)
@@ -86,7 +86,7 @@ def server(kind: str, requests: int, seed: int) -> tuple[MeasuredRun, object]:
     """A measured run of a made-up server, and the cluster without its coefficients."""
     from blis_jax.calibrate.measured import MeasuredRun
     from blis_jax.calibrate.simulated import Simulator
-    from blis_jax.config import ClusterConfig
+    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.traces.rows import make_rows
 
     cluster = ClusterConfig(corrected=True, max_num_running_reqs=12, max_num_scheduled_tokens=512)

@@ -17,13 +17,14 @@ import numpy as np
 
 from benchmarks import worker
 from benchmarks.trace_cases import TRACES, trace
-from blis_jax.batch import drawn_runs, run_grid
-from blis_jax.config import ClusterConfig
-from blis_jax.options import Options
-from blis_jax.programs import compiled, rows_of
-from blis_jax.runner import Call, Group, Runner, execute
-from blis_jax.runs import Point
-from blis_jax.state import initial_state
+from blis_jax import figures_of
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.runner.driver import Call, Group, Runner, execute
+from blis_jax.engine.runner.many_runs import drawn_runs, run_grid
+from blis_jax.engine.runner.options import Options
+from blis_jax.engine.runner.programs import compiled, rows_of
+from blis_jax.engine.runner.runs import Point
+from blis_jax.engine.state import initial_state
 from blis_jax.workload import reference
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
 
@@ -88,8 +89,10 @@ def single(config: ClusterConfig, title: str, form: str = "rows", rows: int = 1)
     }
 
 
-def seeds(config: ClusterConfig, title: str, cores: int | None) -> dict[str, Any]:
-    """256 seeds drawn, simulated and turned into records on the host."""
+def seeds(
+    config: ClusterConfig, title: str, cores: int | None, *, in_call: bool = False
+) -> dict[str, Any]:
+    """256 seeds drawn, simulated and turned into records on the host; with `in_call` into one figure a run."""
     if cores is not None:
         os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[:cores]))
     options = Options(resolve_ties=False)
@@ -98,7 +101,8 @@ def seeds(config: ClusterConfig, title: str, cores: int | None) -> dict[str, Any
     def p99(record: Any) -> float:
         return float(np.percentile(record.requests.ttft_us, 99))
 
-    grids = [run_grid([config], spec, range(SEEDS), p99, options) for _ in range(3)]
+    summarize: Any = figures_of(["ttft_p99_ms"]) if in_call else p99
+    grids = [run_grid([config], spec, range(SEEDS), summarize, options) for _ in range(3)]
     seconds = min(grid.timing.run_s for grid in grids)
     return {
         "title": title,
@@ -208,12 +212,12 @@ def reference_requests(workload: str) -> dict[str, Any]:
 
 def search_of(strategy: str) -> dict[str, Any]:
     """A search of the library from its first call to its last, compiled before."""
-    from sweeps.bench import Bench, workload_of
-    from sweeps.engines import make
-    from sweeps.objectives import Valuation
-    from sweeps.search import best_of, runs_at, search
-    from sweeps.space import space_of
-    from sweeps.strategy_file import load_strategy
+    from sweeps.runs.bench import Bench, workload_of
+    from sweeps.search.engines import make
+    from sweeps.search.loop import best_of, runs_at, search
+    from sweeps.search.objectives import Valuation
+    from sweeps.strategies.file import load_strategy
+    from sweeps.strategies.space import space_of
 
     space = space_of(load_strategy(strategy))
     budget, valuation = space.strategy.search, Valuation(space.strategy)
@@ -287,6 +291,9 @@ def measure(name: str, window: int | None = None) -> dict[str, Any]:
         "single-it08_opt": lambda: single(BEST, "one run, it08_opt, 1,000 requests"),
         "seeds-256-one-core": lambda: seeds(BASELINE, "256 seeds, baseline, one core", 1),
         "seeds-256-all-cores": lambda: seeds(BASELINE, "256 seeds, baseline, all cores", None),
+        "seeds-256-figures": lambda: seeds(
+            BASELINE, "256 seeds, baseline, figures from the call, all cores", None, in_call=True
+        ),
         "seeds-256-it08_opt": lambda: seeds(BEST, "256 seeds, it08_opt, all cores", None),
         "sweep-256": lambda: swept("256 seeds, baseline, all cores, from seed to saved dataset"),
         "reference-requests": lambda: reference_requests("mixed"),

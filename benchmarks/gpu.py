@@ -1,7 +1,7 @@
 """What an H100 would have to do in each scan step: the `lanes` form compiled for one, without one at hand.
 
 python -m benchmarks.gpu                 the table in Markdown on stdout
-python -m benchmarks.gpu --write         the same, and into docs/gpu.md between its markers
+python -m benchmarks.gpu --write         the same, and into docs/results/gpu.md between its markers
 python -m benchmarks.gpu --text FOLDER   keeps the compiled text of every mechanism as well
 
 Needs CUDA's libraries for compiling (`pip install "jax[cuda13]"`, 4.4 GB), but neither a GPU nor a driver.
@@ -23,7 +23,7 @@ from benchmarks.pages import ROOT, hand_over, refuse
 from benchmarks.worker import BASELINE, BEST, PRESSED
 
 TARGET = Path(__file__).with_name("h100_target.textproto")
-PAGE = ROOT / "docs" / "gpu.md"
+PAGE = ROOT / "docs" / "results" / "gpu.md"
 LANES = 4096
 SLOTS = 192  # of an instance, as much as the baseline needs
 PROJECTED_LANES = (256, 4096, 16_384, 65_536)
@@ -82,12 +82,12 @@ def compile_for_h100(name: str, lanes: int) -> Any:
     import numpy as np
     from jax.experimental import topologies
 
-    from blis_jax.batch import drawn_runs
-    from blis_jax.config import ClusterConfig
-    from blis_jax.options import Options
-    from blis_jax.programs import compiled, rows_of
-    from blis_jax.runner import Call, Group
-    from blis_jax.runs import Point
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.engine.runner.driver import Call, Group
+    from blis_jax.engine.runner.many_runs import drawn_runs
+    from blis_jax.engine.runner.options import Options
+    from blis_jax.engine.runner.programs import compiled, rows_of
+    from blis_jax.engine.runner.runs import Point
     from blis_jax.workload.spec import load_builtin
 
     settings, changes = MECHANISMS[name]
@@ -172,7 +172,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--mechanism", choices=MECHANISMS, action="append")
     parser.add_argument("--lanes", type=int, default=LANES)
-    parser.add_argument("--write", action="store_true", help=f"also write docs/{PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"also write docs/results/{PAGE.name}")
     parser.add_argument("--text", type=Path, metavar="FOLDER", help="keep the compiled text")
     arguments = parser.parse_args(words)
     refusal = missing_libraries()

@@ -1,7 +1,7 @@
 """How the house is built: sizes, layers and copies of one idea, counted from the source text of the tree.
 
 python -m benchmarks.house           the table in Markdown on stdout
-python -m benchmarks.house --write   the same, and into docs/house.md between its markers
+python -m benchmarks.house --write   the same, and into docs/results/house.md between its markers
 
 Nothing is imported and nothing is run, so the command takes a few seconds.
 """
@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeVar
 
 from benchmarks.pages import ROOT, hand_over
 
-PAGE = ROOT / "docs" / "house.md"
+PAGE = ROOT / "docs" / "results" / "house.md"
 PACKAGES = ("blis_jax", "sweeps", "surrogate", "papers", "benchmarks")
-PHASE_TESTS = ("tests/engine", "tests/phases")
+PHASE_TESTS = ("tests/engine/phases",)
 SWEEP = "blis_jax.sweep"
 STEP = "scan_step"
 Node = TypeVar("Node", bound=ast.AST)
@@ -291,7 +291,7 @@ def main(words: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--write", action="store_true", help=f"also write docs/{PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"also write docs/results/{PAGE.name}")
     arguments = parser.parse_args(words)
     return hand_over(table(rows()), PAGE if arguments.write else None, "house")
 

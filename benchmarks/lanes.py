@@ -26,17 +26,17 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
     import jax
 
     from benchmarks.worker import BASELINE
-    from blis_jax.batch import drawn_runs
-    from blis_jax.config import ClusterConfig
-    from blis_jax.device_metrics.run_figures import RunFigures
-    from blis_jax.lanes import SHARE
-    from blis_jax.options import Options
-    from blis_jax.programs import compiled, rows_of
-    from blis_jax.runner import Call, Group, Runner
-    from blis_jax.runs import Point
-    from blis_jax.summaries import SloTargets
-    from blis_jax.sweep_measure import Measure
-    from blis_jax.types import Outcome
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.commands.sweep.measure import Measure
+    from blis_jax.engine.runner.driver import Call, Group, Runner
+    from blis_jax.engine.runner.lanes import SHARE
+    from blis_jax.engine.runner.many_runs import drawn_runs
+    from blis_jax.engine.runner.options import Options
+    from blis_jax.engine.runner.programs import compiled, rows_of
+    from blis_jax.engine.runner.runs import Point
+    from blis_jax.engine.types import Outcome
+    from blis_jax.results.metrics.on_device.run_figures import RunFigures
+    from blis_jax.results.metrics.summaries import SloTargets
     from blis_jax.workload.spec import load_builtin, override
 
     spec, config = load_builtin("mixed"), ClusterConfig(**BASELINE)

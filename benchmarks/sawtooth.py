@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from blis_jax import cli
-from blis_jax.atomic_write import replacing
+from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 
 NAME = "benchmarks.sawtooth"
 METRICS = ("ttft_mean_ms", "e2e_mean_ms")
@@ -73,21 +73,21 @@ def _run(arguments: Sequence[str] | None) -> int:
     walks = walks_of(range(FIRST_SEED, FIRST_SEED + num_seeds), grid)
     print(table([parts_of(walk) for walk in walks], float(np.ptp(walks[0].beta0))))
     if figure is not None:
-        with cli.writing(figure), replacing(figure) as written:
-            draw(walks[0], written)
+        with cli.writing(figure):
+            draw(walks[0], figure)
         print(f"Written: {figure}")
     return 0
 
 
 def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
     """The runs of every seed over the grid, on the clock without truncation."""
-    from benchmarks.derivative_cases import cases
-    from blis_jax.derivatives import Differentiator
-    from blis_jax.metric_slopes import metric_slopes
+    from benchmarks.derivatives.cases import cases
+    from blis_jax.engine.runner.derivatives import Differentiator
+    from blis_jax.engine.runner.simulation import Options, Row
     from blis_jax.policies.seeds import FIXED
-    from blis_jax.simulation import Options, Row
-    from sweeps.bench import table_of
-    from sweeps.smoothed import decisions
+    from blis_jax.results.metrics.slopes import metric_slopes
+    from sweeps.runs.bench import table_of
+    from sweeps.sensitivity.smoothed import decisions
 
     case = next(case for case in cases() if case.name == "steady")
     config, size = case.config, case.config.block_size_in_tokens
@@ -96,7 +96,7 @@ def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
     differentiate.expect(Row(config, table, FIXED) for table in tables)
     base, *rest = config.beta_coeffs
     values = base * (1 + REACH * np.linspace(-1, 1, grid + 1))
-    walks, progress = [], cli.Progress(len(tables))
+    walks, work = [], progress.begin("walking", len(tables), "seeds")
     for count, requests in enumerate(tables, 1):
         runs = [
             differentiate.run(config.replace(beta_coeffs=(float(value), *rest)), requests)
@@ -112,8 +112,8 @@ def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
                 np.array([run.record.requests.ttft_us for run in runs]),
             )
         )
-        progress.show(count, "seeds")
-    progress.clear()
+        work.show(count)
+    work.clear()
     return walks
 
 
@@ -149,24 +149,28 @@ def _with_error(values: np.ndarray) -> str:
 
 def draw(walk: Walk, file: Path) -> None:
     """TTFT of the request that jumps most, and the mean of all, along β0."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
+    from blis_jax.reports.figures import figure, save
+    from blis_jax.reports.style import BLUE
 
     ttft_ms = walk.ttft_us / 1000
     place = int(np.argmax(np.abs(np.diff(ttft_ms, axis=0)).sum(axis=0)))
     percent = 100 * (walk.beta0 / walk.beta0.mean() - 1)
-    with rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(8, 3.2), layout="constrained")
+    with figure(2.7, 1, 2) as (made, axes):
         panels = (
             (ttft_ms[:, place], f"request {place} of one run"),
             (walk.values[:, 0], f"mean of its {ttft_ms.shape[1]} requests"),
         )
-        for axes, (values, title) in zip(figure.subplots(1, 2), panels, strict=True):
-            axes.plot(percent, values, color="#0072b2", linewidth=1.2)
-            axes.set_title(title)
-            axes.set_xlabel("change of β0, %")
-            axes.set_ylabel("TTFT, ms")
-        figure.savefig(file, format="png", dpi=130)
+        for panel, (values, title) in zip(axes[0], panels, strict=True):
+            panel.plot(percent, values, color=BLUE, linewidth=1.2)
+            panel.set_title(title)
+            panel.set_xlabel("change of β0 (%)")
+            panel.set_ylabel("TTFT (ms)")
+        title = "TTFT grows along a slope and falls where a decision flips, so slopes mislead"
+        caption = (
+            f"One run of case steady, simulated at {len(percent)} values of β0, the constant cost of a step. "
+            "Between two jumps all requests run on the same instances and in the same steps."
+        )
+        save(made, file, title, caption)
 
 
 if __name__ == "__main__":

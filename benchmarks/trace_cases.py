@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.worker import AZURE_CODE, AZURE_CONV, MOONCAKE, OF_512
-from blis_jax.config import ClusterConfig
-from blis_jax.simulation import Options, simulate
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.traces.read import read_trace
 from blis_jax.traces.to_table import to_table
 from blis_jax.workload.table import RequestTable

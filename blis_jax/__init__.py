@@ -2,15 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.config import ClusterConfig
+from blis_jax.backend import prepare_backend
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
-    from blis_jax.batch import over_params, over_seeds, run_grid
-    from blis_jax.device_metrics.run_figures import figures_of
+    from blis_jax.engine.runner.many_runs import over_params, over_seeds, run_grid
+    from blis_jax.engine.runner.simulation import Options, simulate
     from blis_jax.policies import Policies
-    from blis_jax.records import RunRecord
-    from blis_jax.simulation import Options, simulate
+    from blis_jax.results.metrics.on_device.run_figures import figures_of
+    from blis_jax.results.records import RunRecord
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,15 +26,17 @@ __all__ = [
     "run_grid",
     "simulate",
 ]
+prepare_backend()
+
 _LAZY = {
-    "figures_of": "device_metrics.run_figures",
-    "over_params": "batch",
-    "over_seeds": "batch",
-    "run_grid": "batch",
-    "RunRecord": "records",
-    "Options": "simulation",
+    "figures_of": "results.metrics.on_device.run_figures",
+    "over_params": "engine.runner.many_runs",
+    "over_seeds": "engine.runner.many_runs",
+    "run_grid": "engine.runner.many_runs",
+    "RunRecord": "results.records",
+    "Options": "engine.runner.simulation",
     "Policies": "policies",
-    "simulate": "simulation",
+    "simulate": "engine.runner.simulation",
 }
 
 

@@ -1,16 +1,31 @@
-"""XLA's flags and the cache of compiled programs, set before JAX starts."""
+"""XLA's flags, its log, and the cache of compiled programs; importing `blis_jax` sets them.
+
+XLA reads its flags when JAX first computes, so they count as long as `blis_jax` is imported before that.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
+
+from blis_jax.errors import ConfigWarning
 
 # Compiles the whole scan into one function instead of one per operation: ten times faster.
-WHOLE_LOOP_FLAG = (
-    "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000000"
+EXTRA_OPTIONS = "--xla_backend_extra_options"
+WHOLE_LOOP_FLAG = f"{EXTRA_OPTIONS}=xla_cpu_small_while_loop_byte_threshold=1000000000000"
+SECONDS_WORTH_CACHING = 0.2
+# XLA logs its alarms (slow compilations, programs kept by another machine) as errors; what fails raises in Python.
+LOG_LEVEL, FATAL_ONLY = "TF_CPP_MIN_LOG_LEVEL", "3"
+TOO_LATE = (
+    "JAX had computed something before blis_jax was imported, so XLA's option for long loops came too late and "
+    "runs on this CPU take several times as long; restart Python (or the notebook's kernel) and import blis_jax "
+    "before JAX computes, or set XLA_FLAGS={flag}"
 )
-SECONDS_WORTH_CACHING = "0.2"
+
+_is_late = False  # JAX had started without the flag
 
 
 def cache_folder() -> Path:
@@ -20,20 +35,71 @@ def cache_folder() -> Path:
 
 
 def prepare_backend(*, use_cache: bool = True) -> None:
-    """Set XLA's flags, unless the user has, and the compilation cache; before JAX is imported.
+    """Set XLA's flag and the compilation cache, where the user has not set them.
 
-    Where JAX is imported already, as in a notebook or a test, the cache stays as it is; the flags
-    still count if JAX has not computed anything.
+    Importing `blis_jax` calls this; commands call it again with their own choice of `use_cache`. A user's own
+    `XLA_FLAGS` keep what they say and get the flag beside it; `XLA_FLAGS=""` keeps the flag out. XLA's log is off
+    but for what ends the process, unless the user has set `TF_CPP_MIN_LOG_LEVEL` or imported JAX first.
+
+    Args:
+        use_cache: keep compiled programs in `cache_folder()` between runs.
     """
-    os.environ.setdefault("XLA_FLAGS", WHOLE_LOOP_FLAG)
+    global _is_late
+    flags = os.environ.get("XLA_FLAGS")
+    if flags != "" and EXTRA_OPTIONS not in (flags or ""):
+        _is_late = _is_late or _has_started()
+        os.environ["XLA_FLAGS"] = f"{flags} {WHOLE_LOOP_FLAG}" if flags else WHOLE_LOOP_FLAG
     if "jax" in sys.modules:
+        _set_cache_of_jax()
         return
+    os.environ.setdefault(LOG_LEVEL, FATAL_ONLY)  # JAX sets its own as it is imported
     if not use_cache:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
         return
     folder = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder()))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", SECONDS_WORTH_CACHING)
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError:  # a read-only home: compile every time instead of failing
+    seconds = str(SECONDS_WORTH_CACHING)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", seconds)
+    if not _is_made(Path(folder)):
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+
+
+def warn_if_late() -> None:
+    """Warn, once in a process, that compiled runs will be slow here."""
+    global _is_late
+    if not _is_late:
+        return
+    import jax
+
+    if jax.default_backend() == "cpu":
+        _is_late = False
+        warnings.warn(TOO_LATE.format(flag=WHOLE_LOOP_FLAG), ConfigWarning, stacklevel=2)
+
+
+def _has_started() -> bool:
+    if "jax" not in sys.modules:
+        return False
+    from jax._src import xla_bridge
+
+    # no public function says it; where this one is gone, nothing is warned of
+    started = getattr(xla_bridge, "backends_are_initialized", None)
+    return bool(started is not None and started())
+
+
+def _set_cache_of_jax() -> None:
+    """The cache of a JAX that was imported first, unless it has one already."""
+    import jax
+
+    settings: Any = jax.config
+    is_off = not settings.jax_enable_compilation_cache
+    if is_off or settings.jax_compilation_cache_dir or not _is_made(cache_folder()):
+        return
+    settings.update("jax_compilation_cache_dir", str(cache_folder()))
+    settings.update("jax_persistent_cache_min_compile_time_secs", SECONDS_WORTH_CACHING)
+
+
+def _is_made(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a read-only home: compile every time instead of failing
+        return False
+    return True

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from blis_jax import ClusterConfig
-from blis_jax.kv_metrics import cache_hit_rate
-from blis_jax.simulation import simulate
+from blis_jax.engine.runner.simulation import simulate
+from blis_jax.results.metrics.kv import cache_hit_rate
 from blis_jax.traces.read import read_trace
 from blis_jax.traces.to_table import to_table
 

@@ -19,17 +19,16 @@
 # %%
 import os
 
-from blis_jax.backend import prepare_backend
-
-prepare_backend()  # before jax starts: ten times as fast on a CPU
-
 import numpy as np
 from matplotlib import pyplot as plt
 
 from blis_jax import ClusterConfig, over_seeds, simulate
-from blis_jax.run_requests import draw_requests
+from blis_jax.commands.run.requests import draw_requests
+from blis_jax.reports.figures import RULES
+from blis_jax.reports.style import BLUE
 from blis_jax.workload.spec import load_builtin, override
 
+plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 NUM_REQUESTS, NUM_SEEDS = (200, 4) if IS_SMALL else (1000, 50)
 
@@ -53,21 +52,20 @@ print(
 )
 
 # %% [markdown]
-# Every request has its whole life in the record. TTFT is the time from arrival to the first output token.
+# Every request has its whole life in the record: one step makes a data frame of it, another a labelled dataset of the
+# run's figures. TTFT is the time from arrival to the first output token.
 
 # %%
-from blis_jax.types import SLO_CLASSES
+frame = record.to_dataframe()
+frame.groupby("slo_class", observed=True)[["ttft_us", "e2e_us"]].quantile([0.5, 0.99])
 
+# %%
+record.to_dataset(cluster)["ttft_ms"].sel(quantile=0.99).to_series()
+
+# %%
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
-for code in np.unique(requests.slo_class):
-    of_class = requests.slo_class == code
-    axis.plot(
-        requests.arrival_us[of_class] / 1e6,
-        requests.ttft_us[of_class] / 1e3,
-        ".",
-        label=SLO_CLASSES[code],
-        ms=4,
-    )
+for name, of_class in frame.groupby("slo_class", observed=True):
+    axis.plot(of_class.arrival_us / 1e6, of_class.ttft_us / 1e3, ".", label=name, ms=4)
 axis.set_xlabel("arrival, s")
 axis.set_ylabel("TTFT, ms")
 axis.set_title("Who comes later waits longer: the burst fills the queues")
@@ -79,7 +77,7 @@ plt.show()
 # The TTFT of a request is the sum of its parts, to the microsecond.
 
 # %%
-from blis_jax.records import TTFT_PARTS
+from blis_jax.results.records import TTFT_PARTS
 
 parts_ms = requests.ttft_parts_us / 1e3
 assert np.allclose(parts_ms.sum(axis=1), requests.ttft_us / 1e3)
@@ -99,7 +97,7 @@ plt.show()
 # One seed is one draw of the requests. A claim needs many; they run in one compiled call.
 
 # %%
-from blis_jax.scalar_metrics import evaluate
+from blis_jax.results.metrics.scalars import evaluate
 
 METRIC = "ttft_p99_ms[critical]"
 
@@ -125,7 +123,7 @@ urgent = cluster.replace(priority_policy="slo-tiered", scheduler="priority-fcfs"
 other = np.array(over_seeds(urgent, workload, seeds, p99))
 change = 100 * (other / usual - 1)
 figure, axis = plt.subplots(figsize=(6, 2.6), layout="constrained")
-axis.hist(change, bins=15, color="#4c78a8")
+axis.hist(change, bins=15, color=BLUE)
 axis.axvline(0, color="k", lw=1)
 axis.set_xlabel("change of critical TTFT P99 on the same requests, %")
 axis.set_ylabel("seeds")

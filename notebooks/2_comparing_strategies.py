@@ -19,16 +19,15 @@
 # %%
 import os
 
-from blis_jax.backend import prepare_backend
-
-prepare_backend()
-
 import numpy as np
 from matplotlib import pyplot as plt
 
-from sweeps.arms import arm_of
-from sweeps.bench import Bench, workload_from
+from blis_jax.reports.figures import RULES
+from blis_jax.reports.style import BLUE, RED, SKY
+from sweeps.runs.bench import Bench, workload_from
+from sweeps.strategies.arms import arm_of
 
+plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 NUM_REQUESTS, NUM_SEEDS = (200, 16) if IS_SMALL else (1000, 100)
 CLASSES = ("critical", "standard", "sheddable")
@@ -56,8 +55,8 @@ change = 100 * (tuned / baseline - 1)
 of_three = 100 * (tuned[picks].mean(axis=1) / baseline[picks].mean(axis=1) - 1)
 figure, axes = plt.subplots(1, 3, figsize=(9, 2.6), layout="constrained", sharey=True)
 for axis, name, three, all_seeds in zip(axes, CLASSES, of_three.T, change.T, strict=True):
-    axis.hist(three, bins=25, color="#9ecae9")
-    axis.axvline(all_seeds.mean(), color="#d1495b", label="all seeds")
+    axis.hist(three, bins=25, color=SKY)
+    axis.axvline(all_seeds.mean(), color=RED, label="all seeds")
     axis.axvline(0, color="k", lw=1)
     axis.set_title(name)
     axis.set_xlabel("change of TTFT P99, %")
@@ -86,16 +85,16 @@ for place, name in enumerate(CLASSES):
 # by `python -m sweeps.compare iter00_baseline tuned=iter08_token_budget@published`.
 
 # %%
-from sweeps.paired import Pair, differences
+from blis_jax.statistics.paired import Pair, differences
 
 found = differences([Pair(baseline[:, k], tuned[:, k], "lower") for k in range(len(CLASSES))])
 figure, axis = plt.subplots(figsize=(7, 2.2), layout="constrained")
 for place, (name, one) in enumerate(zip(CLASSES, found, strict=True)):
     interval = one.percent
-    axis.plot([interval.low, interval.high], [place, place], lw=3, color="#4c78a8")
-    axis.plot(interval.value, place, "o", color="#d1495b")
+    axis.plot([interval.low, interval.high], [place, place], lw=3, color=BLUE)
+    axis.plot(interval.mean, place, "o", color=RED)
     print(
-        f"{name:<10} {interval.value:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]: {one.verdict}"
+        f"{name:<10} {interval.mean:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]: {one.verdict}"
     )
 axis.axvline(0, color="k", lw=1)
 axis.set_yticks(range(len(CLASSES)), CLASSES)

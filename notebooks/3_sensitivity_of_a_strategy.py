@@ -21,16 +21,15 @@ import os
 import tempfile
 from pathlib import Path
 
-from blis_jax.backend import prepare_backend
-
-prepare_backend()
-
 import numpy as np
 import xarray as xr
 from matplotlib import pyplot as plt
 
-from sweeps import sensitivity
+from blis_jax.reports.figures import RULES
+from blis_jax.reports.style import BLUE
+from sweeps.sensitivity import __main__ as sensitivity
 
+plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 FOLDER = Path(tempfile.mkdtemp()) / "sensitivity"
 
@@ -70,7 +69,7 @@ for axis, metric in zip(axes, simulator["metric"].values, strict=True):
     one = simulator.sel(metric=metric)
     place = np.arange(one.sizes["parameter"])
     value, low, high = one["total_order"].values.T  # of each parameter, with its interval
-    axis.barh(place, value, color="#4c78a8")
+    axis.barh(place, value, color=BLUE)
     axis.hlines(place, low, high, color="k", lw=1)
     axis.set_title(metric, fontsize=9)
     axis.set_xlabel("total index")

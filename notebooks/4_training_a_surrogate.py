@@ -22,18 +22,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from blis_jax.backend import prepare_backend
-
-prepare_backend()
-
 import numpy as np
 import xarray as xr
 from matplotlib import pyplot as plt
 
+from blis_jax.reports.figures import RULES
+from blis_jax.reports.style import BLUE, SKY
 from surrogate import train
 from surrogate.predictor import Surrogate
-from sweeps import dataset
+from sweeps.dataset import __main__ as dataset
 
+plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 FOLDER = Path(tempfile.mkdtemp())
 METRIC = "ttft_p99_ms[critical]"
@@ -82,11 +81,11 @@ print(f"90 % intervals hold {inside.mean():.1%} of the means")
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
 reach = np.array([found["mean"] - found["low"], found["high"] - found["mean"]])
-axes[0].errorbar(true, found["mean"], yerr=reach, fmt=".", ms=4, lw=0.5, color="#4c78a8")
+axes[0].errorbar(true, found["mean"], yerr=reach, fmt=".", ms=4, lw=0.5, color=BLUE)
 axes[0].plot([true.min(), true.max()], [true.min(), true.max()], color="k", lw=1)
 axes[0].set_xlabel("simulated critical TTFT P99, ms")
 axes[0].set_ylabel("predicted, with 90 % interval, ms")
-axes[1].hist(residual, bins=20, color="#9ecae9")
+axes[1].hist(residual, bins=20, color=SKY)
 axes[1].set_xlabel("simulated − predicted, ms")
 axes[1].set_ylabel("test points")
 plt.show()

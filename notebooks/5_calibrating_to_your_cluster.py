@@ -21,18 +21,16 @@
 import os
 from pathlib import Path
 
-from blis_jax.backend import prepare_backend
-
-prepare_backend()
-
 import numpy as np
 from matplotlib import pyplot as plt
 
 from blis_jax import ClusterConfig
-from blis_jax.calibrate.calibration import Plan, calibrate, to_document
+from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
 from blis_jax.calibrate.measured import read_measured
 from blis_jax.calibrate.settings import cluster_values
+from blis_jax.reports.figures import RULES
 
+plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 EXAMPLES = Path(os.environ.get("BLIS_JAX_EXAMPLES", "../examples"))
 TRUE = {"alpha0": 900.0, "beta0": 7000.0, "beta1": 38.0, "beta2": 55.0, "beta3": 0.11}
@@ -56,7 +54,9 @@ config = ClusterConfig(**cluster_values(run.settings, {}), corrected=True)
 
 # %%
 terms = ("alpha0", "beta0", "beta1", "beta2", "beta3")
-found = calibrate(run, config, Plan(terms, num_fitted=60, num_starts=1 if IS_SMALL else 4))
+found = calibrate(
+    run, config, CalibrationPlan(terms, num_fitted=60, num_starts=1 if IS_SMALL else 4)
+)
 for term, value, (low, high) in zip(
     terms, found.fit.values, found.uncertainty.intervals, strict=True
 ):
@@ -116,7 +116,7 @@ plt.show()
 # wide a P99 is because of what the run left open, and how probable it is that a strategy is the best.
 
 # %%
-from sweeps import compare
+from sweeps.compare import __main__ as compare
 
 code = compare.main(
     [

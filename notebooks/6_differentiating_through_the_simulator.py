@@ -20,19 +20,17 @@
 # %%
 import os
 
-from blis_jax.backend import prepare_backend
-
-prepare_backend()
-
 import numpy as np
 from matplotlib import pyplot as plt
 
 from blis_jax import ClusterConfig, Options, simulate
-from blis_jax.derivatives import Differentiator
-from blis_jax.metric_slopes import metric_slopes
-from blis_jax.run_requests import draw_requests
+from blis_jax.commands.run.requests import draw_requests
+from blis_jax.engine.runner.derivatives import Differentiator
+from blis_jax.reports.figures import RULES
+from blis_jax.results.metrics.slopes import metric_slopes
 from blis_jax.workload.spec import load_builtin, override
 
+plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
 NUM_REQUESTS = 100 if IS_SMALL else 1000
 
@@ -98,8 +96,8 @@ plt.show()
 # common requests, and says how sure it is.
 
 # %%
-from sweeps.bench import Bench
-from sweeps.smoothed import Perturbed, smoothed_gradients
+from sweeps.runs.bench import Bench
+from sweeps.sensitivity.smoothed import Perturbed, smoothed_gradients
 
 bench = Bench(workload, range(8 if IS_SMALL else 64), "jax", ["ttft_p99_ms[critical]"])
 budget = Perturbed("max_num_scheduled_tokens", width=128.0)

@@ -16,7 +16,7 @@ Kind = Literal["real", "integer", "categorical"]
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumn:
     """One input; a categorical one is held as the place of its value in `categories`."""
 
     name: str
@@ -48,7 +48,7 @@ class Column:
         return round(code) if self.kind == "integer" else float(code)
 
 
-def codes_of(columns: Sequence[Column], points: Sequence[Mapping[str, Any]]) -> np.ndarray:
+def codes_of(columns: Sequence[InputColumn], points: Sequence[Mapping[str, Any]]) -> np.ndarray:
     """Points given by name as numbers, `[point, column]`; every column must be given."""
     names = [column.name for column in columns]
     codes = np.empty((len(points), len(columns)))
@@ -69,12 +69,14 @@ def codes_of(columns: Sequence[Column], points: Sequence[Mapping[str, Any]]) -> 
     return codes
 
 
-def to_json(columns: Sequence[Column]) -> str:
+def to_json(columns: Sequence[InputColumn]) -> str:
     """Columns as a text for a file's attributes."""
     return json.dumps([dataclasses.asdict(column) for column in columns])
 
 
-def from_json(text: str) -> tuple[Column, ...]:
+def from_json(text: str) -> tuple[InputColumn, ...]:
     """The columns in such a text."""
     entries = json.loads(text)
-    return tuple(Column(**{**entry, "categories": tuple(entry["categories"])}) for entry in entries)
+    return tuple(
+        InputColumn(**{**entry, "categories": tuple(entry["categories"])}) for entry in entries
+    )

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli
-from blis_jax.cli import Flag, Parser
+from blis_jax import progress
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
-from blis_jax.overwriting import SWITCH, refuse_existing
+from blis_jax.files.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,12 +37,12 @@ examples:
     %(prog)s out/iter08.surrogate out/fresh.zarr
 
   80 %% intervals, the counts as a table:
-    %(prog)s out/iter08.surrogate out/iter08.zarr --confidence 0.8 --out coverage.csv
+    %(prog)s out/iter08.surrogate out/iter08.zarr --confidence 0.8 --output coverage.csv
 """
 _FLAGS = (
     Flag("confidence", cli.number, 0.9, "P", "of the intervals"),
     Flag("level", cli.number, 0.01, "P", "of the test"),
-    Flag("out", str, None, "PATH", "table to write, .csv"),
+    Flag("output", str, None, "PATH", "table to write, .csv"),
 )
 
 
@@ -68,7 +69,8 @@ def _coverage(arguments: Sequence[str] | None) -> int:
             raise ConfigError(f"--{name}: got {value:g}, allowed is between 0 and 1")
     out = csv_path(given)
     surrogate, data = read_pair(surrogate_path, data_path, allows_fresh=True)
-    table = coverage_table(surrogate, data, confidence)
+    with progress.phase("counting"):
+        table = coverage_table(surrogate, data, confidence)
     if out is not None:
         write_table(table, out)
     for line in lines(table, confidence, level):
@@ -90,13 +92,13 @@ def two_paths(given: Mapping[str, Any]) -> tuple[Path, Path]:
 
 def csv_path(given: Mapping[str, Any]) -> Path | None:
     """The table to write, checked."""
-    if "out" not in given:
+    if "output" not in given:
         return None
-    path = Path(given["out"])
+    path = Path(given["output"])
     if path.suffix != ".csv":
-        raise ConfigError(f"--out: {str(path)!r} must end in .csv")
+        raise ConfigError(f"--output: {str(path)!r} must end in .csv")
     cli.check_writable(path)
-    refuse_existing(given, {"--out": path})
+    refuse_existing(given, {"--output": path})
     return path
 
 
@@ -154,7 +156,7 @@ def coverage_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.Da
 
 def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
     """The table in words."""
-    from surrogate.scores import num_rejected_by_holm
+    from blis_jax.statistics.paired import holm
 
     found = [
         f"{'output':28s} {'interval':8s} {'covered':>12s} {'share':>7s} {'p':>9s} {'p, finite':>9s}"
@@ -169,10 +171,10 @@ def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
     for kind, part in table.groupby("interval"):
         rejected = int((part["p_binomial"] < level).sum())
         finite = int((part["p_finite_calibration"] < level).sum())
-        holm = num_rejected_by_holm(part["p_binomial"].tolist(), level)
+        together = int((holm(part["p_binomial"].to_numpy()) < level).sum())
         found.append(
             f"{100 * confidence:g} % intervals of the {kind}: {rejected} of {len(part)} rejected at "
-            f"{100 * level:g} % each, {holm} if all {len(part)} are one question (Holm), {finite} with the "
+            f"{100 * level:g} % each, {together} if all {len(part)} are one question (Holm), {finite} with the "
             "finite calibration set taken into account."
         )
     return found
@@ -180,7 +182,7 @@ def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:
 
 def write_table(table: pd.DataFrame, path: Path) -> None:
     """A table as CSV, whole or not at all, with six significant digits."""
-    from blis_jax.atomic_write import replacing
+    from blis_jax.files.atomic_write import replacing
 
     with cli.writing(path), replacing(path) as written:
         table.to_csv(written, index=False, float_format="%.6g")

@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from blis_jax.errors import ConfigError, reads_store
-from blis_jax.results import load_kind
-from surrogate.columns import Column, from_json
+from blis_jax.results.dataset import load_kind
+from blis_jax.results.schema import NOT_RUN
+from surrogate.columns import InputColumn, from_json
 
 KIND = "surrogate dataset"
 TRAIN, CALIBRATION, TEST = ROLES = ("train", "calibration", "test")
-NOT_RUN, NOT_PLANNED = -1, -2  # beside the codes of outcomes
+NOT_PLANNED = -2  # code beside the outcomes and NOT_RUN
 FAILED = "failed_share"  # output made here: the share of runs that did not come to their end
 WHOLE_CODES = (0, 1)  # completed, or ended by the horizon
 FEWEST_POINTS = 16  # of each role
@@ -44,7 +45,7 @@ class Part:
 class Data:
     """A dataset in memory; `other` has the test points that were also run on other seeds."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[InputColumn, ...]
     outputs: tuple[str, ...]
     units: tuple[str, ...]
     train: Part

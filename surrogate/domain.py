@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surrogate.columns import Column
+from surrogate.columns import InputColumn
 
 MOST_FAILED = 0.05  # predicted share of runs that do not come to their end
 TOLERANCE = 1e-6  # of a range
@@ -18,7 +18,7 @@ TOLERANCE = 1e-6  # of a range
 class Domain:
     """The box of the data, and the most that members disagree within it."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[InputColumn, ...]
     most_disagreement: float  # mean over outputs of the members' sd, in standard units
 
     def check(
@@ -62,7 +62,7 @@ class Domain:
             ])  # fmt: skip
         if failed is not None:
             refuse(failed > MOST_FAILED, [
-                f"about {100 * value:.0f} % of the runs do not come to their end" for value in failed
+                f"about {100 * value:.0f} % of the runs do not finish" for value in failed
             ])  # fmt: skip
         return is_inside, reasons
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax import cli
-from blis_jax.cli import Flag, Parser
+from blis_jax import progress
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError, closest
-from blis_jax.overwriting import SWITCH, refuse_existing
+from blis_jax.files.overwriting import SWITCH, refuse_existing
 
 NAME = "surrogate.predict"
 
@@ -28,12 +29,12 @@ examples:
     %(prog)s out/iter08.surrogate points.csv --metrics "ttft_p99_ms[critical]"
 
   everything, one line a point and metric, as a table:
-    %(prog)s out/iter08.surrogate points.json --out predicted.csv
+    %(prog)s out/iter08.surrogate points.json --output predicted.csv
 """
 _FLAGS = (
     Flag("metrics", str, None, "LIST", "metrics to show (default: all)"),
     Flag("confidence", cli.number, 0.9, "P", "of the intervals"),
-    Flag("out", str, None, "PATH", "table to write, .csv, or everything as .nc or .zarr"),
+    Flag("output", str, None, "PATH", "table to write, .csv, or everything as .nc or .zarr"),
 )
 FORMATS = (".csv", ".nc", ".zarr")
 
@@ -59,12 +60,12 @@ def _predict(arguments: Sequence[str] | None) -> int:
     path, confidence = Path(given["model"]), given.get("confidence", 0.9)
     if not 0 < confidence < 1:
         raise ConfigError(f"--confidence: got {confidence:g}, allowed is between 0 and 1")
-    out = Path(given["out"]) if "out" in given else None
+    out = Path(given["output"]) if "output" in given else None
     if out is not None:
         if out.suffix not in FORMATS:
-            raise ConfigError(f"--out: {str(out)!r} must end in {', '.join(FORMATS)}")
+            raise ConfigError(f"--output: {str(out)!r} must end in {', '.join(FORMATS)}")
         cli.check_writable(out, is_folder=out.suffix == ".zarr")
-        refuse_existing(given, {"--out": out})
+        refuse_existing(given, {"--output": out})
     points = None if given.get("points") is None else read_points(Path(given["points"]))
 
     from surrogate.store import read_about
@@ -77,8 +78,9 @@ def _predict(arguments: Sequence[str] | None) -> int:
 
     from surrogate.predictor import Surrogate
 
-    surrogate = Surrogate.load(path)
-    found = surrogate.predict(points, confidence).sel(output=chosen)
+    with progress.phase("predicting"):
+        surrogate = Surrogate.load(path)
+        found = surrogate.predict(points, confidence).sel(output=chosen)
     if out is not None:
         _write(found, out)
         print(f"{len(points)} points. Written: {out}")
@@ -145,13 +147,13 @@ def _describe(document: Mapping[str, Any]) -> None:
 
 def _write(found: Any, out: Path) -> None:
     if out.suffix != ".csv":
-        from blis_jax.results import save
+        from blis_jax.results.dataset import save
 
         found["reason"] = found["reason"].astype(str)
         with cli.writing(out):
             save(found, out)
         return
-    from blis_jax.atomic_write import replacing
+    from blis_jax.files.atomic_write import replacing
 
     table = found.drop_dims("level").to_dataframe().reset_index()
     for level in found["level"].values:

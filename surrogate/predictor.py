@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,14 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from blis_jax.errors import ConfigError, closest
-from surrogate import conformal, store
-from surrogate.columns import Column, codes_of
+from blis_jax.errors import ConfigError, closest, reads_store
+from surrogate import store
+from surrogate.columns import InputColumn, codes_of, from_json, to_json
 from surrogate.domain import Domain
-from surrogate.features import features
-from surrogate.fit import Settings, network_of
-from surrogate.model import LEVELS, Network, quantiles
-from surrogate.targets import Scales
+from surrogate.fitting import conformal
+from surrogate.fitting.features import features
+from surrogate.fitting.fit import Settings, network_of
+from surrogate.fitting.model import LEVELS, Network, quantiles
+from surrogate.fitting.targets import Scales
 
 CONFIDENCE = 0.9
 LARGEST_BATCH, SMALLEST_BATCH = 8192, 64
@@ -54,7 +57,7 @@ class Standard(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Calibration:
+class ConformalScores:
     """Scores of the calibration points, `[output, point]`, and the least sigma of each output."""
 
     mean_scores: np.ndarray
@@ -74,13 +77,13 @@ class Surrogate:
     categorical parameter is the place of its value in `columns[i].categories`.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[InputColumn, ...]
     outputs: tuple[str, ...]
     units: tuple[str, ...]
     scales: Scales
     settings: Settings
     params: Any
-    calibration: Calibration
+    calibration: ConformalScores
     domain: Domain
     about: Mapping[str, Any] = field(default_factory=dict)
 
@@ -96,12 +99,31 @@ class Surrogate:
 
     def save(self, path: str | Path) -> None:
         """Writes the surrogate as a folder, whole or not at all."""
-        store.save(self, Path(path))
+        document = {
+            "columns": json.loads(to_json(self.columns)),
+            "outputs": list(self.outputs),
+            "units": list(self.units),
+            "scales": json.loads(self.scales.to_json()),
+            "settings": dataclasses.asdict(self.settings),
+            "most_disagreement": self.domain.most_disagreement,
+            "about": dict(self.about),
+        }
+        arrays = {"params": self.params, "calibration": dataclasses.asdict(self.calibration)}
+        store.save(Path(path), document, arrays)
 
     @staticmethod
+    @reads_store("train it again")
     def load(path: str | Path) -> Surrogate:
         """Reads a surrogate that `save` wrote."""
-        return store.load(Path(path))
+        document, arrays = store.load(Path(path))
+        columns = from_json(json.dumps(document["columns"]))
+        scores = {name: np.asarray(array) for name, array in arrays["calibration"].items()}
+        return Surrogate(
+            columns, tuple(document["outputs"]), tuple(document["units"]),
+            Scales.from_json(json.dumps(document["scales"])), Settings(**document["settings"]),
+            jax.tree.map(jnp.asarray, arrays["params"]), ConformalScores(**scores),
+            Domain(columns, document["most_disagreement"]), document["about"],
+        )  # fmt: skip
 
     def predict_mean(self, points: Points) -> dict[str, np.ndarray]:
         """The mean over seeds of every output, `[point]` each."""
@@ -171,7 +193,7 @@ class Surrogate:
         return Standard(*self._in_batches(_everything, inputs))
 
     @property
-    def _static(self) -> tuple[tuple[Column, ...], Network]:
+    def _static(self) -> tuple[tuple[InputColumn, ...], Network]:
         return self.columns, network_of(self.settings, int(self.scales.is_learned.sum()))
 
     def _in_batches(self, function: Any, inputs: np.ndarray) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from surrogate.data import Data, Part
-from surrogate.learn import one_run_each
+from surrogate.fitting.learn import one_run_each
 from surrogate.predictor import CONFIDENCE, Surrogate
 
 NUM_SPLITS = 20
@@ -140,17 +139,6 @@ def p_value(covered: int, num_points: int, confidence: float = CONFIDENCE) -> fl
     from scipy.stats import binomtest
 
     return float(binomtest(covered, num_points, confidence).pvalue)
-
-
-def num_rejected_by_holm(p_values: Sequence[float], level: float) -> int:
-    """How many of several hypotheses are rejected if the chance of any wrong rejection is `level`.
-
-    S. Holm, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6 (1979).
-    """
-    for rejected, value in enumerate(sorted(p_values)):
-        if value * (len(p_values) - rejected) >= level:
-            return rejected
-    return len(p_values)
 
 
 def p_value_finite(

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import logging
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
-from blis_jax import manifest
-from blis_jax.atomic_write import replacing, write_json
 from blis_jax.errors import ConfigError, reads_store
-from surrogate.columns import from_json, to_json
-
-if TYPE_CHECKING:
-    from surrogate.predictor import Surrogate
+from blis_jax.files import manifest
+from blis_jax.files.atomic_write import replacing, write_json
 
 SPARE_BYTES = 2**18  # that a checkpoint takes beside its arrays
 KIND, VERSION = "surrogate", 1
@@ -28,48 +24,23 @@ ABOUT, ARRAYS = "surrogate.json", "arrays"
 _NEEDED = ("columns", "outputs", "units", "scales", "settings", "most_disagreement", "about")
 
 
-def save(surrogate: Surrogate, path: Path) -> None:
-    """Writes the folder whole or not at all."""
-    document = {
-        "kind": KIND,
-        "version": VERSION,
-        "columns": json.loads(to_json(surrogate.columns)),
-        "outputs": list(surrogate.outputs),
-        "units": list(surrogate.units),
-        "scales": json.loads(surrogate.scales.to_json()),
-        "settings": dataclasses.asdict(surrogate.settings),
-        "most_disagreement": surrogate.domain.most_disagreement,
-        "about": dict(surrogate.about),
-    }
-    arrays = {"params": surrogate.params, "calibration": dataclasses.asdict(surrogate.calibration)}
+def save(path: Path, document: Mapping[str, Any], arrays: Any) -> None:
+    """Writes the folder whole or not at all; `document` is what it says of itself."""
     with replacing(path) as written:
         written.mkdir()
         save_arrays(written / ARRAYS, arrays)
-        write_json(written / ABOUT, document)
+        write_json(written / ABOUT, {"kind": KIND, "version": VERSION, **document})
         manifest.seal(written)
 
 
 @reads_store("train it again")
-def load(path: Path) -> Surrogate:
-    """Reads the folder; refuses what is none, and a damaged one, saying which piece is."""
-    from surrogate.domain import Domain
-    from surrogate.fit import Settings
-    from surrogate.predictor import Calibration, Surrogate
-    from surrogate.targets import Scales
-
+def load(path: Path) -> tuple[dict[str, Any], Any]:
+    """Document and arrays of the folder; refuses what is none, and a damaged one, saying which piece is."""
     is_checked = manifest.check(path, "train it again")
-    document = read_about(path)
-    columns = from_json(json.dumps(document["columns"]))
-    arrays = load_arrays(path / ARRAYS)
-    calibration = {name: np.asarray(array) for name, array in arrays["calibration"].items()}
+    document, arrays = read_about(path), load_arrays(path / ARRAYS)
     if not is_checked:
         manifest.remark(path)
-    return Surrogate(
-        columns, tuple(document["outputs"]), tuple(document["units"]),
-        Scales.from_json(json.dumps(document["scales"])), Settings(**document["settings"]),
-        jax.tree.map(jax.numpy.asarray, arrays["params"]), Calibration(**calibration),
-        Domain(columns, document["most_disagreement"]), document["about"],
-    )  # fmt: skip
+    return document, arrays
 
 
 def read_about(path: Path) -> dict[str, Any]:

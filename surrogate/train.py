@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli
-from blis_jax.cli import Flag, Parser
+from blis_jax import progress
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError, reads_store
-from blis_jax.process_lock import sole_writer
+from blis_jax.files.overwriting import refuse_existing
+from blis_jax.files.process_lock import sole_writer
 
 if TYPE_CHECKING:
     from surrogate.data import Data
-    from surrogate.fit import Settings, State
+    from surrogate.fitting.fit import FitState, Settings
 
 NAME = "surrogate.train"
 SECONDS_BETWEEN_STATES = 20.0
@@ -31,10 +33,10 @@ and ends with the same surrogate.
 _EXAMPLES = """\
 examples:
   a surrogate of iteration 8's space:
-    %(prog)s out/iter08.zarr --out out/iter08.surrogate
+    %(prog)s out/iter08.zarr --output out/iter08.surrogate
 
   from the first 512 training points, quickly:
-    %(prog)s out/iter08.zarr --train-points 512 --steps 2000 --out out/small.surrogate
+    %(prog)s out/iter08.zarr --train-points 512 --steps 2000 --output out/small.surrogate
 """
 _FIT = (
     Flag("members", cli.whole, 5, "N", "networks of the ensemble"),
@@ -43,12 +45,12 @@ _FIT = (
     Flag("steps", cli.whole, 8_000, "N", "gradient steps of every member"),
     Flag("batch", cli.whole, 256, "N", "points a step"),
     Flag("learning-rate", cli.number, 2e-3, "R", "at its highest"),
-    Flag("seed", cli.whole, 0, "N", "seed of the starts and the order of the points"),
+    Flag("random-state/seed", cli.whole, 0, "N", "seed of the starts and the order of the points"),
     Flag("train-points", cli.whole, None, "N", "only the first N training points"),
 )
 _LIMITS = {
     "members": (2, 64), "width": (4, 4096), "depth": (1, 16), "steps": (1, 10_000_000),
-    "batch": (1, 65_536), "seed": (0, 2**31 - 1),
+    "batch": (1, 65_536), "random_state": (0, 2**31 - 1),
 }  # fmt: skip
 _SWITCHES = {
     "resume": "go on where the command was stopped",
@@ -63,7 +65,7 @@ def _parser() -> Parser:
     parser.add_flags("fit", _FIT)
     parser.add_flags(
         "output",
-        (Flag("out", str, None, "PATH", "folder to write (default: DATA with .surrogate)"),),
+        (Flag("output", str, None, "PATH", "folder to write (default: DATA with .surrogate)"),),
     )
     parser.add_switches("switches", _SWITCHES)
     return parser
@@ -84,7 +86,7 @@ def _train(arguments: Sequence[str] | None) -> int:
         raise ConfigError(f"{source} does not exist; give the .zarr that sweeps.dataset writes")
 
     from surrogate.data import CALIBRATION, TRAIN, load_data
-    from surrogate.fit import Settings
+    from surrogate.fitting.fit import Settings
 
     data = load_data(source, (TRAIN, CALIBRATION))
     num_points = _num_points(given, len(data.train.inputs))
@@ -103,17 +105,17 @@ def _fitted(
     path: Path,
 ) -> int:
     """Fits, writes and says so; the exit code."""
-    from surrogate.fit import epochs_of
-    from surrogate.learn import learn
+    from surrogate.fitting.fit import epochs_of
+    from surrogate.fitting.learn import learn
 
     keeper.begin("resume" in given)
-    progress, started = cli.Progress(epochs_of(settings, num_points)), time.monotonic()
+    started = time.monotonic()
+    work = progress.begin("training", epochs_of(settings, num_points), "passes")
 
-    def on_call(state: State, loss: float) -> None:
+    def on_call(state: FitState, loss: float) -> None:
         """Show and keep what there is."""
         keeper.keep(state)
-        if "quiet" not in given:
-            progress.show(int(state.epoch), f"passes over the points, loss {loss:.4f}")
+        work.show(int(state.epoch), f"loss {loss:.4f}")
 
     about = {
         "data": data.name,
@@ -128,7 +130,7 @@ def _fitted(
         cli.say(NAME, f"{keeper.path} has what was done; --resume goes on from there")
         raise
     finally:
-        progress.clear()
+        work.clear()
     with cli.writing(path):
         surrogate.save(path)
     keeper.forget()
@@ -145,25 +147,25 @@ def _fitted(
 def _values(given: Mapping[str, Any]) -> dict[str, Any]:
     values = {}
     for flag in _FIT[:-1]:
-        name = flag.name.replace("-", "_")
+        name = flag.name.split("/")[0].replace("-", "_")
         values[name] = value = given.get(name, flag.default)
         if name in _LIMITS and not _LIMITS[name][0] <= value <= _LIMITS[name][1]:
             low, high = _LIMITS[name]
-            raise ConfigError(f"--{flag.name}: got {value}, allowed is {low} to {high}")
+            raise ConfigError(
+                f"--{name.replace('_', '-')}: got {value}, allowed is {low} to {high}"
+            )
     if not 0 < values["learning_rate"] <= 1:
         raise ConfigError(
             f"--learning-rate: got {values['learning_rate']:g}, allowed is above 0 up to 1"
         )
+    values["seed"] = values.pop("random_state")
     return values
 
 
 def _path(given: Mapping[str, Any], source: Path) -> Path:
-    path = Path(given.get("out", str(source.with_suffix(".surrogate"))))
-    if "overwrite" in given and "resume" in given:
-        raise ConfigError("--overwrite and --resume contradict each other; give one of them")
+    path = Path(given.get("output", str(source.with_suffix(".surrogate"))))
     cli.check_writable(path, is_folder=True)
-    if path.exists() and not {"overwrite", "resume"} & set(given):
-        raise ConfigError(f"{path} exists; give --overwrite to replace it, or another --out")
+    refuse_existing(given, {"--output": path})
     return path
 
 
@@ -188,9 +190,9 @@ class StateKeeper:
     @reads_store("give --overwrite to begin anew")
     def begin(self, is_resumed: bool) -> None:
         """Refuses to go on with another fit's state, and drops one that is not gone on with."""
-        from blis_jax import manifest
-        from blis_jax.atomic_write import clear_leftovers
-        from blis_jax.cli import read_text
+        from blis_jax.commands.cli import read_text
+        from blis_jax.files import manifest
+        from blis_jax.files.atomic_write import clear_leftovers
 
         clear_leftovers(self.path)
         self.is_resumed = is_resumed and self.path.exists()
@@ -202,25 +204,25 @@ class StateKeeper:
         if json.loads(text) != self.identity:
             raise ConfigError(
                 f"{self.path} is of another fit (dataset or options differ); give --overwrite or "
-                "another --out"
+                "another --output"
             )
 
     @reads_store("give --overwrite to begin anew")
-    def state_at(self, fresh: State) -> State | None:
+    def state_at(self, fresh: FitState) -> FitState | None:
         """The state that was kept, if it is to be gone on with."""
         if not self.is_resumed:
             return None
-        from surrogate.fit import State
+        from surrogate.fitting.fit import FitState
         from surrogate.store import load_arrays
 
-        return State(**load_arrays(self.path / "arrays", fresh._asdict()))
+        return FitState(**load_arrays(self.path / "arrays", fresh._asdict()))
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: FitState) -> None:
         """Writes the state now and then."""
         if time.monotonic() - self.kept_at < SECONDS_BETWEEN_STATES:
             return
-        from blis_jax import manifest
-        from blis_jax.atomic_write import replacing
+        from blis_jax.files import manifest
+        from blis_jax.files.atomic_write import replacing
         from surrogate.store import save_arrays
 
         with cli.writing(self.path), replacing(self.path) as written:
@@ -232,7 +234,7 @@ class StateKeeper:
 
     def forget(self) -> None:
         """Removes what was kept."""
-        from blis_jax.atomic_write import discard
+        from blis_jax.files.atomic_write import discard
 
         discard(self.path)
 

@@ -8,13 +8,18 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.reference_data import find_golden_dir
-from tests.rotation import part_of
+from tests.support.reference_data import find_golden_dir
+from tests.support.rotation import part_of
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # One LLVM function for the whole engine loop: about ten times as fast as calls from op to op.
 SMALL_WHILE = "xla_cpu_small_while_loop_byte_threshold=1000000000000"
 os.environ.setdefault("XLA_FLAGS", f"--xla_backend_extra_options={SMALL_WHILE}")
+# importing blis_jax would keep programs in the home folder
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
+os.environ.setdefault(
+    "BLIS_JAX_PROGRESS", "off"
+)  # what comes after seconds would make tests depend on them
 
 hypothesis.settings.register_profile(
     "repeatable", derandomize=True, database=None, deadline=None, print_blob=True

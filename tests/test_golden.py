@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_jax import config, invariants, metrics
-from blis_jax.records import RunRecord
-from blis_jax.simulation import Options, simulate
-from blis_jax.step_records import expand_steps
-from blis_jax.types import Outcome
+from blis_jax.cluster import config
+from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.engine.types import Outcome
+from blis_jax.results import invariants
+from blis_jax.results.metrics import reference as metrics
+from blis_jax.results.records import RunRecord
+from blis_jax.results.step_records import expand_steps
 from blis_jax.workload.table import from_golden
-from tests.reference_data import find_golden_dir
-from tests.scenes import REQUEST_ARRAYS, STEP_ARRAYS, WHOLE
-from tests.test_oracle import REFERENCE_FAILURES
+from tests.support.reference_data import find_golden_dir
+from tests.support.scenes import REQUEST_ARRAYS, STEP_ARRAYS, WHOLE
+from tests.support.test_oracle import REFERENCE_FAILURES
 
 pytestmark = pytest.mark.golden
 

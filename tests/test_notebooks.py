@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.reference_data import REPO_ROOT
-from tests.rotation import rotating
+from tests.support.reference_data import REPO_ROOT
+from tests.support.rotation import rotating
 
 jupytext = pytest.importorskip("jupytext", reason="the extra `notebooks` is not installed")
 nbclient = pytest.importorskip("nbclient", reason="the extra `notebooks` is not installed")

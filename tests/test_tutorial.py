@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.reference_data import REPO_ROOT
+from tests.support.reference_data import REPO_ROOT
 from tests.sweeps.tiny import TINY
 
-TUTORIAL = REPO_ROOT / "docs" / "tutorial.md"
+TUTORIAL = REPO_ROOT / "docs" / "tutorials" / "strategy.md"
 # what makes it small; every text on the left must be there
 SMALL = {
     "--workload mixed": "--workload small.yaml",
@@ -25,7 +25,8 @@ SMALL = {
     "num_instances: 8": "num_instances: 2",
     "calls: 40, initial: 12, batch: 4": "calls: 3, initial: 2, batch: 1",
     "--num-seeds 20": "--num-seeds 3",
-    "--cells 64": "--cells 2 --seeds 1,2 --shape mixed --requests 30",
+    "--rate 500,1000,2000,3000 --arrival-cv 1,2,3.5 --instances 4,8": "--rate 500 --arrival-cv 1,2 --instances 2",
+    "--shape mixed": "--shape mixed --seeds 1,2 --requests 30",
     "idea1_tiered_cascade": "idea1_tiered_cascade --num-requests 40 --judges proxy,bounds",
 }
 
@@ -70,7 +71,7 @@ def test_all_commands_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def commands() -> list[str]:
-    return "".join(blocks("")).splitlines()
+    return "".join(blocks("")).replace("\\\n", " ").splitlines()
 
 
 def run(lines: list[str]) -> None:

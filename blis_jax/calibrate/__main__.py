@@ -7,26 +7,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli
+from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.cli import Flag, Notes, Parser
-from blis_jax.errors import ConfigError
-from blis_jax.overwriting import SWITCH, refuse_existing
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Notes, Parser
+from blis_jax.errors import ConfigError, closest
+from blis_jax.files.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
-    from blis_jax.calibrate.calibration import Calibration, Plan
+    from blis_jax.calibrate.calibration import Calibration, CalibrationPlan
     from blis_jax.calibrate.measured import MeasuredRun
-    from blis_jax.config import ClusterConfig
+    from blis_jax.cluster.config import ClusterConfig
 
 NAME = "blis_jax.calibrate"
 _DESCRIPTION = """\
-Fit the coefficients of the step-time model to the TTFT, TPOT and E2E that a real server had, by
-derivatives through the simulator and from several starts, without the defects of the reference.
+Fit the coefficients of the step-time model to the TTFT, TPOT and E2E of a real server. The fit
+follows derivatives through the simulator, from several starts, and simulates without the reference's
+defects.
 TRACE is what vLLM's engine recorded of a benchmark (requests.jsonl, one object a line with
 input_toks, output_toks, queued_ts, first_token_ts and last_token_ts, or its folder), a TraceV2
 trace with chunk times, or a CSV with arrival_us, input_tokens, output_tokens, ttft_ms and e2e_ms.
-The result file of `vllm bench serve` is not read. Prints coefficients with intervals, what the run
-cannot tell, and the errors of mean, P50, P90 and P99, also for requests that were held out.
+The result file of `vllm bench serve` is not read. Prints the coefficients with
+intervals, what the run cannot tell, and the errors of mean, P50, P90 and P99, also for requests
+that were held out.
 """
 _EXAMPLES = """\
 examples:
@@ -122,24 +125,23 @@ def _command(arguments: Sequence[str] | None) -> int:
 
     config = _config(run, given)
     stated = settings.silent(run.settings, given) if not run.notes else []
-    progress = cli.Progress(plan.num_starts)
-    try:
+    with progress.phase("fitting", plan.num_starts, "starts") as work:
         found = calibrate(
             run,
             config,
             plan,
-            lambda number, cost: progress.show(number + 1, f"start {number + 1}: {cost:.2f}"),
+            lambda number, cost: work.show(
+                number + 1, f"start {number + 1} ended at cost {cost:.2f}"
+            ),
         )
-    finally:
-        progress.clear()
     _write(found, stated, output, figure)
     for remark in dict.fromkeys([*stated, *found.remarks]):
         notes.warn(remark)
     return 0
 
 
-def _plan(given: Mapping[str, Any]) -> Plan:
-    from blis_jax.calibrate.calibration import Plan
+def _plan(given: Mapping[str, Any]) -> CalibrationPlan:
+    from blis_jax.calibrate.calibration import CalibrationPlan
     from blis_jax.calibrate.posterior import ALL_TERMS
 
     text = given.get("terms", "alpha0,beta0,beta1,beta2")
@@ -149,19 +151,21 @@ def _plan(given: Mapping[str, Any]) -> Plan:
     for term in terms:
         if term not in ALL_TERMS:
             known = ", ".join(ALL_TERMS)
-            raise ConfigError(f"--terms: {term!r} is unknown; use some of {known}")
+            raise ConfigError(
+                f"--terms: {term!r} is unknown; use some of {known}{closest(term, ALL_TERMS)}"
+            )
     if "beta0" not in terms and "beta2" not in terms:
         raise ConfigError("--terms: without beta0 or beta2 decode steps take no time; add one")
     starts = given.get("starts", 8)
     if not 1 <= starts <= 1000:
         raise ConfigError(f"--starts: got {starts}, allowed is 1 to 1000")
     ordered = tuple(term for term in ALL_TERMS if term in terms)
-    return Plan(ordered, given.get("fit_first"), starts, given.get("random_state", 0))
+    return CalibrationPlan(ordered, given.get("fit_first"), starts, given.get("random_state", 0))
 
 
 def _config(run: MeasuredRun, given: Mapping[str, Any]) -> ClusterConfig:
     from blis_jax.calibrate.settings import cluster_values
-    from blis_jax.config import ClusterConfig
+    from blis_jax.cluster.config import ClusterConfig
 
     names = {flag.name.replace("-", "_") for flag in _SERVER}
     values = cluster_values(run.settings, {name: given[name] for name in names if name in given})
@@ -169,9 +173,9 @@ def _config(run: MeasuredRun, given: Mapping[str, Any]) -> ClusterConfig:
 
 
 def _write(found: Calibration, stated: Sequence[str], output: Path, figure: Path | None) -> None:
-    from blis_jax.atomic_write import write_json
     from blis_jax.calibrate.calibration import to_document
     from blis_jax.calibrate.report import text
+    from blis_jax.files.atomic_write import write_json
 
     with cli.writing(output):
         write_json(output, to_document(found, stated))

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 from blis_jax.calibrate import settings as server
-from blis_jax.calibrate.fit import Fit, Latencies, Target, fit
+from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit
 from blis_jax.calibrate.measured import MeasuredRun
 from blis_jax.calibrate.posterior import CONTEXT_MODEL, FORMAT, KIND
 from blis_jax.calibrate.simulated import Simulator
 from blis_jax.calibrate.starts import starting_points
 from blis_jax.calibrate.uncertainty import LEVEL, Uncertainty, uncertainty
 from blis_jax.calibrate.validation import ErrorRow, errors
-from blis_jax.config import ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import find, name_of
 
 
 @dataclass(frozen=True)
-class Plan:
+class CalibrationPlan:
     """What to fit, on which requests and from how many starts."""
 
     terms: tuple[str, ...]
@@ -37,7 +37,7 @@ class Calibration:
 
     run: MeasuredRun
     config: ClusterConfig  # with the fitted coefficients
-    plan: Plan
+    plan: CalibrationPlan
     fit: Fit
     uncertainty: Uncertainty
     latencies: Latencies
@@ -48,7 +48,7 @@ class Calibration:
 def calibrate(
     run: MeasuredRun,
     config: ClusterConfig,
-    plan: Plan,
+    plan: CalibrationPlan,
     on_start: Callable[[int, float], None] | None = None,
 ) -> Calibration:
     """Fits the terms on the first requests' latencies; arrivals and lengths of all are simulated."""
@@ -60,7 +60,7 @@ def calibrate(
     is_fitted = np.arange(len(run)) < count
     simulator = Simulator(run, config, plan.terms)
     starts = starting_points(run, plan.terms, plan.num_starts, plan.seed, is_fitted)
-    found = fit(simulator, Target(run, is_fitted), plan.terms, starts, on_start)
+    found = fit(simulator, FitTarget(run, is_fitted), plan.terms, starts, on_start)
     latencies = simulator(found.values)
     known = uncertainty(found)
     return Calibration(

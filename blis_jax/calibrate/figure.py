@@ -6,42 +6,41 @@ from pathlib import Path
 
 import numpy as np
 
-from blis_jax.atomic_write import replacing
 from blis_jax.calibrate.calibration import Calibration
+from blis_jax.reports.figures import area_handle, figure, line_handle, save
+from blis_jax.reports.style import GREY, RED
 
-MEASURED, SIMULATED = "#444444", "#d1495b"
+MEASURED, SIMULATED, HELD_OUT = GREY, RED, "#f0e6d2"
 
 
 def draw(found: Calibration, path: Path) -> None:
     """TTFT, TPOT and E2E over arrival; the requests held out are shaded."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    run, made = found.run, found.latencies
+    run, simulation = found.run, found.latencies
     gaps = np.where(run.rows.output_len > 1, run.rows.output_len - 1.0, np.nan)
     panels = (
-        ("TTFT, s", run.ttft_us / 1e6, made.ttft_us / 1e6),
-        ("TPOT, ms", run.tpot_us / 1e3, (made.e2e_us - made.ttft_us) / gaps / 1e3),
-        ("E2E, s", run.e2e_us / 1e6, made.e2e_us / 1e6),
+        ("TTFT (s)", run.ttft_us / 1e6, simulation.ttft_us / 1e6),
+        ("TPOT (ms)", run.tpot_us / 1e3, (simulation.e2e_us - simulation.ttft_us) / gaps / 1e3),
+        ("E2E (s)", run.e2e_us / 1e6, simulation.e2e_us / 1e6),
     )
     arrival = run.rows.arrival_us / 1e6
-    figure, axes = pyplot.subplots(3, 1, figsize=(8, 8), sharex=True, layout="constrained")
-    for axis, (label, real, simulated) in zip(axes, panels, strict=True):
-        axis.plot(arrival, real, ".", color=MEASURED, ms=5, label="measured")
-        axis.plot(arrival, simulated, "x", color=SIMULATED, ms=4, label="simulated")
-        axis.set_ylabel(label)
-        axis.grid(alpha=0.3)
-        if found.plan.num_fitted and found.plan.num_fitted < len(run):
-            split = arrival[found.plan.num_fitted - 1 : found.plan.num_fitted + 1].mean()
-            axis.axvspan(split, arrival.max(), color="#f0e6d2", zorder=0, label="held out")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
-    axes[0].set_title(
-        f"{run.settings.model or 'Measured run'}: one point per request, simulated with the fit"
+    dots, crosses = (
+        {"color": MEASURED, "marker": ".", "markersize": 5, "linestyle": "none"},
+        {"color": SIMULATED, "marker": "x", "markersize": 4, "linestyle": "none"},
     )
-    axes[-1].set_xlabel("arrival, s")
-    with replacing(path) as written:
-        figure.savefig(written, dpi=130, format="png")
-    pyplot.close(figure)
+    legend = [line_handle("measured", **dots), line_handle("simulated", **crosses)]
+    num_fitted = found.plan.num_fitted or len(run)
+    has_held_out = num_fitted < len(run)
+    if has_held_out:
+        legend.append(area_handle("requests held out of the fit", color=HELD_OUT))
+    with figure(6.6, 3, 1, sharex=True) as (made, axes):
+        for axis, (label, real, simulated) in zip(axes[:, 0], panels, strict=True):
+            axis.plot(arrival, real, **dots)
+            axis.plot(arrival, simulated, **crosses)
+            axis.set_ylabel(label)
+            if has_held_out:
+                split = arrival[num_fitted - 1 : num_fitted + 1].mean()
+                axis.axvspan(split, arrival.max(), color=HELD_OUT, zorder=0)
+        axes[-1, 0].set_xlabel("arrival (s)")
+        title = f"{run.settings.model or 'The measured run'}: measured and simulated latencies"
+        caption = "One point a request, by its arrival; simulated with the fitted coefficients."
+        save(made, path, title, caption, legend)

@@ -56,7 +56,7 @@ class Fit:
     sizes: tuple[float, ...] = ()  # largest starting value of each term
 
 
-class Target:
+class FitTarget:
     """The measured latencies that a fit may look at."""
 
     def __init__(self, run: MeasuredRun, is_used: Bool[np.ndarray, " request"]) -> None:
@@ -104,7 +104,7 @@ class Target:
 
 def fit(
     model: Model,
-    target: Target,
+    target: FitTarget,
     terms: Sequence[str],
     starts: Sequence[np.ndarray],
     on_start: Callable[[int, float], None] | None = None,
@@ -145,7 +145,7 @@ def fit(
 class _Problem:
     """Residuals in scaled coefficients; the last simulation is kept for its derivatives."""
 
-    def __init__(self, model: Model, target: Target, scale: np.ndarray) -> None:
+    def __init__(self, model: Model, target: FitTarget, scale: np.ndarray) -> None:
         self.model, self.target, self.scale = model, target, scale
         self.num_simulations = 0
         self._at: np.ndarray | None = None

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax import cli
 from blis_jax.calibrate.settings import ServerSettings, of_header, of_meta
+from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.traces.rows import TraceRows, make_rows
 
@@ -177,7 +177,7 @@ def _beside(
 
 def _trace_v2(path: Path) -> MeasuredRun:
     """Rows with status ok and both chunk times are measured; the others only arrive."""
-    from blis_jax.traces import trace_v2
+    from blis_jax.traces.formats import trace_v2
     from blis_jax.traces.rows import Reading
 
     if path.suffix in (".yaml", ".yml"):

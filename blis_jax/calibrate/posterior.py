@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax import cli
+from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import AUTO
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from blis_jax.config import ClusterConfig
+    from blis_jax.cluster.config import ClusterConfig
 
 KIND = "calibration"
 FORMAT = 1

@@ -94,9 +94,9 @@ def cluster_values(settings: ServerSettings, given: Mapping[str, Any]) -> dict[s
 def silent(settings: ServerSettings, given: Mapping[str, Any]) -> list[str]:
     """What neither the run's files nor the options say, in words."""
     told = {
-        "max_num_seqs": "most requests in the running batch: the default of 256 is taken",
-        "max_num_batched_tokens": "token budget of a step: the default of 2048 is taken",
-        "total_kv_blocks": "KV blocks are unknown: memory is taken to be never full",
+        "max_num_seqs": "most requests in the running batch are unknown: the fit takes the default, 256",
+        "max_num_batched_tokens": "token budget of a step is unknown: the fit takes the default, 2048",
+        "total_kv_blocks": "KV blocks are unknown: the fit assumes that memory never fills up",
     }
     return [
         words

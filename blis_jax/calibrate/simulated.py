@@ -9,11 +9,11 @@ import numpy as np
 from blis_jax.calibrate.fit import Latencies
 from blis_jax.calibrate.measured import MeasuredRun
 from blis_jax.calibrate.posterior import coefficients_of, model_of
-from blis_jax.config import ClusterConfig
-from blis_jax.derivatives import Differentiator
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.commands.sweep.data import WHOLE
+from blis_jax.engine.runner.derivatives import Differentiator
 from blis_jax.errors import ConfigError
-from blis_jax.records import Status
-from blis_jax.sweep_data import WHOLE
+from blis_jax.results.records import Status
 
 
 class Simulator:
@@ -31,7 +31,7 @@ class Simulator:
         fixed: dict[str, float] | None = None,
     ) -> None:
         """`fixed` are terms that are not fitted; those without a value are 0."""
-        from blis_jax.simulation import Options
+        from blis_jax.engine.runner.simulation import Options
         from blis_jax.traces.to_table import to_table
 
         self.config, self.terms, self.fixed = config, tuple(terms), dict(fixed or {})
@@ -57,7 +57,7 @@ class Simulator:
         left_out = int(np.sum(requests.status != Status.COMPLETED))
         if left_out:
             raise ConfigError(
-                f"{left_out} requests do not come to their end in the simulation, the first is number "
+                f"{left_out} requests do not finish in the simulation, the first is number "
                 f"{int(np.flatnonzero(requests.status != Status.COMPLETED)[0])}; its prompt needs more "
                 "KV blocks than --total-kv-blocks gives"
             )

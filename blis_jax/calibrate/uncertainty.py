@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.calibrate.fit import Fit
+from blis_jax.statistics.intervals import t_quantile
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -38,8 +39,6 @@ def uncertainty(fit: Fit) -> Uncertainty:
     each; where other starts end about as well as the best one, the scatter of their ends is added. What
     is left out is that the model may be wrong.
     """
-    from scipy.stats import t
-
     weight = 1.0 / np.sqrt(1.0 + fit.residuals**2)  # of the robust loss
     groups = np.array_split(np.arange(len(fit.residuals)), min(NUM_GROUPS, len(fit.residuals)))
     scale = np.asarray(fit.sizes)
@@ -59,7 +58,7 @@ def uncertainty(fit: Fit) -> Uncertainty:
         np.diag(normal) <= 0
     )  # without effect: not known at all
     error = np.sqrt(np.maximum(np.diag(relative), 0.0))
-    reach = t.ppf((1 + LEVEL) / 2, left) * error
+    reach = t_quantile(left + 1, LEVEL) * error
     low, high = np.maximum(fit.values - scale * reach, 0.0), fit.values + scale * reach
     with np.errstate(invalid="ignore", divide="ignore"):
         correlations = relative / np.outer(error, error)

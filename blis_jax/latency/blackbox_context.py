@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blis_jax.exact import exact_product
+from blis_jax.engine.exact import exact_product
+from blis_jax.engine.types import StepBatch
 from blis_jax.latency.blackbox import PER_BATCH, blackbox
 from blis_jax.latency.contract import latency_model
 from blis_jax.lazy import jax, jnp
-from blis_jax.types import StepBatch
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float

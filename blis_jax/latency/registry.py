@@ -9,13 +9,13 @@ import math
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from blis_jax.cluster.instance_groups import coefficients_of
 from blis_jax.errors import ConfigError, closest
-from blis_jax.instance_groups import coefficients_of
+from blis_jax.files.user_files import is_file, value_at
 from blis_jax.latency.contract import LatencyModel
-from blis_jax.user_files import is_file, value_at
 
 if TYPE_CHECKING:
-    from blis_jax.config import ClusterConfig
+    from blis_jax.cluster.config import ClusterConfig
 
 AUTO = "auto"
 MODELS = {
@@ -76,7 +76,7 @@ def check(config: ClusterConfig) -> None:
     """Refuses an unknown model, and coefficients that do not fit it; groups of instances are checked one by one."""
     if config.instances:
         return
-    usual = "for instance the ones that `blis_jax.coefficients.lookup` gives"
+    usual = "for instance the ones that `blis_jax.latency.coefficients.lookup` gives"
     _check_coefficients("alpha_coeffs", config.alpha_coeffs, (3,), usual)
     if config.latency_model == AUTO:
         _check_coefficients("beta_coeffs", config.beta_coeffs, (3, 4), usual)

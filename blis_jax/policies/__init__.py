@@ -4,6 +4,7 @@ A user's policy imports its decorator, `number` and `pytree` from here. This pac
 types and nothing else of it.
 """
 
+from blis_jax.engine.types import pytree
 from blis_jax.policies.contract import (
     ClusterChange,
     ClusterContext,
@@ -27,7 +28,6 @@ from blis_jax.policies.contract import (
     scorer,
 )
 from blis_jax.policies.numbers import number
-from blis_jax.types import pytree
 
 __all__ = [
     "ClusterChange",

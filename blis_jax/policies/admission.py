@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.exact import exact_quotient
+from blis_jax.engine.exact import exact_quotient
+from blis_jax.engine.types import CRITICAL, STANDARD, STANDARD_NONE, Snapshots, pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import GatewayContext, NoParams, NoState, admission_policy
 from blis_jax.policies.numbers import FIXED, number
-from blis_jax.types import CRITICAL, STANDARD, STANDARD_NONE, Snapshots, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int

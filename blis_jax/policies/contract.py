@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from blis_jax.engine.types import EngineShape, RequestView, Snapshots, pytree
 from blis_jax.errors import ConfigError
 from blis_jax.policies.numbers import checked, numbers_of
-from blis_jax.types import EngineShape, RequestView, Snapshots, pytree
 
 if TYPE_CHECKING:
     import jax
@@ -325,8 +325,18 @@ hand_over_policy = MakesPolicy(
 class Policies:
     """Policies to use in place of those that a `ClusterConfig` names; None leaves the config's.
 
-    `scorers` are policies, or pairs of a policy and its weight (1 if not given).
-    Scorers or a picker without `routing` mean weighted routing.
+    Attributes:
+        admission: whether a request is let in.
+        routing: which instance a request gets.
+        scorers: how good an instance is: policies, or pairs of a policy and its weight above 0 (1 if not given).
+        picker: which instance is taken by the scores. Scorers or a picker without `routing` mean weighted routing.
+        priority: how urgent a waiting request is.
+        scheduler: which waiting request comes first.
+        cluster: which instances are up; None means that all stay up.
+        hand_over: which requests move on with their KV; None means that they stay.
+
+    Raises:
+        ConfigError: a policy is of another kind than its field, or a weight is not above 0.
     """
 
     admission: Policy | None = None

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.files.user_files import is_file
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policy
 from blis_jax.policies.numbers import Number, numbers_of
-from blis_jax.user_files import is_file
 
 if TYPE_CHECKING:
-    from blis_jax.config import ClusterConfig
+    from blis_jax.cluster.config import ClusterConfig
 
 # kinds of policies that a setting of their own names
 NAMED_KINDS = ("admission", "routing", "picker", "priority", "scheduler")

@@ -78,7 +78,8 @@ def number(
         default: the value where none is given.
         unit: of the value, such as "µs", "requests" or "" for a plain number.
         meaning: one phrase for help texts and the reference page.
-        low, high: the least and the greatest allowed value.
+        low: the least allowed value.
+        high: the greatest allowed value.
         excludes_low: `low` itself is not allowed.
         search: where a search looks unless its file says otherwise.
         prior: "uniform" or "log-uniform" over `search`.

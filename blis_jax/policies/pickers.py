@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from blis_jax.engine.types import LAST
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.contract import NoParams, NoState, PickerContext, picker
-from blis_jax.types import LAST
 
 Choice = tuple["jax.Array", Any]
 

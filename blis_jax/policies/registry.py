@@ -11,11 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blis_jax import instance_groups
+from blis_jax.cluster import instance_groups
 from blis_jax.errors import ConfigError, UnsupportedError, closest, shortened
+from blis_jax.files.user_files import is_file, value_at
 from blis_jax.policies.contract import DECORATORS, Policy
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
-from blis_jax.user_files import is_file, value_at
 
 # policies and scorers of BLIS, at the routing track's revision, that are not here
 MISSING = {

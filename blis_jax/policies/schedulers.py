@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.exact import exact_product
+from blis_jax.engine.exact import exact_product
+from blis_jax.engine.types import pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import NoParams, NoState, QueueContext, scheduler
 from blis_jax.policies.numbers import number
-from blis_jax.types import pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float

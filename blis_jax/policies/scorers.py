@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.exact import exact_product, exact_quotient
+from blis_jax.engine.exact import exact_product, exact_quotient
+from blis_jax.engine.types import CRITICAL, LAST, Snapshots, pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.admission import is_sheddable
 from blis_jax.policies.contract import GatewayContext, NoParams, NoState, scorer
 from blis_jax.policies.numbers import number
-from blis_jax.types import CRITICAL, LAST, Snapshots, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float

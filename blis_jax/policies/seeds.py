@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blis_jax.errors import ConfigError
+from blis_jax.files.user_files import is_file
 from blis_jax.policies import registry
 from blis_jax.policies.named import NAMED_KINDS
-from blis_jax.user_files import is_file
 
 if TYPE_CHECKING:
-    from blis_jax.config import ClusterConfig
+    from blis_jax.cluster.config import ClusterConfig
 
 BY_WORKLOAD, ALL_ALIKE = "workload", "fixed"  # rules that records name
 FIXED = 0  # what every run drew from before draws followed the seed of its workload

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax import cli, trace_flags
-from blis_jax.cli import Flag, Notes, Parser
+from blis_jax import progress
+from blis_jax.commands import cli, trace_flags
+from blis_jax.commands.cli import Flag, Notes, Parser
 from blis_jax.errors import ConfigError
-from blis_jax.overwriting import SWITCH, refuse_existing
+from blis_jax.files.overwriting import SWITCH, refuse_existing
 
 NAME = "blis_jax.traces"
 _DESCRIPTION = """\
@@ -38,7 +39,13 @@ _FLAGS = (
         "NAME",
         "its format; FILE ends in .csv, for mooncake in .jsonl, for plain Parquet in .parquet",
     ),
-    Flag("block-size", cli.whole, 16, "N", "tokens of a KV block, to count what prompts share"),
+    Flag(
+        "block-size-in-tokens/block-size",
+        cli.whole,
+        16,
+        "N",
+        "tokens of a KV block, to count what prompts share",
+    ),
 )
 
 
@@ -68,9 +75,11 @@ def _command(arguments: Sequence[str] | None) -> int:
     if "output" in given:
         from blis_jax.traces.write import write_trace
 
-        with cli.writing(Path(given["output"])):
+        with cli.writing(Path(given["output"])), progress.phase(f"writing {given['output']}"):
             write_trace(trace.rows, given["output"], given.get("output_format", "plain"))
-    for name, value in summary(trace, given.get("block_size", 16)).items():
+    with progress.phase("counting what prompts share"):
+        figures = summary(trace, given.get("block_size_in_tokens", 16))
+    for name, value in figures.items():
         print(f"{name + ':':<22} {value}")
     return 0
 
@@ -86,8 +95,8 @@ def check_ending(path: Path, name: str) -> None:
 
 def summary(trace: Any, block_size: int = 16) -> Mapping[str, str]:
     """The figures of a trace in words, by name."""
+    from blis_jax.engine.types import SLO_CLASSES
     from blis_jax.traces.to_table import to_table
-    from blis_jax.types import SLO_CLASSES
 
     rows = trace.rows
     table, _ = to_table(rows, block_size)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.traces.rows import LATEST_US, MOST_TOKENS, NO_CODE, TraceRows
-from blis_jax.types import SLO_CLASSES
 from blis_jax.workload.contents import Segments
 
 SLO_STREAM, PREFIX_STREAM, SERVEGEN_STREAM = 1, 2, 3  # purposes of a seed's streams

@@ -17,20 +17,34 @@ from blis_jax.traces.sniff import Sniff, sniff
 
 # By name; a format is one module with `matches`, `read` and `write`. Asked in this order.
 FORMATS = {
-    "servegen": "blis_jax.traces.servegen",
-    "trace-v2": "blis_jax.traces.trace_v2",
-    "plain": "blis_jax.traces.plain",
-    "mooncake": "blis_jax.traces.mooncake",
-    "azure": "blis_jax.traces.azure",
-    "burstgpt": "blis_jax.traces.burstgpt",
-    "vidur": "blis_jax.traces.vidur",
-    "blis-csv": "blis_jax.traces.blis_csv",
+    "servegen": "blis_jax.traces.formats.servegen",
+    "trace-v2": "blis_jax.traces.formats.trace_v2",
+    "plain": "blis_jax.traces.formats.plain",
+    "mooncake": "blis_jax.traces.formats.mooncake",
+    "azure": "blis_jax.traces.formats.azure",
+    "burstgpt": "blis_jax.traces.formats.burstgpt",
+    "vidur": "blis_jax.traces.formats.vidur",
+    "blis-csv": "blis_jax.traces.formats.blis_csv",
 }
 
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """How to read a trace and what to add to it."""
+    """How to read a trace and what to add to it.
+
+    Attributes:
+        format: one of `FORMATS`; found from the content if None.
+        limit: usable rows to read, from the start of the file; all if None.
+        time_scale: factor on arrival times, above 0.
+        slo_mix: class weights for requests without a class, such as `critical:0.2,standard:0.8`.
+        prefix_model: prompts that begin alike where the trace does not say: `none`, `shared:TOKENS`,
+            `groups:NUMBER:TOKENS[:SHARE]` or `sessions`.
+        strict: refuse malformed rows instead of leaving them out.
+        seed: of what is drawn for the trace, 0 to 2^63 − 1.
+        block_size: tokens of a hash block of the trace, not of the engine's KV block.
+        header: path of TraceV2's header where it is not beside the rows.
+        horizon_us: µs from which arrivals are left out.
+    """
 
     format: str | None = None  # one of FORMATS; found out from the content if None
     limit: int | None = None  # the first usable rows of the file
@@ -51,10 +65,22 @@ class Trace:
     rows: TraceRows
     format: str
     report: Report
+    is_drawn: bool = False  # whether another seed makes other requests of it
 
 
 def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
-    """Read a file or folder; requests come back by arrival, ties in the order of the file."""
+    """Read recorded requests from a file or a folder.
+
+    Args:
+        path: the file, which may end in `.gz`, or the folder of a ServeGen trace.
+        wanted: how to read it; defaults if None.
+
+    Returns:
+        The requests by arrival, ties in the order of the file, with the format and what was met while reading.
+
+    Raises:
+        ConfigError: the file cannot be read, its format is not recognised, or no row can be used.
+    """
     wanted = wanted or TraceOptions()
     path = Path(path)
     _check(wanted)
@@ -74,8 +100,11 @@ def read_trace(path: str | Path, wanted: TraceOptions | None = None) -> Trace:
         raise _nothing_usable(path, name, report)
     num_late = int(np.count_nonzero(np.diff(rows.arrival_us) < 0))
     if num_late:
-        report.notes.append(f"{num_late} rows were earlier than the one before; sorted by arrival")
-    return Trace(_completed(by_arrival(rows), wanted, report), name, report)
+        report.notes.append(
+            f"{num_late} rows came earlier than the row above; all are sorted by arrival"
+        )
+    rows, is_drawn = _completed(by_arrival(rows), wanted, report)
+    return Trace(rows, name, report, is_drawn or name == "servegen")
 
 
 def format_of(found: Sniff, name: str | None = None) -> str:
@@ -128,13 +157,15 @@ def _check(wanted: TraceOptions) -> None:
         raise ConfigError(f"--seed must be between 0 and 2^63 - 1, got {wanted.seed}")
 
 
-def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> TraceRows:
-    """The rows with what the trace does not say."""
+def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> tuple[TraceRows, bool]:
+    """The rows with what the trace does not say; and whether some of it was drawn."""
     rows = options.scale_time(rows, wanted.time_scale)
+    is_drawn = False
     if wanted.slo_mix is not None:
         weights = options.parse_slo_mix(wanted.slo_mix)
         if rows.slo_class.all():
             report.notes.append("--slo-mix has no effect: the trace gives every request a class")
+        is_drawn = not rows.slo_class.all() and len(weights) > 1
         rows = options.mix_classes(rows, weights, wanted.seed)
     if wanted.prefix_model is not None:
         model = options.parse_prefix_model(wanted.prefix_model)
@@ -143,4 +174,5 @@ def _completed(rows: TraceRows, wanted: TraceOptions, report: Report) -> TraceRo
             report.notes.append("--prefix-model has no effect: the trace says what prompts share")
         elif not says_what_is_shared:
             rows = model(rows, wanted.seed)
-    return rows
+            is_drawn |= wanted.prefix_model.startswith("groups")
+    return rows, is_drawn

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError
-from blis_jax.input_files import check_regular
+from blis_jax.files.input_files import check_regular
 from blis_jax.traces.columns import plain_name
-from blis_jax.traces.csv_reader import header_names, open_text
+from blis_jax.traces.formats.csv_reader import header_names, open_text
 
 LINES_LOOKED_AT = 50
 CHARACTERS_LOOKED_AT = 1_000_000

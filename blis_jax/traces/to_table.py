@@ -10,7 +10,15 @@ from blis_jax.workload.table import RequestTable, WorkloadNames
 
 
 def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNames]:
-    """Fold what the rows share into nodes of KV blocks; the rows must be by arrival."""
+    """Turn trace rows into the request table that `simulate` takes.
+
+    Args:
+        rows: requests by arrival.
+        block_size: tokens of a KV block of the engine, `ClusterConfig.block_size_in_tokens`.
+
+    Returns:
+        The table, in which shared contents are nodes of KV blocks, and the texts behind its codes.
+    """
     folded = fold_segments(segments_of(rows), rows.input_len, block_size)
     table = RequestTable(
         arrival_us=rows.arrival_us,

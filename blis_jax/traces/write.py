@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.records import RunRecord, Status
-from blis_jax.traces import trace_v2
+from blis_jax.results.records import RunRecord, Status
+from blis_jax.traces.formats import trace_v2
 from blis_jax.traces.read import FORMATS, module_of
 from blis_jax.traces.rows import NO_CODE, TraceRows, make_rows
 from blis_jax.workload.table import RequestTable, WorkloadNames

@@ -9,9 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blis_jax.workload.length_bounds import longest_length
-from blis_jax.workload.length_laws import LengthLaw
-from blis_jax.workload.samplers import (
+from blis_jax.workload.drawing.samplers import (
     LONGEST_TOKENS,
     Empirical,
     LengthParams,
@@ -20,6 +18,8 @@ from blis_jax.workload.samplers import (
     length_params,
     whole_tokens,
 )
+from blis_jax.workload.lengths.bounds import longest_length
+from blis_jax.workload.lengths.laws import LengthLaw
 from blis_jax.workload.spec import MultimodalSpec
 
 if TYPE_CHECKING:

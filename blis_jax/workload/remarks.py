@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blis_jax.workload.length_laws import ExponentialLaw
+from blis_jax.workload.lengths.laws import ExponentialLaw
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec, is_gamma_too_bursty, prefix_lengths
 
 MODALITIES = ("image", "audio", "video")

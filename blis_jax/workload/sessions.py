@@ -15,8 +15,8 @@ import numpy as np
 from jax import lax
 
 from blis_jax.workload.contents import NO_NODE
-from blis_jax.workload.plan import PlanShape
-from blis_jax.workload.samplers import LONGEST_TOKENS
+from blis_jax.workload.drawing.plan import PlanShape
+from blis_jax.workload.drawing.samplers import LONGEST_TOKENS
 from blis_jax.workload.table import NO_SESSION
 
 if TYPE_CHECKING:

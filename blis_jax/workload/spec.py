@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from blis_jax.errors import ConfigError, closest
-from blis_jax.input_files import check_regular
-from blis_jax.workload.length_laws import (
+from blis_jax.files.input_files import check_regular
+from blis_jax.workload.lengths.laws import (
     ConstantLaw,
     Count,
     EmpiricalLaw,
@@ -232,6 +232,19 @@ class WorkloadSpec(Strict):
                 raise problem_at(["clients"], "no client is given, allowed is one or more")
         return self
 
+    @property
+    def slo_classes(self) -> tuple[str, ...]:
+        """The classes of its clients, `default` for none, in order of their first use."""
+        return tuple(dict.fromkeys(client.slo_class or "default" for client in self.clients))
+
+    def content(self) -> dict[str, Any]:
+        """Everything that its requests depend on besides the seed, as plain data."""
+        return self.model_dump(mode="json")
+
+    def about(self) -> dict[str, Any]:
+        """What results say of it, as plain data: everything but defaults."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
 
 def parse_spec(text: str, source: str = "workload specification") -> WorkloadSpec:
     """Parse and check a YAML text; `source` names it in errors.
@@ -246,7 +259,15 @@ def parse_spec(text: str, source: str = "workload specification") -> WorkloadSpe
 
 
 def load_spec(path: str | Path) -> WorkloadSpec:
-    """Parse and check a YAML file."""
+    """Read a workload file.
+
+    Args:
+        path: a YAML file in BLIS's format, version 1 or 2.
+
+    Raises:
+        ConfigError: the file cannot be read, a key is unknown, or a value is impossible; the sentence has the
+            path of the key.
+    """
     try:
         text = check_regular(Path(path)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -256,7 +277,11 @@ def load_spec(path: str | Path) -> WorkloadSpec:
 
 
 def override(spec: WorkloadSpec, **changes: Any) -> WorkloadSpec:
-    """The same workload with top-level keys replaced, checked again."""
+    """The same workload with top-level keys replaced, checked again.
+
+    Raises:
+        ConfigError: a key is unknown, or its value is impossible.
+    """
     try:
         return WorkloadSpec.model_validate({**spec.model_dump(), **changes})
     except ValidationError as error:
@@ -270,7 +295,11 @@ def list_builtin() -> tuple[str, ...]:
 
 
 def load_builtin(name: str) -> WorkloadSpec:
-    """A workload that comes with the package."""
+    """A workload that comes with the package, such as `mixed`; `list_builtin` has the names.
+
+    Raises:
+        ConfigError: there is no such workload.
+    """
     if name not in list_builtin():
         allowed = ", ".join(list_builtin())
         raise ConfigError(

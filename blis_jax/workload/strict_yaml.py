@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from blis_jax.errors import ConfigError, closest, shortened
-from blis_jax.input_files import refuse_half_characters
+from blis_jax.files.input_files import refuse_half_characters
 
 LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.input_files import check_regular
+from blis_jax.files.input_files import check_regular
 from blis_jax.workload.contents import NO_NODE, Runs, fold_runs, prompt_keys
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class RequestTable:
     arrival_us: Int64[Array, " request"]
     input_len: Int32[Array, " request"]  # prompt tokens, shared prefix included
     output_len: Int32[Array, " request"]  # tokens the request will produce
-    slo_class: Int32[Array, " request"]  # index into blis_jax.types.SLO_CLASSES
+    slo_class: Int32[Array, " request"]  # index into blis_jax.engine.types.SLO_CLASSES
     tenant: Int32[Array, " request"]
     client: Int32[Array, " request"]
     session: Int32[Array, " request"]  # NO_SESSION for a single-turn request

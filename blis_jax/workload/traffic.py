@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blis_jax.workload.length_bounds import mean_length
-from blis_jax.workload.plan_params import gap_law
-from blis_jax.workload.samplers import length_params
+from blis_jax.workload.drawing.plan_params import gap_law
+from blis_jax.workload.drawing.samplers import length_params
+from blis_jax.workload.lengths.bounds import mean_length
 from blis_jax.workload.spec import ArrivalSpec, ClientSpec, WorkloadSpec
 
 CAP_PER_REQUEST = 2  # a client begins no session after this many times num_requests (reference)

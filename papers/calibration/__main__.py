@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax import cli
-from blis_jax.atomic_write import replacing, write_json
 from blis_jax.backend import prepare_backend
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing, write_json
 
 NAME = "papers.calibration"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm_bench_llmservingsim"
@@ -68,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(arguments: Sequence[str] | None) -> int:
     parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_flags("what", _FLAGS)
-    group = parser.add_argument_group("switches")
-    group.add_argument("--fresh", action="store_true", help="fit again what is kept already")
+    parser.add_switches("switches", {"overwrite": "fit again what is kept already"})
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
     data = Path(given.get("data", DATA))
     names = [name.strip() for name in given.get("runs", ",".join(RUNS)).split(",")]
@@ -102,17 +101,19 @@ def _fitted(
 ) -> dict[str, Any]:
     """One fit, or the one that is kept."""
     path = output / f"{name}-{model.replace(' ', '-')}-{part}.json"
-    if path.is_file() and "fresh" not in given:
+    if path.is_file() and "overwrite" not in given:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return kept
-    from blis_jax.calibrate.calibration import Plan, calibrate, to_document
+    from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
     from blis_jax.calibrate.figure import draw
     from blis_jax.calibrate.measured import read_measured
     from blis_jax.calibrate.settings import cluster_values
-    from blis_jax.config import ClusterConfig
+    from blis_jax.cluster.config import ClusterConfig
 
     start = time.perf_counter()
-    plan = Plan(TERMS[model], NUM_FITTED if part == "first" else None, given.get("starts", 4))
+    plan = CalibrationPlan(
+        TERMS[model], NUM_FITTED if part == "first" else None, given.get("starts", 4)
+    )
     run = read_measured(data / name, num_fitted=plan.num_fitted)
     config = ClusterConfig(**cluster_values(run.settings, {}), corrected=True)
     found = calibrate(run, config, plan)

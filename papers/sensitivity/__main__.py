@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax import cli
-from blis_jax.atomic_write import replacing
 from blis_jax.backend import prepare_backend
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
 
 NAME = "papers.sensitivity"
 FOLDER = "out/papers_sensitivity"
@@ -39,11 +39,11 @@ _FLAGS = (
     Flag("spaces", str, ",".join(SPACES), "A,B,…", "strategies whose spaces are looked at"),
     Flag("surrogates", str, None, "FOLDER", "with a surrogate named as each space"),
     Flag("base", cli.whole, BASE, "N", "rows of the Saltelli design, a power of two"),
-    Flag("num-seeds", cli.whole, NUM_SEEDS, "N", "common seeds, from 42 on"),
+    Flag("seeds", cli.whole, NUM_SEEDS, "N", "common seeds, from 42 on"),
     Flag("output", str, FOLDER, "FOLDER", "where studies and tables go"),
 )
 _SWITCHES = {
-    "saved": "print what comes with the package, and stop",
+    "saved": "print what comes with the package, draw it with --output, and stop",
     "no-figures": "draw no figures",
     "no-cache": "compile again instead of using programs kept from earlier runs",
 }
@@ -64,16 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     given = _parser().given(sys.argv[1:] if arguments is None else arguments)
     if "saved" in given:
-        return _print_saved()
+        return _saved(given)
     spaces = _spaces(given)
     output = Path(given.get("output", FOLDER))
     cli.check_writable(output, is_folder=True)
     prepare_backend(use_cache="no_cache" not in given)
     import pandas as pd
 
-    from blis_jax.results import load
+    from blis_jax.results.dataset import load
     from papers.sensitivity.table import TABLE, printed, rows_of
-    from sweeps import sensitivity
+    from sweeps.sensitivity import __main__ as sensitivity
 
     rows: list[dict[str, Any]] = []
     for space in spaces:
@@ -94,7 +94,7 @@ def _words(given: Mapping[str, Any], space: str, folder: Path) -> list[str]:
     """The options of one space's study."""
     words = [space, "--resume", "--quiet", "--output", str(folder)]
     words += ["--base", str(given.get("base", BASE))]
-    words += ["--num-seeds", str(given.get("num_seeds", NUM_SEEDS))]
+    words += ["--seeds", str(given.get("seeds", NUM_SEEDS))]
     words += [f"--{name}" for name in ("no-figures", "no-cache") if name.replace("-", "_") in given]
     if "surrogates" in given and (Path(given["surrogates"]) / space).exists():
         words += ["--surrogate", str(Path(given["surrogates"]) / space)]
@@ -102,7 +102,7 @@ def _words(given: Mapping[str, Any], space: str, folder: Path) -> list[str]:
 
 
 def _spaces(given: Mapping[str, Any]) -> list[str]:
-    from sweeps.strategy_file import load_strategy
+    from sweeps.strategies.file import load_strategy
 
     spaces = [name.strip() for name in given.get("spaces", ",".join(SPACES)).split(",")]
     for name in spaces:
@@ -118,13 +118,25 @@ def _spaces(given: Mapping[str, Any]) -> list[str]:
     return spaces
 
 
-def _print_saved() -> int:
+def _saved(given: Mapping[str, Any]) -> int:
+    """The indices that come with the package; with --output also their figures."""
     import pandas as pd
 
-    from papers.sensitivity.table import DATA, TABLE, printed
+    from papers.sensitivity.table import DATA, TABLE, printed, totals_of
+    from sweeps.sensitivity.figure import draw_totals
+    from sweeps.sensitivity.model import SIMULATOR, SURROGATE
 
     table = pd.read_csv(DATA / TABLE)
     print("\n".join(printed(table)))
+    if "output" not in given:
+        return 0
+    folder = Path(given["output"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for space, rows in table.groupby("space", sort=False):
+        path = folder / f"agreement_{space}.png"
+        with cli.writing(path):
+            draw_totals(*totals_of(rows), (SIMULATOR, SURROGATE), path, str(space))
+        print(f"Written: {path}")
     return 0
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeps.sensitivity_indices import FIGURES, Agreement, agreement_of, verdict
-from sweeps.sensitivity_model import SIMULATOR, SURROGATE
-from sweeps.sensitivity_report import agreement_cells, interval_words
+from sweeps.sensitivity.indices import FIGURES, Agreement, agreement_of, verdict
+from sweeps.sensitivity.model import SIMULATOR, SURROGATE
+from sweeps.sensitivity.report import agreement_cells, interval_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +22,23 @@ DIGITS = 5
 _HEADS = ("simulator", "surrogate", "meet", "simulator, lowered", "surrogate, lowered", "meet")
 _WIDTHS = (22, 22, 4, 18, 18, 4)
 _NOTHING = "–"
+
+
+def totals_of(
+    rows: pd.DataFrame,
+) -> tuple[list[str], dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Parameters of one space, and by metric the total indices of both models, [parameter, figure]."""
+    names = rows["parameter"].unique().tolist()
+    totals = {}
+    for metric, part in rows.groupby("metric", sort=False):
+        of_both = (
+            part[[f"{model}_total_{figure}" for figure in FIGURES]].to_numpy()
+            for model in (SIMULATOR, SURROGATE)
+        )
+        one, other = of_both
+        if not np.isnan(other).any():
+            totals[str(metric)] = one, other
+    return names, totals
 
 
 def rows_of(space: str, dataset: xr.Dataset) -> list[dict[str, Any]]:

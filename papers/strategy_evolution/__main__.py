@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli
+from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError, closest
 
 if TYPE_CHECKING:
     from papers.strategy_evolution.claims import AnyClaim
     from papers.strategy_evolution.quantities import Samples
-    from papers.strategy_evolution.runs import Runs
-    from papers.strategy_evolution.settings import Setting
+    from papers.strategy_evolution.runs import PaperRuns
+    from papers.strategy_evolution.settings import RunSetting
     from papers.strategy_evolution.tables import Record
 
 NAME = "papers.strategy_evolution"
@@ -28,7 +29,7 @@ FIGURE_SEEDS = 200
 
 _DESCRIPTION = """\
 Compute every claim of the scheduling record on its own seeds and requests and print it beside the
-published number; with --num-seeds also on many seeds, with intervals; then draw the figures. Runs
+published number; with --seeds also on many seeds, with intervals; then draw the figures. Runs
 are kept in OUTPUT/parts as each setting ends, so a command that was stopped goes on where it was.
 """
 _EXAMPLES = """\
@@ -37,10 +38,10 @@ examples:
     %(prog)s
 
   which claims survive on a thousand seeds:
-    %(prog)s --num-seeds 1000
+    %(prog)s --seeds 1000
 
   what that would simulate, and about how long:
-    %(prog)s --num-seeds 1000 --plan
+    %(prog)s --seeds 1000 --plan
 
   the figures' data computed again, then the figures:
     %(prog)s --figures
@@ -50,7 +51,13 @@ examples:
 """
 _WHAT = (
     Flag("rows", str, None, "A,B,…", "only these rows of the record, such as 5,8-opt"),
-    Flag("num-seeds", cli.whole, None, "N", "also compute every claim on N seeds, with intervals"),
+    Flag(
+        "seeds",
+        cli.whole,
+        None,
+        "N",
+        "also compute every claim on N seeds, with intervals",
+    ),
     Flag(
         "rng",
         cli.one_of("reference", "jax"),
@@ -66,7 +73,7 @@ _SWITCHES = {
     "figures": "compute the data of the figures, then draw them",
     "no-figures": "draw no figures",
     "resume": "use runs that are kept already; this is the default",
-    "fresh": "simulate again what is kept already",
+    "overwrite": "simulate again what is kept already",
     "plan": "say what would be simulated and about how long it takes, and stop",
     "quiet": "print nothing but errors",
     "no-cache": "compile again instead of using programs kept from earlier runs",
@@ -101,11 +108,11 @@ class _Job:
         first = 42 if self.stream == "reference" else 0
         return tuple(range(first, first + self.num_seeds))
 
-    def runs(self, stream: str) -> Runs:
+    def runs(self, stream: str) -> PaperRuns:
         """Runs with requests drawn by a stream."""
-        from papers.strategy_evolution.runs import Runs
+        from papers.strategy_evolution.runs import PaperRuns
 
-        return Runs(self.parts, stream, "fresh" in self.switches)
+        return PaperRuns(self.parts, stream, "overwrite" in self.switches)
 
 
 def _reproduce(arguments: Sequence[str] | None) -> int:
@@ -127,29 +134,27 @@ def _reproduce(arguments: Sequence[str] | None) -> int:
 
 def _job(given: dict[str, Any]) -> _Job:
     """The options, checked."""
-    contradictions = (("figures", "no_figures"), ("resume", "fresh"))
+    contradictions = (("figures", "no_figures"), ("resume", "overwrite"))
     for one, other in contradictions:
         if one in given and other in given:
             words = (name.replace("_", "-") for name in (one, other))
             raise ConfigError("--{} and --{} contradict each other; give one".format(*words))
-    for name in ("num_seeds", "figure_seeds"):
+    for name in ("seeds", "figure_seeds"):
         if name in given and not LEAST_SEEDS <= given[name] <= MOST_SEEDS:
             flag = name.replace("_", "-")
             raise ConfigError(
                 f"--{flag} is {given[name]}; allowed is {LEAST_SEEDS} to {MOST_SEEDS}, since an "
                 "interval needs two seeds"
             )
-    if "rng" in given and "num_seeds" not in given:
-        raise ConfigError(
-            "--rng is about the seeds of --num-seeds; give that too, or leave --rng out"
-        )
+    if "rng" in given and "seeds" not in given:
+        raise ConfigError("--rng is about the seeds of --seeds; give that too, or leave --rng out")
     output = Path(given.get("output", FOLDER))
     parts = Path(given["parts"]) if "parts" in given else output / "parts"
     for folder in (output, parts):
         cli.check_writable(folder, is_folder=True)
     return _Job(
         _chosen(given.get("rows")),
-        given.get("num_seeds", 0),
+        given.get("seeds", 0),
         given.get("rng", "jax"),
         given.get("figure_seeds", FIGURE_SEEDS),
         output,
@@ -178,7 +183,7 @@ def _chosen(rows: str | None) -> tuple[AnyClaim, ...]:
 # --- the two tables -------------------------------------------------------------------------------
 
 
-def _settings(job: _Job) -> list[Setting]:
+def _settings(job: _Job) -> list[RunSetting]:
     from papers.strategy_evolution.settings import named
 
     return named(name for claim in job.claims for name in claim.settings)
@@ -243,14 +248,16 @@ def _samples(job: _Job, stream: str, seeds: Sequence[int]) -> Samples:
     return _shown(job, lambda say: runs.get(settings, seeds, scalars(), say))
 
 
-def _announce(job: _Job, missing: Sequence[Setting], stream: str, num_seeds: int) -> None:
+def _announce(job: _Job, missing: Sequence[RunSetting], stream: str, num_seeds: int) -> None:
     from papers.strategy_evolution.runs import estimated_s
 
     if missing and "quiet" not in job.switches:
         cli.say(NAME, _estimate_words(missing, stream, num_seeds, estimated_s(missing, num_seeds)))
 
 
-def _estimate_words(missing: Sequence[Setting], stream: str, num_seeds: int, seconds: float) -> str:
+def _estimate_words(
+    missing: Sequence[RunSetting], stream: str, num_seeds: int, seconds: float
+) -> str:
     num_pressed = sum(setting.is_pressed for setting in missing)
     return (
         f"{len(missing)} settings × {num_seeds} seeds ({stream}) to simulate, {num_pressed} of them "
@@ -259,16 +266,13 @@ def _estimate_words(missing: Sequence[Setting], stream: str, num_seeds: int, sec
 
 
 def _shown(job: _Job, work: Any) -> Any:
-    """Does some work with a line of progress, or a line a setting where there is no terminal."""
-    state: dict[str, cli.Progress] = {}
+    """Does some work, and shows how far it is."""
+    state: dict[str, progress.Phase] = {}
 
     def say(done: int, total: int, what: str) -> None:
-        if "quiet" in job.switches:
-            return
-        progress = state.setdefault("line", cli.Progress(total))
-        progress.show(done, what)
-        if not sys.stderr.isatty():
-            cli.say(NAME, f"[{done}/{total}] {what}")
+        if "line" not in state:
+            state["line"] = progress.begin("simulating", total, "settings")
+        state["line"].show(done, what)
 
     try:
         return work(say)
@@ -291,7 +295,7 @@ def _write(
     readable: Sequence[Record],
     columns: Sequence[str],
 ) -> None:
-    from blis_jax.atomic_write import replacing
+    from blis_jax.files.atomic_write import replacing
     from papers.strategy_evolution.tables import csv_text, markdown_text
 
     folder = job.output / "results"
@@ -341,7 +345,7 @@ def _plan(job: _Job) -> int:
     from papers.strategy_evolution.published import SEEDS
     from papers.strategy_evolution.runs import estimated_s
 
-    wanted: list[tuple[str, tuple[int, ...], list[Setting]]] = [
+    wanted: list[tuple[str, tuple[int, ...], list[RunSetting]]] = [
         ("reference", SEEDS, _settings(job))
     ]
     if job.num_seeds:

@@ -92,7 +92,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class Condition(_Part):
+class StatementCondition(_Part):
     """One setting's metric against another's, or against a number; `within` is in % of the other."""
 
     of: Text
@@ -102,7 +102,7 @@ class Condition(_Part):
     at: str = ""  # the claim's
 
     @model_validator(mode="after")
-    def _has_its_kind(self) -> Condition:
+    def _has_its_kind(self) -> StatementCondition:
         if isinstance(self.to, str) != (self.relation in OF_SETTINGS):
             raise ValueError(f"{self.relation!r} does not go with {self.to!r}")
         return self
@@ -112,7 +112,7 @@ class _Entry(_Part):
     of: Text | None = None
     published: Text | None = None
     statement: Text | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[StatementCondition, ...] = ()
     at: Text | None = None
     against: Text | None = None
     within: Amount = 0.0
@@ -144,7 +144,7 @@ class _File(_Part):
 
 
 @dataclass(frozen=True)
-class Claim:
+class PublishedClaim:
     """A published figure: a metric `of` a setting `at`, if in % against another setting."""
 
     row: str
@@ -187,7 +187,7 @@ class Statement:
     row: str
     title: str
     statement: str
-    conditions: tuple[Condition, ...]
+    conditions: tuple[StatementCondition, ...]
     note: str
 
     @property
@@ -204,7 +204,7 @@ class Statement:
         return self.statement
 
 
-AnyClaim = Claim | Statement
+AnyClaim = PublishedClaim | Statement
 
 
 def metric_label(of: str) -> str:
@@ -245,7 +245,7 @@ def _claims(file: _File) -> Iterator[AnyClaim]:
             is_change = published.unit == "%" and entry.of != REJECTED
             if is_change and against is None:
                 raise ConfigError(f"{FILE}: row {row.row}: {entry.of}: a change needs `against`")
-            yield Claim(
+            yield PublishedClaim(
                 row.row,
                 row.title,
                 entry.of or "",

@@ -44,7 +44,8 @@ def draw(data: Path, path: Path) -> None:
             "percentile, mean over seeds with its 95 % interval (narrower than the dots where none is seen)."
         )
         title = "Critical requests get their first token far sooner, sheddable ones far later"
-        style.save(figure, path, title, caption, style.policy_handles(POLICIES))
+        legend = style.policy_handles(POLICIES)
+        style.save(figure, path, title, caption, legend, legend_columns=1)
 
 
 def _draw_class(panel: Any, table: Any) -> None:
@@ -61,10 +62,16 @@ def _draw_class(panel: Any, table: Any) -> None:
         panel.errorbar([tail.mean], [99], xerr=reach, color=colour, marker="o", zorder=5)
         words = f"99 % within {tail.mean:.0f} ms"
         panel.text(
-            0.98, 0.23 - 0.085 * place, words, color=colour, ha="right", transform=panel.transAxes
+            0.98,
+            0.23 - 0.085 * place,
+            words,
+            color=colour,
+            ha="right",
+            transform=panel.transAxes,
+            bbox={"color": "white", "alpha": 0.75, "pad": 0.4},
         )
     longest = float(table["high"].max())
-    panel.set_xlim(0, longest * 1.5 if longest > 500 else longest)  # room for the words
+    panel.set_xlim(0, longest * 1.7 if longest > 500 else longest)  # room for the words
     panel.set_ylim(0, 101)
 
 

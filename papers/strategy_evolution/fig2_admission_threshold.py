@@ -11,7 +11,7 @@ from papers.strategy_evolution.figures import Expected, chosen, main, read
 
 NAME = "fig2_admission_threshold"
 POLICY, NO_GATE = "iteration 3", "iteration 1"
-COLOUR = style.POLICY_COLOURS[POLICY]
+CLASSES = ("critical", "standard", "sheddable")
 # the reference's means of seeds 42 to 44
 EXPECTED = tuple(
     Expected({"policy": POLICY, "x": gate, "slo_class": slo_class, "metric": metric}, value, within)
@@ -38,23 +38,18 @@ def draw(data: Path, path: Path) -> None:
     num_seeds = int(table["num_seeds"].max())
     with style.figure(2.9, 1, 3) as (figure, panels):
         tails, rejected, rates = panels[0]
-        for slo_class, kind in style.CLASS_LINES.items():
-            end = _line(tails, table, "ttft_p99_ms", slo_class, kind)
-            tails.text(200, end + 12, slo_class, ha="right", color=COLOUR)
-        tails.set_ylabel("TTFT P99 of admitted requests (ms)")
+        for slo_class in CLASSES:
+            _line(tails, table, "ttft_p99_ms", slo_class)
+        tails.set_ylabel("TTFT P99 of those admitted (ms)")
         tails.set_title("who waits")
-        _line(rejected, table, "reject_rate", "sheddable", ":", 100)
-        rejected.text(5.2, 60, "of sheddable\nrequests", color=COLOUR)
-        _line(rejected, table, "reject_rate", "all", "-", 100)
-        rejected.text(6, 14, "of all requests", color=COLOUR)
+        for slo_class in ("sheddable", "all"):
+            _line(rejected, table, "reject_rate", slo_class, 100)
         known = sorted(PUBLISHED)
         rates_known = [PUBLISHED[gate][1] for gate in known]
         rejected.plot(known, rates_known, "x", color=style.BLACK, markersize=7, zorder=5)
-        rejected.text(14, 38, "published,\nof all", ha="center", fontsize=8)
         rejected.set_ylabel("rejected requests (%)")
         rejected.set_title("who is turned away")
-        _line(rates, table, "tokens_per_sec", "all", "-", 1e-3)
-        rates.text(5, 16.2, "without a gate", color="0.4")
+        _line(rates, table, "tokens_per_sec", "all", 1e-3)
         rates.set_ylabel("1,000 decode tokens per second")
         rates.set_title("what is served")
         _mark_without(table, tails, rates)
@@ -62,42 +57,46 @@ def draw(data: Path, path: Path) -> None:
             panel.set_xscale("log")
             panel.set_xticks([5, 10, 20, 50, 100, 200], ["5", "10", "20", "50", "100", "200"])
             panel.minorticks_off()
-            panel.set_xlabel("gate: mean load of an instance")
+            panel.set_xlabel("gate (requests per instance)")
             panel.set_ylim(bottom=0)
         tails.set_ylim(top=560)
         (strict,) = chosen(table, x=20, slo_class="sheddable", metric="ttft_p99_ms").itertuples()
         caption = (
             f"{style.BURST} Iteration 3 rejects a sheddable request while the mean number of requests "
             f"on an instance is above the threshold. {num_seeds} seeds, requests by this simulator's "
-            "generator; bars: 95 % interval of the mean. Grey lines: iteration 1, the same without a "
-            "gate. Crosses: the record's numbers, which are of seed 42 alone. Percentiles are of "
+            "generator; bars: 95 % interval of the mean. Thin grey lines: iteration 1, the same without "
+            "a gate. Crosses: the record's numbers, which are of seed 42 alone. Percentiles are of "
             "admitted requests only: a strict gate improves the sheddable tail by not serving it. At a "
             f"gate of 20 the record's three seeds give a sheddable tail of 114 ms, these {num_seeds} "
             f"seeds {strict.mean:.0f} ms."
         )
-        title = "A gate moves the sheddable tail, at the price of rejections; critical requests gain little"
-        style.save(figure, path, title, caption)
+        title = "A gate moves the sheddable tail by rejections; critical requests gain little"
+        legend = [
+            *style.class_handles([*CLASSES, "all"]),
+            style.line_handle("without a gate", color="0.45", linewidth=1),
+            style.line_handle(
+                "published, of all requests", color=style.BLACK, marker="x", linestyle="none"
+            ),
+        ]
+        style.save(figure, path, title, caption, legend)
 
 
-def _line(
-    panel: Any, table: Any, metric: str, slo_class: str, kind: str, scale: float = 1.0
-) -> float:
-    """Draws one line; where it ends on the right."""
+def _line(panel: Any, table: Any, metric: str, slo_class: str, scale: float = 1.0) -> None:
+    """Draws one line in its class's style."""
     rows = chosen(table, policy=POLICY, metric=metric, slo_class=slo_class)
     rows = rows.assign(**{name: scale * rows[name] for name in ("mean", "low", "high")})
-    style.line(panel, rows, COLOUR, linestyle=kind)
-    return float(rows.sort_values("x")["mean"].iloc[-1])
+    style.line(panel, rows, **style.class_style(slo_class))
 
 
 def _mark_without(table: Any, tails: Any, rates: Any) -> None:
     """Where everything would be without the gate."""
-    for slo_class, kind in style.CLASS_LINES.items():
+    for slo_class in CLASSES:
         (row,) = chosen(
             table, policy=NO_GATE, metric="ttft_p99_ms", slo_class=slo_class
         ).itertuples()
-        tails.axhline(row.mean, color="0.6", linestyle=kind, linewidth=1, zorder=0)
+        tails.axhline(row.mean, color="0.45", linewidth=1, zorder=0)
     (row,) = chosen(table, policy=NO_GATE, metric="tokens_per_sec").itertuples()
-    rates.axhline(row.mean / 1e3, color="0.6", linewidth=1, zorder=0)
+    rates.axhline(row.mean / 1e3, color="0.45", linewidth=1, zorder=0)
 
 
 if __name__ == "__main__":

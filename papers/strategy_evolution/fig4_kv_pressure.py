@@ -39,7 +39,6 @@ def draw(data: Path, path: Path) -> None:
         _lines(critical, table, "ttft_p99_ms", "critical")
         number, value = PUBLISHED
         critical.plot(PLACES.index(number), value, "x", color=style.BLACK, markersize=8, zorder=6)
-        critical.text(1.2, 128, "published, iteration 5", fontsize=8)
         critical.set_title("critical requests")
         critical.set_ylabel("TTFT P99 (ms)")
         _lines(sheddable, table, "ttft_p99_ms", "sheddable")
@@ -62,14 +61,24 @@ def draw(data: Path, path: Path) -> None:
             panel.set_xticks(range(len(PLACES)), WORDS)
             panel.set_xlabel("KV blocks of an instance (1,000; uneven steps)")
         caption = (
-            f"{style.BURST} Solid lines with dots: with a CPU tier of a third as many blocks, as the record has "
-            "it; dotted lines with squares: without. Below 2,500 blocks the reference crashes or never ends in "
-            "some runs (in nearly all of the baseline with a CPU tier), and this simulator, which is "
+            f"{style.BURST} The CPU tier has a third as many blocks, as in the record. Below "
+            "2,500 blocks the reference crashes or never ends in some runs "
+            "(in nearly all of the baseline with a CPU tier), and this simulator, which is "
             f"equal to it, says so; figures are of the runs that end. {num_seeds} seeds, requests by this "
             "simulator's generator; bars: 95 % interval of the mean. The cross is of seed 42 alone."
         )
         title = "Memory hardly matters down to 2,500 blocks; below, sheddable requests pay first"
-        style.save(figure, path, title, caption, style.policy_handles(POLICIES))
+        legend = [
+            *style.policy_handles(POLICIES),
+            style.line_handle("with a CPU tier (solid, dots)", color=style.BLACK, marker="o"),
+            style.line_handle(
+                "without a CPU tier (dotted, squares)", color=style.BLACK, linestyle=":", marker="s"
+            ),
+            style.line_handle(
+                "published, iteration 5", color=style.BLACK, marker="x", linestyle="none"
+            ),
+        ]
+        style.save(figure, path, title, caption, legend)
 
 
 def _lines(panel: Any, table: Any, metric: str, slo_class: str, scale: float = 1.0) -> None:

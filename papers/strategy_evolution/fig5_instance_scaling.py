@@ -54,7 +54,8 @@ def draw(data: Path, path: Path) -> None:
             "interval of the mean, in the lower row of the change paired by seed."
         )
         title = "The gain does not shrink with the cluster, the overload does"
-        style.save(figure, path, title, caption, style.policy_handles(POLICIES))
+        legend = style.policy_handles(POLICIES)
+        style.save(figure, path, title, caption, legend, legend_columns=1)
 
 
 def _at_load(table: Any, load: str) -> Any:

@@ -39,29 +39,30 @@ def draw(data: Path, path: Path) -> None:
         tails.set_ylim(bottom=0)
         tails.set_ylabel("critical TTFT P99 (ms)")
         tails.set_title("critical requests")
+        tails.legend(loc="upper left")
         for slo_class in CLASSES:
             rows = chosen(
                 table, policy=WHOLE, slo_class=slo_class, metric="ttft_p99_ms_change_percent"
             )
             style.line(
-                changes, rows, COLOURS[WHOLE], linestyle=style.CLASS_LINES[slo_class],
-                marker=style.CLASS_MARKS[slo_class], label=slo_class,
+                changes, rows, label=slo_class, **style.class_style(slo_class)
             )  # fmt: skip
-        changes.axhline(0, color=COLOURS[CHUNKED])
+        changes.axhline(0, color="0.45", linewidth=1)
         changes.set_ylabel("change of TTFT P99 (%)")
         changes.set_title("whole instead of in chunks, by class")
+        changes.legend(loc="center right")
         for panel in panels[0]:
             panel.set_xscale("log", base=2)
             multiples = [0.25, 0.5, 1, 2, 4]
             words = [f"{multiple * PUBLISHED_CONSTANT_MS:.1f}" for multiple in multiples]
             panel.set_xticks(multiples, words)
             panel.set_xlabel("constant cost of a step, β₀ (ms)")
-            panel.axvline(1, color="0.75", linewidth=1, zorder=0)
-            panel.legend(loc="best")
+            panel.axvline(1, color=style.BLACK, linewidth=1.1, linestyle=(0, (1, 2)), zorder=0)
+            panel.margins(x=0.06)
         caption = (
             f"{style.BURST} Both settings have priorities by class and the default scorers; "
             "in one, prompts are cut into chunks of 256 tokens, in the other those of critical requests "
-            "are not. The grey line is the published constant (6.9 ms); it is multiplied by 0.25 to 4, "
+            "are not. The dotted line is the published constant (6.9 ms); it is multiplied by 0.25 to 4, "
             "everything else stays, so that the overload grows with it too. A step full of 2,048 "
             "prompt tokens costs 36 ms more than its constant, so a further chunk costs a critical request "
             "a further full step, whatever the constant. "
@@ -69,7 +70,10 @@ def draw(data: Path, path: Path) -> None:
             "the mean, on the right of the change paired by seed."
         )
         title = "Whole prompts save full steps, not the constant cost of a step"
-        style.save(figure, path, title, caption)
+        constant = style.line_handle(
+            "published constant", color=style.BLACK, linewidth=1.1, linestyle=(0, (1, 2))
+        )
+        style.save(figure, path, title, caption, [constant])
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def draw(data: Path, path: Path) -> None:
             panel.axhline(level, color=style.BLACK, linestyle="--", linewidth=1)
             panel.text(
                 1, level * 0.955, f"published best: {level:.2f} ms", va="top", fontsize=8,
-                bbox={"color": "white", "alpha": 0.7, "pad": 0.3},
+                bbox={"color": "white", "alpha": 0.7, "pad": 0.3}, zorder=7,
             )  # fmt: skip
             panel.set_title(words)
             panel.set_xlabel("call")
@@ -56,7 +56,6 @@ def draw(data: Path, path: Path) -> None:
             panel.minorticks_off()
             panel.set_ylim(bottom=55)
         panels[0][0].set_ylabel("score: critical TTFT P99 (ms) + penalties")
-        panels[0][0].legend(loc="upper right")
         known = "Crosses: the record's scores. " if has_record else (
             "The record's scores of each call are not at hand here. "
         )  # fmt: skip
@@ -67,8 +66,8 @@ def draw(data: Path, path: Path) -> None:
             "they part, presumably by versions of its libraries; iteration 1 still ends at the published point, "
             "iteration 8 above it."
         )
-        title = "The published searches, run again"
-        style.save(figure, path, title, caption)
+        title = "The published searches, run again, end at the same point once and above it once"
+        style.save(figure, path, title, caption, _handles(has_record), legend_columns=4)
 
 
 def published_scores(name: str) -> list[float] | None:
@@ -85,16 +84,27 @@ def _draw_search(panel: Any, table: Any, colour: str, recorded: list[float] | No
     rows = table.sort_values("x")
     calls, scores = rows["x"].to_numpy(), rows["mean"].to_numpy()
     reach = [scores - rows["low"], rows["high"] - scores]
-    panel.errorbar(
-        calls, scores, yerr=reach, fmt="o", color=colour, alpha=0.75, label="here", capsize=0
-    )
+    panel.errorbar(calls, scores, yerr=reach, fmt="o", color=colour, alpha=0.75, capsize=0)
     best = np.minimum.accumulate(scores)
-    panel.step(calls, best, where="post", color=colour, label="best so far, here")
+    panel.step(calls, best, where="post", color=colour)
     if recorded is not None:
         panel.plot(
             np.arange(1, len(recorded) + 1), recorded, "x", color=style.BLACK, markersize=5,
-            markeredgewidth=0.9, label="published",
+            markeredgewidth=0.9,
         )  # fmt: skip
+
+
+def _handles(has_record: bool) -> list[Any]:
+    grey = {"color": "0.35"}
+    handles = [
+        style.line_handle("here, call by call", marker="o", linestyle="none", **grey),
+        style.line_handle("best so far, here", **grey),
+        style.line_handle("published best", color=style.BLACK, linestyle="--", linewidth=1),
+    ]
+    if has_record:
+        mark = {"marker": "x", "linestyle": "none", "color": style.BLACK}
+        handles.append(style.line_handle("published, call by call", **mark))
+    return handles
 
 
 if __name__ == "__main__":

@@ -23,11 +23,15 @@ EXPECTED = tuple(
 )
 CLASSES = ("critical", "standard", "sheddable")
 PARTS = {  # by what a reader sees; the smallest ones together
-    "waiting": ("#bdbdbd", "waiting for the batch", ("queueing_time", "waiting")),
-    "prefill": (style.SKY, "computing the prompt", ("prefill_compute",)),
-    "chunks": (style.ORANGE, "further steps because of chunks", ("chunk_overhead",)),
+    "waiting": (style.PARTS["waiting"][0], "waiting for the batch", ("queueing_time", "waiting")),
+    "prefill": (style.PARTS["compute"][0], "computing the prompt", ("prefill_compute",)),
+    "chunks": (
+        style.PARTS["chunk overhead"][0],
+        "further steps because of chunks",
+        ("chunk_overhead",),
+    ),
     "other": (
-        "#5e4b8b",
+        style.PARTS["fixed"][0],
         "output processing and the rest",
         ("output_processing", "admission_delay", "routing_delay", "preempted_service"),
     ),
@@ -44,7 +48,7 @@ def draw(data: Path, path: Path) -> None:
             for panel, slo_class in zip(panels[row], CLASSES, strict=True):
                 _draw_bars(panel, chosen(table, x=which, slo_class=slo_class))
                 panel.set_title(f"{slo_class}, {words}")
-            panels[row][0].set_ylabel("mean time (ms)")
+            panels[row][0].set_ylabel("mean TTFT (ms)")
         caption = (
             f"{style.BURST} Mean over the requests of a class with a first token, then over {num_seeds} seeds, "
             "requests by this simulator's generator. The parts add up to time to first token. Bars "
@@ -53,7 +57,7 @@ def draw(data: Path, path: Path) -> None:
             "chunks are the constant part of the steps that a prompt would not have needed in one piece."
         )
         title = "Priorities take the waiting from critical requests; computing prompts remains"
-        style.save(figure, path, title, caption, _handles(), legend_columns=2)
+        style.save(figure, path, title, caption, _handles())
 
 
 def _draw_bars(panel: Any, table: Any) -> None:
@@ -69,7 +73,7 @@ def _draw_bars(panel: Any, table: Any) -> None:
         panel.errorbar([place], [bottom], yerr=[half], color="0.2", linewidth=1)
         panel.text(place, bottom + half, f"{bottom:.0f}", ha="center", va="bottom", fontsize=8)
     words = [policy.replace("iteration", "iter.") for policy in POLICIES]
-    panel.set_xticks(range(len(POLICIES)), words, fontsize=8)
+    panel.set_xticks(range(len(POLICIES)), words)
     for label, policy in zip(panel.get_xticklabels(), POLICIES, strict=True):
         label.set_color(style.POLICY_COLOURS[policy])
     panel.margins(y=0.12)
@@ -77,9 +81,7 @@ def _draw_bars(panel: Any, table: Any) -> None:
 
 
 def _handles() -> list[Any]:
-    from matplotlib.patches import Patch
-
-    return [Patch(color=colour, label=words) for colour, words, _ in PARTS.values()]
+    return [style.area_handle(words, color=colour) for colour, words, _ in PARTS.values()]
 
 
 if __name__ == "__main__":

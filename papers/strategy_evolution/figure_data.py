@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.atomic_write import replacing
-from blis_jax.compare import Estimate, difference, estimate
+from blis_jax.files.atomic_write import replacing
+from blis_jax.statistics.intervals import Estimate, estimate
+from blis_jax.statistics.paired import difference
 from papers.strategy_evolution import figure_settings as arms
 from papers.strategy_evolution.measures import ALL, CLASSES, LEVELS, curves, scalars, ttft_parts
-from papers.strategy_evolution.runs import Runs, Sample, Say
-from papers.strategy_evolution.settings import Setting
+from papers.strategy_evolution.runs import PaperRuns, Say, SettingSample
+from papers.strategy_evolution.settings import RunSetting
 
 if TYPE_CHECKING:
     from papers.strategy_evolution.measures import Measurement
@@ -28,7 +29,7 @@ COLUMNS = ("policy", "x", "slo_class", "metric", "mean", "low", "high", "num_see
 BAND = (5, 95)  # percent of the seeds, in distributions
 TAIL = "ttft_p99_ms"
 Row = tuple[str, float | str, str, str, float, float, float, int]
-Get = Callable[[Iterable[Setting], "Measurement"], Mapping[str, Sample]]
+Get = Callable[[Iterable[RunSetting], "Measurement"], Mapping[str, SettingSample]]
 
 
 def distributions(get: Get) -> list[Row]:
@@ -130,7 +131,11 @@ SEARCHES = "fig7_searches"
 
 
 def compute(
-    runs: Runs, seeds: Sequence[int], folder: Path, say: Say | None, done: Callable[[Path], None]
+    runs: PaperRuns,
+    seeds: Sequence[int],
+    folder: Path,
+    say: Say | None,
+    done: Callable[[Path], None],
 ) -> None:
     """Writes the data of every figure; what the runs have is not simulated again."""
     for name, table in TABLES.items():
@@ -140,16 +145,16 @@ def compute(
 
 
 def _get(
-    runs: Runs,
+    runs: PaperRuns,
     seeds: Sequence[int],
     say: Say | None,
-    settings: Iterable[Setting],
+    settings: Iterable[RunSetting],
     measurement: Measurement,
-) -> Mapping[str, Sample]:
+) -> Mapping[str, SettingSample]:
     return runs.get(settings, seeds, measurement, say)
 
 
-def needed() -> list[Setting]:
+def needed() -> list[RunSetting]:
     """Every setting that the figures take their scalars from."""
     return [
         *arms.policies(arms.MAIN),
@@ -181,7 +186,7 @@ def _split(metric: str) -> tuple[str, str]:
     return base, rest[:-1] or ALL
 
 
-def _values(samples: Mapping[str, Sample], metrics: Sequence[str]) -> list[Row]:
+def _values(samples: Mapping[str, SettingSample], metrics: Sequence[str]) -> list[Row]:
     rows = []
     for name, sample in samples.items():
         policy, x = _place(name)
@@ -191,7 +196,9 @@ def _values(samples: Mapping[str, Sample], metrics: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _changes(samples: Mapping[str, Sample], metrics: Sequence[str], reference: str) -> list[Row]:
+def _changes(
+    samples: Mapping[str, SettingSample], metrics: Sequence[str], reference: str
+) -> list[Row]:
     """Changes in % against the reference policy at the same place."""
     rows = []
     for name, sample in samples.items():
@@ -203,7 +210,7 @@ def _changes(samples: Mapping[str, Sample], metrics: Sequence[str], reference: s
 
 
 def _change_rows(
-    policy: str, x: float | str, base: Sample, sample: Sample, metrics: Sequence[str]
+    policy: str, x: float | str, base: SettingSample, sample: SettingSample, metrics: Sequence[str]
 ) -> list[Row]:
     rows = []
     for metric in metrics:
@@ -220,7 +227,7 @@ def _searches(folder: Path) -> list[Row]:
     """
     import json
 
-    from sweeps.optimize import main
+    from sweeps.search.command import main
 
     rows: list[Row] = []
     for strategy in arms.SEARCHES:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blis_jax.config import ClusterConfig
-from papers.strategy_evolution.settings import Setting
+from blis_jax.cluster.config import ClusterConfig
+from papers.strategy_evolution.settings import RunSetting
 
 BASELINE, PRIORITIES, SIMPLIFIED, SEARCHED = "baseline", "iteration 1", "iteration 5", "8-opt"
 GATED = "iteration 3"
@@ -49,66 +49,66 @@ TAKEN_BACK = {
 }
 
 
-def policies(names: Sequence[str]) -> list[Setting]:
+def policies(names: Sequence[str]) -> list[RunSetting]:
     """Policies on the record's workload."""
-    return [Setting(name, ARMS[name]) for name in names]
+    return [RunSetting(name, ARMS[name]) for name in names]
 
 
-def gates() -> list[Setting]:
+def gates() -> list[RunSetting]:
     """The gate of iteration 3 at several thresholds, and iteration 1, which is the same without it."""
-    found = [Setting(f"{GATED}|{gate}", f"{ARMS[GATED]}:gate={gate}") for gate in THRESHOLDS]
-    return [*found, Setting(f"{PRIORITIES}|{NO_GATE}", ARMS[PRIORITIES])]
+    found = [RunSetting(f"{GATED}|{gate}", f"{ARMS[GATED]}:gate={gate}") for gate in THRESHOLDS]
+    return [*found, RunSetting(f"{PRIORITIES}|{NO_GATE}", ARMS[PRIORITIES])]
 
 
-def rates() -> list[Setting]:
+def rates() -> list[RunSetting]:
     """Policies at several arrival rates, requests/s, 1,000 requests each."""
-    return [Setting(f"{p}|{rate}", ARMS[p], rate=rate) for p in MAIN for rate in RATES]
+    return [RunSetting(f"{p}|{rate}", ARMS[p], rate=rate) for p in MAIN for rate in RATES]
 
 
-def blocks() -> list[Setting]:
+def blocks() -> list[RunSetting]:
     """Baseline and iteration 5 at several pools of KV blocks; the CPU tier has a third of them."""
     found = []
     for policy in (BASELINE, SIMPLIFIED):
         for number in BLOCKS:
             arm = f"{ARMS[policy]}:total_kv_blocks={number};kv_cpu_blocks={number // 3}"
-            found.append(Setting(f"{policy}|{number}", arm))
+            found.append(RunSetting(f"{policy}|{number}", arm))
         for number in WITHOUT_TIER:
             arm = f"{ARMS[policy]}:total_kv_blocks={number};kv_cpu_blocks=0"
-            found.append(Setting(f"{policy}{NO_TIER}|{number}", arm))
+            found.append(RunSetting(f"{policy}{NO_TIER}|{number}", arm))
     return found
 
 
-def instances() -> list[Setting]:
+def instances() -> list[RunSetting]:
     """Policies at several cluster sizes: the published load, and one that grows with the cluster."""
     found = []
     for policy in MAIN:
         for size in SIZES:
             arm = f"{ARMS[policy]}:num_instances={size}"
-            found.append(Setting(f"{policy}|{PUBLISHED_LOAD} {size}", arm))
+            found.append(RunSetting(f"{policy}|{PUBLISHED_LOAD} {size}", arm))
             load = {"rate": RATE_PER_INSTANCE * size, "num_requests": REQUESTS_PER_INSTANCE * size}
-            found.append(Setting(f"{policy}|{EQUAL_LOAD} {size}", arm, **load))  # type: ignore[arg-type]
+            found.append(RunSetting(f"{policy}|{EQUAL_LOAD} {size}", arm, **load))  # type: ignore[arg-type]
     return found
 
 
-def step_constants() -> list[Setting]:
+def step_constants() -> list[RunSetting]:
     """Priorities with prompts in chunks, and with critical prompts whole, at multiples of β0."""
     constant, *others = ClusterConfig().beta_coeffs
     found = []
     for multiple in MULTIPLES:
         beta = f"beta_coeffs=[{', '.join(repr(v) for v in (constant * multiple, *others))}]"
-        found.append(Setting(f"{CHUNKED}|{multiple}", f"{_PRIORITIES_ALONE};{beta}"))
+        found.append(RunSetting(f"{CHUNKED}|{multiple}", f"{_PRIORITIES_ALONE};{beta}"))
         whole = f"iter04_slo_prefill:{_DEFAULT_SCORERS};{beta}"
-        found.append(Setting(f"{WHOLE}|{multiple}", whole))
+        found.append(RunSetting(f"{WHOLE}|{multiple}", whole))
     return found
 
 
-def square() -> list[Setting]:
+def square() -> list[RunSetting]:
     """Priorities on and off times prompts of critical and sheddable requests whole or in chunks."""
     arms = (ARMS[SIMPLIFIED], _PRIORITIES_ALONE, f"{ARMS[BASELINE]}:{_WHOLE}", ARMS[BASELINE])
-    return [Setting(name, arm) for name, arm in zip(SQUARE_NAMES, arms, strict=True)]
+    return [RunSetting(name, arm) for name, arm in zip(SQUARE_NAMES, arms, strict=True)]
 
 
-def one_at_a_time() -> list[Setting]:
+def one_at_a_time() -> list[RunSetting]:
     """8-opt, and 8-opt with one part taken back."""
-    parts = [Setting(name, f"{ARMS[SEARCHED]}:{text}") for name, text in TAKEN_BACK.items()]
-    return [Setting(SEARCHED, ARMS[SEARCHED]), *parts]
+    parts = [RunSetting(name, f"{ARMS[SEARCHED]}:{text}") for name, text in TAKEN_BACK.items()]
+    return [RunSetting(SEARCHED, ARMS[SEARCHED]), *parts]

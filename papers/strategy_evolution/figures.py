@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_jax import cli
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ FOLDER = "out/strategy_evolution"
 
 
 @dataclass(frozen=True)
-class Figure:
+class PaperFigure:
     """One script: its module, which is also the name of data and picture, and what it shows."""
 
     name: str
@@ -32,16 +32,16 @@ class Figure:
 
 
 FIGURES = (
-    Figure("fig1_ttft_distributions", "TTFT distributions by class, baseline against 8-opt"),
-    Figure("fig2_admission_threshold", "what a gate for sheddable requests costs and brings"),
-    Figure("fig3_rate_sweep", "arrival rates"),
-    Figure("fig4_kv_pressure", "KV blocks of an instance"),
-    Figure("fig5_instance_scaling", "cluster sizes at the published and at equal load"),
-    Figure("fig6_step_constant", "the gain of whole prompts by the constant cost of a step"),
-    Figure("fig7_searches", "the two published searches, call by call"),
-    Figure("fig8_ablation", "parts of the strategies, alone and together"),
-    Figure("fig9_ttft_parts", "what time to first token consists of"),
-    Figure("fig10_robustness_map", "which strategy is best where, over 1,024 regimes"),
+    PaperFigure("fig1_ttft_distributions", "TTFT distributions by class, baseline against 8-opt"),
+    PaperFigure("fig2_admission_threshold", "what a gate for sheddable requests costs and brings"),
+    PaperFigure("fig3_rate_sweep", "arrival rates"),
+    PaperFigure("fig4_kv_pressure", "KV blocks of an instance"),
+    PaperFigure("fig5_instance_scaling", "cluster sizes at the published and at equal load"),
+    PaperFigure("fig6_step_constant", "the gain of whole prompts by the constant cost of a step"),
+    PaperFigure("fig7_searches", "the two published searches, call by call"),
+    PaperFigure("fig8_ablation", "parts of the strategies, alone and together"),
+    PaperFigure("fig9_ttft_parts", "what time to first token consists of"),
+    PaperFigure("fig10_robustness_map", "which strategy is best where, over 1,024 regimes"),
 )
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from blis_jax.records import RunRecord
-    from blis_jax.summaries import SloTargets
+    from blis_jax.results.metrics.summaries import SloTargets
+    from blis_jax.results.records import RunRecord
 
 CLASSES = ("critical", "standard", "sheddable")
 ALL = "all"
@@ -48,7 +48,7 @@ class Measurement:
 
     def of(self, record: RunRecord) -> np.ndarray:
         """The figures; NaN if the run did not come to its end."""
-        from blis_jax.sweep_data import WHOLE
+        from blis_jax.commands.sweep.data import WHOLE
 
         if record.outcome not in WHOLE:
             return np.full(len(self.names), np.nan)
@@ -62,8 +62,8 @@ SCALAR_NAMES = (
 
 
 def _scalars(record: RunRecord) -> np.ndarray:
-    from blis_jax.scalar_metrics import evaluate
-    from sweeps import metrics  # registers reject_rate and num_preemptions
+    from blis_jax.results.metrics.scalars import evaluate
+    from sweeps.runs import metrics  # registers reject_rate and num_preemptions
 
     assert metrics is not None
     return np.array(list(evaluate(record, SCALAR_NAMES, _targets()).values()))
@@ -71,8 +71,8 @@ def _scalars(record: RunRecord) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _targets() -> SloTargets:
-    from blis_jax.sweep_data import slo_targets
-    from blis_jax.sweep_measure import Measure
+    from blis_jax.commands.sweep.data import slo_targets
+    from blis_jax.commands.sweep.measure import Measure
 
     return slo_targets(Measure())
 
@@ -103,7 +103,7 @@ def _parts(record: RunRecord) -> np.ndarray:
 
 
 def _of_class(record: RunRecord, slo_class: str) -> Any:
-    from blis_jax.metrics import class_code
+    from blis_jax.results.metrics.reference import class_code
 
     return record.requests.slo_class == class_code(slo_class)
 
@@ -121,7 +121,7 @@ def curves() -> Measurement:
 
 def ttft_parts() -> Measurement:
     """Parts of TTFT by class, of all its requests and of the slowest."""
-    from blis_jax.records import TTFT_PARTS
+    from blis_jax.results.records import TTFT_PARTS
 
     names = tuple(
         f"{slo_class}/{which}/{part}"

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blis_jax.types import Outcome
+from blis_jax.engine.types import Outcome
 from papers.strategy_evolution.claims import (
     GAP,
     AnyClaim,
-    Claim,
-    Condition,
+    PublishedClaim,
     Statement,
+    StatementCondition,
     metric_label,
 )
 from papers.strategy_evolution.quantities import Samples, column, mean_value
-from papers.strategy_evolution.runs import Sample
+from papers.strategy_evolution.runs import SettingSample
 
 SEEDS = (42, 43, 44)
 FIRST = (42,)
@@ -45,7 +45,7 @@ CLASSES = (
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """One claim with what the simulator gives on the published seeds."""
 
     claim: AnyClaim
@@ -66,10 +66,10 @@ class _Basis:
     is_cut: bool = False  # decimals cut off instead of rounded
 
 
-def classified(claims: Sequence[AnyClaim], samples: Samples) -> list[Row]:
+def classified(claims: Sequence[AnyClaim], samples: Samples) -> list[PublishedRow]:
     """Every claim with its class and the reason for it."""
     return [
-        _figure(claim, samples) if isinstance(claim, Claim) else _statement(claim, samples)
+        _figure(claim, samples) if isinstance(claim, PublishedClaim) else _statement(claim, samples)
         for claim in claims
     ]
 
@@ -77,7 +77,7 @@ def classified(claims: Sequence[AnyClaim], samples: Samples) -> list[Row]:
 # --- figures --------------------------------------------------------------------------------------
 
 
-def _figure(claim: Claim, samples: Samples) -> Row:
+def _figure(claim: PublishedClaim, samples: Samples) -> PublishedRow:
     published = claim.published
     sample = samples[claim.at]
     base = samples[claim.against] if claim.against is not None else None
@@ -86,24 +86,28 @@ def _figure(claim: Claim, samples: Samples) -> Row:
         return _crash(claim, published.text, [sample, *([base] if base is not None else [])])
     shown = claim.shown(ours)
     if math.isnan(published.value):
-        return Row(claim, "none", shown, "", UNPUBLISHED, "the record has no number")
+        return PublishedRow(claim, "none", shown, "", UNPUBLISHED, "the record has no number")
     difference = _difference(claim, ours)
     for basis in _bases(claim, sample, base):
         if _reads(claim, basis):
             kind = _kind_of(claim, basis, ours)
             reason = _found_reason(claim, basis, ours)
-            return Row(claim, published.text, shown, difference, kind, reason)
+            return PublishedRow(claim, published.text, shown, difference, kind, reason)
     kind = HOLDS_NOT if published.is_range else CONTRADICTED
-    return Row(claim, published.text, shown, difference, kind, _lost_reason(claim, sample, base))
+    return PublishedRow(
+        claim, published.text, shown, difference, kind, _lost_reason(claim, sample, base)
+    )
 
 
-def _reads(claim: Claim, basis: _Basis) -> bool:
+def _reads(claim: PublishedClaim, basis: _Basis) -> bool:
     if basis.is_cut:
         return claim.published.is_cut(basis.value)
     return claim.published.says(basis.value, claim.within)
 
 
-def _bases(claim: Claim, sample: Sample, base: Sample | None) -> Iterator[_Basis]:
+def _bases(
+    claim: PublishedClaim, sample: SettingSample, base: SettingSample | None
+) -> Iterator[_Basis]:
     """The ways to compute a claim's figure, the plainest first."""
     one, one_base = sample.at(FIRST), None if base is None else base.at(FIRST)
     three = mean_value(claim, sample, base)
@@ -126,7 +130,7 @@ def _bases(claim: Claim, sample: Sample, base: Sample | None) -> Iterator[_Basis
     yield _Basis("seed 42 alone, decimals cut off", first, is_cut=True)
 
 
-def _kind_of(claim: Claim, basis: _Basis, ours: float) -> str:
+def _kind_of(claim: PublishedClaim, basis: _Basis, ours: float) -> str:
     if basis.is_one_seed:
         return ONE_SEED
     if not claim.published.says(ours, claim.within):
@@ -134,7 +138,7 @@ def _kind_of(claim: Claim, basis: _Basis, ours: float) -> str:
     return HOLDS if claim.published.is_range else EXACT
 
 
-def _found_reason(claim: Claim, basis: _Basis, ours: float) -> str:
+def _found_reason(claim: PublishedClaim, basis: _Basis, ours: float) -> str:
     published = claim.published
     if published.says(ours, claim.within):
         if published.is_range:
@@ -146,7 +150,7 @@ def _found_reason(claim: Claim, basis: _Basis, ours: float) -> str:
     return f"{how}; the mean of the three seeds is {claim.shown(ours)}"
 
 
-def _within(claim: Claim) -> str:
+def _within(claim: PublishedClaim) -> str:
     published = claim.published
     if published.is_near:
         unit = "points" if published.unit == "%" else published.unit
@@ -154,7 +158,7 @@ def _within(claim: Claim) -> str:
     return "in that range"
 
 
-def _lost_reason(claim: Claim, sample: Sample, base: Sample | None) -> str:
+def _lost_reason(claim: PublishedClaim, sample: SettingSample, base: SettingSample | None) -> str:
     """Why no basis gives the number; a number with the wrong sign is named."""
     shown = claim.shown
     bases = list(_bases(claim, sample, base))
@@ -169,7 +173,7 @@ def _lost_reason(claim: Claim, sample: Sample, base: Sample | None) -> str:
     return f"no basis tried gives it; {words}"
 
 
-def _difference(claim: Claim, ours: float) -> str:
+def _difference(claim: PublishedClaim, ours: float) -> str:
     published = claim.published
     if published.low <= ours <= published.high:
         return "0"
@@ -179,7 +183,7 @@ def _difference(claim: Claim, ours: float) -> str:
     return f"{difference:+.{published.shown_decimals}f} {unit}"
 
 
-def _crash(claim: AnyClaim, published: str, samples: Sequence[Sample]) -> Row:
+def _crash(claim: AnyClaim, published: str, samples: Sequence[SettingSample]) -> PublishedRow:
     """A claim about runs that do not come to their end, as in the reference."""
     whole = (Outcome.COMPLETED.name, Outcome.HORIZON.name)
     parts, outcomes = [], []
@@ -190,19 +194,19 @@ def _crash(claim: AnyClaim, published: str, samples: Sequence[Sample]) -> Row:
             num_lost = sum(sample.outcome_counts[name] for name in ended)
             parts.append(f"{num_lost} of {len(sample.seeds)} runs of {sample.setting.name}")
     if not outcomes:
-        return Row(
+        return PublishedRow(
             claim, published, "", "", NO_FIGURE, "a class has no request on one of the seeds"
         )
     names = ", ".join(dict.fromkeys(outcomes))
     meanings = "; ".join(Outcome[name].sentence for name in dict.fromkeys(outcomes))
     reason = f"{' and '.join(parts)} end so: {meanings}"
-    return Row(claim, published, names, "", CRASHED, reason)
+    return PublishedRow(claim, published, names, "", CRASHED, reason)
 
 
 # --- statements -----------------------------------------------------------------------------------
 
 
-def _statement(claim: Statement, samples: Samples) -> Row:
+def _statement(claim: Statement, samples: Samples) -> PublishedRow:
     runs = [samples[name] for name in claim.settings]
     needs_figures = any(isinstance(condition.to, str) for condition in claim.conditions)
     if needs_figures and any(np.isnan(run.values).any() for run in runs):
@@ -210,13 +214,13 @@ def _statement(claim: Statement, samples: Samples) -> Row:
     found = [_judged(condition, samples, SEEDS) for condition in claim.conditions]
     words = "; ".join(dict.fromkeys(text for _, text in found))
     if all(is_true for is_true, _ in found):
-        return Row(claim, "statement", "true", "", HOLDS, words)
+        return PublishedRow(claim, "statement", "true", "", HOLDS, words)
     alone = [_judged(condition, samples, FIRST) for condition in claim.conditions]
     if all(is_true for is_true, _ in alone):
         words = "; ".join(text for _, text in alone)
-        return Row(claim, "statement", "true", "", ONE_SEED, f"seed 42 alone: {words}")
+        return PublishedRow(claim, "statement", "true", "", ONE_SEED, f"seed 42 alone: {words}")
     words = "; ".join(text for is_true, text in found if not is_true)
-    return Row(claim, "statement", "false", "", HOLDS_NOT, words)
+    return PublishedRow(claim, "statement", "false", "", HOLDS_NOT, words)
 
 
 _RELATIONS: dict[str, Callable[[np.ndarray, float], bool]] = {
@@ -225,7 +229,9 @@ _RELATIONS: dict[str, Callable[[np.ndarray, float], bool]] = {
 }
 
 
-def _judged(condition: Condition, samples: Samples, seeds: Sequence[int]) -> tuple[bool, str]:
+def _judged(
+    condition: StatementCondition, samples: Samples, seeds: Sequence[int]
+) -> tuple[bool, str]:
     """Whether a condition is true of the means, and with which numbers."""
     values = column(samples[condition.at].at(seeds), condition.of)
     what = metric_label(condition.of)

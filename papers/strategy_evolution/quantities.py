@@ -7,25 +7,28 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from blis_jax.compare import Estimate, difference, estimate
-from blis_jax.types import Outcome
-from papers.strategy_evolution.claims import GAP, LIVELOCKS, REJECTED, Claim
-from papers.strategy_evolution.runs import Sample
+from blis_jax.engine.types import Outcome
+from blis_jax.statistics.intervals import Estimate, estimate
+from blis_jax.statistics.paired import difference
+from papers.strategy_evolution.claims import GAP, LIVELOCKS, REJECTED, PublishedClaim
+from papers.strategy_evolution.runs import SettingSample
 
 TAIL = "ttft_p99_ms"
 SPREAD = (2.5, 97.5)  # percent
 LEAST_TRIPLES = 40
-Samples = Mapping[str, Sample]
+Samples = Mapping[str, SettingSample]
 
 
-def column(sample: Sample, of: str) -> np.ndarray:
+def column(sample: SettingSample, of: str) -> np.ndarray:
     """A metric of every seed, NaN where the run did not come to its end."""
     if of == LIVELOCKS:
         return (sample.outcomes == Outcome.LIVELOCK).astype(float)
     return sample.column(of)
 
 
-def mean_value(claim: Claim, sample: Sample, base: Sample | None, base_of: str = "") -> float:
+def mean_value(
+    claim: PublishedClaim, sample: SettingSample, base: SettingSample | None, base_of: str = ""
+) -> float:
     """The claim's figure from means over the seeds of a sample, and of another one to compare with.
 
     `base_of` is the metric of the other one, if it is not the claim's. NaN if a run has no figures.
@@ -41,7 +44,9 @@ def mean_value(claim: Claim, sample: Sample, base: Sample | None, base_of: str =
     return value(claim.of) * (100 if claim.of == REJECTED else 1)
 
 
-def three_seed_range(claim: Claim, sample: Sample, base: Sample | None) -> tuple[float, float]:
+def three_seed_range(
+    claim: PublishedClaim, sample: SettingSample, base: SettingSample | None
+) -> tuple[float, float]:
     """Where the figure lies in 95 of 100 experiments with three seeds each; NaN for too few seeds."""
     triples = [slice(first, first + 3) for first in range(0, len(sample.seeds) - 2, 3)]
     values = [
@@ -55,7 +60,7 @@ def three_seed_range(claim: Claim, sample: Sample, base: Sample | None) -> tuple
     return float(low), float(high)
 
 
-def interval(claim: Claim, sample: Sample, base: Sample | None) -> Estimate:
+def interval(claim: PublishedClaim, sample: SettingSample, base: SettingSample | None) -> Estimate:
     """The claim's figure with its interval, over the seeds on which all runs came to their end."""
     if claim.of == GAP:
         ratio = difference(sample.column(f"{TAIL}[critical]"), sample.column(f"{TAIL}[sheddable]"))

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_jax import cli
-from blis_jax.atomic_write import replacing
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
 from papers.strategy_evolution.fig10_robustness_map import AXES, COLOURS, NAME
 from papers.strategy_evolution.figures import shipped_data
 

@@ -14,14 +14,14 @@ from zipfile import BadZipFile
 import numpy as np
 
 from blis_jax import __version__
-from blis_jax.atomic_write import replacing
+from blis_jax.engine.types import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.types import Outcome
+from blis_jax.files.atomic_write import replacing
 from papers.strategy_evolution.measures import Measurement
-from papers.strategy_evolution.settings import Setting
+from papers.strategy_evolution.settings import RunSetting
 
 if TYPE_CHECKING:
-    from blis_jax.records import RunRecord
+    from blis_jax.results.records import RunRecord
 
 FORMAT = 1  # of the kept files
 PLAIN_MS, CHATS_MS, PRESSED_MS = 6.0, 16.0, 60.0  # a run of 1,000 requests on two busy cores
@@ -31,10 +31,10 @@ Say = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Sample:
+class SettingSample:
     """One setting's runs: a row a seed, a column a figure; NaN where a run did not come to its end."""
 
-    setting: Setting
+    setting: RunSetting
     names: tuple[str, ...]
     seeds: np.ndarray
     values: np.ndarray
@@ -45,14 +45,14 @@ class Sample:
         """One figure of every seed."""
         return np.asarray(self.values[:, self.names.index(name)])
 
-    def at(self, seeds: Sequence[int]) -> Sample:
+    def at(self, seeds: Sequence[int]) -> SettingSample:
         """The runs of some seeds, in their order."""
         place = {int(seed): row for row, seed in enumerate(self.seeds)}
         return self.rows([place[seed] for seed in seeds])
 
-    def rows(self, rows: slice | list[int]) -> Sample:
+    def rows(self, rows: slice | list[int]) -> SettingSample:
         """Some of the runs."""
-        return Sample(
+        return SettingSample(
             self.setting,
             self.names,
             self.seeds[rows],
@@ -61,10 +61,10 @@ class Sample:
             self.num_broken,
         )
 
-    def with_others(self, other: Sample) -> Sample:
+    def with_others(self, other: SettingSample) -> SettingSample:
         """These runs and the other's on further seeds."""
         is_new = ~np.isin(other.seeds, self.seeds)
-        return Sample(
+        return SettingSample(
             self.setting,
             self.names,
             np.concatenate([self.seeds, other.seeds[is_new]]),
@@ -83,7 +83,7 @@ class Sample:
         }
 
 
-class Runs:
+class PaperRuns:
     """Simulates what is not kept yet; every setting is written as soon as its seeds are done."""
 
     def __init__(self, folder: Path, stream: str, is_fresh: bool = False) -> None:
@@ -93,11 +93,11 @@ class Runs:
 
     def get(
         self,
-        settings: Iterable[Setting],
+        settings: Iterable[RunSetting],
         seeds: Sequence[int],
         measurement: Measurement,
         say: Say | None = None,
-    ) -> dict[str, Sample]:
+    ) -> dict[str, SettingSample]:
         """The samples of these settings by name; those that simulate the same are made once."""
         settings = list(settings)
         missing = self.missing(settings, seeds, measurement)
@@ -115,8 +115,8 @@ class Runs:
         return {s.name: self._kept(s, measurement).at(seeds) for s in settings}
 
     def missing(
-        self, settings: Iterable[Setting], seeds: Sequence[int], measurement: Measurement
-    ) -> list[Setting]:
+        self, settings: Iterable[RunSetting], seeds: Sequence[int], measurement: Measurement
+    ) -> list[RunSetting]:
         """What is to be simulated, each once, in an order in which a mechanism compiles once."""
         wanted = {setting.identity: setting for setting in reversed(list(settings))}
         wanted = {
@@ -126,11 +126,11 @@ class Runs:
         }
         return sorted(wanted.values(), key=lambda setting: (*_bench_key(setting), _within(setting)))
 
-    def path(self, setting: Setting, measurement: Measurement) -> Path:
+    def path(self, setting: RunSetting, measurement: Measurement) -> Path:
         """Where a setting's runs are kept."""
         return self.folder / f"{self.stream}-{measurement.name}" / f"{setting.identity}.npz"
 
-    def _kept(self, setting: Setting, measurement: Measurement) -> Sample:
+    def _kept(self, setting: RunSetting, measurement: Measurement) -> SettingSample:
         sample = self._read(setting, measurement)
         if sample is None:
             raise ConfigError(
@@ -138,13 +138,13 @@ class Runs:
             )
         return sample
 
-    def _has(self, setting: Setting, seeds: Sequence[int], measurement: Measurement) -> bool:
+    def _has(self, setting: RunSetting, seeds: Sequence[int], measurement: Measurement) -> bool:
         if self.is_fresh and self.path(setting, measurement) not in self.made:
             return False
         sample = self._read(setting, measurement)
         return sample is not None and set(seeds) <= set(sample.seeds.tolist())
 
-    def _read(self, setting: Setting, measurement: Measurement) -> Sample | None:
+    def _read(self, setting: RunSetting, measurement: Measurement) -> SettingSample | None:
         path = self.path(setting, measurement)
         if not path.is_file():
             return None
@@ -155,7 +155,7 @@ class Runs:
                 if made_by != (FORMAT, __version__) or tuple(kept["names"]) != measurement.names:
                     return None
                 fields = kept["seeds"], kept["values"], kept["outcomes"], int(kept["num_broken"])
-                return Sample(setting, measurement.names, *fields)
+                return SettingSample(setting, measurement.names, *fields)
         except (
             OSError,
             EOFError,
@@ -165,7 +165,7 @@ class Runs:
         ):  # not one of ours, or damaged: made again
             return None
 
-    def _keep(self, sample: Sample, measurement: Measurement) -> None:
+    def _keep(self, sample: SettingSample, measurement: Measurement) -> None:
         path = self.path(sample.setting, measurement)
         kept = None if self.is_fresh else self._read(sample.setting, measurement)
         if kept is not None:  # other seeds stay
@@ -189,9 +189,9 @@ class _Group:
     """Settings with one workload and one size of the cluster; the requests are drawn once."""
 
     def __init__(
-        self, setting: Setting, seeds: Sequence[int], stream: str, measurement: Measurement
+        self, setting: RunSetting, seeds: Sequence[int], stream: str, measurement: Measurement
     ) -> None:
-        from sweeps.bench import Bench
+        from sweeps.runs.bench import Bench
 
         self.seeds, self.measurement = tuple(seeds), measurement
         # few seeds: several settings at a time, so that mechanisms compile side by side
@@ -200,7 +200,7 @@ class _Group:
             setting.spec, self.seeds, stream, (), configs_per_batch=self.settings_per_batch
         )
 
-    def run(self, settings: Sequence[Setting]) -> list[Sample]:
+    def run(self, settings: Sequence[RunSetting]) -> list[SettingSample]:
         """All seeds of some settings."""
 
         def measured(record: RunRecord) -> tuple[np.ndarray, int, int]:
@@ -209,7 +209,7 @@ class _Group:
 
         found = self.bench.summaries([setting.config for setting in settings], measured)
         return [
-            Sample(
+            SettingSample(
                 setting,
                 self.measurement.names,
                 np.array(self.seeds, np.int64),
@@ -221,7 +221,7 @@ class _Group:
         ]
 
 
-def estimated_s(missing: Sequence[Setting], num_seeds: int) -> float:
+def estimated_s(missing: Sequence[RunSetting], num_seeds: int) -> float:
     """Roughly how long the settings take on two busy cores, compilations included."""
     total = 0.0
     for setting in missing:
@@ -234,7 +234,7 @@ def estimated_s(missing: Sequence[Setting], num_seeds: int) -> float:
     return total + COMPILE_S * len(kinds)
 
 
-def _bench_key(setting: Setting) -> tuple[Any, ...]:
+def _bench_key(setting: RunSetting) -> tuple[Any, ...]:
     spec = setting.spec
     return (
         setting.is_pressed,
@@ -245,12 +245,12 @@ def _bench_key(setting: Setting) -> tuple[Any, ...]:
     )
 
 
-def _within(setting: Setting) -> tuple[Any, ...]:
+def _within(setting: RunSetting) -> tuple[Any, ...]:
     # the largest pool first: sizes only grow, and each growth compiles again
     return _mechanism(setting), -setting.config.total_kv_blocks, setting.name
 
 
-def _mechanism(setting: Setting) -> tuple[Any, ...]:
+def _mechanism(setting: RunSetting) -> tuple[Any, ...]:
     config = setting.config
     scorers = tuple(name for name, _ in config.scorers())
     return (

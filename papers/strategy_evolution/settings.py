@@ -10,12 +10,12 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from blis_jax.config import ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.errors import ConfigError, closest
-from blis_jax.setting_values import values_for_hash
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
 from blis_jax.workload.strict_yaml import read_mapping
-from sweeps.arms import arm_of
+from sweeps.strategies.arms import arm_of
 
 FILE = "settings.yaml"
 WORKLOAD = "mixed"
@@ -25,7 +25,7 @@ PRESSED_BLOCKS = 3000
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunSetting:
     """What is simulated, but for the seed; rate in requests/s, None as the workload has it."""
 
     name: str
@@ -72,13 +72,13 @@ def _spec(workload: str, rate: float | None, num_requests: int | None) -> Worklo
 
 
 @lru_cache(maxsize=1)
-def load_settings() -> dict[str, Setting]:
+def load_settings() -> dict[str, RunSetting]:
     """Every setting of the record, by name."""
     text = resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8")
     return {name: _setting(name, entry) for name, entry in read_mapping(text, FILE).items()}
 
 
-def _setting(name: str, entry: Any) -> Setting:
+def _setting(name: str, entry: Any) -> RunSetting:
     values = {"arm": entry} if isinstance(entry, str) else entry
     if not isinstance(values, dict) or "arm" not in values:
         raise ConfigError(f"{FILE}: {name}: got {entry!r}, allowed is an arm or keys with an arm")
@@ -87,10 +87,10 @@ def _setting(name: str, entry: Any) -> Setting:
             raise ConfigError(
                 f"{FILE}: {name}.{key} is unknown; use {', '.join(_KEYS)}{closest(key, _KEYS)}"
             )
-    return Setting(name, **values)
+    return RunSetting(name, **values)
 
 
-def named(names: Iterable[str]) -> list[Setting]:
+def named(names: Iterable[str]) -> list[RunSetting]:
     """The settings of these names, each once."""
     settings, names = load_settings(), list(dict.fromkeys(names))
     unknown = [name for name in names if name not in settings]

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blis_jax.compare import Estimate, difference, estimate
-from papers.strategy_evolution.claims import AnyClaim, Claim, Condition, Statement, metric_label
+from blis_jax.statistics.intervals import Estimate, estimate
+from blis_jax.statistics.paired import difference
+from papers.strategy_evolution.claims import (
+    AnyClaim,
+    PublishedClaim,
+    Statement,
+    StatementCondition,
+    metric_label,
+)
 from papers.strategy_evolution.quantities import Samples, column, interval, three_seed_range
-from papers.strategy_evolution.runs import Sample
+from papers.strategy_evolution.runs import SettingSample
 
 SURVIVES = "survives"
 DIRECTION = "direction only"
@@ -25,7 +32,7 @@ VERDICTS = (SURVIVES, DIRECTION, SURVIVES_NOT, UNDECIDED, NO_FIGURE, UNPUBLISHED
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SurvivalVerdict:
     """One claim at many seeds; the estimate is in the claim's unit, NaN for statements."""
 
     claim: AnyClaim
@@ -36,31 +43,33 @@ class Verdict:
     reason: str
 
 
-def judged(claims: Sequence[AnyClaim], samples: Samples) -> list[Verdict]:
+def judged(claims: Sequence[AnyClaim], samples: Samples) -> list[SurvivalVerdict]:
     """Every claim with its verdict."""
     return [
-        _figure(claim, samples) if isinstance(claim, Claim) else _statement(claim, samples)
+        _figure(claim, samples) if isinstance(claim, PublishedClaim) else _statement(claim, samples)
         for claim in claims
     ]
 
 
-def _figure(claim: Claim, samples: Samples) -> Verdict:
+def _figure(claim: PublishedClaim, samples: Samples) -> SurvivalVerdict:
     sample = samples[claim.at]
     base = samples[claim.against] if claim.against is not None else None
     found, spread = interval(claim, sample, base), three_seed_range(claim, sample, base)
     lost = _lost([sample, *([base] if base is not None else [])])
     if found.num_seeds < LEAST_SHARE * len(sample.seeds):
-        return Verdict(claim, _NOTHING, (math.nan, math.nan), found.num_seeds, NO_FIGURE, lost)
+        return SurvivalVerdict(
+            claim, _NOTHING, (math.nan, math.nan), found.num_seeds, NO_FIGURE, lost
+        )
     verdict, reason = _weighed(claim, found)
     if math.isfinite(spread[0]) and not math.isnan(claim.published.value):
         is_usual = spread[0] <= claim.published.value <= spread[1]
         reason += "; three seeds " + ("often give it" if is_usual else "rarely give it")
     if lost:
         reason = f"{reason}; {lost}"
-    return Verdict(claim, found, spread, found.num_seeds, verdict, reason)
+    return SurvivalVerdict(claim, found, spread, found.num_seeds, verdict, reason)
 
 
-def _weighed(claim: Claim, found: Estimate) -> tuple[str, str]:
+def _weighed(claim: PublishedClaim, found: Estimate) -> tuple[str, str]:
     """The verdict on a figure, and why."""
     published = claim.published
     if math.isnan(published.value):
@@ -91,7 +100,7 @@ def _same_side(found: Estimate, published: float) -> bool:
     return found.high < 0 if published < 0 else published > 0 and found.low > 0
 
 
-def _statement(claim: Statement, samples: Samples) -> Verdict:
+def _statement(claim: Statement, samples: Samples) -> SurvivalVerdict:
     found = [_condition(condition, samples) for condition in claim.conditions]
     num_seeds = min(num for _, _, num in found)
     lost = _lost([samples[name] for name in claim.settings])
@@ -105,10 +114,10 @@ def _statement(claim: Statement, samples: Samples) -> Verdict:
     else:
         verdict, words = UNDECIDED, [text for is_true, text, _ in found if is_true is None]
     reason = "; ".join([*words, *([lost] if lost else [])])
-    return Verdict(claim, _NOTHING, (math.nan, math.nan), num_seeds, verdict, reason)
+    return SurvivalVerdict(claim, _NOTHING, (math.nan, math.nan), num_seeds, verdict, reason)
 
 
-def _condition(condition: Condition, samples: Samples) -> tuple[bool | None, str, int]:
+def _condition(condition: StatementCondition, samples: Samples) -> tuple[bool | None, str, int]:
     """Whether it holds beyond chance (None: the interval leaves it open), the numbers, how many seeds."""
     values = column(samples[condition.at], condition.of)
     what = metric_label(condition.of)
@@ -141,7 +150,7 @@ def _condition(condition: Condition, samples: Samples) -> tuple[bool | None, str
 
 
 def _is_near(
-    condition: Condition, values: np.ndarray, others: np.ndarray, percent: Estimate
+    condition: StatementCondition, values: np.ndarray, others: np.ndarray, percent: Estimate
 ) -> bool | None:
     both = np.isfinite(values) & np.isfinite(others)
     if (values[both] == others[both]).all():
@@ -153,7 +162,7 @@ def _is_near(
     return False if min(abs(percent.low), abs(percent.high)) > condition.within else None
 
 
-def _lost(samples: Sequence[Sample]) -> str:
+def _lost(samples: Sequence[SettingSample]) -> str:
     """The runs that did not come to their end, in words."""
     parts = []
     for sample in samples:

@@ -9,9 +9,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from papers.strategy_evolution.claims import AnyClaim, Claim
-from papers.strategy_evolution.published import CLASSES, EXACT, Row
-from papers.strategy_evolution.survival import VERDICTS, Verdict
+from papers.strategy_evolution.claims import AnyClaim, PublishedClaim
+from papers.strategy_evolution.published import CLASSES, EXACT, PublishedRow
+from papers.strategy_evolution.survival import VERDICTS, SurvivalVerdict
 
 Record = Mapping[str, str]
 WIDTHS = {  # of printed columns
@@ -30,7 +30,7 @@ REASON_WIDTH = 110
 MINUS = "−"
 
 
-def published_records(rows: Sequence[Row]) -> list[Record]:
+def published_records(rows: Sequence[PublishedRow]) -> list[Record]:
     """The rows at the published seeds, a mapping from column to text each."""
     return [
         {
@@ -45,20 +45,20 @@ def published_records(rows: Sequence[Row]) -> list[Record]:
     ]
 
 
-def survival_records(verdicts: Sequence[Verdict]) -> list[Record]:
+def survival_records(verdicts: Sequence[SurvivalVerdict]) -> list[Record]:
     """The verdicts at many seeds, a mapping from column to text each."""
     return [_survival_record(verdict) for verdict in verdicts]
 
 
-def _survival_record(verdict: Verdict) -> Record:
+def _survival_record(verdict: SurvivalVerdict) -> Record:
     claim, found = verdict.claim, verdict.estimate
     numbers = {"mean": found.mean, "low": found.low, "high": found.high}
     numbers |= {"three_seeds_low": verdict.spread[0], "three_seeds_high": verdict.spread[1]}
     return {
         **_claim_columns(claim),
-        "published": claim.published.text if isinstance(claim, Claim) else "statement",
+        "published": claim.published.text if isinstance(claim, PublishedClaim) else "statement",
         **{name: _number(claim, value) for name, value in numbers.items()},
-        "unit": claim.published.unit if isinstance(claim, Claim) else "",
+        "unit": claim.published.unit if isinstance(claim, PublishedClaim) else "",
         "seeds": str(verdict.num_seeds),
         "verdict": verdict.verdict,
         "reason": verdict.reason,
@@ -67,7 +67,7 @@ def _survival_record(verdict: Verdict) -> Record:
 
 def _claim_columns(claim: AnyClaim) -> Record:
     settings = claim.settings
-    against = settings[1:] if isinstance(claim, Claim) else ()
+    against = settings[1:] if isinstance(claim, PublishedClaim) else ()
     return {
         "row": claim.row,
         "title": claim.title,
@@ -78,7 +78,7 @@ def _claim_columns(claim: AnyClaim) -> Record:
 
 
 def _number(claim: AnyClaim, value: float) -> str:
-    if not math.isfinite(value) or not isinstance(claim, Claim):
+    if not math.isfinite(value) or not isinstance(claim, PublishedClaim):
         return ""
     decimals = min(claim.published.decimals + 1, 2)
     sign = "+" if claim.is_change else ""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError, closest
-from papers.surrogate.spaces import MOST_WANTED, SPACES, Space
+from papers.surrogate.spaces import MOST_WANTED, SPACES, PaperSpace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +106,7 @@ class Job:
     """One space: its files in `output`, and how each is made from those before."""
 
     name: str
-    space: Space
+    space: PaperSpace
     output: Path
     scale: float
 
@@ -196,7 +196,7 @@ def _rivals(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 def _curve(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
     import dataclasses
 
-    from surrogate.curve import learning_curve, sizes_of
+    from surrogate.fitting.curve import learning_curve, sizes_of
 
     steps = max(round(CURVE_STEPS * job.scale), 50)
     settings = dataclasses.replace(surrogate.settings, steps=steps)
@@ -224,7 +224,7 @@ _MAKERS: Mapping[str, Callable[[Job, Any, Any], Any]] = {
 
 
 def _shown(surrogate: Any) -> list[str]:
-    from surrogate.report import SHOWN
+    from surrogate.report.__main__ import SHOWN
 
     learned = {
         name
@@ -237,7 +237,7 @@ def _shown(surrogate: Any) -> list[str]:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def _print(name: str, space: Space, folder: Path) -> None:
+def _print(name: str, space: PaperSpace, folder: Path) -> None:
     """The tables of a space that are there, in Markdown."""
     import pandas as pd
 

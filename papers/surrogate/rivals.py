@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from surrogate.data import Data
-from surrogate.features import features
-from surrogate.learn import samples_of
+from surrogate.fitting.features import features
+from surrogate.fitting.learn import samples_of
 from surrogate.predictor import Surrogate
 from surrogate.scores import r_squared
 

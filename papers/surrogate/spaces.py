@@ -9,7 +9,7 @@ MOST_WANTED = "ttft_p99_ms[critical]"
 
 
 @dataclass(frozen=True)
-class Space:
+class PaperSpace:
     """A strategy's space with the sizes of its dataset and of its ensemble."""
 
     title: str
@@ -37,7 +37,7 @@ class Space:
         counts["seeds"] = max(round(self.seeds * min(1.0, 4 * scale)), 4)
         counts["train-seeds"] = min(self.train_seeds, counts["seeds"])
         words = [text for name, count in counts.items() for text in (f"--{name}", str(count))]
-        return [self.strategy, *words, "--out", path]
+        return [self.strategy, *words, "--output", path]
 
     def fresh_arguments(self, path: str, scale: float) -> list[str]:
         """What `sweeps.dataset` is given for the fresh test points; the rest is as small as may be."""
@@ -47,20 +47,20 @@ class Space:
     def train_arguments(self, data: str, path: str, scale: float) -> list[str]:
         """What `surrogate.train` is given."""
         steps = max(round(self.steps * scale), 50)
-        return [data, "--steps", str(steps), "--out", path]
+        return [data, "--steps", str(steps), "--output", path]
 
 
-SPACES: Mapping[str, Space] = {
-    "iter08": Space(
+SPACES: Mapping[str, PaperSpace] = {
+    "iter08": PaperSpace(
         "iteration 8, 6 parameters", "iter08_token_budget",
         points=4096, calibration=2048, test=1024, seeds=64, train_seeds=8, other_points=128,
         fresh_test=1024,
     ),
-    "iter01": Space(
+    "iter01": PaperSpace(
         "iteration 1, 7 parameters, a plateau", "iter01_priority_cascade",
         points=1024, calibration=1024, test=1024, seeds=32, train_seeds=8, steps=3000,
     ),
-    "joint": Space(
+    "joint": PaperSpace(
         "all layers, 18 parameters", "joint_all_layers",
         points=16_384, calibration=1024, test=2592, seeds=8, train_seeds=8, steps=24_000,
     ),

@@ -53,7 +53,7 @@ def _number(value: float) -> str:
 
 def coverage(table: pd.DataFrame) -> list[str]:
     """Coverage of 90 % intervals and the binomial tests."""
-    from surrogate.scores import num_rejected_by_holm
+    from blis_jax.statistics.paired import holm
 
     found = [
         "| intervals of | outputs | covered, least to most | rejected at 1 % each | all as one (Holm) "
@@ -65,7 +65,7 @@ def coverage(table: pd.DataFrame) -> list[str]:
         finite = part[part["p_finite_calibration"] < LEVEL]
         found.append(
             f"| {kind} | {len(part)} | {part['share'].min():.3f} to {part['share'].max():.3f} "
-            f"| {len(rejected)} | {num_rejected_by_holm(part['p_binomial'].tolist(), LEVEL)} "
+            f"| {len(rejected)} | {int((holm(part['p_binomial'].to_numpy()) < LEVEL).sum())} "
             f"| {len(finite)} |"
         )
     rejected = table[table["p_binomial"] < LEVEL]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from blis_jax import cli
 from blis_jax.backend import prepare_backend
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError, closest
-from sweeps.ledger.entry import add, note, plan
 from sweeps.ledger.options import ACTIONS, NAME, id_of, ledger_of, parser_of
+from sweeps.ledger.rows.entry import add, note, plan
 
 EXIT_BROKEN = 1  # a check, a replay or a comparison that did not come out
 
@@ -84,9 +84,9 @@ def _render(arguments: list[str]) -> int:
     ledger = ledger_of(given)
     if "check" in given:
         if ledger.page.exists() and render.rendered(ledger) == render.page_text(ledger):
-            print(f"{ledger.page} is what the records give")
+            print(f"{ledger.page} matches the records")
             return 0
-        cli.say(NAME, f"{ledger.page} is not what the records give; run render")
+        cli.say(NAME, f"{ledger.page} does not match the records; run render")
         return EXIT_BROKEN
     print(f"Written: {render.write(ledger)}")
     return 0
@@ -116,7 +116,7 @@ def _replay(arguments: list[str]) -> int:
     given = parser.given(arguments)
     name = id_of(given)
     prepare_backend()
-    from sweeps.ledger.replay import replay
+    from sweeps.ledger.rows.replay import replay
 
     found = replay(ledger_of(given), name)
     for text in (*found.changed_arms, *found.other_versions):
@@ -151,8 +151,8 @@ def _status(arguments: list[str]) -> int:
     if given.get("null_limit", 1) < 1:
         raise ConfigError(f"--null-limit must be at least 1, got {given['null_limit']}")
     from sweeps.ledger.status import MARGIN_PERCENT, standing
-    from sweeps.metrics import found as known_metric
-    from sweeps.metrics import our_name
+    from sweeps.runs.metrics import found as known_metric
+    from sweeps.runs.metrics import our_name
 
     ledger = ledger_of(given)
     objective = our_name(given.get("objective", ledger.problem.objective))
@@ -173,7 +173,7 @@ def _status(arguments: list[str]) -> int:
     names = f" ({', '.join(nulls)})" if nulls else ""
     rule = f"stopping rule: {limit}, an improvement is more than {MARGIN_PERCENT:g} %"
     print(f"null iterations in a row: {len(nulls)}{names}; {rule}")
-    print("stop: nothing came of them" if len(nulls) >= limit else "go on")
+    print("stop: none of them improved anything" if len(nulls) >= limit else "go on")
     for row in state.open_rows:
         print(f"open: {row.id}, {row.hypothesis.statement} (since {row.planned['written']})")
     return 0

@@ -11,9 +11,9 @@ from typing import Any
 from blis_jax.errors import ConfigError, closest
 from sweeps.ledger import chain
 from sweeps.ledger.chain import Contents, Record
-from sweeps.ledger.hypothesis import Hypothesis, hypothesis_of
-from sweeps.problem import FILE, Problem, list_problems, load_problem
-from sweeps.verdicts import VERDICTS
+from sweeps.ledger.rows.hypothesis import Hypothesis, hypothesis_of
+from sweeps.tracks.problem import FILE, Problem, list_problems, load_problem
+from sweeps.tracks.verdicts import VERDICTS
 
 RECORDS, PAGE = "ledger.jsonl", "ledger.md"
 HYPOTHESIS, RESULT, NOTE = "hypothesis", "result", "note"
@@ -21,7 +21,7 @@ TRACKS = "tracks"  # where the tracks of a project are
 
 
 @dataclass(frozen=True)
-class Row:
+class LedgerRow:
     """One iteration's hypothesis, its result if there is one, and notes on it."""
 
     planned: Record
@@ -72,13 +72,13 @@ class Ledger:
         """The records as they are on the disk."""
         return chain.read(self.path)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[LedgerRow]:
         """Every row, in the order in which the hypotheses were written; refuses a broken ledger."""
         contents = self.contents()
         chain.check_sound(self.path, contents)
         return rows_of(contents.records)
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> LedgerRow:
         """The row of an id."""
         return _row(self.rows(), name)
 
@@ -95,7 +95,7 @@ class Ledger:
         with contextlib.suppress(_AlreadyThereError):
             chain.append(self.path, chain.BEGIN, first)
 
-    def plan(self, hypothesis: Hypothesis) -> Row:
+    def plan(self, hypothesis: Hypothesis) -> LedgerRow:
         """Writes a hypothesis down; its id must be new."""
 
         def content(records: Sequence[Record]) -> dict[str, Any]:
@@ -108,9 +108,9 @@ class Ledger:
             return hypothesis.model_dump(mode="json")
 
         self.begin()
-        return Row(chain.append(self.path, HYPOTHESIS, content), hypothesis)
+        return LedgerRow(chain.append(self.path, HYPOTHESIS, content), hypothesis)
 
-    def add_result(self, row: Row, content: Mapping[str, Any]) -> Record:
+    def add_result(self, row: LedgerRow, content: Mapping[str, Any]) -> Record:
         """Writes the result of a hypothesis that has none yet."""
 
         def made(records: Sequence[Record]) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Ledger:
             if row.result is None:
                 raise ConfigError(f"{name} has no result yet; notes are about results")
             if content.get("resolution"):
-                from sweeps.ledger.hypothesis import check_resolution
+                from sweeps.ledger.rows.hypothesis import check_resolution
 
                 check_resolution(content["resolution"], row.result["verdict"])
             return {"id": name, "result": row.result["hash"], **content}
@@ -152,25 +152,27 @@ class _AlreadyThereError(Exception):
 def check_verdict(verdict: str) -> None:
     """Refuses words that are no verdicts."""
     if verdict not in VERDICTS:
-        raise ConfigError(f"verdict {verdict!r} is unknown; use one of {', '.join(VERDICTS)}")
+        raise ConfigError(
+            f"verdict {verdict!r} is unknown; use one of {', '.join(VERDICTS)}{closest(verdict, VERDICTS)}"
+        )
 
 
-def rows_of(records: Sequence[Record]) -> list[Row]:
+def rows_of(records: Sequence[Record]) -> list[LedgerRow]:
     """Rows from records, which must be sound."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, LedgerRow] = {}
     for record in records:
         kind = record["kind"]
         if kind == HYPOTHESIS:
-            rows[record["id"]] = Row(record, hypothesis_of(chain.content_of(record)))
+            rows[record["id"]] = LedgerRow(record, hypothesis_of(chain.content_of(record)))
         elif kind in (RESULT, NOTE):
             row = rows[record["id"]]
             notes = (*row.notes, record) if kind == NOTE else row.notes
             result = record if kind == RESULT else row.result
-            rows[record["id"]] = Row(row.planned, row.hypothesis, result, notes)
+            rows[record["id"]] = LedgerRow(row.planned, row.hypothesis, result, notes)
     return list(rows.values())
 
 
-def _row(rows: Sequence[Row], name: str) -> Row:
+def _row(rows: Sequence[LedgerRow], name: str) -> LedgerRow:
     for row in rows:
         if row.id == name:
             return row

@@ -14,16 +14,16 @@ from blis_jax.errors import ConfigError
 from sweeps.ledger import chain
 from sweeps.ledger.book import HYPOTHESIS, NOTE, RESULT, Ledger
 from sweeps.ledger.chain import Contents, Record
-from sweeps.ledger.hypothesis import Hypothesis, hypothesis_of
 from sweeps.ledger.render import anchor_in, page_text, rendered
-from sweeps.ledger.result import conclusions, measured_from_record
-from sweeps.verdicts import RELATIVE, RULE
+from sweeps.ledger.rows.hypothesis import Hypothesis, hypothesis_of
+from sweeps.ledger.rows.result import conclusions, measured_from_record
+from sweeps.tracks.verdicts import RELATIVE, RULE
 
 MOST_RELATIVE_DIFFERENCE = 1e-7  # of conclusions drawn again; they are kept to nine digits
 
 
 @dataclass
-class Report:
+class CheckReport:
     """What was found."""
 
     problems: list[str] = field(default_factory=list)
@@ -31,10 +31,10 @@ class Report:
     num_records: int = 0
 
 
-def check(ledger: Ledger, anchor: str | None = None) -> Report:
+def check(ledger: Ledger, anchor: str | None = None) -> CheckReport:
     """Everything that can be checked without running anything; `anchor` is a hash kept elsewhere."""
     contents = ledger.contents()
-    report = Report(num_records=len(contents.records))
+    report = CheckReport(num_records=len(contents.records))
     if not contents.size:
         report.problems.append(f"{ledger.path} has no records")
     if contents.problem:
@@ -59,7 +59,7 @@ def check(ledger: Ledger, anchor: str | None = None) -> Report:
     report.remarks.append(remark)
     if not report.problems and rendered(ledger, contents) != page_text(ledger):
         report.remarks.append(
-            f"{ledger.page} is not what the records give; run python -m sweeps.ledger render"
+            f"{ledger.page} does not match the records; run python -m sweeps.ledger render"
         )
     return report
 
@@ -127,8 +127,12 @@ def _other_conclusions(record: Record, hypothesis: Hypothesis) -> str | None:
     return None
 
 
-def _first_difference(one: Any, other: Any, where: str) -> str | None:
-    """The path at which two contents part."""
+def _first_difference(one: Any, other: Any, where: str, size: float = 0.0) -> str | None:
+    """The path at which two contents part; numbers of one list are as sure as the largest of them.
+
+    So an interval's end near 0 may differ as much as its other end: rules 1 and 2 had quantiles of
+    Student's t to seven digits only.
+    """
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         if one.keys() != other.keys():
             return where
@@ -139,12 +143,20 @@ def _first_difference(one: Any, other: Any, where: str) -> str | None:
         pairs = [
             (a, b, f"{where}[{place}]") for place, (a, b) in enumerate(zip(one, other, strict=True))
         ]
+        size = max((abs(entry) for entry in other if isinstance(entry, float | int)), default=0.0)
     elif isinstance(one, float | int) and isinstance(other, float | int):
-        is_near = math.isclose(one, other, rel_tol=MOST_RELATIVE_DIFFERENCE, abs_tol=1e-9)
+        is_near = math.isclose(
+            one,
+            other,
+            rel_tol=MOST_RELATIVE_DIFFERENCE,
+            abs_tol=max(size * MOST_RELATIVE_DIFFERENCE, 1e-9),
+        )
         return None if is_near else where
     else:
         return None if one == other else where
-    return next((found for a, b, path in pairs if (found := _first_difference(a, b, path))), None)
+    return next(
+        (found for a, b, path in pairs if (found := _first_difference(a, b, path, size))), None
+    )
 
 
 # --- what is known of it elsewhere ----------------------------------------------------------------

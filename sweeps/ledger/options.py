@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:

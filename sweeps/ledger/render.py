@@ -7,18 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax.atomic_write import replacing
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
 from blis_jax.policies.seeds import BY_WORKLOAD, draws
-from blis_jax.scalar_metrics import TOKEN_RATES
-from sweeps.criteria import FOR_PEOPLE, MET, MISSED, NOT_MEASURED, UNCLEAR
+from blis_jax.results.metrics.scalars import TOKEN_RATES
 from sweeps.ledger import chain
-from sweeps.ledger.book import Ledger, Row, rows_of
+from sweeps.ledger.book import Ledger, LedgerRow, rows_of
 from sweeps.ledger.chain import Contents, Record
-from sweeps.ledger.published import MEAN, NO_BASIS, ROUNDED
-from sweeps.ledger.trial import BASELINE, STRATEGY, WHOLE, config_of, levels_of, policy_seeds_of
-from sweeps.ledger.vocabulary import RETROSPECTIVE
-from sweeps.templates import plain, render, signed
+from sweeps.ledger.rows.published import MEAN, NO_BASIS, ROUNDED
+from sweeps.ledger.rows.trial import (
+    BASELINE,
+    STRATEGY,
+    WHOLE,
+    config_of,
+    levels_of,
+    policy_seeds_of,
+)
+from sweeps.ledger.rows.vocabulary import RETROSPECTIVE
+from sweeps.tracks.criteria import FOR_PEOPLE, MET, MISSED, NOT_MEASURED, UNCLEAR
+from sweeps.tracks.templates import plain, render, signed
 
 BEGIN, END = "<!-- ledger:begin -->", "<!-- ledger:end -->"
 _ANCHOR = re.compile(r"Anchor: record (\d+), `([0-9a-f]{64})`")
@@ -91,7 +98,7 @@ def block(records: Sequence[Record]) -> str:
     )
 
 
-def _entry(row: Row) -> dict[str, Any]:
+def _entry(row: LedgerRow) -> dict[str, Any]:
     result = row.result
     assert result is not None
     return {
@@ -114,12 +121,12 @@ def _entry(row: Row) -> dict[str, Any]:
     }
 
 
-def _is_baseline(row: Row) -> bool:
+def _is_baseline(row: LedgerRow) -> bool:
     arms = row.hypothesis.arms
     return bool(arms) and arms[STRATEGY].hash == arms[BASELINE].hash
 
 
-def _ttft(row: Row, result: Record) -> str:
+def _ttft(row: LedgerRow, result: Record) -> str:
     if row.hypothesis.over and row.hypothesis.claims:
         return _along(row, result)
     parts = []
@@ -132,7 +139,7 @@ def _ttft(row: Row, result: Record) -> str:
     return "; ".join(parts) or "–"
 
 
-def _along(row: Row, result: Record) -> str:
+def _along(row: LedgerRow, result: Record) -> str:
     """The main metric at every value of the setting."""
     metric, (name, values) = row.hypothesis.claims[0].metric, levels_of(row.hypothesis.over)
     means = []
@@ -151,7 +158,7 @@ def _classes(result: Record) -> list[tuple[str, Mapping[str, Any]]]:
     return sorted(named, key=lambda pair: order.get(pair[0], 3)) or found
 
 
-def _throughput(row: Row, result: Record) -> str:
+def _throughput(row: LedgerRow, result: Record) -> str:
     figure = result.get("comparison", {}).get("all", {}).get("tokens_per_sec")
     if figure is None:
         return "–"
@@ -175,7 +182,7 @@ def _percent(interval: Sequence[float | None]) -> str:
     return f"{signed(mean)} [{signed(low)}, {signed(high)}]"
 
 
-def _status(row: Row, result: Record) -> str:
+def _status(row: LedgerRow, result: Record) -> str:
     parts = [f"**{result['status']}**"]
     if row.hypothesis.registered == RETROSPECTIVE:
         parts.append("retrospective")
@@ -240,7 +247,7 @@ def _criteria(result: Record) -> str:
     return "; ".join(words)
 
 
-def _runs(row: Row, result: Record) -> str:
+def _runs(row: LedgerRow, result: Record) -> str:
     """What was run."""
     if not result.get("runs"):
         return result["evidence"]
@@ -249,7 +256,7 @@ def _runs(row: Row, result: Record) -> str:
     return f"{result['evidence']}, seeds {seeds}, blis_jax {versions['blis_jax']}, JAX {versions['jax']}"
 
 
-def _policy_seeds(row: Row, result: Record) -> str:
+def _policy_seeds(row: LedgerRow, result: Record) -> str:
     """How random policies drew, where an arm has one."""
     if not any(draws(config_of(arm.settings)) for arm in row.hypothesis.arms.values()):
         return ""

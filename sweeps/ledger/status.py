@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blis_jax.scalar_metrics import HIGHER, lookup
-from sweeps.ledger.book import Row
-from sweeps.ledger.trial import BASELINE, STRATEGY
-from sweeps.verdicts import CONFIRMED
+from blis_jax.results.metrics.scalars import HIGHER, lookup
+from sweeps.ledger.book import LedgerRow
+from sweeps.ledger.rows.trial import BASELINE, STRATEGY
+from sweeps.tracks.verdicts import CONFIRMED
 
 MARGIN_PERCENT = 1.0
 
@@ -27,23 +27,23 @@ class Standing:
 
     num_rows: int
     verdicts: dict[str, int]
-    best: Row | None  # None while nothing is better than the baseline
+    best: LedgerRow | None  # None while nothing is better than the baseline
     best_value: (
         float | None
     )  # mean of the objective over the best row's seeds, at first the baseline's
     baseline_value: float | None  # on the same seeds
     null_iterations: tuple[str, ...]  # the last ones, up to now
-    open_rows: tuple[Row, ...]
+    open_rows: tuple[LedgerRow, ...]
 
 
-def standing(rows: Sequence[Row], objective: str) -> Standing:
+def standing(rows: Sequence[LedgerRow], objective: str) -> Standing:
     """The state after all rows."""
     done = [row for row in rows if row.result is not None]
     verdicts: dict[str, int] = {}
     for row in done:
         verdict = str(row.result and row.result["verdict"])
         verdicts[verdict] = verdicts.get(verdict, 0) + 1
-    best: Row | None = None
+    best: LedgerRow | None = None
     best_share = 1.0
     nulls: list[str] = []
     for iteration, members in _iterations(done).items():
@@ -60,14 +60,14 @@ def standing(rows: Sequence[Row], objective: str) -> Standing:
     return Standing(len(rows), verdicts, best, best_value, baseline_value, tuple(nulls), open_rows)
 
 
-def _iterations(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+def _iterations(rows: Sequence[LedgerRow]) -> dict[str, list[LedgerRow]]:
+    found: dict[str, list[LedgerRow]] = {}
     for row in rows:
         found.setdefault(row.hypothesis.iteration, []).append(row)
     return found
 
 
-def _share(row: Row, rows: Sequence[Row], objective: str) -> float | None:
+def _share(row: LedgerRow, rows: Sequence[LedgerRow], objective: str) -> float | None:
     """The objective's mean ÷ the baseline's, if the row is comparable with the first measured one."""
     first = _first_measured(rows)
     if first is None or not row.result or not row.result.get("runs"):
@@ -78,22 +78,22 @@ def _share(row: Row, rows: Sequence[Row], objective: str) -> float | None:
     return None if value is None or not baseline else value / baseline
 
 
-def _first_measured(rows: Sequence[Row]) -> Row | None:
+def _first_measured(rows: Sequence[LedgerRow]) -> LedgerRow | None:
     return next((row for row in rows if row.result and row.result.get("runs")), None)
 
 
-def _mean(row: Row, role: str, objective: str) -> float | None:
+def _mean(row: LedgerRow, role: str, objective: str) -> float | None:
     values = row.result["runs"][role]["figures"].get(objective) if row.result else None
     return None if values is None or None in values else float(np.mean(values))
 
 
-def _circumstances(row: Row) -> tuple[object, ...]:
+def _circumstances(row: LedgerRow) -> tuple[object, ...]:
     hypothesis = row.hypothesis
     workload = hypothesis.workload.hash if hypothesis.workload else ""
     return workload, hypothesis.arms[BASELINE].hash
 
 
-def _is_improvement(row: Row, share: float, best: float, objective: str) -> bool:
+def _is_improvement(row: LedgerRow, share: float, best: float, objective: str) -> bool:
     if row.result is None or row.result["verdict"] != CONFIRMED:
         return False
     is_higher_better = lookup(objective)[0].direction == HIGHER

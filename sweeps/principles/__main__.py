@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli
-from blis_jax.atomic_write import write_json
+from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.seed_options import given_seeds, seed_flags
 from blis_jax.errors import ConfigError
-from sweeps.common_options import RNG
+from blis_jax.files.atomic_write import write_json
 from sweeps.principles import USUAL_OUTPUT
+from sweeps.runs.options import RNG
 
 if TYPE_CHECKING:
     from sweeps.principles.catalogue import Catalogue, Entry
-    from sweeps.principles.record import Record
+    from sweeps.principles.record import PrinciplesRecord
 
 NAME = "sweeps.principles"
 LEAST_SEEDS = 3
@@ -35,7 +37,7 @@ examples:
     %(prog)s
 
   some of them on more seeds:
-    %(prog)s --only RP-10,S7 --num-seeds 10
+    %(prog)s --only RP-10,S7 --seeds 10
 
   which principles a strategy relies on or contradicts, and what leaving them out would change:
     %(prog)s --strategy iter05_simplified
@@ -43,8 +45,7 @@ examples:
 """
 _CHECKS = (
     Flag("only", str, None, "ID,ID,…", "entries to check (default: all)"),
-    Flag("seeds", str, None, "A,B,…", "seeds of the requests, at least 3 (default: each entry's)"),
-    Flag("num-seeds", cli.whole, None, "N", "that many seeds, from each entry's first one on"),
+    *seed_flags("at least 3; a number begins with each entry's first seed; default: each entry's"),
     RNG,
 )
 _STRATEGY = (
@@ -53,14 +54,14 @@ _STRATEGY = (
         str,
         None,
         "ARM",
-        "hold this against the catalogue: [LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]",
+        "strategy to hold against the catalogue: [LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]",
     ),
 )
 _OUTPUT = (Flag("output", str, None, "PATH", f"result, .json (default: {USUAL_OUTPUT})"),)
 _SWITCHES = {
     "list": "print the entries and end",
-    "slow": "also what takes minutes: the searches of S3",
-    "fresh": "make all checks again",
+    "slow": "also run what takes minutes: the searches of S3",
+    "overwrite": "make all checks again",
     "quiet": "print nothing but errors",
     "no-cache": "compile again instead of using programs kept from earlier runs",
 }
@@ -71,7 +72,9 @@ def _parser() -> Parser:
     parser.add_flags("checks", _CHECKS)
     group = parser.add_flags("strategies", _STRATEGY)
     group.add_argument(
-        "--measure", action="store_true", help="run the strategy without what a finding is about"
+        "--measure",
+        action="store_true",
+        help="also run the strategy without the setting that a finding is about",
     )
     parser.add_flags("output", _OUTPUT)
     parser.add_switches("switches", _SWITCHES)
@@ -107,24 +110,15 @@ def _principles(arguments: Sequence[str] | None) -> int:
 
 def _seeds(given: Mapping[str, Any]) -> tuple[int, ...] | int | None:
     """Seeds for all entries, how many each is to have, or None for the entries' own."""
-    if "seeds" in given and "num_seeds" in given:
-        raise ConfigError("--seeds and --num-seeds contradict each other; give one of them")
-    if "num_seeds" in given:
-        count: int = given["num_seeds"]
-        if count < LEAST_SEEDS:
-            raise ConfigError(f"--num-seeds: got {count}, a check needs at least {LEAST_SEEDS}")
-        return count
-    if "seeds" not in given:
+    seeds = given_seeds(given)
+    if seeds is None:
         return None
-    try:
-        seeds = tuple(int(part) for part in given["seeds"].split(","))
-    except ValueError:
-        raise ConfigError(
-            f"--seeds: {given['seeds']!r} is not a list of whole numbers such as 42,43,44"
-        ) from None
     if len(seeds) < LEAST_SEEDS:
         raise ConfigError(f"--seeds: got {len(seeds)}, a check needs at least {LEAST_SEEDS}")
-    from sweeps.bench import check_seeds
+    is_counted = "," not in given.get("seeds", "") and not {"seeds", "num_seeds"} <= set(given)
+    if is_counted and "first_seed" not in given:
+        return len(seeds)
+    from sweeps.runs.bench import check_seeds
 
     check_seeds(seeds, given.get("rng", "reference"))
     return seeds
@@ -158,13 +152,13 @@ def _checked(
     entries: Sequence[Entry],
     seeds: tuple[int, ...] | int | None,
 ) -> int:
-    from sweeps.principles.record import Record, code_hash
+    from sweeps.principles.record import PrinciplesRecord, code_hash
     from sweeps.principles.report import print_table, summary
 
     path = _output(given)
-    record = Record(path.with_suffix(".jsonl"))
+    record = PrinciplesRecord(path.with_suffix(".jsonl"))
     record.read()
-    if "fresh" in given:
+    if "overwrite" in given:
         record.checks.clear()
     with cli.writing(record.path):
         record.begin()
@@ -184,25 +178,24 @@ def _run(
     catalogue: Catalogue,
     entries: Sequence[Entry],
     seeds: tuple[int, ...] | int | None,
-    record: Record,
+    record: PrinciplesRecord,
     code: str,
 ) -> list[dict[str, Any]]:
     """The checks in order, those in the record as they are."""
-    from sweeps.principles.lab import Lab
+    from sweeps.principles.experiments.lab import Lab
     from sweeps.principles.record import identity, to_document
     from sweeps.principles.verdicts import check, metrics_of
 
     stream, is_slow = given.get("rng", "reference"), "slow" in given
     lab = Lab(stream, metrics_of(entries))
-    progress = cli.Progress(len(entries))
+    work = progress.begin("checking", len(entries), "principles")
     checks = []
     try:
         for done, entry in enumerate(entries):
             on = seeds_of(entry, seeds)
             key = identity(catalogue, entry, on, stream, is_slow, code)
             if key not in record.checks:
-                if "quiet" not in given:
-                    progress.show(done, f"{entry.id} on {len(on)} seeds")
+                work.show(done, f"{entry.id} on {len(on)} seeds")
                 verdict = check(catalogue, entry, lab, on, is_slow)
                 with cli.writing(record.path):
                     record.add(key, to_document(verdict))
@@ -213,7 +206,7 @@ def _run(
         cli.say(NAME, f"{record.path} has the checks made so far; the same command goes on there")
         raise
     finally:
-        progress.clear()
+        work.clear()
     return checks
 
 

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax import cli
-from blis_jax.atomic_write import write_json
+from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
-from sweeps.principles import USUAL_OUTPUT, instance_rules, routing_rules
+from blis_jax.files.atomic_write import write_json
+from sweeps.principles import USUAL_OUTPUT
 from sweeps.principles.catalogue import Entry, load_catalogue
-from sweeps.principles.facts import Case, facts_of
-from sweeps.principles.touch import Touch
+from sweeps.principles.rules import instances as instance_rules
+from sweeps.principles.rules import routing as routing_rules
+from sweeps.principles.rules.facts import Case, facts_of
+from sweeps.principles.rules.touch import Touch
 
 if TYPE_CHECKING:
-    from sweeps.arms import Arm
+    from sweeps.strategies.arms import Arm
 
 NAME = "sweeps.principles"
 USUAL_SEEDS = (42, 43, 44)
@@ -29,7 +31,7 @@ def advise(
     given: Mapping[str, Any], entries: Sequence[Entry], seeds: tuple[int, ...] | int | None
 ) -> int:
     """Prints what the rules find on a strategy; the exit code."""
-    from sweeps.arms import arm_of
+    from sweeps.strategies.arms import arm_of
 
     arm = arm_of(given["strategy"])
     path = Path(given["output"]) if "output" in given else None
@@ -67,8 +69,8 @@ def touches(case: Case) -> list[Touch]:
 def case_of(arm: Arm, seed: int) -> Case:
     """An arm with its workload: that of its strategy file, or `mixed`."""
     from blis_jax.workload.spec import load_builtin
-    from sweeps.bench import workload_of
-    from sweeps.space import space_of
+    from sweeps.runs.bench import workload_of
+    from sweeps.strategies.space import space_of
 
     if arm.strategy is None:
         spec = load_builtin("mixed")
@@ -86,9 +88,9 @@ def _seeds(arm: Arm, given: tuple[int, ...] | int | None) -> tuple[int, ...]:
 
 def _verdicts(given: Mapping[str, Any]) -> dict[str, str]:
     """What checks on this code gave, as far as they were made with the entries' own seeds."""
-    from sweeps.principles.record import Record, code_hash, identity
+    from sweeps.principles.record import PrinciplesRecord, code_hash, identity
 
-    record = Record(Path(USUAL_OUTPUT).with_suffix(".jsonl"))
+    record = PrinciplesRecord(Path(USUAL_OUTPUT).with_suffix(".jsonl"))
     if not record.path.exists():
         return {}
     record.read()
@@ -135,8 +137,8 @@ def _measured(
     given: Mapping[str, Any], case: Case, found: Sequence[Touch], seeds: tuple[int, ...]
 ) -> list[list[dict[str, Any]]]:
     """For every finding the strategy against itself with the settings that the finding proposes."""
-    from sweeps.bench import Bench
     from sweeps.principles.figures import figures_of
+    from sweeps.runs.bench import Bench
 
     classes = list(dict.fromkeys(client.slo_class or "default" for client in case.spec.clients))
     names = [f"{name}[{slo_class}]" for name in MEASURED for slo_class in classes]
@@ -146,10 +148,7 @@ def _measured(
     }
     configs = list(dict.fromkeys([case.config, *others.values()]))
     bench = Bench(case.spec, seeds, given.get("rng", "reference"), (), None, len(configs))
-    progress = cli.Progress(2)
-    progress.show(0, f"{len(configs)} configurations on {len(seeds)} seeds")
     made = bench.summaries(configs, lambda record: figures_of(record, names, True))
-    progress.clear()
     runs = dict(zip(configs, made, strict=True))
     rows: list[list[dict[str, Any]]] = [[] for _ in found]
     for at, config in others.items():
@@ -161,7 +160,8 @@ def _compared(
     first: Sequence[Any], second: Sequence[Any], classes: Sequence[str], instead: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Rows by class: the strategy, the strategy changed, and the paired difference."""
-    from blis_jax.compare import difference
+    from blis_jax.statistics.intervals import BY_STUDENT
+    from blis_jax.statistics.paired import Pair, differences
 
     changed = ", ".join(f"{name}={value}" for name, value in instead.items())
     failed = [run.outcome for run in (*first, *second) if not run.is_whole]
@@ -169,21 +169,26 @@ def _compared(
         return [{"instead": changed, "text": f"{changed}: a run ended with {failed[0]}"}]
     if all(np.array_equal(a.requests, b.requests) for a, b in zip(first, second, strict=True)):
         return [{"instead": changed, "text": f"{changed}: every request exactly as before"}]
+    metrics = {name: f"ttft_p99_ms[{name}]" for name in classes} | {"all": "ttft_p99_ms"}
+    pairs = [
+        Pair(
+            np.array([run.value(metric) for run in first]),
+            np.array([run.value(metric) for run in second]),
+        )
+        for metric in metrics.values()
+    ]
     rows = []
-    for slo_class in (*classes, None):
-        metric = f"ttft_p99_ms[{slo_class}]" if slo_class else "ttft_p99_ms"
-        before = np.array([run.value(metric) for run in first])
-        after = np.array([run.value(metric) for run in second])
-        change = difference(before, after)
+    for slo_class, pair, change in zip(metrics, pairs, differences(pairs, BY_STUDENT), strict=True):
+        before, after = pair.first, pair.second
         text = (
-            f"{changed}: {slo_class or 'all'} TTFT P99 {before.mean():.1f} -> {after.mean():.1f} ms, "
+            f"{changed}: {slo_class} TTFT P99 {before.mean():.1f} -> {after.mean():.1f} ms, "
             f"{change.percent.mean:+.1f} % [{change.percent.low:+.1f}, {change.percent.high:+.1f}], "
             f"{change.verdict}"
         )
         rows.append(
             {
                 "instead": changed,
-                "slo_class": slo_class or "all",
+                "slo_class": slo_class,
                 "before_ms": before.tolist(),
                 "after_ms": after.tolist(),
                 "verdict": change.verdict,

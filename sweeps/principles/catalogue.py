@@ -80,7 +80,7 @@ class ArmSpec(_Part):
     workload: WorkloadChoice | None = None  # None: the entry's
 
 
-class Claim(_Part):
+class PrincipleClaim(_Part):
     """One figure and what is expected of it.
 
     `role`: a `core` claim decides whether the entry holds, a `scope` claim whether it does as widely
@@ -105,7 +105,7 @@ class Claim(_Part):
         return tuple(dict.fromkeys([*_names(self.of), *_names(self.to)]))
 
     @model_validator(mode="after")
-    def _has_a_test(self) -> Claim:
+    def _has_a_test(self) -> PrincipleClaim:
         if self.expected is None and self.role != CONTEXT:
             raise ValueError("a claim that counts needs what is expected")
         return self
@@ -135,7 +135,7 @@ class Entry(_Part):
     seeds: tuple[int, ...] = (42, 43, 44)
     workload: WorkloadChoice | None = None
     arms: dict[str, ArmSpec] = Field(default_factory=dict)
-    claims: Annotated[tuple[Claim, ...], Field(min_length=1)]
+    claims: Annotated[tuple[PrincipleClaim, ...], Field(min_length=1)]
     source: str = ""
 
     def workload_of(self, arm: str) -> WorkloadChoice:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.kv_metrics import cached_tokens
-from blis_jax.metrics import class_code
-from blis_jax.records import RequestRecords, RunRecord, Status
-from blis_jax.scalar_metrics import evaluate, lookup
-from blis_jax.summaries import SloTargets, Target
+from blis_jax.results.metrics.kv import cached_tokens
+from blis_jax.results.metrics.reference import class_code
+from blis_jax.results.metrics.scalars import evaluate, lookup
+from blis_jax.results.metrics.summaries import SloTargets, Target
+from blis_jax.results.records import RequestRecords, RunRecord, Status
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -38,7 +38,7 @@ OF_CLASS = ("ttft_p99_ms", "completion_rate", "rejected_share")
 
 
 @dataclass(frozen=True)
-class RunFigures:
+class LabFigures:
     """One run: how it ended, its figures by name, and what is recorded of every request."""
 
     outcome: str
@@ -55,13 +55,13 @@ class RunFigures:
         return self.values.get(metric, math.nan)
 
 
-def figures_of(record: RunRecord, names: Collection[str], keeps_requests: bool) -> RunFigures:
+def figures_of(record: RunRecord, names: Collection[str], keeps_requests: bool) -> LabFigures:
     """The named figures of a run, `[class]` behind a name or not."""
     outcome = record.outcome.name
     if outcome not in ENDED:
-        return RunFigures(outcome, {}, None)
+        return LabFigures(outcome, {}, None)
     values = {name: _value(record, name) for name in names}
-    return RunFigures(outcome, values, whole_requests(record) if keeps_requests else None)
+    return LabFigures(outcome, values, whole_requests(record) if keeps_requests else None)
 
 
 def whole_requests(record: RunRecord) -> Int[np.ndarray, "request field"]:

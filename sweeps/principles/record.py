@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from blis_jax.atomic_write import replacing
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
 from sweeps.principles.catalogue import Catalogue, Entry, content_of
 from sweeps.principles.verdicts import Finding, Verdict, words_of
 
@@ -40,7 +40,7 @@ def identity(
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-class Record:
+class PrinciplesRecord:
     """Checks by identity, one line of JSON each; a line that was cut off does not count."""
 
     def __init__(self, path: Path) -> None:

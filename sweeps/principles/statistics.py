@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.compare import difference, estimate
 from blis_jax.errors import ConfigError
-from blis_jax.scalar_metrics import HIGHER, lookup
-from sweeps.principles.catalogue import Claim
-from sweeps.principles.figures import OWN, RunFigures
+from blis_jax.results.metrics.scalars import HIGHER, lookup
+from blis_jax.statistics.intervals import estimate
+from blis_jax.statistics.paired import difference
+from sweeps.principles.catalogue import PrincipleClaim
+from sweeps.principles.figures import OWN, LabFigures
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from sweeps.principles.lab import Lab
+    from sweeps.principles.experiments.lab import Lab
 
-Runs = Mapping[str, tuple[RunFigures, ...]]  # by arm
+Runs = Mapping[str, tuple[LabFigures, ...]]  # by arm
 HIGHER_IS_BETTER = ("completion_rate", "goodput_share")
 
 
@@ -45,7 +46,7 @@ class Statistic:
 class Bound:
     """A claim with what it may look at."""
 
-    claim: Claim
+    claim: PrincipleClaim
     runs: Runs
     lab: Lab | None = None  # for kinds that run more
 
@@ -220,7 +221,7 @@ def _rank_changes(bound: Bound) -> Statistic:
 
 def _probe(bound: Bound) -> Statistic:
     """A figure that needs no runs of arms; see probes.py."""
-    from sweeps.principles.probes import PROBES
+    from sweeps.principles.experiments.probes import PROBES
 
     options = dict(bound.claim.options)
     name = options.pop("name")
@@ -232,7 +233,7 @@ def _probe(bound: Bound) -> Statistic:
 
 def _tuner_spread(bound: Bound) -> Statistic:
     """Spread of the best values that a search finds, at more parameters against fewer."""
-    from sweeps.principles.tuner import spread_ratio
+    from sweeps.principles.experiments.tuner import spread_ratio
 
     value, parts = spread_ratio(**bound.claim.options)
     return Statistic(value, parts=parts)

@@ -18,12 +18,12 @@ from sweeps.principles.catalogue import (
     STATED,
     UNTESTED,
     Catalogue,
-    Claim,
     Entry,
+    PrincipleClaim,
 )
 
 if TYPE_CHECKING:
-    from sweeps.principles.lab import Arm, Lab
+    from sweeps.principles.experiments.lab import Lab, LabArm
     from sweeps.principles.statistics import Statistic
 
 MET, MISSED, UNMET = "met", "falsified", "not met"  # UNMET: of a claim that cannot refute
@@ -35,7 +35,7 @@ REPORTED = "reported"
 class Finding:
     """A claim with its figure and what became of it."""
 
-    claim: Claim
+    claim: PrincipleClaim
     state: str
     statistic: Statistic | None = None
     reason: str = ""
@@ -88,8 +88,8 @@ def check(
     is_slow: bool = False,
 ) -> Verdict:
     """Runs what an entry's claims need, and judges them."""
-    from sweeps.principles.fairness import check_fair
-    from sweeps.principles.lab import arm_of
+    from sweeps.principles.experiments.lab import arm_of
+    from sweeps.principles.rules.fairness import check_fair
     from sweeps.principles.statistics import Bound, compute
 
     arms = {name: arm_of(catalogue, entry, name) for name in entry.arms}
@@ -109,14 +109,14 @@ def check(
     return Verdict(entry, verdict, tuple(findings), seeds, lab.stream, figures)
 
 
-def _not_run(claim: Claim, arms: Mapping[str, Arm], is_slow: bool) -> str:
+def _not_run(claim: PrincipleClaim, arms: Mapping[str, LabArm], is_slow: bool) -> str:
     if claim.is_slow and not is_slow:
         return "runs only with --slow"
     reasons = [arms[name].missing for name in claim.arms() if arms[name].missing]
     return "; ".join(dict.fromkeys(reasons))
 
 
-def _judged(claim: Claim, statistic: Statistic | None, reason: str) -> Finding:
+def _judged(claim: PrincipleClaim, statistic: Statistic | None, reason: str) -> Finding:
     if statistic is None:
         return Finding(claim, NOT_RUN, reason=reason)
     if claim.expected is None:
@@ -155,10 +155,10 @@ def verdict_of(entry: Entry, findings: Sequence[Finding]) -> str:
     return HOLDS
 
 
-def _described(arm: Arm, runs: Sequence[Any]) -> dict[str, Any]:
+def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
     """An arm's settings, workload, and the figures that every check reports, one a seed."""
     from sweeps.principles.figures import reported_names
-    from sweeps.search_result import arguments
+    from sweeps.search.result import arguments
 
     described: dict[str, Any] = {
         "workload": arm.choice.model_dump(exclude_none=True, exclude_defaults=True),

@@ -7,27 +7,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax import cli
-from blis_jax.atomic_write import write_json
+from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.cli import Flag, Parser
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.seed_options import given_seeds, seed_flags
 from blis_jax.errors import ConfigError
-from sweeps.common_options import RNG
+from blis_jax.files.atomic_write import write_json
+from sweeps.runs.options import RNG
 
 if TYPE_CHECKING:
-    from sweeps.objectives import Valuation
     from sweeps.review.candidates import Candidate
     from sweeps.review.opinion import Opinion
+    from sweeps.search.objectives import Valuation
 
 NAME = "sweeps.review"
 USUAL_OUTPUT = Path("out/review.json")
 
 _DESCRIPTION = """\
-Review two or three candidate strategies. Judges probe each in the simulator for signals that are the
-same for all, herds, unstable numbers, lengths that stand in for the class, starvation, mechanisms that
-do nothing, and parameters at the ends of their ranges. Verdicts of other reviewers are imported from
-files that are bound to the candidates by hash. The consensus is recorded with the same hashes. A
-candidate runs on the workload of its strategy file, or on mixed if it has none.
+Review two or three candidate strategies. Judges probe each candidate in the simulator for signals that
+are the same for all instances, herds, unstable numbers, lengths that stand in for the class,
+starvation, mechanisms that do nothing, and parameters at the ends of their ranges. Verdicts of other
+reviewers are imported from files that are bound to the candidates by hash. The consensus is recorded
+with the same hashes. A candidate runs on the workload of its strategy file, or on mixed if it has none.
 """
 _EXAMPLES = """\
 examples:
@@ -44,7 +46,7 @@ examples:
 _JUDGES = (
     Flag("judges", str, None, "NAME,…", "judges to ask (default: all)"),
     Flag("external", str, None, "FILE,…", "verdicts of other reviewers, .yaml or .json"),
-    Flag("seeds", str, None, "A,B,…", "seeds of the requests (default: the first candidate's)"),
+    *seed_flags("default: the first candidate's"),
     Flag("num-requests", cli.whole, None, "N", "requests of every run (default: the workload's)"),
     RNG,
 )
@@ -119,15 +121,15 @@ def _template(given: Mapping[str, Any], candidates: Sequence[Candidate]) -> int:
 
 
 def _judged(given: Mapping[str, Any], candidates: Sequence[Candidate]) -> int:
-    from sweeps.bench import check_seeds
     from sweeps.principles.record import plain
     from sweeps.review.consensus import to_record
     from sweeps.review.external import read_reviews
     from sweeps.review.judges import JUDGES, judges_named
+    from sweeps.runs.bench import check_seeds
 
     judges = judges_named(given.get("judges"))
     stream = given.get("rng", "reference")
-    seeds = _seeds(given, candidates)
+    seeds = given_seeds(given) or candidates[0].seeds
     check_seeds(seeds, stream)
     files = [Path(part.strip()) for part in given.get("external", "").split(",") if part.strip()]
     imported = read_reviews(files, candidates, tuple(JUDGES))
@@ -136,18 +138,16 @@ def _judged(given: Mapping[str, Any], candidates: Sequence[Candidate]) -> int:
 
     valuation = _valuation(candidates)
     scores: dict[str, float | None] = {}
-    progress = cli.Progress(len(candidates) * len(judges))
+    work = progress.begin("judging", len(candidates) * len(judges), "opinions")
     opinions: list[Opinion] = []
     for candidate in candidates:
-        if "quiet" not in given:
-            progress.show(len(opinions), f"runs of {candidate.name}")
+        work.show(len(opinions), f"runs of {candidate.name}")
         exhibit = exhibit_of(candidate, judges, seeds, stream, valuation)
         scores[candidate.name] = exhibit.score
         for judge in judges:
-            if "quiet" not in given:
-                progress.show(len(opinions), f"{judge.name} on {candidate.name}")
+            work.show(len(opinions), f"{judge.name} on {candidate.name}")
             opinions.append(judge.judge(exhibit))
-    progress.clear()
+    work.clear()
     on = {candidate.name: seeds for candidate in candidates}
     record = plain(
         to_record(candidates, [*opinions, *imported], on, stream, given.get("num_requests"), scores)
@@ -163,7 +163,7 @@ def _judged(given: Mapping[str, Any], candidates: Sequence[Candidate]) -> int:
 
 def _valuation(candidates: Sequence[Candidate]) -> Valuation | None:
     """What scores the candidates: the first one's objectives, if all have one workload."""
-    from sweeps.objectives import Valuation
+    from sweeps.search.objectives import Valuation
 
     strategy = candidates[0].strategy
     is_common = all(candidate.spec == candidates[0].spec for candidate in candidates)
@@ -183,18 +183,6 @@ def _output(given: Mapping[str, Any]) -> Path:
     return path
 
 
-def _seeds(given: Mapping[str, Any], candidates: Sequence[Candidate]) -> tuple[int, ...]:
-    """Common seeds for all candidates."""
-    if "seeds" not in given:
-        return candidates[0].seeds
-    try:
-        return tuple(int(part) for part in given["seeds"].split(","))
-    except ValueError:
-        raise ConfigError(
-            f"--seeds: {given['seeds']!r} is not a list of whole numbers such as 42,43,44"
-        ) from None
-
-
 def _lines(record: Mapping[str, Any]) -> list[str]:
     """Opinions by candidate, the outcome with dissent, and the choice."""
     lines = []
@@ -203,7 +191,7 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
         outcome = record["consensus"]["outcomes"][name]
         score = "" if entry["score"] is None else f", score {entry['score']:.6g}"
         lines.append(f"{name} ({entry['hash'][:21]}...): {outcome['outcome']}{score}")
-        lines += [f"  not as in the record: {text}" for text in entry["deviations"]]
+        lines += [f"  differs from the record: {text}" for text in entry["deviations"]]
         for opinion in record["opinions"]:
             if opinion["candidate"] == name:
                 reasons = "; ".join(opinion["reasons"]) or "no reason given"
@@ -211,7 +199,7 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
         if outcome["dissent"]:
             lines.append(f"  dissent: {', '.join(outcome['dissent'])}")
     chosen = record["consensus"]["chosen"]
-    lines.append(f"Chosen: {chosen}." if chosen else "None is chosen: all are rejected.")
+    lines.append(f"Chosen: {chosen}." if chosen else "No candidate is chosen: all are rejected.")
     lines.append(record["consensus"]["rule"])
     return lines
 

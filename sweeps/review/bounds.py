@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeps.review.candidates import value_of
 from sweeps.review.opinion import CONCERN, PASS, Exhibit, Judge, Opinion, nothing
-from sweeps.space import Dimension
+from sweeps.strategies.space import Dimension
 
 CLOSE = 0.02  # of the range, on its own scale
 

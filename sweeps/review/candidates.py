@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from blis_jax.config import ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.errors import ConfigError
-from blis_jax.setting_values import values_for_hash
 from blis_jax.workload.spec import WorkloadSpec, load_builtin
-from sweeps.arms import Arm, arms_of
-from sweeps.space import SCORERS, Dimension, Space, space_of
-from sweeps.strategy_file import Strategy
+from sweeps.strategies.arms import Arm, arms_of
+from sweeps.strategies.file import Strategy
+from sweeps.strategies.space import SCORERS, Dimension, Space, space_of
 
 LEAST, MOST = 2, 3
 USUAL_SEEDS = (42, 43, 44)
@@ -79,7 +79,7 @@ def candidates_of(texts: list[str], num_requests: int | None = None) -> tuple[Ca
             f"got {len(texts)} candidates, allowed are {LEAST} or {MOST}: strategy files or arms"
         )
     arms = arms_of(texts)
-    from sweeps.bench import workload_of  # brings jax, which refusals should not wait for
+    from sweeps.runs.bench import workload_of  # brings jax, which refusals should not wait for
 
     found = []
     for text, arm in zip(texts, arms, strict=True):

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax.cli import read_json
+from blis_jax.commands.cli import read_json
+from blis_jax.commands.seed_options import seeds_text
 from blis_jax.errors import ConfigError
 from sweeps.review.candidates import Candidate, candidates_of
 from sweeps.review.opinion import CONCERN, REJECT, VERDICTS, Opinion
@@ -17,9 +18,9 @@ ACCEPTED, REJECTED = "accepted", "rejected"
 VERSION = 1
 RULE = (
     "A candidate is rejected if a judge whose probe can be repeated rejects it, or if more than half of "
-    "all judges do; otherwise it is accepted, and concerns are recorded. Of the accepted ones that with "
-    "the fewest rejections, then the fewest concerns, then the lowest score by the first candidate's "
-    "objectives is chosen; without scores, of equals the one given first."
+    "all judges reject it. Otherwise the candidate is accepted, and concerns are recorded. The accepted "
+    "candidate with the fewest rejections is chosen; of equals the one with the fewest concerns, then the "
+    "one with the lowest score by the first candidate's objectives, then the one given first."
 )
 
 
@@ -78,7 +79,7 @@ def _command(
         return ""
     words = [one.text for one in candidates]
     words += ["--judges", opinion.judge, "--rng", stream]
-    words += ["--seeds", ",".join(map(str, seeds[opinion.candidate]))]
+    words += ["--seeds", seeds_text(seeds[opinion.candidate])]
     words += ["--num-requests", str(num_requests)] if num_requests is not None else []
     return f"python -m sweeps.review {shlex.join(words)}"
 
@@ -128,7 +129,10 @@ def check_record(path: Path) -> list[str]:
             )
     scores = {entry["name"]: entry["score"] for entry in record["candidates"]}
     again = consensus(scores, record["opinions"])
-    if again != record["consensus"]:
+    if again != {
+        **record["consensus"],
+        "rule": RULE,
+    }:  # earlier versions put the same rule otherwise
         raise ConfigError(
             f"{path}: the consensus does not follow from the opinions by the rule; review again"
         )

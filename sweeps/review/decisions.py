@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.config import ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.policies.contract import GatewayContext, Policy
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Decisions:
+class RunDecisions:
     """Values of the scorers before clamping, and what they could have been about."""
 
     names: tuple[str, ...]
@@ -70,15 +70,15 @@ class Decisions:
         return float(((margin > 0) & (margin <= relative * np.abs(ordered[:, -1]))).mean())
 
 
-def decisions_of(config: ClusterConfig, table: RequestTable, seed: int) -> Decisions | None:
+def decisions_of(config: ClusterConfig, table: RequestTable, seed: int) -> RunDecisions | None:
     """The decisions of a run on the requests of a seed; None unless routing is weighted."""
     import jax
 
-    from blis_jax.mechanism import mechanism
-    from blis_jax.options import Options
+    from blis_jax.engine.mechanism import mechanism
+    from blis_jax.engine.runner.driver import Call, Results, Runner, execute
+    from blis_jax.engine.runner.options import Options
+    from blis_jax.engine.runner.runs import GivenRun, Row
     from blis_jax.policies.seeds import policy_seed
-    from blis_jax.runner import Call, Results, Runner, execute
-    from blis_jax.runs import GivenRun, Row
 
     if not config.scorers():
         return None
@@ -133,13 +133,13 @@ def _spy_on_view(scorer: Policy, log: dict[int, dict[int, Any]]) -> Policy:
     return dataclasses.replace(scorer, decide=spying)
 
 
-def _collected(config: ClusterConfig, log: dict[int, dict[int, Any]]) -> Decisions:
+def _collected(config: ClusterConfig, log: dict[int, dict[int, Any]]) -> RunDecisions:
     pairs = config.scorers()
     weights = np.array([weight for _, weight in pairs])
     size = config.num_instances
     ranks = sorted(log)
     scores = [[log[rank][place][:size] for rank in ranks] for place in range(len(pairs))]
-    return Decisions(
+    return RunDecisions(
         tuple(name for name, _ in pairs),
         weights / weights.sum(),
         np.array(scores).reshape(len(pairs), len(ranks), size),

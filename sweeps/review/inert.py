@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from blis_jax.config import ClusterConfig
-from blis_jax.instance_groups import everywhere, per_instance
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.instance_groups import everywhere, per_instance
 from sweeps.review.candidates import Candidate
 from sweeps.review.opinion import CONCERN, PASS, REJECT, Exhibit, Judge, Opinion, worst
 from sweeps.review.starvation import BASELINE
@@ -48,12 +48,12 @@ def judge(exhibit: Exhibit) -> Opinion:
     if shares[BASELINE] == 0 and candidate.config != made[BASELINE]:
         verdicts.append(REJECT)
         reasons.append(
-            "every request is as under the baseline: nothing that was added does anything"
+            "every request fares as under the baseline: nothing that the strategy adds has an effect"
         )
     for name in idle:
         verdicts.append(CONCERN)
-        words = "which the strategy requires, " if name in required else ""
-        reasons.append(f"{name}, {words}changes no request on this workload")
+        words = ", which the strategy requires," if name in required else ""
+        reasons.append(f"{name}{words} changes no request on this workload")
     return Opinion(
         "inert",
         candidate.name,

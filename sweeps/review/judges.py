@@ -18,8 +18,8 @@ from sweeps.review.starvation import STARVATION
 
 if TYPE_CHECKING:
     from blis_jax.workload.table import RequestTable
-    from sweeps.objectives import Valuation
-    from sweeps.review.decisions import Decisions
+    from sweeps.review.decisions import RunDecisions
+    from sweeps.search.objectives import Valuation
 
 JUDGES = {
     judge.name: judge
@@ -51,8 +51,8 @@ def exhibit_of(
     valuation: Valuation | None = None,
 ) -> Exhibit:
     """Runs a candidate and all that its judges compare it with, on common seeds."""
-    from sweeps.bench import Bench, measure_of, targets_of
     from sweeps.principles.figures import figures_of, reported_names
+    from sweeps.runs.bench import Bench, measure_of, targets_of
 
     configs = [candidate.config]
     for judge in judges:
@@ -78,7 +78,7 @@ def exhibit_of(
 
 def _decisions(
     candidate: Candidate, table: RequestTable, seed: int, judges: Sequence[Judge]
-) -> Decisions | None:
+) -> RunDecisions | None:
     from sweeps.review.decisions import decisions_of
 
     needed = {judge.name for judge in judges} & {SIGNAL.name, STABILITY.name}

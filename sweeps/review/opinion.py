@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.config import ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
 from sweeps.review.candidates import Candidate
 
 if TYPE_CHECKING:
-    from sweeps.principles.figures import RunFigures
-    from sweeps.review.decisions import Decisions
+    from sweeps.principles.figures import LabFigures
+    from sweeps.review.decisions import RunDecisions
 
 PASS, CONCERN, REJECT = "pass", "concern", "reject"
 VERDICTS = (PASS, CONCERN, REJECT)  # from best to worst
-Runs = tuple["RunFigures", ...]  # one a seed
+Runs = tuple["LabFigures", ...]  # one a seed
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Exhibit:
     candidate: Candidate
     seeds: tuple[int, ...]
     runs: Mapping[ClusterConfig, Runs]
-    decisions: Decisions | None = None  # of the first seed; None unless routing is weighted
+    decisions: RunDecisions | None = None  # of the first seed; None unless routing is weighted
     score: float | None = None  # by the first candidate's objectives and constraints
 
     def of(self, config: ClusterConfig) -> Runs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blis_jax.config import ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
 from sweeps.review.candidates import Candidate
 from sweeps.review.opinion import CONCERN, PASS, REJECT, Exhibit, Judge, Opinion
 
@@ -40,7 +40,7 @@ def judge(exhibit: Exhibit) -> Opinion:
     swing, later = _against(stale, fresh)
     own_swing, own_later = _against(own, fresh)
     size = candidate.config.num_instances
-    verdict, reason = PASS, "loads stay together, and stale snapshots do not change that"
+    verdict, reason = PASS, "loads stay balanced, even with stale snapshots"
     failed = [run.outcome for run in exhibit.own if not run.is_whole]
     if failed:
         verdict, reason = CONCERN, f"a run ended with {failed[0]}, so there is nothing to compare"

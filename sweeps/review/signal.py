@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.config import ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
 from sweeps.review.candidates import Candidate
 from sweeps.review.opinion import CONCERN, PASS, REJECT, Exhibit, Judge, Opinion, worst
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.config import ClusterConfig
-from blis_jax.types import SLO_CLASSES
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.types import SLO_CLASSES
 from sweeps.review.opinion import CONCERN, PASS, REJECT, Exhibit, Judge, Opinion, nothing, worst
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ def priority_function(config: ClusterConfig) -> Priority:
     import jax
     import jax.numpy as jnp
 
-    from blis_jax.exact import runtime_infinity
-    from blis_jax.mechanism import mechanism, params
+    from blis_jax.engine.exact import runtime_infinity
+    from blis_jax.engine.mechanism import mechanism, params
+    from blis_jax.engine.types import RequestView
     from blis_jax.policies.contract import QueueContext
-    from blis_jax.types import RequestView
-    from sweeps.principles.probes import SHAPE
+    from sweeps.principles.experiments.probes import SHAPE
 
     policy, numbers = mechanism(config).priority, params(config).policy.priority
 
@@ -175,8 +175,8 @@ def _steepest(
 def _on_scorers(config: ClusterConfig) -> list[Part]:
     import jax
 
-    from blis_jax.mechanism import mechanism, params
-    from sweeps.principles.probes import SHAPE, context_of
+    from blis_jax.engine.mechanism import mechanism, params
+    from sweeps.principles.experiments.probes import SHAPE, context_of
 
     functions, numbers = mechanism(config), params(config).policy
     found: list[Part] = []

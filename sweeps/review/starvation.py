@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from blis_jax.config import ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
 from sweeps.review.candidates import Candidate
 from sweeps.review.opinion import CONCERN, PASS, REJECT, Exhibit, Judge, Opinion, worst
 
@@ -18,8 +18,8 @@ BY_CLASS = ("slo-tiered", "load-adaptive", "slo-class")
 
 def configs(candidate: Candidate) -> dict[str, ClusterConfig]:
     """The baseline that the strategy names, or the ledger's."""
-    from sweeps.space import space_of
-    from sweeps.strategy_file import load_strategy
+    from sweeps.strategies.file import load_strategy
+    from sweeps.strategies.space import space_of
 
     name = candidate.strategy.baseline if candidate.strategy is not None else "iter00_baseline"
     return {BASELINE: space_of(load_strategy(name)).base}

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from blis_jax.calibrate.calibration import Plan, calibrate, to_document
-from blis_jax.calibrate.fit import Fit, Latencies, Target, robust_cost
+from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
+from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, robust_cost
 from blis_jax.calibrate.simulated import Simulator
 from blis_jax.calibrate.starts import mean_concurrency, starting_points
 from blis_jax.calibrate.uncertainty import uncertainty
@@ -17,7 +17,7 @@ def exact():
 
 
 def test_known_coefficients_come_back(exact):
-    found = calibrate(exact, runs.CLUSTER, Plan(runs.TERMS, num_fitted=30, num_starts=2))
+    found = calibrate(exact, runs.CLUSTER, CalibrationPlan(runs.TERMS, num_fitted=30, num_starts=2))
     assert found.fit.values == pytest.approx(runs.TRUE, rel=0.02)
     assert max(abs(row.error) for row in found.errors if row.metric == "tpot_ms") < 1e-3
     assert {row.part for row in found.errors} == {"fitted", "held out", "all"}
@@ -33,7 +33,7 @@ def test_requests_held_out_do_not_move_the_fit(exact):
     starts = starting_points(exact, runs.TERMS, 1, 0)
     simulator = Simulator(exact, runs.CLUSTER, runs.TERMS)
     is_used = np.arange(len(exact)) < 25
-    one, two = (Target(run, is_used).residuals(simulator(starts[0])) for run in (exact, other))
+    one, two = (FitTarget(run, is_used).residuals(simulator(starts[0])) for run in (exact, other))
     np.testing.assert_array_equal(one[0], two[0])
     np.testing.assert_array_equal(one[1], two[1])
 
@@ -48,7 +48,7 @@ def test_starts_use_only_the_fitted_requests(exact):
 
 def test_residuals_have_the_derivatives_of_differences(exact):
     simulator = Simulator(exact, runs.CLUSTER, runs.TERMS)
-    target = Target(exact, np.arange(len(exact)) < 40)
+    target = FitTarget(exact, np.arange(len(exact)) < 40)
     at, step = runs.TRUE * 1.001, 1e-6
     _, slopes = target.residuals(simulator(at))
     for place, size in enumerate(at):
@@ -101,13 +101,13 @@ def test_a_term_at_its_bound_is_not_identified():
 def test_unmeasured_latencies_are_left_out(exact):
     some = np.where(np.arange(len(exact)) % 2, np.nan, 1.0)
     run = type(exact)(exact.rows, exact.ttft_us * some, exact.e2e_us * some)
-    target = Target(run, np.ones(len(run), bool))
+    target = FitTarget(run, np.ones(len(run), bool))
     zeros = np.zeros((len(run), 1))
     values, slopes = target.residuals(Latencies(exact.ttft_us, exact.e2e_us, zeros, zeros))
     assert values.shape == (20, 3) and slopes.shape == (20, 3, 1)
     assert values == pytest.approx(np.zeros((20, 3)), abs=1e-12)
     with pytest.raises(ConfigError, match="no request"):
-        Target(run, np.zeros(len(run), bool))
+        FitTarget(run, np.zeros(len(run), bool))
 
 
 def test_errors_by_hand(exact):
@@ -121,7 +121,7 @@ def test_errors_by_hand(exact):
 
 def test_plan_is_checked(exact):
     with pytest.raises(ConfigError, match="--fit-first: got 4, allowed is 5 to 40"):
-        calibrate(exact, runs.CLUSTER, Plan(runs.TERMS, num_fitted=4))
+        calibrate(exact, runs.CLUSTER, CalibrationPlan(runs.TERMS, num_fitted=4))
 
 
 def test_starts_are_seeded_and_above_zero(exact):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from blis_jax.calibrate import settings
-from blis_jax.calibrate.calibration import Plan, calibrate
+from blis_jax.calibrate.calibration import CalibrationPlan, calibrate
 from blis_jax.calibrate.kv_series import blocks_from_series, held_blocks
 from blis_jax.calibrate.measured import read_measured
-from blis_jax.config import ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
-from tests.reference_data import REPO_ROOT, SHARED_DIR
+from tests.support.reference_data import REPO_ROOT, SHARED_DIR
 
 EXAMPLE = REPO_ROOT / "examples" / "measured_run"
 REAL = SHARED_DIR / "data" / "vllm_bench_llmservingsim"
@@ -73,7 +73,9 @@ def test_latencies_of_held_out_requests_change_nothing_in_the_fit(tmp_path: Path
     for folder in (EXAMPLE, _with_other_latencies(tmp_path / "changed", first=40)):
         run = read_measured(folder, num_fitted=40)
         config = ClusterConfig(**settings.cluster_values(run.settings, {}), corrected=True)
-        found.append(calibrate(run, config, Plan(("beta0", "beta2"), num_fitted=40, num_starts=1)))
+        found.append(
+            calibrate(run, config, CalibrationPlan(("beta0", "beta2"), num_fitted=40, num_starts=1))
+        )
     one, other = found
     assert one.config == other.config
     assert one.fit.cost == other.fit.cost
@@ -98,7 +100,7 @@ def test_held_blocks_by_hand():
 
 
 def test_trace_v2(tmp_path: Path):
-    from blis_jax.traces import trace_v2
+    from blis_jax.traces.formats import trace_v2
     from blis_jax.traces.rows import make_rows
 
     count = 24

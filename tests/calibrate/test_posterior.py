@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_jax.atomic_write import write_json
 from blis_jax.calibrate.posterior import coefficients_of, load
-from blis_jax.config import ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import write_json
 
 
 def _document(**changes):

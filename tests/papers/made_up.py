@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from blis_jax.types import Outcome
+from blis_jax.engine.types import Outcome
 from papers.strategy_evolution.claims import (
     AnyClaim,
-    Claim,
     Published,
+    PublishedClaim,
     parse_claims,
     read_published,
 )
 from papers.strategy_evolution.measures import SCALAR_NAMES
-from papers.strategy_evolution.runs import Sample
+from papers.strategy_evolution.runs import SettingSample
 from papers.strategy_evolution.settings import load_settings
 
 SEEDS = (42, 43, 44)
@@ -27,7 +27,7 @@ def sample_of(
     seeds: Sequence[int] = SEEDS,
     outcomes: Sequence[Outcome] | None = None,
     **columns: Sequence[float],
-) -> Sample:
+) -> SettingSample:
     """Runs with these figures, 1 in all others; brackets are written as `__critical`."""
     ended = list(outcomes or [Outcome.COMPLETED] * len(seeds))
     values = np.ones((len(seeds), len(SCALAR_NAMES)))
@@ -37,16 +37,16 @@ def sample_of(
         values[:, SCALAR_NAMES.index(metric)] = column
     values[[outcome != Outcome.COMPLETED for outcome in ended]] = np.nan
     codes = np.array(ended, np.int8)
-    return Sample(load_settings()[name], SCALAR_NAMES, np.array(seeds), values, codes, 0)
+    return SettingSample(load_settings()[name], SCALAR_NAMES, np.array(seeds), values, codes, 0)
 
 
-def claim_of(published: str, of: str = TAIL, within: float = 0.0) -> Claim:
+def claim_of(published: str, of: str = TAIL, within: float = 0.0) -> PublishedClaim:
     """A claim about iteration 5 against the baseline."""
     read: Published = read_published(published)
     is_change = read.unit == "%" and of != "reject_rate"
     against = "it00_baseline" if is_change else None
     tolerance = within if read.is_range else (5.0 if read.unit == "%" else 0.1 * read.value)
-    return Claim("5", "made up", of, read, "it05_best", against, within, tolerance, "")
+    return PublishedClaim("5", "made up", of, read, "it05_best", against, within, tolerance, "")
 
 
 def statement_of(condition: str) -> AnyClaim:

@@ -1,4 +1,4 @@
-"""The fits to four measured runs: what is shipped keeps the bars that the README states."""
+"""The fits to four measured runs: what is shipped keeps the bars that docs/results/calibration.md states."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from papers.calibration import __main__ as paper
-from tests.reference_data import SHARED_DIR
+from tests.support.reference_data import SHARED_DIR
 
 REAL = SHARED_DIR / "data" / "vllm_bench_llmservingsim"
 SHIPPED = Path(paper.__file__).parent / "data" / "errors.csv"

@@ -6,7 +6,7 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from papers.strategy_evolution.claims import (
-    Claim,
+    PublishedClaim,
     Statement,
     load_claims,
     parse_claims,
@@ -46,12 +46,12 @@ def test_every_row_of_the_ledger_is_there() -> None:
     rows = {claim.row.split()[0] for claim in load_claims()}
     assert rows == {"0", "1", "1-opt", "2", "3", "4", "5", "6", "7", "8", "8-opt", "9", "10", "11"}
     kinds = {type(claim) for claim in load_claims()}
-    assert kinds == {Claim, Statement}
+    assert kinds == {PublishedClaim, Statement}
 
 
 def test_changes_have_something_to_change_against() -> None:
     for claim in load_claims():
-        if isinstance(claim, Claim):
+        if isinstance(claim, PublishedClaim):
             assert (claim.against is not None) == claim.is_change
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from papers.strategy_evolution.__main__ import main
-from papers.strategy_evolution.runs import Runs
+from papers.strategy_evolution.runs import PaperRuns
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -59,7 +59,7 @@ def test_second_time_nothing_is_simulated(
 def test_plan_simulates_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Runs, "get", None)
+    monkeypatch.setattr(PaperRuns, "get", None)
     assert main(["--num-seeds", "1000", "--figures", "--plan", "--output", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 and all("about" in line for line in lines)
@@ -70,8 +70,8 @@ def test_plan_simulates_nothing(
     ("words", "problem"),
     [
         (["--rows", "12"], "has no row '12'"),
-        (["--num-seeds", "1"], "--num-seeds is 1; allowed is 2 to"),
-        (["--rng", "jax"], "--rng is about the seeds of --num-seeds"),
+        (["--num-seeds", "1"], "--seeds is 1; allowed is 2 to"),
+        (["--rng", "jax"], "--rng is about the seeds of --seeds"),
         (["--figures", "--no-figures"], "contradict"),
         (["--resume", "--fresh"], "contradict"),
         (["--num-seed", "3"], "did you mean '--num-seeds'"),

@@ -8,19 +8,19 @@ from collections import Counter
 
 import pytest
 
-from blis_jax.types import Outcome
+from blis_jax.engine.types import Outcome
 from papers.strategy_evolution import published
 from papers.strategy_evolution.claims import AnyClaim
-from papers.strategy_evolution.published import Row, classified
+from papers.strategy_evolution.published import PublishedRow, classified
 from tests.papers.made_up import claim_of, sample_of, statement_of
-from tests.reference_data import REPO_ROOT
+from tests.support.reference_data import REPO_ROOT
 
 BASE = sample_of(
     "it00_baseline", ttft_p99_ms__critical=[200, 210, 220], ttft_p99_ms=[180, 190, 200]
 )
 
 
-def row_of(claim: AnyClaim, *critical: float) -> Row:
+def row_of(claim: AnyClaim, *critical: float) -> PublishedRow:
     ours = sample_of("it05_best", ttft_p99_ms__critical=list(critical))
     (row,) = classified([claim], {"it05_best": ours, "it00_baseline": BASE})
     return row
@@ -107,13 +107,17 @@ def test_nothing_published() -> None:
     assert (row.kind, row.ours, row.difference) == (published.UNPUBLISHED, "-52.38 %", "")
 
 
-def test_the_readme_accounts_for_every_claim() -> None:
+def test_the_page_accounts_for_every_claim() -> None:
     def counts(name: str, column: str) -> Counter[str]:
         path = REPO_ROOT / "papers" / "strategy_evolution" / "results" / name
         with path.open(encoding="utf-8", newline="") as file:
             return Counter(row[column] for row in csv.DictReader(file))
 
-    text = " ".join((REPO_ROOT / "README.md").read_text(encoding="utf-8").split())
+    text = " ".join(
+        (REPO_ROOT / "docs" / "results" / "scheduling-record.md")
+        .read_text(encoding="utf-8")
+        .split()
+    )
     found = re.search(
         r"(\d+) are exact, (\d+) are of seed 42 alone, (\d+) are found on another basis [^,]*, (\d+) on none "
         r"[^,]*, (\d+) of (\d+) qualitative ones hold, (\d+) cannot be had because BLIS crashes, and for "

@@ -10,12 +10,12 @@ import pytest
 
 from papers.strategy_evolution import runs as module
 from papers.strategy_evolution.measures import curves, scalars, ttft_parts
-from papers.strategy_evolution.runs import Runs, Sample, estimated_s
-from papers.strategy_evolution.settings import Setting
+from papers.strategy_evolution.runs import PaperRuns, SettingSample, estimated_s
+from papers.strategy_evolution.settings import RunSetting
 
 SEEDS = (0, 1, 2)
 SETTINGS = [
-    Setting(name, arm, rate=400, num_requests=60)
+    RunSetting(name, arm, rate=400, num_requests=60)
     for name, arm in {
         "small": "iter00_baseline:num_instances=2",
         "again": "iter00_baseline:num_instances=2;max_num_scheduled_tokens=2048",  # the default
@@ -25,17 +25,17 @@ SETTINGS = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Sample]]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, SettingSample]]:
     folder = tmp_path_factory.mktemp("parts")
-    return folder, Runs(folder, "jax").get(SETTINGS, SEEDS, scalars())
+    return folder, PaperRuns(folder, "jax").get(SETTINGS, SEEDS, scalars())
 
 
-def is_equal(one: Sample, other: Sample) -> bool:
+def is_equal(one: SettingSample, other: SettingSample) -> bool:
     return np.array_equal(one.values, other.values) and np.array_equal(one.seeds, other.seeds)
 
 
 def test_settings_that_simulate_the_same_are_made_once(
-    made: tuple[Path, dict[str, Sample]],
+    made: tuple[Path, dict[str, SettingSample]],
 ) -> None:
     folder, samples = made
     assert len(list(folder.rglob("*.npz"))) == 2
@@ -45,25 +45,25 @@ def test_settings_that_simulate_the_same_are_made_once(
 
 
 def test_kept_runs_are_not_made_again(
-    made: tuple[Path, dict[str, Sample]], monkeypatch: pytest.MonkeyPatch
+    made: tuple[Path, dict[str, SettingSample]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, samples = made
     monkeypatch.setattr(module, "_Group", None)  # would fail if called
-    kept = Runs(folder, "jax")
+    kept = PaperRuns(folder, "jax")
     assert kept.missing(SETTINGS, SEEDS, scalars()) == []
     assert is_equal(kept.get(SETTINGS, SEEDS, scalars())["tight"], samples["tight"])
     fewer = kept.get(SETTINGS, SEEDS[1:], scalars())["tight"]
     assert np.array_equal(fewer.values, samples["tight"].values[1:])
     assert len(kept.missing(SETTINGS, (*SEEDS, 3), scalars())) == 2
-    assert len(Runs(folder, "jax", is_fresh=True).missing(SETTINGS, SEEDS, scalars())) == 2
-    assert len(Runs(folder, "reference").missing(SETTINGS, SEEDS, scalars())) == 2
+    assert len(PaperRuns(folder, "jax", is_fresh=True).missing(SETTINGS, SEEDS, scalars())) == 2
+    assert len(PaperRuns(folder, "reference").missing(SETTINGS, SEEDS, scalars())) == 2
 
 
 def test_stopped_in_between_goes_on_to_the_same_end(
-    made: tuple[Path, dict[str, Sample]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: tuple[Path, dict[str, SettingSample]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LEAST_ROWS", 1)  # one setting at a time
-    stopped = Runs(tmp_path, "jax")
+    stopped = PaperRuns(tmp_path, "jax")
 
     def stop(done: int, total: int, what: str) -> None:
         if done == 1:
@@ -73,7 +73,7 @@ def test_stopped_in_between_goes_on_to_the_same_end(
         stopped.get(SETTINGS, SEEDS, scalars(), stop)
     assert len(list(tmp_path.rglob("*.npz"))) == 1
     seen: list[str] = []
-    found = Runs(tmp_path, "jax").get(
+    found = PaperRuns(tmp_path, "jax").get(
         SETTINGS, SEEDS, scalars(), lambda done, total, what: seen.append(what)
     )
     assert len(seen) == 1
@@ -82,13 +82,13 @@ def test_stopped_in_between_goes_on_to_the_same_end(
 
 
 def test_damaged_and_foreign_files_are_made_again(
-    made: tuple[Path, dict[str, Sample]], tmp_path: Path
+    made: tuple[Path, dict[str, SettingSample]], tmp_path: Path
 ) -> None:
     folder, _ = made
-    copies = Runs(tmp_path, "jax")
+    copies = PaperRuns(tmp_path, "jax")
     path = copies.path(SETTINGS[0], scalars())
     path.parent.mkdir(parents=True)
-    whole = Runs(folder, "jax").path(SETTINGS[0], scalars()).read_bytes()
+    whole = PaperRuns(folder, "jax").path(SETTINGS[0], scalars()).read_bytes()
     for content in (b"", whole[: len(whole) // 2], b"not an archive"):
         path.write_bytes(content)
         assert SETTINGS[0].identity in ids(copies.missing(SETTINGS, SEEDS, scalars()))
@@ -96,24 +96,24 @@ def test_damaged_and_foreign_files_are_made_again(
     assert SETTINGS[0].identity not in ids(copies.missing(SETTINGS, SEEDS, scalars()))
 
 
-def ids(settings: Iterable[Setting]) -> set[str]:
+def ids(settings: Iterable[RunSetting]) -> set[str]:
     return {setting.identity for setting in settings}
 
 
 def test_further_seeds_join_those_that_are_there(
-    made: tuple[Path, dict[str, Sample]], tmp_path: Path
+    made: tuple[Path, dict[str, SettingSample]], tmp_path: Path
 ) -> None:
-    runs = Runs(tmp_path, "jax")
+    runs = PaperRuns(tmp_path, "jax")
     runs.get(SETTINGS[:1], SEEDS[:1], scalars())
     runs.get(SETTINGS[:1], SEEDS[1:], scalars())
     assert is_equal(runs.get(SETTINGS[:1], SEEDS, scalars())["small"], made[1]["small"])
 
 
 def test_curves_and_parts_agree_with_the_scalars(
-    made: tuple[Path, dict[str, Sample]],
+    made: tuple[Path, dict[str, SettingSample]],
 ) -> None:
     folder, samples = made
-    runs = Runs(folder, "jax")
+    runs = PaperRuns(folder, "jax")
     small = samples["small"]
     curve = runs.get(SETTINGS[:1], SEEDS, curves())["small"]
     assert np.allclose(curve.column("critical@0.99"), small.column("ttft_p99_ms[critical]"))
@@ -127,6 +127,8 @@ def test_estimate_grows_with_the_work() -> None:
     assert estimated_s([], 100) == 0
     one, two = estimated_s(SETTINGS[:1], 1000), estimated_s(SETTINGS, 1000)
     assert 0 < one < two
-    pressed = Setting("p", "iter00_baseline:total_kv_blocks=2000;kv_cpu_blocks=0")
+    pressed = RunSetting("p", "iter00_baseline:total_kv_blocks=2000;kv_cpu_blocks=0")
     assert pressed.is_pressed and not SETTINGS[0].is_pressed
-    assert estimated_s([pressed], 1000) > 5 * estimated_s([Setting("q", "iter00_baseline")], 1000)
+    assert estimated_s([pressed], 1000) > 5 * estimated_s(
+        [RunSetting("q", "iter00_baseline")], 1000
+    )

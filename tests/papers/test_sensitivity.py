@@ -12,7 +12,7 @@ import xarray as xr
 
 from papers.sensitivity.__main__ import main
 from papers.sensitivity.table import DATA, TABLE, count_words, printed, rows_of
-from sweeps.sensitivity_indices import FIGURES
+from sweeps.sensitivity.indices import FIGURES
 from tests.sweeps.tiny import TINY
 
 

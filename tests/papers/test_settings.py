@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_jax.config import from_flags
+from blis_jax.cluster.config import from_flags
 from blis_jax.errors import ConfigError
 from blis_jax.workload.spec import load_spec
 from papers.strategy_evolution import figure_settings

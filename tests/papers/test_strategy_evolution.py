@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from papers.strategy_evolution.claims import Claim, load_claims
-from papers.strategy_evolution.figures import FIGURES, Figure, chosen, main, read, shipped_data
+from papers.strategy_evolution.claims import PublishedClaim, load_claims
+from papers.strategy_evolution.figures import FIGURES, PaperFigure, chosen, main, read, shipped_data
 from papers.strategy_evolution.measures import CLASSES, scalars
 from papers.strategy_evolution.published import SEEDS, classified
-from papers.strategy_evolution.runs import Runs, Sample
+from papers.strategy_evolution.runs import PaperRuns, SettingSample
 from papers.strategy_evolution.settings import load_settings
 from papers.strategy_evolution.tables import published_records
 
@@ -39,7 +39,7 @@ def test_shipped_rows_are_what_the_reference_was_measured_to_give() -> None:
     num_checked = 0
     for claim, row in zip(claims, shipped, strict=True):
         assert row["claim"] == claim.label
-        if not isinstance(claim, Claim) or row["class"] == "reference crash":
+        if not isinstance(claim, PublishedClaim) or row["class"] == "reference crash":
             continue
         if not {claim.at, claim.against or claim.at} <= set(measured):
             continue  # one of ours, without a counterpart
@@ -79,14 +79,14 @@ def test_shipped_survival_table_has_every_claim_on_a_thousand_seeds() -> None:
 
 
 @pytest.fixture(scope="module")
-def recomputed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sample]:
+def recomputed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SettingSample]:
     folder = tmp_path_factory.mktemp("parts")
-    return Runs(folder, "reference").get(load_settings().values(), SEEDS, scalars())
+    return PaperRuns(folder, "reference").get(load_settings().values(), SEEDS, scalars())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_rows_are_recomputed_to_the_letter(recomputed: dict[str, Sample]) -> None:
+def test_rows_are_recomputed_to_the_letter(recomputed: dict[str, SettingSample]) -> None:
     records = published_records(classified(load_claims(), recomputed))
     assert records == table_of(RESULTS / "published.csv")
 
@@ -95,7 +95,7 @@ def test_rows_are_recomputed_to_the_letter(recomputed: dict[str, Sample]) -> Non
 @pytest.mark.golden
 @pytest.mark.timeout(3600)
 def test_every_run_is_that_of_the_reference(
-    recomputed: dict[str, Sample], golden_dir: Path
+    recomputed: dict[str, SettingSample], golden_dir: Path
 ) -> None:
     """TTFT tails by class and the run's figures, of all recorded scenarios of the record."""
     num_checked = 0
@@ -128,7 +128,7 @@ def test_every_run_is_that_of_the_reference(
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=[figure.name for figure in FIGURES])
-def test_figure_is_drawn_from_the_shipped_data(figure: Figure, tmp_path: Path) -> None:
+def test_figure_is_drawn_from_the_shipped_data(figure: PaperFigure, tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     path = tmp_path / f"{figure.name}.png"
@@ -140,7 +140,7 @@ def test_figure_is_drawn_from_the_shipped_data(figure: Figure, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=[figure.name for figure in FIGURES])
-def test_figure_has_the_expected_numbers(figure: Figure) -> None:
+def test_figure_has_the_expected_numbers(figure: PaperFigure) -> None:
     """Numbers that were known before: measured with the reference, or by the record."""
     module = import_module(f"papers.strategy_evolution.{figure.name}")
     table = read(shipped_data(), figure.name)

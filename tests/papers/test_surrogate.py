@@ -23,7 +23,7 @@ def test_saved_bars_follow_from_the_numbers() -> None:
 
 
 def test_every_space_is_a_dataset_that_the_command_accepts() -> None:
-    from sweeps.dataset import _parser, _sizes
+    from sweeps.dataset.__main__ import _parser, _sizes
 
     for space in SPACES.values():
         for scale in (1.0, 0.01):
@@ -34,7 +34,7 @@ def test_every_space_is_a_dataset_that_the_command_accepts() -> None:
 
 
 def test_fresh_points_are_other_points_of_the_same_population() -> None:
-    from sweeps.dataset import _parser, _sizes
+    from sweeps.dataset.__main__ import _parser, _sizes
 
     space = SPACES["iter08"]
     first, fresh = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blis_jax.types import Outcome
+from blis_jax.engine.types import Outcome
 from papers.strategy_evolution import survival
 from papers.strategy_evolution.claims import AnyClaim
-from papers.strategy_evolution.survival import Verdict, judged
+from papers.strategy_evolution.survival import SurvivalVerdict, judged
 from tests.papers.made_up import claim_of, sample_of, statement_of
 
 SEEDS = range(300)
@@ -16,7 +16,7 @@ NOISE = np.random.default_rng(5).normal(0, 20, len(SEEDS))
 BASE = sample_of("it00_baseline", SEEDS, ttft_p99_ms__critical=200 + NOISE)
 
 
-def verdict_of(claim: AnyClaim, critical: np.ndarray) -> Verdict:
+def verdict_of(claim: AnyClaim, critical: np.ndarray) -> SurvivalVerdict:
     ours = sample_of("it05_best", SEEDS, ttft_p99_ms__critical=critical)
     (verdict,) = judged([claim], {"it05_best": ours, "it00_baseline": BASE})
     return verdict

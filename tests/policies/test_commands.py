@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from blis_jax.run import main as run
-from blis_jax.sweep import main as sweep
-from sweeps.compare import main as compare
-from sweeps.optimize import main as optimize
+from blis_jax.commands.run.command import main as run
+from blis_jax.commands.sweep.command import main as sweep
+from sweeps.compare.__main__ import main as compare
+from sweeps.search.command import main as optimize
 from tests.sweeps.tiny import TINY
 
 # least loaded with a preference for the first instances; a huge one sends everything to the first

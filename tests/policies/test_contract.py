@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.exact import runtime_infinity
+from blis_jax.engine.exact import runtime_infinity
+from blis_jax.engine.types import SLO_CLASSES, EngineShape, RequestView, Snapshots
 from blis_jax.policies import registry
 from blis_jax.policies.contract import (
     Completion,
@@ -19,12 +20,6 @@ from blis_jax.policies.contract import (
     QueueContext,
 )
 from blis_jax.policies.numbers import numbers_of
-from blis_jax.types import (
-    SLO_CLASSES,
-    EngineShape,
-    RequestView,
-    Snapshots,
-)
 
 INSTANCES, SLOTS, CASES = 5, 12, 40
 INFINITY = np.float64(np.inf)

@@ -7,12 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from blis_jax import config
-from blis_jax.records import Status
-from blis_jax.simulation import Options, simulate
+from blis_jax.cluster import config
+from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.results.records import Status
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import load_builtin, override
-from tests.scenes import Prompt, differences, flags, run_both, table_of, workload_of
+from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of
 
 OPTIONS = Options(num_slots=64, log_capacity=4096)
 CRITICAL, STANDARD, SHEDDABLE = 1, 2, 3

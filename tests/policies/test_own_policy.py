@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, ConfigError, Policies, over_params, over_seeds, simulate
+from blis_jax.commands.run.requests import draw_requests
+from blis_jax.engine.runner.simulation import Options
+from blis_jax.engine.types import Outcome
 from blis_jax.policies import (
     NoParams,
     admission_policy,
@@ -19,11 +22,8 @@ from blis_jax.policies import (
     scheduler,
     scorer,
 )
-from blis_jax.run_requests import draw_requests
-from blis_jax.simulation import Options
-from blis_jax.types import Outcome
 from blis_jax.workload.spec import load_builtin, override
-from tests.reference_data import REPO_ROOT
+from tests.support.reference_data import REPO_ROOT
 
 CONFIG = ClusterConfig(num_instances=3, long_prefill_token_threshold=256, scheduler="sjf")
 FILE = REPO_ROOT / "examples" / "policies" / "learning.py"

@@ -9,7 +9,7 @@ from blis_jax import ClusterConfig, simulate
 from blis_jax.policies.power_of_two import ChoicesParams, power_of_two
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import load_builtin, override
-from sweeps.principles.probes import context_of
+from sweeps.principles.experiments.probes import context_of
 
 LOADS, SIZE = np.array([5, 1, 9, 3]), 2000
 

@@ -4,19 +4,19 @@ import dataclasses
 
 import pytest
 
-from blis_jax.cluster_flags import CLUSTER_FLAGS
-from blis_jax.config import FIELDS, ClusterConfig
+from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.commands.cluster_flags import CLUSTER_FLAGS
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.numbers import number, numbers_of
 from blis_jax.policies.reference import page
-from sweeps.space import space_of
-from sweeps.strategy_file import parse_strategy
-from tests.reference_data import REPO_ROOT
+from sweeps.strategies.file import parse_strategy
+from sweeps.strategies.space import space_of
+from tests.support.reference_data import REPO_ROOT
 
 
 def test_the_page_is_what_the_command_prints():
-    text = (REPO_ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    text = (REPO_ROOT / "docs" / "reference" / "policies.md").read_text(encoding="utf-8")
     assert text.partition("<!-- made by python -m blis_jax.policies -->\n")[2] == page()
 
 

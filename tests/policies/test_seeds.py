@@ -8,16 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from blis_jax.batch import over_params, over_seeds
-from blis_jax.config import ClusterConfig
-from blis_jax.derivatives import jacobian
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.commands.run.command import main
+from blis_jax.commands.run.requests import draw_requests
+from blis_jax.commands.run.workload import RECORDED, Source, warn_of_idle_options
+from blis_jax.engine.runner.derivatives import jacobian
+from blis_jax.engine.runner.many_runs import over_params, over_seeds
+from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.policies.seeds import ALL_ALIKE, FIXED, draws, policy_seed, policy_seed_under
-from blis_jax.run import main
-from blis_jax.run_requests import draw_requests
-from blis_jax.run_workload import RECORDED, Source, warn_of_idle_options
-from blis_jax.simulation import Options, simulate
 from blis_jax.workload.spec import parse_spec
-from sweeps.bench import Bench, table_of
+from sweeps.runs.bench import Bench, table_of
 
 # so slow that everything is there before the first step ends: after the first request the gate is
 # always open for a draw, and who is shed is the draws and nothing else

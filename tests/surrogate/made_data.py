@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from blis_jax.results import save
-from surrogate.columns import Column, to_json
+from blis_jax.results.dataset import save
+from surrogate.columns import InputColumn, to_json
 from surrogate.data import KIND, NOT_PLANNED, ROLES, Data, load_data
 
 COLUMNS = (
-    Column("load", "real", 0.5, 2.0, unit="1"),
-    Column("chunk", "integer", 0, 100, unlimited_at=0.0),
-    Column("order", "categorical", 0, 1, categories=("first", "last")),
+    InputColumn("load", "real", 0.5, 2.0, unit="1"),
+    InputColumn("chunk", "integer", 0, 100, unlimited_at=0.0),
+    InputColumn("order", "categorical", 0, 1, categories=("first", "last")),
 )
 METRICS = {"latency_ms": "ms", "share": "1", "rejections": "1"}
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import zarr
 
-from blis_jax import manifest
 from blis_jax.errors import ConfigError
-from surrogate.data import CALIBRATION, FAILED, NOT_RUN, TRAIN, load_data
+from blis_jax.files import manifest
+from blis_jax.results.schema import NOT_RUN
+from surrogate.data import CALIBRATION, FAILED, TRAIN, load_data
 from tests.surrogate import made_data
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from surrogate import train
 from surrogate.predictor import Surrogate
-from tests.killed import ROOT
-from tests.test_leftovers import ENVIRONMENT, names
+from tests.files.test_leftovers import ENVIRONMENT, names
+from tests.support.killed import ROOT
 
 pytestmark = pytest.mark.lenient_promotion
 
@@ -34,7 +34,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from surrogate import train
-from tests.killed import kill_when
+from tests.support.killed import kill_when
 
 moment, store, out, *words = sys.argv[1:]
 state, removed = Path(out + ".state"), []

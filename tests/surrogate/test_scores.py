@@ -10,7 +10,6 @@ from surrogate.scores import (
     Score,
     coverages,
     evaluate,
-    num_rejected_by_holm,
     p_value,
     p_value_finite,
     r_squared,
@@ -59,13 +58,6 @@ def test_p_values() -> None:
     assert p_value(870, 1000) < 0.01
     assert p_value_finite(870, 1000, 100) > 0.1  # a small calibration set explains it
     assert p_value_finite(700, 1000, 1000) < 1e-6
-
-
-def test_holm_counts_what_is_rejected_among_many() -> None:
-    assert num_rejected_by_holm([0.5, 0.02, 0.001, 0.004], 0.01) == 1  # 0.004 × 3 is too much
-    assert num_rejected_by_holm([0.001, 0.003, 0.02, 0.5], 0.01) == 2
-    assert num_rejected_by_holm([0.0, 0.0], 0.01) == 2
-    assert num_rejected_by_holm([0.009] + [0.9] * 42, 0.01) == 0
 
 
 def test_made_surrogate_is_good_and_covers(surrogate: Surrogate, data: Data) -> None:

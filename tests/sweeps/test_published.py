@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from sweeps.bench import Bench, workload_of
-from sweeps.engines import make
-from sweeps.objectives import Valuation
-from sweeps.search import runs_at, search
-from sweeps.space import space_of
-from sweeps.strategy_file import load_strategy
-from tests.reference_data import SHARED_DIR
-from tests.rotation import rotating
+from sweeps.runs.bench import Bench, workload_of
+from sweeps.search.engines import make
+from sweeps.search.loop import runs_at, search
+from sweeps.search.objectives import Valuation
+from sweeps.strategies.file import load_strategy
+from sweeps.strategies.space import space_of
+from tests.support.reference_data import SHARED_DIR
+from tests.support.rotation import rotating
 
 FOLDER = SHARED_DIR / "data" / "blis_reference" / "strategy_pr452"
 SEARCHES = {"iter01_priority_cascade": "iter1", "iter08_token_budget": "iter8"}

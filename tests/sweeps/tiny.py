@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sweeps.objectives import SeedResult
-from sweeps.space import Space, space_of
-from sweeps.strategy_file import Search, parse_strategy
+from sweeps.search.objectives import SeedResult
+from sweeps.strategies.file import Search, parse_strategy
+from sweeps.strategies.space import Space, space_of
 
 TINY = """
 name: tiny

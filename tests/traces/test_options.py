@@ -9,8 +9,8 @@ from blis_jax.errors import ConfigError
 from blis_jax.traces import options
 from blis_jax.traces.rows import make_rows
 from blis_jax.traces.to_table import to_table
+from tests.traces.formats.test_mooncake import lines_of, shared_blocks
 from tests.traces.scenes import read_text
-from tests.traces.test_mooncake import lines_of, shared_blocks
 
 PLAIN = "arrival_us,input_tokens,output_tokens,slo_class,session,round_index\n"
 

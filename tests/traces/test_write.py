@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pandas
 
-from blis_jax.records import Status
+from blis_jax.results.records import Status
 from blis_jax.traces.read import read_trace
 from blis_jax.traces.write import from_table, write_run
 from blis_jax.workload.table import WorkloadNames, from_golden
+from tests.traces.formats.test_mooncake import lines_of
 from tests.traces.scenes import read_text
-from tests.traces.test_mooncake import lines_of
 from tests.workload.test_table import golden_arrays
 
 

@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 import pytest
 
+from blis_jax.commands.run.requests import draw_requests
 from blis_jax.errors import ConfigError, ConfigWarning
-from blis_jax.run_requests import draw_requests
 from blis_jax.workload.reference import draw
 from blis_jax.workload.remarks import ineffective_settings
 from blis_jax.workload.spec import parse_spec

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.workload import samplers
-from blis_jax.workload.length_bounds import longest_length, mean_length
+from blis_jax.workload.drawing import samplers
+from blis_jax.workload.lengths.bounds import longest_length, mean_length
 
 NUM_DRAWS = 200_000
 LAWS = {

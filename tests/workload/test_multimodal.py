@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload import samplers
-from blis_jax.workload.draw import compile_plan, draw, params_for
+from blis_jax.workload.drawing import samplers
+from blis_jax.workload.drawing.draw import compile_plan, draw, params_for
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.multimodal import multimodal_lengths, multimodal_params
 from blis_jax.workload.reference.clients import _multimodal_length

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.config import ClusterConfig
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.runner.simulation import simulate
+from blis_jax.engine.types import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.simulation import simulate
-from blis_jax.types import Outcome
-from blis_jax.workload.draw import compile_plan, draw, longest_node, params_for
+from blis_jax.workload.drawing.draw import compile_plan, draw, longest_node, params_for
 from blis_jax.workload.spec import load_builtin, load_spec, override, parse_spec, prefix_lengths
 from blis_jax.workload.table import NEVER_US, NO_SESSION, RequestTable, from_golden, load_table
 from blis_jax.workload.traffic import CAP_PER_REQUEST
-from tests.rotation import rotating
+from tests.support.rotation import rotating
 from tests.workload.test_table import check_structure, golden_arrays
 
 RECORDED = ["mt_small", "mt_lru", "mt_long", "mt_none", "multiturn", "multiturn_heavy"]

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.types import SLO_CLASSES
 from blis_jax.workload.remarks import ineffective_settings
 from blis_jax.workload.spec import (
     ClientSpec,
@@ -16,7 +16,7 @@ from blis_jax.workload.spec import (
     parse_spec,
     prefix_lengths,
 )
-from tests.reference_data import REVISIONS
+from tests.support.reference_data import REVISIONS
 
 BASE = """
 version: "2"

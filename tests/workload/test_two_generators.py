@@ -14,15 +14,16 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from blis_jax.batch import over_seeds
-from blis_jax.scalar_metrics import evaluate
-from blis_jax.simulation import Options, simulate
-from blis_jax.sweep_strategies import load_strategy
-from blis_jax.types import SLO_CLASSES
-from blis_jax.workload import reference, samplers
-from blis_jax.workload.draw import compile_plan, draw
+from blis_jax.commands.sweep.strategies import load_strategy
+from blis_jax.engine.runner.many_runs import over_seeds
+from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.results.metrics.scalars import evaluate
+from blis_jax.workload import reference
+from blis_jax.workload.drawing import samplers
+from blis_jax.workload.drawing.draw import compile_plan, draw
+from blis_jax.workload.drawing.plan_params import gap_shape
 from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.plan_params import gap_shape
 from blis_jax.workload.reference.gaps import gap_law
 from blis_jax.workload.reference.lengths import length_law
 from blis_jax.workload.spec import ArrivalSpec, load_builtin, parse_spec

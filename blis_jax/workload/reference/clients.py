@@ -25,7 +25,7 @@ MOST_TOKENS = 2**28  # of one workload; they are held in memory to tell which co
 NO_SESSION = -1
 
 
-class Request(NamedTuple):
+class DrawnRequest(NamedTuple):
     """One request with its contents; parts of a prompt may be shared with other requests."""
 
     arrival_us: int
@@ -36,11 +36,11 @@ class Request(NamedTuple):
     output: Tokens
 
 
-class Batch(NamedTuple):
+class RequestBatch(NamedTuple):
     """Requests that a client draws together: one, or a session."""
 
     begins_us: int  # no request of a later batch arrives before
-    requests: list[Request]
+    requests: list[DrawnRequest]
     num_tokens: int  # drawn for them
 
 
@@ -48,7 +48,7 @@ Contents = Callable[[Stream], tuple["Tokens", "Tokens"]]  # draws a new prompt a
 
 
 @dataclass(frozen=True)
-class Limits:
+class ClientLimits:
     """Where a client's requests end."""
 
     horizon_us: float  # exclusive, infinite without one
@@ -67,14 +67,14 @@ class Sender:
         ratio = spec.reasoning.reason_ratio_distribution if spec.reasoning else None
         self._reason_ratio = None if ratio is None else length_law(ratio)
 
-    def batches(self, seed: int, limits: Limits) -> Iterator[Batch]:
+    def batches(self, seed: int, limits: ClientLimits) -> Iterator[RequestBatch]:
         """Requests in the order in which the reference draws them."""
         stream = Stream(seed)
         if self.spec.multi_turn:
             return self._sessions(stream, limits, self.spec.multi_turn)
         return self._requests(stream, limits)
 
-    def _requests(self, stream: Stream, limits: Limits) -> Iterator[Batch]:
+    def _requests(self, stream: Stream, limits: ClientLimits) -> Iterator[RequestBatch]:
         """Single-turn requests; an arrival outside the client's windows draws only its gap."""
         gap = gap_law(self.spec.arrival, self.rate_us)
         windows = [(window.start_us, window.end_us) for window in self.spec.active_windows]
@@ -88,11 +88,13 @@ class Sender:
                 continue
             new, output = self._contents(stream)
             prompt = (self.prefix, new) if len(self.prefix) else (new,)
-            request = Request(arrival_us, self.index, NO_SESSION, 0, prompt, output)
-            yield Batch(arrival_us, [request], len(new) + len(output))
+            request = DrawnRequest(arrival_us, self.index, NO_SESSION, 0, prompt, output)
+            yield RequestBatch(arrival_us, [request], len(new) + len(output))
             num_sent += 1
 
-    def _sessions(self, stream: Stream, limits: Limits, turns: MultiTurnSpec) -> Iterator[Batch]:
+    def _sessions(
+        self, stream: Stream, limits: ClientLimits, turns: MultiTurnSpec
+    ) -> Iterator[RequestBatch]:
         """Sessions, which overlap; prefix groups, windows and modalities do not apply to them."""
         gap = gap_law(self.spec.arrival, self.rate_us)
         begins_us, num_sent = 0, 0
@@ -117,18 +119,18 @@ class Sender:
         session: int,
         rounds: Sequence[tuple[Tokens, Tokens]],
         turns: MultiTurnSpec,
-    ) -> Batch:
+    ) -> RequestBatch:
         """A round waits for the output before it, at 1 us a token, and a think time."""
         history = np.concatenate([part for contents in rounds for part in contents])
-        requests: list[Request] = []
+        requests: list[DrawnRequest] = []
         arrival_us, end = begins_us, 0
         for turn, (new, output) in enumerate(rounds):
             end += len(new)
             prompt = history[:end] if turns.context_growth == "accumulate" else new
-            requests.append(Request(arrival_us, self.index, session, turn, (prompt,), output))
+            requests.append(DrawnRequest(arrival_us, self.index, session, turn, (prompt,), output))
             end += len(output)
             arrival_us += turns.think_time_us + len(output)
-        return Batch(begins_us, requests, len(history))
+        return RequestBatch(begins_us, requests, len(history))
 
 
 def _contents(spec: ClientSpec) -> Contents:

@@ -10,10 +10,10 @@ import math
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.distribution import Distribution, Lengths
 from blis_jax.workload.go_random.stream import Stream
+from blis_jax.workload.lengths.distribution import Distribution, GaussianLengths
 from blis_jax.workload.reference import go_math
-from blis_jax.workload.reference.clients import MOST_TOKENS, NO_SESSION, Request, draw_tokens
+from blis_jax.workload.reference.clients import MOST_TOKENS, NO_SESSION, DrawnRequest, draw_tokens
 from blis_jax.workload.reference.generate import content_arrays
 from blis_jax.workload.table import RequestTable, WorkloadNames, from_golden
 
@@ -35,7 +35,7 @@ def distribution_arrays(
     gap_us = go_math.to_int64(1 / (distribution.rate / 1e6))
     if gap_us < 0:
         raise ConfigError(f"--rate {distribution.rate:g} is too low for the clock; raise it")
-    requests: list[Request] = []
+    requests: list[DrawnRequest] = []
     num_tokens, arrival_us = 0, 0
     while len(requests) < distribution.num_requests and arrival_us < (horizon_us or math.inf):
         prompt = draw_tokens(stream, _length(distribution.prompt, stream))
@@ -49,7 +49,7 @@ def distribution_arrays(
                 f"lower --num-requests"
             )
         parts = (prefix, prompt) if len(prefix) else (prompt,)
-        requests.append(Request(arrival_us, 0, NO_SESSION, 0, parts, output))
+        requests.append(DrawnRequest(arrival_us, 0, NO_SESSION, 0, parts, output))
         arrival_us += gap_us
     num = len(requests)
     return content_arrays(requests, block_size) | {
@@ -62,7 +62,7 @@ def distribution_arrays(
     }
 
 
-def _length(lengths: Lengths, stream: Stream) -> int:
+def _length(lengths: GaussianLengths, stream: Stream) -> int:
     """One length, which may be 0; equal bounds draw nothing."""
     if lengths.min == lengths.max:
         return lengths.min

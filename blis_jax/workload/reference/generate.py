@@ -12,17 +12,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.types import SLO_CLASSES
-from blis_jax.workload.distribution import MOST_REQUESTS, NO_REQUEST
 from blis_jax.workload.go_random.stream import Stream
+from blis_jax.workload.lengths.distribution import MOST_REQUESTS, NO_REQUEST
 from blis_jax.workload.reference import seeds
 from blis_jax.workload.reference.clients import (
     MOST_TOKENS,
     NO_SESSION,
-    Batch,
-    Limits,
-    Request,
+    ClientLimits,
+    DrawnRequest,
+    RequestBatch,
     Sender,
     draw_tokens,
 )
@@ -37,7 +37,19 @@ LATEST_US = 2**60  # arrivals from here on would overflow a clock's sums
 def draw(
     spec: WorkloadSpec, seed: int | None = None, block_size: int = 16
 ) -> tuple[RequestTable, WorkloadNames]:
-    """The reference's requests; the specification's seed, number and horizon unless given."""
+    """Draw the requests that BLIS draws, from Go's random streams.
+
+    Args:
+        spec: the workload.
+        seed: seed of the streams; the specification's if None.
+        block_size: tokens of a KV block, by which shared contents are cut.
+
+    Returns:
+        The requests by arrival, numpy arrays `[request]`, and the texts behind their codes.
+
+    Raises:
+        ConfigError: the workload needs a mechanism that is not there, or draws more tokens than allowed.
+    """
     arrays = golden_arrays(spec, seed, block_size)
     names = WorkloadNames(
         tenant_names=tuple(map(str, arrays["tenant_names"])),
@@ -52,7 +64,7 @@ def golden_arrays(
     """The reference's requests in the golden format, as recorded workload files hold them."""
     _check(spec)
     senders, client_seeds = _senders(spec, spec.seed if seed is None else seed)
-    limits = Limits(
+    limits = ClientLimits(
         horizon_us=spec.horizon or math.inf,
         most_requests=CAP_PER_REQUEST * spec.num_requests or math.inf,
     )
@@ -106,12 +118,12 @@ def _senders(spec: WorkloadSpec, seed: int) -> tuple[list[Sender], list[int]]:
     return senders, client_seeds
 
 
-def merged(clients: Sequence[Iterator[Batch]], most: float) -> list[Request]:
+def merged(clients: Sequence[Iterator[RequestBatch]], most: float) -> list[DrawnRequest]:
     """The first requests of all clients by arrival; on a tie in the order of the clients.
 
     Stops as soon as enough requests precede whatever a client may still send.
     """
-    sent: list[list[Request]] = [[] for _ in clients]
+    sent: list[list[DrawnRequest]] = [[] for _ in clients]
     waiting: list[int] = []  # arrivals that a client might still precede
     bounds = [(0, index) for index in range(len(clients))]
     num_settled, num_tokens = 0, 0
@@ -141,7 +153,7 @@ def merged(clients: Sequence[Iterator[Batch]], most: float) -> list[Request]:
 
 
 def _arrays(
-    spec: WorkloadSpec, requests: Sequence[Request], block_size: int
+    spec: WorkloadSpec, requests: Sequence[DrawnRequest], block_size: int
 ) -> dict[str, np.ndarray]:
     clients = [spec.clients[request.client] for request in requests]
     tenant, tenant_names = _numbered([client.tenant_id for client in clients])
@@ -167,7 +179,7 @@ def _numbered(names: Sequence[str], none: str | None = None) -> tuple[np.ndarray
     return np.array([number.get(name, -1) for name in names], np.int32), np.array(seen, np.str_)
 
 
-def content_arrays(requests: Sequence[Request], block_size: int) -> dict[str, np.ndarray]:
+def content_arrays(requests: Sequence[DrawnRequest], block_size: int) -> dict[str, np.ndarray]:
     """The arrays that follow from the requests alone."""
     input_len = np.array([sum(map(len, request.prompt)) for request in requests], np.int64)
     output_len = np.array([len(request.output) for request in requests], np.int64)
@@ -196,7 +208,7 @@ def content_arrays(requests: Sequence[Request], block_size: int) -> dict[str, np
 
 
 def _check_requests(
-    requests: Sequence[Request], input_len: np.ndarray, output_len: np.ndarray
+    requests: Sequence[DrawnRequest], input_len: np.ndarray, output_len: np.ndarray
 ) -> None:
     if requests and requests[-1].arrival_us >= LATEST_US:
         raise ConfigError(

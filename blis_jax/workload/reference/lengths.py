@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable
 
-from blis_jax.workload import length_laws as laws
 from blis_jax.workload.go_random.stream import Stream
+from blis_jax.workload.lengths import laws
 from blis_jax.workload.reference import go_math
 
 Length = Callable[[Stream], int]

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from blis_jax.policies.seeds import ALL_ALIKE
-from sweeps.ledger import adding, chain
+from sweeps.ledger import chain
 from sweeps.ledger.__main__ import main
 from sweeps.ledger.book import Ledger
-from sweeps.ledger.trial import run_hypothesis
-from tests.reference_data import REPO_ROOT
+from sweeps.ledger.rows import adding
+from sweeps.ledger.rows.trial import run_hypothesis
+from tests.support.reference_data import REPO_ROOT
 from tests.sweeps.ledger.tiny_track import ROW, STRATEGY, make_track
 
 PAGE = "tracks/tiny/ledger.md"
@@ -82,7 +83,7 @@ def test_the_hypothesis_is_on_the_disk_before_anything_runs(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("sweeps.ledger.adding.run_hypothesis", killed)
+        patch.setattr("sweeps.ledger.rows.adding.run_hypothesis", killed)
         assert ledger("add", "1", *ROW) == 130
     (planned,) = records(empty)[1:]
     assert ledger("add", "1") == 0
@@ -113,11 +114,11 @@ def test_two_that_add_one_row_at_once(
     original = adding.run_hypothesis
 
     def slower(*given: Any) -> Any:
-        monkeypatch.setattr("sweeps.ledger.adding.run_hypothesis", original)
+        monkeypatch.setattr("sweeps.ledger.rows.adding.run_hypothesis", original)
         assert ledger("add", "1") == 0
         return original(*given)
 
-    monkeypatch.setattr("sweeps.ledger.adding.run_hypothesis", slower)
+    monkeypatch.setattr("sweeps.ledger.rows.adding.run_hypothesis", slower)
     assert ledger("add", "1") == 2
     assert "1 has a result already" in capsys.readouterr().err
     assert [record["kind"] for record in records(empty)] == ["ledger", "hypothesis", "result"]
@@ -262,7 +263,7 @@ def test_along_a_setting_and_rates(track: Path, capsys: pytest.CaptureFixture[st
     words += ["--type", "monotonicity", "--hypothesis", "Load makes requests wait."]
     words += ["--predict", "ttft_mean_ms rises"]
     assert ledger("add", "2", *words) == 2
-    assert "need --over" in capsys.readouterr().err
+    assert "needs --over" in capsys.readouterr().err
     assert ledger("add", "2", *words, "--over", "rate=50,400") == 0
     result = records(track)[-1]
     assert result["verdict"] == "confirmed" and "rate=400" in result["runs"]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
-from blis_jax.workload.distribution import PRESETS, Distribution, Lengths, preset
 from blis_jax.workload.go_random.stream import Stream
+from blis_jax.workload.lengths.distribution import PRESETS, Distribution, GaussianLengths, preset
 from blis_jax.workload.reference.clients import VOCABULARY
 from blis_jax.workload.reference.distribution import distribution_arrays, draw_distribution
 
@@ -38,7 +38,7 @@ def test_requests_arrive_before_the_horizon(horizon_us, num):
 
 
 def test_equal_bounds_draw_nothing():
-    fixed = Lengths(8, 8, 8, 8)
+    fixed = GaussianLengths(8, 8, 8, 8)
     distribution = Distribution(num_requests=2, prompt=fixed, output=fixed)
     arrays = distribution_arrays(distribution, 3, block_size=8)
     stream = Stream(3)
@@ -70,9 +70,12 @@ BAD = {
     "infinite rate": ({"rate": float("inf")}, ["--rate", "finite"]),
     "number": ({"num_requests": 0}, ["--num-requests", "between 1 and"]),
     "prefix": ({"prefix_tokens": -1}, ["--prefix-tokens", "-1"]),
-    "mean": ({"prompt": Lengths(1, 2, 2, 9)}, ["--prompt-tokens is 1", "--prompt-tokens-min 2"]),
-    "stdev": ({"output": Lengths(5, 10, 2, 9)}, ["--output-tokens-stdev is 10", "-max 9"]),
-    "negative": ({"prompt": Lengths(5, 0, -1, 9)}, ["--prompt-tokens-min", "-1"]),
+    "mean": (
+        {"prompt": GaussianLengths(1, 2, 2, 9)},
+        ["--prompt-tokens is 1", "--prompt-tokens-min 2"],
+    ),
+    "stdev": ({"output": GaussianLengths(5, 10, 2, 9)}, ["--output-tokens-stdev is 10", "-max 9"]),
+    "negative": ({"prompt": GaussianLengths(5, 0, -1, 9)}, ["--prompt-tokens-min", "-1"]),
 }
 
 
@@ -88,6 +91,6 @@ def test_options_that_cannot_be_used(case):
 def test_rates_and_lengths_that_cannot_be_drawn():
     with pytest.raises(ConfigError, match="--rate"):
         distribution_arrays(Distribution(rate=1e-14), 1)
-    nothing = Distribution(prompt=Lengths(0, 0, 0, 0))
+    nothing = Distribution(prompt=GaussianLengths(0, 0, 0, 0))
     with pytest.raises(ConfigError, match="--prompt-tokens-min"):
         distribution_arrays(nothing, 1)

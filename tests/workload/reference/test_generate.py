@@ -49,7 +49,7 @@ SPECS = {
 def drawn_to_the_end(spec):
     """As the reference does it: every client to its end, a stable sort, the cut."""
     senders, seeds = generate._senders(spec, spec.seed)
-    limits = generate.Limits(spec.horizon or math.inf, 2 * spec.num_requests or math.inf)
+    limits = generate.ClientLimits(spec.horizon or math.inf, 2 * spec.num_requests or math.inf)
     requests = [
         request
         for sender, seed in zip(senders, seeds, strict=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_jax.workload.distribution import Distribution, Lengths
+from blis_jax.workload.lengths.distribution import Distribution, GaussianLengths
 from blis_jax.workload.reference import golden_arrays
 from blis_jax.workload.reference.distribution import distribution_arrays
 from blis_jax.workload.spec import load_spec, override
 from blis_jax.workload.table import load_table
-from tests.reference_data import find_golden_dir
+from tests.support.reference_data import find_golden_dir
 
 pytestmark = pytest.mark.golden
 
@@ -55,7 +55,7 @@ def drawn_from_options(scenario):
 
     def lengths(kind):
         name = f"{kind}-tokens"
-        return Lengths(int(options[name]), int(options[f"{name}-stdev"]), 2, 7000)
+        return GaussianLengths(int(options[name]), int(options[f"{name}-stdev"]), 2, 7000)
 
     distribution = Distribution(
         rate=float(options["rate"]),

@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.length_laws import LengthLaw
+from blis_jax.workload.lengths.laws import LengthLaw
 from blis_jax.workload.reference.lengths import length_law, whole_tokens
 
 COUNT = 20_000

@@ -1,0 +1,1 @@
+"""Derivatives measured: cases, speed, table, and those of a surrogate."""

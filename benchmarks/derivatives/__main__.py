@@ -1,0 +1,394 @@
+"""`python -m benchmarks.derivatives`: derivatives against central finite differences over many seeds."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.derivatives.table import Line, as_csv, from_csv, table
+from blis_jax import progress
+from blis_jax.backend import prepare_backend
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
+from blis_jax.statistics.intervals import normal_quantile
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from benchmarks.derivatives.cases import Case, Pathwise, Smoothed
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.workload.table import RequestTable
+
+NAME = "benchmarks.derivatives"
+TOLERANCE = 0.01
+FIRST_SEED, SMOOTHED_SEEDS, NUM_PAIRS = 42, 64, 24
+BATCH = 50  # seeds between two lines of progress
+_DESCRIPTION = """\
+Derivatives of the simulator against central finite differences of the simulator itself: one row for each
+pair of a parameter and a metric, with the share of runs whose decisions differ between the two sides. Then
+what a pathwise derivative costs next to the run. Prints a Markdown table; --output writes a CSV as well.
+"""
+_EXAMPLES = """\
+examples:
+  the table of docs/results/derivatives.md (about a quarter of an hour on one core):
+    %(prog)s --output docs/results/derivatives.csv
+
+  a quick look:
+    %(prog)s --seeds 50 --cases apart,steady
+"""
+_FLAGS = (
+    Flag("seeds", cli.whole, 1000, "N", "seeds of the finite differences"),
+    Flag("cases", str, None, "LIST", "cases to run, of apart, steady, tier, burst, tiered, speed"),
+    Flag("surrogate", str, None, "FOLDER", "a surrogate of iteration 8 whose gradient is added"),
+    Flag("output", str, None, "PATH", "CSV to write"),
+)
+CASES = ("apart", "steady", "tier", "burst", "tiered", "speed")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _derivatives, arguments)
+
+
+def _derivatives(arguments: Sequence[str] | None) -> int:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_flags("options", _FLAGS)
+    parser.add_argument("--resume", action="store_true", help="keep the rows that the CSV has")
+    given = parser.given(sys.argv[1:] if arguments is None else arguments)
+    wanted = _wanted(given.get("cases"))
+    num_seeds = given.get("seeds", 1000)
+    if num_seeds < 2:
+        raise ConfigError(f"--seeds: {num_seeds} seeds have no spread; give at least 2")
+    if "output" in given:
+        cli.check_writable(Path(given["output"]))
+    prepare_backend()
+    from benchmarks.derivatives.cases import cases
+
+    output = Path(given["output"]) if "output" in given else None
+    lines = _kept(output, num_seeds) if "resume" in given else []
+    for case in cases():
+        is_there = any((one.case, one.clock) == (case.name, case.clock) for one in lines)
+        if case.name in wanted and not is_there:
+            lines += lines_of(case, range(FIRST_SEED, FIRST_SEED + num_seeds))
+            if output is not None:
+                with replacing(output) as path:
+                    path.write_text(as_csv(lines), "utf-8")
+    if "surrogate" in given:
+        from benchmarks.derivatives.surrogate import surrogate_lines
+
+        seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
+        lines = [one for one in lines if one.kind != "surrogate"]
+        lines += surrogate_lines(Path(given["surrogate"]), seeds)
+        if output is not None:
+            with replacing(output) as path:
+                path.write_text(as_csv(lines), "utf-8")
+    print(table(lines))
+    if "speed" in wanted:
+        from benchmarks.derivatives.speed import speed
+
+        print(speed())
+    return 0
+
+
+def _kept(output: Path | None, num_seeds: int) -> list[Line]:
+    """The rows of an earlier, interrupted call."""
+    if output is None:
+        raise ConfigError("--resume goes on from a file; give its --output")
+    if not output.exists():
+        return []
+    lines = from_csv(cli.read_text(output, "the table to go on from"))
+    if any(one.kind == "pathwise" and one.num_seeds != num_seeds for one in lines):
+        raise ConfigError(f"{output} has rows of another number of seeds; leave --resume out")
+    return lines
+
+
+def _wanted(text: str | None) -> tuple[str, ...]:
+    wanted = tuple(text.split(",")) if text else CASES
+    for name in wanted:
+        if name not in CASES:
+            raise ConfigError(f"--cases: {name!r} is unknown; there are {', '.join(CASES)}")
+    return wanted
+
+
+def lines_of(case: Case, seeds: range) -> list[Line]:
+    """The rows of one case."""
+    from benchmarks.derivatives.cases import Pathwise, Smoothed
+    from sweeps.runs.bench import table_of
+
+    size = case.config.block_size_in_tokens
+    tables = [table_of(case.spec, seed, size, "reference") for seed in seeds]
+    differ = Differences(case, tables)
+    pathwise = [pair for pair in case.pairs if isinstance(pair, Pathwise)]
+    slopes = _pathwise_slopes(case, pathwise, tables) if pathwise else {}
+    lines = []
+    for pair in case.pairs:
+        start = time.perf_counter()
+        if isinstance(pair, Smoothed):
+            lines += _smoothed_lines(case, pair, differ)
+        else:
+            lines += _pathwise_lines(case, pair, slopes, differ)
+        name = pair.parameter.target if isinstance(pair, Smoothed) else pair.direction
+        cli.say(NAME, f"{case.name}, {case.clock}: {name}, {time.perf_counter() - start:.1f} s")
+    return lines
+
+
+# --- finite differences ---------------------------------------------------------------------------
+
+
+class Differences:
+    """Runs both sides of a central difference on the tables of all seeds."""
+
+    def __init__(self, case: Case, tables: Sequence[RequestTable]) -> None:
+        """Compiles once for all of a case's differences."""
+        from blis_jax.engine.runner.driver import Runner
+        from blis_jax.engine.runner.simulation import Options, Row
+        from blis_jax.policies.seeds import FIXED
+
+        self.case, self.tables = case, tables
+        options = Options(clock=case.clock, kv_model=case.kv_model)
+        self.runner = Runner(options, BATCH)
+        self.runner.expect(Row(case.config, table, FIXED) for table in tables)
+
+    def run(
+        self,
+        metrics: Sequence[str],
+        side: Callable[[float], tuple[ClusterConfig, Callable[[RequestTable], RequestTable]]],
+    ) -> tuple[dict[str, np.ndarray], float]:
+        """f(+) - f(-) of each metric by seed, and the share of seeds whose decisions differ."""
+        import numpy as np
+
+        from blis_jax.engine.runner.simulation import Row
+        from blis_jax.policies.seeds import FIXED
+        from blis_jax.results.metrics.scalars import evaluate
+        from sweeps.sensitivity.smoothed import decisions
+
+        found = []
+        for sign in (1.0, -1.0):
+            config, change = side(sign)
+            rows = [Row(config, change(table), FIXED) for table in self.tables]
+            results = self.runner.run(rows, lambda r: (evaluate(r, metrics), decisions(r)))
+            found.append(results)
+        values = {
+            name: np.array(
+                [ahead[name] - back[name] for (ahead, _), (back, _) in zip(*found, strict=True)]
+            )
+            for name in metrics
+        }
+        changed = [one != other for (_, one), (_, other) in zip(*found, strict=True)]
+        return values, sum(changed) / len(changed)
+
+
+def _half_width(config: ClusterConfig, pair: Pathwise) -> float:
+    """Of the central difference, in the direction's unit."""
+    name = pair.direction
+    if name[:-1] in ("alpha", "beta"):
+        return pair.half_width * float(getattr(config, f"{name[:-1]}_coeffs")[int(name[-1])])
+    return pair.half_width
+
+
+def _side(
+    config: ClusterConfig, direction: str, step: float
+) -> tuple[ClusterConfig, Callable[[RequestTable], RequestTable]]:
+    """The configuration and what happens to the requests, a step along a direction."""
+    if direction == "arrival_scale":
+        return config, lambda table: stretched(table, 1.0 + step)
+    if direction[:-1] in ("alpha", "beta"):
+        field = f"{direction[:-1]}_coeffs"
+        values = list(getattr(config, field))
+        values[int(direction[-1])] += step
+        return config.replace(**{field: tuple(values)}), _same
+    base = getattr(config, direction)
+    return config.replace(**{direction: round(base + step)}), _same
+
+
+def _same(table: RequestTable) -> RequestTable:
+    return table
+
+
+def stretched(table: RequestTable, factor: float) -> RequestTable:
+    """The requests with all arrivals stretched, in whole microseconds."""
+    import dataclasses
+
+    import numpy as np
+
+    from blis_jax.workload.table import NEVER_US
+
+    arrival = np.asarray(table.arrival_us)
+    scaled = np.rint(np.where(arrival == NEVER_US, 0, arrival) * factor).astype(np.int64)
+    moved = np.where(arrival == NEVER_US, NEVER_US, scaled)
+    return dataclasses.replace(table, arrival_us=moved)
+
+
+# --- pathwise -------------------------------------------------------------------------------------
+
+
+def _pathwise_slopes(
+    case: Case, pairs: Sequence[Pathwise], tables: Sequence[RequestTable]
+) -> dict[tuple[str, str], np.ndarray]:
+    """Slopes by direction and metric, one a seed; all directions go through the engine at once."""
+    import numpy as np
+
+    from blis_jax.engine.runner.derivatives import CLOCKS, Differentiator
+    from blis_jax.engine.runner.simulation import Options, Row
+    from blis_jax.policies.seeds import FIXED
+    from blis_jax.results.metrics.slopes import metric_slopes
+
+    directions = list(dict.fromkeys(pair.direction for pair in pairs))
+    metrics = list(dict.fromkeys(name for pair in pairs for name in pair.metrics))
+    clock = case.clock if case.clock in CLOCKS else "float64"
+    options = Options(clock=clock, kv_model=case.kv_model)
+    differentiate = Differentiator(directions, options)
+    differentiate.expect(Row(case.config, table, FIXED) for table in tables)
+    work = progress.begin(f"{case.name}: pathwise slopes", len(tables), "seeds")
+    by_seed = []
+    for count, requests in enumerate(tables, 1):
+        found = metric_slopes(differentiate.run(case.config, requests), metrics)
+        by_seed.append([found[name].slopes for name in metrics])
+        work.show(count)
+    work.clear()
+    values = np.array(by_seed)  # seed, metric, direction
+    return {
+        (direction, metric): values[:, m, d]
+        for m, metric in enumerate(metrics)
+        for d, direction in enumerate(directions)
+    }
+
+
+def _pathwise_lines(
+    case: Case, pair: Pathwise, slopes: dict[tuple[str, str], np.ndarray], differ: Differences
+) -> list[Line]:
+    step = _half_width(case.config, pair)
+    differences, share = differ.run(
+        pair.metrics, lambda sign: _side(case.config, pair.direction, sign * step)
+    )
+    lines = []
+    for metric in pair.metrics:
+        slope, by_seed = slopes[pair.direction, metric], differences[metric] / (2 * step)
+        relative, error = _ratio(slope, by_seed)
+        spread = math.hypot(_error(slope), _error(by_seed))
+        is_clear = abs(float(slope.mean() - by_seed.mean())) > normal_quantile() * spread
+        lines.append(
+            _line(
+                case,
+                ("pathwise", pair.direction, metric),
+                (float(slope.mean()), _error(slope)),
+                by_seed,
+                (relative, error),
+                share,
+                pathwise_verdict(relative, is_clear, share),
+            )
+        )
+    return lines
+
+
+def pathwise_verdict(relative: float, is_clear: bool, share: float) -> str:
+    """What the row shows: agreement, or the bias and what it comes from.
+
+    `is_clear` says that the two figures differ by more than their noise.
+    """
+    is_close = abs(relative) <= TOLERANCE
+    if share == 0:
+        name = "no decision flips" if is_close else "bias: truncation to whole µs"
+        return f"{name}: within 1 %" if is_close else name
+    if is_close:
+        return "decisions flip, within 1 %"
+    return "bias: decisions flip" if is_clear else "decisions flip, bias not told from 0"
+
+
+# --- smoothed -------------------------------------------------------------------------------------
+
+
+def _smoothed_lines(case: Case, pair: Smoothed, differ: Differences) -> list[Line]:
+    """The smoothed gradient on seeds of its own, beside a central difference of the same reach."""
+    import numpy as np
+
+    from sweeps.runs.bench import Bench
+    from sweeps.sensitivity.smoothed import perturbed, smoothed_gradients
+
+    parameter = pair.parameter
+    seeds = range(10_000, 10_000 + SMOOTHED_SEEDS)
+    bench = Bench(case.spec, seeds, "reference", pair.metrics, None, 2 * NUM_PAIRS)
+    bench.runner = differ.runner  # the mechanism is compiled once
+    found = smoothed_gradients(bench, case.config, [parameter], NUM_PAIRS)
+    # a normal law's slope and a central difference agree to third order at h = σ·√3
+    reach = math.sqrt(3)
+    differences, share = differ.run(
+        pair.metrics,
+        lambda sign: (perturbed(case.config, [parameter], np.array([sign * reach])), _same),
+    )
+    lines = []
+    for metric in pair.metrics:
+        smooth = found[metric]
+        by_seed = differences[metric] / (2 * reach * parameter.width)
+        estimate, error = float(smooth.gradient[0]), float(smooth.standard_error[0])
+        mean = float(by_seed.mean())
+        relative = estimate / mean - 1 if mean else math.nan
+        spread = math.hypot(error, _error(by_seed))
+        is_same = abs(estimate - mean) <= normal_quantile() * spread
+        name = parameter.target + (" (log)" if parameter.is_log else "")
+        lines.append(
+            _line(
+                case,
+                ("smoothed", f"{name}, σ = {parameter.width:g}", metric),
+                (estimate, error),
+                by_seed,
+                (relative, spread / abs(mean) if mean else math.nan),
+                share,
+                "smoothed: agree within 95 %" if is_same else "bias: smoothing",
+            )
+        )
+    return lines
+
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+def _error(values: np.ndarray) -> float:
+    return float(values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def _ratio(slope: np.ndarray, difference: np.ndarray) -> tuple[float, float]:
+    """Mean ÷ mean - 1 of two figures by seed, and its standard error by the delta method."""
+    if difference.mean() == 0:
+        return (0.0 if slope.mean() == 0 else math.inf), math.nan
+    ratio = float(slope.mean() / difference.mean())
+    residual = slope - ratio * difference
+    return ratio - 1, _error(residual) / abs(float(difference.mean()))
+
+
+def _line(
+    case: Case,
+    names: tuple[str, str, str],
+    estimate: tuple[float, float],
+    by_seed: np.ndarray,
+    relative: tuple[float, float],
+    share: float,
+    verdict: str,
+) -> Line:
+    kind, parameter, metric = names
+    mean, half = float(by_seed.mean()), normal_quantile() * _error(by_seed)
+    return Line(
+        case.name,
+        case.clock,
+        kind,
+        parameter,
+        metric,
+        *estimate,
+        mean,
+        mean - half,
+        mean + half,
+        *relative,
+        share,
+        len(by_seed),
+        verdict,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

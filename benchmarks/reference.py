@@ -1,0 +1,140 @@
+"""The tables of settings and of metrics, made from where they are declared.
+
+python -m benchmarks.reference           both tables in Markdown on stdout
+python -m benchmarks.reference --write   the same, and into docs/reference/ between their markers
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from benchmarks.pages import ROOT, hand_over
+
+FOLDER = ROOT / "docs" / "reference"
+# Settings without an option of their own, or with another meaning in a file than on a command line.
+MEANINGS = {
+    "model": "model to serve; the commands take its coefficients and blocks from the published fits",
+    "hardware": "GPU type",
+    "tp": "GPUs per instance (tensor parallelism)",
+    "total_kv_blocks": "KV blocks of one instance",
+    "horizon": "time at which the simulation stops; the default means never",
+    "variant": "track of BLIS that is reproduced: scheduling or routing",
+    "corrected": "run without the defects of BLIS",
+    "instances": "groups of instances with numbers of their own",
+}
+UNITS = {
+    "alpha_coeffs": "µs, µs/token, µs/token",
+    "beta_coeffs": "µs, µs/token, µs/token",
+    "total_kv_blocks": "blocks",
+    "block_size_in_tokens": "tokens",
+    "max_num_running_reqs": "requests",
+    "max_num_scheduled_tokens": "tokens",
+    "long_prefill_token_threshold": "tokens",
+    "num_instances": "instances",
+    "admission_latency": "µs",
+    "routing_latency": "µs",
+    "slo_prefill_critical": "tokens",
+    "slo_prefill_sheddable": "tokens",
+    "snapshot_refresh_interval": "µs",
+    "kv_cpu_blocks": "blocks",
+    "kv_offload_threshold": "share",
+    "kv_transfer_bandwidth": "tokens/µs",
+    "kv_transfer_base_latency": "µs",
+    "horizon": "µs",
+    "tp": "GPUs",
+}
+
+
+def settings_table() -> str:
+    """One row for each field of `ClusterConfig` that is no number of a policy."""
+    from blis_jax.cluster.config import FIELDS
+    from blis_jax.commands.cluster_flags import CLUSTER_FLAGS
+    from blis_jax.policies import registry
+
+    flags = {flag.name.replace("-", "_"): flag.help for flag in CLUSTER_FLAGS}
+    lines = ["| setting | meaning | unit | default | allowed |", "|---|---|---|---|---|"]
+    for name, field in FIELDS.items():
+        if name not in registry.settings():
+            meaning = MEANINGS.get(name) or flags[name]
+            cells = (meaning, UNITS.get(name, ""), _default(name, field.default), _allowed(name))
+            lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _default(name: str, value: object) -> str:
+    if name == "horizon":
+        return "2^63 − 1"
+    if isinstance(value, tuple):
+        return ", ".join(f"{one:.6g}" for one in value) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value) or "none"
+
+
+def _allowed(name: str) -> str:
+    from blis_jax.cluster import config
+    from blis_jax.latency.registry import MODELS
+
+    if name in config.POLICY_NAMES or name == "routing_scorers":
+        return "a name of [Policies](policies.md), or `path/to/file.py:Name`" + (
+            ", each with `:weight` above 0" if name == "routing_scorers" else ""
+        )
+    if name == "latency_model":
+        return f"auto, {', '.join(MODELS)}, or `path/to/file.py:Name`"
+    words = {
+        "num_instances": f"1 to {config.MAX_INSTANCES:,}",
+        "variant": " or ".join(config.VARIANTS),
+        "kv_transfer_bandwidth": "above 0",
+        "policy_numbers": "numbers that the policies in use declare",
+        "instances": "see [Mix instances](../how-to/instances.md)",
+        "alpha_coeffs": "three finite numbers",
+        "beta_coeffs": "as many as the latency model has",
+    }
+    if name in words:
+        return words[name]
+    for names, text in (
+        (config._POSITIVE, "above 0"),
+        (config._NOT_NEGATIVE, "at least 0"),
+        (config._SHARES, "0 to 1"),
+    ):
+        if name in names:
+            return text
+    return {"bool": "true or false", "str": "any text", "int": "a whole number"}[
+        str(config.FIELDS[name].type)
+    ]
+
+
+def metrics_table() -> str:
+    """One row for each metric that a name can mean."""
+    import sweeps.runs.metrics  # registers its own
+    from blis_jax.results.metrics.scalars import lookup, metric_names
+
+    del sweeps
+    lines = ["| metric | unit | better | by class |", "|---|---|---|---|"]
+    for name in metric_names():
+        metric, _ = lookup(name)
+        unit = "" if metric.unit == "1" else metric.unit
+        by_class = "yes" if metric.has_classes else "no"
+        lines.append(f"| `{name}` | {unit} | {metric.direction} | {by_class} |")
+    return "\n".join(lines)
+
+
+TABLES = {"settings": settings_table, "metrics": metrics_table}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.reference",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--write", action="store_true", help="also write docs/reference/")
+    arguments = parser.parse_args(words)
+    for name, table in TABLES.items():
+        hand_over(table(), FOLDER / f"{name}.md" if arguments.write else None, name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

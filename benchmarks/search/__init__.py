@@ -1,0 +1,1 @@
+"""Search engines measured against each other: plan of the repetitions, statistics, report, figure."""

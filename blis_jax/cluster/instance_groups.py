@@ -1,0 +1,292 @@
+"""Instances that differ: groups of equal ones, each with numbers in place of the cluster's."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.engine.types import ROLES
+from blis_jax.errors import ConfigError, closest, shortened
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+
+SETTING = "instances"
+EXAMPLE = "[{count: 2, total_kv_blocks: 20000}]"
+_SHORT = {"alpha": "alpha_coeffs", "beta": "beta_coeffs"}
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    """`count` equal instances; a number that is None is the cluster's.
+
+    The name is for readers. Units are those of `ClusterConfig`.
+
+    Raises:
+        ConfigError: a count, name, role or list of coefficients is not allowed. The other numbers
+            are checked by the `ClusterConfig` that holds the group.
+    """
+
+    count: int = 1
+    name: str = ""
+    role: str = "both"
+    alpha_coeffs: tuple[float, ...] | None = None
+    beta_coeffs: tuple[float, ...] | None = None
+    total_kv_blocks: int | None = None
+    max_num_running_reqs: int | None = None
+    max_num_scheduled_tokens: int | None = None
+    long_prefill_token_threshold: int | None = None
+    slo_prefill: bool | None = None
+    slo_prefill_critical: int | None = None
+    slo_prefill_sheddable: int | None = None
+    kv_cpu_blocks: int | None = None
+    kv_offload_threshold: float | None = None
+    kv_transfer_bandwidth: float | None = None
+    kv_transfer_base_latency: int | None = None
+
+    def __post_init__(self) -> None:
+        count: Any = self.count  # what a file has may be anything
+        name: Any = self.name
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigError(f"count must be a whole number above 0, got {shortened(count)}")
+        if not isinstance(name, str):
+            raise ConfigError(f"name must be a text, got {shortened(name)}; put it in quotes")
+        if self.role not in ROLES:
+            raise ConfigError(
+                f"role {shortened(self.role)} is not known; use one of {', '.join(ROLES)}"
+                f"{closest(self.role, ROLES)}"
+            )
+        for setting in _SHORT.values():
+            object.__setattr__(self, setting, _coefficients(setting, getattr(self, setting)))
+
+    def numbers(self) -> dict[str, Any]:
+        """The numbers that the group has of its own, by setting."""
+        given = {name: getattr(self, name) for name in NUMBERS}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def plain(self) -> dict[str, Any]:
+        """What was given, as a file has it."""
+        about = {name: getattr(self, name) for name in _ABOUT}
+        unusual = {name: value for name, value in about.items() if value != _ABOUT[name]}
+        values = {"count": self.count} | unusual | self.numbers()
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+
+_ABOUT = {"name": "", "role": "both"}
+KEYS = tuple(field.name for field in dataclasses.fields(InstanceGroup))
+NUMBERS = tuple(name for name in KEYS if name not in ("count", *_ABOUT))
+
+
+def _coefficients(name: str, given: Any) -> tuple[float, ...] | None:
+    if given is None:
+        return None
+    values: list[Any] = [None]
+    if isinstance(given, list | tuple):
+        values = [_number(one) for one in given]
+    if any(isinstance(one, bool) or not isinstance(one, int | float) for one in values):
+        raise ConfigError(f"{name}: got {shortened(given)}, allowed is a list of numbers")
+    return tuple(float(one) for one in values)
+
+
+def _number(given: Any) -> Any:
+    """A number, also where YAML takes it for a text, such as 1e-5."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return float(given)
+    except ValueError:
+        return given
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def groups_of(given: Any) -> tuple[tuple[InstanceGroup, ...], str]:
+    """Groups, and what errors about them begin with.
+
+    Args:
+        given: groups, or mappings of their keys; or a text: the path of a YAML or JSON file with a
+            list of such mappings, or that list itself, beginning with `[`.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is not allowed.
+    """
+    source = SETTING
+    if isinstance(given, str):
+        given, source = _parsed(given)
+    if not isinstance(given, list | tuple):
+        raise ConfigError(
+            f"{source}: got {shortened(given)}, allowed is a list of groups such as {EXAMPLE}"
+        )
+    groups = (_group(_place(source, number), one) for number, one in enumerate(given, 1))
+    return tuple(groups), source
+
+
+def _parsed(text: str) -> tuple[Any, str]:
+    """The list in a text or in the file that it names."""
+    from blis_jax.commands.cli import read_text
+    from blis_jax.workload.strict_yaml import read_yaml
+
+    source = SETTING
+    if not text.lstrip().startswith("["):
+        source, text = text, read_text(Path(text), f"a list of instance groups such as {EXAMPLE}")
+    found = read_yaml(text, source)
+    if not found:
+        raise ConfigError(f"{source}: no group is given; give a list such as {EXAMPLE}")
+    return found, source
+
+
+def _place(source: str, number: int, name: str = "") -> str:
+    return f"{source}: group {number}" + (f" ({name})" if name else "")
+
+
+def _group(place: str, given: Any) -> InstanceGroup:
+    if isinstance(given, InstanceGroup):
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"{place}: got {shortened(given)}, allowed is a mapping such as {EXAMPLE[1:-1]}"
+        )
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        name = str(key).replace("-", "_")
+        name = _SHORT.get(name, name)
+        if name not in KEYS:
+            known = (*KEYS, *_SHORT)
+            raise ConfigError(
+                f"{place}: the key {shortened(key)} is unknown; use some of {', '.join(KEYS)}"
+                f"{closest(name, known)}"
+            )
+        if value is None:
+            continue
+        if name in values:
+            raise ConfigError(f"{place}: {name} is given twice; keep one of them")
+        values[name] = _number(value) if name in _REALS else value
+    try:
+        return InstanceGroup(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+
+
+_REALS = ("kv_offload_threshold", "kv_transfer_bandwidth")
+
+
+def located(given: Any, folder: Path) -> Any:
+    """The setting of a file in this folder, where a path begins if the file is there."""
+    if not isinstance(given, str) or given.lstrip().startswith("["):
+        return given
+    return str(folder / given) if (folder / given).is_file() else given
+
+
+# --- the number of instances ----------------------------------------------------------------------
+
+
+def size(groups: tuple[InstanceGroup, ...]) -> int:
+    """Instances of all groups."""
+    return sum(group.count for group in groups)
+
+
+def check_number(config: ClusterConfig, wanted: int) -> None:
+    """Refuses a number of instances that the groups do not add up to."""
+    if config.instances and wanted != size(config.instances):
+        raise ConfigError(
+            f"num_instances is {wanted}, but the groups of instances add up to "
+            f"{size(config.instances)}; leave it out, or change a count"
+        )
+
+
+# --- what each instance has -----------------------------------------------------------------------
+
+
+def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
+    """The value of a setting on every instance."""
+    usual = getattr(config, setting)
+    if not config.instances:
+        return [usual] * config.num_instances
+    values: list[Any] = []
+    for group in config.instances:
+        own = getattr(group, setting)
+        values += [usual if own is None else own] * group.count
+    return values
+
+
+def roles(config: ClusterConfig) -> list[int]:
+    """The role of every instance, as an index into `ROLES`."""
+    if not config.instances:
+        return [0] * config.num_instances
+    return [ROLES.index(group.role) for group in config.instances for _ in range(group.count)]
+
+
+def has_cpu_tier(config: ClusterConfig) -> bool:
+    """Whether some instance has KV blocks in CPU memory."""
+    return any(blocks > 0 for blocks in per_instance(config, "kv_cpu_blocks"))
+
+
+def coefficients_of(config: ClusterConfig) -> tuple[float, ...]:
+    """β of the first instance; all have as many."""
+    first = config.instances[0].beta_coeffs if config.instances else None
+    return config.beta_coeffs if first is None else first
+
+
+def instance_lines(config: ClusterConfig) -> list[str]:
+    """Coefficients and KV blocks of all instances, or of each group, in words."""
+
+    def words(place: int) -> str:
+        alpha, beta, blocks = (
+            per_instance(config, name)[place]
+            for name in ("alpha_coeffs", "beta_coeffs", "total_kv_blocks")
+        )
+        return f"coefficients {list(alpha)}, {list(beta)}; {blocks} KV blocks per instance"
+
+    if not config.instances:
+        return [words(0)]
+    ends = itertools.accumulate(group.count for group in config.instances)
+    named = enumerate(zip(config.instances, ends, strict=True), 1)
+    return [
+        f"{group.count} × {group.name or f'group {number}'}: {words(end - 1)}"
+        for number, (group, end) in named
+    ]
+
+
+def refuse_idle(config: ClusterConfig, changes: Mapping[str, Any]) -> None:
+    """Refuses to change a number of the cluster that every group has of its own."""
+    if SETTING in changes or not config.instances:
+        return
+    for name, value in changes.items():
+        if name not in NUMBERS or value == getattr(config, name):
+            continue
+        if all(getattr(group, name) is not None for group in config.instances):
+            raise ConfigError(
+                f"{name}: every group of instances has its own, so the cluster's value has no "
+                "effect; change it in the groups, or leave it out of one"
+            )
+
+
+def everywhere(config: ClusterConfig, **changes: Any) -> ClusterConfig:
+    """The configuration with some settings changed on every instance."""
+    without: dict[str, Any] = {name: None for name in changes if name in NUMBERS}
+    groups = tuple(dataclasses.replace(group, **without) for group in config.instances)
+    return config.replace(**changes, **({SETTING: groups} if groups else {}))
+
+
+def check(config: ClusterConfig, source: str) -> None:
+    """Refuses groups with numbers that a cluster of such instances alone could not have.
+
+    Raises:
+        ConfigError: the sentence begins with the source and the group's place in it.
+    """
+    for number, group in enumerate(config.instances, 1):
+        try:
+            dataclasses.replace(config, instances=(), num_instances=1, **group.numbers())
+        except ConfigError as error:
+            raise type(error)(f"{_place(source, number, group.name)}: {error}") from None
+    counts = [len(values) for values in per_instance(config, "beta_coeffs")]
+    if len(set(counts)) > 1:
+        raise ConfigError(
+            f"{source}: one latency model times all instances, so they need as many beta_coeffs "
+            f"each; got {min(counts)} in one group and {max(counts)} in another"
+        )

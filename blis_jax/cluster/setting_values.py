@@ -1,0 +1,74 @@
+"""All settings of a configuration as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.cluster.instance_groups import InstanceGroup
+from blis_jax.policies import registry
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+
+# numbers of policies that the first records were made with; what is declared later counts only where it is given
+_FIRST_NUMBERS = frozenset(
+    [
+        "token_bucket_capacity",
+        "token_bucket_refill_rate",
+        "slo_gated_threshold",
+        "class_gated_standard",
+        "class_gated_sheddable",
+        "class_gated_probability",
+        "slo_scorer_bias_critical",
+        "slo_scorer_bias_sheddable",
+        "slo_base_critical",
+        "slo_base_standard",
+        "slo_base_sheddable",
+        "slo_age_weight",
+        "slo_threshold_standard",
+        "slo_threshold_sheddable",
+        "load_adaptive_low",
+        "load_adaptive_high",
+        "slo_deadline_critical",
+        "slo_deadline_standard",
+        "slo_deadline_sheddable",
+        "slo_deadline_least_left",
+        "cached_block_priority",
+    ]
+)
+# other settings that came after the first records, with the values that these were made under
+_LATER: dict[str, Any] = {
+    "latency_model": "auto",
+    "routing_picker": "first-best",
+    "policy_numbers": (),
+    "instances": (),
+}
+
+
+def plain_value(value: Any) -> Any:
+    """A setting's value as JSON has it; groups of instances with what was given of them."""
+    if isinstance(value, InstanceGroup):
+        return value.plain()
+    return [plain_value(one) for one in value] if isinstance(value, tuple) else value
+
+
+def all_values(config: ClusterConfig) -> dict[str, Any]:
+    """All settings by name, groups of instances only where there are some."""
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    if config.instances:
+        return values | {"instances": plain_value(config.instances)}
+    return {name: value for name, value in values.items() if name != "instances"}
+
+
+def values_for_hash(config: ClusterConfig) -> dict[str, Any]:
+    """What identifies a configuration; a later setting only where it is given, so that old hashes hold."""
+    later = _LATER | {
+        name: one.number.default
+        for name, one in registry.settings().items()
+        if name not in _FIRST_NUMBERS
+    }
+    values = all_values(config)
+    return {
+        name: value for name, value in values.items() if name not in later or value != later[name]
+    }

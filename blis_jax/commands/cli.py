@@ -1,0 +1,219 @@
+"""What the commands share: one-sentence errors, remarks and progress, files written whole.
+
+Nothing here imports JAX before it is needed, so that help and refusals come at once. Options are in `parser`,
+readers of their values in `option_values`, options with one meaning everywhere in `shared_options`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blis_jax import progress
+from blis_jax.commands import display
+from blis_jax.commands.extras import advice_on
+from blis_jax.commands.option_values import OneOf as one_of
+from blis_jax.commands.option_values import at_least, number, numbers, truth, whole
+from blis_jax.commands.parser import Flag, Parser, as_called
+from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
+from blis_jax.files.atomic_write import clear_leftovers
+from blis_jax.files.input_files import check_regular, refuse_half_characters
+
+__all__ = ["Flag", "Parser", "at_least", "number", "numbers", "one_of", "truth", "whole"]
+
+EXIT_BAD_INPUT = 2
+EXIT_UNSUPPORTED = 3  # the input is right for BLIS, but cannot be simulated here (yet)
+EXIT_INTERRUPTED = 130
+
+LONGEST_WORD = 500  # characters that one word of a message may have; paths are long
+
+LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal", "panic")
+
+
+def run_command(
+    name: str, command: Callable[[Sequence[str] | None], int], arguments: Sequence[str] | None
+) -> int:
+    """Run a command; what the user can put right ends in one sentence on stderr and a code."""
+    try:
+        with _warnings_said(name), display.shown(as_called(name)):
+            return command(arguments)
+    except ConfigError as error:
+        say(name, f"error: {error}")
+        return EXIT_UNSUPPORTED if isinstance(error, UnsupportedError) else EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        say(name, "interrupted; the files written so far are complete")
+        return EXIT_INTERRUPTED
+    except MemoryError:
+        say(name, "error: out of memory; simulate fewer requests or fewer instances")
+        return EXIT_BAD_INPUT
+    except ModuleNotFoundError as error:
+        advice = advice_on(error.name)
+        if advice is None:
+            raise
+        say(name, f"error: {advice}")
+        return EXIT_BAD_INPUT
+    except UnicodeEncodeError as error:
+        shown = ascii(error.object[max(error.start - 20, 0) : error.end + 20])
+        say(name, f"error: {shown} cannot be written as UTF-8; use names of valid Unicode")
+        return EXIT_BAD_INPUT
+    except BrokenPipeError:
+        # the reader of stdout left; keep Python from complaining again when it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        say(name, f"error: {where}{error.strerror or error}")
+        return EXIT_BAD_INPUT
+
+
+@contextlib.contextmanager
+def _warnings_said(name: str) -> Iterator[None]:
+    """Say warnings about the input as remarks; others are shown as usual."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ConfigWarning)
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, ConfigWarning):
+                say(name, f"note: {message}")
+            else:
+                usual(message, category, *where)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
+
+
+def silence_warnings(log_level: str) -> None:
+    """Inside a command, leave warnings and progress out if --log asks for more serious messages only."""
+    if LOG_LEVELS.index(log_level) > LOG_LEVELS.index("warn"):
+        display.silence()
+        warnings.simplefilter("ignore", ConfigWarning)
+
+
+def command_text(name: str, words: Sequence[str]) -> str:
+    """The command line to type for the same result, to be kept with it."""
+    kept = [word for word in words if word not in ("--resume", "--overwrite")]
+    return f"python -m {name} {shlex.join(kept)}".strip()
+
+
+def say(name: str, message: str) -> None:
+    """One line on stderr."""
+    display.make_way()
+    words = (word if len(word) <= LONGEST_WORD else f"{word[:57]}..." for word in message.split())
+    print(f"{as_called(name)}: {' '.join(words)}", file=sys.stderr, flush=True)
+
+
+class Notes:
+    """Remarks on stderr, as talkative as the reference's --log asks for."""
+
+    def __init__(self, name: str, level: str = "warn") -> None:
+        self.name = name
+        self.level = LOG_LEVELS.index(level)
+
+    def info(self, message: str) -> None:
+        """What the command is doing."""
+        if self.level <= LOG_LEVELS.index("info"):
+            say(self.name, message)
+
+    def warn(self, message: str) -> None:
+        """What the user may not expect."""
+        if self.level <= LOG_LEVELS.index("warn"):
+            say(self.name, f"note: {message}")
+
+    def block(self, lines: Sequence[str]) -> None:
+        """Several lines that belong together, the first as a note."""
+        if lines and self.level <= LOG_LEVELS.index("warn"):
+            display.make_way()
+            rest = "".join(f"\n{line}" for line in lines[1:])
+            print(f"{as_called(self.name)}: note: {lines[0]}{rest}", file=sys.stderr, flush=True)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def check_writable(path: Path, *, is_folder: bool = False) -> None:
+    """Refuse, before anything is computed, an output path that cannot be written.
+
+    What a killed command left behind when it wrote there is removed, or put in its place.
+    """
+    if path.is_dir() and not is_folder:
+        raise ConfigError(f"{path} is a folder; give the name of a file to write")
+    if is_folder and path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is not a folder; give a folder for the results")
+    folder = path if is_folder else path.parent
+    while is_folder and not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise ConfigError(f"{path} cannot be written: the folder {folder} {what}")
+    with writing(path), tempfile.TemporaryFile(dir=folder):
+        clear_leftovers(path)
+
+
+def figure_path(given: Mapping[str, Any], result: Path) -> Path | None:
+    """`--figure`, a .png, none, or beside the result."""
+    text = given.get("figure", str(result.with_suffix(".png")))
+    figure = None if text == "none" else Path(text)
+    if figure is not None and figure.suffix != ".png":
+        raise ConfigError(f"--figure: {text!r} must end in .png, or be none")
+    return figure
+
+
+def result_paths(given: Mapping[str, Any], default: str | Path) -> tuple[Path, Path | None]:
+    """`--output`, a .json, and `--figure`, a .png or none; both checked before anything is computed."""
+    result = Path(given.get("output", default))
+    if result.suffix != ".json":
+        raise ConfigError(f"--output: {str(result)!r} must end in .json")
+    figure = figure_path(given, result)
+    if "output" not in given:
+        with writing(result):
+            result.parent.mkdir(parents=True, exist_ok=True)
+    for path in (result, figure):
+        if path is not None:
+            check_writable(path)
+    return result, figure
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write into a sentence; what takes long is shown as progress."""
+    try:
+        with progress.phase(f"writing {path}"):
+            yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"{path} cannot be written ({reason}); choose another place") from None
+
+
+def read_text(path: Path, what: str) -> str:
+    """A UTF-8 text file; `what` it should be is said if it cannot be read."""
+    try:
+        return check_regular(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; give the path of {what}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text; give the path of {what}") from None
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{path} cannot be read ({reason}); give the path of {what}") from None
+
+
+def read_json(path: Path, what: str) -> Any:
+    """The JSON document in a text file; `what` it should be is said if it is none."""
+    text = read_text(path, what)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON ({error}); give {what}") from None
+    refuse_half_characters(text, document, str(path))
+    return document

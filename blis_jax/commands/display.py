@@ -1,0 +1,123 @@
+"""Shows the progress of a command on stderr: a bar on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from blis_jax.progress import Board, board
+
+SWITCH = "BLIS_JAX_PROGRESS"  # `off` in the environment: no progress is shown
+FIRST_S = 3.0  # commands that take less show nothing
+PAUSE_S = 10.0  # between two lines of the same phase
+TICK_S = 0.25
+
+
+class Display:
+    """The progress of one command; nothing moves but in `tick`."""
+
+    def __init__(self, name: str, board: Board, stream: TextIO, *, is_terminal: bool) -> None:
+        """`name` begins each plain line."""
+        self.name, self.board, self.stream, self.is_terminal = name, board, stream, is_terminal
+        self.began = self.said_at = board.clock()
+        self.said: tuple[str, bool] | None = None
+        self.bar: Any = None
+        self.is_quiet = False
+        self.lock = threading.RLock()
+
+    def tick(self) -> None:
+        """Show what is due."""
+        with self.lock:
+            line, now = self.board.line(), self.board.clock()
+            if self.is_quiet or not line or now - self.began < FIRST_S:
+                return
+            if self.is_terminal:
+                self._draw(line)
+                return
+            headline = self.board.headline()
+            pause = PAUSE_S if headline == self.said else FIRST_S
+            if now - self.said_at >= pause:
+                self.said, self.said_at = headline, now
+                print(f"{self.name}: {line}", file=self.stream, flush=True)
+
+    def hide(self) -> None:
+        """Take the bar away, so that something else can be printed; the next tick brings it back."""
+        with self.lock:
+            if self.bar is not None:
+                self.bar.stop()
+                self.bar = None
+
+    def _draw(self, line: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+
+        if self.bar is None:
+            text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+            # `file` is stderr: what is printed on stdout must not come through the bar's console
+            console = Console(file=self.stream, force_terminal=True)
+            columns = (BarColumn(bar_width=10), text)
+            self.bar = Progress(
+                *columns, console=console, transient=True, auto_refresh=False, redirect_stdout=False
+            )
+            self.bar.add_task("", total=None)
+            self.bar.start()
+        done, total = self.board.share() or (0, None)
+        self.bar.update(self.bar.task_ids[0], description=line, completed=done, total=total)
+        self.bar.refresh()
+
+
+_shown: Display | None = None
+_num_inner = 0  # commands inside the one that is shown
+
+
+@contextlib.contextmanager
+def shown(name: str) -> Iterator[None]:
+    """Show the progress of a command; a command inside another one adds to what that one shows."""
+    global _shown, _num_inner
+    if _shown is not None:
+        _num_inner += 1
+        try:
+            yield
+        finally:
+            _num_inner -= 1
+        return
+    if os.environ.get(SWITCH) == "off":
+        yield
+        return
+    is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    display = _shown = Display(name, board, sys.stderr, is_terminal=is_terminal)
+    board.on_idle = display.hide
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.wait(TICK_S):
+            display.tick()
+
+    ticker = threading.Thread(target=tick, name="progress", daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticker.join()
+        display.hide()
+        board.phases.clear()
+        board.on_idle = None
+        _shown = None
+
+
+def silence() -> None:
+    """The command was asked to be quiet; one inside another says nothing about that one."""
+    if _shown is not None and not _num_inner:
+        _shown.is_quiet = True
+
+
+def make_way() -> None:
+    """Something else is about to be printed."""
+    if _shown is not None:
+        _shown.hide()

@@ -1,0 +1,84 @@
+"""All commands in groups: the name at the door, the module that does it, and one line about it.
+
+Modules are named and not imported, so that the list comes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """A command; `module` is what `python -m` takes, `place` where its `main` is if not there."""
+
+    name: str  # what follows `blis-jax`, one word or two
+    module: str
+    about: str
+    place: str = ""
+
+    def main(self) -> Callable[[Sequence[str] | None], int]:
+        """What runs it."""
+        found: Callable[[Sequence[str] | None], int] = import_module(self.place or self.module).main
+        return found
+
+
+def _package(name: str, module: str, about: str) -> Command:
+    return Command(name, module, about, f"{module}.__main__")
+
+
+GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
+    ("simulate", (
+        Command("run", "blis_jax.run", "one cluster under one workload or trace, with BLIS's figures"),
+        Command("sweep", "blis_jax.sweep", "strategies on hundreds of common seeds, compared per SLO class"),
+    )),
+    ("compare strategies", (
+        _package("compare", "sweeps.compare", "paired differences, verdicts, and where TTFT comes from"),
+        Command("ablate", "sweeps.ablate", "what each component of a strategy contributes"),
+        _package("robustness", "sweeps.robustness", "which strategy is best in which regime"),
+        _package("review", "sweeps.review", "judges that look for flaws in two or three candidates"),
+    )),
+    ("search and explain", (
+        Command("optimize", "sweeps.optimize", "search a strategy's parameters for the best score"),
+        Command("evaluate", "sweeps.evaluate", "a JSON request to metrics, for optimisers of any kind"),
+        _package("sensitivity", "sweeps.sensitivity", "which parameters matter, for which metric"),
+        Command("gradient", "sweeps.gradient", "smoothed gradients of metrics by settings"),
+    )),
+    ("keep a record", (
+        Command("init", "sweeps.init", "begin a track: a problem, its measured baseline, an empty ledger"),
+        _package("ledger", "sweeps.ledger", "hypotheses before their runs, results behind them"),
+        _package("principles", "sweeps.principles", "the principles of the record, each as an experiment"),
+    )),
+    ("your own data", (
+        _package("traces", "blis_jax.traces", "what a recorded trace holds; the same in another format"),
+        _package("calibrate", "blis_jax.calibrate", "latency coefficients from a measured run"),
+    )),
+    ("surrogates", (
+        _package("dataset", "sweeps.dataset", "runs all over a strategy's space, to learn from"),
+        Command("surrogate train", "surrogate.train", "fit an ensemble to a dataset, calibrate its intervals"),
+        Command("surrogate predict", "surrogate.predict", "metrics of points, with intervals"),
+        Command("surrogate coverage", "surrogate.coverage", "how often the intervals hold, tested"),
+        _package("surrogate report", "surrogate.report", "a surrogate against its test points"),
+    )),
+    ("reproduce", (
+        _package("papers strategy_evolution", "papers.strategy_evolution", "the claims of the scheduling record"),
+        _package("papers sensitivity", "papers.sensitivity", "indices of every space, and of its surrogate"),
+        _package("papers calibration", "papers.calibration", "fits to the published measured runs"),
+        _package("papers surrogate", "papers.surrogate", "every surrogate, from its dataset to its tables"),
+    )),
+    ("this program", (
+        _package("policies", "blis_jax.policies", "the reference tables of all policies"),
+        Command("options", "blis_jax.commands.door.options_page", "what options mean, in every command"),
+        Command("doctor", "blis_jax.commands.door.doctor", "what is installed, what is missing for which command"),
+        Command("completion", "blis_jax.commands.door.completion", "completion for bash, zsh or fish"),
+    )),
+)  # fmt: skip
+COMMANDS = {one.name: one for _, group in GROUPS for one in group}
+
+
+def actions_of(name: str) -> tuple[str, ...]:
+    """The second words that follow a first one: of `surrogate` and `papers`, and of `ledger` its actions."""
+    if name == "ledger":
+        return tuple(import_module("sweeps.ledger.options").ACTIONS)
+    return tuple(one.split()[1] for one in COMMANDS if one.startswith(f"{name} "))

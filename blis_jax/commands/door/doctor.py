@@ -1,0 +1,130 @@
+"""`blis-jax doctor`: what is installed, what is missing for which command, and what runs where."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from blis_jax import backend
+from blis_jax.commands import cli
+from blis_jax.commands.extras import EXTRAS
+from blis_jax.commands.parser import Parser
+
+NAME = "blis_jax.commands.door.doctor"
+EXIT_INCOMPLETE = 1  # something that every command needs is missing
+_DESCRIPTION = """\
+Say what is installed, what is missing for which command, the cores and devices that there are, where
+compiled programs are kept, and whether XLA has the options that make it fast. Exit code 1 if something
+is missing that every command needs.
+"""
+_LOOP_OPTION = "xla_cpu_small_while_loop_byte_threshold"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _doctor, arguments)
+
+
+def _doctor(arguments: Sequence[str] | None) -> int:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
+    parser.given(sys.argv[1:] if arguments is None else arguments)
+    from blis_jax.commands.door.dispatch import version_lines
+
+    flags = flags_line(os.environ.get("XLA_FLAGS"))
+    cache = cache_line()
+    missing = missing_packages()
+    lines = [*version_lines(), machine_line(), *device_lines(missing), flags, cache, *group_lines()]
+    print("\n".join(lines))
+    for name in missing:
+        cli.say(NAME, f"{name} is not installed, and every command needs it; pip install {name}")
+    return EXIT_INCOMPLETE if missing else 0
+
+
+def machine_line() -> str:
+    """Python, system and cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    of_all = "" if cores == os.cpu_count() else f" of {os.cpu_count()}"
+    system = f"{platform.system()} {platform.machine()}"
+    return f"Python {platform.python_version()} on {system}, {cores}{of_all} cores"
+
+
+def device_lines(missing: Sequence[str]) -> list[str]:
+    """JAX's version and the devices that it finds."""
+    if "jax" in missing:
+        return []
+    import jax
+
+    try:
+        devices = jax.devices()
+    except RuntimeError as error:  # JAX_PLATFORMS asks for what is not there
+        return [f"JAX {jax.__version__} does not start: {str(error).splitlines()[0]}"]
+    names = ", ".join(f"{one.platform} {one.device_kind}" for one in devices)
+    return [f"JAX {jax.__version__}, {len(devices)} device{'s' * (len(devices) > 1)}: {names}"]
+
+
+def flags_line(flags: str | None) -> str:
+    """Whether XLA has the option that makes a simulation on a CPU fast; `flags` is XLA_FLAGS."""
+    if _LOOP_OPTION in (flags or ""):
+        return "XLA's option for long loops: set"
+    words = "XLA's option for long loops: not set, so runs on a CPU are about ten times slower"
+    if not flags:
+        return f"{words}; XLA_FLAGS is empty, which keeps it out: unset XLA_FLAGS"
+    return f"{words}; your {backend.EXTRA_OPTIONS} lacks it: add {_LOOP_OPTION}=1000000000000 there"
+
+
+def cache_line() -> str:
+    """Where compiled programs are kept, how many and how large."""
+    folder = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or backend.cache_folder())
+    place = folder
+    while not place.exists():
+        place = place.parent
+    if not os.access(place, os.W_OK):
+        return f"compiled programs: not kept, {folder} cannot be written; set JAX_COMPILATION_CACHE_DIR"
+    if os.environ.get("JAX_ENABLE_COMPILATION_CACHE", "").lower() in ("false", "0"):
+        return "compiled programs: not kept, as JAX_ENABLE_COMPILATION_CACHE says"
+    sizes = list(_sizes(folder))
+    files = "file" if len(sizes) == 1 else "files"
+    return f"compiled programs: {folder}, {len(sizes)} {files}, {sum(sizes) / 1e6:,.0f} MB"
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    for file in folder.glob("*") if folder.is_dir() else ():
+        try:
+            yield file.stat().st_size
+        except OSError:  # another process has just removed it
+            continue
+
+
+def missing_packages() -> list[str]:
+    """The required packages that are not installed; empty where the package itself is not installed."""
+    try:
+        required = importlib.metadata.requires("blis-jax") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    names = [re.split(r"[^A-Za-z0-9._-]", one)[0] for one in required if "extra ==" not in one]
+    return [name for name in names if not _is_installed(name)]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def group_lines() -> list[str]:
+    """Each optional group: installed, or what is missing and how to get it."""
+    lines = ["optional groups:"]
+    for extra in EXTRAS:
+        state = "installed"
+        if extra.missing:
+            names = ", ".join(extra.missing)
+            state = f"missing ({names}): pip install 'blis-jax[{extra.name}]'"
+        lines.append(f"  {extra.name:<10} for {extra.needed_for}: {state}")
+    return lines

@@ -1,0 +1,96 @@
+"""`blis-jax options`: what options mean and which defaults they have, as the page docs/options.md."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from blis_jax.commands import cli
+from blis_jax.commands.door.declarations import options_of, parsers, takes_value
+from blis_jax.commands.parser import Parser, shown
+from blis_jax.commands.shared_options import SHARED, VARIES, Shared
+
+NAME = "blis_jax.commands.door.options_page"
+_DESCRIPTION = """\
+Print every option of every command as Markdown: first those that mean the same everywhere, with their
+older spellings, then those of each command.
+"""
+_HEAD = """\
+# Options
+
+This page is made by `blis-jax options > docs/options.md`, from what the commands declare; a test keeps it true.
+
+## Options that mean the same in every command
+
+An older spelling is understood wherever the option is. `blis_jax.run` keeps BLIS's own names,
+`--workload-spec`, `--results-path` and `--seed`; it understands `--workload` and `--output` too.
+
+"""
+_STRATEGIES = """
+`baseline` and `iter00_baseline` are one strategy in every command; `it08_opt` is `iter08_token_budget@published`.
+
+## Options of each command
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _options, arguments)
+
+
+def _options(arguments: Sequence[str] | None) -> int:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
+    parser.given(sys.argv[1:] if arguments is None else arguments)
+    print(page(), end="")
+    return 0
+
+
+def page() -> str:
+    """The page."""
+    made = parsers()
+    rows = ["| option | older spellings | meaning | default |", "|---|---|---|---|"]
+    rows += [
+        _shared_row(one)
+        for one in SHARED
+        if any(_has(parser, one.name) for parser in made.values())
+    ]
+    text = _HEAD + "\n".join(rows) + "\n" + _STRATEGIES
+    for name, parser in made.items():
+        text += f"\n### `blis-jax {name}`\n\n" + "\n".join(_own_rows(parser)) + "\n"
+    return text
+
+
+def _has(parser: Parser, name: str) -> bool:
+    return any(f"--{name}" == one.option_strings[0] for one in options_of(parser))
+
+
+def _shared_row(one: Shared) -> str:
+    older = ", ".join(f"`--{word}`" for word in one.older)
+    default = (
+        "" if one.default is None else "by command" if one.default is VARIES else _code(one.default)
+    )
+    reasons: dict[tuple[Any, str], list[str]] = {}
+    for command, why in one.elsewhere.items():
+        reasons.setdefault(why, []).append(_code(command))
+    others = [
+        f"{_code(other)} in {', '.join(commands)}, where {reason}"
+        for (other, reason), commands in reasons.items()
+    ]
+    return f"| `--{one.name}` | {older} | {one.meaning} | {'; '.join([default, *others])} |"
+
+
+def _code(value: Any) -> str:
+    return f"`{shown(value)}`"
+
+
+def _own_rows(parser: Parser) -> list[str]:
+    rows = ["| option | value | meaning |", "|---|---|---|"]
+    for option in options_of(parser):
+        if option.dest != "help":
+            value = f"`{option.metavar}`" if takes_value(option) else ""
+            text = (option.help or "").replace("%%", "%").replace("|", "\\|")
+            rows.append(
+                f"| `{option.option_strings[0]}` | {value.replace('|', chr(92) + '|')} | {text} |"
+            )
+    return rows

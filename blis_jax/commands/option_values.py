@@ -1,0 +1,86 @@
+"""What an option's value may be: readers that turn its text into a number, a word or several."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import Any
+
+from blis_jax.errors import ConfigError, closest
+
+
+def whole(text: str) -> int:
+    """A whole number of at most 64 bits."""
+    value = int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
+    if value is None or not -(2**63) <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number of at most 64 bits")
+    return value
+
+
+def number(text: str) -> float:
+    """A number; whether it may be infinite or negative is checked with the rest."""
+    try:
+        return float(text.replace("_", "?"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a number") from None
+
+
+def at_least(least: int, read: Callable[[str], Any] = whole) -> Callable[[str], Any]:
+    """A number that is not below a limit."""
+
+    def bounded(text: str) -> Any:
+        value = read(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"got {short(text)[1:-1]}, allowed is {least} or more")
+        return value
+
+    return bounded
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them."""
+    return tuple(number(part.strip()) for part in text.split(","))
+
+
+def truth(text: str) -> bool:
+    """The reference's spellings of true and false."""
+    if text.lower() not in _TRUTHS:
+        raise argparse.ArgumentTypeError(f"{short(text)} is neither true nor false")
+    return _TRUTHS[text.lower()]
+
+
+_TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+class OneOf:
+    """Reads one of a few words."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    def __call__(self, text: str) -> str:
+        """The word, if it is one of them."""
+        if text not in self.choices:
+            allowed = ", ".join(self.choices)
+            raise argparse.ArgumentTypeError(
+                f"{short(text)} is not known; use one of {allowed}{closest(text, self.choices)}"
+            )
+        return text
+
+
+def number_within(label: str, text: str, low: float, high: float, is_whole: bool) -> float:
+    """A number in a part of an option's value; `label` says in refusals where it stands."""
+    try:
+        value = int(text) if is_whole else float(text)
+    except ValueError:
+        what = "a whole number" if is_whole else "a number"
+        raise ConfigError(f"{label}: {text!r} is not {what}") from None
+    if not low <= value <= high:
+        raise ConfigError(f"{label}: {text} is out of range; allowed is {low:g} to {high:g}")
+    return value
+
+
+def short(text: str) -> str:
+    """The text in quotes, cut to what a sentence can hold."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")

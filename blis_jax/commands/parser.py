@@ -1,0 +1,246 @@
+"""The parser of every command: options from declarations, refusals in one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from blis_jax.commands import display
+from blis_jax.commands.option_values import short, truth
+from blis_jax.commands.shared_options import HIDDEN, spellings
+from blis_jax.errors import ConfigError, UnsupportedError, closest
+
+
+class Flag(NamedTuple):
+    """One option; the default is the reference's and only shown, so that given ones can be told."""
+
+    name: str  # with another spelling after a slash, if there is one
+    read: Callable[[str], Any]
+    default: Any
+    metavar: str
+    help: str
+    is_repeated: bool = False  # every value is kept
+
+
+# --- how the user called --------------------------------------------------------------------------
+
+_called: dict[str, str] = {}  # the words that the user typed, by the module of the command
+
+
+def as_called(module: str) -> str:
+    """The command as the user typed it where that was through `blis-jax`, else its module's name."""
+    return _called.get(module, module)
+
+
+@contextlib.contextmanager
+def called_as(module: str, words: str) -> Iterator[None]:
+    """Inside, usage lines and errors of the module's command begin with these words."""
+    before = dict(_called)
+    _called[module] = words
+    try:
+        yield
+    finally:
+        _called.clear()
+        _called.update(before)
+
+
+class Declared(BaseException):
+    """A command's parser, raised in place of parsing; see `declared`."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+_asks_for_declarations: list[bool] = []
+
+
+def declared(command: Callable[[Sequence[str]], int], words: Sequence[str] = ()) -> Parser:
+    """The parser that a command makes, without running it."""
+    _asks_for_declarations.append(True)
+    try:
+        command(words)
+    except Declared as found:
+        return found.parser
+    finally:
+        _asks_for_declarations.pop()
+    raise AssertionError("a command reads its options before it does anything else")
+
+
+# --- the parser -----------------------------------------------------------------------------------
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises ConfigError and sets only what was given."""
+
+    def __init__(self, **settings: Any) -> None:
+        module = settings["prog"].removeprefix("python -m ").split(" ")[0]
+        if as_called(module) != module:
+            settings["prog"] = settings["prog"].replace(f"python -m {module}", as_called(module))
+        super().__init__(
+            argument_default=argparse.SUPPRESS,
+            allow_abbrev=False,
+            formatter_class=_HelpFormatter,
+            **settings,
+        )
+        self.flags: list[Flag] = []
+        self.switches: dict[str, str] = {}
+        self.spelled: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
+        self.unsupported: set[str] = set()
+
+    def add_flags(self, title: str, flags: Sequence[Flag]) -> argparse._ArgumentGroup:
+        """A titled group of options, which can take more."""
+        group = self.add_argument_group(title)
+        for flag in flags:
+            self.flags.append(flag)
+            is_switch = flag.read is truth
+            self._add(
+                group,
+                flag.name,
+                action=_KeepAll if flag.is_repeated else _KeepOne,
+                type=flag.read,
+                metavar=flag.metavar,
+                help=_help_of(flag),
+                nargs="?" if is_switch else None,
+                const=True if is_switch else None,
+            )
+        return group
+
+    def add_switches(self, title: str, switches: Mapping[str, str]) -> None:
+        """A titled group of options without a value, from names to helps."""
+        group = self.add_argument_group(title)
+        self.switches |= switches
+        for name, text in switches.items():
+            self._add(group, name, action="store_true", help=text)
+
+    def _add(self, group: argparse._ArgumentGroup, name: str, **settings: Any) -> None:
+        """The option with its older spellings; one that is an option of its own here stays that."""
+        declared = name.split("/")
+        for word in declared:
+            self._give_up(f"--{word}")
+        taken = self._option_string_actions
+        older = [word for word in spellings(name) if word not in declared]
+        words = [*declared, *(word for word in older if f"--{word}" not in taken)]
+        group.add_argument(*(f"--{word}" for word in words), **settings)
+
+    def _give_up(self, word: str) -> None:
+        """Takes a word from an option of which it is an older spelling only."""
+        other = self._option_string_actions.get(word)
+        if other is not None and word != other.option_strings[0]:
+            other.option_strings = [text for text in other.option_strings if text != word]
+            del self._option_string_actions[word]
+
+    def refuse(self, flags: Mapping[str, str], unsupported: Collection[str] = ()) -> None:
+        """Options of the reference that end in a sentence; some ask for a mechanism that is not here."""
+        self.unsupported = {name.replace("-", "_") for name in unsupported}
+        for name, sentence in flags.items():
+            self.refused[name.replace("-", "_")] = sentence
+            self.add_argument(f"--{name}", nargs="?", const="", help=argparse.SUPPRESS)
+
+    def given(self, arguments: Sequence[str] | None) -> dict[str, Any]:
+        """The options that were given, by name with underscores."""
+        if _asks_for_declarations:
+            raise Declared(self)
+        self.spelled.clear()
+        namespace, unknown = self.parse_known_args(arguments)
+        if unknown:
+            raise ConfigError(self._unknown(unknown[0]))
+        values = vars(namespace)
+        if values.get("quiet"):
+            display.silence()
+        for name, sentence in self.refused.items():
+            if name in values:
+                written = f"--{name.replace('_', '-')}"
+                kind = UnsupportedError if name in self.unsupported else ConfigError
+                raise kind(f"{written} is refused: {sentence}")
+        return values
+
+    def error(self, message: str) -> NoReturn:
+        """Say it in one sentence, without the usage."""
+        message = re.sub(r"^argument (-\S+?)(/-\S+)*: ", r"\1: ", message)
+        if message.endswith("expected one argument"):
+            message = message.replace("expected one argument", "a value must follow")
+            message += "; write NAME=VALUE if it begins with a minus".replace(
+                "NAME", message.split(":")[0]
+            )
+        elif message.endswith("expected at least one argument"):
+            message = message.replace("expected at least one argument", "a value must follow")
+        raise ConfigError(message)
+
+    def _unknown(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"{short(word)} is not an option; options begin with --, see --help"
+        name = word.split("=")[0]
+        known = [text for action in self._actions for text in action.option_strings]
+        if name in known:  # argparse leaves a value behind that a switch does not take
+            return f"{short(word)}: this option takes no value"
+        return f"unknown option {short(name)}{closest(name, known) or '; see --help'}"
+
+
+class _KeepOne(argparse.Action):
+    """Keeps the last value, as argparse does, but refuses two spellings of one option."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        assert isinstance(parser, Parser) and option_string is not None
+        first = parser.spelled.setdefault(self.dest, option_string)
+        if first != option_string:
+            raise ConfigError(
+                f"{option_string}: {first} is given too, and both are one option; give one of them"
+            )
+        setattr(namespace, self.dest, values)
+
+
+class _KeepAll(argparse.Action):
+    """Keeps all values."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest, ()), values])
+
+
+def _help_of(flag: Flag) -> str:
+    if flag.help == HIDDEN:
+        return argparse.SUPPRESS
+    text = flag.help.replace("%", "%%")
+    return text if flag.default in (None, "", ()) else f"{text} (default: {shown(flag.default)})"
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Shows an option's name alone, in one piece; what else it is understood as is in docs/options.md."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=100)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if len(action.option_strings) < 2 or action.option_strings[0] == "-h":
+            return super()._format_action_invocation(action)
+        first = action.option_strings[0]
+        if action.nargs == 0:
+            return first
+        return f"{first} {self._format_args(action, str(action.metavar))}"
+
+
+def shown(value: Any) -> str:
+    """A default as help and tables show it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,186 @@
+"""`python -m blis_jax.run`: one run, or recorded scenarios again; figures as BLIS prints them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.backend import prepare_backend
+from blis_jax.cluster.instance_groups import has_cpu_tier, instance_lines
+from blis_jax.commands import cli, cluster_flags, report_flags, trace_flags
+from blis_jax.commands.cli import Notes
+from blis_jax.commands.run.flags import MOST_SLOTS, NAME, make_parser
+from blis_jax.commands.run.requests import dashed, is_whole, simulated
+from blis_jax.commands.run.scenarios import replay
+from blis_jax.commands.run.workload import (
+    Source,
+    requests_of,
+    source_of,
+    warn_of_idle_options,
+    with_workload_spec,
+)
+from blis_jax.errors import ConfigError
+from blis_jax.files.overwriting import refuse_existing
+from blis_jax.policies.seeds import draws
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.results.records import RunRecord
+    from blis_jax.workload.table import RequestTable, WorkloadNames
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code."""
+    return cli.run_command(NAME, _command, arguments)
+
+
+def _command(arguments: Sequence[str] | None) -> int:
+    given = trace_flags.renamed(with_workload_spec(make_parser().given(arguments)))
+    notes = Notes(NAME, given.get("log", "warn"))
+    cli.silence_warnings(given.get("log", "warn"))
+    if "slots" in given and not 1 <= given["slots"] <= MOST_SLOTS:
+        raise ConfigError(f"--slots must be between 1 and {MOST_SLOTS}, got {given['slots']}")
+    if "scenario" in given:
+        return replay(given, notes)
+    return _simulate_one(given, notes)
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
+    if "workloads_dir" in given:
+        raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
+    if given.get("horizon", 1) < 1:
+        raise ConfigError(f"--horizon must be at least 1 µs, got {given['horizon']}")
+    config = cluster_flags.cluster_config(given)
+    source = source_of(given)
+    if source.spec is not None and source.spec.horizon and "horizon" not in given:
+        config = config.replace(horizon=source.spec.horizon)
+    outputs = _outputs(given)
+    report_flags.check_timeline(given)
+    for path in outputs.values():
+        cli.check_writable(path, is_folder=path.suffix == ".zarr")
+    trace_flags.check_output(given)
+    refuse_existing(given, outputs)
+
+    prepare_backend(use_cache=not given.get("no_cache", False))
+    if "kv_timeline" in given:
+        from blis_jax.results.dataset import TABLE_FORMATS, checked_suffix
+
+        checked_suffix(Path(given["kv_timeline"]), TABLE_FORMATS)
+    trace = trace_flags.read(given, notes) if source.is_trace else None
+    table, names = (
+        requests_of(source, config) if trace is None else trace_flags.to_table(trace, config)
+    )
+    _say_stream(source, table.num_rows, notes)
+    if not table.num_rows:
+        notes.warn("no request arrives before the horizon, so there are no figures")
+    _warn_of_idle_options(given, config, source, notes)
+    for line in instance_lines(config):
+        notes.info(line)
+    started = time.perf_counter()
+    record = simulated(config, table, given, source.policy_seed)
+    notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
+    if not is_whole(record):
+        cli.say(NAME, f"error: no result: {record.outcome.sentence}")
+        return cli.EXIT_UNSUPPORTED
+    _write(given, config, record, table, names, source)
+    trace_flags.write_output(given, record, trace, (table, names, source.spec), notes)
+    _note_inert_tier(config, record, notes)
+    from blis_jax.results.blis_files import results_text
+
+    print(results_text(record, config.priority_policy), end="", flush=True)
+    return 0
+
+
+def _outputs(given: Mapping[str, Any]) -> dict[str, Path]:
+    """The files that are asked for, by option."""
+    names = ("results_path", "kv_timeline", "timeline")
+    return {f"--{name.replace('_', '-')}": Path(given[name]) for name in names if name in given}
+
+
+def _write(
+    given: Mapping[str, Any],
+    config: ClusterConfig,
+    record: RunRecord,
+    table: RequestTable,
+    names: WorkloadNames,
+    source: Source,
+) -> None:
+    """The files that are asked for; the reference's ends before `kv`."""
+    import numpy as np
+
+    from blis_jax.files.atomic_write import write_json
+    from blis_jax.results.blis_files import results_document
+    from blis_jax.results.client_fields import client_fields
+    from blis_jax.results.metrics.kv import kv_document, timelines
+
+    if "results_path" in given:
+        more = (
+            {}
+            if source.spec is None
+            else client_fields(source.spec, np.asarray(table.client), record)
+        )
+        document = results_document(record, names.tenant_names, names.request_numbers, more)
+        document["kv"] = kv_document(record, has_cpu_tier(config))
+        document["provenance"] = _provenance(given, config, source)
+        with cli.writing(Path(given["results_path"])):
+            write_json(Path(given["results_path"]), document)
+    if "kv_timeline" in given:
+        from blis_jax.results.dataset import save_table
+
+        with cli.writing(Path(given["kv_timeline"])):
+            save_table(timelines(record, config.block_size_in_tokens), given["kv_timeline"])
+    if "timeline" in given:
+        from blis_jax.reports.perfetto import TracedRun, write_trace
+
+        path, run = Path(given["timeline"]), TracedRun("", record, config.block_size_in_tokens)
+        with cli.writing(path):
+            write_trace([run], path, {"workload": source.title, "seed": str(source.seed)})
+
+
+def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> None:
+    from blis_jax.results.metrics.kv import INERT, INERT_SENTENCE, cpu_tier
+
+    if cpu_tier(record, has_cpu_tier(config)) == INERT:
+        notes.warn(INERT_SENTENCE)
+
+
+def _provenance(given: Mapping[str, Any], config: ClusterConfig, source: Source) -> dict[str, Any]:
+    """What the results were made from."""
+    import dataclasses
+
+    from blis_jax import __version__
+
+    simple = source.distribution
+    return {
+        "program": f"blis_jax {__version__}",
+        "profile": config.profile,
+        "workload": source.title,
+        **({"distribution": dataclasses.asdict(simple)} if simple else {}),
+        **(trace_flags.provenance(given) if source.is_trace else {}),
+        "stream": source.stream,
+        "seed": source.seed,
+        **({"policy_seed": source.policy_seed} if draws(config) else {}),
+        "config": dashed(config),
+    }
+
+
+def _say_stream(source: Source, num_requests: int, notes: Notes) -> None:
+    text = f"{num_requests} requests drawn, stream {source.stream}"
+    if source.stream == "jax":
+        notes.warn(f"{text} (not BLIS's), seed {source.seed}")
+    elif source.path is None:
+        notes.info(f"{text}, seed {source.seed}")
+
+
+def _warn_of_idle_options(
+    given: Mapping[str, Any], config: ClusterConfig, source: Source, notes: Notes
+) -> None:
+    """Options that are valid and yet change nothing here."""
+    if given.get("routing_scorers") and config.routing_policy != "weighted":
+        notes.warn(f"--routing-scorers has no effect on {config.routing_policy} routing")
+    warn_of_idle_options(given, config, source, notes)

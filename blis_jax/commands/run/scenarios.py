@@ -1,0 +1,220 @@
+"""Replay of recorded scenarios in one process."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import progress
+from blis_jax.backend import prepare_backend
+from blis_jax.cluster.instance_groups import has_cpu_tier
+from blis_jax.commands import cli, trace_flags
+from blis_jax.commands.cli import Notes
+from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, REFUSED
+from blis_jax.commands.run.requests import dashed, is_whole, load_requests, simulated
+from blis_jax.errors import ConfigError, closest
+from blis_jax.files.overwriting import refuse_existing
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.results.records import RunRecord
+    from blis_jax.workload.table import RequestTable
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One recorded run to be made again."""
+
+    name: str
+    document: Mapping[str, Any]  # the whole file
+    workload: Path
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The recorded configuration, by the reference's flag names."""
+        return dict(self.document["config"])
+
+    @property
+    def seed(self) -> int:
+        """The recorded seed, from which random policies draw; the reference's default if there is none."""
+        seed = self.document.get("seed")
+        return seed if isinstance(seed, int) else trace_flags.DEFAULT_SEED
+
+
+def replay(given: Mapping[str, Any], notes: Notes) -> int:
+    """Make the recorded runs again; the exit code."""
+    for name in given:
+        if name not in BESIDE_SCENARIO:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} cannot be given with --scenario: "
+                "a scenario brings its own cluster and requests; leave it out"
+            )
+    folder = Path(given["results_path"]) if "results_path" in given else None
+    workloads = Path(given["workloads_dir"]) if "workloads_dir" in given else None
+    scenarios = [_read_scenario(Path(path), workloads) for path in given["scenario"]]
+    _check_names(scenarios, has_results=folder is not None)
+    if folder is not None:
+        cli.check_writable(folder, is_folder=True)
+        for scenario in scenarios:
+            for ending in (".npz", ".json"):
+                refuse_existing(given, {"--results-path": folder / f"{scenario.name}{ending}"})
+    prepare_backend(use_cache=not given.get("no_cache", False))
+    configs = [_config_of(scenario, given) for scenario in scenarios]
+    tables = _load_workloads(scenarios, configs)
+
+    work = progress.begin("replaying", len(scenarios), "scenarios")
+    num_skipped = 0
+    for index, (scenario, config) in enumerate(zip(scenarios, configs, strict=True)):
+        work.show(index, scenario.name)
+        result: RunRecord | str
+        if isinstance(config, str):
+            result = f"not supported yet: {config}"
+        else:
+            table = tables[scenario.workload, config.block_size_in_tokens]
+            record = simulated(config, table, given, scenario.seed)
+            result = record if is_whole(record) else record.outcome.sentence
+        work.clear()
+        if isinstance(result, str) or isinstance(config, str):
+            cli.say(NAME, f"skipped {scenario.name}: {result}")
+            num_skipped += 1
+            continue
+        if folder is not None:
+            _write(folder, scenario, config, result)
+        _print_replayed(scenario, config, result, notes, is_only=len(scenarios) == 1)
+    if num_skipped:
+        notes.warn(f"{num_skipped} of {len(scenarios)} scenarios skipped")
+    return cli.EXIT_UNSUPPORTED if num_skipped else 0
+
+
+def _read_scenario(path: Path, workloads: Path | None) -> Scenario:
+    document = cli.read_json(path, "a scenario file")
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} is not a scenario: its top level is not an object")
+    for key, kind, words in (
+        ("config", dict, "an object of the run's options"),
+        ("workload", str, "the name of a workload file"),
+    ):
+        if not isinstance(document.get(key), kind):
+            found = "missing" if key not in document else f"{_brief(document[key])}"
+            raise ConfigError(f"{path}: {key!r} is {found}, but must be {words}")
+    name = document.get("name", path.stem)
+    for key, value in (("name", name), ("workload", document["workload"])):
+        if not isinstance(value, str) or not re.fullmatch(r"[\w+][\w.+-]*", value):
+            raise ConfigError(
+                f"{path}: {key!r} is {_brief(value)}, but must be a plain file name without ending"
+            )
+    folder = path.absolute().parent.parent / "workloads" if workloads is None else workloads
+    workload = folder / f"{document['workload']}.npz"
+    if not workload.is_file():
+        raise ConfigError(
+            f"{workload}, the workload of {path}, does not exist; give --workloads-dir"
+        )
+    return Scenario(name, document, workload)
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _check_names(scenarios: Sequence[Scenario], *, has_results: bool) -> None:
+    seen = set()
+    for scenario in scenarios:
+        if has_results and scenario.name in seen:
+            raise ConfigError(
+                f"two scenarios are named {scenario.name!r} and would write the same files; "
+                "replay them one after the other"
+            )
+        seen.add(scenario.name)
+
+
+def _config_of(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | str:
+    """The configuration of a scenario, or the mechanism that is not supported."""
+    from blis_jax.cluster.config import FIELDS, from_flags, unsupported
+
+    flags = scenario.flags
+    known = {name.replace("_", "-") for name in FIELDS} | _NOT_ABOUT_THE_CLUSTER
+    for name in flags:
+        if name not in known:
+            hint = closest(name, sorted(known))
+            raise ConfigError(f"scenario {scenario.name}: unknown option {name!r} in config{hint}")
+    for name in _NEEDED:
+        if name not in flags:
+            raise ConfigError(f"scenario {scenario.name}: config lacks {name!r}; add it")
+    try:
+        reason = unsupported(flags)
+        if reason is not None:
+            return reason
+        config = from_flags(flags)
+        return config.replace(**{name: given[name] for name in _CHOICES if name in given})
+    except ConfigError as error:
+        raise type(error)(f"scenario {scenario.name}: {error}") from None
+    except (TypeError, AttributeError):  # a list, say, where a word or a number belongs
+        raise ConfigError(
+            f"scenario {scenario.name}: a value in config has the wrong type; "
+            "only coefficients are lists"
+        ) from None
+
+
+_CHOICES = ("variant", "corrected")
+_NEEDED = ("num-instances", "total-kv-blocks", "alpha-coeffs", "beta-coeffs")
+# Recorded options that say where the requests came from, or that `unsupported` looks at.
+_NOT_ABOUT_THE_CLUSTER = {"seed", "roofline", "precise-kv-routing", "workload", "num-requests"}
+_NOT_ABOUT_THE_CLUSTER |= {name for name in REFUSED if "tokens" in name or name == "rate"}
+
+
+def _load_workloads(
+    scenarios: Sequence[Scenario], configs: Sequence[ClusterConfig | str]
+) -> dict[tuple[Path, int], RequestTable]:
+    """Every workload once, before the first run, so that a bad one stops nothing midway."""
+    tables = {}
+    for scenario, config in zip(scenarios, configs, strict=True):
+        if isinstance(config, str):
+            continue
+        key = (scenario.workload, config.block_size_in_tokens)
+        if key not in tables:
+            tables[key], _ = load_requests(*key)
+    return tables
+
+
+def _write(folder: Path, scenario: Scenario, config: ClusterConfig, record: RunRecord) -> None:
+    from blis_jax.results.blis_files import write_scenario
+    from blis_jax.results.metrics.kv import kv_document
+
+    kept = ("tags", "note", "seed", "workload", "workload_spec")
+    details = {key: scenario.document[key] for key in kept if key in scenario.document}
+    details["kv"] = kv_document(record, has_cpu_tier(config))
+    with cli.writing(folder):
+        write_scenario(folder, scenario.name, record, dashed(config) | scenario.flags, details)
+
+
+def _print_replayed(
+    scenario: Scenario, config: ClusterConfig, record: RunRecord, notes: Notes, *, is_only: bool
+) -> None:
+    """The reference's blocks for one scenario; a line for each of several."""
+    from blis_jax.results.blis_files import results_text
+    from blis_jax.results.metrics.kv import INERT, INERT_SENTENCE, cpu_tier
+    from blis_jax.results.metrics.reference import cluster_json
+    from blis_jax.results.metrics.scalars import TOKEN_RATES
+
+    is_inert = cpu_tier(record, has_cpu_tier(config)) == INERT
+    if is_only:
+        if is_inert:
+            notes.warn(INERT_SENTENCE)
+        print(results_text(record, config.priority_policy), end="", flush=True)
+        return
+    block = cluster_json(record)
+    figures = (
+        "nothing completed"
+        if block is None
+        else (
+            f"{block['completed_requests']} of {len(record.requests.arrival_us)} completed, "
+            f"TTFT P99 {block['ttft_p99_ms']:.3f} ms, {block['tokens_per_sec']:.1f} "
+            f"{TOKEN_RATES['tokens_per_sec']}"
+        )
+    )
+    print(f"{scenario.name}: {figures}{', CPU tier inert' if is_inert else ''}", flush=True)

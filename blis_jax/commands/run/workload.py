@@ -1,0 +1,216 @@
+"""Where one run's requests come from: a workload file, the simple options or a record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.commands import trace_flags
+from blis_jax.commands.run.flags import MOST_SEEDS, STREAM, WORKLOAD_MODES
+from blis_jax.errors import ConfigError, closest
+from blis_jax.policies.seeds import draws
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.commands.cli import Notes
+    from blis_jax.workload.lengths.distribution import Distribution
+    from blis_jax.workload.spec import WorkloadSpec
+    from blis_jax.workload.table import RequestTable, WorkloadNames
+
+RECORDED = "recorded"  # stream of requests that are not drawn
+
+
+@dataclass(frozen=True)
+class Source:
+    """One of `spec`, `distribution` and `path`, and what the results say of it."""
+
+    title: str
+    stream: str
+    policy_seed: int  # random policies draw from it: the seed of the requests, or of the options
+    seed: int | None = None
+    spec: WorkloadSpec | None = None
+    distribution: Distribution | None = None
+    path: Path | None = None
+    is_trace: bool = False  # or a recorded table
+
+
+def with_workload_spec(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with a `--workload` that BLIS does not have as what `--workload-spec` takes."""
+    from blis_jax.workload.spec import list_builtin
+
+    text = given.get("workload")
+    if text is None or text in WORKLOAD_MODES:
+        return dict(given)
+    if not (text in list_builtin() or is_file_name(text)):
+        known = (*WORKLOAD_MODES, *list_builtin())
+        raise ConfigError(
+            f"--workload: {text!r} is not known; use one of {', '.join(known)}, or a .yaml file"
+            f"{closest(text, known)}"
+        )
+    if "workload_spec" in given:
+        raise ConfigError("--workload: --workload-spec is given too; give one of them")
+    others = {name: value for name, value in given.items() if name != "workload"}
+    return {**others, "workload_spec": text}
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a workload's name is that of a file."""
+    return Path(text).is_file() or os.sep in text or text.endswith((".yaml", ".yml"))
+
+
+def source_of(given: Mapping[str, Any]) -> Source:
+    """The workload that the options describe, checked; nothing is drawn yet."""
+    if "workload_spec" in given and "requests" in given:
+        raise ConfigError("--workload-spec and --requests are both given; give one of them")
+    trace_flags.check(given)
+    stream = given.get("rng", STREAM)
+    own = given.get("seed", trace_flags.DEFAULT_SEED)
+    if "trace" in given:
+        return Source(given["trace"], RECORDED, own, path=Path(given["trace"]), is_trace=True)
+    if "requests" in given:
+        if "workload" in given:
+            raise ConfigError("--workload and --requests are both given; give one of them")
+        return Source(given["requests"], RECORDED, own, path=Path(given["requests"]))
+    if "workload_spec" in given:
+        spec = _read_spec(given)
+        seed = given.get("seed", spec.seed)
+        if stream == "jax" and not 0 <= seed < MOST_SEEDS:
+            raise ConfigError(
+                f"seed: {seed} is not between 0 and {MOST_SEEDS - 1}, which --rng jax needs; "
+                f"give another with --seed"
+            )
+        return Source(given["workload_spec"], stream, seed, seed, spec=spec)
+    return _simple_source(given, stream)
+
+
+def _simple_source(given: Mapping[str, Any], stream: str) -> Source:
+    """A preset, or a distribution made of options."""
+    from blis_jax.workload.lengths.distribution import DISTRIBUTION_SEED
+
+    if "workload" not in given and not any(name in given for name in SIMPLE_OPTIONS):
+        raise ConfigError(
+            "no workload is given; give --workload-spec, for instance --workload-spec mixed, "
+            "--workload with a preset, --rate and lengths, a trace with --trace, or recorded requests "
+            "with --requests"
+        )
+    mode = given.get("workload", "distribution")
+    if stream == "jax":
+        raise ConfigError(
+            f"--rng jax does not draw --workload {mode}; leave --rng out, or describe the traffic "
+            f"in a YAML file and give it with --workload-spec"
+        )
+    seed = given.get("seed", DISTRIBUTION_SEED)
+    return Source(mode, stream, seed, seed, distribution=_distribution(given, mode))
+
+
+def _distribution(given: Mapping[str, Any], mode: str) -> Distribution:
+    from blis_jax.workload.lengths.distribution import PRESETS, Distribution, GaussianLengths
+
+    default = Distribution()
+    rate = given.get("rate", default.rate)
+    num_requests = given.get("num_requests", default.num_requests)
+    if mode != "distribution":
+        prompt, output = PRESETS[mode]
+        return Distribution(rate, num_requests, prompt=prompt, output=output)
+
+    def lengths(kind: str, usual: GaussianLengths) -> GaussianLengths:
+        return GaussianLengths(
+            mean=given.get(f"{kind}_tokens", usual.mean),
+            stdev=given.get(f"{kind}_tokens_stdev", usual.stdev),
+            min=given.get(f"{kind}_tokens_min", usual.min),
+            max=given.get(f"{kind}_tokens_max", usual.max),
+        )
+
+    return Distribution(
+        rate=rate,
+        num_requests=num_requests,
+        prefix_tokens=given.get("prefix_tokens", default.prefix_tokens),
+        prompt=lengths("prompt", default.prompt),
+        output=lengths("output", default.output),
+    )
+
+
+LENGTH_OPTIONS = (
+    "prefix_tokens",
+    *(
+        f"{kind}_tokens{part}"
+        for kind in ("prompt", "output")
+        for part in ("", "_stdev", "_min", "_max")
+    ),
+)
+SIMPLE_OPTIONS = ("rate", *LENGTH_OPTIONS)
+
+
+def _read_spec(given: Mapping[str, Any]) -> WorkloadSpec:
+    """The workload with the options in place of its own numbers, as the reference resolves them."""
+    from blis_jax.cluster.config import NO_HORIZON
+    from blis_jax.workload.spec import list_builtin, load_builtin, load_spec, override
+
+    text = given["workload_spec"]
+    if is_file_name(text):
+        spec = load_spec(text)
+    elif text in list_builtin():
+        spec = load_builtin(text)
+    else:
+        raise ConfigError(
+            f"--workload-spec {text!r} is neither a file nor a built-in workload "
+            f"({', '.join(list_builtin())}){closest(text, list_builtin())}"
+        )
+    changes = {}
+    if "num_requests" in given:
+        if given["num_requests"] < 0:
+            raise ConfigError(f"--num-requests must be at least 0, got {given['num_requests']}")
+        changes["num_requests"] = given["num_requests"]
+    if "horizon" in given:
+        changes["horizon"] = given["horizon"] if given["horizon"] < NO_HORIZON else 0
+    return override(spec, **changes) if changes else spec
+
+
+def requests_of(source: Source, config: ClusterConfig) -> tuple[RequestTable, WorkloadNames]:
+    """Draw or read the requests."""
+    from blis_jax.commands.run.requests import draw_requests, load_requests
+
+    block_size = config.block_size_in_tokens
+    if source.path is not None:
+        return load_requests(source.path, block_size)
+    assert source.seed is not None
+    if source.distribution is not None:
+        from blis_jax.workload.reference.distribution import draw_distribution
+
+        return draw_distribution(source.distribution, source.seed, config.horizon, block_size)
+    assert source.spec is not None
+    if source.stream == "jax":
+        return draw_requests(source.spec, source.seed, block_size)
+    from blis_jax.workload.reference import draw
+
+    return draw(source.spec, source.seed, block_size)
+
+
+def warn_of_idle_options(
+    given: Mapping[str, Any], config: ClusterConfig, source: Source, notes: Notes
+) -> None:
+    """Options and settings of the workload that are valid and yet change nothing here."""
+    idle: list[str] = []
+    if source.path is not None:
+        idle, where = ["num_requests", "rng", *SIMPLE_OPTIONS], "recorded requests"
+        if not source.is_trace and not draws(config):
+            idle.append("seed")
+    elif source.spec is not None:
+        idle, where = ["workload", *SIMPLE_OPTIONS], "requests of --workload-spec"
+    elif source.title != "distribution":
+        idle, where = [*LENGTH_OPTIONS], f"the preset {source.title}"
+    for name in idle:
+        if name in given:
+            notes.warn(f"--{name.replace('_', '-')} has no effect on {where}")
+    if source.spec is None:
+        return
+    from blis_jax.workload.remarks import ineffective_settings
+    from blis_jax.workload.spec import MeasureSpec
+
+    for remark in ineffective_settings(source.spec):
+        notes.warn(remark)
+    if source.spec.measure != MeasureSpec():
+        notes.warn("measure has no effect here: the figures are BLIS's, over all requests")

@@ -1,0 +1,146 @@
+"""A result on disk: made whole or filled part by part, refused if it is of other work, and gone on with.
+
+One rule for every command. A store that exists is replaced with `--overwrite`, gone on with `--resume`
+if everything that its numbers depend on is the same, and else left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from blis_jax.commands import cli
+from blis_jax.errors import ConfigError
+from blis_jax.files import manifest
+from blis_jax.results import dataset as datasets
+from blis_jax.results.schema import NOT_RUN
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+OUTCOME = "outcome"  # array that is written last and says which rows are there
+
+
+class Store:
+    """A dataset that a command makes; the manifest says that a piece is whole."""
+
+    kind: ClassVar[str] = ""  # every dataset is accepted if it is empty
+    wanted: ClassVar[str] = "another path"
+    advice: ClassVar[str] = "give --overwrite or another --output"
+    decisive: ClassVar[Mapping[str, str]] = {}  # attributes that the numbers depend on, in words
+
+    def __init__(self, path: Path, command: str) -> None:
+        """`command` is said in remarks."""
+        self.path, self.command = path, command
+
+    # --- what it is of ---
+
+    def content(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the numbers of a dataset with these attributes depend on, by its name in words."""
+        return {words: attributes.get(name) for name, words in self.decisive.items()}
+
+    def refuse_other(self, found: xr.Dataset, wanted: xr.Dataset) -> None:
+        """Refuses to go on with what does not belong to the dataset that is wanted."""
+        self._refuse_other_kind(found)
+        before, now = self.content(found.attrs), self.content(wanted.attrs)
+        other = [name for name in now if before.get(name) != now[name]]
+        if other:
+            raise ConfigError(
+                f"{self.path} was made with another {', '.join(other)}; {self.advice}"
+            )
+
+    def _refuse_other_kind(self, dataset: xr.Dataset) -> None:
+        if self.kind and dataset.attrs.get("kind") != self.kind:
+            raise ConfigError(f"{self.path} is something else; give {self.wanted}")
+
+    # --- whole ---
+
+    def load(self) -> xr.Dataset:
+        """The dataset; refuses, in a sentence, what is none of this kind, and a damaged one."""
+        dataset = datasets.load_or_refuse(self.path, self.advice)
+        self._refuse_other_kind(dataset)
+        return dataset
+
+    def save(self, dataset: xr.Dataset) -> None:
+        """Puts a dataset in place, whole or not at all."""
+        datasets.save(dataset, self.path)
+
+    # --- part by part ---
+
+    def begin(self, empty: xr.Dataset, is_resumed: bool) -> xr.Dataset:
+        """Makes the store, whose chunks are its parts, or opens that of the same dataset."""
+        if is_resumed and self.path.exists():
+            return self.resume(lambda found: self.refuse_other(found, empty))
+        with cli.writing(self.path):
+            datasets.save(empty, self.path, _filled(empty))
+        return empty
+
+    def resume(self, check: Callable[[xr.Dataset], None]) -> xr.Dataset:
+        """What there is, unless `check` refuses to go on with it.
+
+        Parts with a damaged or half-written piece count as not run, and this is said. Damage elsewhere
+        is refused. A store without a manifest gets one.
+        """
+        record = manifest.read(self.path) if self.path.is_dir() else None
+        if record is None:
+            dataset = datasets.load_or_refuse(self.path, self.advice)
+            check(dataset)
+            manifest.seal(self.path, _filled(dataset))
+            return dataset
+        found = manifest.damages(self.path, record)
+        if not all(manifest.is_in_a_part(one, record) for one in found):
+            raise manifest.refusal(self.path, found, record)
+        dataset = datasets.open_unchecked(self.path)
+        check(dataset)
+        self._drop(found)
+        dataset.load()
+        for rows in self._rows_of(found):
+            dataset[OUTCOME].values[rows] = NOT_RUN
+        return dataset
+
+    def write(self, first: int, part: Mapping[str, np.ndarray]) -> None:
+        """Fills rows from `first` on, the outcomes last; then the manifest counts them in."""
+        import zarr
+
+        group: Any = zarr.open_group(self.path, mode="r+")
+        written = []
+        for name in sorted(part, key=lambda name: name == OUTCOME):
+            values, chunk = part[name], group[name].chunks[0]
+            group[name][first : first + len(values)] = values
+            chunks = range(first // chunk, (first + len(values) - 1) // chunk + 1)
+            written += [f"{name}/c/{place}" for place in chunks]
+        manifest.reseal(self.path, written)
+
+    def _drop(self, found: Sequence[manifest.Damage]) -> None:
+        """Removes damaged pieces, so that nobody can read them, and says so."""
+        for one in found:
+            (self.path / one.piece).unlink(missing_ok=True)
+        for half_written in self.path.rglob("*.partial"):
+            half_written.unlink(missing_ok=True)
+        if found:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            cli.say(
+                self.command,
+                f"note: {self.path}: {found[0].piece} {found[0].what}{more}; "
+                "the parts concerned are made again",
+            )
+
+    def _rows_of(self, found: Sequence[manifest.Damage]) -> list[slice]:
+        """The rows of the parts that damaged pieces are of."""
+        import zarr
+
+        group: Any = zarr.open_group(self.path, mode="r")
+        rows = []
+        for array, place in {(p[0], int(p[2])) for p in (one.piece.split("/") for one in found)}:
+            chunk = group[array].chunks[0]
+            rows.append(slice(place * chunk, (place + 1) * chunk))
+        return rows
+
+
+def _filled(dataset: xr.Dataset) -> list[str]:
+    """The arrays that are filled part by part: those with the first dims of the outcomes."""
+    dims = dataset[OUTCOME].dims[:2]
+    return [str(name) for name, values in dataset.data_vars.items() if values.dims[:2] == dims]

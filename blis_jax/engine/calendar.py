@@ -1,0 +1,118 @@
+"""The calendar: what is due next in the cluster and in its instances.
+
+Each source of events offers its earliest one. Of several at one time the order is that of `Kind`, and every event of
+the cluster comes before those of the instances, of which the one with the least index is first, as in the reference.
+Arrivals and decisions about them come in order of arrival, so their heads are two pointers into the request table.
+A source that a mechanism has no use for is not in its compiled program.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.branching import branch
+from blis_jax.engine.clock import least
+from blis_jax.engine.context import Context
+from blis_jax.engine.phases.snapshot import active_instances
+from blis_jax.engine.state import Lane, State
+from blis_jax.engine.tables.joined import event_times
+from blis_jax.policies.pickers import first_where
+
+
+class Kind(enum.IntEnum):
+    """Events of the cluster in the order in which they happen at one time."""
+
+    CHANGE = 0  # instances go down or come up
+    GATEWAY = 1  # a request is admitted, or routed for the first time
+    MOVE = 2  # a request that has left an instance is routed again
+
+
+class Due(NamedTuple):
+    """The next events; times are never() where there is none."""
+
+    admit: jax.Array  # time of the next admission
+    route: jax.Array  # time of the next first routing
+    change: jax.Array
+    move: jax.Array
+    cluster: jax.Array  # time of the cluster's next event of any kind
+    kind: jax.Array  # Kind of that event
+    event: jax.Array  # time of the instances' next event
+    instance: jax.Array  # and whose it is
+    events: jax.Array  # clock[instance]
+    is_beyond: jax.Array  # requests wait for a change of the cluster that lies beyond the clock
+
+
+def later(ctx: Context, time: jax.Array, latency: jax.Array) -> jax.Array:
+    """`time + latency`, or never if there is no such time."""
+    return jnp.where(time >= ctx.never, ctx.never, time + ctx.time(latency))
+
+
+def decision_times(ctx: Context, lane: Lane) -> tuple[jax.Array, jax.Array]:
+    """Times of the next admission and of the next first routing."""
+    cluster, arrival = ctx.params.cluster, ctx.requests.arrival
+    admit = later(ctx, arrival[lane.next_admit], cluster.admission_latency_us)
+    both = cluster.admission_latency_us + cluster.routing_latency_us
+    return admit, later(ctx, arrival[lane.next_route], both)
+
+
+def change_time(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
+    """When the cluster policy acts next, and whether that lies beyond the clock."""
+    policy = ctx.mechanism.cluster
+    if policy is None or policy.next_time is None:
+        return ctx.never, jnp.array(False)
+    place = ctx.mechanism.of_gateway.index(policy)
+    time = jnp.asarray(policy.next_time(ctx.params.policy.cluster, state.gateway[place]))
+    is_beyond = time.astype(jnp.float64) >= ctx.never.astype(jnp.float64)
+    on_clock = jnp.where(is_beyond, ctx.never, time.astype(ctx.clock))
+    return on_clock, is_beyond & jnp.isfinite(time.astype(jnp.float64))
+
+
+def next_due(ctx: Context, state: State, lane: Lane) -> Due:
+    """The next event of every source."""
+    admit, route = decision_times(ctx, lane)
+    change = move = ctx.never
+    events = event_times(state, ctx.shape.num_instances)
+    movement, kind = state.movement, jnp.int32(Kind.GATEWAY)
+    is_beyond = jnp.array(False)
+    if movement is not None:
+        change, is_late = change_time(ctx, state)
+        # there is nowhere to route to before some instance comes up; then what has waited for it is late
+        is_blocked = ~jnp.any(active_instances(ctx, state))
+        earliest = jnp.where(is_blocked, change, lane.last_event)
+        move = jnp.min(movement.journey_time[:-1, 0])
+        is_beyond = is_late & is_blocked & (jnp.minimum(route, move) < ctx.never)
+        route, move = jnp.maximum(route, earliest), jnp.maximum(move, earliest)
+        events = jnp.minimum(events, movement.leave_at[:-1])
+    cluster = jnp.minimum(admit, route)
+    if movement is not None:
+        kind = jnp.where(move < cluster, jnp.int32(Kind.MOVE), kind)
+        cluster = jnp.minimum(cluster, move)
+        kind = jnp.where(change <= cluster, jnp.int32(Kind.CHANGE), kind)
+        cluster = jnp.minimum(cluster, change)
+    event, instance = first_of(ctx, events)
+    return Due(admit, route, change, move, cluster, kind, event, instance, events, is_beyond)
+
+
+def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The time of the next event, and the first instance that has one then."""
+    if ctx.when is branch or events.dtype != jnp.int32:
+        event_time = least(events)
+        return event_time, first_where(events == event_time)
+    # one minimum instead of two: time and instance packed
+    instance = lax.iota(jnp.int64, events.shape[0])
+    packed = jnp.min((events.astype(jnp.int64) << 32) | instance)
+    return (packed >> 32).astype(jnp.int32), packed.astype(jnp.int32)
+
+
+def undisturbed_until(ctx: Context, due: Due, instance: jax.Array) -> jax.Array:
+    """Before this time nothing from outside reaches the instance: its equal steps may be made at once."""
+    if ctx.mechanism.hand_over is None:
+        return due.cluster
+    # another instance's next step may hand a request over
+    others = jnp.where(lax.iota(jnp.int32, due.events.shape[0]) == instance, ctx.never, due.events)
+    return jnp.minimum(due.cluster, jnp.min(others))

@@ -1,0 +1,256 @@
+"""The compiled engine: from requests and numbers to raw results, for one row or many.
+
+Two loop forms over the same scan step. `rows`: each row by itself, with real branches, early exit after
+every chunk of a scan; the form for CPUs. `lanes`: rows in one vectorised loop, every phase masked; the
+form for GPUs, see lanes.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.branching import branch, once
+from blis_jax.engine.context import Context
+from blis_jax.engine.phases.policy_calls import first_states
+from blis_jax.engine.scan_step import scan_step
+from blis_jax.engine.state import Inst, Lane, Reg, Requests, State, initial_state
+from blis_jax.engine.types import LAST, EngineShape, Mechanism, Outcome, Params, never, pytree
+from blis_jax.memory.blocks import Blocks, compact, is_crowded
+from blis_jax.workload.table import NEVER_US, RequestTable
+
+CHUNK = 64  # scan steps between two looks at whether the run is over
+
+
+@pytree
+class Order:
+    """Verified order of events of one microsecond, per request; see ties.py."""
+
+    queue_rank: Any  # int32[request]: order of entry among requests queued in one microsecond
+    after_steps: Any  # int32[request]: steps of that microsecond that come before; -1 not verified
+
+
+@pytree
+class Raw:
+    """What the engine leaves behind, before any interpretation."""
+
+    registers: Any
+    instance_of: Any
+    dyn: Any
+    log: Any
+    log_time: Any
+    inst: Any
+    inst_time: Any
+    expected: Any
+    life: Any = None  # block level only, likewise the next three
+    pool: Any = None
+    evictions: Any = None
+    num_evictions: Any = None
+    journey: Any = None  # only where requests move, likewise the next
+    journey_time: Any = None
+
+
+def first_order(num_requests: int) -> Order:
+    """The engine's own rule: queued before any step, in order of arrival; nothing verified."""
+    rank = jnp.arange(num_requests, dtype=jnp.int32)
+    return Order(rank, jnp.full((num_requests,), -1, jnp.int32))
+
+
+def requests_of(shape: EngineShape, params: Params, table: RequestTable, order: Order) -> Requests:
+    """The request table as the engine reads it."""
+    clock = shape.clock_dtype
+    forever = never(clock)
+    columns = [
+        table.input_len,
+        table.output_len,
+        table.slo_class,
+        table.tenant,
+        table.tie_rank,
+        order.queue_rank,
+        order.after_steps,
+        table.prompt_key,
+    ]
+    stacked = jnp.stack([jnp.asarray(column, jnp.int32) for column in columns], axis=1)
+    arrival = jnp.asarray(table.arrival_us)
+    is_real = arrival != NEVER_US
+    cluster = params.cluster
+    latency = cluster.admission_latency_us + cluster.routing_latency_us
+    is_late = jnp.any(is_real & (arrival >= int(forever) - latency))
+    arrival = jnp.where(is_real, arrival.astype(clock), forever)
+    if shape.num_nodes == 0:
+        path = jnp.zeros((shape.num_requests, shape.path_depth), jnp.int32)
+        start = blocks = jnp.zeros((0,), jnp.int32)
+    else:
+        path = jnp.asarray(table.path_nodes, jnp.int32)
+        start = jnp.asarray(table.node_start, jnp.int32)
+        blocks = jnp.asarray(table.node_blocks, jnp.int32)
+        path = jnp.where(path < 0, jnp.int32(shape.num_nodes), path)
+    starts, shifts, num_shared = _shared_numbers(shape, path, start, blocks)
+    has_shared = jnp.any(path < shape.num_nodes).astype(jnp.int32)
+    return Requests(
+        table=jnp.pad(stacked, ((0, 1), (0, 0))),
+        arrival=jnp.pad(arrival, (0, 1), constant_values=forever),
+        path=jnp.pad(path, ((0, 1), (0, 0)), constant_values=shape.num_nodes),
+        node_start=jnp.pad(start, (0, 1)),
+        node_blocks=jnp.pad(blocks, (0, 1)),
+        path_start=jnp.pad(starts, ((0, 1), (0, 0)), constant_values=LAST),
+        path_shift=jnp.pad(shifts, ((0, 1), (0, 0))),
+        num_shared=jnp.pad(num_shared, (0, 1)),
+        has_shared=has_shared,
+        is_late=is_late.astype(jnp.int32),
+        is_wide=_is_wide(shape, blocks).astype(jnp.int32),
+    )
+
+
+def _shared_numbers(
+    shape: EngineShape, path: jax.Array, node_start: jax.Array, node_blocks: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What numbers a request's shared blocks, see contents.py: starts, shifts `[request, path]`, and their count.
+
+    Blocks are numbered node by node. The nodes of a path follow each other from its first block on.
+    """
+    start, length = jnp.pad(node_start, (0, 1)), jnp.pad(node_blocks, (0, 1))
+    base = jnp.cumsum(length, dtype=jnp.int32) - length
+    is_node = path < shape.num_nodes
+    shift = jnp.where(is_node, base[path] - start[path], 0)
+    shift = shift - jnp.pad(shift, ((0, 0), (1, 0)))[:, :-1]
+    starts = jnp.where(is_node, start[path], jnp.int32(LAST))
+    ends = jnp.where(is_node, start[path] + length[path], 0)
+    return starts, jnp.where(is_node, shift, 0), jnp.max(ends, axis=1)
+
+
+def _is_wide(shape: EngineShape, node_blocks: jax.Array) -> jax.Array:
+    """Whether the tables of shared blocks are too small for these nodes."""
+    if shape.num_blocks:
+        return jnp.sum(node_blocks, dtype=jnp.int32) > shape.num_shared_blocks
+    return jnp.any(node_blocks > shape.node_blocks)
+
+
+def first_state(
+    shape: EngineShape, mechanism: Mechanism, params: Params, requests: Requests
+) -> State:
+    """The empty cluster, or one that has failed already because the clock or a table is too small."""
+    states = first_states(shape, mechanism, params)
+    state = initial_state(shape, mechanism, params, *states)
+    code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))
+    code = jnp.where(requests.is_wide == 1, jnp.int32(Outcome.NODES_FULL), code)
+    return dataclasses.replace(state, registers=Lane(state.registers).replace(outcome=code).numbers)
+
+
+def raw_of(state: State, chunks: jax.Array) -> Raw:
+    """What a state leaves behind after so many chunks of scan steps."""
+    registers = state.registers
+    is_cut = (registers[..., Reg.IS_DONE] == 0) & (registers[..., Reg.OUTCOME] == 0)
+    code = jnp.where(is_cut, jnp.int32(Outcome.ITERATIONS_EXHAUSTED), registers[..., Reg.OUTCOME])
+    registers = registers.at[..., Reg.OUTCOME].set(code)
+    registers = registers.at[..., Reg.CURSOR].set(chunks * CHUNK)
+    raw = Raw(
+        registers,
+        state.instance_of,
+        state.dyn,
+        state.log,
+        state.log_time,
+        state.inst,
+        state.inst_time,
+        state.expected,
+    )
+    blocks, movement = state.blocks, state.movement
+    if movement is not None:
+        raw = dataclasses.replace(raw, journey=movement.journey, journey_time=movement.journey_time)
+    if blocks is None:
+        return raw
+    return dataclasses.replace(
+        raw,
+        life=blocks.life,
+        pool=blocks.pool,
+        evictions=blocks.evictions,
+        num_evictions=blocks.num_evictions,
+    )
+
+
+def without_holes(shape: EngineShape, params: Params, state: State) -> State:
+    """The state with compact free lists, if it is time; lanes are told apart by an axis."""
+    blocks = state.blocks
+    if blocks is None:
+        return state
+    has_lanes = state.registers.ndim == 2
+
+    num_free = params.cluster.total_kv_blocks - state.inst[..., :-1, Inst.USED_BLOCKS]
+
+    def crowded(blocks: Blocks, num_free: jax.Array) -> jax.Array:
+        return is_crowded(shape, blocks, num_free, CHUNK * shape.window)
+
+    def squeezed(blocks: Blocks, num_free: jax.Array) -> Blocks:
+        dense, is_due = compact(shape, blocks), crowded(blocks, num_free)
+        return jax.tree.map(lambda a, b: jnp.where(is_due, a, b), dense, blocks)
+
+    over_lanes = jax.vmap if has_lanes else (lambda function: function)
+
+    def change(blocks: Blocks, _: jax.Array) -> Blocks:
+        return over_lanes(squeezed)(blocks, num_free)
+
+    is_due = jnp.any(over_lanes(crowded)(blocks, num_free))
+    return dataclasses.replace(state, blocks=once(is_due, change, blocks))
+
+
+def run_row(
+    shape: EngineShape,
+    mechanism: Mechanism,
+    params: Params,
+    requests: Requests,
+    max_scan_steps: jax.Array,
+) -> Raw:
+    """One run, with real branches."""
+    ctx = Context(shape, mechanism, params, requests, branch)
+
+    def is_running(carry: tuple[State, jax.Array]) -> jax.Array:
+        return (carry[0].registers[Reg.IS_DONE] == 0) & (carry[1] < max_scan_steps // CHUNK)
+
+    def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
+        state, _ = lax.scan(lambda s, _: (scan_step(ctx, s), None), carry[0], length=CHUNK)
+        return without_holes(shape, params, state), carry[1] + 1
+
+    start = first_state(shape, mechanism, params, requests), jnp.zeros((), jnp.int32)
+    return raw_of(*lax.while_loop(is_running, chunk, start))
+
+
+def beginning_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
+    """`(params, table, order) -> (Requests, State)` before the first event of a run in stretches, see livelock.py."""
+
+    def begin(params: Any, table: Any, order: Any) -> tuple[Requests, State]:
+        requests = requests_of(shape, params, table, order)
+        return requests, first_state(shape, mechanism, params, requests)
+
+    return begin
+
+
+def stretch_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
+    """`(params, Requests, State, max_chunks) -> (State, chunks)`: the next stretch.
+
+    It ends with the run, with an outcome, or before the log or the preemptions have no room left.
+    """
+
+    def go_on(params: Any, requests: Any, state: State, most: Any) -> tuple[State, Any]:
+        """At most so many chunks of scan steps; and how many there were."""
+        ctx = Context(shape, mechanism, params, requests, branch)
+
+        def has_room(carry: tuple[State, jax.Array]) -> jax.Array:
+            registers, blocks = carry[0].registers, carry[0].blocks
+            assert blocks is not None
+            num_records = registers[Reg.NUM_RECORDS] - registers[Reg.LOG_BASE]
+            is_full = num_records + CHUNK > shape.log_capacity
+            is_full = is_full | (blocks.num_evictions + CHUNK > shape.eviction_capacity)
+            return (registers[Reg.IS_DONE] == 0) & ~is_full & (carry[1] < most)
+
+        def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
+            state, _ = lax.scan(lambda s, _: (scan_step(ctx, s), None), carry[0], length=CHUNK)
+            return without_holes(shape, params, state), carry[1] + 1
+
+        return lax.while_loop(has_room, chunk, (state, jnp.zeros((), jnp.int32)))
+
+    return go_on

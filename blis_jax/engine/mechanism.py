@@ -1,0 +1,162 @@
+"""What a configuration compiles to: functions, which are static, and numbers, which are traced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
+from blis_jax.cluster.instance_groups import per_instance, roles
+from blis_jax.engine.types import (
+    NO_DEFECTS,
+    REFERENCE_DEFECTS,
+    SLO_CLASSES,
+    ClusterParams,
+    Mechanism,
+    Params,
+    PolicyParams,
+)
+from blis_jax.latency import registry as latency
+from blis_jax.policies import registry
+from blis_jax.policies.contract import Policies, Policy
+from blis_jax.policies.named import Chosen, numbered
+
+
+def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
+    """The policies of a run: those handed in, and for the rest those that the configuration names."""
+    named = numbered(config)
+    if policies is None:
+        return named
+    routing, scorers = policies.routing, policies.scorers
+    if routing is None and (scorers is not None or policies.picker is not None):
+        routing = registry.find("routing", "weighted")
+    return Chosen(
+        admission=policies.admission or named.admission,
+        routing=routing or named.routing,
+        scorers=named.scorers if scorers is None else scorers,
+        picker=policies.picker or named.picker,
+        priority=policies.priority or named.priority,
+        scheduler=policies.scheduler or named.scheduler,
+    )
+
+
+def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechanism:
+    """The functions of a run."""
+    used = chosen(config, policies)
+    cluster, hand_over = _movers(policies)
+    return Mechanism(
+        admission=used.admission.function(),
+        routing=used.routing.function(),
+        scorers=tuple(scorer.function() for scorer, _ in used.scorers),
+        picker=used.picker.function(),
+        priority=used.priority.function(),
+        scheduler=used.scheduler.function(),
+        latency=latency.model_of(config),
+        cluster=cluster.function() if cluster else None,
+        hand_over=hand_over.function() if hand_over else None,
+        evicts_lowest_priority=config.slo_preemption,
+        defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
+    )
+
+
+def params(
+    config: ClusterConfig,
+    num_rows: int | None = None,
+    policy_seed: int = 0,
+    policies: Policies | None = None,
+) -> Params:
+    """The numbers of a run as a pytree of numpy arrays; `num_rows` is the instance table's size."""
+    return Params(
+        _cluster_params(config, num_rows or config.num_instances),
+        _policy_params(chosen(config, policies), policy_seed, policies),
+    )
+
+
+def _movers(policies: Policies | None) -> tuple[Policy | None, Policy | None]:
+    """The policies that take instances down and let requests move on; no setting names one."""
+    return (policies.cluster, policies.hand_over) if policies is not None else (None, None)
+
+
+def _policy_params(used: Chosen, policy_seed: int, policies: Policies | None) -> PolicyParams:
+    cluster, hand_over = _movers(policies)
+    seed: Any = np.uint64(policy_seed)
+    weights: Any = np.asarray([weight for _, weight in used.scorers] or [1.0], np.float64)
+    return PolicyParams(
+        admission=used.admission.values(),
+        routing=used.routing.values(),
+        scorers=tuple(scorer.values() for scorer, _ in used.scorers),
+        scorer_weights=weights,
+        picker=used.picker.values(),
+        priority=used.priority.values(),
+        scheduler=used.scheduler.values(),
+        seed=seed,
+        cluster=cluster.values() if cluster else None,
+        hand_over=hand_over.values() if hand_over else None,
+    )
+
+
+def _transfer_us(block_size: int, base_latency: int, bandwidth: float) -> int:
+    """Time to bring one block back from the CPU tier, µs."""
+    return base_latency + math.ceil(min(block_size / bandwidth, 2.0**53))
+
+
+def _thresholds(whole: int, is_by_class: bool, critical: int, sheddable: int) -> np.ndarray:
+    """Most prompt tokens in a step of every SLO class."""
+    threshold = np.full((len(SLO_CLASSES),), whole, np.int32)
+    if is_by_class:
+        threshold[list(CRITICAL_CLASSES)] = critical
+        threshold[list(SHEDDABLE_CLASSES)] = sheddable
+    return threshold
+
+
+def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
+    """The numbers of every instance; rows beyond the cluster's have the last instance's."""
+
+    def column(*settings: str) -> list[Any]:
+        return list(zip(*(per_instance(config, name) for name in settings), strict=True))
+
+    def array(values: Sequence[Any], dtype: Any) -> np.ndarray:
+        values = list(values) + [values[-1]] * (rows - len(values))
+        return np.asarray(values, dtype)
+
+    def own(setting: str, dtype: Any) -> np.ndarray:
+        return array(per_instance(config, setting), dtype)
+
+    chunks = column(
+        "long_prefill_token_threshold",
+        "slo_prefill",
+        "slo_prefill_critical",
+        "slo_prefill_sheddable",
+    )
+    transfers = column("kv_transfer_base_latency", "kv_transfer_bandwidth")
+    size = config.block_size_in_tokens
+    cpu_blocks = own("kv_cpu_blocks", np.int32)
+    return {
+        "alpha": own("alpha_coeffs", np.float64),
+        "beta": own("beta_coeffs", np.float64),
+        "total_kv_blocks": own("total_kv_blocks", np.int32),
+        "max_num_running_reqs": own("max_num_running_reqs", np.int32),
+        "max_num_scheduled_tokens": own("max_num_scheduled_tokens", np.int32),
+        "prefill_threshold": array([_thresholds(*one) for one in chunks], np.int32),
+        "kv_cpu_blocks": cpu_blocks,
+        "transfer_us": array([_transfer_us(size, *one) for one in transfers], np.int64),
+        "offload_threshold": np.where(
+            cpu_blocks > 0, own("kv_offload_threshold", np.float64), np.inf
+        ),
+        "roles": array(roles(config), np.int32),
+    }
+
+
+def _cluster_params(config: ClusterConfig, rows: int) -> ClusterParams:
+    arrays: dict[str, Any] = {
+        "num_instances": np.int32(config.num_instances),
+        "admission_latency_us": np.int64(config.admission_latency),
+        "routing_latency_us": np.int64(config.routing_latency),
+        "snapshot_refresh_interval_us": np.int64(config.snapshot_refresh_interval),
+        "horizon_us": np.int64(min(config.horizon, NO_HORIZON // 2)),
+        "infinity": np.float64(np.inf),
+    }
+    return ClusterParams(**arrays, **_instance_numbers(config, rows))

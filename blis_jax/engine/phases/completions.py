@@ -1,0 +1,110 @@
+"""News of completions: an instance's own policies hear at once, those of the gateway when the time has come.
+
+The engine knows that a request completes when its last step begins. The gateway's policies are told before
+the first decision that lies after the step's end, in order of time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.engine.context import Context, row
+from blis_jax.engine.phases.mid_step import Work
+from blis_jax.engine.phases.policy_calls import request_view, told
+from blis_jax.engine.state import State
+from blis_jax.engine.tables.columns import get
+from blis_jax.engine.tables.joined import place_of, record_of
+from blis_jax.engine.tables.slot_write import SlotWrite
+from blis_jax.engine.tables.writes import NewsWrite, Writes, no_news, no_writes
+from blis_jax.engine.types import NO_REQUEST
+from blis_jax.policies.contract import Completion
+
+
+def tell_instance(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    written: SlotWrite,
+    completes: jax.Array,
+) -> tuple[Work, NewsWrite | None]:
+    """The instance's policies told of a completion, and the news kept for the gateway's."""
+    mechanism, news = ctx.mechanism, no_news(ctx)
+    if not (mechanism.is_told_at_gateway or mechanism.is_told_in_instance):
+        return work, news
+    # an allocation for a last token that is attempted again is not another completion
+    is_it = completes & (written.instance == instance)
+    one = _completion(ctx, state, work, instance, written)
+    if mechanism.is_told_in_instance:
+        after = tuple(state for _, state in work.local)
+        heard = told(mechanism.of_instance, ctx.params.policy.of_instance, after, one)
+        pairs = tuple((now, new) for (now, _), new in zip(work.local, heard, strict=True))
+        local = jax.tree.map(lambda new, old: jnp.where(is_it, new, old), pairs, work.local)
+        work = dataclasses.replace(work, local=local)
+    if news is not None:
+        news = NewsWrite(
+            jnp.where(is_it, written.request, news.request),
+            jnp.where(is_it, one.completed_us, news.due),
+            jnp.stack([one.ttft_us, one.e2e_us]),
+        )
+    return work, news
+
+
+def _completion(
+    ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
+) -> Completion:
+    """The completion of the request that was just written."""
+    request = written.request
+    view = request_view(ctx, request)
+    duration = work.lane.duration
+    completed = work.lane.now + duration
+    output_time = ctx.truncated(ctx.params.cluster.alpha[instance, 2]).astype(jnp.float64)
+    record = ctx.memory.first_token_record(written)
+    is_new = record == work.lane.num_records - 1  # not in the log yet
+    logged = record_of(ctx, state, jnp.maximum(record, 0))
+    token = jnp.where(is_new, completed, logged.start + logged.duration)
+    arrival = view.arrival_us
+    ttft = (token - arrival).astype(jnp.float64) + output_time
+    num_tokens = ctx.request(request).output_len
+    each = jnp.maximum(num_tokens, 1).astype(jnp.float64) * output_time
+    e2e = (completed - arrival).astype(jnp.float64) + each
+    if ctx.mechanism.defects.double_last_latency:
+        e2e = e2e + duration.astype(jnp.float64) + output_time
+    return Completion(
+        request=view,
+        instance=instance,
+        num_output_tokens=num_tokens,
+        ttft_us=jnp.where(record == NO_REQUEST, jnp.float64(-1.0), ttft),
+        e2e_us=e2e,
+        completed_us=completed,
+    )
+
+
+def next_news(ctx: Context, state: State) -> jax.Array:
+    """When the earliest completion became known that the gateway's policies have not been told of."""
+    if state.news is None:
+        return ctx.never
+    return jnp.min(state.news.due[:-1])
+
+
+def tell_gateway(ctx: Context, state: State) -> Writes:
+    """The gateway's policies told of the earliest completion; of one microsecond, the earlier request first."""
+    news = state.news
+    assert news is not None
+    nothing = no_writes(ctx, state, jnp.int32(ctx.shape.num_instances))
+    request = jnp.argmin(news.due[:-1]).astype(jnp.int32)
+    latencies = row(news.latencies, request)
+    one = Completion(
+        request=request_view(ctx, request),
+        instance=place_of(state, request),
+        num_output_tokens=ctx.request(request).output_len,
+        ttft_us=get(latencies, 0),
+        e2e_us=get(latencies, 1),
+        completed_us=news.due[request],
+    )
+    gateway = told(ctx.mechanism.of_gateway, ctx.params.policy.of_gateway, state.gateway, one)
+    change = NewsWrite(request, ctx.never, jnp.zeros((2,), jnp.float64))
+    return dataclasses.replace(nothing, gateway=gateway, news=change)

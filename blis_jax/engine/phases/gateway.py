@@ -1,0 +1,257 @@
+"""The cluster's side of a scan step: admit the next request, and route the next admitted one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.calendar import later
+from blis_jax.engine.context import Context, SlotRows, row
+from blis_jax.engine.phases.mid_step import failing, waking_time
+from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
+from blis_jax.engine.phases.router_index import (
+    RouterWrite,
+    matched_blocks,
+    no_touch,
+    outcome_of_touch,
+    touch,
+    trimmed,
+)
+from blis_jax.engine.phases.snapshot import KvFields, refreshed, snapshots
+from blis_jax.engine.state import Instance, Lane, Resident, State, nodes_of
+from blis_jax.engine.tables.columns import as_int, choose
+from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
+from blis_jax.engine.tables.rows import Row, Whole
+from blis_jax.engine.types import LAST, NO_REQUEST, REJECTED, Outcome, pytree
+from blis_jax.latency.blackbox import queueing_time
+from blis_jax.policies.contract import GatewayContext
+from blis_jax.policies.pickers import first_where
+
+if TYPE_CHECKING:
+    pass
+
+
+class Destination(Row):
+    """Whom a decision is about, and where the request goes; spare places where there is none."""
+
+    turned_away: Whole  # request
+    routed: Whole  # request
+    instance: Whole
+    slot: Whole
+
+
+@pytree
+class Decisions:
+    """What the gateway did, as few rows to write; spare indices where nothing is written."""
+
+    lane: Lane
+    stale: Any
+    gateway: Any  # states of the gateway's policies
+    where: Destination
+    slot: Resident
+    inst: Instance
+    router: RouterWrite | None
+
+
+def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
+    """What tells random decisions about requests apart; a request that has left an instance draws anew."""
+    if state.movement is None:
+        return request
+    has_left = as_int(state.movement.of(request).came_from >= 0)
+    return request + jnp.int32(ctx.shape.num_requests) * has_left
+
+
+def _context(
+    ctx: Context,
+    state: State,
+    request: jax.Array,
+    purpose: Purpose,
+    now: jax.Array,
+    fields: jax.Array,
+    matched: jax.Array,
+    rejected: jax.Array,
+) -> GatewayContext:
+    """What the gateway's policies see when they decide about a request."""
+    view = request_view(ctx, request)
+    journey = None if state.movement is None else state.movement.of(request)
+    return GatewayContext(
+        request=view,
+        num_prompt_blocks=lax.div(view.input_len, jnp.int32(ctx.shape.block_size)),
+        prompt_key=ctx.request(request).prompt_key,
+        snapshots=snapshots(ctx, state, now, fields, matched, rejected),
+        now_us=now,
+        key=decision_key(ctx, purpose, _number(ctx, state, request)),
+        came_from=None if journey is None else journey.came_from,
+        computed_tokens=None if journey is None else journey.computed,
+    )
+
+
+def no_decisions(ctx: Context, state: State) -> Decisions:
+    """Nothing admitted, nothing routed."""
+    spare, rows = ctx.shape.num_requests, ctx.shape.num_instances
+    num_times = len(Instance.time_columns) + ctx.shape.num_chains - 1
+    return Decisions(
+        lane=lane_of(ctx, state),
+        stale=state.stale,
+        gateway=state.gateway,
+        where=Destination(ctx.vector(jnp.array([spare, spare, rows, 0], jnp.int32))),
+        slot=Resident.filled(ctx.clock),
+        inst=Instance(
+            jnp.zeros((len(Instance.columns),), jnp.int32),
+            jnp.full((num_times,), ctx.never, ctx.clock),
+        ),
+        router=no_touch(ctx, state),
+    )
+
+
+def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Array) -> Decisions:
+    """Admit the next request if its time has come, and route the next admitted one if its time has.
+
+    With zero latencies all arrivals of one microsecond pass admission before the first is routed.
+    """
+    lane = lane_of(ctx, state)
+    is_admit = admit_time <= route_time
+    now = jnp.where(is_admit, admit_time, route_time)
+    fields, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
+    candidate, rejected = lane.next_admit, lane.num_rejected
+    no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    context = _context(ctx, state, candidate, Purpose.ADMISSION, now, fields, no_match, rejected)
+    is_admitted, gateway = admit(ctx, state.gateway, context)
+    is_rejected = is_admit & ~is_admitted
+    gateway = jax.tree.map(lambda a, b: jnp.where(is_admit, a, b), gateway, state.gateway)
+    next_admit = candidate + as_int(is_admit)
+    following = later(
+        ctx, ctx.requests.arrival[next_admit], ctx.params.cluster.admission_latency_us
+    )
+    is_turn = ~is_admit | ((route_time == now) & (route_time < following))
+    request = lane.next_route
+    was_rejected = (place_of(state, request) == REJECTED) | (is_rejected & (request == candidate))
+    is_routed = is_turn & ~was_rejected
+    is_seen = is_admit | is_routed
+    went_back = now < lane.last_event
+    turned_away = jnp.where(is_rejected, candidate, jnp.int32(ctx.shape.num_requests))
+    base = dataclasses.replace(
+        no_decisions(ctx, state),
+        lane=lane.replace(
+            next_admit=next_admit,
+            next_route=request + as_int(is_turn),
+            num_rejected=rejected + as_int(is_rejected),
+            invariant_failures=lane.invariant_failures + as_int(went_back),
+            last_event=now,
+            last_refresh=jnp.where(is_seen, last_refresh, lane.last_refresh),
+        ),
+        stale=choose(is_seen, fields, state.stale),
+        gateway=gateway,
+    )
+    base = dataclasses.replace(base, where=base.where.replace(turned_away=turned_away))
+    return ctx.when(is_routed, lambda: _route(ctx, state, base, request, now, fields), lambda: base)
+
+
+def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Decisions:
+    """Route a request that has left an instance; admission has let it in already."""
+    lane = lane_of(ctx, state)
+    fields, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
+    base = dataclasses.replace(
+        no_decisions(ctx, state),
+        lane=lane.replace(last_event=now, last_refresh=last_refresh),
+        stale=fields,
+    )
+    return _route(ctx, state, base, request, now, fields)
+
+
+def _route(
+    ctx: Context,
+    state: State,
+    base: Decisions,
+    request: jax.Array,
+    now: jax.Array,
+    fields: KvFields,
+) -> Decisions:
+    rows = ctx.shape.num_instances
+    nodes, table = nodes_of(ctx.requests, request), ctx.request(request)
+    matched = jnp.zeros((rows,), jnp.int32)
+    num_blocks = lax.div(table.input_len, jnp.int32(ctx.shape.block_size))
+    router = state.router
+    if router is not None:
+        router = trimmed(ctx, router)
+        matched = matched_blocks(router, nodes, num_blocks)
+    rejected = base.lane.num_rejected
+    context = _context(ctx, state, request, Purpose.ROUTING, now, fields, matched, rejected)
+    chosen, gateway = route(ctx, base.gateway, context, _number(ctx, state, request))
+    is_active = context.snapshots.is_active
+    is_there = jnp.any(is_active & (lax.iota(jnp.int32, rows) == chosen))
+    chosen = jnp.where(is_there, chosen, first_where(is_active))
+    placed = _place(ctx, state, base, request, chosen, now, context, matched[chosen])
+    outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)
+    placed = dataclasses.replace(placed, gateway=gateway, lane=placed.lane.replace(outcome=outcome))
+    if router is None:
+        return placed
+    done = touch(ctx, router, request, nodes, num_blocks, chosen)
+    lane = placed.lane
+    lane = lane.replace(outcome=outcome_of_touch(ctx, lane.outcome, done))
+    return dataclasses.replace(placed, lane=lane, router=done)
+
+
+def _place(
+    ctx: Context,
+    state: State,
+    base: Decisions,
+    request: jax.Array,
+    chosen: jax.Array,
+    now: jax.Array,
+    context: GatewayContext,
+    expected: jax.Array,
+) -> Decisions:
+    """Give the request a free slot of the chosen instance, pending until its queueing time has passed."""
+    cluster, size = ctx.params.cluster, jnp.int32(ctx.shape.block_size)
+    slots, view = SlotRows(state, chosen), context.request
+    after, input_len = ctx.request(request).after_steps, view.input_len
+    free = first_where(slots.request == NO_REQUEST)
+    delay = queueing_time(row(cluster.alpha, chosen), input_len)
+    if ctx.mechanism.hand_over is not None:  # its KV is there, and it has been tokenized
+        delay = jnp.where(context.computed_tokens > 0, 0.0, delay)
+    queued = now + ctx.truncated(delay)
+    is_tie = jnp.any(slots.queued == queued) & (after < 0)
+    is_oversized = lax.div(input_len + size - 1, size) > cluster.total_kv_blocks[chosen]
+    inst = instance_of(ctx, state, chosen)
+    starts = (inst.is_idle == 1) | is_oversized
+    event, busy = inst.event, inst.busy_until
+    acts = jnp.where(is_oversized, queued, waking_time(ctx, queued, busy))
+    event = jnp.where(starts, jnp.minimum(event, acts), event)
+    outcome = base.lane.outcome
+    outcome = jnp.where(free >= LAST, jnp.int32(Outcome.SLOTS_FULL), outcome)
+    is_beyond = ctx.is_beyond(now, delay)
+    outcome = jnp.where(is_beyond, jnp.int32(Outcome.CLOCK_OVERFLOW), outcome)
+    ties = base.lane.num_open_ties + as_int(is_tie)
+    values = {
+        "request": request,
+        "order": jnp.int32(LAST),
+        "finish": jnp.int32(LAST),
+        "alloc_offset": jnp.int32(0),
+        "slo_class": view.slo_class,
+        "input_len": input_len,
+        "tenant": view.tenant,
+        "tie_rank": view.tie_rank,
+        "queue_rank": view.queue_rank,
+        "after_steps": after,
+        "oversized": is_oversized,
+        "expected_blocks": expected,
+        "queued": queued,
+        "arrival": view.arrival_us,
+    }
+    slot = jnp.minimum(free, jnp.int32(ctx.shape.num_slots - 1))
+    return dataclasses.replace(
+        base,
+        lane=base.lane.replace(outcome=outcome, num_open_ties=ties),
+        where=base.where.replace(routed=request, instance=chosen, slot=slot),
+        slot=Resident.make(ctx.clock, **values),
+        inst=inst.replace(
+            load=inst.load + 1,
+            num_oversized=inst.num_oversized + as_int(is_oversized),
+            event=event,
+        ),
+    )

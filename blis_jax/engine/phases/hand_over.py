@@ -1,0 +1,131 @@
+"""Hand-overs: a request whose prompt is computed moves on with its KV, and goes on elsewhere after a transfer.
+
+The hand-over policy is asked in the step that makes a request's first token. If the request moves, that step is its
+last one on the instance, and its blocks are free again when the step has ended. When the transfer has ended, the
+gateway routes it again. The step in which it joins the new batch costs one decode token, stores its whole prompt, and
+makes its next token. A mechanism without hand-overs has nothing of this in its compiled program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.phases.mid_step import Work
+from blis_jax.engine.phases.policy_calls import Purpose, decision_key, request_view
+from blis_jax.engine.phases.snapshot import active_instances
+from blis_jax.engine.state import Journey, Movement, Past, State
+from blis_jax.engine.tables.slot_write import SlotWrite
+from blis_jax.memory.memory import Subject, Visit
+from blis_jax.policies.contract import HandOver, HandOverContext
+
+
+def _movement(state: State) -> Movement:
+    assert state.movement is not None  # there is one where requests move
+    return state.movement
+
+
+def _with_journey(work: Work, request: jax.Array, journey: Journey) -> Work:
+    assert work.movement is not None
+    change = dataclasses.replace(work.movement, request=request, journey=journey)
+    return dataclasses.replace(work, movement=change)
+
+
+def comes_with_kv(ctx: Context, state: State, one: Subject) -> jax.Array:
+    """Whether the request heads the queue and its KV has been transferred here."""
+    if ctx.mechanism.hand_over is None:
+        return jnp.array(False)
+    return one.is_queued & (_movement(state).of(one.request).computed > 0)
+
+
+def ask(
+    ctx: Context, state: State, work: Work, one: Subject, visit: Visit
+) -> tuple[jax.Array, Work]:
+    """Whether the visited request moves on after this step; and the work with what is remembered of that."""
+    policy = ctx.mechanism.hand_over
+    if policy is None:
+        return jnp.array(False), work
+    journey = _movement(state).of(one.request)
+    context = HandOverContext(
+        request=request_view(ctx, one.request),
+        instance=one.instance,
+        is_up=active_instances(ctx, state),
+        now_us=work.lane.now,
+        key=decision_key(ctx, Purpose.HAND_OVER, one.request),
+    )
+    place = ctx.mechanism.of_gateway.index(policy)
+    decision: HandOver
+    decision, after = policy.decide(ctx.params.policy.hand_over, work.gateway[place], context)
+    is_asked = visit.gains & ~one.has_token & ~visit.comes & (journey.first_record < 0)
+    is_asked = is_asked & (one.fixed.output_len > 1)
+    moves = is_asked & decision.moves
+    states = jax.tree.map(
+        lambda new, old: jnp.where(is_asked, new, old), after, work.gateway[place]
+    )
+    gateway = (*work.gateway[:place], states, *work.gateway[place + 1 :])
+    delay = jnp.asarray(decision.delay_us).astype(ctx.clock)
+    journey = journey.replace(
+        delay=jnp.where(moves, delay, journey.delay),
+        computed=jnp.where(visit.comes & visit.is_granted, 0, journey.computed),
+    )
+    return moves, _with_journey(dataclasses.replace(work, gateway=gateway), one.request, journey)
+
+
+def leaves_after(
+    ctx: Context, state: State, work: Work, slots: SlotRows, visited: jax.Array
+) -> jax.Array:
+    """Slots whose request moves on when its last step here has ended; `visited` marks the one just visited."""
+    spare = jnp.int32(ctx.shape.num_requests)
+    request = jnp.where(slots.request < 0, spare, slots.request)
+    delay = Journey(None, _movement(state).journey_time[request]).delay
+    if work.movement is not None:
+        delay = jnp.where(visited, work.movement.journey.delay, delay)
+    return delay < ctx.never
+
+
+def num_moving(
+    ctx: Context, state: State, work: Work, slots: SlotRows, visited: jax.Array, done: jax.Array
+) -> jax.Array:
+    """Members whose last step here this was and that go on elsewhere."""
+    if ctx.mechanism.hand_over is None:
+        return jnp.int32(0)
+    return jnp.sum(done & leaves_after(ctx, state, work, slots, visited), dtype=jnp.int32)
+
+
+def is_moving(ctx: Context, state: State, one: Subject) -> jax.Array:
+    """Whether the request that gives up its place moves on instead of having completed."""
+    if ctx.mechanism.hand_over is None:
+        return jnp.array(False)
+    return _movement(state).of(one.request).delay < ctx.never
+
+
+def moved_on(
+    ctx: Context, state: State, work: Work, one: Subject, moves: jax.Array
+) -> tuple[Work, Past]:
+    """The journey and the request's row once it has left; a request that completes has its last record there."""
+    lane = work.lane
+    past = one.past.replace(finish_record=jnp.where(moves, 0, lane.num_records))
+    if ctx.mechanism.hand_over is None:
+        return work, past
+    journey = _movement(state).of(one.request)
+    due = lane.now + lane.duration + jnp.where(moves, journey.delay, 0)
+    is_first = journey.came_from < 0
+    journey = journey.replace(
+        came_from=jnp.where(moves & is_first, one.instance, journey.came_from),
+        computed=jnp.where(moves, one.fixed.input_len, journey.computed),
+        first_record=jnp.where(moves, past.token_record, journey.first_record),
+        scheduled_record=jnp.where(moves, past.scheduled_record, journey.scheduled_record),
+        due=jnp.where(moves, due, journey.due),
+        delay=jnp.where(moves, ctx.never, journey.delay),
+    )
+    return _with_journey(work, one.request, journey), past
+
+
+def has_completed(ctx: Context, written: SlotWrite, leaves: jax.Array) -> jax.Array:
+    """Whether a request that gives up its place has completed."""
+    if ctx.mechanism.hand_over is None:
+        return leaves
+    return leaves & (written.past.finish_record > 0)

@@ -1,0 +1,122 @@
+"""Requests that move: instances go down, their queues leave, and requests are routed again.
+
+A request that has no place is in transfer until its journey's `due`; then the gateway routes it like a new one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.phases.mid_step import Work, chains_of, count_of
+from blis_jax.engine.phases.policy_calls import Purpose, decision_key
+from blis_jax.engine.phases.snapshot import refreshed, snapshots
+from blis_jax.engine.phases.step_end import next_event
+from blis_jax.engine.state import Movement, State
+from blis_jax.engine.tables.joined import lane_of, queued_times
+from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
+from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
+from blis_jax.policies.contract import ClusterChange, ClusterContext
+from blis_jax.policies.pickers import first_where
+
+
+def movement_of(state: State) -> Movement:
+    """The movement of a mechanism whose requests move."""
+    assert state.movement is not None
+    return state.movement
+
+
+def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
+    """Ask the cluster policy; queues that leave do so before anything else happens at this time."""
+    policy, movement = ctx.mechanism.cluster, movement_of(state)
+    nothing = no_writes(ctx, state, jnp.int32(ctx.shape.num_instances))
+    if policy is None:
+        return nothing
+    lane, rows = lane_of(ctx, state), ctx.shape.num_instances
+    fields, _ = refreshed(ctx, state, now, lane.last_refresh)
+    no_match = jnp.zeros((rows,), jnp.int32)
+    context = ClusterContext(
+        snapshots=snapshots(ctx, state, now, fields, no_match, lane.num_rejected),
+        is_up=movement.is_up == 1,
+        now_us=now,
+        key=decision_key(ctx, Purpose.CLUSTER, now.astype(jnp.int32)),
+    )
+    place = ctx.mechanism.of_gateway.index(policy)
+    change: ClusterChange
+    change, after = policy.decide(ctx.params.policy.cluster, state.gateway[place], context)
+    states = (*state.gateway[:place], after, *state.gateway[place + 1 :])
+    has_queue = jnp.any(queued_times(state, rows) < ctx.never, axis=1)
+    leaves = jnp.append(change.queue_leaves & has_queue, jnp.array(False))
+    delay = jnp.asarray(change.delay_us).astype(ctx.clock)
+    unchanged = no_movement(ctx, movement)
+    assert unchanged is not None
+    return dataclasses.replace(
+        nothing,
+        lane=lane.replace(last_event=now),
+        gateway=states,
+        movement=dataclasses.replace(
+            unchanged,
+            is_up=change.is_up.astype(jnp.int32),
+            leave_at=jnp.where(leaves, now, movement.leave_at),
+            leave_delay=jnp.where(leaves, delay, movement.leave_delay),
+        ),
+    )
+
+
+def is_leaving(ctx: Context, state: State, instance: jax.Array, now: jax.Array) -> jax.Array:
+    """Whether requests leave the instance's queue now."""
+    return movement_of(state).leave_at[instance] <= now
+
+
+def leave(
+    ctx: Context, state: State, work: Work, instance: jax.Array
+) -> tuple[Work, SlotWrite, MovementWrite]:
+    """One request leaves the queue; the instance's next event is as if it had never come."""
+    movement, slots, inst = movement_of(state), SlotRows(state, instance), work.inst
+    is_queued = slots.queued < ctx.never
+    slot = jnp.minimum(first_where(is_queued), jnp.int32(ctx.shape.num_slots - 1))
+    row, now = slots.one(ctx, slot), work.lane.now
+    is_idle, busy = inst.is_idle == 1, inst.busy_until
+    inst = inst.replace(
+        load=inst.load - 1,
+        num_oversized=inst.num_oversized - row.oversized,
+        event=next_event(ctx, slots, is_idle, chains_of(inst), slot, busy),
+    )
+    journey = movement.of(row.request)
+    journey = journey.replace(
+        came_from=jnp.where(journey.came_from < 0, instance, journey.came_from),
+        due=now + movement.leave_delay[instance],
+    )
+    change = no_movement(ctx, movement)
+    assert change is not None
+    is_last = count_of(is_queued) <= 1
+    at = jnp.arange(movement.leave_at.shape[0], dtype=jnp.int32) == instance
+    change = dataclasses.replace(
+        change,
+        leave_at=jnp.where(at & is_last, ctx.never, movement.leave_at),
+        request=row.request,
+        journey=journey,
+    )
+    rows = ctx.memory.rows_of_leaver(ctx, row.request)
+    past = ctx.past(state, row.request)
+    written = dataclasses.replace(
+        no_slot(ctx), instance=instance, slot=slot, memory=rows, request=row.request, past=past
+    )
+    return dataclasses.replace(work, inst=inst), written, change
+
+
+def next_to_move(state: State) -> jax.Array:
+    """The request whose transfer ends first; of several, the one that arrived first."""
+    return jnp.argmin(movement_of(state).journey_time[:-1, 0]).astype(jnp.int32)
+
+
+def arrived(ctx: Context, state: State, request: jax.Array) -> MovementWrite:
+    """The movement once the request has been routed again."""
+    movement = movement_of(state)
+    change = no_movement(ctx, movement)
+    assert change is not None
+    journey = movement.of(request).replace(due=ctx.never)
+    return dataclasses.replace(change, request=request, journey=journey)

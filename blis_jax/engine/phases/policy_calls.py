@@ -1,0 +1,204 @@
+"""How the engine asks its policies: random keys, the states that they keep, and news of completions.
+
+States of the gateway's policies are a tuple in the order of `Mechanism.of_gateway`. Those of the instances'
+policies are pairs (for this step, for the next one) in the order of `Mechanism.of_instance`, `[instance]`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.exact import exact_product, exact_quotient
+from blis_jax.engine.phases.mid_step import Work, waiting_mask
+from blis_jax.engine.state import State
+from blis_jax.engine.types import EngineShape, Mechanism, Params, PolicyParams, RequestView
+from blis_jax.policies.contract import (
+    Completion,
+    GatewayContext,
+    PickerContext,
+    Policy,
+    QueueContext,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+States = tuple[Any, ...]
+
+
+class Purpose(enum.IntEnum):
+    """What a random key is for; scorers follow each other from the last one on."""
+
+    ADMISSION = 0
+    ROUTING = 1
+    PICKER = 2
+    PRIORITY = 3
+    SCHEDULER = 4
+    SCORERS = 5
+    CLUSTER = 1001  # beyond any number of scorers
+    HAND_OVER = 1002
+
+
+def decision_key(ctx: Context, purpose: int, *numbers: jax.Array) -> jax.Array:
+    """The key of one decision: of the policy seed, the purpose, and what the decision is about."""
+    key = jax.random.fold_in(jax.random.key(ctx.params.policy.seed), purpose)
+    for one in numbers:
+        key = jax.random.fold_in(key, one)
+    return key
+
+
+def first_states(
+    shape: EngineShape, mechanism: Mechanism, params: Params
+) -> tuple[States, tuple[tuple[Any, Any], ...]]:
+    """The states of the gateway's policies, and those of the instances' `[instance]`, a spare row included."""
+    policy, rows = params.policy, shape.num_instances + 1
+    gateway = tuple(
+        one.start(numbers, shape)
+        for one, numbers in zip(mechanism.of_gateway, policy.of_gateway, strict=True)
+    )
+
+    def on_all(one: Policy, numbers: Any) -> tuple[Any, Any]:
+        start = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (rows, *jnp.shape(leaf))),
+            one.start(numbers, shape),
+        )
+        return start, start
+
+    instance = tuple(
+        on_all(one, numbers)
+        for one, numbers in zip(mechanism.of_instance, policy.of_instance, strict=True)
+    )
+    return gateway, instance
+
+
+def request_view(ctx: Context, request: jax.Array) -> RequestView:
+    """What policies may know about one request."""
+    given = ctx.request(request)
+    return RequestView(
+        slo_class=given.slo_class,
+        input_len=given.input_len,
+        arrival_us=ctx.requests.arrival[request],
+        tenant=given.tenant,
+        tie_rank=given.tie_rank,
+        queue_rank=given.queue_rank,
+    )
+
+
+# --- the gateway ----------------------------------------------------------------------------------
+
+
+def admit(ctx: Context, states: States, context: GatewayContext) -> tuple[jax.Array, States]:
+    """Whether the request is let in."""
+    policy = ctx.mechanism.admission
+    is_admitted, state = policy.decide(ctx.params.policy.admission, states[0], context)
+    return is_admitted, (state, *states[1:])
+
+
+def route(
+    ctx: Context, states: States, context: GatewayContext, request: jax.Array
+) -> tuple[jax.Array, States]:
+    """The instance that the request goes to: scorers rate, the picker picks, the routing policy decides."""
+    mechanism, params = ctx.mechanism, ctx.params.policy
+    num_mine = 3 + len(mechanism.scorers)
+    admission, routing, *of_scorers, picker = states[:num_mine]
+    keys = [
+        decision_key(ctx, Purpose.SCORERS + place, request)
+        for place in range(len(mechanism.scorers))
+    ]
+    rated = mechanism.scorers, params, of_scorers, context, keys
+    scores, of_scorers = combined_scores(*rated, ctx.scorer_shares)
+    among = PickerContext(
+        scores,
+        context.snapshots.is_active,
+        context.request,
+        decision_key(ctx, Purpose.PICKER, request),
+    )
+    picked, picker = mechanism.picker.decide(params.picker, picker, among)
+    asked = dataclasses.replace(context, scores=scores, picked=picked)
+    chosen, routing = mechanism.routing.decide(params.routing, routing, asked)
+    mine = (admission, routing, *of_scorers, picker)
+    return chosen.astype(jnp.int32), (*mine, *states[num_mine:])
+
+
+def shares_of(weights: Float[Array, "scorer"]) -> Float[Array, "scorer"]:
+    """Each weight's share of their sum, added in order as the reference does."""
+    total = jnp.zeros((), jnp.float64)
+    for index in range(weights.shape[0]):
+        total = total + weights[index]
+    return exact_quotient(weights, total)
+
+
+def combined_scores(
+    scorers: tuple[Policy, ...],
+    params: PolicyParams,
+    states: Any,
+    context: GatewayContext,
+    keys: Any,
+    shares: Any = None,
+) -> tuple[Float[Array, "instance"], list[Any]]:
+    """Weighted sum of scores cut to [0, 1], added in the scorers' order as the reference does.
+
+    `shares` are those of the weights, if they are known already.
+    """
+    if scorers and shares is None:
+        shares = shares_of(params.scorer_weights)
+    total = jnp.zeros(context.snapshots.effective_load.shape, jnp.float64)
+    after = []
+    for index, scorer in enumerate(scorers):
+        mine = dataclasses.replace(context, key=keys[index])
+        score, state = scorer.decide(params.scorers[index], states[index], mine)
+        total = total + exact_product(jnp.clip(score, 0.0, 1.0), shares[index])
+        after.append(state)
+    return total, after
+
+
+# --- an instance ----------------------------------------------------------------------------------
+
+
+def queue_context(
+    ctx: Context, slots: SlotRows, work: Work, purpose: Purpose, **more: Any
+) -> QueueContext:
+    """The slots of an instance as its policies see them."""
+    now, inst = work.lane.now, work.inst
+    return QueueContext(
+        request=slots.view(),
+        is_waiting=waiting_mask(slots, now, inst.steps_at_now),
+        queued_us=slots.queued,
+        num_expected_blocks=slots.expected_blocks,
+        queue_depth=work.lane.queue_depth,
+        now_us=now,
+        instance=slots.instance,
+        key=decision_key(ctx, purpose, slots.instance, inst.step_index),
+        **more,
+    )
+
+
+def keeps_states(policies: tuple[Policy, ...], states: Any) -> bool:
+    """Whether any of the policies remembers anything."""
+    return len(policies) > 0 and bool(jax.tree.leaves(states))
+
+
+def instance_row(state: State, instance: jax.Array) -> Any:
+    """States of one instance's policies."""
+    return jax.tree.map(
+        lambda leaf: jax.lax.dynamic_index_in_dim(leaf, instance, keepdims=False), state.local
+    )
+
+
+# --- completions ----------------------------------------------------------------------------------
+
+
+def told(
+    policies: tuple[Policy, ...], params: tuple[Any, ...], states: States, news: Completion
+) -> States:
+    """The states once every policy that wants to know has heard of the completion."""
+    return tuple(
+        state if policy.observe is None else policy.observe(numbers, state, news)
+        for policy, numbers, state in zip(policies, params, states, strict=True)
+    )

@@ -1,0 +1,79 @@
+"""What the router may see of the instances, and how stale it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.branching import branch
+from blis_jax.engine.context import Context
+from blis_jax.engine.exact import exact_quotient
+from blis_jax.engine.state import Instance, State
+from blis_jax.engine.tables.columns import choose
+from blis_jax.engine.tables.joined import queued_times
+from blis_jax.engine.types import Snapshots
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+KvFields = Any  # see State.stale
+
+
+def kv_fields(ctx: Context, state: State) -> KvFields:
+    """KV utilisation, free blocks and hit rate of every instance now."""
+    rows = ctx.shape.num_instances
+    inst = Instance(state.inst[:rows])
+    used = inst.used_blocks.astype(jnp.float64)
+    total = ctx.params.cluster.total_kv_blocks.astype(jnp.float64)
+    hits = inst.hits.astype(jnp.float64)
+    lookups = hits + inst.misses.astype(jnp.float64)
+    hit_rate = exact_quotient(hits, jnp.maximum(lookups, 1.0))
+    fields = exact_quotient(used, total), total - used, hit_rate
+    return jnp.stack(fields) if ctx.when is branch else fields
+
+
+def refreshed(
+    ctx: Context, state: State, now: jax.Array, last_refresh: jax.Array
+) -> tuple[KvFields, jax.Array]:
+    """KV fields as the router reads them at `now`, and when they were last refreshed."""
+    interval = ctx.time(ctx.params.cluster.snapshot_refresh_interval_us)
+    is_due = (interval <= 0) | (now - last_refresh >= interval)
+    fields = choose(is_due, kv_fields(ctx, state), state.stale)
+    return fields, jnp.where(is_due, now, last_refresh)
+
+
+def active_instances(ctx: Context, state: State) -> Bool[Array, "instance"]:
+    """Instances that requests may be routed to: part of the cluster, and up."""
+    is_there = lax.iota(jnp.int32, ctx.shape.num_instances) < ctx.params.cluster.num_instances
+    return is_there if state.movement is None else is_there & (state.movement.is_up == 1)
+
+
+def snapshots(
+    ctx: Context,
+    state: State,
+    now: jax.Array,
+    fields: KvFields,
+    prefix_match_blocks: Int[Array, "instance"],
+    num_rejected: jax.Array,
+) -> Snapshots:
+    """The router's view at `now`, which is before every instance event of that microsecond."""
+    rows = ctx.shape.num_instances
+    inst = Instance(state.inst[:rows])
+    load, batch = inst.load, inst.num_prefill + inst.num_decode
+    queued = jnp.sum(queued_times(state, rows) < now, axis=1, dtype=jnp.int32)
+    return Snapshots(
+        effective_load=load,
+        queue_depth=queued,
+        batch_size=batch,
+        num_pending=load - batch - queued,
+        kv_utilization=fields[0],
+        free_kv_blocks=fields[1],
+        cache_hit_rate=fields[2],
+        prefix_match_blocks=prefix_match_blocks,
+        num_rejected=num_rejected,
+        is_active=active_instances(ctx, state),
+        role=ctx.params.cluster.roles,
+    )

@@ -1,0 +1,63 @@
+"""How to run, apart from what is simulated, and what the machine at hand suggests."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, apart from what is simulated.
+
+    `clock` and `resolve_ties` may change times. The other options cost time or memory, or end a run early.
+
+    Attributes:
+        num_slots: requests that an instance holds at once; found if None.
+        log_capacity: records of the step log; found if None.
+        clock: dtype of times: `int32`, `int64` or `float64` hold whole µs, `continuous` is float64 without
+            truncation to whole µs.
+        form: `rows` enters a phase only where it applies, for CPUs; `lanes` runs all in one loop, for GPUs.
+        num_lanes: lanes of a call in form `lanes`; None means one for each row.
+        resolve_ties: repeat a run until events of one µs are in BLIS's order.
+        max_scan_steps: scan steps after which a run ends with `ITERATIONS_EXHAUSTED`.
+        kv_model: `no-eviction`, `block-level`, or `auto`, which takes the first where it is exact.
+        window: KV blocks moved in one scan step at block level; None takes the form's.
+        num_copies: first capacity for copies of one shared block on one instance.
+        num_chains: first capacity for step events pending on one instance.
+        num_blocks: least number of KV blocks at block level.
+        list_blocks: least number of KV blocks of one request at block level.
+        num_shared_blocks: least number of shared KV blocks at block level.
+        num_evictions: least number of preemptions recorded at block level.
+    """
+
+    num_slots: int | None = None  # per instance; found by itself if None
+    log_capacity: int | None = None
+    clock: str = "int32"  # or int64, float64, or continuous: float64 without truncation to whole µs
+    form: str = "rows"  # "rows": branches, for CPUs; "lanes": one vectorised loop, for GPUs
+    num_lanes: int | None = None  # of a call in lanes; further rows wait for one. None: one a row
+    resolve_ties: bool = True
+    max_scan_steps: int = 2**30
+    kv_model: str = "auto"  # "no-eviction" where it is provably enough, else "block-level"
+    window: int | None = None  # blocks moved in one scan step at block level; by the form if None
+    num_copies: int = 4  # to begin with, of one shared block on one instance
+    num_chains: int = 2  # to begin with, step events pending on one instance
+    # least sizes at block level, so that several runs share a compilation
+    num_blocks: int = 64
+    list_blocks: int = 16
+    num_shared_blocks: int = 16
+    num_evictions: int = 256
+
+
+def default_form() -> str:
+    """The loop form for the machine at hand."""
+    import jax
+
+    return "lanes" if jax.default_backend() in ("gpu", "tpu") else "rows"
+
+
+def num_workers() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(len(os.sched_getaffinity(0)), 1)
+    return os.cpu_count() or 1

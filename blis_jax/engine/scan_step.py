@@ -1,0 +1,302 @@
+"""One scan step: the next small thing that happens in the cluster.
+
+Either the gateway admits or routes one request, or the instance whose event is next begins a step, serves one
+request, ends the step, or completes one request. Phases compute few small rows; the rows are written at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.calendar import Due, Kind, next_due, undisturbed_until
+from blis_jax.engine.context import NO_KEY, Context
+from blis_jax.engine.exact import runtime_infinity
+from blis_jax.engine.phases.batch_formation import serve
+from blis_jax.engine.phases.candidates import has_candidate
+from blis_jax.engine.phases.completions import next_news, tell_gateway, tell_instance
+from blis_jax.engine.phases.gateway import Decisions, decide, decide_again
+from blis_jax.engine.phases.hand_over import has_completed
+from blis_jax.engine.phases.mid_step import Work, failing
+from blis_jax.engine.phases.movement import arrived, change_cluster, is_leaving, leave, next_to_move
+from blis_jax.engine.phases.step_end import close, complete, drop, find_drop, finish_step
+from blis_jax.engine.phases.step_start import begin
+from blis_jax.engine.state import Lane, Mode, Past, State
+from blis_jax.engine.tables.columns import apart, put
+from blis_jax.engine.tables.joined import INSTANCE_OF, lane_of
+from blis_jax.engine.tables.slot_write import SlotWrite
+from blis_jax.engine.tables.writes import (
+    NewsWrite,
+    RecordWrite,
+    Writes,
+    no_record,
+    no_writes,
+    with_lane_row,
+    write,
+)
+from blis_jax.engine.types import Outcome
+from blis_jax.memory.blocks import Do, MemoryTask
+from blis_jax.memory.cpu_tier import offload, reload
+from blis_jax.memory.operations import pin, release, restore, roll_back, take
+from blis_jax.memory.turn import Operation, take_turn
+
+
+def _finished(
+    ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
+) -> tuple[Work, RecordWrite]:
+    result = finish_step(ctx, state, work, instance, written)
+    record = work.lane.num_records
+    if ctx.shape.stall_steps:
+        record = record - work.lane.log_base
+    record = jnp.minimum(record, jnp.int32(ctx.shape.log_capacity))
+    return result.work, RecordWrite(record, result.record)
+
+
+def _may_serve(ctx: Context, work: Work, instance: jax.Array) -> jax.Array:
+    does = ctx.memory.does
+    is_free = does(work, Do.NOTHING)
+    return (is_free & has_candidate(ctx, work, instance)) | does(work, Do.ATTEMPT)
+
+
+def _not_served(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    key: jax.Array,
+    is_drop: jax.Array,
+) -> tuple[Work, SlotWrite]:
+    """An oversized request dropped, an allocation given up, or nothing."""
+    return ctx.when(
+        is_drop,
+        lambda: drop(ctx, state, work, instance, key),
+        lambda: ctx.memory.after_failure(ctx, state, work, instance),
+    )
+
+
+def advance_instance(
+    ctx: Context, state: State, work: Work, instance: jax.Array, until: jax.Array
+) -> tuple[Work, SlotWrite, RecordWrite, NewsWrite | None]:
+    """The instance's next phases, as far as they touch one slot.
+
+    Between steps it drops an oversized request or begins a step; while the batch forms it serves one request;
+    when none is left the step ends, its members complete one by one, and the next step is scheduled.
+    """
+    when, does = ctx.when, ctx.memory.does
+    is_new = work.lane.mode == Mode.BETWEEN
+    may_drop = is_new & (work.inst.num_oversized > 0)
+    key = when(may_drop, lambda: find_drop(state, work, instance), lambda: jnp.int64(NO_KEY))
+    is_drop = key != NO_KEY
+    started = when(
+        is_new & ~is_drop, lambda: begin(ctx, state, work, instance, until), lambda: work
+    )
+    is_forming = ~is_drop & (started.lane.mode == Mode.FORMING)
+    serves = is_forming & _may_serve(ctx, started, instance)
+    fails = does(started, Do.FAILED)
+    formed, written = when(
+        serves,
+        lambda: serve(ctx, state, started, instance),
+        lambda: _not_served(ctx, state, started, instance, key, is_drop),
+    )
+    is_sound = formed.lane.outcome == 0
+    ends = is_forming & is_sound & does(formed, Do.NOTHING) & ~has_candidate(ctx, formed, instance)
+    timed, record = when(
+        ends,
+        lambda: _finished(ctx, state, formed, instance, written),
+        lambda: (formed, no_record(ctx)),
+    )
+    is_completing = timed.lane.mode == Mode.COMPLETING
+    has_left = (timed.lane.num_to_complete > 0) & does(timed, Do.NOTHING)
+    completes = is_completing & (has_left | does(timed, Do.ATTEMPT)) & ~serves & ~fails
+    left, written = when(
+        completes,
+        lambda: complete(ctx, state, timed, instance),
+        lambda: (timed, written),
+    )
+    is_done = has_completed(ctx, written, completes)
+    left, news = tell_instance(ctx, state, left, instance, written, is_done)
+    is_over = left.lane.mode == Mode.COMPLETING
+    is_over = is_over & (left.lane.num_to_complete == 0) & does(left, Do.NOTHING)
+    closed = when(is_over, lambda: close(ctx, state, left, instance), lambda: left)
+    return closed, written, record, news
+
+
+def _past_of_routed(past: Past, done: Decisions) -> Past:
+    """A request's row once it is routed: it has a place."""
+    beside = {INSTANCE_OF: done.where.instance, INSTANCE_OF + 1: done.slot.expected_blocks}
+    return Past(put(apart(past.numbers), beside))
+
+
+def _cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
+    """What the cluster's next event changes."""
+
+    def by_gateway() -> Writes:
+        return _decided(ctx, state, decide(ctx, state, due.admit, due.route))
+
+    def or_moves() -> Writes:
+        if state.movement is None:
+            return by_gateway()
+        return ctx.when(due.kind == Kind.MOVE, lambda: _moved(ctx, state, due.cluster), by_gateway)
+
+    def or_changes() -> Writes:
+        if ctx.mechanism.cluster is None:
+            return or_moves()
+        is_change = due.kind == Kind.CHANGE
+        return ctx.when(is_change, lambda: change_cluster(ctx, state, due.cluster), or_moves)
+
+    if state.news is None:
+        return or_changes()
+    # completions are told before the first event of the cluster that lies after them
+    is_news = next_news(ctx, state) < due.cluster
+    return ctx.when(is_news, lambda: tell_gateway(ctx, state), or_changes)
+
+
+def _moved(ctx: Context, state: State, now: jax.Array) -> Writes:
+    """A request whose transfer has ended is routed again."""
+    request = next_to_move(state)
+    writes = _decided(ctx, state, decide_again(ctx, state, request, now))
+    return dataclasses.replace(writes, movement=arrived(ctx, state, request))
+
+
+def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
+    routed, instance = done.where.routed, done.where.instance
+    nothing, joins = no_writes(ctx, state, instance), state.instance_of is None
+    past = nothing.slot.past if state.movement is None else ctx.past(state, routed)
+    return dataclasses.replace(
+        nothing,
+        lane=done.lane,
+        stale=done.stale,
+        gateway=done.gateway,
+        router=done.router,
+        turned_away=done.where.turned_away,
+        routed=routed,
+        routed_to=instance,
+        instance=instance,
+        inst=done.inst,
+        slot=dataclasses.replace(
+            nothing.slot,
+            request=routed if joins else nothing.slot.request,
+            past=_past_of_routed(past, done) if joins else nothing.slot.past,
+            instance=instance,
+            slot=done.where.slot,
+            row=done.slot,
+        ),
+    )
+
+
+def _instance_writes(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writes:
+    if ctx.mechanism.cluster is None:
+        return _advanced(ctx, state, instance, due)
+    is_new = lane_of(ctx, state).mode == Mode.BETWEEN
+    return ctx.when(
+        is_new & is_leaving(ctx, state, instance, due.event),
+        lambda: _left(ctx, state, instance),
+        lambda: _advanced(ctx, state, instance, due),
+    )
+
+
+def _left(ctx: Context, state: State, instance: jax.Array) -> Writes:
+    """A request leaves the queue of an instance."""
+    nothing = no_writes(ctx, state, instance)
+    start = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
+    work, slot, movement = leave(ctx, state, start, instance)
+    return dataclasses.replace(
+        nothing, instance=instance, inst=work.inst, slot=slot, movement=movement
+    )
+
+
+def _advanced(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writes:
+    nothing = no_writes(ctx, state, instance)
+    until = undisturbed_until(ctx, due, instance)
+    start = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
+    hands_over = ctx.mechanism.hand_over is not None
+    if hands_over:
+        start = dataclasses.replace(start, gateway=nothing.gateway, movement=nothing.movement)
+    work, slot, record, news = advance_instance(ctx, state, start, instance, until)
+    return dataclasses.replace(
+        nothing,
+        gateway=work.gateway if hands_over else nothing.gateway,
+        movement=work.movement if hands_over else nothing.movement,
+        lane=work.lane,
+        instance=instance,
+        inst=work.inst,
+        task=work.task,
+        pool=work.pool,
+        slot=slot,
+        record=record,
+        local=work.local,
+        news=news,
+    )
+
+
+OPERATIONS = {
+    Do.RELOAD: reload,
+    Do.PIN: pin,
+    Do.TAKE: take,
+    Do.ROLL_BACK: roll_back,
+    Do.RESTORE: restore,
+    Do.RELEASE: release,
+    Do.OFFLOAD: offload,
+}
+_OF_CPU_TIER = (Do.RELOAD, Do.OFFLOAD)
+
+
+def move_blocks(ctx: Context, state: State) -> State:
+    """What memory has to do, one window of blocks at a time; one operation may follow on another."""
+    for do, operation in OPERATIONS.items():
+        if do in _OF_CPU_TIER and not ctx.shape.has_cpu_tier:
+            continue
+        assert state.blocks is not None
+        is_on = MemoryTask(state.blocks.task).do == do
+        is_on = is_on & (Lane(state.registers).outcome == 0)
+
+        def change(state: State, is_on: jax.Array, operation: Operation = operation) -> State:
+            return take_turn(ctx, state, is_on, operation)
+
+        state = ctx.in_place(is_on, change, state)
+    return state
+
+
+def scan_step(ctx: Context, state: State) -> State:
+    """The next small thing that happens; nothing once the run is over."""
+    with runtime_infinity(ctx.params.cluster.infinity):
+        return _next_thing(ctx, state)
+
+
+def _next_thing(ctx: Context, state: State) -> State:
+    lane = lane_of(ctx, state)
+    due = next_due(ctx, state, lane)
+    in_step = lane.mode != Mode.BETWEEN
+    horizon, last = ctx.params.cluster.horizon_us, ctx.never.astype(jnp.int64)
+    end = jnp.where(horizon < last, horizon, last).astype(ctx.clock)
+    is_sound = lane.outcome == 0
+    is_cluster = (due.cluster <= due.event) & (due.cluster <= end) & (due.cluster < ctx.never)
+    is_cluster = is_cluster & is_sound & ~in_step
+    is_due = (due.event <= end) & (due.event < due.cluster)
+    is_instance = is_sound & (in_step | is_due)
+    instance = jnp.where(in_step, lane.active, due.instance)
+    instance = jnp.where(is_instance, instance, jnp.int32(ctx.shape.num_instances))
+    now = jnp.where(in_step, lane.now, due.event)
+    is_new = is_instance & ~in_step
+    last_event = jnp.where(is_new, due.event, lane.last_event)
+    is_done = ~is_cluster & ~is_instance
+    lane = lane.replace(is_done=is_done, now=now, last_event=last_event)
+    if ctx.mechanism.cluster is not None:
+        is_late = is_done & is_sound & due.is_beyond
+        lane = lane.replace(outcome=failing(lane.outcome, is_late, Outcome.CLOCK_OVERFLOW))
+    now_state = dataclasses.replace(state, registers=lane.numbers, times=lane.times)
+    done = ctx.when(
+        is_cluster,
+        lambda: _cluster_writes(ctx, now_state, due),
+        lambda: ctx.when(
+            is_instance,
+            lambda: _instance_writes(ctx, now_state, instance, due),
+            lambda: no_writes(ctx, now_state, instance),
+        ),
+    )
+    # every read before any write: otherwise a vectorised loop copies whole tables
+    state = write(ctx, state, lax.optimization_barrier(with_lane_row(state, done)))
+    return move_blocks(ctx, state) if ctx.shape.num_blocks else state

@@ -1,0 +1,379 @@
+"""What the engine's parts hand to each other: sentinels, outcome codes, views and contracts.
+
+This module imports nothing of ours. Times are whole microseconds in the clock's dtype.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import jax
+    from jaxtyping import Bool, Float, Int
+
+    from blis_jax.latency.contract import LatencyModel
+    from blis_jax.policies.contract import Policy
+
+T = TypeVar("T")
+
+NO_INSTANCE = -1  # a request that was not routed
+REJECTED = -2  # in the instance column: turned away by admission
+NO_REQUEST = -1  # a free slot
+NO_NODE = -1  # end of a request's path of shared contents
+LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every real one
+
+ROLES = ("both", "prefill", "decode")  # what an instance is for
+SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
+CRITICAL, STANDARD_NONE, STANDARD = 1, 0, 2
+
+
+def never(dtype: Any) -> Any:
+    """A time after every event, in the clock's dtype; twice it must not overflow in sums we form."""
+    if np.issubdtype(dtype, np.floating):
+        return np.dtype(dtype).type(2.0**61)
+    return np.dtype(dtype).type(np.iinfo(dtype).max)
+
+
+class Outcome(enum.IntEnum):
+    """How a run ended; combined over a batch by taking the row's own code, never an exception."""
+
+    COMPLETED = 0
+    HORIZON = 1
+    SLOTS_FULL = 2
+    ITERATIONS_EXHAUSTED = 3
+    KV_CHECK_TRIPPED = 4
+    OPEN_TIE = 5
+    LIVELOCK = 6
+    CLOCK_OVERFLOW = 7
+    COPIES_FULL = 8
+    CHAINS_FULL = 9
+    ROUTER_INDEX_FULL = 10
+    LOG_FULL = 11
+    WORKLOAD_SHORT = 12
+    LISTS_FULL = 13
+    RING_FULL = 14
+    EVICTIONS_FULL = 15
+    REFERENCE_CRASH = 16
+    NODES_FULL = 17
+    NO_SUCH_INSTANCE = 18
+    ROUTINGS_FULL = 19
+
+    @property
+    def sentence(self) -> str:
+        """What the code means and what to do about it."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Outcome.COMPLETED: "every admitted request completed",
+    Outcome.HORIZON: "the horizon was reached with requests still in the system",
+    Outcome.SLOTS_FULL: "an instance held more requests than it has slots; raise --slots",
+    Outcome.ITERATIONS_EXHAUSTED: "the run needed more scan steps than allowed",
+    Outcome.KV_CHECK_TRIPPED: "the KV cache came under pressure, which the memory model without eviction cannot follow",
+    Outcome.OPEN_TIE: "events of one microsecond on one instance could not be put in the reference's order",
+    Outcome.LIVELOCK: "an instance made 10,000 steps without a completion or progress, and no horizon ends them "
+    "(or it takes more than 4 million records of steps to come to it)",
+    Outcome.CLOCK_OVERFLOW: "simulated time left the range of the clock; use a 64-bit clock",
+    Outcome.COPIES_FULL: "more copies of one shared block were alive than the table holds",
+    Outcome.CHAINS_FULL: "more step chains ran on one instance than the table holds",
+    Outcome.ROUTER_INDEX_FULL: "an instance's router index went past its capacity without eviction on",
+    Outcome.ROUTINGS_FULL: "requests were routed again more often than the router's log holds",
+    Outcome.LOG_FULL: "the run made more steps than the step log holds",
+    Outcome.LISTS_FULL: "a request held more KV blocks than its list has room for",
+    Outcome.NODES_FULL: "requests share longer contents than the tables of shared blocks hold",
+    Outcome.NO_SUCH_INSTANCE: "the routing policy chose an instance that is not active; "
+    "it must return the index of one whose `snapshots.is_active` is true",
+    Outcome.RING_FULL: "an instance's list of free KV blocks ran over",
+    Outcome.EVICTIONS_FULL: "the run preempted more requests than the record of preemptions holds",
+    Outcome.REFERENCE_CRASH: "the reference stops here with an index out of range: a reload found more of a "
+    "prompt than was asked for, or a preempted request was computed beyond its prompt",
+    Outcome.WORKLOAD_SHORT: "the generator drew fewer requests of a client than the workload needs",
+}
+
+
+@dataclass_transform(frozen_default=True)
+def pytree(cls: type[T]) -> type[T]:
+    """A frozen dataclass whose fields are all traced arrays (or pytrees of them).
+
+    Where JAX has not started, the class is registered with it when the first instance is made.
+    """
+    made: type[T] = dataclass(frozen=True)(cls)
+    if "jax" in sys.modules:
+        _register(made)
+    else:
+        made.__new__ = staticmethod(_new_and_register)  # type: ignore[method-assign]
+    return made
+
+
+_REGISTERED: set[type] = set()
+_REGISTERING = threading.Lock()  # two mechanisms compile side by side, and JAX takes a class once
+
+
+def _register(cls: type) -> None:
+    import jax
+
+    with _REGISTERING:
+        if cls not in _REGISTERED:
+            jax.tree_util.register_dataclass(cls)
+            _REGISTERED.add(cls)
+
+
+def _new_and_register(cls: type, *_: Any, **__: Any) -> Any:
+    if cls not in _REGISTERED:
+        _register(cls)
+    return object.__new__(cls)
+
+
+@pytree
+class RequestView:
+    """What a policy may know about a request; the true output length is not in it.
+
+    Scalars at admission and routing, `[slot]` for priorities and schedulers.
+    """
+
+    slo_class: Int[jax.Array, "..."]  # index into SLO_CLASSES
+    input_len: Int[jax.Array, "..."]  # prompt tokens
+    arrival_us: jax.Array  # clock dtype
+    tenant: Int[jax.Array, "..."]
+    tie_rank: Int[jax.Array, "..."]  # rank by (arrival, id as text)
+    queue_rank: Int[
+        jax.Array, "..."
+    ]  # order of entry among requests queued in the same microsecond
+
+
+@pytree
+class Snapshots:
+    """What the router sees of every instance `[instance]`; KV fields may be stale."""
+
+    effective_load: Int[jax.Array, "instance"]  # queued + running + pending
+    queue_depth: Int[jax.Array, "instance"]
+    batch_size: Int[jax.Array, "instance"]
+    num_pending: Int[jax.Array, "instance"]
+    kv_utilization: Float[jax.Array, "instance"]
+    free_kv_blocks: Float[jax.Array, "instance"]
+    cache_hit_rate: Float[jax.Array, "instance"]
+    prefix_match_blocks: Int[jax.Array, "instance"]  # leading prompt blocks in the router's index
+    num_rejected: Int[jax.Array, ""]
+    is_active: Bool[jax.Array, "instance"]  # part of the cluster (the table may be larger)
+    role: Int[jax.Array, "instance"]  # index into ROLES
+
+
+@pytree
+class Members:
+    """The members of a batch by slot; entries of slots that are in no batch are 0."""
+
+    in_prefill: Bool[jax.Array, "slot"]  # when the step began
+    new_tokens: Int[jax.Array, "slot"]  # counted in this step; in decode 1
+    progress: Int[jax.Array, "slot"]  # tokens computed before; 0 in the step that schedules it
+    context: Int[jax.Array, "slot"]  # tokens in its KV cache when the step ends
+
+
+@pytree
+class StepBatch:
+    """What a latency model sees of a batch.
+
+    A member that the budget did not reach counts with the tokens of an earlier step, as in the
+    reference; in decode only the totals know of that.
+    """
+
+    num_prefill_tokens: Int[jax.Array, ""]
+    num_decode_tokens: Int[jax.Array, ""]
+    members: Any = None  # Members where the model asks for them
+
+
+@dataclass(frozen=True)
+class Defects:
+    """Which defects of the reference are reproduced; each name is the one place where it is switched.
+
+    All of them moved published numbers, so all are on unless the corrected profile is asked for.
+    """
+
+    overlapping_steps: bool = (
+        True  # an empty batch leaves the instance idle before its step has ended
+    )
+    second_chain: bool = True  # a second queue event of a tick, or a drop, starts steps of its own
+    rolled_back_leak: bool = True  # a roll-back forgets the blocks that the request held before
+    revisited_victim: bool = True  # evicted and moved requests are visited at their old places
+    stale_token_counts: bool = (
+        True  # a member passed over counts with the tokens of an earlier step
+    )
+    double_last_latency: bool = True  # a completion records its last inter-token latency twice
+
+
+REFERENCE_DEFECTS = Defects()
+NO_DEFECTS = Defects(*(False,) * 6)
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """The functions of one strategy: static, hashable, compared by identity of module-level functions."""
+
+    admission: Policy
+    routing: Policy
+    scorers: tuple[Policy, ...]
+    picker: Policy
+    priority: Policy
+    scheduler: Policy
+    latency: LatencyModel
+    cluster: Policy | None = None  # None: all instances stay up
+    hand_over: Policy | None = None  # None: requests stay where they are
+    evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
+    defects: Defects = REFERENCE_DEFECTS
+
+    @property
+    def of_gateway(self) -> tuple[Policy, ...]:
+        """The policies that decide for the cluster, in the order of their states."""
+        of_cluster = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
+        return (self.admission, self.routing, *self.scorers, self.picker, *of_cluster)
+
+    @property
+    def moves_requests(self) -> bool:
+        """Whether requests may leave an instance before they complete, or instances go down."""
+        return self.cluster is not None or self.hand_over is not None
+
+    @property
+    def of_instance(self) -> tuple[Policy, ...]:
+        """The policies that decide inside an instance, in the order of their states."""
+        return (self.priority, self.scheduler)
+
+    @property
+    def uses_prefix_index(self) -> bool:
+        """Whether some policy looks at the router's prefix index."""
+        return any(policy.reads_prefix_index for policy in self.of_gateway)
+
+    @property
+    def uses_prompt_keys(self) -> bool:
+        """Whether some policy keeps something for every prompt key."""
+        return any(policy.reads_prompt_key for policy in self.of_gateway)
+
+    @property
+    def needs_cached_blocks(self) -> bool:
+        """Whether some policy looks at what is cached for waiting requests."""
+        return any(policy.reads_cached_blocks for policy in self.of_instance)
+
+    @property
+    def is_told_at_gateway(self) -> bool:
+        """Whether some policy of the gateway is told of completions."""
+        return any(policy.observe is not None for policy in self.of_gateway)
+
+    @property
+    def is_told_in_instance(self) -> bool:
+        """Whether some policy of the instances is told of completions."""
+        return any(policy.observe is not None for policy in self.of_instance)
+
+
+@pytree
+class PolicyParams:
+    """The numbers of one strategy, all traced."""
+
+    admission: Any
+    routing: Any
+    scorers: tuple[Any, ...]
+    scorer_weights: Float[jax.Array, "scorer"]  # as given; normalised where used
+    picker: Any
+    priority: Any
+    scheduler: Any
+    seed: Int[jax.Array, ""]  # of the policies' own random draws, see policies/seeds.py
+    cluster: Any = None
+    hand_over: Any = None
+
+    @property
+    def of_gateway(self) -> tuple[Any, ...]:
+        """In the order of `Mechanism.of_gateway`."""
+        of_cluster = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
+        return (self.admission, self.routing, *self.scorers, self.picker, *of_cluster)
+
+    @property
+    def of_instance(self) -> tuple[Any, ...]:
+        """In the order of `Mechanism.of_instance`."""
+        return (self.priority, self.scheduler)
+
+
+@pytree
+class ClusterParams:
+    """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included."""
+
+    alpha: Float[jax.Array, "instance 3"]  # µs, µs per prompt token, µs per output token
+    # µs, µs per prefill token, µs per decode token, and what a latency model adds
+    beta: Float[jax.Array, "instance coefficient"]
+    total_kv_blocks: Int[jax.Array, "instance"]
+    max_num_running_reqs: Int[jax.Array, "instance"]
+    max_num_scheduled_tokens: Int[jax.Array, "instance"]
+    prefill_threshold: Int[jax.Array, "instance slo_class"]  # 0: prompts are not chunked
+    num_instances: Int[jax.Array, ""]
+    admission_latency_us: Int[jax.Array, ""]
+    routing_latency_us: Int[jax.Array, ""]
+    snapshot_refresh_interval_us: Int[jax.Array, ""]
+    horizon_us: Int[jax.Array, ""]
+    kv_cpu_blocks: Int[jax.Array, "instance"]  # capacity of the CPU tier, 0: none
+    transfer_us: Int[jax.Array, "instance"]  # to bring one block back from it
+    offload_threshold: Float[jax.Array, "instance"]  # KV utilisation above which the tier acts
+    roles: Int[jax.Array, "instance"]  # index into ROLES
+    infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
+
+
+@pytree
+class Params:
+    """Everything numeric that a run depends on besides its requests."""
+
+    cluster: ClusterParams
+    policy: PolicyParams
+
+
+@dataclass(frozen=True)
+class EngineShape:
+    """Static sizes of a compiled engine; every change compiles again."""
+
+    num_instances: int  # rows of the instance table, at least the active ones
+    num_slots: int  # resident requests per instance
+    num_requests: int
+    num_nodes: int  # shared contents
+    path_depth: int  # shared contents on one request's path
+    num_keys: int = 1  # distinct prompt keys, for the prefix-affinity routing policy
+    node_blocks: int = 1  # longest shared content
+    num_copies: int = 4  # live physical copies of one shared block on one instance
+    num_chains: int = 2  # step events pending on one instance
+    log_capacity: int = 4096
+    block_size: int = 16
+    clock: str = "int32"
+    has_router_eviction: bool = False
+    num_routings: int = (
+        0  # where requests are routed again and the router's index evicts; else one a request
+    )
+    num_blocks: int = 0  # KV blocks of the largest instance at block level; 0: no eviction
+    list_blocks: int = 1  # block level: blocks of one request
+    num_shared_blocks: int = 0  # block level: blocks of all nodes
+    ring_size: int = 1  # block level: places of a free list, a power of two
+    eviction_capacity: int = 1  # block level: preemptions recorded
+    window: int = 32  # block level: blocks moved in one scan step
+    has_cpu_tier: bool = False
+    has_shared_outputs: bool = False  # a later request's prompt holds an earlier one's output
+    stall_steps: int = (
+        0  # a run in stretches pauses after so many barren steps, see livelock.py; 0: one piece
+    )
+
+    @property
+    def tracks_outputs(self) -> bool:
+        """Whether anything can tell that a block of output tokens carries content."""
+        return self.has_shared_outputs or self.has_cpu_tier
+
+    @property
+    def record_dtype(self) -> Any:
+        """The dtype of times on the host."""
+        return np.float64 if self.is_continuous else np.int64
+
+    @property
+    def clock_dtype(self) -> Any:
+        """The clock's dtype: int32, int64, or float64 holding whole microseconds or (continuous) any."""
+        return np.dtype("float64" if self.is_continuous else self.clock)
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether times keep their fractions of a microsecond, unlike the reference's."""
+        return self.clock == "continuous"

@@ -1,0 +1,116 @@
+"""Whether block-level memory can give a request the blocks for its next tokens, and what follows.
+
+Prefill is checked before anything is touched, by the number of blocks for the new tokens alone; an allocation
+that runs out later is rolled back, and the roll-back deletes the request's whole block list.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.context import Context
+from blis_jax.engine.phases.mid_step import Work, ceil_div
+from blis_jax.engine.tables.columns import as_int
+from blis_jax.engine.types import pytree
+from blis_jax.memory.block_rows import Tenant
+from blis_jax.memory.blocks import Do, Pinning
+from blis_jax.memory.memory import Demand
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+
+@pytree
+class Answer:
+    """What becomes of a demand."""
+
+    is_granted: Bool[Array, ""]
+    is_lost: Bool[Array, ""]  # the request's list is deleted by the roll-back
+    is_clean: Bool[Array, ""]
+    crashes: Bool[Array, ""]
+    held: Int[Array, ""]  # tokens in the list afterwards, if granted
+    task: Any  # changes of the task, by column
+
+
+def no_tokens() -> Any:
+    """Columns of the task that every new allocation sets anew."""
+    zero = jnp.int32(0)
+    return {"done": zero, "cursor": zero, "has_reloaded": zero}
+
+
+def after_failure(ctx: Context, is_retry: jax.Array) -> jax.Array:
+    """What follows a failed allocation: one reload from the CPU tier, else giving up."""
+    if not ctx.shape.has_cpu_tier:
+        return jnp.int32(Do.FAILED)
+    return jnp.where(is_retry, jnp.int32(Do.FAILED), jnp.int32(Do.RELOAD))
+
+
+def after_release(ctx: Context) -> jax.Array:
+    """What follows the release of a list: the CPU tier may act."""
+    return jnp.int32(Do.OFFLOAD if ctx.shape.has_cpu_tier else Do.NOTHING)
+
+
+def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.Array) -> Answer:
+    """Decide on a demand from counts alone; the blocks themselves move in the operations that follow.
+
+    If `is_old`, the blocks found were found at an earlier attempt and head the slot's list.
+    """
+    size = ctx.shape.block_size
+    tokens, held, has_list = demand.tokens, one.held, one.held > 0
+    in_prefill = beyond = jnp.array(False)
+    if not demand.is_last:  # beyond: the reference would read past the end of the tokens
+        beyond = one.in_decode & (demand.start - one.fixed.input_len >= one.fixed.output_len)
+        in_prefill = ~one.in_decode
+    pins = jnp.where(has_list | (tokens == 0), 0, demand.found.count)
+    free_pins = jnp.where(pins > 0, demand.found.num_free, 0)
+    free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks
+    is_short = in_prefill & (ceil_div(tokens, size) > free)
+    in_last = lax.rem(held, jnp.int32(size))
+    stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, jnp.int32(size) - in_last))
+    takes = ceil_div(tokens - stored, size)
+    runs_out = ~is_short & (takes > free - free_pins)
+    crashes = beyond | (in_prefill & (tokens < 0))
+    is_granted = ~is_short & ~runs_out & ~crashes
+    is_doomed = runs_out & (pins > 0)
+    fresh = ((pins == 0) | demand.found.is_clean) & (demand.start == pins * jnp.int32(size))
+    is_clean = jnp.where(has_list, (one.life.is_clean == 1) & (demand.start == held), fresh)
+    fills = (stored > 0) & (lax.rem(held + stored, jnp.int32(size)) == 0)
+    then = jnp.int32(Do.RELEASE if demand.is_last else Do.NOTHING)
+    then = jnp.where((takes > 0) | fills, jnp.int32(Do.TAKE), then)
+    failed = after_failure(ctx, one.is_retry)
+    then = jnp.where(is_granted, then, failed)
+    # a retry takes the blocks that were found now, even where nothing is taken yet
+    pinning = jnp.where(is_doomed, jnp.int32(Pinning.DOOMED), jnp.int32(Pinning.NOTED))
+    pinning = jnp.where(is_granted, jnp.int32(Pinning.KEPT), pinning)
+    pins_now = (pins > 0) & (is_granted | is_doomed | (failed == Do.RELOAD))
+    then = jnp.where(pins_now, jnp.int32(Do.PIN), then)
+    # the roll-back forgets the whole list, and its blocks stay used for ever
+    is_lost = runs_out & has_list & ctx.mechanism.defects.rolled_back_leak
+    after = jnp.where(is_granted, held + tokens + pins * jnp.int32(size), 0)
+    freed = jnp.where(is_doomed, pins, ceil_div(after, size))
+    task = no_tokens() | {
+        "do": then,
+        "asker": one.asker,
+        "slot": one.slot,
+        "request": one.request,
+        "is_retry": as_int(one.is_retry),
+        "start": demand.start,
+        "tokens": tokens,
+        "hits": pins,
+        "held": jnp.where(is_lost, 0, held),
+        "stored": stored,
+        "takes": takes,
+        "in_prefill": as_int(in_prefill),
+        "is_clean": as_int(is_clean),
+        "pinning": pinning,
+        "is_old": as_int(is_old),
+        "freed_slot": one.slot,
+        "freed_blocks": freed,
+        "after_release": jnp.where(is_doomed, failed, after_release(ctx)),
+        "after_offload": jnp.int32(Do.NOTHING),
+    }
+    return Answer(is_granted, is_lost, is_clean, crashes, after, task)

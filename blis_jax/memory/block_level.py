@@ -1,0 +1,342 @@
+"""KV memory modelled block by block.
+
+Blocks may be missing: then content is reloaded, a request is evicted and the visit repeated, or admission ends. An
+allocation is decided from counts; the blocks move afterwards, a window at a time, which the task in `Work` keeps
+account of. Members that only store one more token in their last block are not visited unless the budget might not
+reach them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.branching import branch
+from blis_jax.engine.context import Context, SlotRows, row
+from blis_jax.engine.phases.mid_step import Work, count_of, failing
+from blis_jax.engine.state import RUNAWAY, Resident, State
+from blis_jax.engine.tables.columns import as_int, choose, selected
+from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
+from blis_jax.engine.types import LAST, Outcome
+from blis_jax.memory import preemption
+from blis_jax.memory.allocation import Answer, attempt
+from blis_jax.memory.block_rows import BlockRows, Tenant, blocks_of, is_due, no_block_rows, tenant
+from blis_jax.memory.blocks import Asker, BlockLife, Do, InstanceMemory, MemoryTask
+from blis_jax.memory.contents import Found, found_blocks, nothing_found
+from blis_jax.memory.memory import Choice, Demand, Grant, Memory, Plan, Visit
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+    from blis_jax.engine.tables.writes import Writes
+
+LIVELOCK_STEPS = 10_000  # consecutive steps of an instance without a completion or net progress
+
+
+class BlockLevel(Memory[Tenant, BlockRows]):
+    """The memory model of single blocks."""
+
+    def no_rows(self, ctx: Context) -> BlockRows:
+        """Nothing changed."""
+        return no_block_rows(ctx)
+
+    def rows_of_leaver(self, ctx: Context, request: jax.Array) -> BlockRows:
+        """The request gives up its slot."""
+        return dataclasses.replace(no_block_rows(ctx), left=request)
+
+    def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
+        """The chosen request, or the one whose allocation is attempted again."""
+        return tenant(ctx, state, work, choice)
+
+    def look_up(self, ctx: Context, state: State, work: Work, one: Tenant) -> Found:
+        """Leading blocks of the prompt that the instance's table names, where it may matter."""
+        prompt_blocks = lax.div(one.fixed.input_len, jnp.int32(ctx.shape.block_size))
+        at = (ctx, blocks_of(state), one.instance, one.slot, one.request)
+        return ctx.when(
+            one.is_queued | one.is_retry,
+            lambda: found_blocks(*at, prompt_blocks, jnp.array(False)),
+            nothing_found,
+        )
+
+    def remembered(self, work: Work, one: Tenant, demand: Demand) -> Demand:
+        """What the visit asked for at first; a retry may ask for less."""
+
+        def first(asked: jax.Array, now: jax.Array) -> jax.Array:
+            return jnp.where(one.is_forced, asked, now)
+
+        return dataclasses.replace(
+            demand,
+            start=first(work.task.asked_start, demand.start),
+            tokens=first(work.task.asked_tokens, demand.tokens),
+            hits=first(work.task.asked_hits, demand.hits),
+        )
+
+    def allocate(
+        self, ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
+    ) -> Grant:
+        """Decide on the demand and set the task that carries it out, or does what follows a refusal."""
+        now, is_old = demand, jnp.array(False)
+        if not demand.is_last:
+            now, is_old = _after_reload(ctx, state, one, demand)
+        answer = _worked_out(ctx, lambda: attempt(ctx, work, one, now, is_old))
+        asked = {
+            "asked_start": demand.start,
+            "asked_tokens": demand.tokens,
+            "asked_hits": demand.hits,
+        }
+        is_popped = (one.asker == Asker.GHOST) & ~one.is_forced
+        kept = work.task.replace(num_ghosts=work.task.num_ghosts - as_int(is_popped))
+        task = choose(demand.asks, kept.replace(**(answer.task | asked)), kept)
+        crashes = demand.asks & answer.crashes
+        outcome = failing(work.lane.outcome, crashes, Outcome.REFERENCE_CRASH)
+        held = jnp.where(demand.asks & answer.is_granted, answer.held, one.held)
+        held = jnp.where(demand.asks & answer.is_lost, 0, held)
+        is_granted = answer.is_granted | ~demand.asks
+        return Grant(is_granted, held, outcome, {}, task, answer)
+
+    def rows_of_visit(
+        self, ctx: Context, state: State, work: Work, one: Tenant, grant: Grant, visit: Visit
+    ) -> BlockRows:
+        """What the request has been through, and how far it is."""
+        is_granted, computed = visit.is_granted, one.computed
+        has_finish = visit.gains | (one.row.finish != LAST)
+        progressed = jnp.where(has_finish, computed, visit.done)
+        progressed = jnp.where(visit.gains, visit.done - one.step, progressed)
+        progressed = jnp.where(one.in_decode, computed, progressed)
+        rows = dataclasses.replace(
+            no_block_rows(ctx),
+            life=choose(is_granted, _life(work, one, grant.own, visit), one.life),
+            computed=jnp.where(is_granted, progressed, computed),
+        )
+        if not self.keeps_priority(ctx):
+            return rows
+        stored = blocks_of(state).priority[one.instance, one.slot]
+        is_admitted = one.is_queued & is_granted
+        return dataclasses.replace(rows, priority=jnp.where(is_admitted, one.priority, stored))
+
+    def release(
+        self, ctx: Context, work: Work, one: Tenant, grant: Grant
+    ) -> tuple[Grant, BlockRows]:
+        """The list is released by the task, once the last token has its place; the slot is free at once."""
+        rows = dataclasses.replace(no_block_rows(ctx), life=one.life, left=one.request)
+        return grant, rows
+
+    def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
+        """The rows of block-level memory; the blocks themselves move in the operations."""
+        blocks, slot, zero = blocks_of(state), done.slot, jnp.int32(0)
+        rows: BlockRows = slot.memory
+        put = lax.dynamic_update_slice
+        slot_of = put(blocks.slot_of, jnp.full((1,), -1, jnp.int32), (rows.left,))
+        evicts = rows.eviction_at < ctx.shape.eviction_capacity
+        at = (slot.instance, slot.slot)
+        changed = dataclasses.replace(
+            blocks,
+            slot_of=put(slot_of, slot.slot[None], (done.routed,)),
+            computed=put(blocks.computed, rows.computed[None, None], at),
+            ghosts=put(blocks.ghosts, rows.ghost[None], (rows.ghost_at,)),
+            life=put(blocks.life, selected(rows.life.numbers)[None], (slot.request, zero)),
+            pool=put(blocks.pool, done.pool.numbers[None], (done.instance, zero)),
+            task=done.task.numbers,
+            evictions=put(
+                blocks.evictions, selected(rows.eviction.numbers)[None], (rows.eviction_at, zero)
+            ),
+            num_evictions=blocks.num_evictions + as_int(evicts),
+        )
+        if not self.keeps_priority(ctx):
+            return {"blocks": changed}
+        # a member may have taken the victim's place in the batch
+        order, place = jnp.int32(Resident.columns.ORDER), (rows.moved_instance, rows.moved_slot)
+        return {
+            "blocks": dataclasses.replace(
+                changed, priority=put(blocks.priority, rows.priority[None, None], at)
+            ),
+            "slot": put(state.slot, rows.moved_order[None, None, None], (order, *place)),
+        }
+
+    # --- who is visited -------------------------------------------------------------------------
+
+    def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
+        """Leading prompt blocks that the instance's table names."""
+        input_len, blocks = slots.input_len, blocks_of(slots.state)
+
+        def one(slot: jax.Array, request: jax.Array, prompt: jax.Array) -> jax.Array:
+            new = jnp.array(False)
+            return found_blocks(ctx, blocks, slots.instance, slot, request, prompt, new).count
+
+        slot = lax.iota(jnp.int32, input_len.shape[0])
+        return jax.vmap(one)(slot, slots.request, input_len // ctx.shape.block_size)
+
+    def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
+        """Decode members whose next token is more than one in their last block."""
+        return is_due(ctx, slots, step_index)
+
+    def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
+        """A member is visited when it needs a block, and equal steps end before one does."""
+        cluster, index = ctx.params.cluster, work.inst.step_index
+        budget = cluster.max_num_scheduled_tokens[slots.instance]
+        size = jnp.int32(ctx.shape.block_size)
+        finish, order = slots.finish, slots.order
+        is_decode = finish != LAST
+        due = is_due(ctx, slots, index)
+        remaining = slots.input_len - row(blocks_of(slots.state).computed, slots.instance)
+        by_class = row(cluster.prefill_threshold, slots.instance)
+        threshold = by_class[slots.slo_class]
+        wanted = jnp.where((threshold > 0) & (threshold < remaining), threshold, remaining)
+        is_prefill = (order != LAST) & ~is_decode
+        wants = jnp.sum(jnp.where(is_prefill, wanted, 0), dtype=jnp.int32)
+        visit_all = wants + work.inst.num_decode > budget
+        counted = jnp.where(visit_all, 0, count_of(is_decode & ~due))
+        in_last = lax.rem(index + slots.alloc_offset, size)
+        most = (size - 1 if ctx.shape.tracks_outputs else size) - in_last
+        most_steps = jnp.maximum(jnp.min(jnp.where(is_decode, most, size)), 1)
+        is_pure = is_pure & ~jnp.any(due) & (work.pool.pending_reloads == 0)
+        return Plan(visit_all, counted, is_pure, most_steps)
+
+    def keeps_priority(self, ctx: Context) -> bool:
+        """The request of the lowest priority may be the one to be evicted."""
+        return ctx.mechanism.evicts_lowest_priority
+
+    def is_redirected(self, work: Work) -> jax.Array:
+        """Whether a ghost is next, or a request whose allocation failed before."""
+        return (work.task.num_ghosts > 0) | (work.task.do == Do.ATTEMPT)
+
+    def redirected(self, state: State, work: Work, choice: Choice) -> Choice:
+        """The last ghost made, once all members are visited."""
+        ghosts = work.task.num_ghosts
+        is_ghost = (choice.asker != Asker.MEMBER) & (ghosts > 0)
+        slot = blocks_of(state).ghosts[jnp.maximum(ghosts - 1, 0)]
+        return dataclasses.replace(
+            choice,
+            slot=jnp.where(is_ghost, slot, choice.slot),
+            asker=jnp.where(is_ghost, jnp.int32(Asker.GHOST), choice.asker),
+        )
+
+    def admits(self, work: Work) -> jax.Array:
+        """Not after an eviction."""
+        return work.task.has_preempted == 0
+
+    # --- what follows ---------------------------------------------------------------------------
+
+    def start(self, state: State, instance: jax.Array) -> tuple[MemoryTask, InstanceMemory]:
+        """The operation in progress and the instance's row."""
+        blocks = blocks_of(state)
+        return MemoryTask(blocks.task), InstanceMemory(row(blocks.pool, instance))
+
+    def does(self, work: Work, what: Do) -> jax.Array:
+        """Whether memory is about to do this."""
+        return work.task.do == what
+
+    def after_failure(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array
+    ) -> tuple[Work, SlotWrite[BlockRows]]:
+        """Evict a request, stop admitting, or let a completion do without."""
+        return ctx.when(
+            self.does(work, Do.FAILED),
+            lambda: preemption.give_up(ctx, state, work, instance),
+            lambda: (work, no_slot(ctx)),
+        )
+
+    def with_transfers(
+        self, ctx: Context, work: Work, duration: jax.Array, raw: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """A step waits for its reloads from the CPU tier."""
+        reloads = work.pool.pending_reloads
+        transfer = ctx.params.cluster.transfer_us[work.lane.active]
+        duration = duration + reloads.astype(ctx.clock) * ctx.time(transfer)
+        return duration, raw + reloads.astype(jnp.float64) * transfer.astype(jnp.float64)
+
+    def after_step(
+        self,
+        ctx: Context,
+        state: State,
+        work: Work,
+        instance: jax.Array,
+        written: SlotWrite[BlockRows],
+        finish: Int[Array, "slot"],
+        num_done: jax.Array,
+    ) -> tuple[jax.Array, InstanceMemory]:
+        """Reloads are paid for, and steps without progress are counted.
+
+        Progress is the sum of tokens computed over the requests that stay; requests computed beyond
+        their end decode for ever and make none.
+        """
+        pool, steps = work.pool, work.lane.num_steps
+        index = work.inst.step_index + steps
+        computed = row(blocks_of(state).computed, instance)
+        visited_slot = jnp.where(written.instance == instance, written.slot, -1)
+        is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited_slot
+        computed = jnp.where(is_visited, written.memory.computed, computed)
+        stays = (finish != LAST) & (finish > index)
+        tokens = jnp.where(finish == LAST, computed, computed + index)
+        tokens = jnp.where((finish == LAST) | (stays & (finish != RUNAWAY)), tokens, 0)
+        progress = jnp.sum(tokens, dtype=jnp.int32)
+        members = work.inst.num_prefill + work.inst.num_decode - num_done
+        has_work = (members > 0) | (work.lane.num_waiting > 0)
+        is_better = (num_done > 0) | (progress > pool.best_progress) | ~has_work
+        stalled = jnp.where(is_better, 0, pool.stalled_steps + steps)
+        is_stalled = stalled >= (ctx.shape.stall_steps or LIVELOCK_STEPS)
+        outcome = failing(work.lane.outcome, is_stalled, Outcome.LIVELOCK)
+        return outcome, pool.replace(
+            pending_reloads=jnp.int32(0),
+            stalled_steps=stalled,
+            best_progress=jnp.where(is_better, progress, pool.best_progress),
+        )
+
+    def first_token_record(self, written: SlotWrite[BlockRows]) -> jax.Array:
+        """The record of the first token that the last life had."""
+        return written.memory.life.first_token - 1
+
+
+def _worked_out(ctx: Context, decision: Callable[[], Answer]) -> Answer:
+    """The decision behind a branch that is always taken: else it is worked out anew for each number of a row."""
+    if ctx.when is not branch:
+        return decision()
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(decision))
+    return branch(ctx.params.cluster.infinity > 0, decision, lambda: nothing)
+
+
+def _after_reload(
+    ctx: Context, state: State, one: Tenant, demand: Demand
+) -> tuple[Demand, jax.Array]:
+    """The demand of a retry, which may find more than before; and whether the blocks found are listed already."""
+    size, found_now, start = jnp.int32(ctx.shape.block_size), demand.found.count, demand.start
+    finds_more = one.is_retry & (found_now * size > start)
+    # the blocks found first are kept, whatever the reload made of them
+    is_old, end = one.is_retry & ~finds_more, start + demand.tokens
+    at = (ctx, blocks_of(state), one.instance, one.slot, one.request)
+    found = ctx.when(
+        is_old, lambda: found_blocks(*at, demand.hits, jnp.array(True)), lambda: demand.found
+    )
+    return dataclasses.replace(
+        demand,
+        start=jnp.where(finds_more, found_now * size, start),
+        tokens=jnp.where(finds_more, end - found_now * size, demand.tokens),
+        found=found,
+    ), is_old
+
+
+def _life(work: Work, one: Tenant, answer: Answer, visit: Visit) -> BlockLife:
+    """What the request has been through; a second visit in the same step takes a first token back."""
+    life, past = one.life, one.past
+    is_new = visit.gains & ~one.has_token
+
+    def old(field: str, value: jax.Array) -> jax.Array:
+        return jnp.where(is_new, value, getattr(life, field))
+
+    first = jnp.where(one.has_token, life.old_first_token, life.first_token)
+    # a request computed beyond its prompt never gets a first token
+    is_exact = visit.done == one.fixed.input_len
+    token = jnp.where(visit.gains & is_exact, work.lane.num_records + 1, first)
+    return BlockLife.make(
+        visited_at=one.step,
+        is_clean=jnp.where(visit.asks, as_int(answer.is_clean), life.is_clean),
+        first_token=jnp.where(visit.gains, token, life.first_token),
+        old_first_token=old("old_first_token", life.first_token),
+        old_token_record=old("old_token_record", past.token_record),
+        old_token_index=old("old_token_index", past.token_index),
+    )

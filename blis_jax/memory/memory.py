@@ -1,0 +1,278 @@
+"""One interface for KV-cache memory: look up, allocate, release, and what follows from these.
+
+Batch formation and completion are written over it. A model says what a prompt finds in the cache, gives or refuses
+the blocks for new tokens, and takes back what a request holds. The hooks below these three say what else a model
+makes happen; by default nothing. The two exact models are `no_eviction.py` and `block_level.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.phases.mid_step import Work
+from blis_jax.engine.state import Past, Request, Resident, State
+from blis_jax.engine.tables.columns import as_int
+from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
+from blis_jax.engine.types import LAST
+from blis_jax.memory.blocks import Asker, Do, InstanceMemory, MemoryTask
+from blis_jax.memory.contents import Found
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+    from blis_jax.engine.tables.writes import Writes
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Who is visited."""
+
+    instance: jax.Array
+    slot: jax.Array
+    asker: jax.Array
+    priority: Any = None  # of a waiting request, if memory must know it
+    is_last: bool = False  # static: it completes
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The request that a phase is about, before the phase; where nobody is visited twice in one step."""
+
+    instance: jax.Array
+    slot: jax.Array
+    asker: jax.Array  # see Asker
+    request: jax.Array
+    row: Resident
+    past: Past
+    fixed: Request
+    step: jax.Array  # number of the step being formed, or of the one after the last
+
+    @property
+    def is_queued(self) -> jax.Array:
+        """Whether it heads the wait queue."""
+        return self.asker == Asker.QUEUE
+
+    @property
+    def in_batch(self) -> jax.Array:
+        """Whether it was running before the visit."""
+        return self.row.order != LAST
+
+    @property
+    def in_decode(self) -> jax.Array:
+        """Whether it was in decode when the step began."""
+        return (self.row.finish != LAST) & ~self.has_token
+
+    @property
+    def is_idle(self) -> jax.Array:
+        """Whether it was computed beyond an empty output: it takes part in steps without getting anything."""
+        return self.in_decode & (self.fixed.output_len == 0)
+
+    @property
+    def is_forced(self) -> jax.Array:
+        """Whether an allocation that failed is attempted again."""
+        return jnp.array(False)
+
+    @property
+    def is_again(self) -> jax.Array:
+        """Whether this step has visited it before."""
+        return jnp.array(False)
+
+    @property
+    def has_token(self) -> jax.Array:
+        """Whether its first token comes with this very step, by an earlier visit."""
+        return jnp.array(False)
+
+    @property
+    def position(self) -> jax.Array:
+        """Where the next tokens of a request in decode are, if its memory keeps account of that."""
+        return self.past.progress
+
+    @property
+    def held(self) -> jax.Array:
+        """Tokens in its block list."""
+        steps = self.step - 1 + as_int(self.is_again | self.has_token)
+        return self.row.alloc_offset + jnp.where(self.row.finish != LAST, steps, 0)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Tokens that a request asks room for."""
+
+    asks: Any  # false: the budget does not reach it, or it has no use for any
+    start: Any  # position of the first token
+    tokens: Any
+    hits: Any  # leading blocks found in the cache
+    found: Found
+    is_last: bool = False  # static: the token of a request that completes
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The answer."""
+
+    is_granted: Any  # or nothing was asked for
+    held: Any  # tokens in the list afterwards
+    outcome: jax.Array  # of the lane
+    inst: dict[str, jax.Array]  # fields of the instance that change
+    task: MemoryTask
+    own: Any  # what the model has to remember
+
+    def on(self, work: Work, lane: dict[str, jax.Array], inst: dict[str, jax.Array]) -> Work:
+        """The phase's work with the grant's changes and others, all at once: every version of a row costs."""
+        return dataclasses.replace(
+            work,
+            lane=work.lane.replace(outcome=self.outcome, **lane),
+            inst=work.inst.replace(**self.inst, **inst),
+            task=self.task,
+        )
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What a visit has given the request."""
+
+    asks: Any
+    is_granted: Any
+    tokens: Any  # that it has room for now
+    counted: Any  # of these in the step's budget and time
+    comes: Any  # its KV was transferred here
+    done: Any  # tokens computed afterwards, of a prompt
+    gains: Any  # the prompt is computed: its first token comes with this step
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the members of the batch are served in a step."""
+
+    visit_all: Any  # every member by itself, in order: the budget might not reach them all
+    num_counted: Any  # decode members that are counted and not visited
+    is_pure: Any  # equal steps may be made at once
+    most_steps: Any
+
+
+S = TypeVar("S", bound=Subject)
+R = TypeVar("R")
+
+
+class Memory(ABC, Generic[S, R]):
+    """A memory model; `S` is what it knows of a request in a phase, `R` the rows that a phase changes."""
+
+    @abstractmethod
+    def no_rows(self, ctx: Context) -> R:
+        """Nothing changed."""
+
+    def rows_of_leaver(self, ctx: Context, request: jax.Array) -> R:
+        """A request leaves that holds nothing."""
+        return self.no_rows(ctx)
+
+    @abstractmethod
+    def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> S:
+        """What a phase must know of the chosen request."""
+
+    @abstractmethod
+    def look_up(self, ctx: Context, state: State, work: Work, one: S) -> Found:
+        """Leading blocks of the prompt that are in the cache; it matters for a request without a list."""
+
+    @abstractmethod
+    def allocate(self, ctx: Context, state: State, work: Work, one: S, demand: Demand) -> Grant:
+        """Room for the demand's tokens, in the request's list behind the blocks that it found."""
+
+    @abstractmethod
+    def rows_of_visit(
+        self, ctx: Context, state: State, work: Work, one: S, grant: Grant, visit: Visit
+    ) -> R:
+        """What the model writes about the request once it has been visited."""
+
+    @abstractmethod
+    def release(self, ctx: Context, work: Work, one: S, grant: Grant) -> tuple[Grant, R]:
+        """Take back the list of a request that completes, after the grant for its last token."""
+
+    @abstractmethod
+    def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
+        """The tables of the state that change, with the rows in their places."""
+
+    # --- hooks: who is visited ----------------------------------------------------------------
+
+    @abstractmethod
+    def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
+        """Leading prompt blocks in the cache for the request in every slot."""
+
+    @abstractmethod
+    def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
+        """Decode members that must be visited by themselves in the next step."""
+
+    @abstractmethod
+    def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
+        """Who is visited in a step that begins; `is_pure` says whether the batch only decodes."""
+
+    def decode_blocks(
+        self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Blocks that members take which are counted, over the next steps, and their sum over these steps."""
+        return jnp.int32(0), jnp.int32(0)
+
+    def keeps_priority(self, ctx: Context) -> bool:
+        """Whether it must know the priority with which a request was admitted."""
+        return False
+
+    def redirected(self, state: State, work: Work, choice: Choice) -> Choice:
+        """Somebody else to visit first."""
+        return choice
+
+    def is_redirected(self, work: Work) -> jax.Array:
+        """Whether there is somebody else to visit, besides the batch's members."""
+        return jnp.array(False)
+
+    def admits(self, work: Work) -> jax.Array:
+        """Whether waiting requests may still join the batch in this step."""
+        return jnp.array(True)
+
+    def remembered(self, work: Work, one: S, demand: Demand) -> Demand:
+        """The demand, or the one that an earlier attempt made."""
+        return demand
+
+    # --- hooks: what follows ------------------------------------------------------------------
+
+    def start(self, state: State, instance: jax.Array) -> tuple[MemoryTask, InstanceMemory]:
+        """The operation in progress and the instance's row, absent if there is no such thing."""
+        return MemoryTask(None), InstanceMemory(None)
+
+    def does(self, work: Work, what: Do) -> jax.Array:
+        """Whether memory is about to do this."""
+        return jnp.array(what == Do.NOTHING)
+
+    def after_failure(
+        self, ctx: Context, state: State, work: Work, instance: jax.Array
+    ) -> tuple[Work, SlotWrite[R]]:
+        """What follows if an allocation has failed for good."""
+        return work, no_slot(ctx)
+
+    def with_transfers(
+        self, ctx: Context, work: Work, duration: jax.Array, raw: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """A step's duration, on the clock and in float64, with what memory adds."""
+        return duration, raw
+
+    @abstractmethod
+    def after_step(
+        self,
+        ctx: Context,
+        state: State,
+        work: Work,
+        instance: jax.Array,
+        written: SlotWrite[R],
+        finish: Int[Array, "slot"],
+        num_done: jax.Array,
+    ) -> tuple[jax.Array, InstanceMemory]:
+        """A step has been timed: the outcome if the model still holds and the instance goes forward, and its row."""
+
+    def first_token_record(self, written: SlotWrite[R]) -> jax.Array:
+        """The step record with the first token of a request that completes, -1 if it has none."""
+        return written.past.token_record

@@ -1,0 +1,224 @@
+"""KV memory while no cached content is ever lost: counts, and the live copies of shared blocks.
+
+Exact as long as each instance takes blocks from the never-used part of its free list, which is checked at every
+allocation and after every step; block-level memory takes over beyond that. So every demand is granted, nobody is
+visited twice in a step, and nothing follows from an allocation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.exact import exact_quotient
+from blis_jax.engine.phases.mid_step import Work, ceil_div, count_of, failing
+from blis_jax.engine.state import SEQUENTIAL_LAGGING, SharedBlocks, State
+from blis_jax.engine.tables.columns import as_int
+from blis_jax.engine.tables.slot_write import SlotWrite
+from blis_jax.engine.types import LAST, Outcome
+from blis_jax.memory import shared_blocks
+from blis_jax.memory.blocks import InstanceMemory
+from blis_jax.memory.contents import Found
+from blis_jax.memory.memory import Choice, Demand, Grant, Memory, Plan, Subject, Visit
+from blis_jax.memory.shared_blocks import PathRows, cached_blocks, read_path
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+    from blis_jax.engine.tables.writes import Writes
+
+
+@dataclass(frozen=True)
+class OnPath(Subject):
+    """A request and the shared blocks on its path."""
+
+    path: PathRows
+
+
+def _shared(state: State) -> SharedBlocks:
+    shared = state.shared
+    assert shared is not None  # there is one of the two memories
+    return shared
+
+
+class NoEviction(Memory[OnPath, PathRows]):
+    """The memory model without eviction."""
+
+    def no_rows(self, ctx: Context) -> PathRows:
+        """A request without shared blocks."""
+        return shared_blocks.no_path(ctx.shape)
+
+    def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> OnPath:
+        """The request and its path's rows."""
+        instance, slot = choice.instance, choice.slot
+        row = SlotRows(state, instance).one(ctx, slot)
+        request = row.request
+        return OnPath(
+            instance=instance,
+            slot=slot,
+            asker=choice.asker,
+            request=request,
+            row=row,
+            past=ctx.past(state, request),
+            fixed=ctx.request(request),
+            step=work.inst.step_index + 1,
+            path=read_path(_shared(state), ctx.requests, instance, slot, request),
+        )
+
+    def look_up(self, ctx: Context, state: State, work: Work, one: OnPath) -> Found:
+        """Leading blocks of the prompt that the instance's table names."""
+        prompt_blocks = lax.div(one.fixed.input_len, jnp.int32(ctx.shape.block_size))
+        return Found(cached_blocks(one.path, prompt_blocks), jnp.int32(0), jnp.array(True))
+
+    def allocate(
+        self, ctx: Context, state: State, work: Work, one: OnPath, demand: Demand
+    ) -> Grant:
+        """Count the blocks; references to shared ones, and new copies of those that are filled."""
+        size, inst = ctx.shape.block_size, work.inst
+        tokens = jnp.where(demand.asks, demand.tokens, 0)
+        hits = jnp.where(tokens > 0, demand.hits, 0)
+        base = jnp.where(one.is_queued, hits * size, one.held)
+        held, path = base + tokens, one.path
+        new = ceil_div(held, size) - ceil_div(base, size)
+        needed = jnp.where(one.in_decode, new, ceil_div(tokens, size))
+        is_short = needed > ctx.params.cluster.total_kv_blocks[one.instance] - inst.used_blocks
+        outcome = failing(work.lane.outcome, is_short, Outcome.KV_CHECK_TRIPPED)
+        if ctx.shape.has_shared_outputs or not demand.is_last:
+            fills = ~one.in_decode | _keeps_prefix(ctx, one)
+            end = lax.div(jnp.where(fills, held, base), jnp.int32(size))
+            start = lax.div(base, jnp.int32(size))
+            allocation = shared_blocks.allocate(path, one.is_queued, hits, start, end)
+            path = allocation.rows
+            outcome = failing(outcome, allocation.is_full == 1, Outcome.COPIES_FULL)
+        used = inst.used_blocks + new
+        changes = {"misses": inst.misses + new}
+        if not demand.is_last:
+            is_zero = one.is_queued & (tokens == 0)
+            lags = one.in_decode & ~demand.asks
+            order_now = jnp.where(lags, SEQUENTIAL_LAGGING, as_int(is_zero))
+            used = used + allocation.num_revived
+            changes |= {
+                "hits": inst.hits + hits,
+                "is_sequential": jnp.maximum(inst.is_sequential, order_now),
+            }
+        changes["used_blocks"] = used
+        return Grant(jnp.array(True), held, outcome, changes, work.task, path)
+
+    def rows_of_visit(
+        self, ctx: Context, state: State, work: Work, one: OnPath, grant: Grant, visit: Visit
+    ) -> PathRows:
+        """The path's rows after the allocation."""
+        path: PathRows = grant.own
+        return path
+
+    def release(
+        self, ctx: Context, work: Work, one: OnPath, grant: Grant
+    ) -> tuple[Grant, PathRows]:
+        """Blocks that nobody else holds are free again."""
+        freed = shared_blocks.release(grant.own)
+        private = ceil_div(grant.held, ctx.shape.block_size) - freed.num_held
+        cluster = ctx.params.cluster
+        left = grant.inst["used_blocks"] - private - freed.num_freed
+        total = cluster.total_kv_blocks[one.instance]
+        share = exact_quotient(left.astype(jnp.float64), total.astype(jnp.float64))
+        offloads = share > cluster.offload_threshold[one.instance]
+        outcome = failing(grant.outcome, offloads, Outcome.KV_CHECK_TRIPPED)
+        inst = grant.inst | {"used_blocks": left}
+        return dataclasses.replace(grant, outcome=outcome, inst=inst), freed.rows
+
+    def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
+        """The path's rows in their places."""
+        slot = done.slot
+        if ctx.shape.num_nodes == 0:
+            return {}
+        return {
+            "shared": shared_blocks.write_path(
+                ctx, _shared(state), slot.memory, slot.instance, slot.slot
+            )
+        }
+
+    def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
+        """Leading prompt blocks that the instance's table names."""
+        if ctx.shape.num_nodes == 0:
+            return jnp.zeros_like(slots.input_len)
+        prompt_blocks = slots.input_len // ctx.shape.block_size
+        at = (_shared(slots.state), ctx.requests, slots.instance, slots.request)
+        return shared_blocks.cached_for_all(*at, prompt_blocks)
+
+    def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
+        """Members whose next token fills a block that others may look up."""
+        return _steps_to_fill(ctx, slots, step_index) == 0
+
+    def plan(self, ctx: Context, slots: SlotRows, work: Work, is_pure: jax.Array) -> Plan:
+        """Only a fully cached prompt, admitted with no tokens, can exhaust the budget later on."""
+        sequential = work.inst.is_sequential
+        left = _steps_to_fill(ctx, slots, work.inst.step_index)
+        due = left == 0
+        # a member passed over by the budget takes its blocks at other steps than the record would tell
+        is_pure = is_pure & (sequential < SEQUENTIAL_LAGGING) & ~jnp.any(due)
+        visit_all = (sequential > 0) & ~is_pure
+        counted = jnp.where(visit_all, 0, work.inst.num_decode - count_of(due))
+        return Plan(visit_all, counted, is_pure, jnp.min(left))
+
+    def decode_blocks(
+        self, ctx: Context, slots: SlotRows, step_index: jax.Array, num_steps: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Blocks follow from the tokens held, so members that are counted take theirs all at once."""
+        size, is_decode = ctx.shape.block_size, slots.finish != LAST
+        held = step_index + slots.alloc_offset
+        in_last = lax.rem(held, jnp.int32(size))
+        room = jnp.where(in_last == 0, 0, jnp.int32(size) - in_last)
+        beyond = jnp.maximum(num_steps - room, 0)
+        full, part = lax.div(beyond, jnp.int32(size)), lax.rem(beyond, jnp.int32(size))
+        summed = jnp.int32(size) * lax.div(full * (full + 1), jnp.int32(2)) + part * (full + 1)
+        return (
+            jnp.sum(jnp.where(is_decode, ceil_div(beyond, size), 0), dtype=jnp.int32),
+            jnp.sum(jnp.where(is_decode, summed, 0), dtype=jnp.int32),
+        )
+
+    def after_step(
+        self,
+        ctx: Context,
+        state: State,
+        work: Work,
+        instance: jax.Array,
+        written: SlotWrite[PathRows],
+        finish: Int[Array, "slot"],
+        num_done: jax.Array,
+    ) -> tuple[jax.Array, InstanceMemory]:
+        """Exact while blocks never used before remain, or if no content can be looked up again."""
+        total = ctx.params.cluster.total_kv_blocks[instance]
+        is_over = work.inst.used_blocks > total
+        is_reused = (work.inst.misses > total) & (ctx.requests.has_shared == 1)
+        outcome = failing(work.lane.outcome, is_over | is_reused, Outcome.KV_CHECK_TRIPPED)
+        return outcome, work.pool
+
+
+def _steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[Array, "slot"]:
+    """Steps before the one in which a decode member fills a block that others may look up; LAST if never."""
+    finish, size = slots.finish, jnp.int32(ctx.shape.block_size)
+    # a block of one token is never looked up, see _keeps_prefix
+    if not ctx.shape.has_shared_outputs or ctx.shape.block_size == 1:
+        return jnp.full_like(finish, LAST)
+    held = step_index + slots.alloc_offset
+    return jnp.where(finish == LAST, jnp.int32(LAST), size - 1 - lax.rem(held, size))
+
+
+def _keeps_prefix(ctx: Context, one: OnPath) -> jax.Array:
+    """Whether a block that the next decode token fills is registered under the request's own prefix.
+
+    Not after a fully cached prompt (the list holds outputs only) nor once the budget passed the request over
+    (a token is missing); and a block that one token fills, fresh from the free list, never is.
+    """
+    if not ctx.shape.has_shared_outputs:
+        return jnp.array(False)
+    size, past = ctx.shape.block_size, one.past
+    is_prefix = past.cached_first * size < one.fixed.input_len
+    is_partial = lax.rem(one.held, jnp.int32(size)) != 0
+    return is_prefix & is_partial & (past.lag == 0)

@@ -1,0 +1,213 @@
+"""What a command is doing, how much of it is done, and how long the rest takes; `commands/display.py` shows it.
+
+Work is told in phases, one inside another. A phase that nobody shows costs next to nothing, so that the library
+tells its work, too. Compilations are heard of from JAX itself, whatever is compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+COMPILING = (
+    "/jax/core/compile/jaxpr_trace_duration",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    "/jax/core/compile/backend_compile_duration",
+)
+MINUTES_FROM_S, HOURS_FROM_S = 100, 6000
+
+
+class Phase:
+    """A piece of work: what it is, and how many units of it are done."""
+
+    def __init__(
+        self, board: Board, what: str, total: int | None, unit: str, done: int = 0
+    ) -> None:
+        """`total` is None or 1 where nothing can be counted; `done` were done earlier."""
+        self.board, self.what, self.total, self.unit = board, what, total, unit
+        self.item = ""
+        self.done = self.done_earlier = done
+        self.began = board.clock()
+        self.compile_s, self.done_meanwhile = 0.0, 0
+
+    def advance(self, count: int = 1) -> None:
+        """So many more units are done."""
+        self.done += count
+
+    def show(self, done: int, item: str = "") -> None:
+        """So many units are done in all; `item` is in the making."""
+        self.done, self.item = done, item
+        self.board.reopen(self)
+
+    def clear(self) -> None:
+        """The work is over, and its line goes before something else is printed; `show` takes it up again."""
+        self.board.close(self)
+
+    def seconds_each(self, now: float) -> float | None:
+        """Mean time of a unit while nothing was compiled, or in all if no unit was done then; None before the first."""
+        compile_s, meanwhile = self.board.compiling_in(self, now)
+        elapsed, num_done = now - self.began, self.done - self.done_earlier
+        if num_done > meanwhile:
+            return (elapsed - compile_s) / (num_done - meanwhile)
+        return elapsed / num_done if num_done > 0 else None
+
+    def counted(self, now: float) -> str:
+        """`3 of 15 runs, 2.1 runs/s, 6 s left`; how long it has taken if there is nothing to count."""
+        if self.total is None or self.total < 2:
+            return f"{duration(now - self.began)} so far"
+        words = f"{self.done:,} of {self.total:,} {self.unit}"
+        each = self.seconds_each(now)
+        if not each:
+            return words
+        rate = f"{_short(1 / each)} {self.unit}/s" if each < 1 else f"{_short(each)} s each"
+        return f"{words}, {rate}, {duration(each * max(self.total - self.done, 0))} left"
+
+
+class Board:
+    """The phases that are open, outermost first, and what JAX is compiling."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.phases: list[Phase] = []
+        self.on_idle: Callable[[], None] | None = None  # of who shows it: no phase is open any more
+        self.num_compiling, self.compiling_since = 0, 0.0
+        self.done_before: dict[Phase, int] = {}  # when the compilation began
+        self.lock = threading.RLock()
+
+    def reopen(self, phase: Phase) -> None:
+        """The phase goes on, inside those that are open, if it is not open itself."""
+        with self.lock:
+            if phase not in self.phases:
+                self.phases.append(phase)
+
+    def close(self, phase: Phase) -> None:
+        """The phase is over; a phase that is closed already stays so."""
+        with self.lock:
+            if phase in self.phases:
+                self.phases.remove(phase)
+            is_idle = not self.phases
+        if is_idle and self.on_idle is not None:
+            self.on_idle()
+
+    def compiling(self, begun: bool) -> None:
+        """A compilation has begun or ended, in some thread."""
+        with self.lock:
+            now = self.clock()
+            if begun and not self.num_compiling:
+                self.compiling_since = now
+                self.done_before = {phase: phase.done for phase in self.phases}
+            if not begun and self.num_compiling == 1:
+                for phase in self.phases:
+                    phase.compile_s, phase.done_meanwhile = self.compiling_in(phase, now)
+            self.num_compiling = max(self.num_compiling + (1 if begun else -1), 0)
+
+    def compiling_in(self, phase: Phase, now: float) -> tuple[float, int]:
+        """Seconds of a phase in which something was compiled, and the units that were done meanwhile."""
+        if not self.num_compiling:
+            return phase.compile_s, phase.done_meanwhile
+        seconds = now - max(self.compiling_since, phase.began)
+        units = phase.done - self.done_before.get(phase, 0)
+        return phase.compile_s + seconds, phase.done_meanwhile + units
+
+    def headline(self) -> tuple[str, bool]:
+        """What is being done; a line is due when it changes."""
+        with self.lock:
+            return self.phases[0].what if self.phases else "", self.num_compiling > 0
+
+    def line(self) -> str:
+        """The outermost phase with its counts, compilations, then what is going on inside it; empty if nothing is."""
+        with self.lock:
+            now = self.clock()
+            if not self.phases:
+                return ""
+            outer, inner = self.phases[0], self.phases[-1]
+            words = [f"{outer.what}: {outer.counted(now)}"]
+            if self.num_compiling:
+                seconds = now - self.compiling_since
+                words.append(f"compiling for {duration(seconds)}" if seconds >= 1 else "compiling")
+            words += [phase.item for phase in (outer, inner)[: len(self.phases)] if phase.item]
+            if inner is not outer and inner.total is not None and inner.total > 1:
+                words.append(f"{inner.what} {inner.counted(now)}")
+            return "; ".join(words)
+
+    def share(self) -> tuple[int, int] | None:
+        """How much of the outermost phase is done, of how much; None if it cannot be counted."""
+        with self.lock:
+            outer = self.phases[0] if self.phases else None
+            if outer is None or outer.total is None or outer.total < 2:
+                return None
+            return outer.done, outer.total
+
+
+board = Board()
+
+
+def begin(what: str, total: int | None = None, unit: str = "runs", done: int = 0) -> Phase:
+    """A piece of work that is told until it is cleared; `done` units of it were done earlier."""
+    opened = Phase(board, what, total, unit, done)
+    board.reopen(opened)
+    _listen()
+    return opened
+
+
+@contextlib.contextmanager
+def phase(
+    what: str, total: int | None = None, unit: str = "runs", done: int = 0
+) -> Iterator[Phase]:
+    """A piece of work that is told while it lasts."""
+    opened = begin(what, total, unit, done)
+    try:
+        yield opened
+    finally:
+        opened.clear()
+
+
+@contextlib.contextmanager
+def runs(count: int) -> Iterator[Callable[[int], None]]:
+    """Runs that a runner makes; a phase that counts runs takes them in, others show them beside."""
+    around = board.phases[-1] if board.phases else None
+    if around is not None and around.unit == "runs" and around.total is not None:
+        yield around.advance
+        return
+    with phase("simulating", count) as opened:
+        yield opened.advance
+
+
+def duration(seconds: float) -> str:
+    """A time that a person waits."""
+    if seconds < MINUTES_FROM_S:
+        return f"{seconds:.0f} s"
+    if seconds < HOURS_FROM_S:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+_is_listening = False
+
+
+def _listen() -> None:
+    """Hear of JAX's compilations, once JAX is there and somebody shows them."""
+    global _is_listening
+    if _is_listening or board.on_idle is None or "jax" not in sys.modules:
+        return
+    _is_listening = True
+    import jax.monitoring
+
+    def began(event: str, *_: Any, **__: Any) -> None:
+        if event in COMPILING:
+            board.compiling(begun=True)
+
+    def ended(event: str, *_: Any, **__: Any) -> None:
+        if event in COMPILING:
+            board.compiling(begun=False)
+
+    jax.monitoring.register_scalar_listener(began)
+    jax.monitoring.register_event_duration_secs_listener(ended)

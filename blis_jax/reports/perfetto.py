@@ -1,0 +1,171 @@
+"""A trace of runs for Perfetto (Chrome's trace-event JSON): steps, queues, KV use, spans of each request.
+
+An instance is a process with a thread of steps and counters; a request is an asynchronous span of its
+instance, with its stays in the queue, in prefill and in decode inside. Times are those of the
+simulation, in µs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from blis_jax.files.atomic_write import replacing
+
+if TYPE_CHECKING:
+    from blis_jax.results.records import RunRecord
+
+Event = dict[str, Any]
+STEPS_THREAD = 1
+
+
+class TracedRun(NamedTuple):
+    """One run, and what its processes are called; no name where it is the only one."""
+
+    name: str
+    record: RunRecord
+    block_size_in_tokens: int
+
+
+def write_trace(runs: Sequence[TracedRun], path: Path, about: dict[str, str]) -> None:
+    """Writes all runs to one file, whole or not at all."""
+    document = {
+        "traceEvents": trace_events(runs),
+        "displayTimeUnit": "ms",
+        "otherData": about,
+    }
+    with replacing(path) as written, written.open("w", encoding="utf-8") as file:
+        json.dump(document, file, separators=(",", ":"))
+
+
+def trace_events(runs: Sequence[TracedRun]) -> list[Event]:
+    """Of all runs, each with processes of its own."""
+    events: list[Event] = []
+    first_process = 1
+    for run in runs:
+        num_instances = len(run.record.instances.step_count)
+        events += _names(run, first_process, num_instances)
+        events += _steps(run, first_process + 1)
+        events += _requests(run, first_process)
+        first_process += num_instances + 1
+    return events
+
+
+def _names(run: TracedRun, gateway: int, num_instances: int) -> Iterator[Event]:
+    """The gateway's process, then one an instance."""
+    before = f"{run.name}: " if run.name else ""
+    labels = ["gateway", *(f"instance {instance}" for instance in range(num_instances))]
+    for place, label in enumerate(labels):
+        process = gateway + place
+        yield _meta("process_name", process, name=before + label)
+        yield _meta("process_sort_index", process, sort_index=process)
+        if place:
+            yield _meta("thread_name", process, STEPS_THREAD, name="steps")
+
+
+def _meta(kind: str, process: int, thread: int = 0, **arguments: Any) -> Event:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": arguments}
+
+
+def _steps(run: TracedRun, first: int) -> Iterator[Event]:
+    """A slice a step, and counters at its start and after the last step before a pause."""
+    from blis_jax.results.step_records import expand_steps
+
+    columns = [column.tolist() for column in expand_steps(run.record, run.block_size_in_tokens)]
+    rows = list(zip(*columns, strict=True))
+    totals = run.record.instances.total_kv_blocks.tolist()
+    for place, row in enumerate(rows):
+        instance, start, duration, running, waiting, blocks = row
+        following = rows[place + 1] if place + 1 < len(rows) else None
+        next_start = following[1] if following and following[0] == instance else None
+        end = start + duration
+        shown = duration if next_start is None else min(duration, next_start - start)
+        arguments = {"batch": running, "waiting": waiting, "KV blocks": blocks,
+                     "KV blocks in all": totals[instance], "duration_us": duration}  # fmt: skip
+        yield {"ph": "X", "name": "step", "cat": "step", "pid": first + instance,
+               "tid": STEPS_THREAD, "ts": start, "dur": max(shown, 0), "args": arguments}  # fmt: skip
+        yield from _counters(first + instance, start, running, waiting, blocks)
+        if next_start is None or next_start > end:
+            yield from _counters(first + instance, end, 0, 0, 0)
+
+
+def _counters(process: int, time: int, running: int, waiting: int, blocks: int) -> Iterator[Event]:
+    for name, value in (("running", running), ("waiting", waiting), ("KV blocks", blocks)):
+        yield {"ph": "C", "name": name, "pid": process, "ts": time, "args": {name: value}}
+
+
+def _requests(run: TracedRun, gateway: int) -> Iterator[Event]:
+    """A span from arrival to the end for each request that an instance has; an instant for the others."""
+    from blis_jax.results.metrics.reference import CLASS_NAMES
+    from blis_jax.results.records import TTFT_PARTS, Status
+
+    requests = run.record.requests
+    output = requests.ttft_parts_us[:, TTFT_PARTS.index("output_processing")].tolist()
+    names = ("arrival_us", "instance", "status", "slo_class", "input_len", "output_len", "ttft_us",
+             "e2e_us", "left_us", "first_sched_delay_us", "preemptions")  # fmt: skip
+    columns = zip(*(getattr(requests, name).tolist() for name in names), strict=True)
+    last_us = max(
+        int(run.record.instances.sim_ended_time_us.max(initial=0)),
+        int(requests.arrival_us.max(initial=0)),
+    )
+    for number, values in enumerate(columns):
+        of = dict(zip(names, values, strict=True))
+        status = Status(of["status"])
+        slo_class = CLASS_NAMES[of["slo_class"]]
+        about = {"class": slo_class, "input tokens": of["input_len"],
+                 "output tokens": of["output_len"], "status": status.name.lower(),
+                 "preemptions": of["preemptions"]}  # fmt: skip
+        for name in ("ttft_us", "e2e_us"):
+            if of[name] >= 0:
+                about[f"{name.removesuffix('_us').upper()} (ms)"] = of[name] / 1000
+        title = f"request {number} ({slo_class})"
+        if of["instance"] < 0:
+            yield {"ph": "i", "s": "p", "name": f"{title} {status.name.lower()}", "cat": "request",
+                   "pid": gateway, "tid": 0, "ts": of["arrival_us"], "args": about}  # fmt: skip
+            continue
+        process = gateway + 1 + of["instance"]
+        end = of["left_us"] if of["left_us"] >= 0 else last_us
+        spans = [(title, of["arrival_us"], end)]
+        spans += _stays(of, output[number], end)
+        yield from _span_events(spans, f"{process}.{number}", process, about)
+    yield from _evictions(run, gateway)
+
+
+def _stays(of: dict[str, int], output_us: int, end: int) -> Iterator[tuple[str, int, int]]:
+    """In the queue, in prefill, in decode, as far as the request came."""
+    arrival = of["arrival_us"]
+    scheduled = arrival + of["first_sched_delay_us"] if of["first_sched_delay_us"] >= 0 else end
+    scheduled = min(scheduled, end)
+    # the engine's clock: TTFT holds the output processing, which delays no step
+    first_token = arrival + of["ttft_us"] - max(output_us, 0) if of["ttft_us"] >= 0 else end
+    first_token = min(max(first_token, scheduled), end)
+    yield "queue", arrival, scheduled
+    if scheduled < end:
+        yield "prefill", scheduled, first_token
+    if first_token < end:
+        yield "decode", first_token, end
+
+
+def _span_events(
+    spans: Sequence[tuple[str, int, int]], number: str, process: int, about: dict[str, Any]
+) -> Iterator[Event]:
+    """Nested: the first span holds the others, which follow each other."""
+    common = {"cat": "request", "id": number, "pid": process, "tid": 0}
+    whole, *parts = spans
+    yield {"ph": "b", "name": whole[0], "ts": whole[1], **common, "args": about}
+    for name, start, end in parts:
+        yield {"ph": "b", "name": name, "ts": start, **common, "args": {}}
+        yield {"ph": "e", "name": name, "ts": end, **common, "args": {}}
+    yield {"ph": "e", "name": whole[0], "ts": whole[2], **common, "args": {}}
+
+
+def _evictions(run: TracedRun, gateway: int) -> Iterator[Event]:
+    found = run.record.preemptions
+    columns = zip(
+        found.request.tolist(), found.instance.tolist(), found.time_us.tolist(), strict=True
+    )
+    for request, instance, time in columns:
+        yield {"ph": "i", "s": "p", "name": f"request {request} preempted", "cat": "preemption",
+               "pid": gateway + 1 + instance, "tid": STEPS_THREAD, "ts": time}  # fmt: skip

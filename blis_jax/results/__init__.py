@@ -1,0 +1,5 @@
+"""What a run did: records of requests and steps, checks, figures, datasets, and the files that BLIS writes.
+
+Plain numpy on the host. Results read the engine's raw tables; the engine imports nothing from here but the figures
+of `metrics.on_device`.
+"""

@@ -1,0 +1,189 @@
+"""What the reference prints and saves of a run: text blocks, results JSON, golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.files.atomic_write import json_text, replacing, write_json
+from blis_jax.results.metrics.kv import cache_hit_rate, preemption_rate, thrashing_rate
+from blis_jax.results.metrics.reference import (
+    aggregates,
+    cluster_json,
+    hol_blocking_events,
+    instance_block,
+    instance_name,
+    instances,
+    per_slo,
+    priority_inversions,
+    results_json,
+)
+from blis_jax.results.metrics.summaries import tpot_us
+from blis_jax.results.records import RunRecord, Status
+from blis_jax.results.step_records import expand_steps
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
+REQUEST_DTYPES = {
+    "instance": np.int16,
+    "status": np.int8,
+    "admitted": np.int8,
+    "queued_at_us": np.int64,
+    "sched_delay_us": np.int64,
+    "first_sched_delay_us": np.int64,
+    "ttft_us": np.int64,
+    "e2e_us": np.int64,
+    "preemptions": np.int32,
+    "num_scheduled": np.int32,
+    "cached_tokens_first_sched": np.int32,
+    "scheduled_step_idx": np.int32,
+    "finished_step_idx": np.int32,
+    "num_itl": np.int32,
+    "progress_index": np.int32,
+}
+
+
+def results_text(record: RunRecord, priority_policy: str = "constant") -> str:
+    """The reference's standard output: metrics, anomalies, KV cache and per-class blocks."""
+    num_instances = len(record.instances.step_count)
+    blocks = [instance_block(record, row) for row in range(num_instances)]
+    blocks = [*(blocks if num_instances > 1 else []), cluster_json(record)]
+    lines = []
+    for block in blocks:
+        if block is not None:
+            lines += ["=== Simulation Metrics ===", json_text(block)]
+    lines += _anomaly_lines(record, priority_policy)
+    lines += _kv_lines(record)
+    lines += _class_lines(record)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _anomaly_lines(record: RunRecord, priority_policy: str) -> list[str]:
+    counts = {
+        "Priority Inversions": priority_inversions(record, priority_policy),
+        "HOL Blocking Events": hol_blocking_events(record),
+        "Rejected Requests": int(np.count_nonzero(record.requests.status == Status.REJECTED)),
+        "Dropped Unservable": int(record.instances.dropped_unservable.sum()),
+    }
+    if not any(counts.values()):
+        return []
+    return ["=== Anomaly Counters ===", *(f"{name}: {count}" for name, count in counts.items())]
+
+
+def _kv_lines(record: RunRecord) -> list[str]:
+    rates = {
+        "Preemption Rate": preemption_rate(record),
+        "Cache Hit Rate": cache_hit_rate(record),
+        "KV Thrashing Rate": thrashing_rate(record),
+    }
+    if not any(rates.values()):
+        return []
+    return ["=== KV Cache Metrics ===", *(f"{name}: {rate:.4f}" for name, rate in rates.items())]
+
+
+def _class_lines(record: RunRecord) -> list[str]:
+    classes = per_slo(record)
+    if len(classes) <= 1:
+        return []
+    lines = ["=== Per-SLO Metrics ==="]
+    for name, figures in classes.items():
+        lines.append(f"  {name}:")
+        for label, key in (("TTFT:", "ttft_us"), ("E2E: ", "e2e_us")):
+            figure = figures[key]
+            lines.append(
+                f"    {label} mean={figure['mean']:.2f} p99={figure['p99']:.2f} "
+                f"(n={figure['count']})"
+            )
+    return lines
+
+
+def results_document(
+    record: RunRecord,
+    tenant_names: Sequence[str] | None = None,
+    request_numbers: Int[np.ndarray, "request"] | None = None,
+    more_fields: Mapping[int, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The cluster's block and one entry per routed request, in order of arrival.
+
+    Request r is named after `request_numbers[r]`, or after its row if none are given; `more_fields` are added
+    at the end of the entries of requests, which are given by row.
+    """
+    requests = record.requests
+    columns = {
+        "ttft_ms": _ms_or_zero(requests.ttft_us),
+        "itl_ms": np.where(requests.status == Status.COMPLETED, tpot_us(record) / 1e3, 0.0),
+        "e2e_ms": _ms_or_zero(requests.e2e_us),
+        "scheduling_delay_ms": _ms_or_zero(requests.sched_delay_us),
+    }
+    entries = []
+    for row in np.flatnonzero((requests.instance >= 0) & (requests.status != Status.DROPPED)):
+        entry: dict[str, Any] = {
+            "arrived_at": float(requests.arrival_us[row] / 1e6),
+            "requestID": f"request_{row if request_numbers is None else request_numbers[row]}",
+            "num_prefill_tokens": int(requests.input_len[row]),
+            "num_decode_tokens": int(requests.output_len[row]),
+            **{name: float(values[row]) for name, values in columns.items()},
+        }
+        if requests.slo_class[row]:
+            entry["slo_class"] = SLO_CLASSES[requests.slo_class[row]]
+        if tenant_names is not None and tenant_names[requests.tenant[row]]:
+            entry["tenant_id"] = str(tenant_names[requests.tenant[row]])
+        entry["handled_by"] = instance_name(int(requests.instance[row]))
+        entry |= (more_fields or {}).get(int(row), {})
+        entries.append(entry)
+    document = results_json(record)
+    return document | {"requests": entries} if entries else document
+
+
+def write_results(
+    path: str | Path, record: RunRecord, tenant_names: Sequence[str] | None = None
+) -> None:
+    """Writes what the reference saves at its `--results-path`."""
+    write_json(Path(path), results_document(record, tenant_names))
+
+
+def write_scenario(
+    directory: str | Path,
+    name: str,
+    record: RunRecord,
+    config: Mapping[str, Any],
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes DIRECTORY/NAME.npz and .json in the format of the golden data.
+
+    `config` has the reference's flag names; `details` are further entries of the JSON, such as the
+    seed and the workload's name.
+    """
+    directory = Path(directory)
+    document = {
+        "name": name,
+        **(details or {}),
+        "num_requests": len(record.requests.arrival_us),
+        "config": dict(config),
+        "cluster_json": cluster_json(record),
+        "aggregates": aggregates(record, config["priority-policy"]),
+        "per_slo": per_slo(record),
+        "instances": instances(record, has_cpu_tier=config["kv-cpu-blocks"] > 0),
+    }
+    arrays = scenario_arrays(record, config["block-size-in-tokens"])
+    rows, text = directory / f"{name}.npz", directory / f"{name}.json"
+    with replacing(rows) as written_rows, replacing(text) as written_text:  # both, or neither
+        np.savez_compressed(written_rows, **arrays)
+        written_text.write_text(json_text(document), encoding="utf-8")
+
+
+def scenario_arrays(record: RunRecord, block_size: int) -> dict[str, Any]:
+    """Every per-request and per-step array of the golden data, with its dtypes."""
+    arrays = {
+        name: getattr(record.requests, name).astype(dtype) for name, dtype in REQUEST_DTYPES.items()
+    }
+    return arrays | expand_steps(record, block_size)._asdict()
+
+
+def _ms_or_zero(times_us: Int[np.ndarray, "request"]) -> np.ndarray:
+    return np.where(times_us >= 0, times_us / 1e3, 0.0)

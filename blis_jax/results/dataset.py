@@ -1,0 +1,384 @@
+"""Runs as labelled xarray Datasets with units and provenance, saved whole as Zarr or NetCDF."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.instance_groups import has_cpu_tier
+from blis_jax.cluster.setting_values import all_values
+from blis_jax.errors import ConfigError
+from blis_jax.files import manifest
+from blis_jax.files.atomic_write import replacing
+from blis_jax.results import invariants
+from blis_jax.results.metrics import kv as kv_metrics
+from blis_jax.results.metrics.reference import CLASS_NAMES, instance_name
+from blis_jax.results.metrics.scalars import OWN_METRICS, evaluate, lookup
+from blis_jax.results.metrics.summaries import (
+    ALL,
+    LATENCIES,
+    PERCENTS,
+    SloTargets,
+    Window,
+    class_summary,
+)
+from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, TTFT_PARTS, RequestRecords, RunRecord
+from blis_jax.results.schema import (
+    REQUESTS,
+    RUNS,
+    new_dataset,
+    outcome_attributes,
+    unit_of,
+    upgraded,
+)
+from blis_jax.results.schema import Provenance as Provenance
+
+RESERVED_DIMS = ("slo_class", "quantile", "invariant", "instance", "request", "ttft_part")
+FORMATS = (".zarr", ".nc")
+TABLE_FORMATS = (".csv", *FORMATS)
+KV_MODELS = (NO_EVICTION, BLOCK_LEVEL)
+RUN_METRICS = tuple(
+    name
+    for name in OWN_METRICS
+    if (name == "jain_fairness" or not lookup(name)[0].has_classes) and not name.startswith("itl_")
+)
+COUNT_FIELDS = ("num_iterations", "num_open_ties", "num_repairs")
+
+
+def to_dataset(
+    records: Sequence[RunRecord],
+    coords: Mapping[str, Sequence[Any]],
+    provenance: Provenance,
+    targets: SloTargets | None = None,
+    window: Window | None = None,
+    priority_policy: str | Sequence[str] = "constant",
+    has_cpu_tier: bool | Sequence[bool] = False,
+) -> xr.Dataset:
+    """Put the figures of many runs, each with its unit, into one labelled Dataset.
+
+    Its dims are those of `coords`, SLO classes and quantiles, and instances. The records come in row-major
+    order of `coords`, the last name changing fastest, e.g. of {"strategy": …, "seed": …}. `targets` are limits
+    in ms by class; `priority_policy`, and whether a CPU tier is configured, are one for all or one per record.
+    """
+    shape = _shape(records, coords)
+    policies = _one_each(priority_policy, records, "priority policies")
+    tiers = _one_each(has_cpu_tier, records, "CPU tiers")
+    classes = _classes(records)
+    about = {
+        "measured_window_us": json.dumps(dataclasses.astuple(window or Window())),
+        "slo_targets": _targets_text(targets or SloTargets()),
+    }
+    labels = _labels(coords) | {"slo_class": list(classes)}
+    labels["quantile"] = [percent / 100 for percent in PERCENTS]
+    dataset = new_dataset(RUNS, provenance, labels, about)
+    summaries = [class_summary(record, targets, window) for record in records]
+    missing = dict.fromkeys(summaries[0][ALL], float("nan"))
+    missing |= {name: 0 for name in missing if name.startswith("num_")}
+    rows = [[summary.get(name, missing) for name in classes] for summary in summaries]
+
+    dims = tuple(coords)
+    for name in missing:
+        if not name.startswith(LATENCIES):
+            values = np.array([[entry[name] for entry in row] for row in rows])
+            _add_variable(dataset, name, (*dims, "slo_class"), values, shape, unit_of(name))
+    for latency in LATENCIES:
+        mean_name = f"{latency}_mean_ms"
+        means = np.array([[entry[mean_name] for entry in row] for row in rows])
+        _add_variable(dataset, mean_name, (*dims, "slo_class"), means, shape, "ms")
+        names = [f"{latency}_p{percent}_ms" for percent in PERCENTS]
+        quantiles = np.array([[[entry[name] for name in names] for entry in row] for row in rows])
+        dims_of_quantiles = (*dims, "slo_class", "quantile")
+        _add_variable(dataset, f"{latency}_ms", dims_of_quantiles, quantiles, shape, "ms")
+    _add_run_metrics(dataset, records, policies, dims, shape, window)
+    _add_kv_figures(dataset, records, tiers, dims, shape)
+    _add_checks(dataset, records, dims, shape)
+    return dataset
+
+
+def run_dataset(record: RunRecord, config: ClusterConfig | None = None) -> xr.Dataset:
+    """Figures of one run, over SLO classes, quantiles and instances; see `RunRecord.to_dataset`."""
+    dataset = to_dataset(
+        [record],
+        {"run": [0]},
+        Provenance(config={} if config is None else all_values(config)),
+        priority_policy="constant" if config is None else config.priority_policy,
+        has_cpu_tier=config is not None and has_cpu_tier(config),
+    )
+    return dataset.isel(run=0, drop=True)
+
+
+def _one_each(values: Any, records: Sequence[RunRecord], what: str) -> list[Any]:
+    """One value per record; a plain one is that of all."""
+    each = [values] * len(records) if isinstance(values, str | bool) else list(values)
+    if len(each) != len(records):
+        raise ConfigError(
+            f"{len(each)} {what} for {len(records)} records; give one for all or one for each"
+        )
+    return each
+
+
+def _add_run_metrics(
+    dataset: xr.Dataset,
+    records: Sequence[RunRecord],
+    policies: Sequence[str],
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+    window: Window | None,
+) -> None:
+    """Adds the figures that cover a whole cluster."""
+    quantile_names = [f"itl_p{percent}_ms" for percent in PERCENTS]
+    wanted = (*RUN_METRICS, "itl_mean_ms", *quantile_names)
+    rows = [
+        evaluate(record, wanted, window=window, priority_policy=policy)
+        for record, policy in zip(records, policies, strict=True)
+    ]
+    for name in (*RUN_METRICS, "itl_mean_ms"):
+        _add_variable(
+            dataset, name, dims, np.array([row[name] for row in rows]), shape, unit_of(name)
+        )
+    quantiles = np.array([[row[name] for name in quantile_names] for row in rows])
+    _add_variable(dataset, "itl_ms", (*dims, "quantile"), quantiles, shape, "ms")
+
+
+def _add_kv_figures(
+    dataset: xr.Dataset,
+    records: Sequence[RunRecord],
+    tiers: Sequence[bool],
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+) -> None:
+    """Adds what KV memory did: `<figure>` of the cluster, `instance_<figure>` of each instance.
+
+    Runs with fewer instances than the largest cluster are filled up with NaN.
+    """
+    clusters = [kv_metrics.cluster_figures(record) for record in records]
+    tables = [kv_metrics.instance_figures(record) for record in records]
+    size = max(len(record.instances.step_count) for record in records)
+    dataset.coords["instance"] = [instance_name(row) for row in range(size)]
+    for name, figure in kv_metrics.FIGURES.items():
+        of_cluster = np.array([entry[name] for entry in clusters])
+        of_instance = np.full((len(records), size), np.nan)
+        for row, table in enumerate(tables):
+            of_instance[row, : len(table[name])] = table[name]
+        _add_variable(dataset, name, dims, of_cluster, shape, figure.unit)
+        _add_variable(
+            dataset, f"instance_{name}", (*dims, "instance"), of_instance, shape, figure.unit
+        )
+        dataset[name].attrs["long_name"] = figure.long_name
+        dataset[f"instance_{name}"].attrs["long_name"] = figure.long_name
+    models = [KV_MODELS.index(record.kv_model) for record in records]
+    states = [
+        kv_metrics.CPU_TIERS.index(kv_metrics.cpu_tier(record, has_tier))
+        for record, has_tier in zip(records, tiers, strict=True)
+    ]
+    _add_flag(dataset, "kv_model", models, KV_MODELS, dims, shape)
+    _add_flag(dataset, "cpu_tier", states, kv_metrics.CPU_TIERS, dims, shape)
+
+
+def _add_checks(
+    dataset: xr.Dataset,
+    records: Sequence[RunRecord],
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+) -> None:
+    """Adds how the runs ended, what it took, and how often they broke each invariant."""
+    _add_outcome(dataset, records, dims, shape)
+    for name in COUNT_FIELDS:
+        values = np.array([getattr(record, name) for record in records])
+        _add_variable(dataset, name, dims, values, shape, "1")
+    counts = [invariants.violations(record) | record.invariant_failures for record in records]
+    names = list(dict.fromkeys(name for row in counts for name in row))
+    dataset.coords["invariant"] = names
+    violated = np.array([[row.get(name, 0) for name in names] for row in counts])
+    _add_variable(dataset, "invariant_violations", (*dims, "invariant"), violated, shape, "1")
+
+
+def request_dataset(
+    records: Sequence[RunRecord], coords: Mapping[str, Sequence[Any]], provenance: Provenance
+) -> xr.Dataset:
+    """Every field of every request, over the dims of `coords` and `request`.
+
+    Runs with fewer requests than the longest are filled up with -1; `num_requests` says how many
+    there are.
+    """
+    shape = _shape(records, coords)
+    dims = (*coords, "request")
+    sizes = [len(record.requests.arrival_us) for record in records]
+    labels = _labels(coords) | {"ttft_part": list(TTFT_PARTS)}
+    dataset = new_dataset(REQUESTS, provenance, labels, {})
+    for entry in dataclasses.fields(RequestRecords):
+        arrays = [np.asarray(getattr(record.requests, entry.name)) for record in records]
+        table = np.full((len(records), max(sizes), *arrays[0].shape[1:]), -1, arrays[0].dtype)
+        for row, (values, size) in enumerate(zip(arrays, sizes, strict=True)):
+            table[row, :size] = values
+        dims_of_entry = (*dims, "ttft_part") if entry.name == "ttft_parts_us" else dims
+        _add_variable(dataset, entry.name, dims_of_entry, table, shape, unit_of(entry.name))
+    _add_variable(dataset, "num_requests", tuple(coords), np.array(sizes), shape, "1")
+    _add_outcome(dataset, records, tuple(coords), shape)
+    return dataset
+
+
+def _add_outcome(
+    dataset: xr.Dataset,
+    records: Sequence[RunRecord],
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+) -> None:
+    codes = np.array([int(record.outcome) for record in records], np.int8).reshape(shape)
+    dataset.coords["outcome"] = (dims, codes, outcome_attributes())
+
+
+def _add_flag(
+    dataset: xr.Dataset,
+    name: str,
+    codes: Sequence[int],
+    meanings: Sequence[str],
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+) -> None:
+    """Adds a coordinate with one of a few meanings per record, as their number."""
+    numbers = np.array([int(code) for code in codes], np.int8).reshape(shape)
+    dataset.coords[name] = (dims, numbers, {"flag_meanings": " ".join(meanings)})
+
+
+def _add_variable(
+    dataset: xr.Dataset,
+    name: str,
+    dims: tuple[str, ...],
+    values: np.ndarray,
+    shape: tuple[int, ...],
+    unit: str,
+) -> None:
+    """Adds a variable whose values have one row per record, with its unit."""
+    dataset[name] = (dims, values.reshape(*shape, *values.shape[1:]), {"units": unit})
+
+
+def save(dataset: xr.Dataset, path: str | Path, filled: Sequence[str] = ()) -> None:
+    """Writes a Dataset whole or not at all: Zarr 3 for `.zarr`, NetCDF for `.nc`.
+
+    With it goes what `load` checks its pieces by. `filled` names the arrays of a Zarr store that are
+    then filled part by part.
+    """
+    path = Path(path)
+    suffix = checked_suffix(path)
+    with replacing(path) as written:
+        if suffix == ".zarr":
+            variable_length = _with_text(dataset, object)  # Zarr 3 specifies no other text
+            with warnings.catch_warnings():
+                # readers find all arrays by one file; a reader without the extension looks at each
+                warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
+                variable_length.to_zarr(written, zarr_format=3, consolidated=True)
+            manifest.seal(written, filled, str(dataset.attrs.get("command", "")))
+        else:
+            # HDF5 ends the process where the disk is full; made in memory, a failure is Python's
+            written.write_bytes(dataset.to_netcdf(engine="h5netcdf"))
+            manifest.seal_file(written)
+
+
+def save_table(dataset: xr.Dataset, path: str | Path) -> None:
+    """Writes a Dataset of one dim: one line per entry for `.csv`, else as `save` does."""
+    path = Path(path)
+    if checked_suffix(path, TABLE_FORMATS) != ".csv":
+        save(dataset, path)
+        return
+    with replacing(path) as written:
+        dataset.to_dataframe().to_csv(written, columns=list(dataset.variables), index=False)
+
+
+def load(path: str | Path) -> xr.Dataset:
+    """Reads a saved Dataset into memory; a ConfigError names the piece where the store is damaged."""
+    path = Path(path)
+    if checked_suffix(path) == ".nc":
+        is_checked = path.is_file() and manifest.check_file(path)
+        dataset = upgraded(xr.load_dataset(path, engine="h5netcdf"))
+    else:
+        is_checked = manifest.check(path)
+        dataset = open_unchecked(path).load()
+    if not is_checked:
+        manifest.remark(path)
+    return dataset
+
+
+def open_unchecked(path: Path) -> xr.Dataset:
+    """A Zarr store whose numbers are read when they are asked for; the pieces are not checked."""
+    return upgraded(_with_text(xr.open_dataset(path, engine="zarr", consolidated=False), str))
+
+
+def load_or_refuse(path: Path, advice: str) -> xr.Dataset:
+    """A saved Dataset; a sentence with this advice where it is damaged."""
+    try:
+        with warnings.catch_warnings():  # zarr warns of an array that lost its metadata
+            warnings.filterwarnings("ignore", "Object at .* is not recognized")
+            return load(path)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a damaged store makes its reader raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(f"{path} cannot be read ({reason}); {advice}") from None
+
+
+def load_kind(path: str | Path, kind: str, wanted: str) -> xr.Dataset:
+    """A saved Dataset whose attribute `kind` is this; refuses, in a sentence, what is none."""
+    path = Path(path)
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; give {wanted}")
+    dataset = load_or_refuse(path, "make it again")
+    if dataset.attrs.get("kind") != kind:
+        raise ConfigError(f"{path} is something else; give {wanted}")
+    return dataset
+
+
+def _with_text(dataset: xr.Dataset, text_type: type) -> xr.Dataset:
+    dataset = dataset.copy()
+    for name, values in dataset.variables.items():
+        if values.dtype.kind in "UOT":
+            dataset[name] = (values.dims, np.array(values.values.tolist(), text_type), values.attrs)
+    return dataset
+
+
+def checked_suffix(path: Path, formats: Sequence[str] = FORMATS) -> str:
+    """The ending of a path, which must say one of the formats, and be one that can be written here."""
+    if path.suffix not in formats:
+        endings = f"{', '.join(formats[:-1])} or {formats[-1]}"
+        raise ConfigError(f"{path.name!r} does not say its format; end it in {endings}")
+    if path.suffix == ".nc" and importlib.util.find_spec("h5netcdf") is None:
+        raise ConfigError(f"{path.name!r} needs h5netcdf; install blis-jax[export] or use .zarr")
+    return path.suffix
+
+
+def _shape(records: Sequence[RunRecord], coords: Mapping[str, Sequence[Any]]) -> tuple[int, ...]:
+    taken = [name for name in coords if name in RESERVED_DIMS]
+    if taken:
+        raise ConfigError(f"{taken[0]!r} is a dim of the results; give the coordinate another name")
+    shape = tuple(len(labels) for labels in coords.values())
+    if not records or len(records) != math.prod(shape):
+        sizes = ", ".join(f"{name}: {len(labels)}" for name, labels in coords.items())
+        raise ConfigError(
+            f"{len(records)} records do not fill the coordinates ({sizes}); "
+            "give one record for each combination, the last coordinate changing fastest"
+        )
+    return shape
+
+
+def _labels(coords: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    return {name: (name, np.asarray(labels)) for name, labels in coords.items()}
+
+
+def _classes(records: Sequence[RunRecord]) -> tuple[str, ...]:
+    codes = {code for record in records for code in np.unique(record.requests.slo_class).tolist()}
+    return (ALL, *(CLASS_NAMES[code] for code in sorted(codes)))
+
+
+def _targets_text(targets: SloTargets) -> str:
+    by_class = {name: vars(target) for name, target in targets.by_class.items()}
+    return json.dumps(by_class | {"otherwise": vars(targets.otherwise)})

@@ -1,0 +1,400 @@
+"""From the engine's raw tables to what happened.
+
+On the host, in numpy, it becomes a `RunRecord`. Inside a compiled call, in JAX, the same definitions hold for one
+lane, with all rows of its tables: rows of no request count as not yet in flight, and have no times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime, Reg
+from blis_jax.engine.types import REFERENCE_DEFECTS, REJECTED, Outcome, never
+from blis_jax.memory.blocks import Eviction, Pool
+from blis_jax.results.metrics.arrays import maxima, sums
+from blis_jax.results.records import (
+    BLOCK_LEVEL,
+    NO_EVICTION,
+    InstanceRecords,
+    PreemptionRecords,
+    RequestRecords,
+    RunRecord,
+    Status,
+    StepRecords,
+)
+from blis_jax.results.stays import journeys, lives_of, moved
+from blis_jax.results.ties import InstanceHistory
+from blis_jax.workload.table import NEVER_US, RequestTable
+
+
+def unstack(tree: Any, row: int) -> Any:
+    """One row of a batch, as numpy."""
+    import jax
+
+    return jax.tree.map(lambda leaf: np.asarray(leaf[row]), tree)
+
+
+class Observation:
+    """The raw tables of one run with its requests, and the quantities derived from both."""
+
+    def __init__(
+        self,
+        raw: Any,
+        table: RequestTable,
+        params: Any,
+        time_type: Any = np.int64,
+        xp: Any = np,
+    ) -> None:
+        """`raw`, `table` and `params` are one row's, as arrays of `xp`: numpy, or JAX in a compiled call.
+
+        A run on the continuous clock has float times.
+        """
+        self.raw, self.cluster, self.time_type, self.xp = raw, params.cluster, time_type, xp
+        arrival = xp.asarray(table.arrival_us)
+        self.is_real = arrival != NEVER_US
+        if xp is np:
+            n = int(np.sum(self.is_real))
+            count = min(int(raw.registers[Reg.NUM_RECORDS]), len(raw.log) - 1)
+            self.num_instances = int(self.cluster.num_instances)
+        else:  # rows beyond the records that were written are zero
+            n, count = arrival.shape[0], raw.log.shape[0] - 1
+            self.num_instances = self.cluster.alpha.shape[0]
+        self.num_requests, self.is_real = n, self.is_real[:n]
+        self.horizon = self.cluster.horizon_us
+        self.input_len = xp.asarray(table.input_len)[:n].astype(np.int64)
+        self.output_len = xp.asarray(table.output_len)[:n].astype(np.int64)
+        self.slo_class = xp.asarray(table.slo_class)[:n].astype(np.int64)
+        self.tenant = xp.asarray(table.tenant)[:n].astype(np.int64)
+        self.log = raw.log[:count].astype(np.int64)
+        self.dyn = raw.dyn[:n].astype(np.int64)
+        self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
+        self.journey, self.first_instance = journeys(raw, self.instance, xp)
+        self.is_rejected = raw.instance_of[:n] == REJECTED
+        self.is_routed = self.instance >= 0
+        log_time = raw.log_time[:count].astype(time_type)
+        self._set_times(self.cluster, arrival[:n].astype(time_type), log_time)
+        self.is_queued = self.is_routed & (self.queued_us <= self.horizon)
+
+    def _set_times(self, cluster: Any, arrival: Any, log_time: Any) -> None:
+        """All that is a time; linear in the arguments but for truncation, so tangents take the same way."""
+        xp = self.xp
+        self.arrival, self.log_time = arrival, log_time
+        latency = cluster.admission_latency_us + cluster.routing_latency_us
+        self.routed_us = arrival + xp.asarray(latency).astype(self.time_type)
+        alpha = xp.asarray(cluster.alpha)[xp.maximum(self.first_instance, 0)]
+        delay = alpha[:, 0] + alpha[:, 1] * self.input_len.astype(np.float64)
+        self.queueing_us = delay.astype(self.time_type)
+        self.queued_us = self.routed_us + self.queueing_us
+        self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
+        self.lives = moved(lives_of(self.raw, self.dyn, self.log, log_time, xp), self.journey, xp)
+
+    def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
+        """Index of a step record per request, clipped to the log."""
+        return self.xp.clip(self.dyn[:, column] + offset, 0, max(len(self.log) - 1, 0))
+
+    def _log_time(self, column: LogTime, at: np.ndarray) -> np.ndarray:
+        return self.log_time[at, column] if len(self.log) else np.zeros(at.shape, np.int64)
+
+    def status(self) -> np.ndarray:
+        """Where every request was at the end."""
+        xp = self.xp
+        is_scheduled = self.lives.in_batch
+        is_there = self.is_queued
+        if self.journey is not None:  # or on its way to another instance
+            is_there = is_there & (self.journey.due == never(self.raw.journey_time.dtype))
+        status = xp.where(is_there, int(Status.WAITING), int(Status.IN_FLIGHT))
+        status = xp.where(is_scheduled, int(Status.RUNNING), status)
+        status = xp.where(self.dyn[:, Dyn.FINISH_RECORD] > 0, int(Status.COMPLETED), status)
+        status = xp.where(self.dyn[:, Dyn.NUM_SCHEDULED] < 0, int(Status.DROPPED), status)
+        return xp.where(self.is_rejected, int(Status.REJECTED), status).astype(np.int64)
+
+    def requests(self) -> RequestRecords:
+        """Per-request results."""
+        xp = self.xp
+        dyn, nothing = self.dyn, np.int64(-1)
+        status = self.status()
+        is_done = status == Status.COMPLETED
+        is_scheduled = dyn[:, Dyn.NUM_SCHEDULED] > 0
+        lives = self.lives
+        in_decode, has_token = lives.in_decode, lives.token_record >= 0
+        scheduled = self._starts(lives.scheduled_record)
+        first = self._starts(dyn[:, Dyn.FIRST_RECORD])
+        token_us = self._ends(lives.token_record)
+        output_time = self.output_time[xp.maximum(self.first_instance, 0)]
+        ttft = xp.where(has_token, token_us + output_time - self.arrival, 0)
+        last, left, total = self._last_steps()
+        final = self.input_len + xp.maximum(self.output_len, 1) - 1
+        steps = final - dyn[:, Dyn.PROGRESS]
+        earlier = lives.past_itl_us + lives.past_num_itl * output_time
+        again = np.int64(self.defects.double_last_latency)
+        e2e = ttft + earlier + total + steps * output_time + again * (last + output_time)
+        if self.journey is not None:  # steps on two instances
+            whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
+            e2e = xp.where(self.journey.first_record >= 0, whole, e2e)
+        index = dyn[:, Dyn.TOKEN_INDEX]
+        decoded = self._last_index()[xp.maximum(self.instance, 0)] - index
+        progress = dyn[:, Dyn.PROGRESS] + xp.where(in_decode, decoded, 0)
+        progress = xp.where(is_done, final, xp.where(lives.in_batch, progress, 0))
+        is_queued = self.is_queued
+        num_itl = xp.where(is_done, steps + again, xp.where(in_decode, decoded, 0))
+        num_itl = num_itl + lives.past_num_itl
+        return RequestRecords(
+            arrival_us=self.arrival,
+            input_len=self.input_len,
+            output_len=self.output_len,
+            slo_class=self.slo_class,
+            tenant=self.tenant,
+            admitted=self._admitted(),
+            instance=self.instance,
+            status=status,
+            queued_at_us=xp.where(is_queued & (status != Status.DROPPED), self.queued_us, nothing),
+            sched_delay_us=xp.where(is_scheduled, scheduled - self.arrival, nothing),
+            first_sched_delay_us=xp.where(is_scheduled, first - self.arrival, nothing),
+            ttft_us=xp.where(has_token, ttft, nothing),
+            e2e_us=xp.where(is_done, e2e, nothing),
+            left_us=xp.where(is_done, left, nothing),
+            preemptions=lives.num_preempted,
+            num_scheduled=lives.num_scheduled,
+            cached_tokens_first_sched=xp.where(
+                is_scheduled, dyn[:, Dyn.CACHED_FIRST] * self.block_size, nothing
+            ),
+            expected_cached_tokens=xp.where(
+                self.is_routed, self.raw.expected[: self.num_requests] * self.block_size, nothing
+            ),
+            scheduled_step_idx=xp.where(is_scheduled, dyn[:, Dyn.SCHEDULED_INDEX], 0),
+            finished_step_idx=xp.where(is_done, index + steps - lives.num_handed, 0),
+            token_step_idx=xp.where(in_decode | is_done, index, nothing),
+            num_itl=num_itl,
+            progress_index=xp.where(is_scheduled, progress, 0),
+            ttft_parts_us=self._parts(has_token, token_us, output_time),
+        )
+
+    def _last_steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Duration and end of a request's last step, and the steps' sum since its first token; junk if not done."""
+        at_end = self._at(Dyn.FINISH_RECORD, -1)
+        last = self._log_time(LogTime.DURATION, at_end)
+        total = self._log_time(LogTime.TOTAL_DURATION, at_end)
+        total = total - self._log_time(LogTime.TOTAL_DURATION, self._at(Dyn.TOKEN_RECORD))
+        num_steps = self.log[at_end, Log.NUM_STEPS] if len(self.log) else self.xp.ones_like(last)
+        return last, self._log_time(LogTime.START, at_end) + num_steps * last, total
+
+    def _ends(self, record: np.ndarray) -> np.ndarray:
+        """End of the step in a record of one step, per request; junk where there is none."""
+        at = self.xp.clip(record, 0, max(len(self.log) - 1, 0))
+        return self._starts(record) + self._log_time(LogTime.DURATION, at)
+
+    def _starts(self, record: np.ndarray) -> np.ndarray:
+        """Start of the step in a record, likewise."""
+        return self._log_time(LogTime.START, self.xp.clip(record, 0, max(len(self.log) - 1, 0)))
+
+    block_size, defects = 16, REFERENCE_DEFECTS
+    overhead: int | None = 0  # place of the coefficient that every step costs
+
+    def _admitted(self) -> np.ndarray:
+        is_decided = self.xp.arange(self.num_requests) < self.raw.registers[Reg.NEXT_ADMIT]
+        return self.xp.where(self.is_rejected, 0, self.xp.where(is_decided, 1, -1)).astype(np.int64)
+
+    def _last_index(self) -> np.ndarray:
+        return self.raw.inst[:, Inst.STEP_INDEX].astype(np.int64)
+
+    def _step_overhead(self) -> Any:
+        """What every step costs on each request's instance, µs."""
+        xp = self.xp
+        if self.overhead is None:
+            return xp.zeros(self.num_requests, self.time_type)
+        beta = xp.asarray(self.cluster.beta)[xp.maximum(self.instance, 0), self.overhead]
+        return beta.astype(self.time_type)
+
+    def _parts(
+        self, has_token: np.ndarray, token_us: np.ndarray, output_time: np.ndarray
+    ) -> np.ndarray:
+        """TTFT split into records.TTFT_PARTS; waiting is what the others leave.
+
+        Service is the time from the last scheduling before the first token to that token: the durations of the
+        steps in between, which follow each other without a gap (on two overlapping step chains their sum would
+        count time twice). A first token of an earlier life keeps no count of its chunks.
+        """
+        xp = self.xp
+        service = token_us - self._starts(self.lives.token_scheduled)
+        beta = self._step_overhead()
+        chunks = xp.maximum(self.dyn[:, Dyn.NUM_PREFILL_STEPS] - 1, 0)
+        # on two step chains there may be more chunks than time
+        overhead = xp.minimum(xp.where(self.lives.is_current_token, chunks, 0) * beta, service)
+        n = self.num_requests
+        fixed = [
+            xp.zeros(n, np.int64) + self.cluster.admission_latency_us,
+            xp.zeros(n, np.int64) + self.cluster.routing_latency_us,
+            self.queueing_us,
+        ]
+        compute, preempted = service - overhead, self.lives.preempted_service_us
+        ttft = token_us + output_time - self.arrival
+        waiting = ttft - sum(fixed) - preempted - service - output_time
+        parts = [*fixed, waiting, preempted, compute, overhead, output_time]
+        return xp.where(has_token[:, None], xp.stack(parts, axis=1), -1)
+
+    def steps(self) -> StepRecords:
+        """Step records in order of execution."""
+        log, time = self.log, self.log_time
+        steps, done = log[:, Log.NUM_STEPS], log[:, Log.NUM_COMPLETED]
+        return StepRecords(
+            instance=log[:, Log.INSTANCE],
+            start_us=time[:, LogTime.START],
+            duration_us=time[:, LogTime.DURATION],
+            num_steps=steps,
+            last_index=log[:, Log.LAST_INDEX],
+            running=log[:, Log.RUNNING],
+            waiting=log[:, Log.WAITING],
+            used_blocks=log[:, Log.USED_BLOCKS],
+            sum_used_blocks=log[:, Log.SUM_USED_BLOCKS],
+            num_itl=log[:, Log.NUM_DECODE] * steps + done * self.defects.double_last_latency,
+            num_completed=done,
+        )
+
+    def _ended(self, requests: RequestRecords) -> np.ndarray:
+        """Latest event of every instance that was executed, no-op departures included."""
+        xp, rows = self.xp, self.num_instances
+        is_arrived = self.is_routed & (self.routed_us <= self.horizon)
+        has_left = (requests.left_us >= 0) & (requests.left_us <= self.horizon)
+        latest = xp.where(is_arrived, self.routed_us, 0)
+        latest = xp.maximum(latest, xp.where(self.is_queued, self.queued_us, 0))
+        latest = xp.maximum(latest, xp.where(has_left, requests.left_us, 0))
+        has_stepped = self._last_index()[:rows] > 0
+        last = self.raw.inst_time[:rows, InstTime.LAST_START].astype(self.time_type)
+        return xp.maximum(maxima(self.instance, latest, rows), xp.where(has_stepped, last, 0))
+
+    def instances(self, requests: RequestRecords) -> InstanceRecords:
+        """Per-instance totals."""
+        rows, log, xp, lives = self.num_instances, self.log, self.xp, self.lives
+        inst = self.raw.inst[:rows].astype(np.int64)
+        at, steps = log[:, Log.INSTANCE], log[:, Log.NUM_STEPS]
+
+        def counted(status: Status) -> np.ndarray:
+            return sums(self.instance, requests.status == status, rows)
+
+        is_entered = (requests.queued_at_us >= 0) & (requests.status != Status.DROPPED)
+        block_time = log[:, Log.SUM_USED_BLOCKS].astype(np.float64)
+        block_time = block_time * self.log_time[:, LogTime.DURATION]
+        evicted = self._of_evicted(self.instance)
+        return InstanceRecords(
+            completed_requests=counted(Status.COMPLETED),
+            dropped_unservable=inst[:, Inst.NUM_DROPPED],
+            still_queued=counted(Status.WAITING),
+            still_running=counted(Status.RUNNING),
+            total_input_tokens=sums(self.instance, xp.where(is_entered, self.input_len, 0), rows),
+            total_output_tokens=sums(at, log[:, Log.NUM_DECODE] * steps, rows),
+            gpu_hits=inst[:, Inst.HITS],
+            gpu_misses=inst[:, Inst.MISSES],
+            used_blocks_at_end=inst[:, Inst.USED_BLOCKS],
+            peak_kv_blocks_used=maxima(at, log[:, Log.USED_BLOCKS], rows),
+            kv_blocks_used_integral=sums(at, block_time, rows),
+            step_count=inst[:, Inst.STEP_INDEX],
+            waiting_sum=sums(at, log[:, Log.WAITING] * steps, rows),
+            sim_ended_time_us=self._ended(requests),
+            output_time_us=self.output_time[:rows],
+            preemption_count=sums(evicted, lives.is_eviction, rows),
+            kv_allocation_failures=self._pool(Pool.NUM_FAILURES),
+            total_kv_blocks=xp.asarray(self.cluster.total_kv_blocks)[:rows].astype(np.int64),
+            ttft_sum_us=self._ttft_sum(requests, evicted),
+            cpu_offloads=self._pool(Pool.OFFLOADS),
+            cpu_reloads=self._pool(Pool.RELOADS),
+            cpu_misses=self._pool(Pool.CPU_MISSES),
+            cpu_thrashing=self._pool(Pool.THRASHING),
+            reload_us=self._pool(Pool.RELOADS)
+            * xp.asarray(self.cluster.transfer_us)[:rows].astype(np.int64),
+        )
+
+    def _pool(self, column: Pool) -> np.ndarray:
+        """A counter of block-level memory per instance; 0 without it."""
+        if self.raw.pool is None:
+            return self.xp.zeros(self.num_instances, np.int64)
+        return self.raw.pool[: self.num_instances, column].astype(np.int64)
+
+    def _of_evicted(self, values: np.ndarray) -> np.ndarray:
+        """The value of each preemption's request, -1 for rows of no preemption."""
+        lives = self.lives
+        request = self.xp.where(lives.is_eviction, lives.evictions[:, Eviction.REQUEST], 0)
+        return self.xp.where(lives.is_eviction, values[request], -1)
+
+    def _ttft_sum(self, requests: RequestRecords, evicted: np.ndarray) -> np.ndarray:
+        """Sum of all first tokens ever recorded, also of lives that a preemption ended.
+
+        `evicted` is the instance of each preemption.
+        """
+        xp, rows, evictions = self.xp, self.num_instances, self.lives.evictions
+        token = evictions[:, Eviction.FIRST_TOKEN]
+        is_token = (token > 0) & (token == evictions[:, Eviction.DECODE_RECORD])
+        ends = self._ends(token - 1)
+        past = ends + self.output_time[xp.maximum(evicted, 0)] - self._of_evicted(self.arrival)
+        now = xp.where(self.lives.is_current_token, requests.ttft_us, 0)
+        whole = sums(evicted, xp.where(is_token, past, 0), rows) + sums(self.instance, now, rows)
+        return whole.astype(np.int64)
+
+    def preemptions(self) -> PreemptionRecords:
+        """Every preemption."""
+        lives = self.lives
+        request = lives.evictions[:, Eviction.REQUEST]
+        record = lives.evictions[:, Eviction.RECORD]
+        at = np.clip(record, 0, max(len(self.log) - 1, 0))
+        time_us = self.log_time[at, LogTime.START] if len(self.log) else record
+        return PreemptionRecords(request, self.instance[request], time_us, record, lives.num_itl)
+
+    def outcome(self) -> Outcome:
+        """The engine's own code, or whether the horizon left requests behind."""
+        code = Outcome(int(self.raw.registers[Reg.OUTCOME]))
+        if code != Outcome.COMPLETED:
+            return code
+        settled = {Status.COMPLETED, Status.REJECTED, Status.DROPPED}
+        is_settled = np.isin(self.status(), [int(status) for status in settled])
+        return Outcome.COMPLETED if bool(is_settled.all()) else Outcome.HORIZON
+
+    def num_open_ties(self) -> int:
+        """Events of one microsecond whose order nobody has verified."""
+        return int(self.raw.registers[Reg.NUM_OPEN_TIES])
+
+    def histories(self) -> list[InstanceHistory]:
+        """What ties.py replays, per instance."""
+        log, time = self.log, self.log_time
+        found = []
+        for instance in range(self.num_instances):
+            mine = np.flatnonzero(log[:, Log.INSTANCE] == instance)
+            steps = log[mine, Log.NUM_STEPS]
+            of = np.repeat(mine, steps)
+            offset = np.arange(len(of)) - np.repeat(np.cumsum(steps) - steps, steps)
+            is_last = offset == log[of, Log.NUM_STEPS] - 1
+            done = np.where(is_last, log[of, Log.NUM_COMPLETED], 0)
+            left = log[of, Log.RUNNING] - done + log[of, Log.WAITING]
+            chosen = np.flatnonzero(self.instance == instance)
+            evicted = np.bincount(self.lives.evictions[:, Eviction.RECORD], minlength=len(log))
+            found.append(
+                InstanceHistory(
+                    requests=chosen,
+                    routed_us=self.routed_us[chosen],
+                    queued_us=self.queued_us[chosen],
+                    step_start_us=time[of, LogTime.START] + offset * time[of, LogTime.DURATION],
+                    step_duration_us=time[of, LogTime.DURATION],
+                    step_preempted=np.where(offset == 0, evicted[of], 0),
+                    step_scheduled=np.where(offset == 0, log[of, Log.NUM_SCHEDULED], 0),
+                    step_completed=done,
+                    step_continues=left > 0,
+                )
+            )
+        return found
+
+    def record(self, num_repairs: int = 0) -> RunRecord:
+        """Everything, as the rest of the package reads it."""
+        requests = self.requests()
+        registers = self.raw.registers
+        return RunRecord(
+            outcome=self.outcome(),
+            requests=requests,
+            steps=self.steps(),
+            instances=self.instances(requests),
+            num_iterations=int(registers[Reg.CURSOR]),
+            num_open_ties=self.num_open_ties(),
+            num_repairs=num_repairs,
+            invariant_failures={"monotone_clock": int(registers[Reg.INVARIANT_FAILURES])},
+            preemptions=self.preemptions(),
+            kv_model=NO_EVICTION if self.raw.pool is None else BLOCK_LEVEL,
+        )

@@ -1,0 +1,99 @@
+"""What must hold of KV memory in every run, whichever model of it the run was made with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blis_jax.results.metrics.reductions import Counts, count, per_instance
+from blis_jax.results.records import NO_EVICTION, InstanceRecords, RequestRecords, RunRecord, Status
+
+
+def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
+    """10. Requests' preemptions sum to their instance's; each leads to one more scheduling."""
+    total = per_instance(requests.preemptions > 0, requests, instances, requests.preemptions)
+    differences = abs(total - instances.preemption_count).sum(axis=-1)
+    is_running = (requests.status == Status.RUNNING) | (requests.status == Status.COMPLETED)
+    is_wrong = requests.num_scheduled != requests.preemptions + is_running
+    return differences + count(is_wrong)
+
+
+def used_blocks_within_capacity(requests: RequestRecords, instances: InstanceRecords) -> Counts:
+    """11. Used blocks stay in [0, all blocks], at the peak and at the end."""
+    capacity = instances.total_kv_blocks
+    is_right = (instances.peak_kv_blocks_used <= capacity) & (instances.used_blocks_at_end >= 0)
+    is_right &= instances.used_blocks_at_end <= capacity
+    return count(~is_right)
+
+
+def blocks_released(requests: RequestRecords, instances: InstanceRecords) -> Counts:
+    """12. An instance without requests at the end uses no block, unless a roll-back orphaned some.
+
+    Orphans take a preemption or a failed allocation first; such instances are left out.
+    """
+    is_empty = (instances.still_running == 0) & (instances.still_queued == 0)
+    is_regular = (instances.preemption_count == 0) & (instances.kv_allocation_failures == 0)
+    return count(is_empty & is_regular & (instances.used_blocks_at_end != 0))
+
+
+def cpu_tier_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
+    """15. No more blocks thrash than were reloaded, nor are reloaded than were offloaded.
+
+    Without reloads no step waits for one.
+    """
+    is_right = instances.cpu_thrashing <= instances.cpu_reloads
+    is_right &= instances.cpu_reloads <= instances.cpu_offloads
+    is_right &= (instances.reload_us == 0) | (instances.cpu_reloads > 0)
+    return count(~is_right)
+
+
+def blocks_conserved(record: RunRecord) -> int:
+    """22. After an instance's last step, the blocks used are those of the step, less what completions release.
+
+    An instance without steps uses none, and no more are used at once than were found or newly taken.
+    """
+    steps, table = record.steps, record.instances
+    last = np.full(len(table.step_count), -1)
+    order = np.argsort(steps.last_index, kind="stable")
+    last[steps.instance[order]] = order
+    has_stepped = last >= 0
+    used = np.where(has_stepped, np.append(steps.used_blocks, 0)[last], 0)
+    has_released = np.append(steps.num_completed, 0)[last] > 0
+    at_end = table.used_blocks_at_end
+    is_right = np.where(has_stepped & has_released, at_end <= used, at_end == used)
+    is_right &= table.peak_kv_blocks_used <= table.gpu_hits + table.gpu_misses
+    return int(np.count_nonzero(~is_right))
+
+
+def preemptions_located(record: RunRecord) -> int:
+    """23. Every preemption of a request is recorded once, in order, at a step of the request's instance.
+
+    The inter-token latencies of the lives that ended are among the request's.
+    """
+    evictions, requests, steps = record.preemptions, record.requests, record.steps
+    size = len(requests.preemptions)
+    is_wrong = np.bincount(evictions.request, minlength=size) != requests.preemptions
+    ended = np.bincount(evictions.request, evictions.num_itl, size)
+    is_wrong |= ended > requests.num_itl
+    at = evictions.step_record
+    is_misplaced = (steps.instance[at] != evictions.instance) | (evictions.num_itl < 0)
+    is_misplaced |= steps.start_us[at] != evictions.time_us
+    is_misplaced |= requests.instance[evictions.request] != evictions.instance
+    num_unordered = np.count_nonzero(at[1:] < at[:-1])
+    return int(np.count_nonzero(is_wrong) + np.count_nonzero(is_misplaced) + num_unordered)
+
+
+def no_pressure_without_eviction(record: RunRecord) -> int:
+    """24. Only block-level memory preempts, fails to allocate, loses blocks or has a CPU tier that acts."""
+    if record.kv_model != NO_EVICTION:
+        return 0
+    table = record.instances
+    counters = (
+        table.preemption_count,
+        table.kv_allocation_failures,
+        table.cpu_offloads,
+        table.cpu_reloads,
+        table.cpu_misses,
+        table.cpu_thrashing,
+        table.reload_us,
+    )
+    return sum(int(np.count_nonzero(values)) for values in counters)

@@ -1,0 +1,282 @@
+"""Figures of KV memory, per instance and of the cluster: use, hits, evictions, the CPU tier, phantom hits.
+
+A phantom hit is a prompt token that the router took for cached when it chose the instance, and that was not
+there any more, or not yet, when the request was scheduled first.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from blis_jax.results.records import RunRecord
+from blis_jax.results.step_records import expand_steps, order_of_execution
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from jaxtyping import Float, Int
+
+NO_TIER, INERT, ACTIVE = "none", "inert", "active"
+CPU_TIERS = (NO_TIER, INERT, ACTIVE)
+
+
+class KvFigure(NamedTuple):
+    """What a figure counts; blocks, tokens and events have the unit 1."""
+
+    unit: str
+    long_name: str
+
+
+# NaN where a figure cannot be told; see `instance_figures` and `cluster_figures`.
+FIGURES: dict[str, KvFigure] = {
+    "cache_hit_rate": KvFigure("1", "hits ÷ (hits + misses) of KV blocks, the CPU tier included"),
+    "preemption_rate": KvFigure("1", "preemptions per completed request"),
+    "thrashing_rate": KvFigure("1", "reloads within 1,000 µs of their offload ÷ offloads"),
+    "peak_used_blocks": KvFigure("1", "most KV blocks used in a step"),
+    "kv_peak_utilization": KvFigure("1", "most KV blocks used in a step ÷ all KV blocks"),
+    "kv_mean_utilization": KvFigure("1", "used ÷ all KV blocks, averaged over the run's duration"),
+    "orphaned_blocks": KvFigure("1", "KV blocks in use at the end though no request is left"),
+    "preemption_count": KvFigure("1", "evictions from the running batch"),
+    "kv_allocation_failures": KvFigure("1", "completions without a KV block for their last token"),
+    "cpu_offloads": KvFigure("1", "KV blocks copied to the CPU tier"),
+    "cpu_reloads": KvFigure("1", "KV blocks brought back from the CPU tier"),
+    "cpu_misses": KvFigure("1", "failed allocations for which the CPU tier had nothing"),
+    "cpu_thrashing": KvFigure("1", "reloads within 1,000 µs of their offload"),
+    "reload_us": KvFigure("us", "time that steps waited for reloads"),
+    "predicted_cached_tokens": KvFigure("1", "prompt tokens that the router took for cached"),
+    "actual_cached_tokens": KvFigure("1", "prompt tokens found in the cache at first scheduling"),
+    "phantom_hit_tokens": KvFigure("1", "predicted cached tokens that were not found"),
+    "unexpected_hit_tokens": KvFigure("1", "cached tokens found that were not predicted"),
+    "phantom_hit_rate": KvFigure("1", "predicted cached tokens not found ÷ predicted ones"),
+}
+_COUNTERS = (
+    "preemption_count",
+    "kv_allocation_failures",
+    "cpu_offloads",
+    "cpu_reloads",
+    "cpu_misses",
+    "cpu_thrashing",
+    "reload_us",
+)
+
+
+class CachedTokens(NamedTuple):
+    """Prompt tokens per request; all 0 for one that was never scheduled."""
+
+    predicted: Int[np.ndarray, "request"]  # by the router's prefix index; 0 without one
+    actual: Int[np.ndarray, "request"]  # found when it was scheduled first
+    phantom: Int[np.ndarray, "request"]  # max(predicted - actual, 0)
+    unexpected: Int[np.ndarray, "request"]  # max(actual - predicted, 0)
+
+
+def cached_tokens(record: RunRecord) -> CachedTokens:
+    """What the router promised of the cache against what each request found there."""
+    requests = record.requests
+    is_scheduled = requests.first_sched_delay_us >= 0
+    predicted = np.where(is_scheduled, np.maximum(requests.expected_cached_tokens, 0), 0)
+    actual = np.where(is_scheduled, np.maximum(requests.cached_tokens_first_sched, 0), 0)
+    return CachedTokens(
+        predicted,
+        actual,
+        np.maximum(predicted - actual, 0),
+        np.maximum(actual - predicted, 0),
+    )
+
+
+def cache_hit_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
+    """Hits ÷ (hits + misses) of every instance, as in the reference; 0 where nothing was looked up.
+
+    Hits are the blocks found in the cache and those reloaded from the CPU tier; misses the blocks newly taken
+    and the failed allocations for which that tier had nothing.
+    """
+    table = record.instances
+    hits = (table.gpu_hits + table.cpu_reloads).astype(np.float64)
+    return _ratio(hits, hits + (table.gpu_misses + table.cpu_misses))
+
+
+def cache_hit_rate(record: RunRecord) -> float:
+    """The mean of the instances' rates, whatever their traffic."""
+    return _mean(cache_hit_rates(record))
+
+
+def thrashing_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
+    """Reloads within 1,000 µs of their offload ÷ offloads of every instance; 0 without offloads."""
+    return _ratio(record.instances.cpu_thrashing, record.instances.cpu_offloads)
+
+
+def thrashing_rate(record: RunRecord) -> float:
+    """The mean of the instances' rates, as in the reference."""
+    return _mean(thrashing_rates(record))
+
+
+def preemption_rate(record: RunRecord) -> float:
+    """Preemptions per completed request; 0 if nothing completed."""
+    completed = int(record.instances.completed_requests.sum())
+    return int(record.instances.preemption_count.sum()) / completed if completed else 0.0
+
+
+def peak_utilization(record: RunRecord) -> float:
+    """The fullest that an instance's memory was in any step."""
+    return float(_peaks(record).max(initial=0.0))
+
+
+def mean_utilization(record: RunRecord) -> float:
+    """Used ÷ all KV blocks of the cluster, weighted by time; 0 if no time passed."""
+    table = record.instances
+    available = _duration_us(record) * float(table.total_kv_blocks.sum())
+    return float(table.kv_blocks_used_integral.sum()) / available if available else 0.0
+
+
+def phantom_hit_rate(record: RunRecord) -> float:
+    """Predicted cached tokens that were not found ÷ predicted ones; NaN if none was predicted."""
+    tokens = cached_tokens(record)
+    predicted = int(tokens.predicted.sum())
+    return int(tokens.phantom.sum()) / predicted if predicted else math.nan
+
+
+def instance_figures(record: RunRecord) -> dict[str, Float[np.ndarray, "instance"]]:
+    """Every one of `FIGURES` for every instance.
+
+    The mean utilisation is over the whole run's duration, so that instances compare; nothing counts between
+    steps, and time in overlapping steps counts twice. Orphans are NaN while a request could hold blocks.
+    """
+    table = record.instances
+    num_instances = len(table.step_count)
+    available = _duration_us(record) * table.total_kv_blocks.astype(np.float64)
+    is_empty = (table.still_running == 0) & (table.still_queued == 0)
+    tokens = {
+        name: np.bincount(np.maximum(record.requests.instance, 0), values, minlength=num_instances)[
+            :num_instances
+        ]
+        for name, values in cached_tokens(record)._asdict().items()
+    }
+    predicted = tokens["predicted"]
+    figures = {
+        "cache_hit_rate": cache_hit_rates(record),
+        "preemption_rate": _ratio(table.preemption_count, table.completed_requests),
+        "thrashing_rate": thrashing_rates(record),
+        "peak_used_blocks": table.peak_kv_blocks_used,
+        "kv_peak_utilization": _peaks(record),
+        "kv_mean_utilization": _ratio(table.kv_blocks_used_integral, available),
+        "orphaned_blocks": np.where(is_empty, table.used_blocks_at_end, np.nan),
+        **{name: getattr(table, name) for name in _COUNTERS},
+        "predicted_cached_tokens": predicted,
+        "actual_cached_tokens": tokens["actual"],
+        "phantom_hit_tokens": tokens["phantom"],
+        "unexpected_hit_tokens": tokens["unexpected"],
+        "phantom_hit_rate": np.where(predicted > 0, _ratio(tokens["phantom"], predicted), np.nan),
+    }
+    return {name: figures[name].astype(np.float64) for name in FIGURES}
+
+
+def cluster_figures(record: RunRecord) -> dict[str, float]:
+    """Every one of `FIGURES` for the cluster.
+
+    Hit and thrashing rates are means over instances, as in the reference; peaks are those of the fullest
+    instance; the other rates are ratios of sums, and the rest are sums.
+    """
+    table = instance_figures(record)
+    figures = {name: float(values.sum()) for name, values in table.items()}
+    return figures | {
+        "cache_hit_rate": cache_hit_rate(record),
+        "preemption_rate": preemption_rate(record),
+        "thrashing_rate": thrashing_rate(record),
+        "peak_used_blocks": float(table["peak_used_blocks"].max(initial=0.0)),
+        "kv_peak_utilization": peak_utilization(record),
+        "kv_mean_utilization": mean_utilization(record),
+        "phantom_hit_rate": phantom_hit_rate(record),
+    }
+
+
+def cpu_tier(record: RunRecord, has_cpu_tier: bool) -> str:
+    """Whether a CPU tier was configured, and was used: one of `CPU_TIERS`.
+
+    An inert one is configured, but nothing was ever offloaded to it or reloaded.
+    """
+    table = record.instances
+    if (table.cpu_offloads > 0).any() or (table.cpu_reloads > 0).any():
+        return ACTIVE
+    return INERT if has_cpu_tier else NO_TIER
+
+
+INERT_SENTENCE = "the CPU tier was inert: nothing was offloaded to it or reloaded from it"
+
+
+def kv_document(record: RunRecord, has_cpu_tier: bool) -> dict[str, Any]:
+    """All figures for a JSON file; null where one cannot be told."""
+    table = instance_figures(record)
+    rows = range(len(record.instances.step_count))
+    return {
+        "kv_model": record.kv_model,
+        "cpu_tier": cpu_tier(record, has_cpu_tier),
+        "cluster": _plain(cluster_figures(record)),
+        "instances": [
+            _plain({name: float(values[row]) for name, values in table.items()}) for row in rows
+        ],
+    }
+
+
+def _plain(figures: dict[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in figures.items()}
+
+
+def timelines(record: RunRecord, block_size: int) -> xr.Dataset:
+    """Every step of every instance, by instance, then by execution: what its memory and queue held.
+
+    `preemptions` counts the requests that the step evicted; `block_size` is in tokens.
+    """
+    import xarray as xr
+
+    steps = expand_steps(record, block_size)
+    total = record.instances.total_kv_blocks[steps.step_instance].astype(np.float64)
+    evicted = np.bincount(_first_steps(record)[record.preemptions.step_record])
+    columns = {
+        "instance": (steps.step_instance, "1", "index of the instance"),
+        "start_us": (steps.step_start_us, "us", "start of the step"),
+        "duration_us": (steps.step_duration_us, "us", "duration of the step"),
+        "used_blocks": (steps.step_used_blocks, "1", "KV blocks in use during the step"),
+        "kv_utilization": (_ratio(steps.step_used_blocks, total), "1", "used ÷ all KV blocks"),
+        "running": (steps.step_running, "1", "requests in the running batch"),
+        "waiting": (steps.step_waiting, "1", "requests in the wait queue"),
+        "preemptions": (
+            np.pad(evicted, (0, len(total) - len(evicted))),
+            "1",
+            "requests that the step evicted",
+        ),
+    }
+    variables = {
+        name: ("step", values, {"units": unit, "long_name": long_name})
+        for name, (values, unit, long_name) in columns.items()
+    }
+    attributes = {"kv_model": record.kv_model, "block_size": block_size}
+    return xr.Dataset(variables, attrs=attributes).set_coords(["instance", "start_us"])
+
+
+def _first_steps(record: RunRecord) -> Int[np.ndarray, "record"]:
+    """The place of each record's first step among all steps of `expand_steps`."""
+    order = order_of_execution(record)
+    num_steps = record.steps.num_steps[order]
+    first = np.empty(len(order), np.int64)
+    first[order] = np.cumsum(num_steps) - num_steps
+    return first
+
+
+def _duration_us(record: RunRecord) -> float:
+    """Until the last event of any instance."""
+    return float(record.instances.sim_ended_time_us.max(initial=0))
+
+
+def _peaks(record: RunRecord) -> Float[np.ndarray, "instance"]:
+    return _ratio(record.instances.peak_kv_blocks_used, record.instances.total_kv_blocks)
+
+
+def _ratio(amount: np.ndarray, of: np.ndarray) -> Float[np.ndarray, "entry"]:
+    """Their quotients; 0 where the divisor is."""
+    return np.where(of > 0, amount / np.where(of > 0, of, 1), 0.0)
+
+
+def _mean(values: np.ndarray) -> float:
+    entries = values.tolist()
+    return sum(entries) / len(entries) if entries else 0.0

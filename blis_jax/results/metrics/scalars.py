@@ -1,0 +1,206 @@
+"""Metrics by name: one number per run, such as `ttft_p99_ms` or `ttft_p99_ms[critical]`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+
+from blis_jax.errors import ConfigError, closest
+from blis_jax.results.metrics import kv as kv_metrics
+from blis_jax.results.metrics.distributions import Sample, mean_ms, percentile_ms
+from blis_jax.results.metrics.reference import (
+    class_code,
+    ended_us,
+    hol_blocking_events,
+    jain_fairness,
+    priority_inversions,
+    rates,
+)
+from blis_jax.results.metrics.summaries import (
+    LATENCIES,
+    PERCENTS,
+    Selection,
+    SloTargets,
+    Window,
+    select,
+)
+from blis_jax.results.records import RunRecord, Status
+
+MetricFn = Callable[[Selection], float]
+LOWER, HIGHER = "lower", "higher"  # which direction is better
+# The two throughputs in tokens, by their only names for people.
+TOKEN_RATES = {
+    "output_tokens_per_s": "output tokens/s",  # of requests that completed, first tokens included
+    "tokens_per_sec": "decode tokens/s",  # the reference's: of decode steps, first tokens left out
+}
+TOKEN_RATES_EXPLAINED = (
+    "output tokens/s counts all output tokens of the requests that completed; decode tokens/s is BLIS's "
+    "tokens_per_sec, which leaves out each request's first token, whatever the window."
+)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A named scalar of a run; NaN where nothing was measured."""
+
+    name: str
+    compute: MetricFn
+    unit: str
+    direction: str
+    has_classes: bool = True  # else it covers the whole run, whatever is selected
+
+
+_METRICS: dict[str, Metric] = {}
+
+
+def register(
+    name: str, compute: MetricFn, unit: str, direction: str, has_classes: bool = True
+) -> Metric:
+    """Adds a metric; its name must be new."""
+    if name in _METRICS:
+        raise ConfigError(f"metric {name!r} is registered already; choose another name")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ConfigError(f"metric name {name!r} must be of lower-case letters, digits and _")
+    if direction not in (LOWER, HIGHER):
+        raise ConfigError(f"direction {direction!r} of metric {name!r} must be lower or higher")
+    metric = Metric(name, compute, unit, direction, has_classes)
+    _METRICS[name] = metric
+    return metric
+
+
+def metric_names() -> tuple[str, ...]:
+    """Every registered metric, in order of registration."""
+    return tuple(_METRICS)
+
+
+def lookup(name: str) -> tuple[Metric, str | None]:
+    """The metric that a name means and the SLO class in its brackets, None for the whole run."""
+    base, bracket, rest = name.partition("[")
+    if base not in _METRICS or (bracket and not rest.endswith("]")):
+        known = ", ".join(_METRICS)
+        raise ConfigError(
+            f"metric {name!r} is unknown; there are {known}, with [class] behind or not"
+            f"{closest(base, _METRICS)}"
+        )
+    metric = _METRICS[base]
+    if not bracket:
+        return metric, None
+    if not metric.has_classes:
+        raise ConfigError(f"metric {base!r} covers the whole cluster; leave {bracket}{rest} out")
+    slo_class = rest[:-1]
+    class_code(slo_class)
+    return metric, slo_class
+
+
+def evaluate(
+    record: RunRecord,
+    names: Iterable[str],
+    targets: SloTargets | None = None,
+    window: Window | None = None,
+    priority_policy: str = "constant",
+) -> dict[str, float]:
+    """Compute named metrics of one run.
+
+    Args:
+        record: the run.
+        names: metrics, with `[class]` behind for one SLO class.
+        targets: limits in ms by class, for goodput and attainment; none if None.
+        window: which part of the simulated time is measured; metrics of the whole run do not look at it.
+        priority_policy: name of the policy by which priority inversions count.
+
+    Returns:
+        Values by name, in the unit that the name or `lookup` says; NaN where nothing was measured.
+
+    Raises:
+        ConfigError: a name is no metric, or its class does not exist.
+    """
+    wanted = [(name, *lookup(name)) for name in names]
+    everything = select(record, targets, window, priority_policy)
+    selections: dict[str | None, Selection] = {None: everything}
+    values = {}
+    for name, metric, slo_class in wanted:
+        if slo_class not in selections:
+            is_class = record.requests.slo_class == class_code(slo_class or "")
+            selections[slo_class] = everything.where(is_class)
+        values[name] = float(metric.compute(selections[slo_class]))
+    return values
+
+
+def _latency_mean(latency: str, selection: Selection) -> float:
+    sample: Sample = getattr(selection, latency)
+    return mean_ms(sample) if sample.count else float("nan")
+
+
+def _latency_percentile(latency: str, percent: int, selection: Selection) -> float:
+    sample: Sample = getattr(selection, latency)
+    return percentile_ms(sample, percent) if sample.count else float("nan")
+
+
+def _number_with(status: Status, selection: Selection) -> float:
+    return selection.count(status)
+
+
+def _responses_per_sec(selection: Selection) -> float:
+    return rates(selection.record).responses_per_sec
+
+
+def _tokens_per_sec(selection: Selection) -> float:
+    return rates(selection.record).tokens_per_sec
+
+
+def _duration_s(selection: Selection) -> float:
+    return ended_us(selection.record) / 1e6
+
+
+def _of_run(figure: Callable[[RunRecord], float], selection: Selection) -> float:
+    return figure(selection.record)
+
+
+def _jain_fairness(selection: Selection) -> float:
+    return jain_fairness(selection.record, selection.is_chosen)
+
+
+def _priority_inversions(selection: Selection) -> float:
+    return priority_inversions(selection.record, selection.priority_policy)
+
+
+def _hol_blocking_events(selection: Selection) -> float:
+    return hol_blocking_events(selection.record)
+
+
+def _register_all() -> None:
+    for latency in (*LATENCIES, "itl"):
+        has_classes = latency in LATENCIES
+        register(f"{latency}_mean_ms", partial(_latency_mean, latency), "ms", LOWER, has_classes)
+        for percent in PERCENTS:
+            compute = partial(_latency_percentile, latency, percent)
+            register(f"{latency}_p{percent}_ms", compute, "ms", LOWER, has_classes)
+    for name in ("requests_per_s", "output_tokens_per_s", "goodput_rps"):
+        register(name, attrgetter(name), "1/s", HIGHER)
+    register("attainment", attrgetter("attainment"), "1", HIGHER)
+    register("num_completed", partial(_number_with, Status.COMPLETED), "1", HIGHER)
+    register("num_rejected", partial(_number_with, Status.REJECTED), "1", LOWER)
+    register("num_dropped", partial(_number_with, Status.DROPPED), "1", LOWER)
+    register("jain_fairness", _jain_fairness, "1", HIGHER)
+    register("responses_per_sec", _responses_per_sec, "1/s", HIGHER, has_classes=False)
+    register("tokens_per_sec", _tokens_per_sec, "1/s", HIGHER, has_classes=False)
+    register("duration_s", _duration_s, "s", LOWER, has_classes=False)
+    for name, figure, direction in (
+        ("cache_hit_rate", kv_metrics.cache_hit_rate, HIGHER),
+        ("preemption_rate", kv_metrics.preemption_rate, LOWER),
+        ("thrashing_rate", kv_metrics.thrashing_rate, LOWER),
+        ("kv_peak_utilization", kv_metrics.peak_utilization, LOWER),
+        ("kv_mean_utilization", kv_metrics.mean_utilization, LOWER),
+        ("phantom_hit_rate", kv_metrics.phantom_hit_rate, LOWER),
+    ):
+        register(name, partial(_of_run, figure), "1", direction, has_classes=False)
+    register("priority_inversions", _priority_inversions, "1", LOWER, has_classes=False)
+    register("hol_blocking_events", _hol_blocking_events, "1", LOWER, has_classes=False)
+
+
+_register_all()
+
+OWN_METRICS = tuple(_METRICS)  # without those that other packages register

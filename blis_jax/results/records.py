@@ -1,0 +1,186 @@
+"""What one run did, on the host: plain numpy arrays with the names of the golden data."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.engine.types import Outcome
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from jaxtyping import Float, Int
+
+    from blis_jax.cluster.config import ClusterConfig
+
+
+class Status(enum.IntEnum):
+    """Where a request was when the run ended."""
+
+    COMPLETED = 0
+    REJECTED = 1
+    DROPPED = 2
+    WAITING = 3
+    RUNNING = 4
+    IN_FLIGHT = 5  # not yet in an instance's queue
+
+
+TTFT_PARTS = (
+    "admission_delay",
+    "routing_delay",
+    "queueing_time",
+    "waiting",
+    "preempted_service",
+    "prefill_compute",
+    "chunk_overhead",
+    "output_processing",
+)
+
+
+@dataclass(frozen=True)
+class RequestRecords:
+    """One entry per request, in order of arrival; times in µs, -1 where it never happened."""
+
+    arrival_us: Int[np.ndarray, "request"]
+    input_len: Int[np.ndarray, "request"]
+    output_len: Int[np.ndarray, "request"]
+    slo_class: Int[np.ndarray, "request"]
+    tenant: Int[np.ndarray, "request"]
+    admitted: Int[np.ndarray, "request"]  # 1, 0, or -1: no decision before the end
+    instance: Int[np.ndarray, "request"]
+    status: Int[np.ndarray, "request"]  # see Status
+    queued_at_us: Int[np.ndarray, "request"]  # absolute
+    sched_delay_us: Int[np.ndarray, "request"]  # last scheduling - arrival
+    first_sched_delay_us: Int[np.ndarray, "request"]
+    ttft_us: Int[np.ndarray, "request"]
+    e2e_us: Int[np.ndarray, "request"]  # TTFT + sum of the recorded inter-token latencies
+    left_us: Int[np.ndarray, "request"]  # absolute end of the step that completed it
+    preemptions: Int[np.ndarray, "request"]
+    num_scheduled: Int[np.ndarray, "request"]
+    cached_tokens_first_sched: Int[np.ndarray, "request"]
+    expected_cached_tokens: Int[np.ndarray, "request"]  # what the router's prefix index promised
+    scheduled_step_idx: Int[np.ndarray, "request"]
+    finished_step_idx: Int[np.ndarray, "request"]
+    token_step_idx: Int[np.ndarray, "request"]  # step of the (last) first token, -1 if none
+    num_itl: Int[np.ndarray, "request"]
+    progress_index: Int[np.ndarray, "request"]
+    ttft_parts_us: Int[np.ndarray, "request part"]  # TTFT_PARTS; their sum is ttft_us
+
+
+@dataclass(frozen=True)
+class StepRecords:
+    """Runs of equal steps, in order of execution; `num_steps` is 1 unless the batch was in pure decode."""
+
+    instance: Int[np.ndarray, "record"]
+    start_us: Int[np.ndarray, "record"]
+    duration_us: Int[np.ndarray, "record"]  # of each of its steps
+    num_steps: Int[np.ndarray, "record"]
+    last_index: Int[np.ndarray, "record"]  # the instance's step counter after the record
+    running: Int[np.ndarray, "record"]
+    waiting: Int[np.ndarray, "record"]
+    used_blocks: Int[np.ndarray, "record"]  # during the last of its steps
+    sum_used_blocks: Int[np.ndarray, "record"]  # over its steps
+    num_itl: Int[np.ndarray, "record"]  # inter-token latencies recorded in it, by any request
+    num_completed: Int[np.ndarray, "record"]
+
+
+@dataclass(frozen=True)
+class InstanceRecords:
+    """One entry per active instance."""
+
+    completed_requests: Int[np.ndarray, "instance"]
+    dropped_unservable: Int[np.ndarray, "instance"]
+    still_queued: Int[np.ndarray, "instance"]
+    still_running: Int[np.ndarray, "instance"]
+    total_input_tokens: Int[np.ndarray, "instance"]
+    total_output_tokens: Int[np.ndarray, "instance"]
+    gpu_hits: Int[np.ndarray, "instance"]
+    gpu_misses: Int[np.ndarray, "instance"]
+    used_blocks_at_end: Int[np.ndarray, "instance"]
+    peak_kv_blocks_used: Int[np.ndarray, "instance"]
+    kv_blocks_used_integral: Float[np.ndarray, "instance"]  # blocks x µs
+    step_count: Int[np.ndarray, "instance"]
+    waiting_sum: Int[np.ndarray, "instance"]  # wait-queue length summed over steps
+    sim_ended_time_us: Int[np.ndarray, "instance"]
+    output_time_us: Int[np.ndarray, "instance"]  # added to a step's duration to give an ITL
+    preemption_count: Int[np.ndarray, "instance"]
+    kv_allocation_failures: Int[np.ndarray, "instance"]
+    total_kv_blocks: Int[np.ndarray, "instance"]
+    ttft_sum_us: Int[np.ndarray, "instance"]  # first tokens that a preemption took back included
+    cpu_offloads: Int[np.ndarray, "instance"]  # blocks copied to the CPU tier
+    cpu_reloads: Int[np.ndarray, "instance"]  # blocks brought back
+    cpu_misses: Int[np.ndarray, "instance"]  # failed allocations that nothing could be reloaded for
+    cpu_thrashing: Int[np.ndarray, "instance"]  # reloads within 1,000 µs of the offload
+    reload_us: Int[np.ndarray, "instance"]  # time that steps waited for reloads
+
+
+@dataclass(frozen=True)
+class PreemptionRecords:
+    """One entry per preemption, in order of execution."""
+
+    request: Int[np.ndarray, "preemption"]
+    instance: Int[np.ndarray, "preemption"]
+    time_us: Int[np.ndarray, "preemption"]  # start of the step that evicted it
+    step_record: Int[np.ndarray, "preemption"]  # that step among StepRecords
+    num_itl: Int[np.ndarray, "preemption"]  # inter-token latencies recorded in the life it ended
+
+
+def no_preemptions() -> PreemptionRecords:
+    """Of a run without any."""
+    return PreemptionRecords(*(np.zeros(0, np.int64) for _ in range(5)))
+
+
+NO_EVICTION, BLOCK_LEVEL = "no-eviction", "block-level"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What one run did; plain numpy arrays.
+
+    Attributes:
+        outcome: how the run ended; `outcome.sentence` says it in words.
+        requests: one entry for each request, in order of arrival.
+        steps: one entry for each series of equal steps, in order of execution.
+        instances: one entry for each active instance.
+        num_iterations: scan steps that the run took.
+        num_open_ties: events of one µs whose order was not put in BLIS's.
+        num_repairs: how often the run was made again.
+        invariant_failures: broken invariants by name, with the number of breaches.
+        preemptions: one entry for each preemption, in order of execution.
+        kv_model: memory model that the run was made with, `no-eviction` or `block-level`.
+    """
+
+    outcome: Outcome
+    requests: RequestRecords
+    steps: StepRecords
+    instances: InstanceRecords
+    num_iterations: int
+    num_open_ties: int
+    num_repairs: int = 0
+    invariant_failures: dict[str, int] = field(default_factory=dict)
+    preemptions: PreemptionRecords = field(default_factory=no_preemptions)
+    kv_model: str = NO_EVICTION  # memory model that the run was made with
+
+    def to_dataframe(self, table: str = "requests") -> pd.DataFrame:
+        """The run's `requests`, `steps`, `instances` or `preemptions` as a pandas data frame, a row for each.
+
+        Times are in µs, NaN where something never happened; classes and states are words. TTFT has its parts in
+        columns `ttft_<part>_us`. Raises `ConfigError` for another table.
+        """
+        from blis_jax.results.frames import to_dataframe
+
+        return to_dataframe(self, table)
+
+    def to_dataset(self, config: ClusterConfig | None = None) -> xr.Dataset:
+        """The run's figures as an xarray Dataset, over `slo_class`, `quantile` and `instance`, with units.
+
+        With the run's `config` the attributes hold all settings, and figures of priorities and of the CPU tier are
+        the configuration's; without it they are those of constant priorities and of no tier.
+        """
+        from blis_jax.results.dataset import run_dataset
+
+        return run_dataset(self, config)

@@ -1,0 +1,99 @@
+"""What all datasets of results have in common: provenance, kind and format, outcomes, units.
+
+Format 2 names the kind of every dataset and gives its outcomes CF's `flag_values` and `flag_meanings`.
+Format 1 had no number; `upgraded` turns such a dataset into one of format 2 when it is read.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from blis_jax.cluster.config import PROFILE
+from blis_jax.engine.types import Outcome
+
+FORMAT = 2
+RUNS, REQUESTS, SWEEP = (
+    "runs",
+    "requests",
+    "sweep",
+)  # kinds; further ones stand beside what writes them
+NOT_RUN = -1  # code beside the outcomes, of a run that was not made
+_UNITS = {
+    "_ms": "ms", "_us": "us", "_per_s": "1/s", "_per_sec": "1/s", "_rps": "1/s", "_s": "s",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a saved result must say to be made again."""
+
+    spec_text: str = ""  # the workload specification
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    seeds: Sequence[int] = ()
+    profile: str = PROFILE
+
+    def attributes(self) -> dict[str, str]:
+        """The attributes of a Dataset; structured ones are JSON."""
+        now = datetime.datetime.now(datetime.UTC)
+        return {
+            "package": "blis-jax",
+            "package_version": _version("blis-jax"),
+            "jax_version": _version("jax"),
+            "profile": self.profile,
+            "spec": self.spec_text,
+            "policies": json.dumps(dict(self.policies), sort_keys=True),
+            "config": json.dumps(dict(self.config), sort_keys=True),
+            "seeds": json.dumps([int(seed) for seed in self.seeds]),
+            "created": now.isoformat(timespec="seconds"),
+        }
+
+
+def new_dataset(
+    kind: str, provenance: Provenance, coords: Mapping[str, Any], about: Mapping[str, Any]
+) -> xr.Dataset:
+    """A dataset without variables; `about` are further attributes, or others than the provenance has."""
+    attributes = {"kind": kind, "format": FORMAT, **provenance.attributes(), **about}
+    return xr.Dataset(coords=dict(coords), attrs=attributes)
+
+
+def outcome_attributes(**further: int) -> dict[str, Any]:
+    """How to read a variable of outcomes that also has `further` codes, by their names."""
+    codes = further | {one.name.lower(): int(one) for one in Outcome}
+    return {"flag_values": list(codes.values()), "flag_meanings": " ".join(codes)}
+
+
+def unit_of(name: str) -> str:
+    """The unit that the name of a variable ends in; 1 if in none."""
+    return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "1")
+
+
+def upgraded(dataset: xr.Dataset) -> xr.Dataset:
+    """A dataset of an earlier format in the present one; any other as it is."""
+    attributes = dataset.attrs
+    if "format" in attributes or "package_version" not in attributes:
+        return dataset
+    attributes["format"] = FORMAT
+    kind = SWEEP if "fingerprint" in dataset.coords else REQUESTS
+    attributes.setdefault("kind", RUNS if "slo_targets" in attributes and kind != SWEEP else kind)
+    if "outcome" in dataset.variables:
+        of_outcome = dataset["outcome"].attrs
+        first = of_outcome.pop("first_flag", 0)
+        names = str(of_outcome.get("flag_meanings", "")).split()
+        of_outcome.setdefault("flag_values", np.arange(first, first + len(names)).tolist())
+    return dataset
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,146 @@
+"""What preemptions leave behind: a request lives once per time that it is scheduled.
+
+An evicted request starts again with its prompt, but the inter-token latencies of its earlier lives stay
+recorded, and so does its first token until a later life overwrites it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.engine.state import Dyn, Journey, Log, LogTime
+from blis_jax.memory.blocks import Eviction, Life
+from blis_jax.results.metrics.arrays import replaced, sums
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Per request unless said otherwise; times in µs."""
+
+    evictions: Int[np.ndarray, "preemption column"]
+    is_eviction: Bool[np.ndarray, "preemption"]  # else the row is there for its room alone
+    num_itl: Int[np.ndarray, "preemption"]  # latencies recorded in the life that ended
+    num_preempted: Int[np.ndarray, "request"]
+    num_scheduled: Int[
+        np.ndarray, "request"
+    ]  # from the queue; not the one that follows a hand-over
+    scheduled_record: Int[np.ndarray, "request"]  # step record of the latest of these
+    num_handed: Any  # int[request]: 1 once it goes on elsewhere after a hand-over, else 0
+    in_batch: Bool[np.ndarray, "request"]  # or completed: the current life was not ended
+    in_decode: Bool[np.ndarray, "request"]  # of those in the batch
+    token_record: Int[np.ndarray, "request"]  # step record of the first token, -1: none
+    token_scheduled: Int[np.ndarray, "request"]  # record in which that token's life was scheduled
+    is_current_token: Bool[np.ndarray, "request"]  # it was recorded in the current life
+    past_num_itl: Int[np.ndarray, "request"]  # latencies recorded in earlier lives
+    past_itl_us: Int[np.ndarray, "request"]  # and their sum, without output processing
+    preempted_service_us: Int[np.ndarray, "request"]  # in the batch before the token's life
+
+
+def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives:
+    """Derive the lives of one run from its raw tables, int64; without preemptions there is one each.
+
+    In a compiled call (`xp` is JAX) there is a row for every preemption that the table has room for.
+    """
+    n = len(dyn)
+    is_block_level = raw.life is not None
+    evictions = xp.zeros((0, len(Eviction)), np.int64)
+    is_eviction = xp.zeros(0, bool)
+    if is_block_level:
+        room = raw.evictions.shape[0] - 1
+        count = room if xp is not np else min(int(raw.num_evictions), room)
+        evictions = raw.evictions[:count].astype(np.int64)
+        is_eviction = xp.arange(count) < raw.num_evictions
+    request = xp.where(is_eviction, evictions[:, Eviction.REQUEST], -1)
+    of = xp.maximum(request, 0)
+    num_preempted = sums(request, is_eviction, n)
+    scheduled = dyn[:, Dyn.NUM_SCHEDULED]
+    in_batch = scheduled > num_preempted
+    in_decode = in_batch & (dyn[:, Dyn.TOKEN_INDEX] > 0)
+    in_decode &= dyn[:, Dyn.TOKEN_INDEX] >= dyn[:, Dyn.SCHEDULED_INDEX]
+    current = xp.where(in_decode, dyn[:, Dyn.TOKEN_RECORD], -1)
+    token_record = (
+        raw.life[:n, Life.FIRST_TOKEN].astype(np.int64) - 1 if is_block_level else current
+    )
+    num_itl, itl_us = _ended(evictions, log, log_time, xp)
+    token = evictions[:, Eviction.FIRST_TOKEN] - 1
+    is_its = is_eviction & (token >= 0) & (token == token_record[of])
+    is_its &= token == evictions[:, Eviction.DECODE_RECORD] - 1
+    token_scheduled = replaced(
+        dyn[:, Dyn.SCHEDULED_RECORD], request, is_its, evictions[:, Eviction.SCHEDULED_RECORD]
+    )
+    is_before = evictions[:, Eviction.RECORD] <= token_scheduled[of]
+    spent = xp.zeros(len(evictions), np.int64)
+    if len(log):
+        start = log_time[:, LogTime.START]
+        last = len(log) - 1
+        spent = start[xp.minimum(evictions[:, Eviction.RECORD], last)]
+        spent = spent - start[xp.minimum(evictions[:, Eviction.SCHEDULED_RECORD], last)]
+    return Lives(
+        evictions=evictions,
+        is_eviction=is_eviction,
+        num_itl=num_itl,
+        num_preempted=num_preempted,
+        num_scheduled=xp.maximum(scheduled, 0),
+        scheduled_record=dyn[:, Dyn.SCHEDULED_RECORD],
+        num_handed=0,
+        in_batch=in_batch,
+        in_decode=in_decode,
+        token_record=token_record,
+        token_scheduled=token_scheduled,
+        is_current_token=(token_record >= 0) & (token_record == current),
+        past_num_itl=sums(request, num_itl, n),
+        past_itl_us=sums(request, itl_us, n),
+        preempted_service_us=sums(request, xp.where(is_before, spent, 0), n),
+    )
+
+
+def journeys(raw: Any, instance: Any, xp: Any = np) -> tuple[Journey | None, Any]:
+    """Where requests have been, None where they stay in place; and the instance that each was routed to first."""
+    if raw.journey is None:
+        return None, instance
+    journey = Journey(raw.journey[: len(instance)], raw.journey_time[: len(instance)])
+    return journey, xp.where(journey.came_from >= 0, journey.came_from, instance)
+
+
+def moved(lives: Lives, journey: Journey | None, xp: Any = np) -> Lives:
+    """The lives of requests some of which have made their first token on another instance than their last one."""
+    if journey is None:
+        return lives
+    is_elsewhere = journey.first_record >= 0
+    # its life there has ended without an eviction
+    in_batch = lives.in_batch & (lives.num_scheduled > lives.num_preempted + is_elsewhere)
+    has_joined = (is_elsewhere & in_batch).astype(np.int64)
+    return dataclasses.replace(
+        lives,
+        num_scheduled=lives.num_scheduled - has_joined,
+        scheduled_record=xp.where(is_elsewhere, journey.scheduled_record, lives.scheduled_record),
+        num_handed=has_joined,
+        in_batch=in_batch,
+        in_decode=lives.in_decode & in_batch,
+        token_record=xp.where(is_elsewhere, journey.first_record, lives.token_record),
+        token_scheduled=xp.where(is_elsewhere, journey.scheduled_record, lives.token_scheduled),
+        is_current_token=lives.is_current_token & ~is_elsewhere,
+    )
+
+
+def _ended(evictions: Any, log: Any, log_time: Any, xp: Any) -> tuple[Any, Any]:
+    """Number and sum of the latencies of each life that ended: of the steps between its token and its eviction."""
+    if not len(evictions) or not len(log):
+        nothing = xp.zeros(len(evictions), np.int64)
+        return nothing, nothing
+    last = len(log) - 1
+    has_decode = evictions[:, Eviction.DECODE_RECORD] > 0
+    began = xp.clip(evictions[:, Eviction.DECODE_RECORD] - 1, 0, last)
+    ended = xp.minimum(evictions[:, Eviction.RECORD], last)
+    total = log_time[:, LogTime.TOTAL_DURATION]
+    own = log[ended, Log.NUM_STEPS] * log_time[ended, LogTime.DURATION]
+    count = evictions[:, Eviction.INDEX] - 1 - evictions[:, Eviction.DECODE_INDEX]
+    spent = total[ended] - own - total[began]
+    return xp.where(has_decode, count, 0), xp.where(has_decode, spent, 0)

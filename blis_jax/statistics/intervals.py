@@ -1,0 +1,221 @@
+"""Figures over seeds, each with an interval of its own; quantiles and bootstraps are scipy's.
+
+The interval of a mean is Student's t. That of any other statistic is Student's t over the jackknife's
+pseudo-values, or from 15 seeds on, where it is asked for, a bootstrap of the seeds (BCa): a handful of
+seeds has too few resamples to say anything about 95 %. A change in % is of means over seeds, with an
+interval of the logarithm of their ratio, so that no positive figure falls by more than 100 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    Values = Float[np.ndarray, "seed"]
+
+CONFIDENCE = 0.95
+METHOD = "Student's t over seeds, paired by seed, 95 %"
+LEAST_PAIRS_FOR_BOOTSTRAP = 15
+BOOTSTRAP, PERCENTILE, STUDENT = "bootstrap (BCa)", "bootstrap (percentile)", "Student's t"
+NO_SPREAD, NO_INTERVAL = "equal on every seed", "none"
+SAME_BUT_FOR_ROUNDING = 1e-9  # of the largest value
+Statistic = Callable[..., "np.ndarray"]  # of one array of seeds per sample, over the last axis
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How sure intervals and verdicts are to be, and the resampling; none at all if it is 0."""
+
+    confidence: float = CONFIDENCE
+    num_resamples: int = 9999
+    random_state: int = 0
+
+
+BY_STUDENT = Inference(num_resamples=0)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure over seeds and where it may lie; NaN where that cannot be said."""
+
+    mean: float
+    low: float
+    high: float
+    num_seeds: int
+    method: str = STUDENT  # one of those above
+
+    def holds(self, value: float) -> bool:
+        """Whether a value lies within; also where nothing can be said."""
+        return not (value < self.low or value > self.high)
+
+
+def t_quantile(num_seeds: int, confidence: float = CONFIDENCE) -> float:
+    """Half-width of a two-sided t interval in standard errors; infinite for one seed."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(num_seeds - 1, 0.5 + confidence / 2)) if num_seeds > 1 else math.inf
+
+
+def normal_quantile(confidence: float = CONFIDENCE) -> float:
+    """Half-width of a two-sided normal interval in standard errors: 1.96 at 95 %."""
+    from scipy.special import ndtri
+
+    return float(ndtri(0.5 + confidence / 2))
+
+
+def half_width(
+    values: Float[np.ndarray, "..."], confidence: float = CONFIDENCE, axis: int = -1
+) -> Float[np.ndarray, "..."]:
+    """Half of the t interval of the mean along an axis; NaN where there is one value."""
+    count = values.shape[axis]
+    if count < 2:
+        return np.full(np.delete(values.shape, axis), np.nan)
+    error: np.ndarray = values.std(axis=axis, ddof=1) / math.sqrt(count)
+    return t_quantile(count, confidence) * error
+
+
+def percentile_ends(
+    drawn: Float[np.ndarray, "resample ..."], confidence: float = CONFIDENCE
+) -> Float[np.ndarray, "2 ..."]:
+    """Lower and upper end of what so large a share of resamples gave."""
+    tail = 100 * (1 - confidence) / 2
+    return np.asarray(np.percentile(drawn, (tail, 100 - tail), axis=0))
+
+
+# --- means ----------------------------------------------------------------------------------------
+
+
+def seed_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The statistic of a figure or of a difference."""
+    return np.asarray(values.mean(axis=axis))
+
+
+def estimate(values: Values, confidence: float = CONFIDENCE) -> Estimate:
+    """Mean and Student's interval over the seeds that have a value."""
+    return student_interval(seed_mean, [values[np.isfinite(values)]], confidence)
+
+
+def interval_of(statistic: Statistic, samples: Sequence[Values], inference: Inference) -> Estimate:
+    """A statistic of samples that are paired by seed: bootstrap of the pairs, of few Student's t."""
+    found = student_interval(statistic, samples, inference.confidence)
+    few = len(samples[0]) < LEAST_PAIRS_FOR_BOOTSTRAP or not inference.num_resamples
+    if few or found.method == NO_SPREAD or not math.isfinite(found.mean):
+        return found
+    return _bootstrap(statistic, samples, found.mean, inference)
+
+
+def student_interval(
+    statistic: Statistic, samples: Sequence[Values], confidence: float = CONFIDENCE
+) -> Estimate:
+    """Student's t over the jackknife's pseudo-values, which for a mean are the values themselves."""
+    count = len(samples[0])
+    value = float(statistic(*samples)) if count else math.nan
+    if count < 2 or not math.isfinite(value):
+        return Estimate(value, math.nan, math.nan, count, NO_INTERVAL)
+    pseudo = samples[0] if statistic is seed_mean else _pseudo_values(statistic, samples, value)
+    if not np.isfinite(pseudo).all():
+        return Estimate(value, math.nan, math.nan, count, NO_INTERVAL)
+    if is_constant(pseudo):
+        return Estimate(value, value, value, count, NO_SPREAD)
+    half = float(half_width(pseudo, confidence))
+    return Estimate(value, value - half, value + half, count)
+
+
+def is_constant(values: Values) -> bool:
+    """Up to rounding: nothing can be said about spread."""
+    size = np.abs(values).max(initial=0.0)
+    return bool(np.ptp(values) <= SAME_BUT_FOR_ROUNDING * size)
+
+
+def _pseudo_values(statistic: Statistic, samples: Sequence[Values], value: float) -> Values:
+    count = len(samples[0])
+    without = np.array(
+        [float(statistic(*(np.delete(sample, at) for sample in samples))) for at in range(count)]
+    )
+    return count * value - (count - 1) * without
+
+
+def _bootstrap(
+    statistic: Statistic, samples: Sequence[Values], value: float, inference: Inference
+) -> Estimate:
+    """BCa; percentiles of the same resamples where its corrections do not exist."""
+    import warnings
+
+    from scipy import stats
+
+    for name, method in ((BOOTSTRAP, "BCa"), (PERCENTILE, "percentile")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of degenerate data, which are looked at below
+            ends = stats.bootstrap(
+                samples,
+                statistic,
+                paired=True,
+                vectorized=True,
+                confidence_level=inference.confidence,
+                n_resamples=inference.num_resamples,
+                method=method,
+                rng=np.random.default_rng(inference.random_state),
+            ).confidence_interval
+        if math.isfinite(ends.low) and math.isfinite(ends.high):
+            return Estimate(value, float(ends.low), float(ends.high), len(samples[0]), name)
+    return Estimate(value, math.nan, math.nan, len(samples[0]), NO_INTERVAL)
+
+
+# --- changes in % ---------------------------------------------------------------------------------
+
+
+def percent_change(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:
+    """How much the second's mean is above the first's, %."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # a resample may hold zeros alone
+        return np.asarray(100 * (second.mean(axis=axis) / first.mean(axis=axis) - 1))
+
+
+def percent_interval(first: Values, second: Values, inference: Inference) -> Estimate:
+    """A change in % of the first's mean: bootstrap of the pairs, of few Student's t."""
+    if len(first) < LEAST_PAIRS_FOR_BOOTSTRAP or not inference.num_resamples:
+        return relative_change(first, second, inference.confidence)
+    if not first.mean():
+        return Estimate(math.nan, math.nan, math.nan, len(first), NO_INTERVAL)
+    return interval_of(percent_change, [first, second], inference)
+
+
+def linear_change(first: Values, second: Values, confidence: float = CONFIDENCE) -> Estimate:
+    """A change in % of the first's mean, with a symmetric interval by linearisation."""
+    mean = float(first.mean()) if len(first) else 0.0
+    if mean == 0:
+        return Estimate(math.nan, math.nan, math.nan, len(first), NO_INTERVAL)
+    change = second - first
+    ratio = float(change.mean()) / mean
+    percent = 100 * ratio
+    if len(first) < 2:
+        return Estimate(percent, math.nan, math.nan, len(first), NO_INTERVAL)
+    half = float(half_width(change - ratio * first, confidence)) * abs(100 / mean)
+    return Estimate(percent, percent - half, percent + half, len(first))
+
+
+def relative_change(first: Values, second: Values, confidence: float = CONFIDENCE) -> Estimate:
+    """The same with an interval of the logarithm of the ratio; symmetric if a figure is below 0."""
+    found = linear_change(first, second, confidence)
+    if not math.isfinite(found.low):
+        return found
+    if found.high - found.low <= SAME_BUT_FOR_ROUNDING * abs(found.mean):
+        return Estimate(found.mean, found.mean, found.mean, found.num_seeds, NO_SPREAD)
+    if found.mean <= -100 or min(first.min(), second.min()) < 0:
+        return found
+    return on_logarithm(found)
+
+
+def on_logarithm(percent: Estimate) -> Estimate:
+    """A change in % with a symmetric interval, as the interval of the logarithm that follows from it."""
+    ratio = 1 + percent.mean / 100
+    half = (percent.high - percent.mean) / (100 * ratio)
+    with np.errstate(over="ignore"):  # seeds that tell nothing leave the upper end infinite
+        low, high = 100 * np.expm1(np.log(ratio) + np.array([-half, half]))
+    return Estimate(percent.mean, float(low), float(high), percent.num_seeds, percent.method)

@@ -1,0 +1,188 @@
+"""Paired differences over seeds: an interval for each, and one verdict for all of a family at once.
+
+Both strategies serve the same requests, so a difference is taken seed by seed and what the workload
+does to both cancels. Many differences are looked at together: p-values (paired t) are therefore
+adjusted by Holm's method over the whole family, and the verdict follows from them. The simultaneous
+intervals are Bonferroni's, cut at 0 where Holm's finer steps exclude it, so that they agree: an
+interval holds 0 exactly where the verdict is not a difference. Single intervals stand for themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.results.metrics.scalars import LOWER
+from blis_jax.statistics.intervals import (
+    BY_STUDENT,
+    Estimate,
+    Inference,
+    estimate,
+    interval_of,
+    is_constant,
+    percent_interval,
+    relative_change,
+    seed_mean,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+BETTER, WORSE, UNCLEAR, SAME = "better", "worse", "unclear", "same"
+NEITHER = ""  # a direction in which nothing is better
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One metric of two strategies by seed; NaN where a seed has none. `direction`: what is better."""
+
+    first: Float[np.ndarray, "seed"]
+    second: Float[np.ndarray, "seed"]
+    direction: str = LOWER
+
+    def common(self) -> tuple[Float[np.ndarray, "pair"], Float[np.ndarray, "pair"]]:
+        """The values of the seeds that both have."""
+        both = np.isfinite(self.first) & np.isfinite(self.second)
+        return self.first[both], self.second[both]
+
+    def change(self) -> Float[np.ndarray, "pair"]:
+        """Second minus first on those seeds; 0 where only rounding tells them apart."""
+        first, second = self.common()
+        size = np.maximum(np.abs(first), np.abs(second))
+        return np.where(np.abs(second - first) <= ROUNDING * size, 0.0, second - first)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Second minus first. `absolute` and `percent` stand for themselves; the rest holds for the family."""
+
+    num_pairs: int
+    first_mean: float
+    second_mean: float
+    absolute: Estimate
+    percent: Estimate  # of the first's mean
+    simultaneous: Estimate
+    simultaneous_percent: Estimate
+    p_value: float  # two-sided
+    p_adjusted: float
+    verdict: str  # BETTER, WORSE, UNCLEAR, or SAME: equal on every seed
+
+
+def difference(
+    first: Float[np.ndarray, "seed"], second: Float[np.ndarray, "seed"], direction: str = LOWER
+) -> Difference:
+    """The only difference that is asked about, with Student's intervals."""
+    return differences([Pair(first, second, direction)], BY_STUDENT)[0]
+
+
+def differences(pairs: Sequence[Pair], inference: Inference | None = None) -> list[Difference]:
+    """The differences of a family, judged together."""
+    inference = inference or Inference()
+    changes = [pair.change() for pair in pairs]
+    p_values = np.array([p_value(change) for change in changes])
+    adjusted = holm(p_values)
+    return [
+        _difference(pair, change, inference, float(p), float(p_adjusted), len(pairs))
+        for pair, change, p, p_adjusted in zip(pairs, changes, p_values, adjusted, strict=True)
+    ]
+
+
+def _difference(
+    pair: Pair,
+    change: Float[np.ndarray, "pair"],
+    inference: Inference,
+    p: float,
+    p_adjusted: float,
+    size: int,
+) -> Difference:
+    first, second = pair.common()
+    means = [float(values.mean()) if len(values) else math.nan for values in (first, second)]
+    absolute = interval_of(seed_mean, [change], inference)
+    level = 1 - (1 - inference.confidence) / size
+    is_clear = p_adjusted <= 1 - inference.confidence
+    if not len(change):
+        verdict = UNCLEAR
+    elif not change.any():
+        verdict = SAME
+    elif is_clear and pair.direction != NEITHER:
+        verdict = BETTER if (absolute.mean < 0) == (pair.direction == LOWER) else WORSE
+    else:
+        verdict = UNCLEAR
+    return Difference(
+        num_pairs=len(change),
+        first_mean=means[0],
+        second_mean=means[1],
+        absolute=absolute,
+        percent=percent_interval(first, second, inference),
+        simultaneous=_agreeing(estimate(change, level), is_clear),
+        simultaneous_percent=_agreeing(relative_change(first, second, level), is_clear),
+        p_value=p,
+        p_adjusted=p_adjusted,
+        verdict=verdict,
+    )
+
+
+def own_verdict(pair: Pair) -> str:
+    """Of a difference by its own t interval, as if no other were looked at."""
+    first, second = pair.common()
+    change = second - first
+    if len(change) and not change.any():
+        return SAME
+    own = estimate(change)
+    if not (own.low > 0 or own.high < 0):
+        return UNCLEAR
+    return BETTER if (own.mean < 0) == (pair.direction == LOWER) else WORSE
+
+
+def p_value(change: Float[np.ndarray, "pair"]) -> float:
+    """Of the paired t-test; of the sign test where all differences are equal; 1 for fewer than two."""
+    from scipy.special import stdtr
+
+    count = len(change)
+    if count < 2 or not change.any():
+        return 1.0
+    if is_constant(change):
+        return sign_test(change)
+    score = change.mean() / (change.std(ddof=1) / math.sqrt(count))
+    return float(2 * stdtr(count - 1, -abs(score)))
+
+
+def sign_test(change: Float[np.ndarray, "pair"]) -> float:
+    """Two-sided p-value of the numbers of positive and negative differences."""
+    from scipy import stats
+
+    signs = np.sign(change[change != 0])
+    if not len(signs):
+        return 1.0
+    return float(stats.binomtest(int((signs > 0).sum()), len(signs)).pvalue)
+
+
+def holm(p_values: Float[np.ndarray, "comparison"]) -> Float[np.ndarray, "comparison"]:
+    """Holm's step-down adjustment: p of rank k of m counts m − k + 1 times, and never less than before.
+
+    S. Holm, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6 (1979).
+    """
+    count = len(p_values)
+    order = np.argsort(p_values, kind="stable")
+    steps = (count - np.arange(count)) * p_values[order]
+    adjusted = np.empty(count)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return adjusted
+
+
+def _agreeing(interval: Estimate, is_clear: bool) -> Estimate:
+    """Cut at 0 where Holm's steps are finer than Bonferroni's; holding 0 where nothing was found."""
+    low, high = interval.low, interval.high
+    if not math.isfinite(low):
+        return interval
+    if not is_clear:
+        return replace(interval, low=min(low, 0.0), high=max(high, 0.0))
+    if low <= 0 <= high:
+        beyond = math.nextafter(0.0, interval.mean)
+        low, high = (beyond, high) if interval.mean > 0 else (low, beyond)
+    return replace(interval, low=low, high=high)

@@ -1,0 +1,196 @@
+"""Mooncake traces: one JSON object per line with timestamp, input_length, output_length, hash_ids.
+
+Timestamps are milliseconds. Each hash id stands for `block_size` prompt tokens (512 unless said
+otherwise) and, by Mooncake's chained hashing, for all before them; the last block of a prompt may
+be filled in part. Ids are compared from the first on, so files whose ids are not chained are read
+rightly too. Prompt tokens without an id, and all output, are private.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
+from blis_jax.traces.formats.csv_reader import open_text
+from blis_jax.traces.rows import (
+    LATEST_US,
+    MOST_NAMED,
+    MOST_TOKENS,
+    BadRow,
+    Reading,
+    TraceRows,
+    make_rows,
+)
+from blis_jax.traces.sniff import Sniff
+from blis_jax.workload.contents import Segments
+
+ODD_IDS = 1 << 62  # numbers from here on stand for ids that are words or do not fit
+LARGEST_BLOCK = 1 << 16  # that is looked for when the given block size does not fit
+
+
+def matches(sniff: Sniff) -> bool:
+    """Whether a line is an object with the three numbers."""
+    return any(
+        {"timestamp", "input_length", "output_length"} <= found.keys() for found in sniff.objects
+    )
+
+
+class _BadLine(Exception):
+    """Why a line cannot be used."""
+
+
+class _Columns:
+    """What has been read so far."""
+
+    def __init__(self) -> None:
+        self.arrival_us, self.input_len, self.output_len = array("q"), array("q"), array("q")
+        self.counts, self.hash_ids = array("q"), array("q")
+        self.odd_ids: dict[int | str, int] = {}
+
+    def add(self, line: str, block_size: int) -> None:
+        """One request; nothing is kept of a line that is refused."""
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            raise _BadLine("not a JSON object") from None
+        if not isinstance(found, dict):
+            raise _BadLine("not a JSON object")
+        arrival_us = round(_number(found, "timestamp", 0, LATEST_US / 1000) * 1000)
+        input_len = _whole(found, "input_length", 1)
+        output_len = _whole(found, "output_length", 0)
+        self._add_ids(found.get("hash_ids") or [], input_len, block_size)
+        self.arrival_us.append(arrival_us)
+        self.input_len.append(input_len)
+        self.output_len.append(output_len)
+
+    def _add_ids(self, hash_ids: Any, input_len: int, block_size: int) -> None:
+        if not isinstance(hash_ids, list) or not {type(each) for each in hash_ids} <= {int, str}:
+            raise _BadLine("hash_ids is not a list of whole numbers")
+        most = -(-input_len // block_size)
+        if len(hash_ids) > most:
+            raise _BadLine(
+                f"{len(hash_ids)} hash_ids, but {input_len} tokens fill only {most} "
+                f"blocks of {block_size}"
+            )
+        num_before = len(self.hash_ids)
+        try:
+            self.hash_ids.extend(hash_ids)
+        except (TypeError, OverflowError):  # words, or numbers beyond 64 bits
+            del self.hash_ids[num_before:]
+            self.hash_ids.extend(self._number_of(each) for each in hash_ids)
+        self.counts.append(len(hash_ids))
+
+    def _number_of(self, hash_id: int | str) -> int:
+        """The id itself if it is a number of 62 bits, else one that no such number is."""
+        if isinstance(hash_id, int) and abs(hash_id) < ODD_IDS:
+            return hash_id
+        return self.odd_ids.setdefault(hash_id, ODD_IDS + len(self.odd_ids))
+
+
+def read(path: Path, reading: Reading) -> TraceRows:
+    """The requests in the order of the file."""
+    columns = _Columns()
+    num_bad = 0
+    first_bad: list[BadRow] = []
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            if len(columns.arrival_us) == reading.limit:
+                break
+            if line.isspace():
+                continue
+            try:
+                columns.add(line, reading.block_size)
+            except _BadLine as error:
+                num_bad += 1
+                if len(first_bad) < MOST_NAMED:
+                    first_bad.append(BadRow(f"line {number}", str(error)))
+                    _check_block_size(path, line, num_bad, len(columns.arrival_us), reading)
+    reading.report.add_bad(num_bad, first_bad)
+    input_len = np.asarray(columns.input_len, np.int64)
+    return make_rows(
+        np.asarray(columns.arrival_us, np.int64),
+        input_len,
+        np.asarray(columns.output_len, np.int64),
+        segments=_segments(columns, input_len, reading.block_size) if columns.hash_ids else None,
+    )
+
+
+def write(rows: TraceRows, path: Path, block_size: int = 512) -> None:
+    """Write times, lengths and, where every segment is a block of its size, hash ids."""
+    with replacing(path) as written, written.open("w", encoding="utf-8") as file:
+        for row in range(len(rows)):
+            milliseconds = int(rows.arrival_us[row]) / 1000
+            line = {
+                "timestamp": int(milliseconds) if milliseconds.is_integer() else milliseconds,
+                "input_length": int(rows.input_len[row]),
+                "output_length": int(rows.output_len[row]),
+                "hash_ids": _hash_ids(rows, row, block_size),
+            }
+            file.write(json.dumps(line) + "\n")
+
+
+def _number(found: dict[str, Any], name: str, low: float, high: float) -> float:
+    value = found.get(name)
+    if value is None:
+        raise _BadLine(f"{name} is missing")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise _BadLine(f"{name} is {_brief(value)}, not a number of at least {low}")
+    return value
+
+
+def _whole(found: dict[str, Any], name: str, low: int) -> int:
+    value = _number(found, name, low, MOST_TOKENS)
+    if value != math.floor(value):
+        raise _BadLine(f"{name} is {_brief(value)}, not a whole number")
+    return int(value)
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, reading: Reading) -> None:
+    """Refuse a file from whose beginning on the ids are those of smaller blocks."""
+    if num_good or num_bad < MOST_NAMED:
+        return
+    found = json.loads(line) if line.lstrip().startswith("{") else {}
+    length, hash_ids = found.get("input_length"), found.get("hash_ids")
+    if not isinstance(length, int) or not isinstance(hash_ids, list):
+        return
+    sizes = (2**power for power in range(LARGEST_BLOCK.bit_length()))
+    fitting = next((size for size in sizes if -(-length // size) == len(hash_ids)), None)
+    if fitting is not None:
+        raise ConfigError(
+            f"{path}: the hash_ids are too many for blocks of {reading.block_size} tokens; "
+            f"blocks of {fitting} tokens would fit, give --trace-block-size {fitting}"
+        )
+
+
+def _segments(columns: _Columns, input_len: np.ndarray, block_size: int) -> Segments:
+    counts = np.asarray(columns.counts, np.int64)
+    ptr = np.concatenate([[0], np.cumsum(counts)])
+    row = np.repeat(np.arange(len(counts)), counts)
+    end = (np.arange(ptr[-1]) - ptr[row] + 1) * block_size
+    return Segments(ptr, np.asarray(columns.hash_ids, np.int64), np.minimum(end, input_len[row]))
+
+
+def _hash_ids(rows: TraceRows, row: int, block_size: int) -> list[int]:
+    segments = rows.segments
+    if segments is None:
+        return []
+    part = slice(segments.ptr[row], segments.ptr[row + 1])
+    ends = (np.arange(part.stop - part.start) + 1) * block_size
+    if not np.array_equal(segments.end[part], np.minimum(ends, rows.input_len[row])):
+        raise ConfigError(
+            f"request {row} shares contents other than whole blocks of {block_size} tokens, "
+            "which a Mooncake trace cannot hold; write the plain format"
+        )
+    return [int(content) for content in segments.content[part]]

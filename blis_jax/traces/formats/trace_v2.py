@@ -1,0 +1,236 @@
+"""BLIS's TraceV2: 22 columns as CSV, a YAML header in a second file.
+
+Read as the reference's replay does: columns by place, arrival_time_us as the arrival, every row
+whatever its status, and for rows of a prefix group 50 shared tokens put *before* input_tokens.
+Columns go by name where another revision has moved them. Contents are otherwise private. Send and
+chunk times, modalities and the reason ratio are checked, but change nothing in a simulation. The
+header is checked, and may be absent.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import ValidationError
+
+from blis_jax.commands import cli
+from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
+from blis_jax.traces.columns import Check, Column, classes, numbers, whole
+from blis_jax.traces.formats import csv_reader
+from blis_jax.traces.formats.csv_reader import read_columns
+from blis_jax.traces.rows import (
+    LATEST_US,
+    MOST_TOKENS,
+    NO_CODE,
+    Reading,
+    TraceRows,
+    make_rows,
+)
+from blis_jax.traces.sniff import Sniff
+from blis_jax.workload.lengths.laws import Strict
+from blis_jax.workload.strict_yaml import read_mapping, sentence
+
+if TYPE_CHECKING:
+    import pandas
+
+PREFIX_TOKENS = 50  # of every prefix group, as in the reference's replay
+COLUMNS = (
+    *("request_id", "client_id", "tenant_id", "slo_class", "session_id", "round_index"),
+    *("prefix_group", "streaming", "input_tokens", "output_tokens"),
+    *("text_tokens", "image_tokens", "audio_tokens", "video_tokens", "reason_ratio"),
+    *("arrival_time_us", "send_time_us", "first_chunk_time_us", "last_chunk_time_us"),
+    *("num_chunks", "status", "error_message"),
+)
+_TEXTS = ("client_id", "tenant_id", "session_id", "prefix_group", "status", "error_message")
+_COUNTS = ("text_tokens", "image_tokens", "audio_tokens", "video_tokens", "num_chunks")
+_TIMES = ("send_time_us", "first_chunk_time_us", "last_chunk_time_us")
+
+
+class Server(Strict):
+    """The server of a recorded run."""
+
+    type: str = ""
+    model: str = ""
+    tensor_parallel: int = 0
+    max_num_seqs: int = 0
+    block_size: int = 0
+    gpu_memory_utilization: float = 0.0
+    max_model_len: int = 0
+
+
+class Network(Strict):
+    """The network of a recorded run."""
+
+    measured_rtt_ms: float = 0.0
+
+
+class Header(Strict):
+    """The YAML header."""
+
+    trace_version: Literal[2] = 2
+    time_unit: Literal["", "us", "microseconds"] = "microseconds"
+    created_at: str = ""
+    mode: str = "generated"
+    warm_up_requests: int = 0
+    workload_spec: str = ""
+    server: Server | None = None
+    network: Network | None = None
+
+
+_HAS_PROMPT = Check(
+    "input_tokens is 0, and no prefix group adds to it",
+    lambda found: (found["input_tokens"] > 0) | (found["prefix_group"] != ""),
+)
+
+
+def matches(sniff: Sniff) -> bool:
+    """Whether the columns are there, or this is a header."""
+    is_header = any(line.startswith("trace_version:") for line in sniff.lines)
+    return is_header or sniff.has_columns("request_id", "input_tokens", "arrival_time_us")
+
+
+def read(path: Path, reading: Reading) -> TraceRows:
+    """The requests in the order of the file; `path` is that of the rows or of the header."""
+    header = Path(reading.header) if reading.header else header_path(path)
+    if path.suffix in (".yaml", ".yml"):
+        header, path = path, _rows_beside(path)
+    if header is None:
+        reading.report.notes.append(f"{path.name} has no YAML header beside it; read without one")
+    else:
+        read_header(header)
+    found = read_columns(path, _columns(path), reading, [_HAS_PROMPT])
+    is_member = found["prefix_group"] != ""
+    input_len = found["input_tokens"] + np.where(is_member, PREFIX_TOKENS, 0)
+    return make_rows(
+        found["arrival_time_us"],
+        input_len,
+        found["output_tokens"],
+        texts={
+            "client": found["client_id"],
+            "tenant": found["tenant_id"],
+            "session": found["session_id"],
+            "prefix_group": found["prefix_group"],
+        },
+        slo_class=found["slo_class"],
+        round_index=found["round_index"],
+        request_id=found["request_id"],
+        prefix_len=np.where(is_member, PREFIX_TOKENS, 0),
+    )
+
+
+def read_header(path: Path) -> Header:
+    """The checked header."""
+    text = cli.read_text(path, "a TraceV2 header")
+    try:
+        return Header.model_validate(read_mapping(text, str(path)))
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {sentence(error)}") from None
+
+
+def header_path(path: Path) -> Path | None:
+    """The header beside the rows: same name with .yaml or .yml, else header.yaml."""
+    stem = path.name.removesuffix(".gz").removesuffix(".csv")
+    names = (f"{stem}.yaml", f"{stem}.yml", "header.yaml", "header.yml")
+    return next((path.parent / name for name in names if (path.parent / name).is_file()), None)
+
+
+def write(
+    rows: TraceRows,
+    path: Path,
+    header: Header | None = None,
+    outcome: dict[str, np.ndarray] | None = None,
+) -> None:
+    """Write the rows at `path` and the header beside them, at `path` with .yaml.
+
+    `outcome` gives columns of a run: send and chunk times, num_chunks, status, error_message.
+    """
+    import pandas
+    import yaml
+
+    if rows.segments is not None or ((rows.prefix_len > 0) & (rows.prefix_len != 50)).any():
+        raise ConfigError(
+            f"{path}: a TraceV2 trace can only say that prompts share {PREFIX_TOKENS} tokens of a "
+            "group, but these share other contents; write the plain format"
+        )
+    header = header or Header()
+    settings = {"trace_version": 2, **header.model_dump(exclude_defaults=True)}
+    settings |= {name: getattr(header, name) for name in ("time_unit", "mode", "warm_up_requests")}
+    with replacing(path) as written:
+        pandas.DataFrame(_table(rows, outcome or {})).to_csv(written, index=False)
+    with replacing(path.with_suffix(".yaml")) as written:
+        written.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+
+def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
+    def named(codes: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+        return np.array([*names, ""], object)[np.where(codes == NO_CODE, len(names), codes)]
+
+    zeros = np.zeros(len(rows), np.int64)
+    columns: dict[str, Any] = dict.fromkeys(COLUMNS, zeros)
+    columns |= {
+        "request_id": rows.request_id,
+        "client_id": named(rows.client, rows.client_names),
+        "tenant_id": named(rows.tenant, rows.tenant_names),
+        "slo_class": named(rows.slo_class, SLO_CLASSES),
+        "session_id": named(rows.session, rows.session_names),
+        "round_index": rows.round_index,
+        "prefix_group": named(rows.prefix_group, rows.prefix_group_names),
+        "streaming": np.full(len(rows), "false", object),
+        "input_tokens": rows.input_len - rows.prefix_len,
+        "output_tokens": rows.output_len,
+        "text_tokens": rows.input_len - rows.prefix_len,
+        "arrival_time_us": rows.arrival_us,
+        "send_time_us": rows.arrival_us,
+        "status": np.full(len(rows), "ok", object),
+        "error_message": np.full(len(rows), "", object),
+    }
+    return columns | outcome
+
+
+def _columns(path: Path) -> dict[str, Column]:
+    """By place as in the reference, or by name where another revision has them in other places."""
+    names = csv_reader.read_header(path).names
+    is_elsewhere = names[: len(COLUMNS)] != COLUMNS and set(COLUMNS) <= set(names)
+    count = whole(0, MOST_TOKENS)
+    wanted = "a whole number of at least 0"
+    parsers: dict[str, Column] = {
+        "request_id": Column(parse=whole(0, 2**62), wanted=wanted),
+        "round_index": Column(parse=count, wanted=wanted),
+        "input_tokens": Column(parse=whole(0, MOST_TOKENS - PREFIX_TOKENS), wanted=wanted),
+        "output_tokens": Column(parse=count, wanted=wanted),
+        "arrival_time_us": Column(parse=whole(0, LATEST_US), wanted=f"{wanted} below 2^60"),
+        "reason_ratio": Column(parse=numbers(-np.inf, np.inf), wanted="a number"),
+        "streaming": Column(parse=_truths, wanted="true or false", is_text=True),
+        "slo_class": Column(
+            parse=classes, wanted=f"one of {', '.join(SLO_CLASSES[1:])}", is_text=True
+        ),
+        **{name: Column(is_text=True) for name in _TEXTS},
+        **{name: Column(parse=count, wanted=wanted) for name in _COUNTS},
+        **{name: Column(parse=whole(-(2**62), 2**62), wanted="a whole number") for name in _TIMES},
+    }
+    return {
+        name: parsers[name]._replace(names=(name,), place=None if is_elsewhere else place)
+        for place, name in enumerate(COLUMNS)
+    }
+
+
+def _truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    known = values.isin(
+        ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"]
+    )
+    return values.to_numpy(object), known.to_numpy()
+
+
+def _rows_beside(header: Path) -> Path:
+    names = [f"{header.stem}.csv", f"{header.stem}.csv.gz", "data.csv"]
+    found = next((header.parent / name for name in names if (header.parent / name).is_file()), None)
+    if found is None:
+        raise ConfigError(
+            f"{header} is the header of a TraceV2 trace, but {names[0]} is not beside it; "
+            "give the CSV file with --trace and this one with --trace-header"
+        )
+    return found

@@ -1,0 +1,229 @@
+"""A trace as the source of a study's requests: whole, in windows, or once for every seed where something is drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax import progress
+from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.errors import ConfigError
+from blis_jax.policies.seeds import draws
+from blis_jax.traces.read import Trace, TraceOptions, read_trace
+from blis_jax.traces.rows import TraceRows
+from blis_jax.workload.spec import MeasureSpec
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.workload.table import RequestTable
+
+STREAM = "recorded"  # in place of the stream that requests are drawn from
+USUAL_SEEDS = (42, 43, 44)  # where something is drawn
+MOST_WINDOWS = 10_000
+
+
+@dataclass(frozen=True)
+class TraceSource:
+    """A trace and how it is read; its runs are told apart by a number, as those of a workload by the seed.
+
+    With windows that number is the window's, from 1 on; else it is the seed of whatever the trace's
+    options or the policies draw, and one run is enough where nothing is drawn.
+    """
+
+    path: Path
+    options: TraceOptions
+    num_windows: int | None = None
+    pace: float = 1.0  # factor on arrival times, besides that of the options
+    _kept: dict[int, Trace] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuses windows that hold nothing; reads the trace."""
+        if self.num_windows is None:
+            return
+        if not 2 <= self.num_windows <= MOST_WINDOWS:
+            raise ConfigError(
+                f"--trace-windows: got {self.num_windows}, allowed is 2 to {MOST_WINDOWS}"
+            )
+        counts = np.bincount(self._window_of_row, minlength=self.num_windows)
+        if not counts.all():
+            window = int(np.argmin(counts > 0)) + 1
+            raise ConfigError(
+                f"--trace-windows {self.num_windows}: no request of {self.path} arrives in window "
+                f"{window}, from {(window - 1) * self.run_s:g} to {window * self.run_s:g} s; give "
+                "fewer windows"
+            )
+
+    # --- what the trace holds
+
+    @property
+    def trace(self) -> Trace:
+        """The trace as the seed of the options reads it."""
+        return self._read(self.options.seed)
+
+    def _read(self, seed: int) -> Trace:
+        if seed not in self._kept:
+            options = dataclasses.replace(self.options, seed=seed)
+            with progress.phase(f"reading {self.path}"):
+                self._kept[seed] = read_trace(self.path, options)
+        return self._kept[seed]
+
+    @property
+    def num_requests(self) -> int:
+        """Of the trace, all windows together."""
+        return len(self.trace.rows)
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the first arrival to the last."""
+        arrival_us = self.trace.rows.arrival_us
+        return self.pace * float(arrival_us[-1] - arrival_us[0]) / 1e6
+
+    @property
+    def run_s(self) -> float:
+        """Seconds of arrivals of one run."""
+        return self.span_s / (self.num_windows or 1)
+
+    @property
+    def aggregate_rate(self) -> float | None:
+        """Mean requests per second."""
+        return self.num_requests / self.span_s if self.span_s else None
+
+    @property
+    def horizon(self) -> int:
+        """Runs go on to the last completion."""
+        return 0
+
+    @property
+    def measure(self) -> MeasureSpec:
+        """Every arrival is measured."""
+        return MeasureSpec()
+
+    @cached_property
+    def slo_classes(self) -> tuple[str, ...]:
+        """The classes of its requests, `default` for none, in order of their first use."""
+        codes = dict.fromkeys(self.trace.rows.slo_class.tolist())
+        return tuple(SLO_CLASSES[code] or "default" for code in codes)
+
+    @property
+    def is_sharing(self) -> bool:
+        """Whether some prompts are known to begin alike."""
+        rows = self.trace.rows
+        return rows.segments is not None or bool((rows.prefix_len > 0).any())
+
+    # --- runs
+
+    def seeds(
+        self,
+        asked: Sequence[int] | None,
+        configs: Iterable[ClusterConfig],
+        usual: Sequence[int] = USUAL_SEEDS,
+    ) -> tuple[int, ...]:
+        """The numbers of the runs that there are to make; `usual` where seeds matter and none is asked for."""
+        if self.num_windows is not None:
+            if asked is not None:
+                raise ConfigError(
+                    "--seeds and --trace-windows are both given; give one of them: each window is a run"
+                )
+            return tuple(range(1, self.num_windows + 1))
+        if self.trace.is_drawn or any(map(draws, configs)):
+            return tuple(asked or usual)
+        return tuple(asked or usual)[:1]
+
+    def depends_on_seed(self, config: ClusterConfig) -> bool:
+        """Whether runs of two numbers differ under a configuration."""
+        return self.num_windows is not None or self.trace.is_drawn or draws(config)
+
+    def table(self, seed: int, block_size: int) -> RequestTable:
+        """The requests of one run, the first moment of its window being time 0."""
+        from blis_jax.traces.to_table import (
+            to_table,
+        )  # needs JAX, which commands choose a device for
+
+        return to_table(self.rows(seed), block_size)[0]
+
+    def rows(self, seed: int) -> TraceRows:
+        """The requests of one run before they are cut into blocks."""
+        if self.num_windows is None:
+            trace = self._read(seed) if self.trace.is_drawn else self.trace
+            return self._paced(trace.rows)
+        rows = self.trace.rows
+        chosen = rows.take(np.flatnonzero(self._window_of_row == seed - 1))
+        width_us = (int(rows.arrival_us[-1]) - int(rows.arrival_us[0])) / self.num_windows
+        start_us = int(rows.arrival_us[0]) + int((seed - 1) * width_us)
+        arrival_us = np.maximum(chosen.arrival_us - start_us, 0)
+        return self._paced(dataclasses.replace(chosen, arrival_us=arrival_us))
+
+    @cached_property
+    def _window_of_row(self) -> np.ndarray:
+        arrival_us = self.trace.rows.arrival_us
+        width_us = max(int(arrival_us[-1] - arrival_us[0]), 1) / (self.num_windows or 1)
+        place = ((arrival_us - arrival_us[0]) / width_us).astype(np.int64)
+        return np.minimum(place, (self.num_windows or 1) - 1)
+
+    def _paced(self, rows: TraceRows) -> TraceRows:
+        from blis_jax.traces.options import scale_time
+
+        return scale_time(rows, self.pace)
+
+    def at_rate(self, rate: float) -> TraceSource:
+        """The same requests, arriving so fast that so many come in a second on average."""
+        assert self.aggregate_rate is not None
+        return dataclasses.replace(self, pace=self.pace * self.aggregate_rate / rate)
+
+    def check_classes(self, metrics: Iterable[str]) -> None:
+        """Refuses metrics of classes that no request has."""
+        for name in metrics:
+            _, bracket, rest = name.partition("[")
+            if bracket and rest.rstrip("]") not in self.slo_classes:
+                raise ConfigError(
+                    f"{name} is asked for, but {self.path} has no requests of class {rest.rstrip(']')}; "
+                    f"it has {', '.join(self.slo_classes)}; --slo-mix gives classes to requests without one"
+                )
+
+    # --- words
+
+    def content(self) -> dict[str, Any]:
+        """Everything that the requests depend on, the file's content included."""
+        wanted = dataclasses.asdict(self.options) | {"format": self.trace.format}
+        return {
+            "trace": self._digest,
+            "options": wanted,
+            "windows": self.num_windows,
+            "pace": self.pace,
+        }
+
+    def about(self) -> dict[str, Any]:
+        """What a result says of the trace."""
+        usual = TraceOptions()
+        chosen = {
+            name: value
+            for name, value in dataclasses.asdict(self.options).items()
+            if value != getattr(usual, name) and name != "format"
+        }
+        return {
+            "path": str(self.path),
+            "sha256": self._digest,
+            "format": self.trace.format,
+            "options": chosen,
+            "num_requests": self.num_requests,
+            "span_s": self.span_s,
+            "windows": self.num_windows,
+            "is_drawn": self.trace.is_drawn,
+        }
+
+    @cached_property
+    def _digest(self) -> str:
+        files = sorted(self.path.iterdir()) if self.path.is_dir() else [self.path]
+        digest = hashlib.sha256()
+        for file in files:
+            if file.is_file():
+                digest.update(file.name.encode() if len(files) > 1 else b"")
+                digest.update(file.read_bytes())
+        return digest.hexdigest()[:16]

@@ -1,0 +1,38 @@
+"""Where the requests of a study come from: a workload draws them from a seed, a trace has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from blis_jax.workload.spec import MeasureSpec
+
+
+class RequestSource(Protocol):
+    """What studies ask of a workload (`WorkloadSpec`) or a trace (`traces.source.TraceSource`)."""
+
+    @property
+    def num_requests(self) -> int:
+        """Requests of all runs on one seed; 0 if the horizon alone ends them."""
+
+    @property
+    def horizon(self) -> int:
+        """µs after which runs stop; 0 for none."""
+
+    @property
+    def aggregate_rate(self) -> float | None:
+        """Requests per second; None if it is not known before they are drawn."""
+
+    @property
+    def measure(self) -> MeasureSpec:
+        """Spans at the ends of the arrivals that are not measured."""
+
+    @property
+    def slo_classes(self) -> tuple[str, ...]:
+        """The classes of its requests, `default` for none, in order of their first use."""
+
+    def content(self) -> dict[str, Any]:
+        """Everything that its requests depend on besides the seed, as plain data."""
+
+    def about(self) -> dict[str, Any]:
+        """What results say of it, as plain data."""

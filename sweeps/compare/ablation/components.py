@@ -1,0 +1,201 @@
+"""What two configurations differ in, by mechanism, and every mixture of the two."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.errors import ConfigError, closest
+from blis_jax.policies import registry
+from sweeps.strategies.space import SCORERS
+
+
+def _numbers(kinds: Collection[str]) -> tuple[str, ...]:
+    """The settings of the package's policies of these kinds."""
+    return tuple(name for name, one in registry.settings().items() if one.kind in kinds)
+
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "hardware": ("model", "hardware", "tp", "latency_model", "alpha_coeffs", "beta_coeffs"),
+    "instances": ("num_instances", "instances"),
+    "admission": (
+        "admission_policy",
+        *_numbers(("admission",)),
+    ),
+    "gateway latency": ("admission_latency", "routing_latency"),
+    "routing": (
+        "routing_policy",
+        "routing_scorers",
+        "routing_picker",
+        *_numbers(("routing", "scorer", "picker")),
+    ),
+    "snapshots": ("snapshot_refresh_interval",),
+    "priority": ("scheduler", "priority_policy"),
+    "priority numbers": _numbers(("priority", "scheduler")),
+    "numbers of policies": ("policy_numbers",),
+    "priority bridge": ("slo_priority_bridge",),
+    "chunks": ("long_prefill_token_threshold",),
+    "chunks by class": ("slo_prefill", "slo_prefill_critical", "slo_prefill_sheddable"),
+    "token budget": ("max_num_scheduled_tokens",),
+    "batch size": ("max_num_running_reqs",),
+    "KV memory": ("total_kv_blocks", "block_size_in_tokens"),
+    "KV tier": (
+        "kv_cpu_blocks",
+        "kv_offload_threshold",
+        "kv_transfer_bandwidth",
+        "kv_transfer_base_latency",
+    ),
+    "preemption": ("slo_preemption",),
+    "horizon": ("horizon",),
+    "profile": ("variant", "corrected"),
+}
+
+
+@dataclass(frozen=True)
+class Component:
+    """Settings that are switched together; a scorer's weight is `routing_scorers.NAME`."""
+
+    name: str
+    settings: tuple[str, ...]
+
+
+def differing(base: ClusterConfig, arm: ClusterConfig) -> tuple[str, ...]:
+    """The settings in which two configurations differ; of two weighted routers, the scorers."""
+    names = [name for name in FIELDS if getattr(base, name) != getattr(arm, name)]
+    if base.routing_policy == arm.routing_policy == "weighted":
+        ours, theirs = dict(base.scorers()), dict(arm.scorers())
+        changed = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
+        if changed or SCORERS in names:
+            names = [name for name in names if name != SCORERS]
+            names += [f"{SCORERS}.{name}" for name in changed]
+        if not changed and list(ours) != list(theirs):  # the order moves last digits
+            names.append(SCORERS)
+    return tuple(names)
+
+
+def mixture(base: ClusterConfig, arm: ClusterConfig, settings: Iterable[str]) -> ClusterConfig:
+    """The base with some of its differing settings as in the arm; ConfigError if that cannot be."""
+    chosen = set(settings)
+    changes = {name: getattr(arm, name) for name in chosen if "." not in name}
+    scorers = {name.partition(".")[2] for name in chosen if "." in name}
+    if scorers:
+        changes[SCORERS] = _scorers(base, arm, scorers)
+    return base.replace(**changes)
+
+
+def _scorers(base: ClusterConfig, arm: ClusterConfig, chosen: set[str]) -> str:
+    """Some weights of the arm, the others of the base, in the order of the arm."""
+    ours, theirs = dict(base.scorers()), dict(arm.scorers())
+    weights = {
+        name: (theirs if name in chosen or name not in ours else ours).get(name)
+        for name in {**theirs, **ours}
+        if name in chosen or name in ours
+    }
+    parts = [f"{name}:{weight!r}" for name, weight in weights.items() if weight is not None]
+    if not parts:
+        raise ConfigError("no scorer is left of a weighted router")
+    return ",".join(parts)
+
+
+# --- grouping -------------------------------------------------------------------------------------
+
+
+def components_of(
+    base: ClusterConfig, arm: ClusterConfig, text: str | None = None
+) -> tuple[Component, ...]:
+    """The differing settings by mechanism; `text`, `NAME=MEMBER,…;NAME=…`, groups some otherwise.
+
+    A member is a setting or a group of `GROUPS`; what is not named stays in its usual group.
+    """
+    names = differing(base, arm)
+    if not names:
+        raise ConfigError(
+            "the two arms have the same settings; there is nothing to take apart, give another arm"
+        )
+    asked = _asked(text, names) if text else {}
+    taken = {setting for settings in asked.values() for setting in settings}
+    groups = dict(asked)
+    for name in names:
+        if name not in taken:
+            group = group_of(name)
+            if group in asked:
+                raise ConfigError(
+                    f"--components: {group!r} is also the usual group of {name}, which is not in it; "
+                    "add it, or choose another name"
+                )
+            groups[group] = (*groups.get(group, ()), name)
+    order = [*asked, *(group for group in GROUPS if group in groups and group not in asked)]
+    return tuple(Component(name, groups[name]) for name in order)
+
+
+def group_of(setting: str) -> str:
+    """The usual group of a setting."""
+    plain = setting.partition(".")[0]
+    return next(group for group, settings in GROUPS.items() if plain in settings)
+
+
+def _asked(text: str, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        name, equals, members = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and members):
+            raise ConfigError(
+                f"--components: {part!r} is not NAME=SETTING,…; separate components by ;"
+            )
+        if name in found:
+            raise ConfigError(f"--components: {name!r} is given twice; keep one of them")
+        settings: list[str] = []
+        for member in (piece.strip() for piece in members.split(",")):
+            settings += _members(member, names)
+        for setting in settings:
+            if settings.count(setting) > 1 or any(setting in other for other in found.values()):
+                raise ConfigError(f"--components: {setting} is in two places; keep one of them")
+        found[name] = tuple(settings)
+    return found
+
+
+def _members(member: str, names: Sequence[str]) -> list[str]:
+    """The differing settings that a member stands for."""
+    if member in GROUPS:
+        chosen = [name for name in names if group_of(name) == member]
+    else:
+        chosen = [name for name in names if member in (name, name.partition(".")[0])]
+    if chosen:
+        return chosen
+    if member in GROUPS or member in FIELDS:
+        raise ConfigError(
+            f"--components: the arms do not differ in {member!r}; they differ in {', '.join(names)}"
+        )
+    known = (*names, *GROUPS)
+    raise ConfigError(
+        f"--components: {member!r} is neither a setting nor a group{closest(member, known)}; the "
+        f"arms differ in {', '.join(names)}"
+    )
+
+
+def values_of(config: ClusterConfig, settings: Sequence[str]) -> dict[str, Any]:
+    """Settings with their values; of a scorer its weight, None if it is not used."""
+    weights = dict(config.scorers())
+    return {
+        name: weights.get(name.partition(".")[2]) if "." in name else getattr(config, name)
+        for name in settings
+    }
+
+
+def on(components: Sequence[Component], mask: int) -> tuple[Component, ...]:
+    """The components whose bit is set."""
+    return tuple(one for place, one in enumerate(components) if mask >> place & 1)
+
+
+def config_at(
+    base: ClusterConfig, arm: ClusterConfig, components: Sequence[Component], mask: int
+) -> ClusterConfig:
+    """The base with the components of a mask; at both ends exactly the base and the arm."""
+    if mask == 0:
+        return base
+    if mask == 2 ** len(components) - 1:
+        return arm
+    settings = [setting for one in on(components, mask) for setting in one.settings]
+    return mixture(base, arm, settings)

@@ -1,0 +1,322 @@
+"""An ablation as a document: combinations of components, contributions, interactions, and what is inert."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from blis_jax.results.metrics.scalars import lookup
+from blis_jax.results.metrics.summaries import ALL
+from blis_jax.statistics.intervals import (
+    NO_INTERVAL,
+    Estimate,
+    interval_of,
+    seed_mean,
+    student_interval,
+)
+from blis_jax.statistics.paired import Pair, differences
+from sweeps.compare.ablation import factorial
+from sweeps.compare.ablation.components import Component, on, values_of
+from sweeps.compare.ablation.factorial import FULL, SINGLE, Values
+from sweeps.compare.ablation.inert import ACTIVE, INERT, UNKNOWN
+from sweeps.compare.document import (
+    FORMAT,
+    SIMULTANEOUS,
+    ComparedSetting,
+    difference_json,
+    interval_json,
+    interval_sentence,
+    plain,
+    setting_json,
+    versions,
+)
+from sweeps.runs.failures import failure_of
+from sweeps.runs.measured import Measured, metric_values, same_lives
+from sweeps.strategies.arms import Arm
+
+OF_CLASS = ("ttft_p99_ms",)
+OF_RUN = ("output_tokens_per_s",)
+ADDED, LEFT_OUT, SHAPLEY, MAIN = "added alone", "left out", "Shapley", "main effect"
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One mixture of the two arms; `error` says why it cannot be, and then it has no runs."""
+
+    mask: int
+    runs: tuple[Measured, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What was run."""
+
+    base: Arm
+    arm: Arm
+    components: tuple[Component, ...]
+    design: str
+    combinations: tuple[Combination, ...]
+
+    def runs(self, mask: int) -> tuple[Measured, ...]:
+        """Of one combination; none if it was not run or cannot be."""
+        return next((one.runs for one in self.combinations if one.mask == mask), ())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every combination was run."""
+        return len(self.combinations) == 2 ** len(self.components)
+
+
+def default_metrics(classes: Sequence[str]) -> tuple[str, ...]:
+    """The P99 of the TTFT of all requests and of each class, and throughput."""
+    return (*OF_CLASS, *(f"{name}[{one}]" for one in classes for name in OF_CLASS), *OF_RUN)
+
+
+def to_document(setting: ComparedSetting, ablation: Ablation) -> dict[str, Any]:
+    """Everything that the report, the figure and other programs need."""
+    values = {name: _values(setting, ablation, name) for name in setting.metrics}
+    contributions = _contributions(setting, ablation, values)
+    interactions = _interactions(setting, ablation, values)
+    pairs = max((entry["num_pairs"] for entry in contributions), default=0)
+    return plain(
+        {
+            "format": FORMAT,
+            "kind": "ablation",
+            "versions": versions(),
+            **setting_json(setting),
+            "inference": {
+                "confidence": setting.inference.confidence,
+                "num_resamples": setting.inference.num_resamples,
+                "random_state": setting.inference.random_state,
+                "family": f"{len(contributions)} contributions: every kind, component, metric and "
+                "class",
+                "family_of_interactions": f"{len(interactions)} interactions: every pair of "
+                "components, metric and class",
+                "simultaneous_intervals": SIMULTANEOUS,
+                "intervals": interval_sentence(pairs, setting.inference, setting.run_word),
+            },
+            "base": ablation.base.name,
+            "arm": ablation.arm.name,
+            "design": FULL if ablation.is_full else ablation.design,
+            "components": [
+                _component(ablation, place) for place in range(len(ablation.components))
+            ],
+            "combinations": [_combination(setting, ablation, one) for one in ablation.combinations],
+            "total": _total(setting, ablation, values),
+            "contributions": contributions,
+            "interactions": interactions,
+        }
+    )
+
+
+def _values(setting: ComparedSetting, ablation: Ablation, name: str) -> Values:
+    by_mask = {one.mask: metric_values(one.runs, name) for one in ablation.combinations if one.runs}
+    return Values(len(ablation.components), len(setting.seeds), by_mask)
+
+
+# --- what was run ---------------------------------------------------------------------------------
+
+
+def _combination(setting: ComparedSetting, ablation: Ablation, one: Combination) -> dict[str, Any]:
+    failure = failure_of(setting.seeds, [run.outcome for run in one.runs]) if one.runs else None
+    figures: dict[str, dict[str, Any]] = {}
+    for name in setting.metrics if one.runs else ():
+        metric, slo_class = lookup(name)
+        values = metric_values(one.runs, name)
+        interval = interval_of(seed_mean, [values[np.isfinite(values)]], setting.inference)
+        entry = {**interval_json(interval), "unit": metric.unit, "per_seed": values.tolist()}
+        figures.setdefault(slo_class or ALL, {})[metric.name] = entry
+    return {
+        "on": [component.name for component in on(ablation.components, one.mask)],
+        "error": one.error,
+        "outcomes": [run.outcome for run in one.runs],
+        "failure": failure.to_json() if failure is not None else None,
+        "num_broken_invariants": sum(run.num_broken_invariants for run in one.runs),
+        "figures": figures,
+    }
+
+
+def _component(ablation: Ablation, place: int) -> dict[str, Any]:
+    component = ablation.components[place]
+    before = values_of(ablation.base.config, component.settings)
+    after = values_of(ablation.arm.config, component.settings)
+    same, other = _contexts(ablation, place)
+    status = UNKNOWN if not same and not other else ACTIVE if other else INERT
+    return {
+        "name": component.name,
+        "settings": {name: [before[name], after[name]] for name in component.settings},
+        "status": status,
+        "num_contexts": len(same) + len(other),
+        "num_contexts_inert": len(same),
+        "needs": _needed(ablation, same, other) if status == ACTIVE else [],
+    }
+
+
+def _contexts(ablation: Ablation, place: int) -> tuple[list[int], list[int]]:
+    """Combinations of the others in which a component changes no request's life, and in which it does."""
+    same, other = [], []
+    for one in ablation.combinations:
+        if one.mask >> place & 1:
+            continue
+        without, with_it = one.runs, ablation.runs(one.mask | 1 << place)
+        if not without or not with_it:
+            continue
+        if same_lives(without, with_it):
+            same.append(one.mask)
+        elif any(a.fingerprint != b.fingerprint for a, b in zip(without, with_it, strict=True)):
+            other.append(one.mask)
+    return same, other
+
+
+def _needed(ablation: Ablation, same: Sequence[int], other: Sequence[int]) -> list[str]:
+    """Components without which one is inert wherever it was tried, and with which it is not."""
+    found = []
+    for place, component in enumerate(ablation.components):
+        without = [mask for mask in same if not mask >> place & 1]
+        if without and all(mask >> place & 1 for mask in other):
+            found.append(component.name)
+    return found
+
+
+# --- contributions --------------------------------------------------------------------------------
+
+
+def _total(
+    setting: ComparedSetting, ablation: Ablation, values: Mapping[str, Values]
+) -> list[dict[str, Any]]:
+    """The whole change from the base to the arm."""
+    everything = 2 ** len(ablation.components) - 1
+    pairs = [
+        Pair(values[name][0], values[name][everything], lookup(name)[0].direction)
+        for name in setting.metrics
+    ]
+    found = differences(pairs, setting.inference)
+    return [
+        {**_named(name), **difference_json(one)}
+        for name, one in zip(setting.metrics, found, strict=True)
+    ]
+
+
+def _named(name: str) -> dict[str, Any]:
+    metric, slo_class = lookup(name)
+    return {
+        "class": slo_class or ALL,
+        "metric": metric.name,
+        "unit": metric.unit,
+        "better": metric.direction,
+    }
+
+
+def _kinds(is_full: bool) -> dict[str, Callable[[Values, int], tuple[np.ndarray, np.ndarray]]]:
+    """The pairs whose difference is a contribution; of averages, the second is the base with them."""
+    kinds: dict[str, Callable[[Values, int], tuple[np.ndarray, np.ndarray]]] = {
+        ADDED: factorial.alone,
+        LEFT_OUT: factorial.left_out,
+    }
+    if is_full:
+        kinds[SHAPLEY] = lambda of, place: (of[0], of[0] + factorial.shapley(of, place))
+        kinds[MAIN] = lambda of, place: (of[0], of[0] + factorial.main_effect(of, place))
+    return kinds
+
+
+def _contributions(
+    setting: ComparedSetting, ablation: Ablation, values: Mapping[str, Values]
+) -> list[dict[str, Any]]:
+    kinds = _kinds(ablation.is_full)
+    asked = [
+        (name, kind, place)
+        for name in setting.metrics
+        for kind in kinds
+        for place in range(len(ablation.components))
+    ]
+    pairs = [
+        Pair(*kinds[kind](values[name], place), lookup(name)[0].direction)
+        for name, kind, place in asked
+    ]
+    return [
+        {
+            "component": ablation.components[place].name,
+            "kind": kind,
+            **_named(name),
+            **difference_json(found),
+        }
+        for (name, kind, place), found in zip(
+            asked, differences(pairs, setting.inference), strict=True
+        )
+    ]
+
+
+# --- interactions ---------------------------------------------------------------------------------
+
+
+def _interactions(
+    setting: ComparedSetting, ablation: Ablation, values: Mapping[str, Values]
+) -> list[dict[str, Any]]:
+    """Every two components: what they give together against what adding up their effects promises."""
+    if ablation.design == SINGLE and not ablation.is_full:
+        return []
+    asked = [
+        (name, first, second)
+        for name in setting.metrics
+        for first, second in combinations(range(len(ablation.components)), 2)
+    ]
+    directions = [lookup(name)[0].direction for name, _, _ in asked]
+    on_base = [
+        Pair(*factorial.joint(values[name], first, second), direction)
+        for (name, first, second), direction in zip(asked, directions, strict=True)
+    ]
+    found = differences(on_base, setting.inference)
+    averaged = list(_averaged(setting, ablation, values, asked))
+    return [
+        {
+            "components": [ablation.components[place].name for place in (first, second)],
+            **_named(name),
+            **difference_json(one),
+            **more,
+            "ratio": _ratio(setting, values[name], first, second),
+        }
+        for (name, first, second), one, more in zip(asked, found, averaged, strict=True)
+    ]
+
+
+def _averaged(
+    setting: ComparedSetting,
+    ablation: Ablation,
+    values: Mapping[str, Values],
+    asked: Sequence[tuple[str, int, int]],
+) -> Iterator[dict[str, Any]]:
+    """The interaction averaged over all combinations of the other components."""
+    for name, first, second in asked:
+        if not ablation.is_full:
+            yield {}
+            continue
+        added, both = factorial.joint_anywhere(values[name], first, second)
+        change = both - added
+        interval = interval_of(seed_mean, [change[np.isfinite(change)]], setting.inference)
+        yield {"averaged": interval_json(interval)}
+
+
+def _ratio(setting: ComparedSetting, values: Values, first: int, second: int) -> dict[str, Any]:
+    """Both ÷ base against the product of one ÷ base and other ÷ base, of means over the seeds."""
+    cells = [values[mask] for mask in (0, 1 << first, 1 << second, 1 << first | 1 << second)]
+    known = np.isfinite(cells).all(axis=0)
+    cells = [cell[known] for cell in cells]
+    nothing = Estimate(math.nan, math.nan, math.nan, 0, NO_INTERVAL)
+    if not known.any() or any(cell.mean() <= 0 for cell in cells):
+        return {"together": None, "expected": None, "interaction": interval_json(nothing)}
+    base, one, other, both = (float(cell.mean()) for cell in cells)
+    logs = student_interval(factorial.log_ratio, cells, setting.inference.confidence)
+    ends = [math.exp(end) for end in (logs.mean, logs.low, logs.high)]
+    return {
+        "together": both / base,
+        "expected": one / base * other / base,
+        "interaction": interval_json(
+            Estimate(ends[0], ends[1], ends[2], logs.num_seeds, logs.method)
+        ),
+    }

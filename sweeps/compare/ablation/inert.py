@@ -1,0 +1,231 @@
+"""Which mechanisms of a configuration did nothing: never acted, or changed no request's life.
+
+A mechanism is inert by its settings (the engine gets the same numbers without it), by the records (it left
+no trace in any run), or by a run without it on the same seeds in which every request had the same life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.instance_groups import everywhere, has_cpu_tier, per_instance
+from blis_jax.engine.mechanism import mechanism, params
+from blis_jax.errors import ConfigError
+from sweeps.runs.measured import KeptRuns, Measured, same_lives
+from sweeps.strategies.file import Strategy
+
+INERT, ACTIVE, UNKNOWN = "inert", "active", "unknown"
+BY_SETTINGS, BY_RECORDS, BY_SWITCHING_OFF = "settings", "records", "a run without it"
+Configured = Callable[[ClusterConfig], ClusterConfig]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A mechanism that a configuration may have; `without` is the configuration without it."""
+
+    name: str
+    settings: tuple[str, ...]
+    is_present: Callable[[ClusterConfig], bool]
+    without: Configured
+    traces: Mapping[str, str] | None = None  # counts of `Measured.acted`, in words; all 0: inert
+
+
+@dataclass(frozen=True)
+class MechanismFinding:
+    """What became of one feature; `evidence` is BY_SETTINGS, BY_RECORDS or BY_SWITCHING_OFF."""
+
+    feature: str
+    settings: tuple[str, ...]
+    is_required: bool  # by the strategy's file
+    status: str
+    evidence: str
+    reason: str
+
+
+def _replaced(**changes: Any) -> Configured:
+    return lambda config: everywhere(config, **changes)
+
+
+def _default(name: str) -> Any:
+    return getattr(ClusterConfig(), name)
+
+
+def _has(config: ClusterConfig, setting: str) -> bool:
+    """Whether the setting is on, or above 0, on some instance."""
+    return any(value > 0 for value in per_instance(config, setting))
+
+
+FEATURES = (
+    Feature(
+        "CPU KV tier",
+        ("kv_cpu_blocks",),
+        has_cpu_tier,
+        _replaced(kv_cpu_blocks=0),
+        {"cpu_offloads": "offloaded", "cpu_reloads": "reloaded"},
+    ),
+    Feature(
+        "admission gate",
+        ("admission_policy",),
+        lambda config: config.admission_policy != "always-admit",
+        _replaced(admission_policy="always-admit"),
+        {"num_rejected": "rejected"},
+    ),
+    Feature(
+        "priority bridge",
+        ("slo_priority_bridge",),
+        lambda config: config.slo_priority_bridge,
+        _replaced(slo_priority_bridge=False),
+    ),
+    Feature(
+        "scheduler and priorities",
+        ("scheduler", "priority_policy"),
+        lambda config: config.scheduler != "fcfs",
+        _replaced(scheduler="fcfs", priority_policy="constant"),
+    ),
+    Feature(
+        "priority policy",
+        ("priority_policy",),
+        lambda config: config.priority_policy != "constant",
+        _replaced(priority_policy="constant"),
+    ),
+    Feature(
+        "growth of priority with age",
+        ("slo_age_weight",),
+        lambda config: (
+            config.priority_policy in ("slo-tiered", "load-adaptive") and config.slo_age_weight > 0
+        ),
+        _replaced(slo_age_weight=0.0),
+    ),
+    Feature(
+        "adaptation of priorities to load",
+        ("priority_policy", "load_adaptive_low", "load_adaptive_high"),
+        lambda config: config.priority_policy == "load-adaptive",
+        _replaced(priority_policy="slo-tiered"),
+    ),
+    Feature(
+        "chunks",
+        ("long_prefill_token_threshold", "slo_prefill"),
+        lambda config: _has(config, "long_prefill_token_threshold") or _has(config, "slo_prefill"),
+        _replaced(long_prefill_token_threshold=0, slo_prefill=False),
+    ),
+    Feature(
+        "chunks by class",
+        ("slo_prefill", "slo_prefill_critical", "slo_prefill_sheddable"),
+        lambda config: _has(config, "slo_prefill"),
+        _replaced(slo_prefill=False),
+    ),
+    Feature(
+        "token budget, against BLIS's default",
+        ("max_num_scheduled_tokens",),
+        lambda config: (
+            {_default("max_num_scheduled_tokens")}
+            != set(per_instance(config, "max_num_scheduled_tokens"))
+        ),
+        lambda config: everywhere(
+            config, max_num_scheduled_tokens=_default("max_num_scheduled_tokens")
+        ),
+    ),
+    Feature(
+        "preemption by priority",
+        ("slo_preemption",),
+        lambda config: config.slo_preemption,
+        _replaced(slo_preemption=False),
+        {"num_preemptions": "preempted"},
+    ),
+    Feature(
+        "snapshot age",
+        ("snapshot_refresh_interval",),
+        lambda config: config.snapshot_refresh_interval > 0,
+        _replaced(snapshot_refresh_interval=0),
+    ),
+)
+
+
+def features_of(config: ClusterConfig, has_scorers: bool = False) -> Iterator[Feature]:
+    """The mechanisms that a configuration has; the single scorers of its router if asked for.
+
+    A router without one of its scorers is compiled anew, so scorers take several times as long.
+    """
+    yield from (feature for feature in FEATURES if feature.is_present(config))
+    scorers = config.scorers() if has_scorers else []
+    for name, _ in scorers if len(scorers) > 1 else ():
+        rest = ",".join(f"{other}:{weight!r}" for other, weight in scorers if other != name)
+        yield Feature(
+            f"scorer {name}", ("routing_scorers",), lambda _: True, _replaced(routing_scorers=rest)
+        )
+
+
+def findings(
+    config: ClusterConfig,
+    runs: Sequence[Measured],
+    kept: KeptRuns | None,
+    strategy: Strategy | None = None,
+    has_scorers: bool = False,
+) -> list[MechanismFinding]:
+    """What each mechanism of a configuration did in its runs.
+
+    `kept` makes the runs without a mechanism where settings and records do not decide; without it they
+    are left undecided.
+    """
+    required = set(strategy.required_settings) if strategy is not None else set()
+    found = []
+    for feature in features_of(config, has_scorers):
+        status, evidence, reason = _judged(config, feature, runs, kept)
+        is_required = bool(required & set(feature.settings))
+        found.append(
+            MechanismFinding(feature.name, feature.settings, is_required, status, evidence, reason)
+        )
+    return found
+
+
+def _judged(
+    config: ClusterConfig, feature: Feature, runs: Sequence[Measured], kept: KeptRuns | None
+) -> tuple[str, str, str]:
+    whole = [run for run in runs if run.is_whole]
+    try:
+        without = feature.without(config)
+    except ConfigError as error:
+        return UNKNOWN, BY_SETTINGS, f"without it, the other settings are not valid: {error}"
+    if gives_the_same(config, without):
+        return INERT, BY_SETTINGS, "the engine gets the same numbers without it"
+    if not whole:
+        return UNKNOWN, BY_RECORDS, "no run finished"
+    if feature.traces is not None:
+        counts = {name: sum(run.acted[name] for run in whole) for name in feature.traces}
+        if not any(counts.values()):
+            words = " or ".join(feature.traces.values())
+            return INERT, BY_RECORDS, f"nothing was {words} on any seed"
+        words = ", ".join(f"{counts[name]} {word}" for name, word in feature.traces.items())
+        if kept is None:
+            return ACTIVE, BY_RECORDS, words
+    if kept is None:
+        return UNKNOWN, BY_RECORDS, "the records alone cannot tell, and no run was made without it"
+    return _switched_off(runs, kept.of(without, f"without {feature.name}"))
+
+
+def _switched_off(runs: Sequence[Measured], without: Sequence[Measured]) -> tuple[str, str, str]:
+    if same_lives(runs, without):
+        return INERT, BY_SWITCHING_OFF, "without it, every request fares exactly the same"
+    differ = sum(
+        one.fingerprint != other.fingerprint for one, other in zip(runs, without, strict=True)
+    )
+    if not differ:
+        return UNKNOWN, BY_SWITCHING_OFF, "without it, no finished run differs"
+    return ACTIVE, BY_SWITCHING_OFF, f"requests fared otherwise on {differ} of {len(runs)} seeds"
+
+
+def gives_the_same(first: ClusterConfig, second: ClusterConfig) -> bool:
+    """Whether two configurations are the same to the engine: equal functions, equal numbers."""
+    if first.block_size_in_tokens != second.block_size_in_tokens:
+        return False
+    if first.num_instances != second.num_instances or mechanism(first) != mechanism(second):
+        return False
+    import jax
+
+    leaves = [jax.tree.leaves(params(config)) for config in (first, second)]
+    return all(np.array_equal(one, other) for one, other in zip(*leaves, strict=True))

@@ -1,0 +1,386 @@
+"""A comparison of arms as a document: everything that the report, the figure and other programs need."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.setting_values import plain_value
+from blis_jax.results.metrics.scalars import lookup
+from blis_jax.results.metrics.summaries import ALL
+from blis_jax.results.metrics.ttft_parts import VIEWS, grouped
+from blis_jax.results.records import TTFT_PARTS
+from blis_jax.statistics import intervals
+from blis_jax.statistics.intervals import Estimate, Inference
+from blis_jax.statistics.paired import Difference
+from sweeps.compare import crossover
+from sweeps.compare.ablation.inert import MechanismFinding
+from sweeps.compare.judge import Judge, judge_of
+from sweeps.compare.one_trace import OneTrace
+from sweeps.compare.ranking import ranking
+from sweeps.runs.failures import failure_of
+from sweeps.runs.measured import Measured, metric_values, same_lives
+from sweeps.search.result import arguments
+from sweeps.strategies.arms import Arm
+from sweeps.strategies.file import SuccessCriterion
+from sweeps.tracks.success_criteria import JudgedCriterion, judged
+
+OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "e2e_p99_ms", "goodput_rps")
+OF_RUN = ("output_tokens_per_s",)
+FORMAT = 1
+SIMULTANEOUS = "Student's t at Bonferroni's level, cut at 0 by Holm's verdict"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One arm with its runs, what its mechanisms did, and the criteria that it is judged by."""
+
+    arm: Arm
+    runs: tuple[Measured, ...]
+    mechanisms: tuple[MechanismFinding, ...]
+    criteria: tuple[SuccessCriterion, ...] = ()
+
+
+@dataclass(frozen=True)
+class ComparedSetting:
+    """What all arms have in common."""
+
+    workload: str
+    num_requests: int | None
+    classes: tuple[str, ...]
+    seeds: tuple[int, ...]
+    stream: str
+    targets: Mapping[str, Mapping[str, float]]
+    metrics: tuple[str, ...]  # of the comparisons, `[class]` behind where they are of a class
+    inference: Inference
+    trace: Mapping[str, Any] | None = None  # what the requests are of, see `TraceSource.about`
+    block_s: float | None = None  # of the resampling of one trace; None: by its own rule
+
+    @property
+    def is_one_trace(self) -> bool:
+        """Whether there are no runs to take intervals from, but the requests of a trace."""
+        return self.trace is not None and self.trace["windows"] is None
+
+    @property
+    def run_word(self) -> str:
+        """What tells the runs of an arm apart."""
+        return "window" if self.trace is not None and self.trace["windows"] else "seed"
+
+
+def default_metrics(
+    classes: Sequence[str], configs: Sequence[ClusterConfig], is_one_trace: bool = False
+) -> tuple[str, ...]:
+    """Latencies and goodput of all requests and of each class, and throughput; rejections if any can be.
+
+    Of one trace the share within targets, which single requests make, takes the place of goodput.
+    """
+    names = ["attainment" if is_one_trace and name == "goodput_rps" else name for name in OF_CLASS]
+    if any(config.admission_policy != "always-admit" for config in configs):
+        names.append("reject_rate")
+    by_class = [f"{name}[{slo_class}]" for slo_class in classes for name in names]
+    return (*names, *OF_RUN, *by_class)
+
+
+def to_document(
+    setting: ComparedSetting, compared: Sequence[Compared], is_ranked: bool = False
+) -> dict[str, Any]:
+    """The comparison; the first arm is the reference of the others."""
+    reference, *others = compared
+    inference = setting.inference
+    asked = [(other, name) for other in others for name in setting.metrics]
+    judge = judge_of(setting, [one.runs for one in compared])
+    found = judge.differences([(reference.runs, other.runs, name) for other, name in asked])
+    comparisons = [
+        _comparison(reference, other, name, difference)
+        for (other, name), difference in zip(asked, found, strict=True)
+    ]
+    return plain(
+        {
+            "format": FORMAT,
+            "kind": "comparison",
+            "versions": versions(),
+            **setting_json(setting),
+            "inference": _inference(setting, len(asked), found, judge),
+            "reference": reference.arm.name,
+            "arms": [_arm(setting, one, compared, judge) for one in compared],
+            "ranking": ranking(setting, compared, judge) if is_ranked else None,
+            "comparisons": comparisons,
+            "ttft_changes": [
+                change for other in others for change in _part_changes(setting, reference, other)
+            ],
+            "criteria": [
+                _judged(one.arm.name, entry)
+                for one in others
+                for entry in judged(
+                    one.criteria, setting.classes, one.runs, reference.runs, inference
+                )
+            ],
+        }
+    )
+
+
+def setting_json(setting: ComparedSetting) -> dict[str, Any]:
+    """What all arms have in common, as plain data."""
+    return {
+        "workload": setting.workload,
+        "num_requests": setting.num_requests,
+        "classes": list(setting.classes),
+        "seeds": list(setting.seeds),
+        "rng": setting.stream,
+        "trace": setting.trace,
+        "targets": {name: dict(limits) for name, limits in setting.targets.items()},
+    }
+
+
+def versions() -> dict[str, str]:
+    """What the figures were made with."""
+    import platform
+
+    import jax
+    import scipy
+
+    from blis_jax import __version__
+    from blis_jax.cluster.config import PROFILE
+
+    return {
+        "blis_jax": __version__,
+        "profile": PROFILE,
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+    }
+
+
+def _inference(
+    setting: ComparedSetting, size: int, found: Sequence[Difference], judge: Judge
+) -> dict[str, Any]:
+    most = max((one.num_pairs for one in found), default=0)
+    is_resampled = isinstance(judge, OneTrace)
+    test = "t-test with the resamples' standard error" if is_resampled else "paired t-test by seed"
+    return {
+        **dataclasses.asdict(setting.inference),
+        "family": f"{size} comparisons: every metric and class of every arm against the reference",
+        "family_size": size,
+        "test": test.replace("seed", setting.run_word),
+        "p_values": f"{test.replace('seed', setting.run_word)}, two-sided; adjusted by Holm's method "
+        "over the family",
+        "simultaneous_intervals": SIMULTANEOUS,
+        "intervals": judge.sentence()
+        if isinstance(judge, OneTrace)
+        else interval_sentence(most, setting.inference, setting.run_word),
+        "block_s": judge.block_s if isinstance(judge, OneTrace) else None,
+    }
+
+
+def interval_sentence(num_pairs: int, inference: Inference, word: str = "seed") -> str:
+    """How single intervals are made of so many seeds, or windows of a trace."""
+    level = f"{100 * inference.confidence:g} %"
+    if num_pairs < 2:
+        return f"none: one {word} has no spread; give more {word}s"
+    if num_pairs >= intervals.LEAST_PAIRS_FOR_BOOTSTRAP:
+        return f"bootstrap of the {word}s (BCa, {inference.num_resamples} resamples), {level}"
+    return (
+        f"Student's t, {level}: {num_pairs} {word}s are too few for a bootstrap interval, which needs "
+        f"{intervals.LEAST_PAIRS_FOR_BOOTSTRAP}; it is right only if differences scatter normally"
+    )
+
+
+# --- arms -----------------------------------------------------------------------------------------
+
+
+def _arm(
+    setting: ComparedSetting, one: Compared, compared: Sequence[Compared], judge: Judge
+) -> dict[str, Any]:
+    config, runs = one.arm.config, one.runs
+    failure = failure_of(setting.seeds, [run.outcome for run in runs])
+    default = ClusterConfig()
+    return {
+        "name": one.arm.name,
+        "strategy": one.arm.strategy.name if one.arm.strategy is not None else None,
+        "profile": config.profile,
+        "settings": {
+            name: plain_value(getattr(config, name))
+            for name in FIELDS
+            if getattr(config, name) != getattr(default, name)
+        },
+        "cli_args": arguments(config),
+        "outcomes": [run.outcome for run in runs],
+        "fingerprint": _together(runs),
+        "failure": failure.to_json() if failure is not None else None,
+        "num_broken_invariants": sum(run.num_broken_invariants for run in runs),
+        "acted": totals(runs),
+        "figures": _figures(setting, runs, judge),
+        "ttft_parts": {name: _parts(runs, name) for name in (ALL, *setting.classes)},
+        "crossovers": [_crossover(entry, runs) for entry in crossover.crossovers(config)],
+        "mechanisms": [dataclasses.asdict(finding) for finding in one.mechanisms],
+        "same_as": [
+            other.arm.name
+            for other in compared
+            if other is not one and same_lives(runs, other.runs)
+        ],
+    }
+
+
+def _together(runs: Sequence[Measured]) -> str:
+    """Equal for arms in which every request had the same life on every seed."""
+    return hashlib.sha256(" ".join(run.fingerprint for run in runs).encode()).hexdigest()[:16]
+
+
+def totals(runs: Sequence[Measured]) -> dict[str, int]:
+    """How often each mechanism that leaves a trace did something, over all seeds."""
+    whole = [run.acted for run in runs if run.is_whole]
+    return {name: sum(acted[name] for acted in whole) for name in (whole[0] if whole else ())}
+
+
+def _figures(
+    setting: ComparedSetting, runs: Sequence[Measured], judge: Judge
+) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name in setting.metrics:
+        metric, slo_class = lookup(name)
+        values = metric_values(runs, name)
+        entry = {
+            "unit": metric.unit,
+            **interval_json(judge.interval(runs, name)),
+            "num_seeds": int(np.isfinite(values).sum()),
+            "per_seed": values.tolist(),
+        }
+        found.setdefault(slo_class or ALL, {})[metric.name] = entry
+    return found
+
+
+def _parts(runs: Sequence[Measured], slo_class: str) -> dict[str, Any]:
+    """Per view of the TTFT the mean over the seeds of each part, ms, and of their sum."""
+    found = {}
+    for view in VIEWS:
+        table = part_table(runs, slo_class, view)
+        table = table[np.isfinite(table).all(axis=1)]
+        if not len(table):
+            continue
+        means = table.mean(axis=0)
+        found[view] = {
+            "total": float(means.sum()),
+            "num_seeds": len(table),
+            "parts": dict(zip(TTFT_PARTS, means.tolist(), strict=True)),
+            "groups": {name: float(value) for name, value in grouped(means).items()},
+        }
+    return found
+
+
+def part_table(runs: Sequence[Measured], slo_class: str, view: str) -> np.ndarray:
+    """Parts of a view, ms, `[seed part]`; NaN where a run has none."""
+    nothing = [math.nan] * len(TTFT_PARTS)
+    rows = [run.ttft_parts.get(slo_class, {}).get(view, nothing) for run in runs]
+    return np.array(rows, np.float64)
+
+
+def _crossover(entry: crossover.Crossover, runs: Sequence[Measured]) -> dict[str, Any]:
+    key = f"{entry.lower}>{entry.higher}"
+    seen = [run.overtaking[key] for run in runs if key in run.overtaking]
+    observed = dataclasses.asdict(crossover.together(seen)) if seen else None
+    return {**dataclasses.asdict(entry), "observed": observed}
+
+
+# --- comparisons ----------------------------------------------------------------------------------
+
+
+def _comparison(
+    reference: Compared, other: Compared, name: str, found: Difference
+) -> dict[str, Any]:
+    metric, slo_class = lookup(name)
+    return {
+        "arm": other.arm.name,
+        "reference": reference.arm.name,
+        "class": slo_class or ALL,
+        "metric": metric.name,
+        "unit": metric.unit,
+        "better": metric.direction,
+        **difference_json(found),
+    }
+
+
+def difference_json(found: Difference) -> dict[str, Any]:
+    """A difference as plain data."""
+    return {
+        "num_pairs": found.num_pairs,
+        "reference_mean": found.first_mean,
+        "mean": found.second_mean,
+        "difference": interval_json(found.absolute),
+        "percent": interval_json(found.percent),
+        "simultaneous": interval_json(found.simultaneous),
+        "simultaneous_percent": interval_json(found.simultaneous_percent),
+        "p_value": found.p_value,
+        "p_adjusted": found.p_adjusted,
+        "verdict": found.verdict,
+    }
+
+
+def interval_json(interval: Estimate) -> dict[str, Any]:
+    """An interval as plain data."""
+    return {
+        "mean": interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "method": interval.method,
+    }
+
+
+def _part_changes(
+    setting: ComparedSetting, reference: Compared, other: Compared
+) -> list[dict[str, Any]]:
+    """Where a class's TTFT changed: by group of parts, mean over the seeds that both have."""
+    found = []
+    for slo_class in (ALL, *setting.classes):
+        for view in VIEWS:
+            change = part_table(other.runs, slo_class, view)
+            change = change - part_table(reference.runs, slo_class, view)
+            change = change[np.isfinite(change).all(axis=1)]
+            if len(change):
+                groups = grouped(change)
+                found.append(
+                    {
+                        "arm": other.arm.name,
+                        "class": slo_class,
+                        "view": view,
+                        "num_pairs": len(change),
+                        "total": float(change.sum(axis=1).mean()),
+                        "groups": {name: float(values.mean()) for name, values in groups.items()},
+                    }
+                )
+    return found
+
+
+def _judged(arm: str, entry: JudgedCriterion) -> dict[str, Any]:
+    return {
+        "arm": arm,
+        **entry.criterion.model_dump(exclude_none=True),
+        "metric": lookup(entry.metric)[0].name,
+        "class": entry.slo_class,
+        "is_asked": entry.is_asked,
+        "reached": interval_json(entry.reached),
+        "num_seeds": entry.num_seeds,
+        "num_seeds_met": entry.num_seeds_met,
+        "is_met": entry.is_met,
+        "is_sure": entry.is_sure,
+    }
+
+
+def plain(value: Any) -> Any:
+    """JSON values alone: None for NaN and infinities, lists for tuples."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

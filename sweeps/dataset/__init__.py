@@ -1,0 +1,1 @@
+"""`python -m sweeps.dataset`: runs all over a space, from which a surrogate learns."""

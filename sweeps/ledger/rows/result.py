@@ -1,0 +1,286 @@
+"""The content of a result record: runs, comparison with the baseline, claims judged by the rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_jax.results.metrics.scalars import lookup
+from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
+from blis_jax.statistics.paired import Pair, differences, own_verdict
+from sweeps.ledger.chain import digest
+from sweeps.ledger.rows.hypothesis import Hypothesis
+from sweeps.ledger.rows.published import compare_published
+from sweeps.ledger.rows.trial import (
+    BASELINE,
+    REFERENCE,
+    STRATEGY,
+    WHOLE,
+    ArmRuns,
+    Benches,
+    arm_record,
+    classes_of,
+    config_of,
+    levels_of,
+    run_arms,
+    spec_of,
+    with_changed,
+    workload_hash,
+)
+from sweeps.ledger.rows.vocabulary import REFERENCE_RUNS
+from sweeps.tracks.claims import CHANGED, GAP, GAP_OF, REGION, Figures, parse_claim, read
+from sweeps.tracks.criteria import Facts, FigurePair, Judgement, judge
+from sweeps.tracks.problem import MAIN, Problem, workload_named
+from sweeps.tracks.verdicts import (
+    FIRST_OF_FAMILIES,
+    INCONCLUSIVE,
+    RELATIVE,
+    RULE,
+    JudgedClaim,
+    judge_along,
+    judge_claim,
+    overall,
+    status_of,
+)
+
+
+@dataclass(frozen=True)
+class MeasuredArms:
+    """The runs of a hypothesis as figures by role."""
+
+    figures: Mapping[str, Figures]  # the strategy's have CHANGED, against the reference
+    outcomes: Mapping[str, tuple[str, ...]]
+
+    @property
+    def reference(self) -> Figures:
+        """What claims compare with: the reference arm, else the baseline."""
+        return self.figures.get(REFERENCE, self.figures[BASELINE])
+
+
+def measured_from_runs(runs: Mapping[str, ArmRuns]) -> MeasuredArms:
+    """The figures of fresh runs."""
+    figures: dict[str, Figures] = {role: arm.figures for role, arm in runs.items()}
+    figures[STRATEGY] = with_changed(runs[STRATEGY], runs.get(REFERENCE, runs[BASELINE]))
+    return MeasuredArms(figures, {role: arm.outcomes for role, arm in runs.items()})
+
+
+def measured_from_record(record: Mapping[str, Any]) -> MeasuredArms:
+    """The figures in a result record."""
+    figures = {
+        role: {name: np.array(values, float) for name, values in arm["figures"].items()}
+        for role, arm in record["runs"].items()
+    }
+    outcomes = {role: tuple(arm["outcomes"]) for role, arm in record["runs"].items()}
+    return MeasuredArms(figures, outcomes)
+
+
+def runs_content(runs: Mapping[str, ArmRuns], measured: MeasuredArms) -> dict[str, Any]:
+    """Outcomes and figures of every arm and seed, as they are recorded."""
+    return {
+        role: {
+            "outcomes": list(arm.outcomes),
+            "broken_invariants": arm.num_broken_invariants,
+            "figures": {
+                name: [_finite(value) for value in values.tolist()]
+                for name, values in measured.figures[role].items()
+            },
+        }
+        for role, arm in runs.items()
+    }
+
+
+def conclusions(
+    hypothesis: Hypothesis, measured: MeasuredArms, number: int = RULE
+) -> dict[str, Any]:
+    """What follows from the figures: comparison, verdicts, published figures; nothing is run.
+
+    `number` is that of the rule.
+    """
+    judged = judge_all(hypothesis, measured, number)
+    verdict = overall([one.verdict for one in judged])
+    return {
+        "rule": number,
+        "comparison": _comparison(measured, number),
+        "predictions": [_prediction(one) for one in judged],
+        "published": compare_published(
+            hypothesis.published_claims,
+            measured.figures[STRATEGY],
+            measured.figures[BASELINE],
+            hypothesis.seeds,
+        ),
+        "verdict": verdict,
+        "status": status_of(judged) if judged else verdict,
+    }
+
+
+def judge_all(
+    hypothesis: Hypothesis, measured: MeasuredArms, number: int = RULE
+) -> list[JudgedClaim]:
+    """Every prediction under the rule of that number."""
+    rule = replace(hypothesis.rule, number=number)
+    name, values = levels_of(hypothesis.over)
+    levels = [measured.figures[f"{name}={value}"] for value in values]
+    found = []
+    for claim in hypothesis.claims:
+        failed = _failed(hypothesis, measured, claim.shape)
+        if failed:
+            found.append(JudgedClaim(claim, None, INCONCLUSIVE, INCONCLUSIVE, failed))
+        elif claim.shape != REGION:
+            found.append(judge_along(claim, rule, levels))
+        else:
+            strategy = measured.figures[STRATEGY]
+            found.append(judge_claim(claim, rule, strategy, measured.reference))
+    return found
+
+
+def _failed(hypothesis: Hypothesis, measured: MeasuredArms, shape: str) -> str | None:
+    """Which runs that a claim needs did not come to their end."""
+    reference = REFERENCE if REFERENCE in measured.figures else BASELINE
+    needed = [STRATEGY, reference]
+    if shape != REGION:
+        needed = [role for role in measured.outcomes if "=" in role]
+    for role in needed:
+        bad = [name for name in measured.outcomes[role] if name not in WHOLE]
+        if bad:
+            names = ", ".join(dict.fromkeys(bad))
+            return f"{len(bad)} of {len(hypothesis.seeds)} runs of the {role} ended with {names}"
+    return None
+
+
+def _prediction(judged: JudgedClaim) -> dict[str, Any]:
+    reading = judged.reading
+    mean = Estimate(math.nan, math.nan, math.nan, 0) if reading is None else reading.mean
+    return {
+        "claim": judged.claim.text,
+        "interval": _interval(mean),
+        "per_seed": [] if reading is None else [_finite(value) for value in reading.per_seed],
+        "verdict": judged.verdict,
+        "status": judged.status,
+        "reason": judged.reason,
+    }
+
+
+def _comparison(measured: MeasuredArms, number: int) -> dict[str, dict[str, Any]]:
+    """By class and metric: the mean, the change and the change in % as [mean, low, high].
+
+    The verdicts hold for all of them at once; under rules 1 and 2 each stood for itself.
+    """
+    strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
+    relative = RELATIVE[number]
+    found: dict[str, dict[str, Any]] = {}
+    pairs = {
+        name: Pair(baseline[name], values, lookup(name)[0].direction)
+        for name, values in strategy.items()
+        if name != CHANGED
+    }
+    together = differences(list(pairs.values()), BY_STUDENT)
+    for (name, pair), change in zip(pairs.items(), together, strict=True):
+        metric, slo_class = lookup(name)
+        found.setdefault(slo_class or "all", {})[metric.name] = {
+            "value": _interval(estimate(pair.second)),
+            "change": _interval(change.absolute),
+            "percent": _interval(relative(*pair.common())),
+            "verdict": change.verdict if number >= FIRST_OF_FAMILIES else own_verdict(pair),
+        }
+    if all(name in strategy for name in GAP_OF):
+        gap = read(parse_claim(f"{GAP} >= 0"), strategy, baseline, relative)
+        found["all"][GAP] = {"value": _interval(gap.mean)}
+    return found
+
+
+def _interval(value: Estimate) -> list[float | None]:
+    """Mean, low and high to nine digits; the figures that they follow from are kept exactly."""
+    ends = (value.mean, value.low, value.high)
+    return [float(f"{end:.9g}") if math.isfinite(end) else None for end in ends]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# --- criteria -------------------------------------------------------------------------------------
+
+
+def is_on_problem(hypothesis: Hypothesis, problem: Problem) -> bool:
+    """Whether the criteria of a track apply: its workload, and its baseline against something else."""
+    if not hypothesis.arms or hypothesis.workload is None:
+        return False
+    spec = workload_named(problem.workload, problem.folder, problem.rate)
+    baseline = arm_record(problem.baseline).hash
+    return (
+        workload_hash(spec) == hypothesis.workload.hash
+        and hypothesis.arms[BASELINE].hash == baseline
+        and hypothesis.arms[STRATEGY].hash != baseline
+    )
+
+
+def judge_criteria(
+    hypothesis: Hypothesis,
+    problem: Problem,
+    folder: Path,
+    measured: MeasuredArms,
+    benches: Benches,
+    verdict: str,
+) -> tuple[Judgement, ...]:
+    """The track's criteria, with the runs under other conditions that they need."""
+    strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
+    pairs = {MAIN: FigurePair(strategy, baseline)} | _other_pairs(hypothesis, problem, benches)
+    objective = parse_claim(f"{problem.objective} <= 0%")
+    changes = read(objective, strategy, baseline).per_seed
+    is_known = all(math.isfinite(change) for change in changes)
+    same = len({math.copysign(1, change) for change in changes}) == 1 and all(changes)
+    facts = Facts(verdict, hypothesis.mechanism, len(hypothesis.seeds), same if is_known else None)
+    return judge(problem, pairs, classes_of(spec_of(hypothesis, folder)), facts)
+
+
+def _other_pairs(
+    hypothesis: Hypothesis, problem: Problem, benches: Benches
+) -> dict[str, FigurePair]:
+    from blis_jax.commands.sweep.measure import DEFAULT_TARGETS, Measure
+    from sweeps.runs.bench import measure_of
+
+    stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
+    configs = [config_of(hypothesis.arms[role].settings) for role in (STRATEGY, BASELINE)]
+    found = {}
+    for name, condition in problem.conditions.items():
+        workload = condition.workload or problem.workload
+        rate = condition.rate or (None if condition.workload else problem.rate)
+        spec = workload_named(workload, problem.folder, rate)
+        measure = measure_of(DEFAULT_TARGETS, spec)
+        if condition.warm_up_s is not None or condition.cool_down_s is not None:
+            measure = Measure(
+                DEFAULT_TARGETS, condition.warm_up_s or 0.0, condition.cool_down_s or 0.0
+            )
+        bench = benches.of(spec, hypothesis.seeds, stream, (), measure)
+        settings = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in condition.settings.items()
+        }
+        arms = run_arms(bench, [config.replace(**settings) for config in configs])
+        found[name] = FigurePair(arms[0].figures, arms[1].figures)
+    return found
+
+
+def judgement_content(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
+    """Judgements as they are recorded."""
+    return [
+        {
+            "criterion": one.criterion,
+            "class": one.slo_class,
+            "goal": one.goal,
+            "verdict": one.verdict,
+            "reason": one.reason,
+            "value": None if one.value is None else _interval(one.value),
+        }
+        for one in judgements
+    ]
+
+
+def criteria_hash(problem: Problem) -> str:
+    """Changes when the criteria do."""
+    return digest(problem.criteria_content())

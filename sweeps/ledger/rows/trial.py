@@ -1,0 +1,234 @@
+"""What a hypothesis asks to be run: its arms and workload, and their runs on every seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.setting_values import plain_value
+from blis_jax.errors import ConfigError
+from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
+from blis_jax.workload.spec import WorkloadSpec
+from sweeps.ledger.chain import digest
+from sweeps.ledger.rows.hypothesis import ArmRecord, Hypothesis, WorkloadRecord
+from sweeps.ledger.rows.vocabulary import REFERENCE_RUNS
+from sweeps.strategies.arms import arm_of
+from sweeps.tracks.claims import CHANGED, Figures
+from sweeps.tracks.problem import workload_named
+
+if TYPE_CHECKING:
+    from blis_jax.commands.sweep.measure import Measure
+    from blis_jax.results.records import RunRecord
+    from sweeps.runs.bench import Bench
+
+STRATEGY, BASELINE, REFERENCE = "strategy", "baseline", "reference"
+RATE = "rate"
+ALSO_REPORTED = ("scheduling_delay_p99_ms", "num_rejected", "duration_s")
+CONFIGS_PER_BATCH = 4
+WHOLE = ("COMPLETED", "HORIZON")  # outcomes of runs that have figures
+
+
+@dataclass(frozen=True)
+class ArmRuns:
+    """One arm on every seed."""
+
+    outcomes: tuple[str, ...]
+    figures: Figures
+    num_broken_invariants: int
+    fates: tuple[np.ndarray, ...]  # per seed: what became of each request, [request, fact]
+
+
+def settings_of(config: ClusterConfig) -> dict[str, Any]:
+    """The settings that differ from the defaults."""
+    default = ClusterConfig()
+    values = {name: getattr(config, name) for name in FIELDS}
+    return {
+        name: plain_value(value)
+        for name, value in values.items()
+        if value != getattr(default, name)
+    }
+
+
+def config_of(settings: Mapping[str, Any]) -> ClusterConfig:
+    """The cluster that recorded settings describe."""
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+    return ClusterConfig().replace(**values)
+
+
+def arm_record(text: str) -> ArmRecord:
+    """An arm as the record keeps it."""
+    arm = arm_of(text)
+    settings = settings_of(arm.config)
+    name = arm.strategy.name if arm.strategy is not None else arm.name
+    return ArmRecord(text=text, strategy=name, settings=settings, hash=digest(settings))
+
+
+def arm_records(
+    strategy: str, baseline: str, reference: str | None, over: str
+) -> dict[str, ArmRecord]:
+    """Every arm that a hypothesis needs, by role; along a setting, by `NAME=VALUE`."""
+    arms = {STRATEGY: arm_record(strategy), BASELINE: arm_record(baseline)}
+    if reference:
+        arms[REFERENCE] = arm_record(reference)
+    name, values = levels_of(over)
+    for value in values:
+        text = (
+            strategy
+            if name == RATE
+            else f"{strategy}{';' if ':' in strategy else ':'}{name}={value}"
+        )
+        arms[f"{name}={value}"] = arm_record(text)
+    return arms
+
+
+def levels_of(over: str) -> tuple[str, tuple[str, ...]]:
+    """The name and the values in `NAME=V1,V2,…`; nothing for an empty text."""
+    if not over:
+        return "", ()
+    found = re.fullmatch(r"([A-Za-z_][\w.-]*)=([^,]+(?:,[^,]+)+)", over.strip())
+    if found is None:
+        raise ConfigError(f"--over: {over!r} is not NAME=V1,V2,… with two values or more")
+    values = tuple(value.strip() for value in found[2].split(","))
+    if len(set(values)) != len(values):
+        raise ConfigError(f"--over: {over!r} has a value twice; give each once")
+    for value in values if found[1] == RATE else ():
+        if not re.fullmatch(r"\d+(\.\d+)?", value) or float(value) <= 0:
+            raise ConfigError(f"--over: {value!r} is no rate; give requests per second above 0")
+    return found[1], values
+
+
+def workload_record(name: str, folder: Path, rate: float | None) -> WorkloadRecord:
+    """A workload as the record keeps it."""
+    spec = workload_named(name, folder, rate)
+    return WorkloadRecord(name=name, hash=workload_hash(spec), rate=rate)
+
+
+def workload_hash(spec: WorkloadSpec) -> str:
+    """Equal for workloads that draw the same requests from a seed."""
+    return digest(spec.model_dump(mode="json"))
+
+
+def spec_of(hypothesis: Hypothesis, folder: Path, rate: float | None = None) -> WorkloadSpec:
+    """The workload of a hypothesis, which must be the one it was written for."""
+    assert hypothesis.workload is not None
+    recorded = hypothesis.workload
+    spec = workload_named(recorded.name, folder, recorded.rate)
+    if workload_hash(spec) != recorded.hash:
+        raise ConfigError(
+            f"{hypothesis.id}: the workload {recorded.name} has changed since the hypothesis was "
+            "written; restore it, or plan again under another id"
+        )
+    return spec if rate is None else workload_named(recorded.name, folder, rate)
+
+
+def classes_of(spec: WorkloadSpec) -> tuple[str, ...]:
+    """The SLO classes of a workload, in its order."""
+    return tuple(dict.fromkeys(client.slo_class or "default" for client in spec.clients))
+
+
+class Benches:
+    """Benches by what they run, so that rows on one workload share requests and compilations."""
+
+    def __init__(self, extra: Sequence[str] = ()) -> None:
+        """`extra` are metrics besides those that every row reports."""
+        self.extra = tuple(extra)
+        self._benches: dict[Any, Bench] = {}
+
+    def of(
+        self,
+        spec: WorkloadSpec,
+        seeds: Sequence[int],
+        stream: str,
+        names: Sequence[str],
+        measure: Measure | None = None,
+        policy_seeds: str = BY_WORKLOAD,
+    ) -> Bench:
+        """The bench of a workload with some metrics more."""
+        from sweeps.runs.bench import Bench
+        from sweeps.runs.metrics import reported_names
+
+        wanted = tuple(dict.fromkeys((*reported_names(spec), *ALSO_REPORTED, *self.extra, *names)))
+        spans = None if measure is None else (measure.warm_up_s, measure.cool_down_s)
+        key = workload_hash(spec), tuple(seeds), stream, wanted, spans, policy_seeds
+        if key not in self._benches:
+            self._benches[key] = Bench(
+                spec, seeds, stream, wanted, measure, CONFIGS_PER_BATCH, policy_seeds
+            )
+        return self._benches[key]
+
+
+def run_arms(bench: Bench, configs: Sequence[ClusterConfig]) -> list[ArmRuns]:
+    """Every configuration on every seed; equal ones are run once."""
+
+    def seen(record: RunRecord) -> tuple[Any, np.ndarray]:
+        requests = record.requests
+        facts = (requests.instance, requests.status, requests.ttft_us, requests.e2e_us)
+        return bench.result(record), np.stack([np.asarray(fact, np.int64) for fact in facts], 1)
+
+    distinct = list(dict.fromkeys(configs))
+    found = dict(zip(distinct, bench.summaries(distinct, seen), strict=True))
+    return [_arm_runs(bench.names, found[config]) for config in configs]
+
+
+def _arm_runs(names: Sequence[str], seen: Sequence[tuple[Any, np.ndarray]]) -> ArmRuns:
+    results = [result for result, _ in seen]
+    nan = float("nan")
+    figures = {
+        name: np.array([result.metrics.get(name, nan) for result in results]) for name in names
+    }
+    broken = sum(result.num_broken_invariants for result in results)
+    outcomes = tuple(result.outcome for result in results)
+    return ArmRuns(outcomes, figures, broken, tuple(fates for _, fates in seen))
+
+
+def num_changed(arm: ArmRuns, reference: ArmRuns) -> np.ndarray:
+    """Per seed: the requests with another instance, end, TTFT or E2E latency; NaN for broken runs."""
+    counts = np.full(len(arm.fates), np.nan)
+    for place, outcomes in enumerate(zip(arm.outcomes, reference.outcomes, strict=True)):
+        if all(outcome in WHOLE for outcome in outcomes):
+            differs = arm.fates[place] != reference.fates[place]
+            counts[place] = np.count_nonzero(differs.any(axis=1))
+    return counts
+
+
+def with_changed(arm: ArmRuns, reference: ArmRuns) -> Figures:
+    """The arm's figures with the number of requests that it treats differently."""
+    return {**arm.figures, CHANGED: num_changed(arm, reference)}
+
+
+def run_hypothesis(
+    hypothesis: Hypothesis, folder: Path, benches: Benches, policy_seeds: str = BY_WORKLOAD
+) -> dict[str, ArmRuns]:
+    """The runs of every arm, by role or `NAME=VALUE`; random policies draw by the rule given."""
+
+    def bench_on(spec: WorkloadSpec) -> Bench:
+        return benches.of(spec, hypothesis.seeds, stream, names, policy_seeds=policy_seeds)
+
+    spec = spec_of(hypothesis, folder)
+    stream = "reference" if hypothesis.evidence == REFERENCE_RUNS else "jax"
+    names = [name for claim in _claims(hypothesis) for name in claim.names]
+    name, values = levels_of(hypothesis.over)
+    rates = {f"{name}={value}": float(value) for value in values} if name == RATE else {}
+    roles = [role for role in hypothesis.arms if role not in rates]
+    configs = {role: config_of(arm.settings) for role, arm in hypothesis.arms.items()}
+    bench = bench_on(spec)
+    found = dict(zip(roles, run_arms(bench, [configs[role] for role in roles]), strict=True))
+    for role, rate in rates.items():
+        other = bench_on(spec_of(hypothesis, folder, rate))
+        (found[role],) = run_arms(other, [configs[role]])
+    return found
+
+
+def policy_seeds_of(result: Mapping[str, Any]) -> str:
+    """The rule by which random policies drew; the first results do not name theirs."""
+    return str(result.get("policy_seeds", ALL_ALIKE))
+
+
+def _claims(hypothesis: Hypothesis) -> tuple[Any, ...]:
+    return hypothesis.claims + hypothesis.published_claims

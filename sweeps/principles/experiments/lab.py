@@ -1,0 +1,179 @@
+"""Runs the arms of entries on common seeds, once each; says why an arm cannot be run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.cluster.config import FIELDS, ClusterConfig, parse_scorers
+from blis_jax.commands.sweep.strategies import converted
+from blis_jax.errors import ConfigError, closest
+from blis_jax.policies import registry
+from blis_jax.policies.named import NAMED_KINDS
+from blis_jax.workload.spec import (
+    WorkloadSpec,
+    list_builtin,
+    load_builtin,
+    override,
+    parse_spec,
+)
+from sweeps.principles.catalogue import Catalogue, Entry, WorkloadChoice
+
+if TYPE_CHECKING:
+    from blis_jax.engine.runner.driver import Runner
+    from sweeps.principles.figures import LabFigures
+    from sweeps.runs.bench import Bench
+
+FOLDER = "workloads"
+
+
+@dataclass(frozen=True)
+class LabArm:
+    """A configuration and its workload, or the reason why there is none."""
+
+    name: str
+    config: ClusterConfig | None
+    spec: WorkloadSpec
+    choice: WorkloadChoice
+    missing: str = ""
+
+
+def list_workloads() -> tuple[str, ...]:
+    """Workloads that come with this package, beside those of blis_jax."""
+    folder = resources.files("sweeps") / FOLDER
+    return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
+
+
+def workload_named(choice: WorkloadChoice) -> WorkloadSpec:
+    """A workload of either package with the numbers of the choice."""
+    own = list_workloads()
+    if choice.name in own:
+        file = resources.files("sweeps") / FOLDER / f"{choice.name}.yaml"
+        spec = parse_spec(file.read_text(encoding="utf-8"), file.name)
+    elif choice.name in list_builtin():
+        spec = load_builtin(choice.name)
+    else:
+        known = (*own, *list_builtin())
+        raise ConfigError(
+            f"workload {choice.name!r} is unknown; use one of {', '.join(known)}"
+            f"{closest(choice.name, known)}"
+        )
+    numbers = choice.model_dump(include={"aggregate_rate", "num_requests", "horizon"})
+    changes: dict[str, Any] = {key: value for key, value in numbers.items() if value is not None}
+    clients = [client.model_dump() for client in spec.clients]
+    for client in clients:
+        if choice.cv is not None:
+            client["arrival"] = _gaps(choice.cv)
+        if not choice.prefixes:
+            client["prefix_group"], client["prefix_length"] = "", 0
+    return override(spec, clients=clients, **changes)
+
+
+def _gaps(cv: float) -> dict[str, Any]:
+    return {"process": "poisson"} if cv == 1 else {"process": "gamma", "cv": cv}
+
+
+_NAMES = {registry.SETTINGS[kind]: registry.NAMES[kind] for kind in NAMED_KINDS}
+
+
+def missing(settings: Mapping[str, Any]) -> str:
+    """What of these settings does not exist in blis_jax, as a reason; empty if all does."""
+    for name, value in settings.items():
+        if name not in FIELDS:
+            return f"blis_jax has no setting {name}"
+        known = _NAMES.get(name)
+        if known is not None and value not in known:
+            return f"{name} {value!r} is not registered (there are {', '.join(known)})"
+    if settings.get("routing_policy") == "weighted" and settings.get("routing_scorers"):
+        for name, _ in parse_scorers(settings["routing_scorers"]):
+            if name not in registry.SCORERS:
+                scorers = ", ".join(registry.SCORERS)
+                return f"scorer {name!r} is not registered (there are {scorers})"
+    return ""
+
+
+def arm_of(catalogue: Catalogue, entry: Entry, name: str) -> LabArm:
+    """One arm of an entry."""
+    choice = entry.workload_of(name)
+    settings = catalogue.settings_of(entry, name)
+    reason = missing(settings)
+    try:
+        spec = workload_named(choice)
+        values = {key: converted(key, value) for key, value in settings.items() if key in FIELDS}
+        if spec.horizon:  # requests and the run end together, as with BLIS's --horizon
+            values["horizon"] = min(values.get("horizon", spec.horizon), spec.horizon)
+        config = None if reason else ClusterConfig(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{entry.source}: {entry.id}: arms.{name}: {error}") from None
+    return LabArm(name, config, spec, choice, reason)
+
+
+class Lab:
+    """Runs arms on the seeds of one stream; what was run is kept."""
+
+    def __init__(self, stream: str, names: Collection[str]) -> None:
+        """`stream` draws the requests, `names` are the figures of every run."""
+        self.stream, self.names = stream, tuple(dict.fromkeys(names))
+        self.runs: dict[tuple[str, str, tuple[int, ...]], tuple[LabFigures, ...]] = {}
+        self.benches: dict[tuple[str, tuple[int, ...]], Bench] = {}
+        self.runners: dict[tuple[str, int], Runner] = {}
+
+    def measure(
+        self, arms: Sequence[LabArm], seeds: tuple[int, ...], whole: Collection[str] = ()
+    ) -> None:
+        """Runs the arms that have not been run on these seeds; `whole` names those compared whole."""
+        groups: dict[tuple[str, bool], dict[ClusterConfig, LabArm]] = {}
+        for arm in arms:
+            is_whole = arm.name in whole
+            if arm.config is not None and not self._has(arm, seeds, is_whole):
+                groups.setdefault((_text_of(arm.spec), is_whole), {})[arm.config] = arm
+        for (text, is_whole), members in groups.items():
+            self._run(text, is_whole, members, seeds)
+
+    def _run(
+        self,
+        text: str,
+        is_whole: bool,
+        members: dict[ClusterConfig, LabArm],
+        seeds: tuple[int, ...],
+    ) -> None:
+        from sweeps.principles.figures import figures_of, reported_names
+
+        first = next(iter(members.values()))
+        names = tuple(dict.fromkeys((*self.names, *reported_names(first.spec))))
+        made = self._bench(text, first, seeds).summaries(
+            list(members), lambda record: figures_of(record, names, is_whole)
+        )
+        for config, runs in zip(members, made, strict=True):
+            self.runs[text, repr(config), seeds] = runs
+
+    def _has(self, arm: LabArm, seeds: tuple[int, ...], is_whole: bool) -> bool:
+        runs = self.runs.get(self._key(arm, seeds))
+        if runs is None:
+            return False
+        return not is_whole or all(run.requests is not None for run in runs if run.is_whole)
+
+    def of(self, arm: LabArm, seeds: tuple[int, ...]) -> tuple[LabFigures, ...]:
+        """The runs of an arm, one a seed."""
+        return self.runs[self._key(arm, seeds)]
+
+    def _key(self, arm: LabArm, seeds: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
+        return _text_of(arm.spec), repr(arm.config), seeds
+
+    def _bench(self, text: str, arm: LabArm, seeds: tuple[int, ...]) -> Bench:
+        from sweeps.runs.bench import Bench
+
+        if (text, seeds) not in self.benches:
+            bench = Bench(arm.spec, seeds, self.stream, ())
+            # sizes of one workload's programs are alike, so that they are compiled once
+            sizes = arm.choice.name, arm.spec.num_requests
+            bench.runner = self.runners.setdefault(sizes, bench.runner)
+            self.benches[text, seeds] = bench
+        return self.benches[text, seeds]
+
+
+def _text_of(spec: WorkloadSpec) -> str:
+    return json.dumps(spec.model_dump(mode="json"), sort_keys=True)

@@ -1,0 +1,1 @@
+"""What principles say in numbers: facts, and rules about instances, routing and fairness."""

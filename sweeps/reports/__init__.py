@@ -1,0 +1,1 @@
+"""How reports of comparisons name metrics and print numbers and intervals."""

@@ -1,0 +1,266 @@
+"""The regimes of a robustness map: axes, their values, and the cells that are run.
+
+A cell is one value of every axis. All strategies get the cell's engine settings in place of their
+own, so that they differ in policies alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.commands.option_values import number_within
+from blis_jax.errors import ConfigError, closest
+
+if TYPE_CHECKING:
+    from blis_jax.traces.source import TraceSource
+
+DESIGNS = ("sobol", "latin-hypercube", "grid")
+DEFAULT_CELLS = 1024
+MOST_CELLS = 100_000
+MOST_VALUES = 64  # of one axis
+LARGEST_CV = 10.0  # beyond it BLIS draws exponential gaps for a gamma law
+PUBLISHED_STEP_US = ClusterConfig().beta_coeffs[0]
+
+# an axis of the map has a shorter name than the setting, which is what the option is called
+_OPTIONS = {"kv_blocks": "total-kv-blocks", "instances": "num-instances"}
+
+Place = Mapping[str, Any]  # a cell's value by axis
+
+
+@dataclass(frozen=True)
+class MapAxisKind:
+    """One thing that may vary: its name, unit and default values, and what the ledger has."""
+
+    name: str
+    unit: str
+    heading: str
+    defaults: tuple[Any, ...]
+    published: Any
+    low: float = 0.0  # least value
+    high: float = math.inf
+    is_whole: bool = False
+
+    @property
+    def option(self) -> str:
+        """Its name on the command line."""
+        return "--" + _OPTIONS.get(self.name, self.name.replace("_", "-"))
+
+    @property
+    def is_text(self) -> bool:
+        """Whether values have no order."""
+        return isinstance(self.published, str)
+
+
+KINDS = (
+    MapAxisKind(
+        "rate", "requests/s", "arrival rate", (500.0, 1000.0, 1500.0, 2000.0, 2500.0, 3000.0),
+        2000.0, low=1e-3, high=1e6,
+    ),
+    MapAxisKind(
+        "arrival_cv", "1", "coefficient of variation of the gaps between a client's arrivals",
+        (1.0, 2.0, 3.5), 2.0, low=0.01, high=LARGEST_CV,
+    ),
+    MapAxisKind(
+        "kv_blocks", "blocks per instance", "KV blocks", (2000, 2500, 3000, 5000, 10000, 132139),
+        132139, low=1, high=2**31 - 2, is_whole=True,
+    ),
+    MapAxisKind(
+        "kv_cpu_blocks", "blocks per instance", "KV blocks of the CPU tier", (0, 2000, 44000),
+        44000, high=2**31 - 2, is_whole=True,
+    ),
+    MapAxisKind("instances", "1", "instances", (4, 8, 16), 8, low=1, high=64, is_whole=True),
+    MapAxisKind(
+        "shape", "", "workload shape",
+        ("mixed", "nonorthogonal", "asymmetric", "multiprefix", "multiturn"), "mixed",
+    ),
+    MapAxisKind(
+        "step_constant", "us", "fixed cost of a step, beta_0",
+        (2000.0, 4000.0, PUBLISHED_STEP_US, 14000.0), PUBLISHED_STEP_US, high=1e8,
+    ),
+)  # fmt: skip
+BY_NAME = {kind.name: kind for kind in KINDS}
+NAMES = tuple(BY_NAME)
+
+
+@dataclass(frozen=True)
+class MapAxis:
+    """An axis with the values that are looked at."""
+
+    kind: MapAxisKind
+    values: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """The kind's name."""
+        return self.kind.name
+
+    @property
+    def reference(self) -> Any:
+        """The value nearest to the ledger's; of texts that one, or the first."""
+        published = self.kind.published
+        if self.kind.is_text:
+            return published if published in self.values else self.values[0]
+        return min(self.values, key=lambda value: (abs(value - published), value))
+
+
+def make_axes(texts: Mapping[str, str]) -> tuple[MapAxis, ...]:
+    """Every axis, with the values given as `a,b,…` by name, or else its defaults."""
+    unknown = [name for name in texts if name not in BY_NAME]
+    if unknown:
+        raise ConfigError(
+            f"axis {unknown[0]!r} is unknown; there are {', '.join(NAMES)}"
+            f"{closest(unknown[0], NAMES)}"
+        )
+    return tuple(
+        MapAxis(kind, _values(kind, texts[kind.name]) if kind.name in texts else kind.defaults)
+        for kind in KINDS
+    )
+
+
+PACES = (0.5, 0.75, 1.0, 1.5, 2.0)  # of a trace, in multiples of its own rate
+
+
+def trace_axes(texts: Mapping[str, str], trace: TraceSource) -> tuple[MapAxis, ...]:
+    """Every axis for a trace: rates around its own, its own burstiness, and itself as the shape."""
+    own = trace.aggregate_rate
+    if own is None:
+        raise ConfigError(f"{trace.path}: all requests arrive at once, so they have no rate")
+    axes = []
+    for axis in make_axes(texts):
+        if axis.name == "shape":
+            kind = dataclasses.replace(axis.kind, published=str(trace.path))
+            axes.append(MapAxis(kind, (str(trace.path),)))
+        elif axis.name == "arrival_cv":
+            gaps = np.diff(trace.trace.rows.arrival_us)
+            cv = float(f"{gaps.std() / max(gaps.mean(), 1e-9):.3g}")
+            axes.append(MapAxis(dataclasses.replace(axis.kind, published=cv), (cv,)))
+        elif axis.name == "rate":
+            kind = dataclasses.replace(axis.kind, published=own)
+            values = tuple(float(f"{pace * own:.4g}") for pace in PACES)
+            axes.append(MapAxis(kind, axis.values if "rate" in texts else values))
+        else:
+            axes.append(axis)
+    return tuple(axes)
+
+
+def _values(kind: MapAxisKind, text: str) -> tuple[Any, ...]:
+    values = [_value(kind, part.strip()) for part in text.split(",")]
+    for value in values:
+        if values.count(value) > 1:
+            raise ConfigError(f"{kind.option}: {value!r} is given twice; give each value once")
+    if len(values) > MOST_VALUES:
+        raise ConfigError(
+            f"{kind.option}: {len(values)} values are given, allowed are {MOST_VALUES}"
+        )
+    return tuple(values if kind.is_text else sorted(values))
+
+
+def _value(kind: MapAxisKind, text: str) -> Any:
+    if kind.is_text:
+        if not text:
+            raise ConfigError(
+                f"{kind.option}: a value is empty; write for instance mixed,multiturn"
+            )
+        return text
+    return number_within(kind.option, text, kind.low, kind.high, kind.is_whole)
+
+
+def grid_size(axes: Sequence[MapAxis]) -> int:
+    """How many combinations there are."""
+    return math.prod(len(axis.values) for axis in axes)
+
+
+def reference_place(axes: Sequence[MapAxis], text: str = "") -> dict[str, Any]:
+    """The ledger's regime or the nearest, with values replaced as `NAME=VALUE,…` says."""
+    place = {axis.name: axis.reference for axis in axes}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, value = part.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name not in BY_NAME:
+            raise ConfigError(
+                f"--reference: {part!r} is not NAME=VALUE with a NAME of {', '.join(NAMES)}"
+            )
+        place[name] = _value(BY_NAME[name], value.strip())
+        values = next(axis.values for axis in axes if axis.name == name)
+        if place[name] not in values:
+            allowed = ", ".join(
+                f"{entry:g}" if not isinstance(entry, str) else entry for entry in values
+            )
+            raise ConfigError(
+                f"--reference: {name} {value.strip()} is not on its axis, which has {allowed}"
+            )
+    return place
+
+
+def make_cells(
+    axes: Sequence[MapAxis], design: str, num_cells: int, seed: int, reference: Place
+) -> list[dict[str, Any]]:
+    """Distinct places, the reference among them: all, or `num_cells` spread evenly over the axes."""
+    if not 1 <= num_cells <= MOST_CELLS:
+        raise ConfigError(f"--cells must be between 1 and {MOST_CELLS}, got {num_cells}")
+    total = grid_size(axes)
+    if design == "grid" or num_cells >= total:
+        if total > MOST_CELLS:
+            raise ConfigError(
+                f"the axes have {total} combinations, allowed are {MOST_CELLS}; give fewer values, "
+                "or --design sobol with --cells"
+            )
+        levels = list(itertools.product(*(range(len(axis.values)) for axis in axes)))
+    else:
+        levels = _sampled(axes, design, num_cells, seed, reference)
+    names = [axis.name for axis in axes]
+    return [
+        dict(zip(names, (axis.values[at] for axis, at in zip(axes, row, strict=True)), strict=True))
+        for row in levels
+    ]
+
+
+def _sampled(
+    axes: Sequence[MapAxis], design: str, num_cells: int, seed: int, reference: Place
+) -> list[tuple[int, ...]]:
+    """Levels of a space-filling sample without repeats; the reference takes the last place."""
+    sizes = np.array([len(axis.values) for axis in axes])
+    found: dict[tuple[int, ...], None] = {}
+    num_points = 1 << max(num_cells - 1, 1).bit_length()
+    round_index = 0
+    while len(found) < num_cells:
+        points = _points(design, len(sizes), num_points, seed, round_index)
+        levels = np.minimum((points * sizes).astype(int), sizes - 1)
+        for row in levels.tolist():
+            if len(found) < num_cells:
+                found.setdefault(tuple(row))
+        num_points, round_index = 2 * num_points, round_index + 1
+    wanted = tuple(axis.values.index(reference[axis.name]) for axis in axes)
+    rows = list(found)
+    return rows if wanted in found else [*rows[:-1], wanted]
+
+
+def _points(design: str, num_axes: int, count: int, seed: int, round_index: int) -> np.ndarray:
+    """Points in the unit cube. A longer Sobol sequence begins with the shorter one's points."""
+    from scipy.stats import qmc
+
+    if design == "sobol":
+        engine = qmc.Sobol(num_axes, scramble=True, rng=np.random.default_rng(seed))
+        points: np.ndarray = engine.random_base2(count.bit_length() - 1)
+        return points
+    rng = np.random.default_rng([seed, round_index])
+    hypercube: np.ndarray = qmc.LatinHypercube(num_axes, rng=rng).random(count)
+    return hypercube
+
+
+def config_in(config: ClusterConfig, place: Place) -> ClusterConfig:
+    """The configuration with the cell's memory, instances and step constant."""
+    return config.replace(
+        total_kv_blocks=place["kv_blocks"],
+        kv_cpu_blocks=place["kv_cpu_blocks"],
+        num_instances=place["instances"],
+        beta_coeffs=(place["step_constant"], *config.beta_coeffs[1:]),
+    )

@@ -1,0 +1,177 @@
+"""Runs the cells of a robustness map: cells of one engine shape together, written part by part."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.commands.sweep.data import slo_targets
+from blis_jax.engine.runner.driver import Runner
+from blis_jax.engine.runner.simulation import Row
+from blis_jax.engine.types import Outcome
+from blis_jax.policies.seeds import policy_seed
+from sweeps.robustness.cells import Place, config_in
+from sweeps.robustness.plan import MapPlan
+from sweeps.robustness.store import SKIPPED_NAME, MapStore, part_of
+from sweeps.runs.bench import table_of, until_horizon
+from sweeps.runs.part_runs import MOST_BLOCKS, DrawnTables, part_runner
+from sweeps.runs.seed_results import seed_results
+from sweeps.search.objectives import SeedResult
+
+if TYPE_CHECKING:
+    from blis_jax.workload.source import RequestSource
+    from blis_jax.workload.table import RequestTable
+
+MOST_REQUESTS_KEPT = 1_000_000  # of the tables that are drawn ahead
+
+
+@dataclass
+class MapTiming:
+    """Wall time of a study by what was done, in seconds."""
+
+    run_s: float = 0.0  # everything
+    compile_s: float = 0.0  # calls that compiled a program, with their first runs
+    num_runs: int = 0
+
+
+@dataclass
+class _Tables:
+    """Requests by workload and seed."""
+
+    plan: MapPlan
+    drawn: DrawnTables = field(default_factory=lambda: DrawnTables(MOST_REQUESTS_KEPT))
+    specs: dict[Any, RequestSource] = field(default_factory=dict)
+
+    def spec(self, place: Place) -> RequestSource:
+        """The workload of a cell."""
+        key = place["shape"], place["rate"], place["arrival_cv"]
+        if key not in self.specs:
+            self.specs[key] = self.plan.shapes[key[0]].at(key[1], key[2], self.plan.extent)
+        return self.specs[key]
+
+    def table(self, place: Place, seed: int, block_size: int) -> RequestTable:
+        """The cell's requests, drawn if they are not at hand."""
+        workload = place["shape"], place["rate"], place["arrival_cv"]
+        return self.drawn.table(
+            (*workload, seed, block_size),
+            lambda: table_of(self.spec(place), seed, block_size, self.plan.stream),
+        )
+
+
+class MapRunner:
+    """Makes the runs of a map's cells."""
+
+    def __init__(self, plan: MapPlan) -> None:
+        self.plan = plan
+        self.tables = _Tables(plan)
+        self.timing = MapTiming()
+        self.group: tuple[Any, ...] | None = None
+        self.runner: Runner | None = None
+        self.summaries = {
+            name: seed_results(plan.names, one, slo_targets(one))
+            for name, one in plan.measures.items()
+        }
+
+    def run(self, cells: Sequence[Place]) -> list[list[list[SeedResult]]]:
+        """The runs of some cells in order, by cell, strategy and seed."""
+        found: list[list[list[SeedResult]]] = []
+        for _, alike in itertools.groupby(cells, self._kind):
+            found += self._run_alike(list(alike))
+        return found
+
+    def _kind(self, place: Place) -> tuple[Any, ...]:
+        """What must be equal in cells for their runs to be made in one go."""
+        return self.plan.engine_group(place), self.plan.measures[place["shape"]]
+
+    def _run_alike(self, cells: Sequence[Place]) -> list[list[list[SeedResult]]]:
+        """Cells of one engine shape that are measured in the same way."""
+        began = time.perf_counter()
+        runner = self._runner_for(cells[0])
+        before = runner.timing.compile_s
+        entries = [(place, arm) for place in cells for arm in range(len(self.plan.arms))]
+        found = self._first_seeds(runner, entries)
+        rest = [at for at, runs in enumerate(found) if len(runs) < len(self.plan.seeds)]
+        seeds = self.plan.seeds[1:] if found[0] else self.plan.seeds
+        results = self._results(runner, [entries[at] for at in rest], seeds)
+        for at, runs in zip(rest, results, strict=True):
+            found[at] += runs
+        self.timing.run_s += time.perf_counter() - began
+        self.timing.compile_s += runner.timing.compile_s - before
+        each = len(self.plan.arms)
+        return [found[at : at + each] for at in range(0, len(found), each)]
+
+    def _first_seeds(
+        self, runner: Runner, entries: Sequence[tuple[Place, int]]
+    ) -> list[list[SeedResult]]:
+        """Runs on the first seed; strategies that livelock there are not run on the others."""
+        if self.plan.is_every_seed_run:
+            return [[] for _ in entries]
+        results = self._results(runner, entries, self.plan.seeds[:1])
+        skipped = [SeedResult(SKIPPED_NAME)] * (len(self.plan.seeds) - 1)
+        return [
+            [first, *skipped] if first.outcome == Outcome.LIVELOCK.name else [first]
+            for (first,) in results
+        ]
+
+    def _results(
+        self, runner: Runner, entries: Sequence[tuple[Place, int]], seeds: Sequence[int]
+    ) -> list[list[SeedResult]]:
+        """The runs of cells' strategies on some seeds."""
+        rows = [row for place, arm in entries for row in self._rows(place, arm, seeds)]
+        if not rows:
+            return [[] for _ in entries]
+        results = runner.run(rows, self.summaries[entries[0][0]["shape"]])
+        self.timing.num_runs += len(rows)
+        return [results[at : at + len(seeds)] for at in range(0, len(results), len(seeds))]
+
+    def _rows(self, place: Place, arm: int, seeds: Sequence[int]) -> list[Row]:
+        """A cell's runs of one strategy."""
+        spec = self.tables.spec(place)
+        config = until_horizon(config_in(self.plan.arms[arm].config, place), spec)
+        block_size = config.block_size_in_tokens
+        return [
+            Row(config, self.tables.table(place, seed, block_size), policy_seed(seed))
+            for seed in seeds
+        ]
+
+    def _runner_for(self, place: Place) -> Runner:
+        """The runner of the cell's engine shape; programs of others are let go."""
+        group = self.plan.engine_group(place)
+        if self.runner is None or group != self.group:
+            num_blocks = max(self._blocks_under_pressure(), default=1)
+            self.runner, self.group = part_runner(num_blocks), group
+            for cell in self.plan.cells:
+                if self.plan.engine_group(cell) == group:
+                    for arm in range(len(self.plan.arms)):
+                        self.runner.expect(self._rows(cell, arm, self.plan.seeds[:1]))
+        return self.runner
+
+    def _blocks_under_pressure(self) -> list[int]:
+        """Pools that may run out of blocks; larger ones seldom do."""
+        blocks = [place["kv_blocks"] for place in self.plan.cells]
+        return [count for count in blocks if count <= MOST_BLOCKS]
+
+
+def run_map(
+    plan: MapPlan,
+    store: MapStore,
+    done: np.ndarray,
+    cells_per_part: int,
+    on_part: Callable[[int, MapTiming], None],
+) -> MapTiming:
+    """Runs the parts that are not `done` and writes each; `on_part` is told how many cells there are."""
+    runner = MapRunner(plan)
+    num_done = int(done.sum())
+    for first in range(0, len(plan.cells), cells_per_part):
+        last = min(first + cells_per_part, len(plan.cells))
+        if done[first:last].all():
+            continue
+        store.write(first, part_of(plan, runner.run(plan.cells[first:last])))
+        num_done += last - first - int(done[first:last].sum())
+        on_part(num_done, runner.timing)
+    return runner.timing

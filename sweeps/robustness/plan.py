@@ -1,0 +1,197 @@
+"""A robustness study before it runs: strategies, cells, workloads and seeds, checked together."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.commands.sweep.measure import Measure
+from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.results.metrics.reference import class_code
+from blis_jax.results.metrics.scalars import lookup
+from blis_jax.results.metrics.summaries import ALL
+from sweeps.robustness.cells import MapAxis, Place, config_in
+from sweeps.robustness.workloads import Extent, Shape, TraceShape
+from sweeps.runs.metrics import reported_names
+from sweeps.strategies.arms import Arm
+
+FEWEST_OF_CLASS = 30  # requests of a class from which its P99 is more than its worst request
+
+
+@dataclass(frozen=True)
+class MapPlan:
+    """Everything that a map's numbers depend on, besides the version."""
+
+    arms: tuple[Arm, ...]
+    axes: tuple[MapAxis, ...]
+    cells: tuple[Place, ...]  # in the order in which they are run
+    reference: Place
+    shapes: Mapping[str, Shape | TraceShape]
+    extent: Extent
+    seeds: tuple[int, ...]
+    stream: str
+    measures: Mapping[str, Measure]  # by shape
+    names: tuple[str, ...]  # of the metrics, `[class]` behind or not
+    is_every_seed_run: bool = False  # even where a strategy livelocks on the first one
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """`all`, and every SLO class that a metric is asked for."""
+        classes = [lookup(name)[1] for name in self.names]
+        return (ALL, *dict.fromkeys(name for name in classes if name is not None))
+
+    def cells_per_part(self, runs_per_part: int) -> int:
+        """Cells that are written at a time."""
+        return max(runs_per_part // (len(self.arms) * len(self.seeds)), 1)
+
+    def engine_group(self, place: Place) -> tuple[Any, ...]:
+        """What cells share that are run with the same programs: the size of the instance table, and
+        whether conversations make shared contents.
+        """
+        return place["instances"], self.shapes[place["shape"]].has_sessions
+
+
+def make_plan(
+    arms: Sequence[Arm],
+    axes: Sequence[MapAxis],
+    cells: Sequence[Place],
+    reference: Place,
+    shapes: Mapping[str, Shape | TraceShape],
+    extent: Extent,
+    seeds: Sequence[int],
+    stream: str,
+    measures: Mapping[str, Measure],
+    asked: Sequence[str],
+    is_every_seed_run: bool = False,
+) -> MapPlan:
+    """The plan; `asked` are metrics of the question, besides those that are always kept."""
+    check_arms(arms, axes)
+    _check_classes(shapes, asked)
+    reported = [name for shape in shapes.values() for name in reported_names(shape.spec)]
+    names = tuple(dict.fromkeys((*reported, *asked)))
+    plan = MapPlan(
+        tuple(arms), tuple(axes), tuple(cells), dict(reference), dict(shapes), extent, tuple(seeds),
+        stream, dict(measures), names, is_every_seed_run,
+    )  # fmt: skip
+    _check_workloads(plan)
+    return dataclasses.replace(plan, cells=_in_run_order(plan))
+
+
+def _in_run_order(plan: MapPlan) -> tuple[Place, ...]:
+    """Cells of one engine shape together, in it those of one workload; the largest come first, so
+    that programs compiled for them serve the others.
+    """
+    names = ("arrival_cv", "kv_blocks", "kv_cpu_blocks", "step_constant")
+    shapes = list(plan.shapes)
+
+    def key(place: Place) -> tuple[Any, ...]:
+        workload = -place["rate"], shapes.index(place["shape"])
+        return (plan.engine_group(place), workload, *(place[name] for name in names))
+
+    return tuple(sorted(plan.cells, key=key))
+
+
+def check_arms(arms: Sequence[Arm], axes: Sequence[MapAxis]) -> None:
+    """Refuses arms that cells make equal, or that cannot be run on a value of an axis; says what
+    settings of theirs the cells replace.
+    """
+    if len(arms) < 2:
+        raise ConfigError(f"{len(arms)} arm is given; give two or more to be compared")
+    usual = {axis.name: axis.reference for axis in axes}
+    for arm in arms:
+        for axis in axes:
+            for value in axis.values:
+                _placed(arm, axis, usual | {axis.name: value})
+    placed = [config_in(arm.config, usual) for arm in arms]
+    for later in range(1, len(arms)):
+        for earlier in range(later):
+            if placed[earlier] == placed[later]:
+                raise ConfigError(
+                    f"arms {arms[earlier].name!r} and {arms[later].name!r} are the same in every "
+                    "cell, which sets memory, CPU tier, instances and step constant itself"
+                )
+    for name in ("total_kv_blocks", "kv_cpu_blocks", "num_instances"):
+        if len({getattr(arm.config, name) for arm in arms}) > 1:
+            text = f"the arms differ in {name}, which every cell sets alike for all of them"
+            warnings.warn(ConfigWarning(text), stacklevel=2)
+
+
+def _placed(arm: Arm, axis: MapAxis, place: Place) -> ClusterConfig:
+    try:
+        return config_in(arm.config, place)
+    except ConfigError as error:
+        raise ConfigError(f"{axis.kind.option}, arm {arm.name!r}: {error}") from None
+
+
+def _check_classes(shapes: Mapping[str, Shape | TraceShape], asked: Sequence[str]) -> None:
+    """Refuses a metric of a class that a workload has not got."""
+    for name in asked:
+        _, slo_class = lookup(name)
+        for shape in shapes.values():
+            classes = shape.spec.slo_classes
+            if slo_class is not None and slo_class not in classes:
+                has = ", ".join(sorted(classes))
+                raise ConfigError(
+                    f"{name} is asked for, but workload {shape.name} has no requests of class "
+                    f"{slo_class}; it has {has}"
+                )
+
+
+def _check_workloads(plan: MapPlan) -> None:
+    """Refuses workloads that cannot be made or measured; says what is changed in them."""
+    rates = next(axis.values for axis in plan.axes if axis.name == "rate")
+    cvs = next(axis.values for axis in plan.axes if axis.name == "arrival_cv")
+    for shape in plan.shapes.values():
+        for rate in rates:
+            for cv in cvs:
+                plan.measures[shape.name].check(shape.at(rate, cv, plan.extent))
+        if isinstance(shape, TraceShape):
+            _note_small_classes_of(plan, shape)
+            continue
+        least_s = min(plan.extent.at(rate)[1] for rate in rates)
+        rounds = max(
+            (c.multi_turn.max_rounds for c in shape.spec.clients if c.multi_turn), default=1
+        )
+        if shape.longest_think_s() * rounds > least_s:
+            text = (
+                f"{shape.name}: rounds follow each other after {least_s / rounds:g} s instead of "
+                f"{shape.longest_think_s():g} s, so that all of them fit into {least_s:g} s; a "
+                "longer --duration leaves them as they are"
+            )
+            warnings.warn(ConfigWarning(text), stacklevel=2)
+        _note_small_classes(plan, shape, min(plan.extent.at(rate)[0] for rate in rates))
+
+
+def _note_small_classes_of(plan: MapPlan, shape: TraceShape) -> None:
+    """The same for a trace, whose runs have the requests that they have."""
+    rows = shape.spec.trace.rows.slo_class
+    runs = shape.spec.num_windows or 1
+    for slo_class in shape.spec.slo_classes:
+        count = int((rows == class_code(slo_class)).sum()) / runs
+        if count < FEWEST_OF_CLASS:
+            text = (
+                f"{shape.name}: about {count:.0f} requests of a run are {slo_class}, so their "
+                "99th percentile is the longest one; fewer windows have more requests each"
+            )
+            warnings.warn(ConfigWarning(text), stacklevel=2)
+
+
+def _note_small_classes(plan: MapPlan, shape: Shape, fewest: int) -> None:
+    """Says where a class has so few requests that its 99th percentile is one of them."""
+    total = sum(client.rate_fraction for client in shape.spec.clients)
+    shares: dict[str, float] = {}
+    for client in shape.spec.clients:
+        name: str = client.slo_class or "default"
+        shares[name] = shares.get(name, 0.0) + client.rate_fraction / total
+    rarest, share = min(shares.items(), key=lambda item: item[1])
+    if share * fewest < FEWEST_OF_CLASS:
+        text = (
+            f"{shape.name}: at the lowest rate about {share * fewest:.0f} requests of a run are "
+            f"{rarest}, so their 99th percentile is the longest one; a longer --duration has more "
+            "requests"
+        )
+        warnings.warn(ConfigWarning(text), stacklevel=2)

@@ -1,0 +1,161 @@
+"""The dataset of a robustness map: made empty, filled part by part, read whole or half done."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import xarray as xr
+import yaml
+
+from blis_jax.cluster.setting_values import all_values
+from blis_jax.commands.store import Store
+from blis_jax.engine.types import Outcome
+from blis_jax.errors import ConfigError
+from blis_jax.results.dataset import load_kind
+from blis_jax.results.metrics.scalars import lookup
+from blis_jax.results.metrics.summaries import ALL
+from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes
+from sweeps.robustness.cells import KINDS
+from sweeps.robustness.plan import MapPlan
+from sweeps.search.objectives import SeedResult
+
+KIND = "robustness map"
+WANTED = "the .zarr of a robustness map, or --overwrite to make one there"
+SKIPPED = -2  # code beside the outcomes and NOT_RUN
+SKIPPED_NAME = "SKIPPED"  # not run on this seed, since the first one livelocked
+DIMS = ("cell", "strategy", "seed")
+_CHECKS = "num_broken_invariants"
+_CODES = {SKIPPED_NAME: SKIPPED} | {one.name: int(one) for one in Outcome}
+
+
+def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) -> xr.Dataset:
+    """The map before any run: NaN, and the outcome that says so. `about` are further attributes."""
+    shape = (len(plan.cells), len(plan.arms), len(plan.seeds))
+    coords: dict[str, Any] = {"strategy": [arm.name for arm in plan.arms]}
+    coords |= {"seed": list(plan.seeds), "slo_class": list(plan.classes)}
+    dataset = new_dataset(KIND, _provenance(plan), coords, _about(plan) | dict(about))
+    for kind in KINDS:
+        values = [place[kind.name] for place in plan.cells]
+        attributes = {"units": kind.unit, "long_name": kind.heading}
+        dataset.coords[kind.name] = ("cell", np.array(values), attributes)
+    chunk = (min(cells_per_part, shape[0]), *shape[1:])
+    for name, has_classes in _variables(plan).items():
+        size = (*shape, len(plan.classes)) if has_classes else shape
+        dims = (*DIMS, "slo_class") if has_classes else DIMS
+        dataset[name] = (dims, np.full(size, np.nan), {"units": lookup(name)[0].unit})
+        dataset[name].encoding = {"chunks": (*chunk, *size[3:])}
+    dataset[_CHECKS] = (DIMS, np.zeros(shape, np.int64), {"units": "1"})
+    dataset["outcome"] = (DIMS, np.full(shape, NOT_RUN, np.int8))
+    dataset["outcome"].attrs = outcome_attributes(skipped=SKIPPED, not_run=NOT_RUN)
+    for name in (_CHECKS, "outcome"):
+        dataset[name].encoding = {"chunks": chunk}
+    return dataset
+
+
+def _variables(plan: MapPlan) -> dict[str, bool]:
+    """Metrics without `[class]`, and whether they have one."""
+    found = {}
+    for name in plan.names:
+        metric, _ = lookup(name)
+        found[metric.name] = metric.has_classes
+    return found
+
+
+class MapStore(Store):
+    """The store of one map."""
+
+    kind, wanted = KIND, WANTED
+    decisive: ClassVar = {
+        "package_version": "version of blis_jax",
+        "jax_version": "version of JAX",
+        "config": "configuration of the strategies",
+        "workloads": "workload",
+        "extent": "duration or number of requests",
+        "random_stream": "--rng",
+        "every_seed": "--every-seed",
+        "slo_targets": "--targets",
+        "measure": "--window",
+    }
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "sweeps.robustness")
+
+    def refuse_other(self, found: xr.Dataset, wanted: xr.Dataset) -> None:
+        """Refuses other cells, strategies and seeds too, and a map that has lost a variable."""
+        super().refuse_other(found, wanted)
+        lost = [
+            name for name in (*wanted.coords, "outcome", _CHECKS) if name not in found.variables
+        ]
+        if lost:
+            raise ConfigError(f"{self.path} is damaged ({lost[0]} is missing); give --overwrite")
+        for name in ("strategy", "seed", *(kind.name for kind in KINDS)):
+            if not np.array_equal(found[name].values, wanted[name].values):
+                what = "cells" if name in {kind.name for kind in KINDS} else f"{name} labels"
+                raise ConfigError(f"{self.path} has other {what} than this study; {self.advice}")
+        missing = [name for name in wanted.data_vars if name not in found]
+        missing += [name for name in wanted["slo_class"].values if name not in found["slo_class"]]
+        if missing:
+            raise ConfigError(
+                f"{self.path} has no {missing[0]}, which this study asks for; {self.advice}"
+            )
+
+
+def part_of(plan: MapPlan, runs: Sequence[Sequence[Sequence[SeedResult]]]) -> dict[str, np.ndarray]:
+    """The arrays of a part from its runs by cell, strategy and seed."""
+    shape = (len(runs), len(plan.arms), len(plan.seeds))
+    classes = {name: place for place, name in enumerate(plan.classes)}
+    arrays: dict[str, np.ndarray] = {
+        name: np.full((*shape, len(classes)) if has_classes else shape, np.nan)
+        for name, has_classes in _variables(plan).items()
+    }
+    arrays[_CHECKS] = np.zeros(shape, np.int64)
+    arrays["outcome"] = np.zeros(shape, np.int8)
+    for index in np.ndindex(*shape):
+        run = runs[index[0]][index[1]][index[2]]
+        arrays["outcome"][index] = _CODES[run.outcome]
+        arrays[_CHECKS][index] = run.num_broken_invariants
+        for name, value in run.metrics.items():
+            metric, slo_class = lookup(name)
+            place = (classes[slo_class or ALL],) if metric.has_classes else ()
+            arrays[metric.name][(*index, *place)] = value
+    return arrays
+
+
+def is_done(dataset: xr.Dataset) -> np.ndarray:
+    """Which cells are there, `[cell]`."""
+    done: np.ndarray = (dataset["outcome"].values != NOT_RUN).all(axis=(1, 2))
+    return done
+
+
+def load_map(path: str | Path) -> xr.Dataset:
+    """Reads a map, half done or whole; refuses what is none."""
+    return load_kind(path, KIND, WANTED)
+
+
+def _provenance(plan: MapPlan) -> Provenance:
+    profiles = sorted({arm.config.profile for arm in plan.arms})
+    return Provenance(
+        config={arm.name: all_values(arm.config) for arm in plan.arms},
+        seeds=plan.seeds,
+        profile=" ".join(profiles),
+    )
+
+
+def _about(plan: MapPlan) -> dict[str, Any]:
+    documents = {name: shape.spec.about() for name, shape in plan.shapes.items()}
+    spans = {name: measure.window() for name, measure in plan.measures.items()}
+    return {
+        "workloads": yaml.safe_dump(documents, sort_keys=False),
+        "extent": json.dumps(dataclasses.asdict(plan.extent)),
+        "random_stream": plan.stream,
+        "every_seed": json.dumps(plan.is_every_seed_run),
+        "slo_targets": next(iter(plan.measures.values())).texts()["slo_targets"],
+        "measure": json.dumps(spans),
+        "reference_cell": json.dumps(dict(plan.reference)),
+        "axes": json.dumps({axis.name: list(axis.values) for axis in plan.axes}),
+    }

@@ -1,0 +1,313 @@
+"""What a robustness map says in each cell: which strategy is best within the constraints, how surely.
+
+A strategy fails in a cell if one of its runs there does not come to its end, drops requests that no
+instance can serve, or has no value of the objective; it is then not recommended there. Among the
+others the best mean objective within the constraints leads. It is recommended if it is best in
+enough of the bootstrap resamples of the seeds, drawn alike for all strategies, and if it is better than
+every other strategy within the constraints. All pairs of strategies in a cell are one family (Holm).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from blis_jax.commands.sweep.data import WHOLE
+from blis_jax.engine.types import Outcome
+from blis_jax.errors import ConfigError
+from blis_jax.results.metrics.scalars import LOWER, Metric, lookup
+from blis_jax.results.metrics.summaries import ALL
+from blis_jax.statistics.intervals import BY_STUDENT
+from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences
+from sweeps.robustness.store import SKIPPED, SKIPPED_NAME, is_done
+from sweeps.runs.metrics import our_name
+
+OBJECTIVE = "ttft_p99_ms[critical]"
+CONSTRAINTS = ("ttft_p99_ms[sheddable]<=200%", "tokens_per_sec>=95%")
+UNDECIDED, NONE = "undecided", "none"
+BEST = "best within the constraints"
+ONLY_WITHIN = "only one within the constraints"
+ONLY_RUNNING = "only one that runs"
+OVERLAP = "intervals overlap"
+ALL_FAIL = "every strategy fails"
+ALL_BREAK = "no strategy keeps the constraints"
+REASONS = (BEST, ONLY_WITHIN, ONLY_RUNNING, OVERLAP, ALL_FAIL, ALL_BREAK)
+DROPPED, NO_FIGURE = "dropped", "no_figure"  # ways to fail besides the outcomes
+NUM_RESAMPLES = 2000
+CELLS_AT_ONCE = 128
+CHANGE = ("change_percent", "change_percent_low", "change_percent_high")
+
+
+@dataclass(frozen=True)
+class MapConstraint:
+    """A bound on a metric's mean over the seeds, absolute or in % of the first strategy's mean."""
+
+    metric: str
+    is_upper: bool
+    limit: float
+    is_relative: bool
+
+    def __str__(self) -> str:
+        sign = "<=" if self.is_upper else ">="
+        return f"{self.metric}{sign}{self.limit:g}{'%' if self.is_relative else ''}"
+
+    def keeps(self, means: np.ndarray) -> np.ndarray:
+        """Which strategies keep it, `[…, strategy]`; without a value of the first all keep a relative one."""
+        bound = self.limit / 100 * means[..., :1] if self.is_relative else np.array(self.limit)
+        excess = means - bound if self.is_upper else bound - means
+        kept: np.ndarray = ~(excess > 0)
+        return kept
+
+
+def read_constraint(text: str) -> MapConstraint:
+    """A constraint from `METRIC<=LIMIT` or `METRIC>=LIMIT`, `%` behind for one in % of the first."""
+    found = re.fullmatch(r"\s*(\S+?)\s*(<=|>=)\s*([0-9.eE+-]+)\s*(%?)\s*", text)
+    try:
+        limit = float(found[3]) if found else np.nan
+    except ValueError:
+        limit = np.nan
+    if found is None or not np.isfinite(limit):
+        raise ConfigError(
+            f"constraint {text!r} is not METRIC<=LIMIT or METRIC>=LIMIT; write for instance "
+            "'ttft_p99_ms[sheddable]<=200%' for twice the first strategy's"
+        )
+    metric = our_name(found[1])
+    lookup(metric)
+    return MapConstraint(metric, found[2] == "<=", limit, bool(found[4]))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a map."""
+
+    objective: str = OBJECTIVE
+    constraints: tuple[MapConstraint, ...] = tuple(map(read_constraint, CONSTRAINTS))
+    confidence: float = 0.95
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses unknown metrics and impossible confidence."""
+        lookup(self.objective)
+        if not 0.5 < self.confidence < 1:
+            raise ConfigError(f"--confidence must be between 0.5 and 1, got {self.confidence:g}")
+
+    @property
+    def metric(self) -> Metric:
+        """The objective's metric; its direction says what is better."""
+        return lookup(self.objective)[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every metric that is needed."""
+        return tuple(dict.fromkeys((self.objective, *(one.metric for one in self.constraints))))
+
+
+def values_of(dataset: xr.Dataset, name: str) -> np.ndarray:
+    """A metric by name with or without `[class]`, `[cell, strategy, seed]`."""
+    metric, slo_class = lookup(name)
+    if metric.name not in dataset:
+        raise ConfigError(
+            f"the map has no metric {metric.name!r}; it has {', '.join(map(str, dataset.data_vars))}"
+        )
+    values = dataset[metric.name]
+    if metric.has_classes:
+        classes = dataset["slo_class"].values.tolist()
+        if (slo_class or ALL) not in classes:
+            raise ConfigError(f"the map has no requests of class {slo_class!r}; it has {classes}")
+        values = values.sel(slo_class=slo_class or ALL)
+    array: np.ndarray = values.transpose("cell", "strategy", "seed").values
+    return array
+
+
+def recommend(
+    dataset: xr.Dataset,
+    objective: str = OBJECTIVE,
+    constraints: Sequence[str] = CONSTRAINTS,
+    confidence: float = 0.95,
+    random_state: int = 0,
+) -> xr.Dataset:
+    """The verdict on every cell that has been run, with the axes as coordinates."""
+    limits = tuple(map(read_constraint, constraints))
+    return answer(dataset, Question(our_name(objective), limits, confidence, random_state))
+
+
+def answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
+    """`recommend` with a checked question."""
+    dataset = dataset.isel(cell=np.flatnonzero(is_done(dataset)))
+    if dataset.sizes["seed"] < 2 or dataset.sizes["strategy"] < 2:
+        raise ConfigError("a verdict needs two strategies and two seeds at least")
+    objective = values_of(dataset, question.objective)
+    bounded = [values_of(dataset, one.metric) for one in question.constraints]
+    kept_coords = {name: dataset[name] for name in dataset.coords if name != "slo_class"}
+    verdicts = xr.Dataset(coords=kept_coords, attrs=_attributes(dataset, question))
+    verdicts.coords["constraint"] = [str(one) for one in question.constraints]
+    _add_endings(verdicts, dataset, objective)
+    has_failed = verdicts["has_failed"].values
+    sign = 1.0 if question.metric.direction == LOWER else -1.0
+    judged = _Judged(sign * objective, bounded, has_failed, question)
+    kept, score = judged.at(np.full((1, dataset.sizes["seed"]), 1 / dataset.sizes["seed"]))
+    verdicts["objective"] = (("cell", "strategy"), objective.mean(axis=2))
+    verdicts["objective"].attrs["units"] = question.metric.unit
+    bound_dims = ("cell", "strategy", "constraint")
+    means = (
+        np.stack([one.mean(axis=2) for one in bounded], -1) if bounded else kept[0].astype(float)
+    )
+    verdicts["constraint_value"] = (bound_dims, means)
+    verdicts["is_kept"] = (bound_dims, kept[0])
+    verdicts["probability_best"] = (("cell", "strategy"), judged.probability_best())
+    _add_changes(verdicts, dataset, question)
+    _add_choice(verdicts, score[0], sign * objective, question.confidence)
+    return verdicts
+
+
+def _add_endings(verdicts: xr.Dataset, dataset: xr.Dataset, objective: np.ndarray) -> None:
+    """How the runs ended, and which strategies fail where."""
+    outcome = dataset["outcome"].values
+    is_whole = np.isin(outcome, [int(code) for code in WHOLE])
+    endings = {one.name.lower(): outcome == one for one in Outcome if (outcome == one).any()}
+    if (outcome == SKIPPED).any():
+        endings[SKIPPED_NAME.lower()] = outcome == SKIPPED
+    if "num_dropped" in dataset:
+        endings[DROPPED] = is_whole & (values_of(dataset, "num_dropped") > 0)
+    has_dropped = endings.get(DROPPED, np.zeros_like(is_whole))
+    endings[NO_FIGURE] = is_whole & ~has_dropped & np.isnan(objective)
+    fails = ~is_whole | has_dropped | endings[NO_FIGURE]
+    verdicts.coords["ending"] = list(endings)
+    counts = np.stack([ended.sum(axis=2) for ended in endings.values()], axis=-1)
+    verdicts["num_runs"] = (("cell", "strategy", "ending"), counts)
+    verdicts["has_failed"] = (("cell", "strategy"), fails.any(axis=2))
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The figures of all cells, to be judged at several weightings of the seeds."""
+
+    objective: np.ndarray  # [cell, strategy, seed], to be made small
+    bounded: Sequence[np.ndarray]  # one a constraint
+    has_failed: np.ndarray  # [cell, strategy]
+    question: Question
+
+    def at(self, weights: np.ndarray, cells: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """Which constraints are kept `[weighting, cell, strategy, constraint]`, and the objective of
+        strategies that do not fail and keep all, infinite for others `[weighting, cell, strategy]`.
+        """
+        failed = self.has_failed[cells]
+        kept = np.ones((len(weights), *failed.shape, len(self.bounded)), bool)
+        for place, constraint in enumerate(self.question.constraints):
+            means = _weighted(self.bounded[place][cells], weights)
+            kept[..., place] = constraint.keeps(np.where(failed, np.nan, means))
+        within = kept.all(axis=-1) & ~failed
+        means = _weighted(self.objective[cells], weights)
+        return kept, np.where(within, means, np.inf)
+
+    def probability_best(self) -> np.ndarray:
+        """Share of the resamples in which a strategy is best, `[cell, strategy]`; ties share."""
+        num_cells, _, num_seeds = self.objective.shape
+        rng = np.random.default_rng(self.question.random_state)
+        even = np.full(num_seeds, 1 / num_seeds)
+        weights = rng.multinomial(num_seeds, even, NUM_RESAMPLES) / num_seeds
+        shares = []
+        for first in range(0, num_cells, CELLS_AT_ONCE):
+            _, score = self.at(weights, slice(first, first + CELLS_AT_ONCE))
+            is_best = np.isfinite(score) & (score == score.min(axis=-1, keepdims=True))
+            count = np.maximum(is_best.sum(axis=-1, keepdims=True), 1)
+            shares.append((is_best / count).mean(axis=0))
+        return np.concatenate(shares) if shares else np.zeros(self.has_failed.shape)
+
+
+def _weighted(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Weighted means over the seeds, `[weighting, cell, strategy]`; NaN stays NaN."""
+    means = np.tensordot(weights, np.nan_to_num(values), axes=(1, 2))
+    return np.where(np.isnan(values).any(axis=2), np.nan, means)
+
+
+def _add_changes(verdicts: xr.Dataset, dataset: xr.Dataset, question: Question) -> None:
+    """The objective against the first strategy's in %, and the order of each pair of strategies."""
+    values = values_of(dataset, question.objective)
+    num_cells, num_arms, _ = values.shape
+    failed = verdicts["has_failed"].values
+    percent = np.full((num_cells, num_arms, 3), np.nan)
+    order = np.zeros((num_cells, num_arms, num_arms), np.int8)
+    for cell in range(num_cells):
+        asked = list(itertools.combinations(np.flatnonzero(~failed[cell]).tolist(), 2))
+        pairs = [
+            Pair(values[cell, first], values[cell, second], question.metric.direction)
+            for first, second in asked
+        ]
+        for (first, second), found in zip(asked, differences(pairs, BY_STUDENT), strict=True):
+            order[cell, first, second] = _ORDER.get(found.verdict, 0)
+            order[cell, second, first] = -order[cell, first, second]
+            if first == 0:
+                change = found.percent
+                percent[cell, second] = change.mean, change.low, change.high
+    for place, name in enumerate(CHANGE):
+        verdicts[name] = (("cell", "strategy"), percent[..., place], {"units": "%"})
+    verdicts["is_ahead"] = (("cell", "strategy", "rival"), order)
+    verdicts["is_ahead"].attrs["flag_meanings"] = "-1 behind, 0 not separated, 1 ahead of the rival"
+
+
+_ORDER = {BETTER: -1, WORSE: 1}  # of the first, where the second is better or worse
+
+
+def _add_choice(
+    verdicts: xr.Dataset, score: np.ndarray, objective: np.ndarray, confidence: float
+) -> None:
+    """The recommendation and its reason."""
+    names = verdicts["strategy"].values.tolist()
+    order = verdicts["is_ahead"].values
+    failed = verdicts["has_failed"].values
+    probability = verdicts["probability_best"].values
+    recommended, reasons = [], []
+    for cell in range(len(score)):
+        within = np.flatnonzero(np.isfinite(score[cell]))
+        if not len(within):
+            recommended.append(NONE)
+            reasons.append(ALL_FAIL if failed[cell].all() else ALL_BREAK)
+            continue
+        leader = int(within[np.argmin(score[cell, within])])
+        rivals = [rival for rival in within if rival != leader]
+        is_sure = probability[cell, leader] >= confidence
+        is_sure &= all(order[cell, leader, rival] == 1 for rival in rivals)
+        recommended.append(names[leader] if is_sure else UNDECIDED)
+        is_alone = np.count_nonzero(~failed[cell]) == 1
+        alone = ONLY_RUNNING if is_alone else ONLY_WITHIN
+        reasons.append((BEST if rivals else alone) if is_sure else OVERLAP)
+    verdicts["recommended"] = ("cell", np.array(recommended, object))
+    verdicts["reason"] = ("cell", np.array(reasons, object))
+
+
+def reversals(verdicts: xr.Dataset) -> np.ndarray:
+    """Pairs of strategies whose order is sure here and in the reference cell, and differs, `[cell]`."""
+    order = verdicts["is_ahead"].values
+    reference = reference_index(verdicts)
+    if reference is None:
+        return np.zeros(len(order), int)
+    is_reversed = order * order[reference] == -1
+    pairs: np.ndarray = is_reversed.sum(axis=(1, 2)) // 2
+    return pairs
+
+
+def reference_index(verdicts: xr.Dataset) -> int | None:
+    """The place of the reference cell; None if it has not been run."""
+    place = json.loads(verdicts.attrs["reference_cell"])
+    is_it = np.ones(verdicts.sizes["cell"], bool)
+    for name, value in place.items():
+        is_it &= verdicts[name].values == value
+    return int(np.argmax(is_it)) if is_it.any() else None
+
+
+def _attributes(dataset: xr.Dataset, question: Question) -> dict[str, object]:
+    return {
+        **dataset.attrs,
+        "objective": question.objective,
+        "direction": question.metric.direction,
+        "confidence": question.confidence,
+        "random_state": question.random_state,
+        "resamples": NUM_RESAMPLES,
+    }

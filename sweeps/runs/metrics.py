@@ -1,0 +1,87 @@
+"""Metrics that only searches ask for, and the reference's names of metrics."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blis_jax.results.metrics.scalars import HIGHER, LOWER, Metric, lookup, register
+from blis_jax.results.metrics.summaries import Selection
+from blis_jax.results.records import Status
+from blis_jax.workload.source import RequestSource
+
+# names in the reference's search script, and ours
+THEIR_NAMES = {
+    "throughput_tps": "tokens_per_sec",
+    "completed": "num_completed",
+    "dropped": "num_dropped",
+    "preemptions": "num_preemptions",
+}
+OF_RUN = (
+    "tokens_per_sec",
+    "output_tokens_per_s",
+    "requests_per_s",
+    "class_fairness",
+    "num_dropped",
+    "num_preemptions",
+    "cache_hit_rate",
+)
+OF_CLASS = (
+    "ttft_mean_ms",
+    "ttft_p99_ms",
+    "e2e_mean_ms",
+    "e2e_p99_ms",
+    "goodput_rps",
+    "slo_miss_rate",
+    "reject_rate",
+)
+
+
+def our_name(name: str) -> str:
+    """The registered name of a metric, `[class]` included, that may have the reference's name."""
+    base, bracket, rest = name.partition("[")
+    return THEIR_NAMES.get(base, base) + bracket + rest
+
+
+def found(name: str) -> Metric:
+    """The metric of a name in either vocabulary; an error says which there are."""
+    metric, _ = lookup(our_name(name))
+    return metric
+
+
+def reported_names(spec: RequestSource) -> tuple[str, ...]:
+    """What is kept of every run: figures of the run, then of all requests and of each class."""
+    by_class = [f"{name}[{slo_class}]" for slo_class in spec.slo_classes for name in OF_CLASS]
+    return (*OF_RUN, *OF_CLASS, *by_class)
+
+
+def _reject_rate(selection: Selection) -> float:
+    """Rejected at the gateway ÷ all."""
+    if not selection.num_requests:
+        return float("nan")
+    return selection.count(Status.REJECTED) / selection.num_requests
+
+
+def _slo_miss_rate(selection: Selection) -> float:
+    """Share that did not complete within the targets of its class."""
+    return 1.0 - selection.attainment
+
+
+def _class_fairness(selection: Selection) -> float:
+    """Jain's index of the classes' attainment: 1 where all keep their targets equally often."""
+    codes = selection.record.requests.slo_class
+    present = np.unique(codes[selection.is_chosen])
+    kept = np.array([selection.where(codes == code).attainment for code in present])
+    squares = len(kept) * float(np.square(kept).sum())
+    return float(kept.sum()) ** 2 / squares if squares else 1.0
+
+
+def _num_preemptions(selection: Selection) -> float:
+    return float(selection.record.instances.preemption_count.sum())
+
+
+register("reject_rate", _reject_rate, "1", LOWER)
+register("slo_miss_rate", _slo_miss_rate, "1", LOWER)
+register("class_fairness", _class_fairness, "1", HIGHER, has_classes=False)
+register("num_preemptions", _num_preemptions, "1", LOWER, has_classes=False)
+
+__all__ = ["OF_CLASS", "OF_RUN", "THEIR_NAMES", "found", "our_name", "reported_names"]

@@ -1,0 +1,1 @@
+"""`python -m sweeps.optimize`: the search of a strategy's parameters; `evaluate/` answers other optimisers."""

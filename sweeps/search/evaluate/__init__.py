@@ -1,0 +1,1 @@
+"""`python -m sweeps.evaluate`: a strategy and its parameters to metrics, as JSON."""

@@ -1,0 +1,259 @@
+"""`python -m sweeps.evaluate`: a strategy and its parameters to metrics, as JSON, for optimisers of any kind.
+
+From Python, `evaluate(strategy="iter08_token_budget", parameters={"max_tokens": 1024})`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.backend import prepare_backend
+from blis_jax.commands import cli, trace_flags
+from blis_jax.commands.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import json_text, write_json
+
+if TYPE_CHECKING:
+    from sweeps.search.evaluate.evaluator import Evaluator
+
+NAME = "sweeps.evaluate"
+
+_DESCRIPTION = """\
+Evaluate strategies for an optimiser outside: a JSON request comes from a file or standard input, a
+JSON answer goes to standard output or --output. A request names a strategy and what to change:
+
+  {"strategy": NAME | PATH | CONTENT,   of a strategy file          or  {"arm": TEXT}, see
+   "point": NAME,                       one of its named points         sweeps.compare --help
+   "parameters": {NAME: VALUE, ...},    the strategy's parameters
+   "settings": {NAME: VALUE, ...},      any settings of the cluster
+   "workload": NAME | PATH | CONTENT,   instead of the strategy's
+   "trace": {"trace": FILE, "time_scale": F, "trace_windows": N, ...},   instead of a workload
+   "num_requests": N, "seeds": [...], "rng": "reference" | "jax",
+   "metrics": ["ttft_p99_ms[critical]", ...], "targets": {CLASS: {"ttft_ms": MS}},
+   "id": ANYTHING}                      given back
+
+All but strategy or arm may be left out; {"requests": [...]} is a batch. The answer has, per metric,
+mean, interval and the value of every seed, the same by class, the strategy's score with objectives
+and penalties, the outcome of every seed, failure (null, or code, message and seeds), the resolved
+configuration, and versions. There is no NaN: what does not exist is null. A request that is refused
+has an answer with error, and the exit code is 2. --schema prints the JSON schema of all this.
+"""
+_EXAMPLES = """\
+examples:
+  one request, one answer:
+    echo '{"strategy": "iter08_token_budget", "parameters": {"max_tokens": 1024}}' | %(prog)s
+
+  a stream for an optimiser: one request a line, one answer a line, programs stay compiled:
+    %(prog)s --jsonl < requests.jsonl > answers.jsonl
+
+  a batch from a file:
+    %(prog)s batch.json --output out/answers.json
+"""
+_OUTPUT = (Flag("output", str, None, "PATH", "write the answer to a .json file instead"),)
+_TRACE = trace_flags.STUDY_FLAGS
+_SWITCHES = {
+    "jsonl": "read one request a line until the end, answer each at once",
+    "schema": "print the JSON schema of requests and answers",
+    "overwrite": "replace an existing output",
+    "no-cache": "compile again instead of using programs kept from earlier runs",
+}
+
+
+def evaluate(
+    strategy: str | Path | Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    arm: str | None = None,
+    point: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    workload: str | Path | Mapping[str, Any] | None = None,
+    trace: str | Path | Mapping[str, Any] | None = None,
+    num_requests: int | None = None,
+    seeds: Sequence[int] | None = None,
+    rng: str = "reference",
+    metrics: Sequence[str] | None = None,
+    targets: Mapping[str, Mapping[str, float]] | None = None,
+) -> dict[str, Any]:
+    """The answer to one request, in the command's schema; ConfigError if it is refused.
+
+    `trace` is a path, or the options of a trace by name with underscores, `trace` being the path.
+
+    Times are in ms, rates per second. Requests drawn and programs compiled are kept for later calls;
+    where JAX is not imported yet, it is set up as for the command.
+    """
+    given = {
+        "strategy": str(strategy) if isinstance(strategy, Path) else strategy,
+        "parameters": dict(parameters or {}),
+        "arm": arm,
+        "point": point,
+        "settings": dict(settings or {}),
+        "workload": str(workload) if isinstance(workload, Path) else workload,
+        "trace": _trace_keys(trace),
+        "num_requests": num_requests,
+        "seeds": list(seeds) if seeds is not None else None,
+        "rng": rng,
+        "metrics": list(metrics) if metrics is not None else None,
+        "targets": {name: dict(one) for name, one in targets.items()} if targets else None,
+    }
+    (answer,) = _evaluator().answers([given], ["request"])
+    if answer["error"] is not None:
+        raise ConfigError(answer["error"])
+    return answer
+
+
+def _trace_keys(trace: str | Path | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if isinstance(trace, Mapping):
+        return {**trace, "trace": str(trace["trace"])} if "trace" in trace else dict(trace)
+    return {"trace": str(trace)} if trace is not None else None
+
+
+@functools.cache
+def _evaluator() -> Evaluator:
+    """One for all calls: it decides how fast an answer comes, not what it is."""
+    prepare_backend()
+
+    from sweeps.search.evaluate.evaluator import Evaluator
+
+    return Evaluator()
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_argument(
+        "request", metavar="REQUEST", nargs="?", help="a .json file, or - for stdin"
+    )
+    parser.add_flags("trace, for requests that name neither workload nor trace", _TRACE)
+    parser.add_flags("output", _OUTPUT)
+    parser.add_switches("switches", _SWITCHES)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _command, arguments)
+
+
+def _command(arguments: Sequence[str] | None) -> int:
+    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    if "schema" in given:
+        from sweeps.search.evaluate.schema import schema
+
+        print(json_text(schema()))
+        return 0
+    source = given.get("request") or "-"
+    output = _output(given)
+    if source == "-" and sys.stdin.isatty():
+        raise ConfigError("no request is given; give a .json file, or one on standard input")
+    trace_flags.check(given)
+    trace = {key: given[key] for key in trace_flags.STUDY_NAMES if key in given} or None
+    prepare_backend(use_cache="no_cache" not in given)
+    if "jsonl" in given:
+        return _stream(source, trace)
+    text = sys.stdin.read() if source == "-" else cli.read_text(Path(source), "a JSON request")
+    document, is_refused = _answered(text, trace)
+    if output is None:
+        print(json_text(document), flush=True)
+    else:
+        with cli.writing(output):
+            write_json(output, document)
+    return cli.EXIT_BAD_INPUT if is_refused else 0
+
+
+def _output(given: Mapping[str, Any]) -> Path | None:
+    if "output" not in given:
+        return None
+    if "jsonl" in given:
+        raise ConfigError("--output: --jsonl answers on standard output, line by line; redirect it")
+    path = Path(given["output"])
+    if path.suffix != ".json":
+        raise ConfigError(f"--output: {str(path)!r} must end in .json")
+    if path.exists() and "overwrite" not in given:
+        raise ConfigError(f"{path} exists; give --overwrite to replace it, or another --output")
+    cli.check_writable(path)
+    return path
+
+
+def _answered(text: str, trace: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], bool]:
+    """The answer to a text, one request or a batch; and whether anything was refused."""
+    from sweeps.search.evaluate.evaluator import refusal
+
+    try:
+        document = read_json(text)
+        if isinstance(document, dict) and "requests" in document:
+            requests = [_on_trace(one, trace) for one in _batch(document)]
+            wheres = [f"requests[{place}]" for place in range(len(requests))]
+            answers = _evaluator().answers(requests, wheres)
+            is_refused = any(answer["error"] is not None for answer in answers)
+            return {"answers": answers}, is_refused
+    except ConfigError as error:
+        return refusal(None, str(error)), True
+    (answer,) = _evaluator().answers([_on_trace(document, trace)], ["request"])
+    return answer, answer["error"] is not None
+
+
+def _on_trace(request: Any, trace: Mapping[str, Any] | None) -> Any:
+    """The request with the command's trace, if it names nothing of its own."""
+    if trace is None or not isinstance(request, dict) or {"workload", "trace"} & set(request):
+        return request
+    return {**request, "trace": dict(trace)}
+
+
+def _batch(document: Mapping[str, Any]) -> list[Any]:
+    requests = document["requests"]
+    others = [key for key in document if key != "requests"]
+    if others:
+        raise ConfigError(
+            f"{others[0]}: no other key is allowed beside requests; put it into each request"
+        )
+    if not isinstance(requests, list) or not requests:
+        raise ConfigError("requests: allowed is a list of one request or more")
+    return requests
+
+
+def read_json(text: str) -> Any:
+    """JSON without NaN and infinities, and without a key given twice."""
+
+    def refuse(constant: str) -> Any:
+        raise ConfigError(f"request: {constant} is no JSON; leave the key out, or give a number")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"request: {name}: the key is given twice; keep one of them")
+        return dict(pairs)
+
+    try:
+        return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
+        raise ConfigError(f"request: not JSON ({reason}); give an object, see --help") from None
+
+
+def _stream(source: str, trace: Mapping[str, Any] | None) -> int:
+    """An answer for every line, at once; a line that is refused does not end the stream."""
+    is_refused = False
+    for line in _lines(source):
+        if not line.strip():
+            continue
+        document, is_wrong = _answered(line, trace)
+        is_refused |= is_wrong
+        print(json.dumps(document, allow_nan=False, ensure_ascii=False), flush=True)
+    return cli.EXIT_BAD_INPUT if is_refused else 0
+
+
+def _lines(source: str) -> Iterator[str]:
+    if source == "-":
+        yield from iter(sys.stdin.readline, "")
+    else:
+        yield from cli.read_text(Path(source), "JSON requests, one a line").splitlines()

@@ -1,0 +1,142 @@
+"""What a point is worth: its objectives, the penalties of its constraints, and its score.
+
+Scores are minimised. A point with a run that did not come to its end, or without a figure that is
+asked for, is a failure: it gets the strategy's `failure_score`, and says which outcome it had.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.results.metrics.scalars import HIGHER
+from sweeps.runs.metrics import found, our_name
+from sweeps.strategies.file import Strategy
+
+Metrics = Mapping[str, float]
+NO_FIGURE = "NO_FIGURE"  # beside the outcomes: a metric that is asked for has no value
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """One run of a point: how it ended, and its metrics if it came to its end."""
+
+    outcome: str
+    metrics: Metrics = field(default_factory=dict)
+    num_broken_invariants: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is anything to measure."""
+        return bool(self.metrics)
+
+
+Runs = tuple[SeedResult, ...]  # of one configuration, one a seed
+
+
+@dataclass(frozen=True)
+class Worth:
+    """`score` = weighted objectives + penalties; `objectives` are minimised, so maxima are negated."""
+
+    score: float
+    objectives: tuple[float, ...]
+    penalties: Mapping[str, float]  # by metric, mean over the seeds
+    failures: tuple[str, ...] = ()  # outcomes that make it a failure
+    excesses: tuple[
+        float, ...
+    ] = ()  # by constraint, weighted, of the means; negative where it is kept
+
+    @property
+    def penalty(self) -> float:
+        """All penalties together."""
+        return sum(self.penalties.values())
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One objective: the registered metric, +1 to make it small or -1 large, and its weight."""
+
+    metric: str
+    sign: float
+    weight: float
+
+
+class Valuation:
+    """Turns the runs of a point into its worth, as a strategy wants it."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        """Checks the names of all metrics."""
+        self.strategy = strategy
+        self.goals: list[Goal] = []
+        for place, objective in enumerate(strategy.objectives):
+            metric = _metric(strategy, f"objectives[{place}].metric", objective.metric)
+            direction = found(metric).direction == HIGHER
+            is_max = objective.direction == "max" if objective.direction else direction
+            self.goals.append(Goal(metric, -1.0 if is_max else 1.0, objective.weight))
+        self.limits = [
+            _metric(strategy, f"constraints[{place}].metric", constraint.metric)
+            for place, constraint in enumerate(strategy.constraints)
+        ]
+        self.criteria = [
+            _metric(strategy, f"success_criteria[{place}].metric", criterion.metric)
+            for place, criterion in enumerate(strategy.success_criteria)
+        ]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every metric that is needed."""
+        wanted = [goal.metric for goal in self.goals] + self.limits + self.criteria
+        return tuple(dict.fromkeys(wanted))
+
+    def worth(self, runs: Sequence[SeedResult]) -> Worth:
+        """The worth of one point."""
+        failures = [run.outcome for run in runs if not run.is_whole]
+        wanted = [goal.metric for goal in self.goals] + self.limits
+        if not failures and any(math.isnan(run.metrics[name]) for run in runs for name in wanted):
+            failures = [NO_FIGURE]
+        if failures:
+            score = self.strategy.search.failure_score
+            return Worth(score, (), {}, tuple(dict.fromkeys(failures)))
+        means = [_mean([run.metrics for run in runs], wanted)]
+        per_seed = [run.metrics for run in runs]
+        bases = per_seed if self.strategy.penalties == "each-seed" else means
+        penalties: dict[str, float] = {}
+        for name, constraint in zip(self.limits, self.strategy.constraints, strict=True):
+            amounts = [
+                _excess(basis[name], constraint.direction, constraint.threshold) for basis in bases
+            ]
+            penalty = constraint.weight * float(np.mean(amounts))
+            penalties[name] = penalties.get(name, 0.0) + penalty
+        objectives = tuple(goal.sign * means[0][goal.metric] for goal in self.goals)
+        weighted = [goal.weight * value for goal, value in zip(self.goals, objectives, strict=True)]
+        excesses = tuple(
+            one.weight * _signed(means[0][name], one.direction, one.threshold)
+            for name, one in zip(self.limits, self.strategy.constraints, strict=True)
+        )
+        score = sum(weighted) + sum(penalties.values())
+        return Worth(score, objectives, penalties, excesses=excesses)
+
+
+def _metric(strategy: Strategy, path: str, name: str) -> str:
+    try:
+        found(name)
+    except ConfigError as error:
+        raise strategy.refuse(path, str(error)) from None
+    return our_name(name)
+
+
+def _mean(runs: Sequence[Metrics], names: Sequence[str]) -> dict[str, float]:
+    return {name: float(np.mean([run[name] for run in runs])) for name in names}
+
+
+def _excess(value: float, direction: str, threshold: float) -> float:
+    """How far a value is on the wrong side; a metric with direction `min` is bounded from above."""
+    return max(_signed(value, direction, threshold), 0.0)
+
+
+def _signed(value: float, direction: str, threshold: float) -> float:
+    return value - threshold if direction == "min" else threshold - value

@@ -1,0 +1,199 @@
+"""A search as a document: the reference's result schema, and behind it everything that was measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.setting_values import plain_value
+from blis_jax.results.metrics.scalars import lookup
+from blis_jax.statistics.intervals import METHOD, estimate
+from sweeps.search.loop import Tried, best_of
+from sweeps.search.objectives import SeedResult, Valuation
+from sweeps.search.pareto_front import hypervolume, nondominated, reference_point
+from sweeps.strategies.space import Space
+
+THEIR_METRICS = {  # the reference's names of what it reports of the best point
+    "ttft_p99_ms": "ttft_p99_ms",
+    "ttft_mean_ms": "ttft_mean_ms",
+    "e2e_p99_ms": "e2e_p99_ms",
+    "e2e_mean_ms": "e2e_mean_ms",
+    "throughput_tps": "tokens_per_sec",
+    "dropped": "num_dropped",
+    "preemptions": "num_preemptions",
+}
+_OURS = ("variant", "corrected")  # settings that are no flags of the reference
+
+
+@dataclass(frozen=True)
+class SearchFrame:
+    """What a result says besides its points."""
+
+    space: Space
+    valuation: Valuation
+    seeds: tuple[int, ...]
+    stream: str
+    baseline: tuple[SeedResult, ...] | None = None
+
+
+def to_document(frame: SearchFrame, tried: Sequence[Tried]) -> dict[str, Any]:
+    """The result file: `convergence` has the score of every call, as in the reference's files."""
+    best = best_of(tried)
+    strategy = frame.valuation.strategy
+    document: dict[str, Any] = {
+        "strategy": strategy.name,
+        "best_parameters": None,
+        "best_score": None,
+        "best_metrics": None,
+        "cli_args": None,
+        "n_calls": len(tried),
+        "seeds": list(frame.seeds),
+        "convergence": [one.worth.score for one in tried],
+    }
+    if best is not None:
+        metrics = figures(best.runs)
+        document |= {
+            "best_parameters": dict(zip(frame.space.names, best.point, strict=True)),
+            "best_score": best.worth.score,
+            "best_metrics": {
+                theirs: metrics[ours]["mean"]
+                for theirs, ours in THEIR_METRICS.items()
+                if ours in metrics
+            },
+            "cli_args": arguments(frame.space.config_at(best.point)),
+            "best_call": list(tried).index(best),
+            "best_figures": by_class(metrics),
+            "success": _success(frame, best),
+        }
+    document |= {
+        "search": strategy.search.model_dump(),
+        "rng": frame.stream,
+        "objectives": [entry.model_dump(exclude_none=True) for entry in strategy.objectives],
+        "constraints": [entry.model_dump() for entry in strategy.constraints],
+        "intervals": METHOD.replace(", paired by seed", ""),
+        "failures": failures(tried),
+        "num_broken_invariants": sum(r.num_broken_invariants for one in tried for r in one.runs),
+        "points": [_point(frame, one) for one in tried],
+    }
+    if len(strategy.objectives) > 1:
+        document["front"] = front(frame, tried)
+    return document
+
+
+def figures(runs: Sequence[SeedResult]) -> dict[str, dict[str, Any]]:
+    """Per metric: mean, 95 % interval and the value of each seed; None for what does not exist."""
+    names = runs[0].metrics if runs and all(run.is_whole for run in runs) else ()
+    found = {}
+    for name in names:
+        values = np.array([run.metrics[name] for run in runs])
+        interval = estimate(values)
+        found[name] = {
+            "mean": _finite(interval.mean),
+            "low": _finite(interval.low),
+            "high": _finite(interval.high),
+            "per_seed": [_finite(value) for value in values.tolist()],
+        }
+    return found
+
+
+def by_class(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Figures by SLO class; those of all requests and of the run under `all`."""
+    grouped: dict[str, dict[str, Any]] = {}
+    for name, value in metrics.items():
+        metric, slo_class = lookup(name)
+        grouped.setdefault(slo_class or "all", {})[metric.name] = value
+    return grouped
+
+
+def failures(tried: Sequence[Tried]) -> dict[str, int]:
+    """How many points failed, by outcome."""
+    names = [name for one in tried for name in one.worth.failures]
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def arguments(config: ClusterConfig) -> list[str]:
+    """The configuration as the reference's options; what has its default is left out."""
+    default = ClusterConfig()
+    words = ["--model", config.model]
+    for name in FIELDS:
+        value = getattr(config, name)
+        if name in _OURS or name == "model" or value == getattr(default, name):
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        if name == "policy_numbers":
+            words.append(",".join(f"{number}={one!r}" for number, one in value))
+        elif name == "instances":
+            words.append(json.dumps(plain_value(value)))
+        elif value is not True:
+            words.append(",".join(map(repr, value)) if isinstance(value, tuple) else str(value))
+    return words
+
+
+def front(frame: SearchFrame, tried: Sequence[Tried]) -> dict[str, Any]:
+    """The calls on the Pareto front of points without penalty, and the hypervolume call by call."""
+    kept = [place for place, one in enumerate(tried) if is_feasible(one)]
+    metrics = [goal.metric for goal in frame.valuation.goals]
+    signs = [goal.sign for goal in frame.valuation.goals]
+    if not kept:
+        return {"calls": [], "metrics": metrics, "hypervolume": 0.0}
+    objectives = np.array([tried[place].worth.objectives for place in kept])
+    reference = reference_point(objectives)
+    volumes, seen = [], 0
+    for place in range(len(tried)):
+        seen += seen < len(kept) and kept[seen] == place
+        volumes.append(hypervolume(objectives[:seen], reference))
+    on_front = nondominated(objectives)
+    return {
+        "calls": [place for place, is_on in zip(kept, on_front, strict=True) if is_on],
+        "metrics": metrics,
+        "reference_point": [s * value for s, value in zip(signs, reference.tolist(), strict=True)],
+        "hypervolume": volumes[-1],
+        "hypervolume_by_call": volumes,
+    }
+
+
+def is_feasible(one: Tried) -> bool:
+    """Whether a point keeps all constraints and ran to its end."""
+    return not one.worth.failures and one.worth.penalty == 0
+
+
+def _point(frame: SearchFrame, one: Tried) -> dict[str, Any]:
+    return {
+        "parameters": dict(zip(frame.space.names, one.point, strict=True)),
+        "score": one.worth.score,
+        "penalties": dict(one.worth.penalties),
+        "failures": list(one.worth.failures),
+        "outcomes": [run.outcome for run in one.runs],
+        "figures": by_class(figures(one.runs)),
+    }
+
+
+def _success(frame: SearchFrame, best: Tried) -> list[dict[str, Any]]:
+    """Every success criterion with what the best point reached."""
+    reached = figures(best.runs)
+    before = figures(frame.baseline) if frame.baseline is not None else {}
+    found = []
+    criteria = frame.valuation.strategy.success_criteria
+    for name, criterion in zip(frame.valuation.criteria, criteria, strict=True):
+        value, limit = reached[name]["mean"], criterion.threshold
+        entry: dict[str, Any] = criterion.model_dump(exclude_none=True)
+        if criterion.change_percent is not None:
+            base, limit = before.get(name, {}).get("mean"), criterion.change_percent
+            has_change = value is not None and base is not None and base != 0
+            entry["baseline"] = base
+            value = 100 * (value / base - 1) if has_change else None
+        is_met = value is not None and (
+            value <= limit if criterion.direction == "min" else value >= limit
+        )
+        found.append({**entry, "reached": value, "is_met": is_met})
+    return found
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

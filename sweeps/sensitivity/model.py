@@ -1,0 +1,208 @@
+"""What sensitivity is measured of: the simulator on common seeds, or a surrogate's mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.files.journal import Journal
+from sweeps.search.objectives import SeedResult, Valuation
+from sweeps.strategies.space import Point, Space
+
+if TYPE_CHECKING:
+    from sweeps.runs.bench import Bench
+
+SIMULATOR, SURROGATE = "simulator", "surrogate"
+POINTS_PER_PART = 32
+
+
+class MeanPredictor(Protocol):
+    """A surrogate; `surrogate.predict.Surrogate` is one."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Its inputs, by the names of the strategy's parameters."""
+
+    @property
+    def bounds(self) -> Sequence[tuple[float, float]]:
+        """Lowest and highest value of each input that it was fitted on."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The metrics that it predicts."""
+
+    def predict_mean(self, points: np.ndarray) -> Mapping[str, np.ndarray]:
+        """By metric, the mean over seeds `[point]` at points `[point, input]` in their own units."""
+
+
+class Response(Protocol):
+    """Metrics as a function of the unit cube."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics."""
+
+    def evaluate(self, shares: np.ndarray) -> np.ndarray:
+        """Values `[point, seed, metric]` at shares `[point, parameter]`; NaN where a run failed."""
+
+
+class Simulated:
+    """The simulator; points that were run before, or are in the journal, are not run again."""
+
+    def __init__(
+        self,
+        space: Space,
+        bench: Bench,
+        journal: Journal | None = None,
+        on_part: Callable[[int], None] | None = None,
+    ) -> None:
+        """`on_part` is told how many points are there."""
+        self.space, self.bench, self.journal, self.on_part = space, bench, journal, on_part
+        self.kept: dict[Point, np.ndarray] = {}  # [seed, metric]
+        self.outcomes: dict[Point, tuple[str, ...]] = {}
+        if journal is not None:
+            for line in journal.lines():
+                for point, outcomes, values in line:
+                    self._keep(tuple(point), outcomes, values)
+            journal.begin()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics."""
+        return self.bench.names
+
+    def evaluate(self, shares: np.ndarray) -> np.ndarray:
+        """Values `[point, seed, metric]` at shares of the parameters' ranges."""
+        points = [self.space.at(row) for row in shares]
+        missing = [one for one in dict.fromkeys(points) if one not in self.kept]
+        for at in range(0, len(missing), POINTS_PER_PART):
+            self._run(missing[at : at + POINTS_PER_PART])
+        return np.array([self.kept[point] for point in points])
+
+    def failures(self) -> dict[str, int]:
+        """How many runs did not come to their end, by outcome."""
+        failed = [
+            outcome
+            for point, values in self.kept.items()
+            for outcome, one in zip(self.outcomes[point], values, strict=True)
+            if np.isnan(one).all()
+        ]
+        return {name: failed.count(name) for name in sorted(set(failed))}
+
+    def _run(self, points: Sequence[Point]) -> None:
+        """Runs points on every seed and writes them down."""
+        batch = self.bench.run([self.space.config_at(point) for point in points])
+        entries = [
+            (list(point), [run.outcome for run in runs], [self._row(run) for run in runs])
+            for point, runs in zip(points, batch, strict=True)
+        ]
+        if self.journal is not None:
+            self.journal.append(entries)
+        for point, outcomes, values in entries:
+            self._keep(tuple(point), outcomes, values)
+        if self.on_part is not None:
+            self.on_part(len(self.kept))
+
+    def _row(self, run: SeedResult) -> list[float]:
+        return [run.metrics.get(name, float("nan")) for name in self.names]
+
+    def _keep(self, point: Point, outcomes: Sequence[str], values: Any) -> None:
+        self.kept[point] = np.array(values, float)
+        self.outcomes[point] = tuple(outcomes)
+
+
+class Predicted:
+    """A surrogate in the place of the simulator; its members are to it what seeds are to that.
+
+    So what a new draw of the seeds gives a dummy is here what another member gives: the surrogate's own
+    error, as far as its members disagree. A surrogate without members has one value a point.
+    """
+
+    def __init__(self, space: Space, surrogate: MeanPredictor, names: Sequence[str]) -> None:
+        """`names` are the metrics asked for; refuses a surrogate of another space."""
+        self.space, self.surrogate = space, surrogate
+        self.names = tuple(names)
+        # a surrogate of our own holds a choice as the place of its value
+        self.columns = {one.name: one for one in getattr(surrogate, "columns", ())}
+        self.order = _order(space, surrogate, self.columns)
+        if not set(self.names) & set(surrogate.outputs):
+            raise ConfigError(
+                f"--surrogate: it predicts none of the metrics asked for, but "
+                f"{', '.join(surrogate.outputs)}; name some of these in --metrics"
+            )
+
+    def evaluate(self, shares: np.ndarray) -> np.ndarray:
+        """Values `[point, member, metric]`; NaN for metrics that the surrogate does not have."""
+        points = np.array([self._numbers(self.space.at(row)) for row in shares])[:, self.order]
+        members = getattr(self.surrogate, "predict_members", None)
+        found = self.surrogate.predict_mean(points) if members is None else members(points)
+        known = {name: np.reshape(values, (len(points), -1)) for name, values in found.items()}
+        nothing = np.full_like(next(iter(known.values())), np.nan)
+        columns = [known.get(name, nothing) for name in self.names]
+        return np.stack(columns, axis=-1).astype(float)
+
+    def _numbers(self, point: Point) -> list[float]:
+        """A point as the simulator gets it, choices as the surrogate holds them."""
+        found = []
+        for dimension, value in zip(self.space.dimensions, point, strict=True):
+            column, given = self.columns.get(dimension.name), dimension.simulated(value)
+            found.append(float(given) if column is None else column.code(given))
+        return found
+
+
+def _order(space: Space, surrogate: MeanPredictor, columns: Mapping[str, Any]) -> list[int]:
+    """Where the surrogate's inputs are among the parameters; its ranges must hold theirs."""
+    inputs = list(surrogate.names)
+    if sorted(inputs) != sorted(space.names):
+        raise ConfigError(
+            f"--surrogate: its inputs are {', '.join(inputs)}, but the strategy's parameters are "
+            f"{', '.join(space.names)}; give a surrogate that was fitted on this strategy"
+        )
+    for name, (low, high) in zip(inputs, surrogate.bounds, strict=True):
+        dimension = space.dimensions[space.names.index(name)]
+        if name in columns and dimension.categories:
+            for value in dimension.categories:
+                columns[name].code(value)  # refuses one that it does not know
+            continue
+        ends = dimension.categories or (dimension.low, dimension.high)
+        if any(isinstance(value, str) for value in ends):
+            raise ConfigError(
+                f"--surrogate: parameter {name} is a choice of words, which a surrogate cannot take"
+            )
+        slack = 1e-9 * max(abs(low), abs(high))
+        if min(ends) < low - slack or max(ends) > high + slack:
+            raise ConfigError(
+                f"--surrogate: it was fitted on {name} from {low:g} to {high:g}, but the strategy "
+                f"goes from {min(ends):g} to {max(ends):g}; give a surrogate fitted on all of it"
+            )
+    return [space.names.index(name) for name in inputs]
+
+
+def scores(names: Sequence[str], values: np.ndarray, valuation: Valuation) -> np.ndarray:
+    """The strategy's score `[point]` of values `[point, seed, metric]`; NaN for failures."""
+    found = []
+    for one in values:
+        runs = [SeedResult("", dict(zip(names, row, strict=True))) for row in one.tolist()]
+        worth = valuation.worth(runs)
+        found.append(np.nan if worth.failures else worth.score)
+    return np.array(found)
+
+
+def load_surrogate(path: str) -> MeanPredictor:
+    """The surrogate in a folder."""
+    try:
+        module = import_module("surrogate.predictor")
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--surrogate: this installation cannot load surrogates ({error.name} is missing); "
+            "install blis-jax[surrogate], or leave the option out"
+        ) from None
+    if not Path(path).exists():
+        raise ConfigError(f"--surrogate: {path} does not exist; give the folder of a surrogate")
+    surrogate: MeanPredictor = module.Surrogate.load(path)
+    return surrogate

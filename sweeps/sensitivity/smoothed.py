@@ -1,0 +1,232 @@
+"""Smoothed gradients, for parameters that act through decisions: thresholds, weights, bases, budgets.
+
+A metric jumps where a decision flips, so its derivative says nothing. Its mean over perturbed parameters is
+smooth, and so is the gradient of that mean: points are perturbed by σ·z and -σ·z (antithetic pairs, z normal),
+every point runs on the same requests (common random numbers), and the pairs' differences are fitted by least
+squares to 2σ·z, which is Stein's estimator freed of the variance of z². Whole-numbered parameters are rounded
+only for the simulator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.errors import ConfigError
+from blis_jax.policies.named import is_policy_number
+from blis_jax.statistics.intervals import CONFIDENCE, normal_quantile
+from sweeps.strategies.arms import with_settings
+from sweeps.strategies.space import SCORERS
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    from blis_jax.results.records import RunRecord
+    from sweeps.runs.bench import Bench
+    from sweeps.search.objectives import SeedResult
+
+LAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "uniform": lambda rng, shape: rng.uniform(-math.sqrt(3), math.sqrt(3), shape),
+}
+
+
+@dataclass(frozen=True)
+class Perturbed:
+    """A parameter and how far it is perturbed."""
+
+    target: str  # a setting, or routing_scorers.NAME
+    width: float  # σ, in the parameter's unit, or of its logarithm
+    is_log: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be perturbed."""
+        setting, dot, _ = self.target.partition(".")
+        kind = FIELDS[setting].type if setting in FIELDS else None
+        if is_policy_number(self.target):
+            kind = "float"
+        if not (dot and setting == SCORERS) and kind not in ("int", "float"):
+            raise ConfigError(
+                f"{self.target!r} cannot be perturbed; give a numeric setting or {SCORERS}.NAME"
+            )
+        if not (math.isfinite(self.width) and self.width > 0):
+            raise ConfigError(f"{self.target}: width must be above 0, got {self.width:g}")
+
+    def centre(self, config: ClusterConfig) -> float:
+        """Where the parameter is, in the unit of its width."""
+        setting, dot, scorer = self.target.partition(".")
+        if is_policy_number(self.target):
+            value = float(config.value(self.target))
+            return self._coordinate(value)
+        weights = dict(config.scorers())
+        if dot and scorer not in weights:
+            has = ", ".join(weights) or "none"
+            raise ConfigError(f"{self.target}: the mechanism has no such scorer; it has {has}")
+        return self._coordinate(float(weights[scorer] if dot else getattr(config, setting)))
+
+    def _coordinate(self, value: float) -> float:
+        if self.is_log and value <= 0:
+            raise ConfigError(f"{self.target}: {value:g} has no logarithm; perturb it as it is")
+        return math.log(value) if self.is_log else value
+
+    def simulated(self, coordinate: float) -> float:
+        """What the simulator is given."""
+        value = math.exp(coordinate) if self.is_log else coordinate
+        is_whole = "." not in self.target and FIELDS[self.target].type == "int"
+        return round(value) if is_whole else value
+
+
+@dataclass(frozen=True)
+class SmoothedGradient:
+    """The gradient of one metric's smoothed mean over seeds, per unit of each (transformed) parameter."""
+
+    metric: str
+    parameters: tuple[Perturbed, ...]
+    gradient: Float[np.ndarray, "parameter"]
+    variance_of_seeds: Float[np.ndarray, "parameter"]  # of the estimate, from the seeds at hand
+    variance_of_draws: Float[np.ndarray, "parameter"]  # of the estimate, from the perturbations
+    value: float  # mean over the perturbed points: the smoothed metric
+    num_pairs: int
+    num_seeds: int
+    share_changed: float  # of the pairs' runs whose decisions differ between the two sides
+
+    @property
+    def standard_error(self) -> Float[np.ndarray, "parameter"]:
+        """Of the gradient, from seeds and perturbations together."""
+        return np.sqrt(self.variance_of_seeds + self.variance_of_draws)
+
+    def interval(self, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends, normal approximation."""
+        half = normal_quantile(confidence) * self.standard_error
+        return self.gradient - half, self.gradient + half
+
+
+def smoothed_gradients(
+    bench: Bench,
+    config: ClusterConfig,
+    parameters: Sequence[Perturbed],
+    num_pairs: int = 16,
+    random_state: int = 0,
+    law: str = "normal",
+) -> dict[str, SmoothedGradient]:
+    """The smoothed gradient of each of the bench's metrics at a configuration.
+
+    All 2·`num_pairs` points run on all of the bench's seeds in its compiled calls. With several parameters
+    every pair perturbs all of them at once.
+    """
+    draws = _draws(len(parameters), num_pairs, random_state, law)
+    configs = [perturbed(config, parameters, sign * draw) for draw in draws for sign in (1.0, -1.0)]
+    runs = bench.summaries(configs, lambda record: (bench.result(record), decisions(record)))
+    results = [[result for result, _ in of_point] for of_point in runs]
+    _check_whole(results)
+    paths = [[path for _, path in of_point] for of_point in runs]
+    changed = [
+        one != other
+        for ahead, back in zip(paths[::2], paths[1::2], strict=True)
+        for one, other in zip(ahead, back, strict=True)
+    ]
+    share = sum(changed) / len(changed)
+    return {
+        name: _fitted(name, parameters, draws, _values(results, name), share)
+        for name in bench.names
+    }
+
+
+def perturbed(
+    config: ClusterConfig, parameters: Sequence[Perturbed], draw: Float[np.ndarray, "parameter"]
+) -> ClusterConfig:
+    """The configuration `draw` widths away; a value that is not allowed is refused."""
+    settings = {
+        one.target: one.simulated(one.centre(config) + one.width * float(z))
+        for one, z in zip(parameters, draw, strict=True)
+    }
+    return with_settings("a perturbed point (a smaller width may help)", config, settings)
+
+
+def decisions(record: RunRecord) -> int:
+    """A hash of who ran where and in which steps: equal where no decision differs."""
+    requests = record.requests
+    columns = (requests.instance, requests.scheduled_step_idx, requests.finished_step_idx)
+    return hash(b"".join(np.ascontiguousarray(column, np.int64).tobytes() for column in columns))
+
+
+def fit_pairs(
+    draws: Float[np.ndarray, "pair parameter"],
+    widths: Float[np.ndarray, "parameter"],
+    differences: Float[np.ndarray, "pair seed"],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gradient, and its variances from seeds and from draws; `differences` are f(+) - f(-).
+
+    The fit is linear in the differences, so each seed has a gradient of its own and their spread tells the
+    first variance. The second one is the least-squares fit's own, whatever the residuals' spread (HC1).
+    """
+    num_pairs, num_parameters = draws.shape
+    steps = 2.0 * draws * widths[None, :]
+    solver = np.linalg.pinv(steps)  # parameter, pair
+    by_seed = solver @ differences
+    gradient = by_seed.mean(axis=1)
+    num_seeds = differences.shape[1]
+    of_seeds = (
+        by_seed.var(axis=1, ddof=1) / num_seeds if num_seeds > 1 else np.full_like(gradient, np.nan)
+    )
+    residual = differences.mean(axis=1) - steps @ gradient
+    freedom = max(num_pairs - num_parameters, 1)
+    of_draws = (solver**2 @ residual**2) * num_pairs / freedom
+    return gradient, of_seeds, of_draws
+
+
+def _draws(num_parameters: int, num_pairs: int, random_state: int, law: str) -> np.ndarray:
+    if not num_parameters:
+        raise ConfigError("no parameter to perturb was given; give at least one")
+    if num_pairs <= num_parameters:
+        raise ConfigError(
+            f"{num_pairs} pairs cannot tell {num_parameters} parameters and their spread; "
+            f"give at least {num_parameters + 1}"
+        )
+    if law not in LAWS:
+        raise ConfigError(f"law {law!r} is unknown; use {' or '.join(LAWS)}")
+    return LAWS[law](np.random.default_rng(random_state), (num_pairs, num_parameters))
+
+
+def _check_whole(results: Sequence[Sequence[SeedResult]]) -> None:
+    failed = sorted({one.outcome for of_point in results for one in of_point if not one.is_whole})
+    if failed:
+        raise ConfigError(
+            f"a perturbed point has runs that did not finish ({', '.join(failed)}); "
+            "choose another point or smaller widths"
+        )
+
+
+def _values(results: Sequence[Sequence[SeedResult]], name: str) -> np.ndarray:
+    """The metric `[point, seed]`, of the seeds on which every point has it."""
+
+    def value(metrics: Mapping[str, float]) -> float:
+        return float(metrics[name])
+
+    values = np.array([[value(one.metrics) for one in of_point] for of_point in results])
+    return values[:, np.isfinite(values).all(axis=0)]
+
+
+def _fitted(
+    name: str, parameters: Sequence[Perturbed], draws: np.ndarray, values: np.ndarray, share: float
+) -> SmoothedGradient:
+    if not values.shape[1]:
+        raise ConfigError(f"{name}: no seed has it at every perturbed point")
+    widths = np.array([one.width for one in parameters])
+    gradient, of_seeds, of_draws = fit_pairs(draws, widths, values[::2] - values[1::2])
+    return SmoothedGradient(
+        metric=name,
+        parameters=tuple(parameters),
+        gradient=gradient,
+        variance_of_seeds=of_seeds,
+        variance_of_draws=of_draws,
+        value=float(values.mean()),
+        num_pairs=len(draws),
+        num_seeds=values.shape[1],
+        share_changed=share,
+    )

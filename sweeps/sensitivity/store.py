@@ -1,0 +1,185 @@
+"""The dataset of a sensitivity study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from blis_jax.results.metrics.scalars import lookup
+from blis_jax.results.schema import Provenance, new_dataset
+from sweeps.sensitivity.design import MORRIS_LEVELS, STEP
+from sweeps.sensitivity.effects import BEST_SHARE, RANGE_PERCENT
+from sweeps.sensitivity.indices import FIGURES
+from sweeps.sensitivity.study import SensitivityStudy
+
+KIND = "sensitivity study"
+_LONG = {
+    "first_order": "share of the variance that the parameter explains alone",
+    "total_order": "share of the variance that the parameter has a part in",
+    "second_order": "share of the variance that two parameters explain together only",
+    "dummy_total_order": "total index of a parameter that only draws the seeds anew",
+    "total_order_of_half": "total index on every second seed, from the first and from the second",
+    "morris_mu": "mean elementary effect over a whole range",
+    "morris_mu_star": "mean size of elementary effects over a whole range",
+    "morris_sigma": "standard deviation of elementary effects",
+    "morris_dummy": "mean size of elementary effects that a new draw of the seeds gives",
+    "dgsm": "mean squared derivative ÷ (π² variance), above the total index",
+    "dgsm_dummy": "derivative-based measure that a new draw of the seeds gives",
+    "effect": "mean along one parameter, the others drawn",
+    "effect_of_points": "half interval of the effect over the points averaged",
+    "effect_of_seeds": "half interval of the effect over the seeds",
+    "effect_share": "share of the range at which the effect is taken",
+    "pair_effect": "mean over a grid of two parameters, the others drawn",
+    "share": "points of the Saltelli design, in shares of the ranges",
+    "response": "values at the Saltelli design",
+    "score": "score of the strategy at the Saltelli design",
+    "best_low": "lower end of the best points' range",
+    "best_high": "upper end of the best points' range",
+}
+
+
+def to_dataset(
+    study: SensitivityStudy, provenance: Provenance, about: Mapping[str, str]
+) -> xr.Dataset:
+    """All findings with labels and units; NaN where a metric does not vary or was not asked for."""
+    dataset = new_dataset(KIND, provenance, {}, {**about, **_attributes(study)})
+    units = [lookup(name)[0].unit for name in study.metrics]
+    dataset = dataset.assign_coords(
+        metric=list(study.metrics),
+        parameter=list(study.names),
+        other_parameter=list(study.names),
+        figure=list(FIGURES),
+        model=list(study.findings),
+        half=["first", "second"],
+        unit=("metric", units),
+    )
+    for name in study.findings:
+        _add_indices(dataset, study, name)
+        _add_effects(dataset, study, name)
+    first = next(iter(study.findings.values()))
+    _put(dataset, "share", ("point", "parameter"), first.shares)
+    for name, found in study.findings.items():
+        dims = ("point", f"{name}_seed", "metric")
+        _put(dataset, f"response_{name}", dims, found.values)
+    _add_best(dataset, study)
+    return dataset
+
+
+def _attributes(study: SensitivityStudy) -> dict[str, Any]:
+    return {
+        "sizes": str(study.sizes),
+        "intervals": f"percentile bootstrap over rows of the designs, "
+        f"{100 * study.resampling.confidence:g} %, {study.resampling.resamples} resamples; "
+        "second order: normal",
+        "morris_levels": MORRIS_LEVELS,
+        "derivative_step": STEP,
+        "best_share": BEST_SHARE,
+        "ranges": "; ".join(map(str, study.dimensions)),
+    }
+
+
+def _put(
+    dataset: xr.Dataset, name: str, dims: tuple[str, ...], values: Any, unit: str = ""
+) -> None:
+    base = name.removesuffix("_simulator").removesuffix("_surrogate")
+    attributes = {"long_name": _LONG[base]} | ({"units": unit} if unit else {})
+    dataset[name] = (dims, values, attributes)
+
+
+def _add_indices(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> None:
+    """Arrays by model, metric and parameter, filled one model at a time."""
+    num_metrics, count = len(study.metrics), len(study.names)
+    found = study.findings[model]
+    one, two = ("parameter", "figure"), ("parameter", "other_parameter", "figure")
+    layout: dict[str, tuple[tuple[str, ...], tuple[int, ...], str]] = {
+        "first_order": (one, (count, 3), "1"),
+        "total_order": (one, (count, 3), "1"),
+        "second_order": (two, (count, count, 3), "1"),
+        "dummy_total_order": (("figure",), (3,), "1"),
+        "total_order_of_half": (("half", *one), (2, count, 3), "1"),
+        "morris_mu": (one, (count, 3), "of the metric"),
+        "morris_mu_star": (one, (count, 3), "of the metric"),
+        "morris_sigma": (one, (count, 3), "of the metric"),
+        "morris_dummy": ((), (), "of the metric"),
+        "dgsm": (one, (count, 3), "1"),
+        "dgsm_dummy": (("figure",), (3,), "1"),
+    }
+    arrays = {
+        name: np.full((num_metrics, *shape), np.nan) for name, (_, shape, _) in layout.items()
+    }
+    for place, metric in enumerate(study.metrics):
+        if (indices := found.sobol.get(metric)) is not None:
+            arrays["first_order"][place], arrays["total_order"][place] = (
+                indices.first,
+                indices.total,
+            )
+            arrays["second_order"][place] = indices.second
+            arrays["dummy_total_order"][place] = indices.dummy
+            arrays["total_order_of_half"][place] = indices.halves
+        if (screened := found.morris.get(metric)) is not None:
+            arrays["morris_mu"][place], arrays["morris_mu_star"][place] = (
+                screened.mu,
+                screened.mu_star,
+            )
+            arrays["morris_sigma"][place] = screened.sigma
+            arrays["morris_dummy"][place] = screened.dummy
+        if (gradient := found.gradients.get(metric)) is not None:
+            arrays["dgsm"][place], arrays["dgsm_dummy"][place] = gradient
+    for name, (dims, shape, unit) in layout.items():
+        if name not in dataset:
+            empty = np.full((len(study.findings), num_metrics, *shape), np.nan)
+            _put(dataset, name, ("model", "metric", *dims), empty, unit)
+        dataset[name].values[list(study.findings).index(model)] = arrays[name]
+
+
+def _add_effects(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> None:
+    found = study.findings[model]
+    num_levels = max(len(effect.shares) for effect in found.effects)
+    shape = len(study.names), len(study.metrics), num_levels
+    means, of_points, of_seeds = (np.full(shape, np.nan) for _ in range(3))
+    shares = np.full((len(study.names), num_levels), np.nan)
+    for place, effect in enumerate(found.effects):
+        size = len(effect.shares)
+        shares[place, :size] = effect.shares
+        means[place, :, :size] = effect.mean
+        of_points[place, :, :size] = effect.of_points
+        of_seeds[place, :, :size] = effect.of_seeds
+    dims = "parameter", "metric", "level"
+    _put(dataset, "effect_share", ("parameter", "level"), shares, "1")
+    for name, values in (
+        ("effect", means),
+        ("effect_of_points", of_points),
+        ("effect_of_seeds", of_seeds),
+    ):
+        _put(dataset, f"{name}_{model}", dims, values, "of the metric")
+    for pair in found.pairs:
+        labels = [study.names[place] for place in pair.places]
+        name = f"pair_effect_{'_x_'.join(labels)}_{model}"
+        levels = tuple(
+            f"level_of_{label}_beside_{other}"
+            for label, other in zip(labels, labels[::-1], strict=True)
+        )
+        dataset[name] = (("metric", *levels), pair.mean, {"long_name": _LONG["pair_effect"]})
+        for level, values in zip(levels, pair.shares, strict=True):
+            dataset.coords[level] = (
+                level,
+                values,
+                {"units": "1", "long_name": "share of the range"},
+            )
+
+
+def _add_best(dataset: xr.Dataset, study: SensitivityStudy) -> None:
+    """Scores and the ranges of the best points; choices have none."""
+    if study.scores is None:
+        return
+    _put(dataset, "score", ("point",), study.scores)
+    for name in ("low", "high"):
+        rows = [getattr(one, name) or (np.nan,) * 3 for one in study.ranges]
+        dims = "parameter", "figure"
+        _put(dataset, f"best_{name}", dims, np.array(rows, float), "of the parameter")
+    dataset["best_place"] = ("parameter", [one.where for one in study.ranges])
+    percent = " to ".join(f"{value:g}" for value in RANGE_PERCENT)
+    dataset["best_place"].attrs["long_name"] = f"place of the range (percentiles {percent})"

@@ -1,0 +1,189 @@
+"""A sensitivity study: all designs run through a model, all indices and effects taken from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sweeps.search.objectives import Valuation
+from sweeps.sensitivity.design import Sizes, differences, morris, saltelli
+from sweeps.sensitivity.effects import (
+    BestRange,
+    Effect,
+    PairEffect,
+    best_ranges,
+    effect_of,
+    pair_effect_of,
+)
+from sweeps.sensitivity.indices import (
+    MATTERS,
+    Agreement,
+    MorrisMeasures,
+    Resampling,
+    SobolIndices,
+    agreement_of,
+    derivative_measures,
+    morris_measures,
+    sobol_indices,
+    verdict,
+)
+from sweeps.sensitivity.model import Response, scores
+from sweeps.strategies.space import Dimension
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found of one model; metrics that do not vary have no indices."""
+
+    shares: np.ndarray  # [point, parameter], Saltelli's design
+    values: np.ndarray  # [point, seed, metric] at it
+    sobol: Mapping[str, SobolIndices]
+    morris: Mapping[str, MorrisMeasures]
+    gradients: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    effects: Sequence[Effect] = ()  # by parameter
+    pairs: Sequence[PairEffect] = ()
+
+
+@dataclass
+class SensitivityStudy:
+    """A strategy's parameters, what is asked of them, and how much is looked at."""
+
+    dimensions: tuple[Dimension, ...]
+    metrics: tuple[str, ...]
+    sizes: Sizes
+    resampling: Resampling
+    findings: dict[str, Findings] = field(default_factory=dict)  # by model
+    ranges: list[BestRange] = field(default_factory=list)  # of the best scores
+    scores: np.ndarray | None = None  # [point] of Saltelli's design
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the parameters."""
+        return tuple(dimension.name for dimension in self.dimensions)
+
+
+Stage = Callable[[str], None]
+
+
+def investigate(study: SensitivityStudy, model: str, response: Response, on_stage: Stage) -> None:
+    """Adds the findings of one model; `on_stage` is told what comes next."""
+    names, sizes = study.names, study.sizes
+    on_stage(f"{model}: Sobol indices")
+    shares = saltelli(names, sizes)
+    values = _asked(study, response, response.evaluate(shares))
+    indices = {
+        metric: found
+        for place, metric in enumerate(study.metrics)
+        if (found := sobol_indices(values[..., place], len(names), study.resampling)) is not None
+    }
+    on_stage(f"{model}: Morris screening")
+    routes = morris(names, sizes)
+    effects = _asked(study, response, response.evaluate(routes))
+    on_stage(f"{model}: derivatives")
+    steps = differences(names, sizes)
+    slopes = _asked(study, response, response.evaluate(steps))
+    screened, gradients = {}, {}
+    for place, metric in enumerate(study.metrics):
+        elementary = morris_measures(routes, effects[..., place], study.resampling)
+        if elementary is not None:
+            screened[metric] = elementary
+        measures = derivative_measures(steps, slopes[..., place], study.resampling)
+        if measures is not None:
+            gradients[metric] = (_without_choices(study, measures[0]), measures[1])
+    on_stage(f"{model}: effects of one parameter")
+    along = [_effect(study, response, place) for place in range(len(names))]
+    on_stage(f"{model}: effects of two parameters")
+    pairs = [_pair(study, response, places) for places in _pairs(study, indices)]
+    study.findings[model] = Findings(shares, values, indices, screened, gradients, along, pairs)
+
+
+def _asked(study: SensitivityStudy, response: Response, values: np.ndarray) -> np.ndarray:
+    """The metrics of the study among those that the model has."""
+    return values[..., [response.names.index(name) for name in study.metrics]]
+
+
+def _without_choices(study: SensitivityStudy, measures: np.ndarray) -> np.ndarray:
+    """A choice has no derivative."""
+    is_choice = [dimension.kind == "categorical" for dimension in study.dimensions]
+    return np.where(np.array(is_choice)[:, None], np.nan, measures)
+
+
+def _effect(study: SensitivityStudy, response: Response, place: int) -> Effect:
+    sizes = study.sizes
+    found = effect_of(
+        response, study.dimensions, place, sizes.levels, sizes.bases, study.resampling
+    )
+    chosen = [response.names.index(name) for name in study.metrics]
+    return Effect(found.shares, found.mean[chosen], found.of_points[chosen], found.of_seeds[chosen])
+
+
+def _pair(study: SensitivityStudy, response: Response, places: tuple[int, int]) -> PairEffect:
+    sizes = study.sizes
+    found = pair_effect_of(
+        response, study.dimensions, places, sizes.pair_levels, sizes.pair_bases,
+        study.resampling.state,
+    )  # fmt: skip
+    chosen = [response.names.index(name) for name in study.metrics]
+    return PairEffect(found.places, found.shares, found.mean[chosen])
+
+
+def _pairs(study: SensitivityStudy, indices: Mapping[str, SobolIndices]) -> list[tuple[int, int]]:
+    """The pairs with the largest second-order index of any metric; the simulator's, if there are."""
+    first = next(iter(study.findings.values()), None)
+    if first is not None:
+        return [pair.places for pair in first.pairs]
+    count = len(study.names)
+    every = [(one, other) for one in range(count) for other in range(one + 1, count)]
+    if not indices:
+        return []
+    largest = {
+        pair: max(float(found.second[pair][0]) for found in indices.values()) for pair in every
+    }
+    return sorted(every, key=lambda pair: -largest[pair])[: study.sizes.pairs]
+
+
+def rate(study: SensitivityStudy, model: str, response: Response, valuation: Valuation) -> None:
+    """Adds the strategy's scores, and where the best ones are; nothing if the model lacks metrics."""
+    if not set(valuation.names) <= set(response.names):
+        return
+    shares = study.findings[model].shares
+    found = scores(response.names, response.evaluate(shares), valuation)
+    if np.isfinite(found).any():
+        study.scores = found
+        study.ranges[:] = best_ranges(
+            study.dimensions, shares, found, study.sizes.base, study.resampling
+        )
+
+
+def verdicts(study: SensitivityStudy, model: str, metric: str) -> dict[str, str]:
+    """By parameter, whether it matters for a metric."""
+    found = study.findings[model].sobol[metric]
+    return {
+        name: verdict(found.total[place], found.dummy) for place, name in enumerate(study.names)
+    }
+
+
+def influential(study: SensitivityStudy, model: str) -> list[str]:
+    """Parameters that matter for some metric, the one with the largest total index first."""
+    largest = dict.fromkeys(study.names, -1.0)
+    for metric, found in study.findings[model].sobol.items():
+        for place, (name, word) in enumerate(verdicts(study, model, metric).items()):
+            if word == MATTERS:
+                largest[name] = max(largest[name], float(found.total[place, 0]))
+    return sorted((name for name in largest if largest[name] >= 0), key=lambda n: -largest[n])
+
+
+def agreements(study: SensitivityStudy, one: str, other: str) -> dict[tuple[str, str], Agreement]:
+    """By metric and parameter, whether the total indices of two models meet."""
+    first, second = study.findings[one].sobol, study.findings[other].sobol
+    return {
+        (metric, name): agreement_of(
+            (first[metric].total[place], second[metric].total[place]),
+            (first[metric].dummy, second[metric].dummy),
+        )
+        for metric in study.metrics
+        if metric in first and metric in second
+        for place, name in enumerate(study.names)
+    }

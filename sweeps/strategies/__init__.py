@@ -1,0 +1,1 @@
+"""Strategies: files of them (`file`, `library/`), their search spaces, and arms that commands compare."""

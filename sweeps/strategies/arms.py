@@ -1,0 +1,221 @@
+"""Arms: configurations with a name, given as a text, to be run beside each other.
+
+`[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]`: a strategy of the library, of blis_jax, a
+file, or the result of a search (`.json`, its best point); one of its named points; and parameters
+or settings in place of what it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from blis_jax.cluster.config import ClusterConfig, is_setting, nearest_setting, parse_scorers
+from blis_jax.commands.sweep import strategies as sweep_strategies
+from blis_jax.errors import ConfigError, closest
+from sweeps.strategies.file import OTHER_NAMES, Strategy, list_library, load_strategy
+from sweeps.strategies.reference_arguments import config_from_arguments
+from sweeps.strategies.space import SCORERS, Space, space_of
+
+_FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE[;NAME=VALUE...]]"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One configuration; `strategy` is the file that it came from, None for blis_jax's own."""
+
+    name: str
+    config: ClusterConfig
+    strategy: Strategy | None = None
+
+
+def list_names() -> tuple[str, ...]:
+    """Strategies that are known by name: the library's and blis_jax's."""
+    return (*list_library(), *sweep_strategies.list_builtin())
+
+
+def arms_of(texts: Sequence[str], instances: str | None = None) -> tuple[Arm, ...]:
+    """The arms of several texts, see `on_instances`; their names must differ."""
+    arms = tuple(on_instances(arm_of(text), instances) for text in texts)
+    names = [arm.name for arm in arms]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two arms are named {name!r}; put LABEL= before one of them")
+    return arms
+
+
+def on_instances(arm: Arm, instances: str | None) -> Arm:
+    """The arm with the groups of instances of a file in place of its own instances, if one is given."""
+    if instances is None:
+        return arm
+    return dataclasses.replace(arm, config=arm.config.replace(instances=instances))
+
+
+def arm_of(text: str) -> Arm:
+    """The arm that a text means; errors say which part is wrong."""
+    found = re.fullmatch(
+        r"(?:(?P<label>[^=:@]+)=)?(?P<who>[^=:@;]+)(?:@(?P<point>[^:]+))?(?::(?P<rest>.+))?", text
+    )
+    if found is None:
+        raise ConfigError(f"arm {text!r} has not the form {_FORM}")
+    who, name = found["who"].strip(), found["point"]
+    values = _values(text, found["rest"] or "")
+    label = (found["label"] or text).strip()
+    if who.endswith(".json"):
+        config, strategy = _best_of(Path(who)), None
+    elif who in sweep_strategies.list_builtin() and who not in OTHER_NAMES:
+        config, strategy = sweep_strategies.load_strategy(who).config, None
+    elif who in (*list_library(), *OTHER_NAMES) or who.endswith((".yaml", ".yml")):
+        strategy = load_strategy(who)
+        space = space_of(strategy)
+        parameters = {key: value for key, value in values.items() if key in space.names}
+        settings = {key: value for key, value in values.items() if key not in space.names}
+        config = configured(f"arm {text!r}", space, name, parameters, settings)
+        return Arm(label, config, strategy)
+    else:
+        names = list_names()
+        raise ConfigError(
+            f"arm {text!r}: strategy {who!r} is unknown; use one of {', '.join(names)}, a .yaml "
+            f"file, or the .json result of a search{closest(who, names)}"
+        )
+    if name is not None:
+        raise ConfigError(f"arm {text!r}: {who} has no named points; leave @{name} out")
+    return Arm(label, with_settings(f"arm {text!r}", config, values), strategy)
+
+
+def _values(text: str, rest: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for part in filter(None, (piece.strip() for piece in rest.split(";"))):
+        name, equals, value = part.partition("=")
+        name = name.strip()
+        if not equals or not name or not value.strip():
+            raise ConfigError(f"arm {text!r}: {part!r} is not NAME=VALUE")
+        if name in values:
+            raise ConfigError(f"arm {text!r}: {name} is given twice; keep one of them")
+        try:
+            values[name] = _number_or(yaml.safe_load(value))
+        except yaml.YAMLError:
+            raise ConfigError(f"arm {text!r}: {value!r} cannot be read as a value") from None
+    return values
+
+
+def _number_or(value: Any) -> Any:
+    """A number that YAML takes for a text, such as 1e-5, as a number."""
+    if not isinstance(value, str) or not re.fullmatch(r"[+-]?[0-9.]+[eE][+-]?[0-9]+", value):
+        return value
+    return float(value)
+
+
+def _best_of(path: Path) -> ClusterConfig:
+    """The best point in the result of `sweeps.optimize`."""
+    from blis_jax.commands.cli import read_json
+
+    document = read_json(path, "a result of sweeps.optimize")
+    words = document.get("cli_args") if isinstance(document, dict) else None
+    if not isinstance(words, list):
+        raise ConfigError(
+            f"{path} has no cli_args; give a result of sweeps.optimize in which a point did not fail"
+        )
+    try:
+        return config_from_arguments([str(word) for word in words])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: cli_args: {error}") from None
+
+
+def configured(
+    where: str,
+    space: Space,
+    name: str | None,
+    parameters: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> ClusterConfig:
+    """A strategy at a named point, with parameters and settings replaced; `where` begins errors."""
+    points = space.strategy.points
+    if name is not None and name not in points:
+        has = ", ".join(points) or "none"
+        raise ConfigError(
+            f"{where}: point {name!r} is unknown; the strategy has {has}{closest(name, points)}"
+        )
+    values = dict(points[name]) if name is not None else {}
+    for parameter, value in parameters.items():
+        values[parameter] = _checked(where, space, parameter, value)
+    try:
+        config = space.config_with(values) if values else space.base
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return with_settings(where, config, settings, space.names)
+
+
+def _checked(where: str, space: Space, name: str, value: Any) -> Any:
+    """A parameter's value as what it must be: YAML reads 1e-4 as a text."""
+    if name not in space.names:
+        has = ", ".join(space.names) or "none"
+        raise ConfigError(
+            f"{where}: parameter {name!r} is unknown; the strategy has {has}"
+            f"{closest(name, space.names)}"
+        )
+    dimension = space.dimensions[space.names.index(name)]
+    if dimension.kind == "categorical":
+        if repr(value) not in map(repr, dimension.categories):
+            allowed = ", ".join(map(repr, dimension.categories))
+            raise ConfigError(f"{where}: parameter {name}: got {value!r}, allowed is {allowed}")
+        return value
+    try:
+        number = value if isinstance(value, int | float) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    is_whole = math.isfinite(number) and number == int(number)
+    if isinstance(value, bool) or not (is_whole or math.isfinite(number)):
+        raise ConfigError(f"{where}: parameter {name}: got {value!r}, allowed is a number")
+    if dimension.kind == "integer":
+        if not is_whole:
+            raise ConfigError(
+                f"{where}: parameter {name}: got {value!r}, allowed is a whole number"
+            )
+        return int(number)
+    return number
+
+
+def with_settings(
+    where: str,
+    config: ClusterConfig,
+    settings: Mapping[str, Any],
+    parameters: Sequence[str] = (),
+) -> ClusterConfig:
+    """A configuration with settings, or single scorers' weights, replaced; `where` begins errors.
+
+    `parameters` are names that could have been meant instead.
+    """
+    changes: dict[str, Any] = {}
+    weights = dict(config.scorers())
+    for name, value in settings.items():
+        setting, dot, scorer = name.partition(".")
+        if dot and setting == SCORERS and scorer in weights:
+            weights[scorer] = value
+        elif is_setting(name):
+            changes[name] = sweep_strategies.converted(name, value)
+        else:
+            known = (*parameters, *(f"{SCORERS}.{scorer}" for scorer in weights))
+            raise ConfigError(
+                f"{where}: {name!r} is neither a parameter of the strategy nor a setting"
+                f"{nearest_setting(name, known)}"
+            )
+    if weights != dict(config.scorers()):
+        if SCORERS in changes:
+            raise ConfigError(f"{where}: {SCORERS} is given with single weights; give one")
+        changes[SCORERS] = ",".join(f"{name}:{weight!r}" for name, weight in weights.items())
+        try:
+            parse_scorers(changes[SCORERS])
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    try:
+        return config.replace(**changes)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None

@@ -1,0 +1,291 @@
+"""Strategy files: a mechanism, the numbers of it that a search may change, and what is wanted.
+
+Files are YAML. The reference's own files (`fixed_args`, `flag`, `workload_spec`, `objective`) are
+read unchanged, and mean what its search script makes of them: reals are passed on with six
+decimals, and penalties are taken seed by seed. `sweeps/strategies/library` holds the library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from blis_jax.cluster.instance_groups import groups_of
+from blis_jax.errors import ConfigError, closest
+from blis_jax.workload.strict_yaml import read_mapping, sentence
+
+FOLDER = "strategies/library"
+OTHER_NAMES = {"baseline": "iter00_baseline"}  # as blis_jax.sweep calls it
+FLAG_DECIMALS = 6  # how the reference's search script writes a real
+Direction = Literal["min", "max"]
+Text = Annotated[str, Field(min_length=1)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Parameter(_Part):
+    """A number or a choice that the search sets, in a setting or in one scorer's weight.
+
+    `target` is a setting (`max_num_scheduled_tokens`) or a weight (`routing_scorers.queue-depth`);
+    `flag` is the reference's name of a setting. `decimals` rounds what is simulated.
+    """
+
+    name: Text
+    target: Text | None = None
+    flag: Annotated[str, Field(pattern=r"^--[a-z-]+$")] | None = None
+    type: Literal["real", "integer", "categorical"] | None = None
+    low: Number | None = None
+    high: Number | None = None
+    prior: Literal["uniform", "log-uniform"] = "uniform"
+    categories: tuple[Any, ...] | None = None
+    decimals: Annotated[int, Field(ge=0, le=15)] | None = None
+
+
+class Override(_Part):
+    """Settings that replace others where the parameters have these values."""
+
+    when: dict[str, Any]
+    settings: dict[str, Any]
+
+
+class Objective(_Part):
+    """A metric to make small or large; several are added up with their weights, or form a front."""
+
+    metric: Text
+    direction: Direction | None = None  # None: the metric's own
+    weight: Weight = 1.0
+
+
+class Constraint(_Part):
+    """`weight` × how far the metric is past its threshold; `min` bounds it above, `max` below."""
+
+    metric: Text
+    direction: Direction
+    threshold: Number
+    weight: Weight = 100.0
+
+
+class SuccessCriterion(_Part):
+    """What the best point should reach: a threshold, or a change against the baseline in %."""
+
+    metric: Text
+    direction: Direction
+    threshold: Number | None = None
+    change_percent: Number | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> SuccessCriterion:
+        if (self.threshold is None) == (self.change_percent is None):
+            raise ValueError("give either threshold or change_percent")
+        return self
+
+
+class Bounds(_Part):
+    """What a required setting must be."""
+
+    min: Number | None = None
+    max: Number | None = None
+    equals: Any = None
+
+
+class Limits(_Part):
+    """SLO targets of one class, ms."""
+
+    ttft_ms: Annotated[float, Field(gt=0)] | None = None
+    tpot_ms: Annotated[float, Field(gt=0)] | None = None
+    e2e_ms: Annotated[float, Field(gt=0)] | None = None
+
+
+class Search(_Part):
+    """The budget, and how it is spent; the command's options replace these."""
+
+    engine: Text = "gp"
+    calls: Annotated[int, Field(ge=1, le=100_000)] = 40
+    initial: Annotated[int, Field(ge=1)] = 8
+    batch: Annotated[int, Field(ge=1, le=4096)] = 8
+    random_state: Annotated[int, Field(ge=0, lt=2**32)] = 42
+    failure_score: Number = 1e6  # of a point with a run that did not come to its end
+
+
+class Strategy(_Part):
+    """A checked strategy file; `sweeps.strategies.space` turns it into a search space."""
+
+    name: Text
+    description: str = ""
+    mechanism: dict[str, Any] = Field(default_factory=dict)
+    fixed_args: tuple[str, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    points: dict[str, dict[str, Any]] = Field(default_factory=dict)  # parameters by name of a point
+    objectives: Annotated[tuple[Objective, ...], Field(min_length=1)]
+    constraints: tuple[Constraint, ...] = ()
+    penalties: Literal["seed-mean", "each-seed"] = "seed-mean"
+    workload: Annotated[str | dict[str, Any], Field()] = "mixed"
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (42, 43, 44)
+    targets: dict[str, Limits] | None = None
+    success_criteria: tuple[SuccessCriterion, ...] = ()
+    baseline: Text = "iter00_baseline"
+    required_settings: dict[str, Bounds] = Field(default_factory=dict)
+    prior_findings: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()  # of this mechanism from the record's
+    search: Search = Search()
+    source: str = ""  # names the file in errors
+    folder: Path | None = None  # where relative paths begin
+    parameter_paths: tuple[str, ...] = ()  # name the parameters in errors
+
+    def refuse(self, path: str, problem: str) -> ConfigError:
+        """An error about one key of the file."""
+        return ConfigError(f"{self.source}: {path}: {problem}")
+
+
+def parse_strategy(text: str, source: str, folder: Path | None = None) -> Strategy:
+    """Parse and check a YAML text; `source` names it in errors."""
+    data = read_mapping(text, source)
+    paths = _parameter_paths(data.get("parameters"))
+    try:
+        document = _in_our_words(data, source)
+        document |= {"source": source, "folder": folder, "parameter_paths": paths}
+        return Strategy.model_validate(document)
+    except ValidationError as error:
+        problem = _unknown_key(error) or sentence(error)
+        problem = re.sub(r"^parameters\[(\d+)\]", lambda found: paths[int(found[1])], problem)
+        raise ConfigError(f"{source}: {problem}") from None
+
+
+def list_library() -> tuple[str, ...]:
+    """Names of the strategies that come with the package."""
+    folder = resources.files("sweeps") / FOLDER
+    return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
+
+
+def load_strategy(name_or_path: str) -> Strategy:
+    """A strategy of the library, by its own or blis_jax.sweep's name, or one in a `.yaml` file."""
+    name = OTHER_NAMES.get(name_or_path, name_or_path)
+    if name in list_library():
+        file = resources.files("sweeps") / FOLDER / f"{name}.yaml"
+        return parse_strategy(file.read_text(encoding="utf-8"), f"{name}.yaml")
+    if not name_or_path.endswith((".yaml", ".yml")):
+        raise ConfigError(
+            f"strategy {name_or_path!r} is unknown; use one of {', '.join(list_library())}, or the "
+            f"path of a .yaml file{closest(name_or_path, list_library())}"
+        )
+    from blis_jax.commands.cli import read_text
+
+    path = Path(name_or_path)
+    return parse_strategy(read_text(path, "a strategy in YAML"), path.name, path.parent)
+
+
+def with_instances(strategy: Strategy, given: str) -> Strategy:
+    """The strategy with the groups of instances of a file in place of its own instances."""
+    groups = [group.plain() for group in groups_of(given)[0]]
+    if strategy.fixed_args:
+        words = (*strategy.fixed_args, "--instances", json.dumps(groups))
+        return strategy.model_copy(update={"fixed_args": words})
+    kept = {name: value for name, value in strategy.mechanism.items() if name != "num_instances"}
+    return strategy.model_copy(update={"mechanism": kept | {"instances": groups}})
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+_OWN_KEYS = ("source", "folder", "parameter_paths")
+_THEIR_KEYS = ("workload_spec", "objective")
+
+
+def _parameter_paths(given: Any) -> tuple[str, ...]:
+    """Where the file has each parameter."""
+    if isinstance(given, dict):
+        return tuple(f"parameters.{name}" for name in given)
+    count = len(given) if isinstance(given, list) else 0
+    return tuple(f"parameters[{place}]" for place in range(count))
+
+
+def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
+    """The document with the reference's keys and the short forms written out."""
+    known = [name for name in Strategy.model_fields if name not in _OWN_KEYS]
+    for key in data:
+        if key not in known and key not in _THEIR_KEYS:
+            words = [*known, *_THEIR_KEYS]
+            raise ConfigError(
+                f"{source}: {key}: the key is unknown; use {', '.join(words)}{closest(key, words)}"
+            )
+    document = {key: value for key, value in data.items() if key not in _THEIR_KEYS}
+    for theirs, ours in (("workload_spec", "workload"), ("objective", "objectives")):
+        if theirs in data:
+            if ours in data:
+                raise ConfigError(f"{source}: {theirs}: {ours} is given too; keep one of them")
+            value = data[theirs]
+            document[ours] = [value] if ours == "objectives" else value
+    if "fixed_args" in data:
+        if "mechanism" in data:
+            raise ConfigError(f"{source}: fixed_args: mechanism is given too; keep one of them")
+        document.setdefault("penalties", "each-seed")
+    if "parameters" in data:
+        document["parameters"] = _parameters(data["parameters"], source)
+    return document
+
+
+def _parameters(given: Any, source: str) -> Any:
+    """Parameters as a list of mappings; the short form `name: [low, high]` names a setting."""
+    if given is None:
+        return []
+    if isinstance(given, dict):
+        return [_named(str(name), body, f"{source}: parameters") for name, body in given.items()]
+    if not isinstance(given, list):
+        raise ConfigError(
+            f"{source}: parameters: got {given!r}, allowed is a list, or a mapping of "
+            "name: [low, high]"
+        )
+    entries = []
+    for place, entry in enumerate(given):
+        if isinstance(entry, dict) and len(entry) == 1 and "name" not in entry:
+            ((name, body),) = entry.items()
+            entry = _named(str(name), body, f"{source}: parameters[{place}]")
+        elif isinstance(entry, dict) and "flag" in entry:
+            usual = {"decimals": FLAG_DECIMALS} if entry.get("type") == "real" else {}
+            entry = {**usual, **entry}
+        entries.append(entry)
+    return entries
+
+
+def _named(name: str, body: Any, where: str) -> dict[str, Any]:
+    if isinstance(body, dict):
+        return {"name": name, **({} if "flag" in body else {"target": name}), **body}
+    if not isinstance(body, list) or len(body) != 2:
+        raise ConfigError(
+            f"{where}.{name}: got {body!r}, allowed is [low, high] or a mapping with low and high"
+        )
+    return {"name": name, "target": name, "low": body[0], "high": body[1]}
+
+
+def _unknown_key(error: ValidationError) -> str | None:
+    """The first problem, if it is a key that does not exist."""
+    details = error.errors(include_url=False)[0]
+    if details["type"] != "extra_forbidden":
+        return None
+    *above, key = details["loc"]
+    path = ""
+    for step in above:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    owners: dict[str, type[BaseModel]] = {
+        "parameters": Parameter,
+        "overrides": Override,
+        "objectives": Objective,
+        "constraints": Constraint,
+        "success_criteria": SuccessCriterion,
+        "required_settings": Bounds,
+        "targets": Limits,
+        "search": Search,
+    }
+    allowed = list(owners.get(str(above[0]) if above else "", Strategy).model_fields)
+    hint = closest(key, allowed)
+    return f"{path}.{key}: the key is unknown; use {', '.join(allowed)}{hint}"

@@ -1,0 +1,374 @@
+"""A strategy's search space: its parameters with types and ranges, and points as configurations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blis_jax.cluster.config import (
+    FIELDS,
+    ClusterConfig,
+    is_setting,
+    nearest_setting,
+    of_settings,
+    parse_scorers,
+)
+from blis_jax.commands.sweep.strategies import converted
+from blis_jax.errors import ConfigError, closest
+from blis_jax.policies import registry
+from blis_jax.policies.named import number_of
+from blis_jax.policies.numbers import Number
+from sweeps.strategies.file import Bounds, Parameter, Strategy
+from sweeps.strategies.reference_arguments import of_arguments
+
+Point = tuple[Any, ...]  # one value per dimension
+SCORERS = "routing_scorers"
+_TYPES = {"int": "integer", "float": "real", "str": "categorical", "bool": "categorical"}
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One parameter: `low` to `high`, or one of `categories`."""
+
+    name: str
+    target: str  # a setting, or routing_scorers.NAME
+    kind: str  # real, integer or categorical
+    low: float = 0.0
+    high: float = 0.0
+    is_log: bool = False
+    categories: tuple[Any, ...] = ()
+    decimals: int | None = None
+
+    def at(self, share: float) -> Any:
+        """The value at a share, 0 to 1, of the range; every category has an equal part of it."""
+        if self.kind == "categorical":
+            return self.categories[min(int(share * len(self.categories)), len(self.categories) - 1)]
+        if self.is_log:
+            low, high = math.log(self.low), math.log(self.high)
+            value = math.exp(low + share * (high - low))
+        elif self.kind == "integer":
+            return min(int(self.low + share * (self.high - self.low + 1)), self.high)
+        else:
+            value = self.low + share * (self.high - self.low)
+        value = min(max(value, self.low), self.high)
+        return round(value) if self.kind == "integer" else value
+
+    def simulated(self, value: Any) -> Any:
+        """What the simulator is given for a value."""
+        return round(value, self.decimals) if self.decimals is not None else value
+
+
+@dataclass(frozen=True)
+class Space:
+    """A strategy's dimensions and the configuration that they change."""
+
+    strategy: Strategy
+    base: ClusterConfig
+    dimensions: tuple[Dimension, ...]
+    num_requests: int | None = None  # that replaces the workload's; from the reference's arguments
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parameters, in order."""
+        return tuple(dimension.name for dimension in self.dimensions)
+
+    def at(self, shares: Iterable[float]) -> Point:
+        """The point at a share, 0 to 1, of every range."""
+        pairs = zip(self.dimensions, shares, strict=True)
+        return tuple(dimension.at(float(share)) for dimension, share in pairs)
+
+    def config_at(self, point: Point) -> ClusterConfig:
+        """The cluster that a point describes."""
+        return self.config_with(dict(zip(self.names, point, strict=True)))
+
+    def config_with(self, values: Mapping[str, Any]) -> ClusterConfig:
+        """The cluster with some parameters set; the others stay as in the base."""
+        changes: dict[str, Any] = {}
+        weights: dict[str, float] = {}
+        for dimension in self.dimensions:
+            if dimension.name not in values:
+                continue
+            value = dimension.simulated(values[dimension.name])
+            setting, _, scorer = dimension.target.partition(".")
+            if setting == SCORERS and scorer:
+                weights[scorer] = value
+            else:
+                changes[dimension.target] = value
+        for override in self.strategy.overrides:
+            if all(values.get(name) == value for name, value in override.when.items()):
+                changes |= override.settings
+        if weights:
+            scorers = parse_scorers(changes.get(SCORERS) or _scorers_of(self.base))
+            parts = [f"{name}:{weights.get(name, weight)!r}" for name, weight in scorers]
+            changes[SCORERS] = ",".join(parts)
+        return self.base.replace(**changes)
+
+
+def space_of(strategy: Strategy) -> Space:
+    """The checked search space of a strategy."""
+    base, num_requests = _base_config(strategy)
+    dimensions = tuple(
+        _dimension(strategy, base, place, parameter)
+        for place, parameter in enumerate(strategy.parameters)
+    )
+    space = Space(strategy, base, dimensions, num_requests)
+    _check_distinct(strategy, dimensions)
+    _check_overrides(strategy, space.names)
+    _check_points(strategy, space)
+    _check_corners(strategy, space)
+    _check_required(strategy, space)
+    return space
+
+
+# --- the mechanism --------------------------------------------------------------------------------
+
+
+def _base_config(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
+    if strategy.fixed_args:
+        return _from_arguments(strategy)
+    values = {}
+    for key, value in strategy.mechanism.items():
+        if not is_setting(key):
+            raise strategy.refuse(
+                f"mechanism.{key}",
+                f"the setting is unknown; settings are named as BLIS's flags, with underscores"
+                f"{nearest_setting(key)}",
+            )
+        values[key] = converted(key, value)
+    values = registry.located(values, strategy.folder)
+    try:
+        return of_settings(_fit_of(values) | values), None
+    except ConfigError as error:
+        raise strategy.refuse("mechanism", str(error)) from None
+
+
+def _fit_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Coefficients and KV blocks of the model, GPU and parallelism that are named, if any is."""
+    named = [values.get(key) for key in ("model", "hardware", "tp")]
+    if all(name is None for name in named):
+        return {}
+    from blis_jax.latency.coefficients import lookup
+
+    fit = lookup(named[0] or ClusterConfig.model, named[1], named[2])
+    return {
+        "hardware": fit.gpu,
+        "tp": fit.tp,
+        "alpha_coeffs": fit.alpha,
+        "beta_coeffs": fit.beta,
+        "total_kv_blocks": fit.total_kv_blocks,
+    }
+
+
+def _from_arguments(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
+    try:
+        return of_arguments(strategy.fixed_args)
+    except ConfigError as error:
+        raise strategy.refuse("fixed_args", str(error)) from None
+
+
+def _scorers_of(config: ClusterConfig) -> str:
+    return ",".join(f"{name}:{weight!r}" for name, weight in config.scorers())
+
+
+# --- the parameters -------------------------------------------------------------------------------
+
+
+def _dimension(
+    strategy: Strategy, base: ClusterConfig, place: int, parameter: Parameter
+) -> Dimension:
+    path = strategy.parameter_paths[place]
+    target = _target(strategy, base, path, parameter)
+    declared = _declared(strategy, base, path, target)
+    usual = _TYPES.get("float" if "." in target else str(FIELDS[target].type))
+    if declared is not None and declared.is_whole:
+        usual = "integer"
+    kind = parameter.type or ("categorical" if parameter.categories is not None else usual)
+    if kind is None:
+        raise strategy.refuse(f"{path}.target", f"{target} is a list, which no search can vary")
+    if kind == "categorical":
+        return _categorical(strategy, path, parameter, target)
+    if usual == "integer" and kind == "real":
+        raise strategy.refuse(f"{path}.type", f"got 'real', but {target} is whole; use 'integer'")
+    if usual == "categorical":
+        raise strategy.refuse(
+            f"{path}.type", f"got {kind!r}, but {target} is a choice; use 'categorical'"
+        )
+    if parameter.low is None and parameter.high is None and declared is not None:
+        parameter = _as_declared(parameter, declared)
+    low, high = _range(strategy, path, parameter, kind)
+    is_log = parameter.prior == "log-uniform"
+    if is_log and low <= 0:
+        raise strategy.refuse(
+            f"{path}.low", f"got {low:g}, allowed is a number above 0 with prior 'log-uniform'"
+        )
+    decimals = parameter.decimals if kind == "real" else None
+    return Dimension(parameter.name, target, kind, low, high, is_log, decimals=decimals)
+
+
+def _declared(strategy: Strategy, base: ClusterConfig, path: str, target: str) -> Number | None:
+    """What a policy says about the number that the parameter sets; None if it sets something else."""
+    try:
+        return number_of(base, target)
+    except ConfigError as error:
+        raise strategy.refuse(f"{path}.target", str(error)) from None
+
+
+def _as_declared(parameter: Parameter, declared: Number) -> Parameter:
+    """The parameter with the bounds and the prior that the policy declares, if it declares any."""
+    if declared.searched is None:
+        return parameter
+    low, high = declared.searched
+    changes: dict[str, Any] = {"low": low, "high": high}
+    if "prior" not in parameter.model_fields_set:
+        changes["prior"] = declared.prior
+    return parameter.model_copy(update=changes)
+
+
+def _target(strategy: Strategy, base: ClusterConfig, path: str, parameter: Parameter) -> str:
+    if (parameter.target is None) == (parameter.flag is None):
+        raise strategy.refuse(path, "give either target or flag, the setting that it changes")
+    if parameter.flag is not None:
+        target, key = parameter.flag[2:].replace("-", "_"), "flag"
+    else:
+        target, key = str(parameter.target), "target"
+    setting, dot, scorer = target.partition(".")
+    if dot and setting == SCORERS:
+        names = [name for name, _ in base.scorers()]
+        if scorer not in names:
+            has = ", ".join(names) or "none, since routing_policy is not weighted"
+            raise strategy.refuse(
+                f"{path}.{key}", f"{scorer!r} is no scorer of the mechanism, which has {has}"
+            )
+    elif not is_setting(target):
+        given = parameter.flag or target
+        raise strategy.refuse(
+            f"{path}.{key}",
+            f"{given!r} is no setting that can be searched{nearest_setting(target)}",
+        )
+    return target
+
+
+def _categorical(strategy: Strategy, path: str, parameter: Parameter, target: str) -> Dimension:
+    categories = parameter.categories
+    if not categories or parameter.low is not None or parameter.high is not None:
+        raise strategy.refuse(
+            f"{path}.categories",
+            "a categorical parameter needs a list of values, and no low or high",
+        )
+    if len(set(map(repr, categories))) != len(categories):
+        raise strategy.refuse(f"{path}.categories", "a value is given twice; keep one of them")
+    return Dimension(parameter.name, target, "categorical", categories=categories)
+
+
+def _range(strategy: Strategy, path: str, parameter: Parameter, kind: str) -> tuple[float, float]:
+    if parameter.categories is not None:
+        raise strategy.refuse(f"{path}.categories", f"a parameter of type {kind} has low and high")
+    for key in ("low", "high"):
+        value = getattr(parameter, key)
+        if value is None:
+            raise strategy.refuse(f"{path}.{key}", "missing, but it must be given")
+        if kind == "integer" and value != int(value):
+            raise strategy.refuse(f"{path}.{key}", f"got {value:g}, allowed is a whole number")
+    low, high = parameter.low, parameter.high
+    assert low is not None and high is not None
+    if low >= high:
+        raise strategy.refuse(
+            f"{path}.low", f"got {low:g}, allowed is a number below high, which is {high:g}"
+        )
+    return (int(low), int(high)) if kind == "integer" else (low, high)
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check_distinct(strategy: Strategy, dimensions: Sequence[Dimension]) -> None:
+    for field in ("name", "target"):
+        seen: dict[str, int] = {}
+        for place, dimension in enumerate(dimensions):
+            value = getattr(dimension, field)
+            if value in seen:
+                raise strategy.refuse(
+                    f"{strategy.parameter_paths[place]}.{field}",
+                    f"{value!r} is that of {strategy.parameter_paths[seen[value]]} too; "
+                    "keep one of them",
+                )
+            seen[value] = place
+
+
+def _check_overrides(strategy: Strategy, names: Sequence[str]) -> None:
+    for place, override in enumerate(strategy.overrides):
+        path = f"overrides[{place}]"
+        for name in override.when:
+            if name not in names:
+                raise strategy.refuse(
+                    f"{path}.when.{name}", f"there is no such parameter{closest(name, names)}"
+                )
+        for name in override.settings:
+            if not is_setting(name):
+                raise strategy.refuse(
+                    f"{path}.settings.{name}", f"the setting is unknown{nearest_setting(name)}"
+                )
+
+
+def _check_points(strategy: Strategy, space: Space) -> None:
+    for name, values in strategy.points.items():
+        for parameter in values:
+            if parameter not in space.names:
+                raise strategy.refuse(
+                    f"points.{name}.{parameter}",
+                    f"there is no such parameter{closest(parameter, space.names)}",
+                )
+        try:
+            space.config_with(values)
+        except (ConfigError, TypeError) as error:
+            raise strategy.refuse(f"points.{name}", str(error)) from None
+
+
+def _check_corners(strategy: Strategy, space: Space) -> None:
+    """Every end of a range, and every category, must be a configuration by itself."""
+    middle = [dimension.at(0.5) for dimension in space.dimensions]
+    for place, dimension in enumerate(space.dimensions):
+        ends: dict[str, Any] = {"low": dimension.low, "high": dimension.high}
+        if dimension.kind == "categorical":
+            ends = {f"categories[{i}]": value for i, value in enumerate(dimension.categories)}
+        for key, value in ends.items():
+            try:
+                space.config_at((*middle[:place], value, *middle[place + 1 :]))
+            except ConfigError as error:
+                path = f"{strategy.parameter_paths[place]}.{key}"
+                raise strategy.refuse(path, str(error)) from None
+
+
+def _check_required(strategy: Strategy, space: Space) -> None:
+    for name, bounds in strategy.required_settings.items():
+        if not is_setting(name):
+            raise strategy.refuse(
+                f"required_settings.{name}", f"the setting is unknown{nearest_setting(name)}"
+            )
+        for value in _reached(space, name):
+            problem = _broken(bounds, value)
+            if problem is not None:
+                raise strategy.refuse(
+                    f"required_settings.{name}",
+                    f"the strategy requires {problem}, but the mechanism or a parameter has {value!r}",
+                )
+
+
+def _reached(space: Space, name: str) -> list[Any]:
+    """The ends of what a setting can be."""
+    for dimension in space.dimensions:
+        if dimension.target == name:
+            return list(dimension.categories or (dimension.low, dimension.high))
+    return [space.base.value(name)]
+
+
+def _broken(bounds: Bounds, value: Any) -> str | None:
+    if bounds.equals is not None and value != bounds.equals:
+        return f"{bounds.equals!r}"
+    if bounds.min is not None and not value >= bounds.min:
+        return f"at least {bounds.min:g}"
+    if bounds.max is not None and not value <= bounds.max:
+        return f"at most {bounds.max:g}"
+    return None

@@ -1,0 +1,1 @@
+"""Tracks: a research question with its baseline, criteria and claims; `python -m sweeps.init` begins one."""

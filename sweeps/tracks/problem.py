@@ -1,0 +1,208 @@
+"""The problem of a track as data: question, workload, constraints, criteria, earlier findings.
+
+`problem.yaml` of a track's folder has it; `problem.md` is rendered from it and the measured baseline.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from blis_jax.cluster.config import FIELDS, is_setting
+from blis_jax.errors import ConfigError, closest
+from blis_jax.workload.spec import (
+    WorkloadSpec,
+    list_builtin,
+    load_builtin,
+    load_spec,
+    override,
+)
+from blis_jax.workload.strict_yaml import read_mapping, sentence
+from sweeps.strategies.file import Bounds
+from sweeps.tracks.claims import Claim, parse_claim
+
+FOLDER = "tracks"
+FILE = "problem.yaml"
+MAIN = "main"  # the condition that every row has
+Text = Annotated[str, Field(min_length=1)]
+People = Literal["people", "seeds", "verdict", "mechanism", "sensitivity"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Condition(_Part):
+    """Other circumstances, for both arms, in which a criterion is judged."""
+
+    text: Text
+    workload: Text | None = None  # None: the track's
+    rate: Annotated[float, Field(gt=0)] | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    warm_up_s: Annotated[float, Field(ge=0)] | None = None  # arrivals left out at the beginning
+    cool_down_s: Annotated[float, Field(ge=0)] | None = None  # and before the last arrival
+
+    @field_validator("settings")
+    @classmethod
+    def _known(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        for name in settings:
+            if not is_setting(name):
+                raise ValueError(f"{name} is no setting{closest(name, FIELDS)}")
+        return settings
+
+
+class Criterion(_Part):
+    """What a strategy should reach: a claim to be measured, or something that others must say.
+
+    `each_class` judges it for all requests together and for every class. `against: itself` compares
+    the strategy in `condition` with the same strategy in the main one.
+    """
+
+    name: Text
+    text: Text
+    protocol: Literal["registered", "later", "added"]
+    goal: Text | None = None
+    each_class: bool = False
+    condition: Text = MAIN
+    against: Literal["baseline", "itself"] = "baseline"
+    needs: People | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Criterion:
+        if (self.goal is None) == (self.needs is None):
+            raise ValueError("give either goal or needs")
+        if self.goal is not None:
+            try:
+                claim = parse_claim(self.goal)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+            if claim.shape != "region":
+                raise ValueError(f"{self.goal!r} is about several values of a setting")
+            if self.each_class and "[" in self.goal:
+                raise ValueError("each_class is judged for every class; leave [class] out")
+        if self.against == "itself" and self.condition == MAIN:
+            raise ValueError("against itself needs another condition than main")
+        return self
+
+    @functools.cached_property
+    def claim(self) -> Claim | None:
+        """Its goal, parsed."""
+        return parse_claim(self.goal) if self.goal is not None else None
+
+
+class TrackConstraint(_Part):
+    """What every strategy must keep; checked where it can be."""
+
+    text: Text
+    settings: dict[str, Bounds] = Field(default_factory=dict)
+    needs: Literal["simulator", "people", "report", "parameters"] | None = None
+
+
+class PriorFinding(_Part):
+    """Something known before, and what is known of it here."""
+
+    text: Text
+    remark: str = ""
+
+
+class Problem(_Part):
+    """A track's problem."""
+
+    name: Text
+    question: Text
+    workload: Text = "mixed"
+    by_design: str = ""  # why this workload
+    rate: Annotated[float, Field(gt=0)] | None = None
+    baseline: Text = "iter00_baseline"
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (42, 43, 44)
+    rng: Literal["reference", "jax"] = "reference"
+    objective: Text = "ttft_p99_ms[critical]"
+    stop_after: Annotated[int, Field(ge=1)] = 3  # null iterations in a row
+    constraints: tuple[TrackConstraint, ...] = ()
+    conditions: dict[str, Condition] = Field(default_factory=dict)
+    criteria: tuple[Criterion, ...] = ()
+    protocol: tuple[Text, ...] = ()
+    prior_findings: tuple[PriorFinding, ...] = ()
+    opportunities: tuple[Text, ...] = ()
+    folder: Path | None = None  # where relative paths begin
+
+    @model_validator(mode="after")
+    def _conditions_exist(self) -> Problem:
+        for criterion in self.criteria:
+            if criterion.condition not in (MAIN, *self.conditions):
+                known = ", ".join((MAIN, *self.conditions))
+                raise ValueError(
+                    f"criteria: {criterion.name}: condition {criterion.condition!r} is unknown; "
+                    f"there are {known}"
+                )
+        return self
+
+    def criteria_content(self) -> Any:
+        """What decides the judgements."""
+        fields = {"criteria", "conditions", "constraints", "objective"}
+        return self.model_dump(mode="json", include=fields)
+
+
+def parse_problem(text: str, source: str, folder: Path | None = None) -> Problem:
+    """Parse and check a YAML text; `source` names it in errors."""
+    data = read_mapping(text, source)
+    data.pop("folder", None)
+    try:
+        return Problem.model_validate({**data, "folder": folder})
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {sentence(error)}") from None
+
+
+def list_problems() -> tuple[str, ...]:
+    """Names of the problems that come with the package."""
+    folder = resources.files("sweeps") / FOLDER
+    return tuple(sorted(entry.name for entry in folder.iterdir() if (entry / FILE).is_file()))
+
+
+def load_problem(name_or_path: str) -> Problem:
+    """A problem of the package, or that of a track's folder or file."""
+    if name_or_path in list_problems():
+        file = resources.files("sweeps") / FOLDER / name_or_path / FILE
+        return parse_problem(file.read_text(encoding="utf-8"), f"{name_or_path}/{FILE}")
+    from blis_jax.commands.cli import read_text
+
+    path = Path(name_or_path)
+    if path.is_dir():
+        path /= FILE
+    elif path.suffix not in (".yaml", ".yml"):
+        names = list_problems()
+        raise ConfigError(
+            f"problem {name_or_path!r} is unknown; use one of {', '.join(names)}, a track's folder, "
+            f"or a .yaml file{closest(name_or_path, names)}"
+        )
+    return parse_problem(read_text(path, "a problem in YAML"), str(path), path.parent)
+
+
+def workload_named(
+    name_or_path: str, folder: Path | None = None, rate: float | None = None
+) -> WorkloadSpec:
+    """A built-in workload, or one in a file, here or in `folder`; with another rate if wanted."""
+    if name_or_path in list_builtin():
+        spec = load_builtin(name_or_path)
+    elif name_or_path.endswith((".yaml", ".yml")):
+        beside = (folder or Path()) / name_or_path
+        spec = load_spec(beside if beside.is_file() else Path(name_or_path))
+    else:
+        names = list_builtin()
+        raise ConfigError(
+            f"workload {name_or_path!r} is unknown; use one of {', '.join(names)}, or a .yaml file"
+            f"{closest(name_or_path, names)}"
+        )
+    return spec if rate is None else override(spec, aggregate_rate=rate)
+
+
+def to_markdown(problem: Problem, baseline: Mapping[str, Any] | None) -> str:
+    """`problem.md`: the problem in words, with the measured figures that the criteria refer to."""
+    from sweeps.tracks.templates import render
+
+    return render("problem.md.j2", problem=problem, baseline=baseline)

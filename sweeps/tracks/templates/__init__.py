@@ -1,0 +1,42 @@
+"""Templates of the documents that are rendered from data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def render(name: str, **values: Any) -> str:
+    """The text of a template; a value that is missing is an error."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("sweeps.tracks", "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # Markdown, not HTML
+    )
+    environment.filters |= {"cell": cell, "signed": signed, "plain": plain}
+    return environment.get_template(name).render(**values)
+
+
+def cell(text: str) -> str:
+    """A text on one line, such that it does not end a table's cell."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def signed(value: float | None, decimals: int = 1) -> str:
+    """A number with its sign, as `−66.5`; a dash for none."""
+    if value is None:
+        return "–"
+    text = f"{abs(value):.{decimals}f}"
+    is_zero = float(text) == 0
+    return text if is_zero else f"{'−' if value < 0 else '+'}{text}"
+
+
+def plain(value: float | None, decimals: int = 1) -> str:
+    """A number with separated thousands; a dash for none."""
+    if value is None:
+        return "–"
+    return f"{value:,.{decimals}f}".replace("-", "−")

@@ -1,0 +1,146 @@
+"""Progress of commands: what is said, when, and where; the clock is the test's own."""
+
+import io
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+
+from blis_jax import backend, progress
+from blis_jax.commands import cli, display
+from blis_jax.commands.display import Display
+from blis_jax.progress import Board, Phase
+
+
+@dataclass
+class Clock:
+    """Stands still until it is moved."""
+
+    now: float = 100.0
+    stream: io.StringIO = field(default_factory=io.StringIO)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def shown(*, is_terminal: bool) -> tuple[Clock, Board, Display]:
+    clock = Clock()
+    board = Board(clock)
+    display = Display("sweeps.review", board, clock.stream, is_terminal=is_terminal)
+    board.on_idle = display.hide
+    return clock, board, display
+
+
+def begun(board: Board, what: str, total: int, unit: str) -> Phase:
+    phase = Phase(board, what, total, unit)
+    board.reopen(phase)
+    return phase
+
+
+def test_lines_come_after_three_seconds_when_the_work_changes_and_every_ten_seconds() -> None:
+    clock, board, display = shown(is_terminal=False)
+    work = begun(board, "judging", 10, "opinions")
+    for seconds in range(1, 31):
+        clock.now = 100.0 + seconds
+        if seconds == 5:
+            board.compiling(begun=True)
+        if seconds == 9:
+            board.compiling(begun=False)
+        if seconds in (12, 20):
+            work.show(work.done + 2, "inert on mine")
+        display.tick()
+    assert clock.stream.getvalue().splitlines() == [
+        "sweeps.review: judging: 0 of 10 opinions",
+        "sweeps.review: judging: 0 of 10 opinions; compiling for 1 s",
+        "sweeps.review: judging: 0 of 10 opinions",
+        "sweeps.review: judging: 2 of 10 opinions, 7.5 s each, 60 s left; inert on mine",
+        "sweeps.review: judging: 4 of 10 opinions, 6.2 s each, 38 s left; inert on mine",
+    ]
+
+
+def test_runs_are_shown_inside_the_work_and_compilation_is_no_part_of_the_rate() -> None:
+    clock, board, _ = shown(is_terminal=False)
+    work = begun(board, "searching", 4, "points")
+    board.compiling(begun=True)
+    board.compiling(begun=True)  # a second program beside the first one
+    clock.now += 60
+    work.advance()  # a program that was there already went on meanwhile
+    board.compiling(begun=False)
+    board.compiling(begun=False)
+    clock.now += 6
+    work.advance(2)
+    inner = begun(board, "simulating", 1500, "runs")
+    clock.now += 2
+    inner.advance(1200)
+    assert board.line() == (
+        "searching: 3 of 4 points, 4.0 s each, 4 s left; simulating 1,200 of 1,500 runs, 600 runs/s, 0 s left"
+    )
+    inner.clear()
+    earlier = Phase(board, "simulating", 1000, "runs", done=900)
+    clock.now += 2
+    earlier.advance(50)
+    assert earlier.counted(clock.now) == "950 of 1,000 runs, 25 runs/s, 2 s left"
+
+
+def test_a_terminal_has_one_line_that_makes_way() -> None:
+    clock, board, display = shown(is_terminal=True)
+    work = begun(board, "judging", 10, "opinions")
+    display.tick()
+    assert clock.stream.getvalue() == ""
+    clock.now += 4
+    work.advance(2)
+    display.tick()
+    assert "judging: 2 of 10 opinions, 2.0 s each, 16 s left" in clock.stream.getvalue()
+    assert "━" in clock.stream.getvalue() and display.bar is not None
+    work.clear()
+    assert display.bar is None
+    assert clock.stream.getvalue().endswith("\x1b[1A\x1b[2K")  # the line is gone
+
+
+def test_a_quiet_command_shows_nothing_unless_it_is_part_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(display.SWITCH)
+    parser = cli.Parser(prog="some")
+    parser.add_switches("switches", {"quiet": "print nothing"})
+    seen = []
+
+    def command(arguments: object) -> int:
+        parser.given(["--quiet"])
+        assert display._shown is not None
+        seen.append(display._shown.is_quiet)
+        return 0
+
+    def outer(arguments: object) -> int:
+        return cli.run_command("inner", command, [])
+
+    assert cli.run_command("some", command, []) == cli.run_command("outer", outer, []) == 0
+    assert seen == [True, False] and progress.board.on_idle is None
+
+
+def test_jax_tells_of_compilations(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    told: list[bool] = []
+    monkeypatch.setattr(progress.board, "on_idle", lambda: None)
+    monkeypatch.setattr(progress.board, "compiling", lambda begun: told.append(begun))
+    with progress.phase("something"):
+        jax.jit(lambda x: jnp.sin(x) * 17.25)(jnp.float32(1.5))
+    assert told.count(True) == told.count(False) >= 3 and told[0]
+
+
+def test_xla_logs_only_what_ends_the_process() -> None:
+    code = "import os, blis_jax, jax; print(os.environ['TF_CPP_MIN_LOG_LEVEL']); jax.devices()"
+    usual = {key: value for key, value in os.environ.items() if key != backend.LOG_LEVEL}
+
+    def run(**more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, env=usual | more, capture_output=True, text=True)
+
+    broken = run(XLA_FLAGS="--xla_no_such_flag=1")
+    assert broken.returncode and "Unknown flag in XLA_FLAGS" in broken.stderr
+    assert broken.stdout.strip() == "3"
+    assert run(**{backend.LOG_LEVEL: "0"}).stdout.strip() == "0"

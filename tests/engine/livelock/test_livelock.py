@@ -1,0 +1,179 @@
+"""Steps that achieve nothing: with a horizon the run goes on to it, and what repeats is not run again and again."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from blis_jax.cluster import config
+from blis_jax.engine.livelock import stretches as livelock
+from blis_jax.engine.runner.driver import Runner
+from blis_jax.engine.runner.many_runs import run_grid
+from blis_jax.engine.runner.simulation import Options, Row, simulate
+from blis_jax.engine.types import Outcome
+from blis_jax.policies.seeds import FIXED
+from blis_jax.results import invariants
+from blis_jax.results.records import RunRecord
+from blis_jax.workload.drawing.draw import compile_plan, draw
+from blis_jax.workload.spec import parse_spec
+from tests.support import oracle
+from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of
+
+OPTIONS = Options(num_slots=64, num_blocks=64, list_blocks=96, num_shared_blocks=96)
+AGEING = {"priority_policy": "slo-tiered", "scheduler": "priority-fcfs"}
+
+# Nothing runs any more: a roll-back has leaked the blocks that the waiting requests need.
+STARVED = {
+    "one request": ([Prompt(0, 150, 40)], {}),
+    "100 s": (
+        [Prompt(0, 150, 40)],
+        {"horizon": 100_000_000, "beta_coeffs": [6910.42, 17.67, 2.83]},
+    ),
+    "steps of 42 µs": (
+        [Prompt(0, 150, 40), Prompt(100, 60, 20)],
+        {"horizon": 3_500_000, "beta_coeffs": [42.0, 0.0, 0.0]},
+    ),
+    "arrivals in between": (
+        [Prompt(1000 * i, 150, 40) for i in range(4)]
+        + [Prompt(2_000_000, 20, 3), Prompt(2_500_001, 60, 30)],
+        {"beta_coeffs": [420.0, 0.3, 0.1]},
+    ),
+    "the horizon is beyond the 32-bit clock": (
+        [Prompt(0, 150, 40)],
+        {"horizon": 3_000_000_000, "beta_coeffs": [69_100.0, 0.0, 0.0]},
+    ),
+    "two instances": (
+        [Prompt(1000 * i, 150, 40, group=i % 2, prefix_len=48) for i in range(5)],
+        {"num_instances": 2},
+    ),
+    "ageing requests": ([Prompt(999 * i, 150, 40, slo_class=i % 4) for i in range(5)], AGEING),
+}
+# Requests are admitted in chunks and evicted before they are done, over and over.
+THRASHING = {
+    "a chunked prompt": ([Prompt(0, 128, 40), Prompt(100, 90, 5)], 8, 32, {}),
+    "first tokens again and again": (
+        [
+            Prompt(0, 60, 40, group=0, prefix_len=32),
+            Prompt(1, 100, 5, group=1, prefix_len=32),
+            Prompt(2003, 160, 40),
+        ],
+        10,
+        20,
+        {},
+    ),
+    "the lowest priority is evicted": (
+        [
+            Prompt(0, 60, 1, group=0, prefix_len=32),
+            Prompt(1001, 192, 20, slo_class=1, group=1, prefix_len=32),
+            Prompt(2003, 90, 1, slo_class=2, group=0, prefix_len=32),
+        ],
+        12,
+        7,
+        {**AGEING, "slo_preemption": True},
+    ),
+}
+HORIZON_US = 15_000_000
+
+
+def check(rows: list[Prompt], changes: dict) -> RunRecord:
+    settings = flags(**{"total_kv_blocks": 10, "horizon": HORIZON_US} | changes)
+    record, expected = run_both(workload_of(rows), settings, OPTIONS)
+    assert record.outcome == Outcome.HORIZON
+    assert not differences(record, expected)
+    assert not any(invariants.violations(record).values())
+    return record
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if place else ())
+        for place, name in enumerate(STARVED)
+    ],
+)
+def test_starved_requests_wait_until_the_horizon(name: str):
+    record = check(*STARVED[name])
+    num_steps = record.steps.num_steps.sum()
+    assert num_steps > 14_000
+    assert len(record.steps.num_steps) < 3200 and record.num_iterations < 16_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", THRASHING)
+def test_thrashing_goes_on_until_the_horizon(name: str, monkeypatch: pytest.MonkeyPatch):
+    skipped: list[int] = []
+    original = livelock._advance
+
+    def advance(host, found, count, *rest):
+        skipped.append(count * found.num_steps)
+        original(host, found, count, *rest)
+
+    monkeypatch.setattr(livelock, "_advance", advance)
+    rows, blocks, threshold, changes = THRASHING[name]
+    own = {"total_kv_blocks": blocks, "long_prefill_token_threshold": threshold}
+    record = check(rows, own | changes)
+    assert record.instances.preemption_count.sum() > 1000
+    assert sum(skipped) > 10_000
+
+
+def test_without_a_horizon_it_stays_a_livelock():
+    rows, changes = STARVED["one request"]
+    settings = flags(total_kv_blocks=10, **changes)
+    record, expected = run_both(workload_of(rows), settings, OPTIONS)
+    assert record.outcome == Outcome.LIVELOCK
+    assert expected.outcome.startswith("livelock")
+
+
+@pytest.mark.slow
+def test_given_tables_go_on_to_the_horizon():
+    several = [Prompt(1000 * i, 150, 40, group=i % 2, prefix_len=48) for i in range(4)]
+    given = [
+        (workload_of(prompts), flags(total_kv_blocks=10, horizon=horizon))
+        for prompts, horizon in (
+            ([Prompt(0, 150, 40)], HORIZON_US),
+            (several, HORIZON_US),
+            (several, 20_000),
+            ([Prompt(0, 90, 40)], HORIZON_US),
+        )
+    ]
+    rows = [
+        Row(config.from_flags(settings), table_of(workload), FIXED) for workload, settings in given
+    ]
+    records = Runner(OPTIONS, len(rows)).run(rows, lambda record: record)
+    for record, (workload, settings) in zip(records, given, strict=True):
+        assert not differences(record, oracle.simulate(workload, settings))
+    assert records[1].steps.num_steps.sum() > 14_000
+
+
+LAW = "{type: constant, params: {value: %d}}"
+SPEC = f"""
+version: '2'
+seed: 1
+aggregate_rate: 500.0
+num_requests: 5
+clients:
+- id: long
+  rate_fraction: 1.0
+  arrival: {{process: poisson}}
+  input_distribution: {LAW % 150}
+  output_distribution: {LAW % 40}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.lenient_promotion
+def test_drawn_rows_go_on_to_the_horizon():
+    spec = parse_spec(SPEC, "test")
+    cluster = config.from_flags(flags(total_kv_blocks=10, horizon=HORIZON_US))
+    (row,) = run_grid([cluster], spec, [3], lambda record: record, OPTIONS).rows[0]
+    plan = compile_plan(spec, block_size=16)
+    with jax.enable_x64(True):
+        table, _ = jax.device_get(draw(plan.shape, plan.params, jax.random.key(3)))
+    alone = simulate(cluster, table, OPTIONS)
+    assert row.outcome == alone.outcome == Outcome.HORIZON
+    for part in ("requests", "steps", "instances"):
+        for field in dataclasses.fields(getattr(alone, part)):
+            mine, theirs = (getattr(getattr(one, part), field.name) for one in (row, alone))
+            np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
+    assert row.steps.num_steps.sum() > 14_000

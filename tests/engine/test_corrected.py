@@ -1,0 +1,82 @@
+"""The corrected profile: the reference without its named defects."""
+
+import dataclasses
+
+import hypothesis
+import numpy as np
+import pytest
+
+from blis_jax.cluster import config
+from blis_jax.engine.mechanism import mechanism
+from blis_jax.engine.runner.simulation import simulate
+from blis_jax.engine.types import NO_DEFECTS, Defects, Outcome
+from blis_jax.results.records import Status
+from blis_jax.results.step_records import overlaps
+from tests.engine.test_properties import NODES, OPTIONS, PHASES, STATICS, Scene, scenes
+from tests.support.scenes import Prompt, flags, table_of, workload_of
+
+CORRECTED = (STATICS[1], STATICS[3])
+
+
+def test_every_defect_is_off():
+    assert not any(dataclasses.asdict(NO_DEFECTS).values())
+    assert all(dataclasses.asdict(Defects()).values())
+    reference, corrected = config.ClusterConfig(), config.ClusterConfig(corrected=True)
+    assert mechanism(reference).defects == Defects()
+    assert mechanism(corrected).defects == NO_DEFECTS
+    assert corrected.profile != reference.profile
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@hypothesis.settings(max_examples=150, phases=PHASES)
+@hypothesis.given(scenes(CORRECTED))
+def test_no_orphaned_block_and_no_overlapping_step(scene: Scene):
+    cluster = config.from_flags(scene.flags).replace(variant=scene.static.variant, corrected=True)
+    record = simulate(cluster, table_of(scene.workload, **NODES), OPTIONS)
+    # memory that is too small for one request alone still makes no progress
+    assert record.outcome in (Outcome.COMPLETED, Outcome.HORIZON, Outcome.LIVELOCK)
+    requests = record.requests
+    assert overlaps(record) == (0, 0)
+    done = requests.status == Status.COMPLETED
+    assert np.all(requests.ttft_us[done] >= 0)
+    assert np.all(requests.progress_index[done] == requests.input_len[done] + _steps(record)[done])
+    alone = done & (requests.preemptions == 0)
+    # handing out a token takes its time again with every token, as in the reference
+    handing_out = record.instances.output_time_us[requests.instance] * (1 + _steps(record))
+    served = requests.left_us + handing_out
+    assert np.all(requests.e2e_us[alone] == (served - requests.arrival_us)[alone])
+    if record.outcome == Outcome.COMPLETED:
+        assert not record.instances.used_blocks_at_end.any()
+
+
+def _steps(record) -> np.ndarray:
+    return np.maximum(record.requests.output_len, 1) - 1
+
+
+def under_pressure() -> dict[str, np.ndarray]:
+    """Two requests whose outputs outgrow the memory that their prompts fit into."""
+    rows = [Prompt(0, 30, 20), Prompt(1, 30, 20), Prompt(2, 5, 2)]
+    return workload_of(rows, 4)
+
+
+@pytest.mark.slow
+def test_a_roll_back_leaks_blocks_only_in_the_reference():
+    numbers = flags(block_size_in_tokens=4, total_kv_blocks=18)
+    cluster, table = config.from_flags(numbers), table_of(under_pressure())
+    reference = simulate(cluster, table, OPTIONS)
+    corrected = simulate(cluster.replace(corrected=True), table, OPTIONS)
+    assert reference.outcome == Outcome.LIVELOCK or reference.instances.used_blocks_at_end.any()
+    assert corrected.outcome == Outcome.COMPLETED
+    assert not corrected.instances.used_blocks_at_end.any()
+
+
+def test_an_instance_is_busy_until_its_step_has_ended():
+    rows = [Prompt(0, 4, 1), Prompt(500, 4, 1)]
+    cluster, table = config.from_flags(flags()), table_of(workload_of(rows))
+    reference = simulate(cluster, table, OPTIONS)
+    corrected = simulate(cluster.replace(corrected=True), table, OPTIONS)
+    assert reference.steps.start_us.tolist() == [0, 500]
+    assert corrected.steps.start_us.tolist() == [0, 1000]
+    assert reference.requests.e2e_us.tolist() == [2000, 2000]
+    assert corrected.requests.e2e_us.tolist() == [1000, 1500]

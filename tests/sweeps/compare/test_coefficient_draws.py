@@ -1,0 +1,65 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blis_jax.files.atomic_write import write_json
+from sweeps.compare.__main__ import main
+from sweeps.compare.coefficient_draws import lines, probability_of_best
+
+
+def test_probability_of_best_by_hand():
+    """The first arm is better in three draws of four whatever the seeds, and equal in the last."""
+    values = np.array([[[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [2.0, 2.0]], [[2.0, 2.0]] * 4])
+    assert probability_of_best(values, True, 0).tolist() == [0.875, 0.125]
+    assert probability_of_best(values, False, 0).tolist() == [0.125, 0.875]
+
+
+def test_seeds_count_too():
+    """One draw; which arm is best depends on the seed that a resample holds more of."""
+    values = np.array([[[1.0, 4.0]], [[2.0, 3.0]]])
+    share = probability_of_best(values, True, 0)
+    assert share.sum() == pytest.approx(1.0) and 0.1 < share[0] < 0.9
+
+
+def test_comparison_with_drawn_coefficients(tmp_path: Path, capsys):
+    """Without spread every draw gives the figures of the fit; with it there is a margin."""
+    fit = {
+        "kind": "calibration",
+        "terms": ["beta0", "beta1"],
+        "coefficients": {"beta0": {"value": 7000.0}, "beta1": {"value": 18.0}},
+        "covariance": [[250_000.0, 0.0], [0.0, 1.0]],
+    }
+    write_json(tmp_path / "fit.json", fit)
+    arguments = ["iter00_baseline", "t512=iter00_baseline:max_num_scheduled_tokens=512"]
+    arguments += ["--seeds", "42,43", "--num-requests", "100", "--inert", "records"]
+    arguments += ["--coefficients-from", str(tmp_path / "fit.json"), "--draws", "4"]
+    arguments += ["--metrics", "ttft_p99_ms,tokens_per_sec", "--figure", "none"]
+    assert main([*arguments, "--output", str(tmp_path / "out.json")]) == 0
+    document = json.loads((tmp_path / "out.json").read_text())
+    found = document["coefficients"]
+    assert len(found["draws"]) == 4 and found["terms"] == ["beta0", "beta1"]
+    for entry in found["figures"]:
+        assert entry["low"] < entry["mean"] < entry["high"]
+    by_metric: dict[tuple[str, str], float] = {}
+    for entry in found["figures"]:
+        key = entry["metric"], entry["class"]
+        by_metric[key] = by_metric.get(key, 0.0) + entry["probability_of_best"]
+    assert all(total == pytest.approx(1.0) for total in by_metric.values())
+    settings = document["arms"][0]["settings"]
+    assert settings["beta_coeffs"] == [7000.0, 18.0, 0.0]
+    assert "Coefficients drawn:" in capsys.readouterr().out
+    assert len(lines(document)) == 1 + len(by_metric)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--draws", "8"], "no --coefficients-from"),
+        (["--coefficients-from", "nowhere.json"], "does not exist"),
+    ],
+)
+def test_bad_input(options: list[str], words: str, capsys):
+    assert main(["iter00_baseline", "iter05_simplified", *options]) == 2
+    assert words in capsys.readouterr().err

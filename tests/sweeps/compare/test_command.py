@@ -1,0 +1,426 @@
+"""The command at a tiny size: verdicts, components, criteria, failures, resume, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_jax.cluster.config import ClusterConfig
+from sweeps.compare.__main__ import main
+from sweeps.runs.bench import Bench
+from sweeps.runs.measured import Measured
+from tests.support.browser import opened
+from tests.support.report_page import embedded, row, rows
+from tests.sweeps.busy import write_strategies
+
+SMALL = ["--num-seeds", "16", "--bootstrap", "199"]
+
+
+@pytest.fixture
+def arms(tmp_path: Path) -> tuple[str, str]:
+    return write_strategies(tmp_path)
+
+
+def compare(folder: Path, *words: str) -> int:
+    return main([*words, "--output", str(folder / "out.json")])
+
+
+def result(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """Three arms on 16 seeds, the third the same as the second."""
+    folder = tmp_path_factory.mktemp("whole")
+    plain, priority = write_strategies(folder)
+    words = [f"base={plain}", f"priority={priority}", f"twin={priority}:slo_priority_bridge=false"]
+    reports = ["--report", str(folder / "out.html"), "--timeline", str(folder / "trace.json")]
+    assert compare(folder, *words, *SMALL, *reports) == 0
+    return result(folder), folder
+
+
+def one(document: dict[str, Any], arm: str, slo_class: str, metric: str) -> dict[str, Any]:
+    (found,) = [
+        entry
+        for entry in document["comparisons"]
+        if (entry["arm"], entry["class"], entry["metric"]) == (arm, slo_class, metric)
+    ]
+    return dict(found)
+
+
+def test_who_gains_and_who_loses(whole: tuple[dict[str, Any], Path]) -> None:
+    document, _ = whole
+    critical = one(document, "priority", "critical", "ttft_p99_ms")
+    sheddable = one(document, "priority", "sheddable", "ttft_p99_ms")
+    assert critical["verdict"] == "better" and critical["simultaneous"]["high"] < 0
+    assert sheddable["verdict"] == "worse" and sheddable["num_pairs"] == 16
+    assert critical["difference"]["method"] == "bootstrap (BCa)"
+    assert document["inference"]["family_size"] == 2 * (3 * 4 + 1) == len(document["comparisons"])
+
+
+def test_figures_are_those_of_single_seeds(whole: tuple[dict[str, Any], Path]) -> None:
+    document, _ = whole
+    figures = {arm["name"]: arm["figures"]["critical"]["ttft_p99_ms"] for arm in document["arms"]}
+    pairs = zip(figures["base"]["per_seed"], figures["priority"]["per_seed"], strict=True)
+    changes = [after - before for before, after in pairs]
+    entry = one(document, "priority", "critical", "ttft_p99_ms")
+    assert entry["difference"]["mean"] == pytest.approx(sum(changes) / 16)
+    base = figures["base"]["mean"]
+    assert entry["percent"]["mean"] == pytest.approx(100 * sum(changes) / 16 / base)
+
+
+def test_components_add_up_to_the_reported_number(whole: tuple[dict[str, Any], Path]) -> None:
+    document, _ = whole
+    for arm in document["arms"]:
+        for slo_class, views in arm["ttft_parts"].items():
+            for view, metric in (("mean", "ttft_mean_ms"), ("p99", "ttft_p99_ms")):
+                whole_ms = arm["figures"][slo_class][metric]["mean"]
+                assert sum(views[view]["parts"].values()) == pytest.approx(whole_ms)
+                assert sum(views[view]["groups"].values()) == pytest.approx(whole_ms)
+    for change in document["ttft_changes"]:
+        assert sum(change["groups"].values()) == pytest.approx(change["total"], abs=1e-9)
+    (critical,) = [
+        one
+        for one in document["ttft_changes"]
+        if (one["arm"], one["class"], one["view"]) == ("priority", "critical", "p99")
+    ]
+    assert critical["groups"]["waiting"] < 0
+    entry = one(document, "priority", "critical", "ttft_p99_ms")
+    assert critical["total"] == pytest.approx(entry["difference"]["mean"])
+
+
+def test_the_twin_is_the_same(whole: tuple[dict[str, Any], Path]) -> None:
+    document, _ = whole
+    same = {arm["name"]: arm["same_as"] for arm in document["arms"]}
+    assert same == {"base": [], "priority": ["twin"], "twin": ["priority"]}
+    inert = {
+        arm["name"]: [m["feature"] for m in arm["mechanisms"] if m["status"] == "inert"]
+        for arm in document["arms"]
+    }
+    assert "priority bridge" in inert["priority"] and "priority bridge" not in inert["twin"]
+    assert "CPU KV tier" in inert["base"]
+
+
+def test_criteria_and_ageing(whole: tuple[dict[str, Any], Path]) -> None:
+    document, _ = whole
+    asked = [entry for entry in document["criteria"] if entry["is_asked"]]
+    assert len(asked) == 4  # two criteria, two arms
+    change = next(entry for entry in asked if "change_percent" in entry)
+    assert change["is_met"] and change["is_sure"] and change["num_seeds_met"] == 16
+    others = [entry for entry in document["criteria"] if not entry["is_asked"]]
+    assert not next(entry for entry in others if entry["class"] == "sheddable")["is_met"]
+    base, priority, _ = document["arms"]
+    assert base["crossovers"][0]["observed"]["num_overtaking"] > 0
+    assert priority["crossovers"][0]["age_us"] == pytest.approx(1.1e6)
+    assert priority["crossovers"][0]["observed"]["num_overtaking"] == 0
+
+
+def test_words_and_figure(
+    whole: tuple[dict[str, Any], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sweeps.compare.report import show
+
+    document, folder = whole
+    show(document)
+    said = " ".join(capsys.readouterr().out.split())  # lines are wrapped
+    for part in (
+        "critical — better: TTFT mean",
+        "sheddable — worse: TTFT mean",
+        "CPU KV tier is required by the strategy, but inert: nothing was offloaded",
+        "priority and twin are the same",
+        "sheddable overtakes critical from an age of 1.1 s",
+        "in fact none did",
+        "waiting",
+        "bootstrap of the seeds (BCa, 199 resamples), 95 %",
+        "family of 26 comparisons",
+        "met (16 of 16 seeds)",
+        "(beyond the criteria)",
+    ):
+        assert part in said, part
+    assert (folder / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def printed(table: Any) -> str:
+    from rich.console import Console
+
+    text = io.StringIO()
+    Console(width=200, file=text).print(table)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_printed_intervals_are_those_behind_the_verdict(
+    whole: tuple[dict[str, Any], Path], is_wide: bool
+) -> None:
+    """By itself a difference may leave out 0 that does not among all: unclear, with an interval that holds 0."""
+    from sweeps.compare.report import difference_table
+
+    document = json.loads(json.dumps(whole[0]))
+    entry = dict(document["comparisons"][0], verdict="unclear", arm="made")
+    for name, low, high in (
+        ("difference", -7.7, -1.1), ("percent", -6.6, -2.2),
+        ("simultaneous", -9.9, 3.3), ("simultaneous_percent", -8.8, 4.4),
+    ):  # fmt: skip
+        entry[name] = {"mean": -5.5, "low": low, "high": high, "method": ""}
+    document["comparisons"] = [entry]
+    said = printed(difference_table(document, "made", is_wide))
+    assert "−5.50 [−8.80, +4.40]" in said and ("−5.50 [−9.90, +3.30]" in said) == is_wide
+    assert "−7.70" not in said and "−6.60" not in said
+    entry["simultaneous_percent"]["high"] = None  # infinite
+    assert "[−8.80, ∞]" in printed(difference_table(document, "made", is_wide))
+
+
+def test_each_throughput_has_a_name_and_a_definition_of_its_own(
+    whole: tuple[dict[str, Any], Path],
+) -> None:
+    from blis_jax.results.metrics.scalars import metric_names
+    from sweeps.compare.report import head_lines
+    from sweeps.reports.words import title
+
+    names = [title(name) for name in metric_names()]
+    assert len(set(names)) == len(names)
+    assert title("tokens_per_sec") == "decode tokens/s"
+    said = " ".join(head_lines(whole[0]))
+    assert "output tokens/s counts all output tokens" in said
+    assert "decode tokens/s is BLIS's tokens_per_sec" in said
+
+
+def failing(should_fail: Callable[[ClusterConfig, int], bool]) -> Any:
+    original = Bench.summaries
+
+    def summaries(self: Bench, configs: Sequence[ClusterConfig], summarize: Any) -> list[Any]:
+        found = original(self, configs, summarize)
+        return [
+            tuple(
+                Measured("REFERENCE_CRASH") if should_fail(config, place) else run
+                for place, run in enumerate(runs)
+            )
+            for config, runs in zip(configs, found, strict=True)
+        ]
+
+    return summaries
+
+
+def test_a_failed_seed_is_left_out_of_both_and_named(
+    arms: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    is_second = failing(lambda config, place: config.scheduler != "fcfs" and place == 1)
+    monkeypatch.setattr(Bench, "summaries", is_second)
+    assert compare(tmp_path, *arms, *SMALL, "--inert", "records") == 0
+    document = result(tmp_path)
+    assert {entry["num_pairs"] for entry in document["comparisons"]} == {15}
+    failure = document["arms"][1]["failure"]
+    assert failure["code"] == "REFERENCE_CRASH" and failure["seeds"] == [43]
+    said = " ".join(capsys.readouterr().out.split())  # lines are wrapped
+    assert "on seed 43 the reference stops here" in said and "may flatter it" in said
+
+
+def test_an_arm_without_any_run_stays_in_the_result(
+    arms: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Bench, "summaries", failing(lambda config, _: config.scheduler != "fcfs"))
+    assert compare(tmp_path, *arms, *SMALL, "--inert", "records") == 3
+    document = result(tmp_path)
+    assert [arm["failure"] is None for arm in document["arms"]] == [True, False]
+    assert {entry["num_pairs"] for entry in document["comparisons"]} == {0}
+    assert all(
+        entry["reached"]["mean"] is None or entry["num_seeds"] for entry in document["criteria"]
+    )
+    assert "it has no figures" in " ".join(capsys.readouterr().out.split())
+
+
+def test_resumed_after_a_kill_equals_unkilled(
+    arms: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*arms, *SMALL, "--figure", "none", "--quiet"]
+    assert compare(tmp_path, *words) == 0
+    unkilled = result(tmp_path)
+    original, calls = Bench.summaries, 0
+
+    def killed(self: Bench, configs: Sequence[ClusterConfig], summarize: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return original(self, configs, summarize)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, "summaries", killed)
+        assert compare(tmp_path, *words, "--overwrite") == 130
+    assert compare(tmp_path, *words, "--resume") == 0
+    assert result(tmp_path) == unkilled
+    monkeypatch.setattr(Bench, "summaries", None)  # all is in the record
+    assert compare(tmp_path, *words, "--resume") == 0
+    assert result(tmp_path) == unkilled
+    assert compare(tmp_path, *words[:2], "--num-seeds", "4", "--resume") == 2
+
+
+def test_options(arms: tuple[str, str], tmp_path: Path) -> None:
+    words = ["--rng", "jax", "--seeds", "5,9", "--num-requests", "30", "--quiet"]
+    words += ["--metrics", "ttft_p99_ms,throughput_tps", "--targets", "critical.ttft_ms=1"]
+    words += ["--criteria", arms[0], "--inert", "records", "--figure", "none"]
+    assert compare(tmp_path, *arms, *words) == 0
+    document = result(tmp_path)
+    assert document["seeds"] == [5, 9] and document["rng"] == "jax"
+    assert document["num_requests"] == 30 and document["targets"]["critical"] == {"ttft_ms": 1}
+    names = {(entry["class"], entry["metric"]) for entry in document["comparisons"]}
+    assert names == {
+        ("all", "ttft_p99_ms"), ("critical", "ttft_p99_ms"), ("sheddable", "ttft_p99_ms"),
+        ("all", "tokens_per_sec"),
+    }  # fmt: skip
+    assert "too few for a bootstrap" in document["inference"]["intervals"]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--num-seeds", "0"], "--num-seeds: got 0"),
+        (["--seeds", "1,2", "--first-seed", "3"], "--first-seed: --seeds lists the seeds"),
+        (["--seeds", "1,x"], "--seeds: '1,x' is neither a number of seeds nor a list"),
+        (["--seeds", "1,1"], "a seed is given twice"),
+        (["--confidence", "1"], "--confidence: got 1"),
+        (["--bootstrap", "5"], "--bootstrap: got 5"),
+        (["--random-state=-1"], "--random-state: got -1"),
+        (["--metrics", "ttft_p98_ms"], "--metrics: metric 'ttft_p98_ms' is unknown"),
+        (["--targets", "critical=3"], "--targets: 'critical=3' is not CLASS.LIMIT=MS"),
+        (["--workload", "nowhere.yaml"], "--workload: workload: 'nowhere.yaml' is neither a file"),
+        (["--criteria", "idea1_tiered"], "did you mean 'idea1_tiered_cascade'"),
+        (["--num-requests", "0"], "--num-requests: got 0"),
+        (["--inert", "no"], "--inert"),
+        (["--resume", "--overwrite"], "contradict"),
+        (["--figure", "a.pdf"], "--figure"),
+    ],
+)
+def test_refusals_write_nothing(
+    arms: tuple[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    problem: str,
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    assert compare(tmp_path, *arms, *words) == 2
+    said = capsys.readouterr().err
+    assert problem in said and said.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_two_arms_are_needed(
+    arms: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    assert compare(tmp_path, *arms[:count]) == 2
+    assert f"{count} arms are given" in capsys.readouterr().err
+
+
+def test_existing_results_are_kept(
+    arms: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out.json").write_text("mine")
+    assert compare(tmp_path, *arms) == 2
+    assert "exists; give --resume" in capsys.readouterr().err
+    assert (tmp_path / "out.json").read_text() == "mine"
+
+
+def test_measured_runs_survive_their_way_through_json() -> None:
+    from sweeps.compare.crossover import Overtaking
+    from sweeps.runs.measured import measured_from
+
+    run = Measured(
+        "COMPLETED",
+        {"a": 1.5},
+        {"all": {"p99": [1.0]}},
+        {"a>b": Overtaking(1, 2, 3, 4, None)},
+        {"x": 1},
+        "f",
+    )
+    assert measured_from(json.loads(json.dumps(dataclasses.asdict(run)))) == run
+
+
+@pytest.mark.slow
+@pytest.mark.golden
+def test_a_crash_of_the_reference_and_an_idle_adaptation(tmp_path: Path) -> None:
+    """The record's row 7: with 2,000 blocks and a CPU tier the baseline crashes, iteration 5 does not;
+    principle S7: adapting to load changes no request."""
+    small = ":total_kv_blocks=2000;kv_cpu_blocks=666"
+    tiered = "tiered=iter02_load_adaptive:priority_policy=slo-tiered"
+    words = [f"best=iter05_simplified{small}", f"base=iter00_baseline{small}"]
+    words += ["iter02_load_adaptive", tiered, "--seeds", "42,43,44", "--inert", "records"]
+    assert compare(tmp_path, *words, "--figure", "none", "--quiet") == 0
+    document = result(tmp_path)
+    best, base, adaptive, twin = document["arms"]
+    assert round(best["figures"]["critical"]["ttft_p99_ms"]["mean"], 1) == 99.5
+    assert round(best["figures"]["sheddable"]["ttft_p99_ms"]["mean"], 1) == 543.2
+    assert best["acted"]["num_preemptions"] == 16 + 33 + 34
+    assert base["failure"]["by_code"] == {"REFERENCE_CRASH": [42, 43, 44]}
+    assert adaptive["same_as"] == ["tiered"] and twin["same_as"] == ["iter02_load_adaptive"]
+    pairs = {entry["arm"]: entry["num_pairs"] for entry in document["comparisons"]}
+    assert pairs == {"base": 0, "iter02_load_adaptive": 3, "tiered": 3}
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def test_the_page_has_the_numbers_of_the_result(whole: tuple[dict[str, Any], Path]) -> None:
+    document, folder = whole
+    tables = embedded(folder / "out.html")["tables"]
+    assert len(tables["differences"]["metric"]) == len(document["comparisons"])
+    for entry in document["comparisons"]:
+        where = {"strategy": entry["arm"], "class": entry["class"], "metric": entry["metric"]}
+        found = row(tables["differences"], **where)
+        assert found["difference"] == entry["difference"]["mean"]
+        assert found["percent_low"] == entry["percent"]["low"]
+        assert (found["verdict"], found["mean"]) == (entry["verdict"], entry["mean"])
+    for arm in document["arms"]:
+        shown = rows(tables["values"], strategy=arm["name"], **{"class": "critical"})
+        assert [one["e2e_p99_ms"] for one in shown] == (
+            arm["figures"]["critical"]["e2e_p99_ms"]["per_seed"]
+        )
+        curve = row(tables["curves"], strategy=arm["name"], at=2, **{"class": "critical"})
+        figures = arm["figures"]["critical"]
+        assert curve["ttft_ms"][0] <= figures["ttft_mean_ms"]["per_seed"][2] <= curve["ttft_ms"][-1]
+    runs = rows(tables["timelines"], strategy="priority")
+    assert {one["instance"] for one in runs} == {0, 1} and max(one["running"] for one in runs) > 0
+
+
+def test_the_page_draws_offline_and_follows_the_choice_of_seeds_and_class(
+    whole: tuple[dict[str, Any], Path],
+) -> None:
+    _, folder = whole
+    with opened(folder / "out.html") as page:
+        assert page.run("return document.getElementById('failure').textContent") == ""
+        drawn = page.run("return Object.keys(window.report.views)")
+        assert drawn == ["differences", "explore", "parts", "timelines"]
+        words = "return document.querySelector('#chart-explore').textContent"
+        assert "16 seeds" in page.run(words)
+
+        curves = "return [...document.querySelectorAll('#chart-explore [class*=line] path')]"
+        curves += ".map((path) => path.getAttribute('d')).join()"
+        before = page.run(curves)
+        page.drag("#chart-explore .concat_0_concat_0_group path.background", 0.5, 0.99)
+        page.wait_for(f"{words}.includes('8 seeds')")
+        low, high = page.run("return window.report.views.explore.signal('seeds').at")
+        assert 7 < low < 8 and 15 < high < 15.5
+        assert before and page.run(curves) != before
+
+        page.run(
+            "const select = document.querySelector('#controls-explore select');"
+            "select.value = 'goodput_rps'; select.dispatchEvent(new Event('change'))"
+        )
+        page.wait_for("return window.report.views.explore.signal('metric') === 'goodput_rps'")
+        assert page.requests() == [(folder / "out.html").resolve().as_uri()]
+        assert page.console() == []

@@ -1,0 +1,128 @@
+"""What every search engine must do, and what each is for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from blis_jax.errors import ConfigError
+from sweeps.search.engines import ENGINES, Told, make
+from sweeps.search.engines.base import modelled
+from sweeps.strategies.space import Point, Space
+from tests.sweeps.tiny import budget, tiny_space
+
+needs_optuna = pytest.mark.skipif(
+    find_spec("optuna") is None, reason="optuna is not installed (extra: search)"
+)
+MARKS = {
+    "ensemble": [pytest.mark.lenient_promotion],  # flax and optax promote implicitly
+    "tpe": [needs_optuna],
+}
+EVERY = [pytest.param(name, marks=MARKS.get(name, [])) for name in ENGINES]
+
+
+@pytest.fixture(scope="module")
+def space() -> Space:
+    return tiny_space()
+
+
+def told(point: Point) -> Told:
+    """A made-up landscape, with a part of it that fails."""
+    base, tokens, weight = point
+    if base > 17:
+        return Told(point, 1e6, has_failed=True)
+    objectives = (abs(base - 8) * weight, abs(tokens - 900) / 100)
+    return Told(point, sum(objectives), objectives)
+
+
+def batches_of(space: Space, engine: str) -> list[list[Point]]:
+    """Twelve points, or fewer, of one engine that lives through the whole search."""
+    one, batches, points = make(space, budget(engine)), [], list[Point]()
+    while len(points) < 12:
+        asked = one.ask([told(point) for point in points], min(3, 12 - len(points)))
+        if not asked:
+            break
+        batches.append(asked)
+        points += asked
+    return batches
+
+
+def searched(space: Space, engine: str) -> list[Point]:
+    return [point for batch in batches_of(space, engine) for point in batch]
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_points_are_in_the_space_and_plain(space: Space, engine: str) -> None:
+    points = searched(space, engine)
+    assert 8 <= len(points) <= 12
+    for base, tokens, weight in points:
+        assert isinstance(base, float) and 5 <= base <= 20
+        assert isinstance(tokens, int) and 600 <= tokens <= 2048
+        assert weight in (1, 2)
+    assert json.loads(json.dumps(points)) == [list(point) for point in points]
+    assert len(set(points)) > 5
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_a_new_engine_goes_on_where_another_stopped(space: Space, engine: str) -> None:
+    batches = batches_of(space, engine)
+    history = [told(point) for batch in batches[:-1] for point in batch]
+    assert make(space, budget(engine)).ask(history, len(batches[-1])) == batches[-1]
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_failures_alone_do_not_stop_an_engine(space: Space, engine: str) -> None:
+    points = make(space, budget(engine)).ask([], 3)
+    failures = [Told(point, 1e6, has_failed=True) for point in points]
+    failures = (failures * 2)[:4]
+    assert make(space, budget(engine)).ask(failures, 2)
+
+
+@pytest.mark.parametrize("engine", ["gp", "random", "sobol", "gp_minimize"])
+def test_another_random_state_is_another_search(space: Space, engine: str) -> None:
+    first = make(space, budget(engine)).ask([], 2)
+    assert make(space, budget(engine, random_state=7)).ask([], 2) != first
+
+
+def test_a_model_beats_chance(space: Space) -> None:
+    def best(engine: str) -> float:
+        return min(told(point).score for point in searched(space, engine))
+
+    assert best("gp") < best("random")
+
+
+def test_grid_has_both_ends_and_every_category(space: Space) -> None:
+    points = searched(space, "grid")
+    assert len(points) == 12  # 3 × 2 × 2
+    assert {5.0, 20.0} <= {point[0] for point in points}
+    assert {point[1] for point in points} == {600, 2048}
+    assert {point[2] for point in points} == {1, 2}
+    with pytest.raises(ConfigError, match=r"search\.calls: a grid over the categories"):
+        make(space, budget("grid", calls=1))
+
+
+def test_unknown_engines_and_empty_spaces_are_refused(space: Space) -> None:
+    with pytest.raises(
+        ConfigError, match=r"search\.engine: 'sobel' is unknown.*did you mean 'sobol'"
+    ):
+        make(space, budget("sobel"))
+    with pytest.raises(ConfigError, match="parameters: there are none"):
+        make(tiny_space("{name: a, objectives: [{metric: e2e_p99_ms}]}"), budget("gp"))
+
+
+def test_models_see_failures_a_little_above_the_worst() -> None:
+    tries = [Told((0,), 1.0), Told((1,), 1e6, has_failed=True), Told((2,), 5.0)]
+    np.testing.assert_allclose(modelled(tries), [1.0, 7.5, 5.0])
+    assert modelled([tries[1]]).tolist() == [0.0]
+
+
+def test_an_engine_whose_library_is_missing_is_refused(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"'tpe' needs optuna; install blis-jax\[search\]"):
+        make(space, budget("tpe"))

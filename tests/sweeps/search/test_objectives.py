@@ -1,0 +1,72 @@
+"""The worth of a point: objectives, penalties by mean or by seed, failures."""
+
+from __future__ import annotations
+
+import pytest
+
+from blis_jax.errors import ConfigError
+from sweeps.search.objectives import NO_FIGURE, SeedResult, Valuation
+from sweeps.strategies.file import parse_strategy
+from tests.sweeps.tiny import run_of
+
+WANTED = """
+name: wanted
+objectives: [{metric: ttft_p99_ms}]
+constraints:
+  - {metric: throughput_tps, direction: max, threshold: 100, weight: 2}
+  - {metric: dropped, direction: min, threshold: 0, weight: 10}
+"""
+
+
+def valuation(text: str) -> Valuation:
+    return Valuation(parse_strategy(text, "wanted.yaml"))
+
+
+RUNS = [
+    run_of(ttft_p99_ms=10.0, tokens_per_sec=80.0, num_dropped=0.0),
+    run_of(ttft_p99_ms=20.0, tokens_per_sec=130.0, num_dropped=1.0),
+]
+
+
+def test_penalties_of_the_mean() -> None:
+    worth = valuation(WANTED).worth(RUNS)
+    assert worth.penalties == {"tokens_per_sec": 0.0, "num_dropped": 5.0}
+    assert worth.score == 15.0 + 5.0
+
+
+def test_penalties_seed_by_seed() -> None:
+    worth = valuation(WANTED + "penalties: each-seed").worth(RUNS)
+    assert worth.penalties == {"tokens_per_sec": 20.0, "num_dropped": 5.0}
+    assert worth.score == 15.0 + 25.0 and worth.penalty == 25.0
+
+
+def test_maxima_are_negated_and_weights_add_up() -> None:
+    worth = valuation(
+        "{name: a, objectives: [{metric: tokens_per_sec}, {metric: ttft_p99_ms, weight: 2}]}"
+    ).worth(RUNS)
+    assert worth.objectives == (-105.0, 15.0)
+    assert worth.score == -105.0 + 2 * 15.0
+
+
+def test_a_run_that_did_not_end_makes_a_finite_failure() -> None:
+    failed = [*RUNS, SeedResult("LIVELOCK"), SeedResult("LIVELOCK")]
+    worth = valuation(WANTED + "search: {failure_score: 5000}").worth(failed)
+    assert worth.score == 5000.0 and worth.failures == ("LIVELOCK",)
+
+
+def test_a_missing_figure_makes_a_failure() -> None:
+    runs = [RUNS[0], run_of(ttft_p99_ms=float("nan"), tokens_per_sec=1.0, num_dropped=0.0)]
+    assert valuation(WANTED).worth(runs).failures == (NO_FIGURE,)
+
+
+@pytest.mark.parametrize("key", ["objectives[0]", "constraints[0]", "success_criteria[0]"])
+def test_unknown_metrics_name_their_key(key: str) -> None:
+    entries = {"objectives[0]": "objectives: [{metric: ttft}]"}
+    entries["constraints[0]"] = "constraints: [{metric: ttft, direction: min, threshold: 1}]"
+    entries["success_criteria[0]"] = (
+        "success_criteria: [{metric: ttft, direction: min, threshold: 1}]"
+    )
+    usual = "" if key == "objectives[0]" else "objectives: [{metric: e2e_p99_ms}]\n"
+    with pytest.raises(ConfigError) as error:
+        valuation(f"name: a\n{usual}{entries[key]}")
+    assert str(error.value).startswith(f"wanted.yaml: {key}.metric: metric 'ttft' is unknown")

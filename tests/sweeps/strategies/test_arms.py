@@ -1,0 +1,73 @@
+"""Arms from texts: where a configuration comes from, what replaces it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from blis_jax.errors import ConfigError
+from sweeps.search.result import arguments
+from sweeps.strategies.arms import arm_of, arms_of
+
+
+def test_strategy_point_parameter_and_setting() -> None:
+    plain = arm_of("iter08_token_budget")
+    assert plain.config.max_num_scheduled_tokens == 2048 and plain.strategy is not None
+    best = arm_of("iter08_token_budget@published")
+    assert best.config.max_num_scheduled_tokens == 962
+    assert best.config.slo_base_critical == 12.9382
+    changed = arm_of("mine=iter08_token_budget@published:max_tokens=1024;num_instances=4")
+    assert changed.name == "mine"
+    assert changed.config == best.config.replace(max_num_scheduled_tokens=1024, num_instances=4)
+
+
+def test_override_follows_a_parameter() -> None:
+    assert arm_of("iter08_token_budget:prefill_crit=0").config.slo_prefill_sheddable == 0
+    assert arm_of("iter08_token_budget:prefill_crit=8").config.slo_prefill_sheddable == 256
+
+
+def test_numbers_that_yaml_takes_for_texts() -> None:
+    found = arm_of("iter08_token_budget@published:age_weight=2e-5").config
+    assert found.slo_age_weight == 2e-5
+    assert arm_of("baseline:slo_age_weight=1e-6").config.slo_age_weight == 1e-6
+
+
+def test_scorers_whole_or_one_weight() -> None:
+    whole = arm_of("baseline:routing_scorers=prefix-affinity:3,queue-depth:2")
+    assert dict(whole.config.scorers()) == {"prefix-affinity": 3.0, "queue-depth": 2.0}
+    one = arm_of("iter00_baseline:routing_scorers.queue-depth=5")
+    assert dict(one.config.scorers())["queue-depth"] == 5.0
+
+
+def test_result_of_a_search(tmp_path: Path) -> None:
+    config = arm_of("iter08_token_budget@published").config
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps({"cli_args": arguments(config)}))
+    assert arm_of(f"found={path}").config == config
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("iter08_tokn_budget", "did you mean"),
+        ("iter08_token_budget@best", "has published"),
+        ("it08_opt@published", "no named points"),
+        ("iter08_token_budget:max_token=3", "max_tokens"),
+        ("iter08_token_budget:max_tokens", "not NAME=VALUE"),
+        ("baseline:num_instances=0", "num_instances"),
+        ("baseline:num_instances=2;num_instances=3", "given twice"),
+        ("baseline:routing_scorers.queue-depth=many", "queue-depth"),
+        ("", "has not the form"),
+        ("nowhere.json", "nowhere.json"),
+    ],
+)
+def test_refusals_name_the_part(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        arm_of(text)
+
+
+def test_names_of_arms_differ() -> None:
+    with pytest.raises(ConfigError, match="LABEL="):
+        arms_of(["baseline", "baseline"])

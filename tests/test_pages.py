@@ -1,0 +1,112 @@
+"""The pages: their length, their links, and the tables that are made from declarations."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import reference
+from tests.support.reference_data import REPO_ROOT
+
+DOCS = REPO_ROOT / "docs"
+PAGES = [REPO_ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)#\s]+)")
+FROM_PAPERS = REPO_ROOT / "papers" / "strategy_evolution" / "figures"  # see docs/site_hooks.py
+
+
+def test_the_readme_is_short() -> None:
+    assert len((REPO_ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1500
+
+
+def test_every_link_has_its_file() -> None:
+    """The build of the site checks its own links; the README's, and those of its pictures, it does not see."""
+    missing = [
+        f"{page.relative_to(REPO_ROOT)}: {link}"
+        for page in PAGES
+        for link in LINK.findall(_without_code(page))
+        if not link.startswith("http") and not _exists(page, link)
+    ]
+    assert not missing
+
+
+def _without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def _exists(page: Path, link: str) -> bool:
+    return (page.parent / link).exists() or (FROM_PAPERS / Path(link).name).exists()
+
+
+@pytest.mark.parametrize("name", reference.TABLES)
+def test_a_table_is_what_the_command_prints(name: str) -> None:
+    text = (reference.FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    _, _, rest = text.partition(f"<!-- {name}:begin -->\n")
+    assert rest.partition(f"\n<!-- {name}:end -->")[0] == reference.TABLES[name]()
+
+
+def test_every_setting_with_a_size_has_its_unit() -> None:
+    from blis_jax.cluster.config import FIELDS
+
+    assert set(reference.UNITS) <= set(FIELDS) and set(reference.MEANINGS) <= set(FIELDS)
+    without = {
+        name
+        for name, field in FIELDS.items()
+        if field.type == "int" and name not in reference.UNITS
+    }
+    from blis_jax.policies import registry
+
+    assert without <= set(registry.settings())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_modules_that_a_page_names_exist(page: Path) -> None:
+    """`engine/calendar.py`, `blis_jax.workload.reference`: a page must not name what has moved."""
+    text = page.read_text(encoding="utf-8")
+    files = re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)*\.py)`", text)
+    roots = [REPO_ROOT, REPO_ROOT / "blis_jax", page.parent, REPO_ROOT / "docs"]
+    gone = [file for file in files if not any((root / file).exists() for root in roots)]
+    packages = "blis_jax|sweeps|surrogate|papers|benchmarks"
+    for name in re.findall(
+        rf"(?:`|import |from |-m |::: )((?:{packages})(?:\.[a-zA-Z_0-9]+)+)", text
+    ):
+        gone += [] if _is_there(name.split(".")) else [name]
+    assert sorted(set(gone) - {"mine.py", "registry.py"}) == []
+
+
+def _is_there(parts: list[str]) -> bool:
+    """Whether it is a module, or a name that a module's text has."""
+    for at in range(len(parts), 0, -1):
+        base = REPO_ROOT.joinpath(*parts[:at])
+        for file in (base.with_suffix(".py"), base / "__init__.py"):
+            if file.exists():
+                rest = parts[at : at + 1]
+                return not rest or rest[0] in file.read_text(encoding="utf-8")
+    return False
+
+
+def _blocks(kind: str) -> list[str]:
+    text = (REPO_ROOT / "README.md").read_text(encoding="utf-8")
+    return [
+        block
+        for name, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
+        if name == kind
+    ]
+
+
+def test_the_readme_s_policy_can_be_named(tmp_path: Path) -> None:
+    from blis_jax import ClusterConfig
+
+    (_, policy) = _blocks("python")
+    (tmp_path / "mine.py").write_text(policy)
+    config = ClusterConfig(num_instances=2, routing_policy=f"{tmp_path / 'mine.py'}:shortest_queue")
+    assert config.replace(**{"routing.queue": 3}).value("routing.queue") == 3
+
+
+@pytest.mark.slow
+def test_the_readme_s_example_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    (example, _) = _blocks("python")
+    exec(compile(example.replace("range(32)", "range(1)"), "README.md", "exec"), {})
+    printed = next(block for block in _blocks("") if block.startswith("COMPLETED"))
+    assert capsys.readouterr().out == printed

@@ -1,0 +1,126 @@
+"""Our own format: every column, CSV and Parquet, no loss."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from blis_jax.errors import ConfigError
+from blis_jax.traces.formats import plain
+from blis_jax.traces.read import TraceOptions, read_trace
+from blis_jax.traces.to_table import to_table
+from tests.traces.formats.test_mooncake import lines_of, shared_blocks
+from tests.traces.scenes import assert_same_rows, read_text
+
+FULL = (
+    "arrival_us,input_tokens,output_tokens,slo_class,tenant,client,session,round_index,"
+    "prefix_group,prefix_tokens,request_id\n"
+    "5,100,10,critical,t1,c1,s1,0,g,64,11\n"
+    "7,200,0,,t2,c1,,2,,0,4\n"
+    "9,80,3,realtime,t1,c2,s1,1,g,80,7\n"
+)
+SUFFIXES = [
+    ".csv",
+    ".csv.gz",
+    pytest.param(
+        ".parquet",
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed"
+        ),
+    ),
+]
+
+
+def test_all_columns(tmp_path):
+    trace = read_text(tmp_path, FULL)
+    rows = trace.rows
+    assert trace.format == "plain"
+    assert rows.slo_class.tolist() == [1, 0, 1]
+    assert rows.tenant_names == ("t1", "t2")
+    assert rows.session.tolist() == [0, -1, 0]
+    assert rows.round_index.tolist() == [0, 2, 1]
+    assert rows.prefix_group.tolist() == [0, -1, 0]
+    assert rows.request_id.tolist() == [11, 4, 7]
+    assert shared_blocks(to_table(rows, 16)[0]) == {(0, 2): 4}
+
+
+def test_three_columns_are_enough_and_seconds_will_do(tmp_path):
+    text = "output_tokens,arrival_s,input_tokens\n3,0.0000015,2\n4,1.25,6\n"
+    rows = read_text(tmp_path, text).rows
+    assert rows.arrival_us.tolist() == [2, 1_250_000]
+    assert rows.input_len.tolist() == [2, 6]
+    assert rows.request_id.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ("5,100,10,gold,t,c,,0,,0,1", "slo_class is gold"),
+        ("5,100,10,,t,c,,0,g,101,1", "prefix_tokens is above input_tokens"),
+        ("5.5,100,10,,t,c,,0,,0,1", "arrival_us is 5.5"),
+        ("5,100,10,,t,c,,-1,,0,1", "round_index is -1"),
+    ],
+)
+def test_malformed_rows(tmp_path, cells, reason):
+    trace = read_text(tmp_path, f"{FULL}{cells}\n")
+    assert len(trace.rows) == 3
+    assert trace.report.first_bad[0].place == "line 5"
+    assert reason in trace.report.first_bad[0].reason
+
+
+@pytest.mark.parametrize(
+    ("contents", "ends"), [("1 2", "16"), ("1 2", "16 16"), ("1", "111"), ("", "16"), ("1", "x")]
+)
+def test_segments_that_do_not_fit_are_malformed(tmp_path, contents, ends):
+    text = "arrival_us,input_tokens,output_tokens,segment_contents,segment_ends\n"
+    trace = read_text(tmp_path, f"{text}0,100,10,1 2,16 64\n1,100,10,{contents},{ends}\n")
+    assert len(trace.rows) == trace.report.num_bad == 1
+    assert "segment_ends" in trace.report.first_bad[0].reason
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_round_trip(tmp_path, suffix):
+    rows = read_text(tmp_path, FULL).rows
+    plain.write(rows, tmp_path / f"again{suffix}")
+    again = read_trace(tmp_path / f"again{suffix}", TraceOptions(strict=True))
+    assert again.format == "plain"
+    assert_same_rows(again.rows, rows)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_round_trip_of_contents(tmp_path, suffix):
+    text = lines_of((0, 700, 5, [8, 3]), (1, 90, 5, []), (2, 513, 6, [8, 4]))
+    rows = read_text(tmp_path, text).rows
+    plain.write(rows, tmp_path / f"again{suffix}")
+    assert_same_rows(read_trace(tmp_path / f"again{suffix}").rows, rows)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="pyarrow is installed")
+def test_parquet_without_pyarrow_is_refused_with_the_remedy(tmp_path):
+    (tmp_path / "trace.parquet").write_bytes(b"PAR1 and more")
+    with pytest.raises(ConfigError, match=r"needs pyarrow; install blis-jax\[parquet\] or use CSV"):
+        read_trace(tmp_path / "trace.parquet")
+    rows = read_text(tmp_path, FULL).rows
+    with pytest.raises(ConfigError, match=r"install blis-jax\[parquet\]"):
+        plain.write(rows, tmp_path / "again.parquet")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
+def test_parquet_of_other_types_and_with_malformed_rows(tmp_path):
+    import pandas
+
+    frame = pandas.DataFrame(
+        {
+            "arrival_us": np.array([3.0, np.nan, 1.0]),
+            "input_tokens": np.array([4, 5, 6], np.uint16),
+            "output_tokens": np.array([1, 1, 1], np.int8),
+            "tenant": [None, "a", "b"],
+        }
+    )
+    frame.to_parquet(tmp_path / "trace.parquet")
+    trace = read_trace(tmp_path / "trace.parquet")
+    assert trace.rows.input_len.tolist() == [6, 4]
+    assert [bad.place for bad in trace.report.first_bad] == ["row 2"]
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and more")
+    with pytest.raises(ConfigError, match="not a whole Parquet file"):
+        read_trace(tmp_path / "broken.parquet")
