@@ -25,7 +25,7 @@ from blis_jax.results.records import (
     StepRecords,
 )
 from blis_jax.results.stays import journeys, lives_of, moved
-from blis_jax.results.ties import InstanceHistory
+from blis_jax.results.tied_stretches import InstanceHistory
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 
@@ -354,30 +354,27 @@ class Observation:
         return int(self.raw.registers[Reg.NUM_OPEN_TIES])
 
     def histories(self) -> list[InstanceHistory]:
-        """What ties.py replays, per instance."""
-        log, time = self.log, self.log_time
-        found = []
+        """What every instance recorded, from which ties.py replays events of one microsecond."""
+        log, time, found = self.log, self.log_time, []
+        records = self.lives.evictions[:, Eviction.RECORD]
+        preempted = np.bincount(records, minlength=len(log))
         for instance in range(self.num_instances):
             mine = np.flatnonzero(log[:, Log.INSTANCE] == instance)
-            steps = log[mine, Log.NUM_STEPS]
-            of = np.repeat(mine, steps)
-            offset = np.arange(len(of)) - np.repeat(np.cumsum(steps) - steps, steps)
-            is_last = offset == log[of, Log.NUM_STEPS] - 1
-            done = np.where(is_last, log[of, Log.NUM_COMPLETED], 0)
-            left = log[of, Log.RUNNING] - done + log[of, Log.WAITING]
+            done = log[mine, Log.NUM_COMPLETED]
+            left = log[mine, Log.RUNNING] - done + log[mine, Log.WAITING]
             chosen = np.flatnonzero(self.instance == instance)
-            evicted = np.bincount(self.lives.evictions[:, Eviction.RECORD], minlength=len(log))
             found.append(
                 InstanceHistory(
                     requests=chosen,
                     routed_us=self.routed_us[chosen],
                     queued_us=self.queued_us[chosen],
-                    step_start_us=time[of, LogTime.START] + offset * time[of, LogTime.DURATION],
-                    step_duration_us=time[of, LogTime.DURATION],
-                    step_preempted=np.where(offset == 0, evicted[of], 0),
-                    step_scheduled=np.where(offset == 0, log[of, Log.NUM_SCHEDULED], 0),
-                    step_completed=done,
-                    step_continues=left > 0,
+                    start_us=time[mine, LogTime.START],
+                    duration_us=time[mine, LogTime.DURATION],
+                    num_steps=log[mine, Log.NUM_STEPS],
+                    preempted=preempted[mine],
+                    scheduled=log[mine, Log.NUM_SCHEDULED],
+                    completed=done,
+                    continues=left > 0,
                 )
             )
         return found

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from blis_jax.cluster import config
 from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.results import ties
+from blis_jax.results import tied_stretches, ties
 from blis_jax.results.ties import NOTHING, EventHeap
 from blis_jax.workload.table import NEVER_US
 from tests.support import oracle
@@ -128,8 +128,8 @@ def test_replay_around_the_ties_is_that_of_every_step(draws: list[tuple[int, int
     table = table_of(workload_of(prompts))
     found = simulate(cluster, table, OPTIONS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ties, "tied_us", lambda history: np.array([NEVER_US - 1]))
-        patch.setattr(ties, "quiet_steps", lambda history: np.zeros(0, np.int64))
+        patch.setattr(tied_stretches, "tied_us", lambda history: np.array([NEVER_US - 2]))
+        patch.setattr(tied_stretches, "quiet_rows", lambda history: np.zeros(0, np.int64))
         patch.setattr(ties._Replay, "_skipped", lambda replay: replay.next_step)
         whole = simulate(cluster, table, OPTIONS)
     assert found.num_open_ties == whole.num_open_ties
