@@ -13,6 +13,7 @@ import numpy as np
 from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime, Reg
 from blis_jax.engine.types import REFERENCE_DEFECTS, REJECTED, Outcome, never
 from blis_jax.memory.blocks import Eviction, Pool
+from blis_jax.results.histories import InstanceHistory, entry_times, histories
 from blis_jax.results.metrics.arrays import maxima, sums
 from blis_jax.results.records import (
     BLOCK_LEVEL,
@@ -25,7 +26,6 @@ from blis_jax.results.records import (
     StepRecords,
 )
 from blis_jax.results.stays import journeys, lives_of, moved
-from blis_jax.results.tied_stretches import InstanceHistory
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 
@@ -81,11 +81,8 @@ class Observation:
         """All that is a time; linear in the arguments but for truncation, so tangents take the same way."""
         xp = self.xp
         self.arrival, self.log_time = arrival, log_time
-        latency = cluster.admission_latency_us + cluster.routing_latency_us
-        self.routed_us = arrival + xp.asarray(latency).astype(self.time_type)
-        alpha = xp.asarray(cluster.alpha)[xp.maximum(self.first_instance, 0)]
-        delay = alpha[:, 0] + alpha[:, 1] * self.input_len.astype(np.float64)
-        self.queueing_us = delay.astype(self.time_type)
+        entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
+        self.routed_us, self.queueing_us = entered
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
         self.lives = moved(lives_of(self.raw, self.dyn, self.log, log_time, xp), self.journey, xp)
@@ -355,29 +352,9 @@ class Observation:
 
     def histories(self) -> list[InstanceHistory]:
         """What every instance recorded, from which ties.py replays events of one microsecond."""
-        log, time, found = self.log, self.log_time, []
-        records = self.lives.evictions[:, Eviction.RECORD]
-        preempted = np.bincount(records, minlength=len(log))
-        for instance in range(self.num_instances):
-            mine = np.flatnonzero(log[:, Log.INSTANCE] == instance)
-            done = log[mine, Log.NUM_COMPLETED]
-            left = log[mine, Log.RUNNING] - done + log[mine, Log.WAITING]
-            chosen = np.flatnonzero(self.instance == instance)
-            found.append(
-                InstanceHistory(
-                    requests=chosen,
-                    routed_us=self.routed_us[chosen],
-                    queued_us=self.queued_us[chosen],
-                    start_us=time[mine, LogTime.START],
-                    duration_us=time[mine, LogTime.DURATION],
-                    num_steps=log[mine, Log.NUM_STEPS],
-                    preempted=preempted[mine],
-                    scheduled=log[mine, Log.NUM_SCHEDULED],
-                    completed=done,
-                    continues=left > 0,
-                )
-            )
-        return found
+        evicted = self.lives.evictions[:, Eviction.RECORD]
+        times = self.routed_us, self.queued_us
+        return histories(self.log, self.log_time, evicted, self.instance, times, self.num_instances)
 
     def record(self, num_repairs: int = 0) -> RunRecord:
         """Everything, as the rest of the package reads it."""

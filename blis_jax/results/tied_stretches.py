@@ -12,26 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from blis_jax.results.histories import InstanceHistory
 from blis_jax.workload.table import NEVER_US
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
-
-
-@dataclass(frozen=True)
-class InstanceHistory:
-    """What one instance recorded, in order of execution; a row of the log stands for one or several equal steps."""
-
-    requests: Int[np.ndarray, "request"]  # routed to it, in order of routing
-    routed_us: Int[np.ndarray, "request"]
-    queued_us: Int[np.ndarray, "request"]
-    start_us: Int[np.ndarray, "row"]  # of the row's first step
-    duration_us: Int[np.ndarray, "row"]  # of one step
-    num_steps: Int[np.ndarray, "row"]
-    preempted: Int[np.ndarray, "row"]  # requests evicted in the first of its steps
-    scheduled: Int[np.ndarray, "row"]  # requests that entered the batch in the first
-    completed: Int[np.ndarray, "row"]  # requests completed by the last
-    continues: Bool[np.ndarray, "row"]  # whether the last step scheduled its successor
 
 
 @dataclass(frozen=True)
@@ -51,10 +36,12 @@ class Stretch:
     step_continues: Bool[np.ndarray, "step"]
 
 
-def stretches(history: InstanceHistory, before_us: int = NEVER_US) -> Iterator[Stretch]:
-    """The stretches of an instance in which the order of events before a time matters."""
+def stretches(
+    history: InstanceHistory, from_us: int = 0, before_us: int = NEVER_US
+) -> Iterator[Stretch]:
+    """The stretches of an instance in which the order of events from one time to before another matters."""
     tied = tied_us(history)
-    tied = tied[tied < before_us]
+    tied = tied[(tied >= from_us) & (tied < before_us)]
     if not len(tied):
         return
     rows = _last_steps_apart(history)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blis_jax.results.tied_stretches import InstanceHistory, Stretch, stretches
+from blis_jax.results.histories import InstanceHistory
+from blis_jax.results.tied_stretches import Stretch, stretches
 from blis_jax.workload.table import NEVER_US
 
 ARRIVAL, QUEUED, STEP, NOTHING = range(4)
@@ -198,16 +199,19 @@ class _Replay:
 
 
 def correct(
-    histories: Iterable[InstanceHistory], order: TieOrder, before_us: int = NEVER_US
+    histories: Iterable[InstanceHistory],
+    order: TieOrder,
+    from_us: int = 0,
+    before_us: int = NEVER_US,
 ) -> bool:
-    """Verify the order of events before a time, by instance; True if every event came as the engine assumed.
+    """Verify the order of events from one time to before another; True if every event came as the engine assumed.
 
     Otherwise the first contradiction of each instance has been corrected in `order`.
     """
     is_true = True
     for history in histories:
         try:
-            for stretch in stretches(history, before_us):
+            for stretch in stretches(history, from_us, before_us):
                 _Replay(stretch, order).run()
         except _Contradiction:
             is_true = False

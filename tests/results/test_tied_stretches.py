@@ -3,13 +3,8 @@
 import numpy as np
 import pytest
 
-from blis_jax.results.tied_stretches import (
-    InstanceHistory,
-    Stretch,
-    quiet_rows,
-    stretches,
-    tied_us,
-)
+from blis_jax.results.histories import InstanceHistory
+from blis_jax.results.tied_stretches import Stretch, quiet_rows, stretches, tied_us
 
 # the first row holds ten steps of 100 µs from 1,000 on; request 1 enters at 2,000, as a step follows on another
 ROWS = {
@@ -58,6 +53,11 @@ def test_a_run_without_ties_has_no_stretch():
 def test_ties_from_a_time_on_are_left_for_later():
     assert not list(stretches(history(), before_us=2_000))
     assert list(stretches(history(), before_us=2_001))
+
+
+def test_ties_before_a_time_are_left_out():
+    assert not list(stretches(history(), from_us=2_001))
+    assert list(stretches(history(), from_us=2_000))
 
 
 def test_a_stretch_begins_at_a_quiet_step():
