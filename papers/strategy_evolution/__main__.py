@@ -16,11 +16,11 @@ from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError, closest
 
 if TYPE_CHECKING:
-    from papers.strategy_evolution.claims import AnyClaim
-    from papers.strategy_evolution.quantities import Samples
-    from papers.strategy_evolution.runs import PaperRuns
-    from papers.strategy_evolution.settings import RunSetting
-    from papers.strategy_evolution.tables import Record
+    from papers.record.claims import AnyClaim
+    from papers.record.quantities import Samples
+    from papers.record.runs import PaperRuns
+    from papers.record.settings import RunSetting
+    from papers.record.tables import Record
 
 NAME = "papers.strategy_evolution"
 FOLDER = "out/strategy_evolution"
@@ -47,7 +47,7 @@ examples:
     %(prog)s --figures
 
   one figure from saved data:
-    python -m papers.strategy_evolution.fig3_rate_sweep
+    python -m papers.strategy_evolution.figures.rate_sweep
 """
 _WHAT = (
     Flag("rows", str, None, "A,B,…", "only these rows of the record, such as 5,8-opt"),
@@ -110,7 +110,7 @@ class _Job:
 
     def runs(self, stream: str) -> PaperRuns:
         """Runs with requests drawn by a stream."""
-        from papers.strategy_evolution.runs import PaperRuns
+        from papers.record.runs import PaperRuns
 
         return PaperRuns(self.parts, stream, "overwrite" in self.switches)
 
@@ -164,7 +164,7 @@ def _job(given: dict[str, Any]) -> _Job:
 
 
 def _chosen(rows: str | None) -> tuple[AnyClaim, ...]:
-    from papers.strategy_evolution.claims import load_claims
+    from papers.record.claims import load_claims
 
     claims = load_claims()
     if rows is None:
@@ -184,15 +184,15 @@ def _chosen(rows: str | None) -> tuple[AnyClaim, ...]:
 
 
 def _settings(job: _Job) -> list[RunSetting]:
-    from papers.strategy_evolution.settings import named
+    from papers.record.settings import named
 
     return named(name for claim in job.claims for name in claim.settings)
 
 
 def _published(job: _Job) -> None:
     """The table on the published seeds."""
-    from papers.strategy_evolution import tables
-    from papers.strategy_evolution.published import EXACT, HOLDS, SEEDS, classified
+    from papers.record import tables
+    from papers.record.published import EXACT, HOLDS, SEEDS, classified
 
     samples = _samples(job, "reference", SEEDS)
     records = tables.published_records(classified(job.claims, samples))
@@ -210,8 +210,8 @@ def _published(job: _Job) -> None:
 
 def _many(job: _Job) -> None:
     """The table on many seeds."""
-    from papers.strategy_evolution import tables
-    from papers.strategy_evolution.survival import SURVIVES, judged
+    from papers.record import tables
+    from papers.record.survival import SURVIVES, judged
 
     samples = _samples(job, job.stream, job.seeds)
     records = tables.survival_records(judged(job.claims, samples))
@@ -240,7 +240,7 @@ def _survival_words(job: _Job) -> str:
 
 
 def _samples(job: _Job, stream: str, seeds: Sequence[int]) -> Samples:
-    from papers.strategy_evolution.measures import scalars
+    from papers.record.measures import scalars
 
     runs = job.runs(stream)
     settings = _settings(job)
@@ -249,7 +249,7 @@ def _samples(job: _Job, stream: str, seeds: Sequence[int]) -> Samples:
 
 
 def _announce(job: _Job, missing: Sequence[RunSetting], stream: str, num_seeds: int) -> None:
-    from papers.strategy_evolution.runs import estimated_s
+    from papers.record.runs import estimated_s
 
     if missing and "quiet" not in job.switches:
         cli.say(NAME, _estimate_words(missing, stream, num_seeds, estimated_s(missing, num_seeds)))
@@ -296,7 +296,7 @@ def _write(
     columns: Sequence[str],
 ) -> None:
     from blis_jax.files.atomic_write import replacing
-    from papers.strategy_evolution.tables import csv_text, markdown_text
+    from papers.record.tables import csv_text, markdown_text
 
     folder = job.output / "results"
     texts = {
@@ -312,8 +312,8 @@ def _write(
 
 
 def _compute_data(job: _Job) -> None:
-    from papers.strategy_evolution import figure_data
-    from papers.strategy_evolution.measures import scalars
+    from papers.record.measures import scalars
+    from papers.strategy_evolution.figures import data as figure_data
 
     runs, seeds = job.runs("jax"), tuple(range(job.figure_seeds))
     _announce(job, runs.missing(figure_data.needed(), seeds, scalars()), "jax", len(seeds))
@@ -330,20 +330,20 @@ def _draw(job: _Job) -> None:
     computed = job.output / "data"
     data = computed if computed.is_dir() else shipped_data()
     for figure in FIGURES:
-        path = job.output / "figures" / f"{figure.name}.png"
+        path = job.output / "pictures" / f"{figure.name}.png"
         with cli.writing(path):
             figure.draw(data, path)
     _print(
-        job, ["", f"{len(FIGURES)} figures in {job.output / 'figures'}, from the data in {data}."]
+        job, ["", f"{len(FIGURES)} figures in {job.output / 'pictures'}, from the data in {data}."]
     )
 
 
 def _plan(job: _Job) -> int:
     """What would be simulated, without doing so."""
-    from papers.strategy_evolution import figure_data
-    from papers.strategy_evolution.measures import scalars
-    from papers.strategy_evolution.published import SEEDS
-    from papers.strategy_evolution.runs import estimated_s
+    from papers.record.measures import scalars
+    from papers.record.published import SEEDS
+    from papers.record.runs import estimated_s
+    from papers.strategy_evolution.figures import data as figure_data
 
     wanted: list[tuple[str, tuple[int, ...], list[RunSetting]]] = [
         ("reference", SEEDS, _settings(job))
@@ -364,7 +364,7 @@ def _plan(job: _Job) -> int:
 
 
 def _elapsed(start: float) -> str:
-    from papers.strategy_evolution.runs import elapsed
+    from papers.record.runs import elapsed
 
     return elapsed(start)
 

@@ -1,0 +1,266 @@
+"""The published claims as data: figures with their rounding, and statements as conditions."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from blis_jax.errors import ConfigError
+from blis_jax.workload.strict_yaml import read_mapping, sentence
+from papers.record.settings import named
+
+FILE = "claims.yaml"
+GAP, REJECTED, LIVELOCKS = "gap", "reject_rate", "livelocks"
+POINTS, SHARE_OF_NUMBER = 5.0, 0.1  # default tolerances: percentage points, share of a number
+_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
+_PUBLISHED = re.compile(
+    rf"(?:none|(?P<near>~)?(?P<low>{_NUMBER})(?:\.\.(?P<high>{_NUMBER}))?) (?P<unit>%|ms|x|tokens/s)"
+)
+_LABELS = {
+    "ttft_p99_ms": "TTFT P99",
+    "e2e_p99_ms": "E2E P99",
+    "tokens_per_sec": "throughput",
+    "scheduling_delay_p99_ms": "scheduling delay P99",
+    GAP: "TTFT P99 sheddable : critical",
+    REJECTED: "rejected requests",
+    "num_preemptions": "preemptions",
+}
+OF_SETTINGS = ("below", "above", "near", "not above")
+Relation = Literal["below", "above", "near", "not above", "ever above", "never above"]
+Text = Annotated[str, Field(min_length=1)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number as printed: `~` is near it, `A..B` a range, `none` nothing; `decimals` its rounding."""
+
+    text: str
+    value: float  # the middle of a range; NaN where nothing is published
+    low: float
+    high: float
+    decimals: int
+    unit: str
+    is_near: bool
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it says where a number lies instead of which it is."""
+        return self.is_near or self.high > self.low
+
+    def says(self, value: float, within: float) -> bool:
+        """Whether a number reads like this, after its rounding or within what `~` stands for."""
+        if self.is_near:
+            return abs(value - self.value) <= within
+        return self.low <= float(f"{value:.{self.decimals}f}") <= self.high
+
+    def is_cut(self, value: float) -> bool:
+        """Whether a number reads like this when further decimals are cut off instead of rounded."""
+        scale = 10**self.decimals
+        return not self.is_range and math.trunc(value * scale) / scale == self.value
+
+    @property
+    def shown_decimals(self) -> int:
+        """One more than the published number has, unless that has many."""
+        return self.decimals if self.decimals > 2 else self.decimals + 1
+
+
+def read_published(text: str) -> Published:
+    """The number that a text means; ValueError if it means none."""
+    found = _PUBLISHED.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{text!r} is not a number with a unit (%, ms, x, tokens/s) such as -50.8 %"
+        )
+    low, high = found["low"], found["high"]
+    if low is None:
+        return Published("none", math.nan, math.nan, math.nan, 1, found["unit"], False)
+    _, _, fraction = low.partition(".")
+    ends = float(low), float(high or low)
+    value = (ends[0] + ends[1]) / 2
+    return Published(text, value, *ends, len(fraction), found["unit"], found["near"] is not None)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class StatementCondition(_Part):
+    """One setting's metric against another's, or against a number; `within` is in % of the other."""
+
+    of: Text
+    relation: Relation = Field(alias="is")
+    to: str | float
+    within: Amount = 0.0
+    at: str = ""  # the claim's
+
+    @model_validator(mode="after")
+    def _has_its_kind(self) -> StatementCondition:
+        if isinstance(self.to, str) != (self.relation in OF_SETTINGS):
+            raise ValueError(f"{self.relation!r} does not go with {self.to!r}")
+        return self
+
+
+class _Entry(_Part):
+    of: Text | None = None
+    published: Text | None = None
+    statement: Text | None = None
+    conditions: tuple[StatementCondition, ...] = ()
+    at: Text | None = None
+    against: Text | None = None
+    within: Amount = 0.0
+    tolerance: Amount | None = None
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> _Entry:
+        is_figure = self.of is not None and self.published is not None
+        if is_figure == (self.statement is not None) or bool(self.conditions) == is_figure:
+            raise ValueError(
+                "a claim has either `of` and `published`, or a statement and conditions"
+            )
+        if self.published is not None:
+            read_published(self.published)
+        return self
+
+
+class _Row(_Part):
+    row: Text
+    title: Text
+    at: Text
+    against: Text | None = None
+    claims: tuple[_Entry, ...]
+
+
+class _File(_Part):
+    rows: tuple[_Row, ...]
+
+
+@dataclass(frozen=True)
+class PublishedClaim:
+    """A published figure: a metric `of` a setting `at`, if in % against another setting."""
+
+    row: str
+    title: str
+    of: str
+    published: Published
+    at: str
+    against: str | None
+    within: float
+    tolerance: float
+    note: str
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it is a change in percent against another setting."""
+        return self.published.unit == "%" and self.of != REJECTED
+
+    def shown(self, value: float) -> str:
+        """A number of the claim's kind with one decimal more than the published one, and its unit."""
+        sign = "+" if self.is_change else ""
+        rounded = round(value, self.published.shown_decimals) + 0.0  # no negative zero
+        return f"{rounded:{sign}.{self.published.shown_decimals}f} {self.published.unit}"
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The settings that must be run."""
+        return (self.at,) if self.against is None else (self.at, self.against)
+
+    @property
+    def label(self) -> str:
+        """What is claimed, in words."""
+        words = metric_label(self.of) + (" change" if self.is_change else "")
+        return f"{words} ({self.note})" if self.note else words
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A published statement that conditions make checkable."""
+
+    row: str
+    title: str
+    statement: str
+    conditions: tuple[StatementCondition, ...]
+    note: str
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The settings that must be run."""
+        names: list[str] = []
+        for condition in self.conditions:
+            names += [condition.at, *([condition.to] if isinstance(condition.to, str) else [])]
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def label(self) -> str:
+        """What is claimed, in words."""
+        return self.statement
+
+
+AnyClaim = PublishedClaim | Statement
+
+
+def metric_label(of: str) -> str:
+    """A metric in words."""
+    base, _, rest = of.partition("[")
+    words = _LABELS.get(base, base)
+    return f"{rest[:-1]} {words}" if rest else words
+
+
+@lru_cache(maxsize=1)
+def load_claims() -> tuple[AnyClaim, ...]:
+    """Every claim of the record, in its order."""
+    text = resources.files("papers.strategy_evolution").joinpath(FILE).read_text(encoding="utf-8")
+    return parse_claims(text, FILE)
+
+
+def parse_claims(text: str, source: str) -> tuple[AnyClaim, ...]:
+    """Claims from a YAML text; `source` names it in errors."""
+    indented = text.replace("\n", "\n  ")
+    try:
+        file = _File.model_validate(read_mapping(f"rows:\n  {indented}", source))
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {sentence(error)}") from None
+    claims = tuple(_claims(file))
+    named(name for claim in claims for name in claim.settings)
+    return claims
+
+
+def _claims(file: _File) -> Iterator[AnyClaim]:
+    for row in file.rows:
+        for entry in row.claims:
+            at, against = entry.at or row.at, entry.against or row.against
+            if entry.statement is not None:
+                conditions = tuple(c.model_copy(update={"at": at}) for c in entry.conditions)
+                yield Statement(row.row, row.title, entry.statement, conditions, entry.note)
+                continue
+            published = read_published(entry.published or "")
+            is_change = published.unit == "%" and entry.of != REJECTED
+            if is_change and against is None:
+                raise ConfigError(f"{FILE}: row {row.row}: {entry.of}: a change needs `against`")
+            yield PublishedClaim(
+                row.row,
+                row.title,
+                entry.of or "",
+                published,
+                at,
+                against if is_change else None,
+                entry.within,
+                _tolerance(entry, published),
+                entry.note,
+            )
+
+
+def _tolerance(entry: _Entry, published: Published) -> float:
+    if entry.tolerance is not None:
+        return entry.tolerance
+    if published.is_range:
+        return entry.within + (published.high - published.low) / 2
+    return POINTS if published.unit == "%" else SHARE_OF_NUMBER * abs(published.value)
