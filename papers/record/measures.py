@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,12 +61,12 @@ SCALAR_NAMES = (
 )
 
 
-def _scalars(record: RunRecord) -> np.ndarray:
+def _scalars(record: RunRecord, names: Sequence[str]) -> np.ndarray:
     from blis_jax.results.metrics.scalars import evaluate
-    from sweeps.runs import metrics  # registers reject_rate and num_preemptions
+    from sweeps.runs import metrics  # registers reject_rate, num_preemptions and worst_ttft_p99_ms
 
     assert metrics is not None
-    return np.array(list(evaluate(record, SCALAR_NAMES, _targets()).values()))
+    return np.array(list(evaluate(record, names, _targets()).values()))
 
 
 @lru_cache(maxsize=1)
@@ -108,9 +108,9 @@ def _of_class(record: RunRecord, slo_class: str) -> Any:
     return record.requests.slo_class == class_code(slo_class)
 
 
-def scalars() -> Measurement:
-    """Figures of the run and of each class."""
-    return Measurement("figures", SCALAR_NAMES, _scalars)
+def scalars(names: Sequence[str] = SCALAR_NAMES) -> Measurement:
+    """Registered metrics, `[class]` behind a name or not; of the run and of each class if none are named."""
+    return Measurement("figures", tuple(names), partial(_scalars, names=names))
 
 
 def curves() -> Measurement:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from blis_jax.engine.types import Outcome
 from papers.record.claims import (
-    GAP,
     AnyClaim,
     PublishedClaim,
     Statement,
     StatementCondition,
     metric_label,
 )
-from papers.record.quantities import Samples, column, mean_value
+from papers.record.quantities import ClaimRuns, Samples, changes, column, mean_value, runs_of
 from papers.record.runs import SettingSample
 
-SEEDS = (42, 43, 44)
-FIRST = (42,)
 EXACT = "exact on its seeds"
+UNLIKE = "exact, of unlike runs"
 ONE_SEED = "seed 42 only"
 OTHER_BASIS = "other basis"
 CONTRADICTED = "contradicted"
@@ -31,8 +29,11 @@ HOLDS_NOT = "qualitative, does not hold"
 CRASHED = "reference crash"
 UNPUBLISHED = "nothing published"
 NO_FIGURE = "no figures"
+LOST = "not reconstructible"
+MISSING = "mechanism missing"
 CLASSES = (
     EXACT,
+    UNLIKE,
     ONE_SEED,
     OTHER_BASIS,
     CONTRADICTED,
@@ -41,7 +42,10 @@ CLASSES = (
     CRASHED,
     UNPUBLISHED,
     NO_FIGURE,
+    LOST,
+    MISSING,
 )
+_NUMBERS = {2: "two", 3: "three"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class PublishedRow:
     difference: str
     kind: str  # one of CLASSES
     reason: str
+    beside: str = ""  # the same on the record's second metric
 
 
 @dataclass(frozen=True)
@@ -66,37 +71,61 @@ class _Basis:
     is_cut: bool = False  # decimals cut off instead of rounded
 
 
-def classified(claims: Sequence[AnyClaim], samples: Samples) -> list[PublishedRow]:
-    """Every claim with its class and the reason for it."""
-    return [
-        _figure(claim, samples) if isinstance(claim, PublishedClaim) else _statement(claim, samples)
-        for claim in claims
-    ]
+@dataclass(frozen=True)
+class Classifier:
+    """What claims are held against: runs on the published seeds, the first of which may have been all.
+
+    `beside` has a second metric for some metrics; `missing` says by setting which mechanism is lacking.
+    """
+
+    samples: Samples
+    seeds: tuple[int, ...]
+    beside: Mapping[str, str]
+    missing: Mapping[str, str]
+
+    def classified(self, claims: Sequence[AnyClaim]) -> list[PublishedRow]:
+        """Every claim with its class and the reason for it."""
+        return [self._row(claim) for claim in claims]
+
+    def _row(self, claim: AnyClaim) -> PublishedRow:
+        text = claim.published.text if isinstance(claim, PublishedClaim) else "statement"
+        if claim.lost:
+            return PublishedRow(claim, text, "", "", LOST, claim.lost)
+        lacking = [self.missing[name] for name in claim.settings if name in self.missing]
+        if lacking:
+            return PublishedRow(claim, text, "", "", MISSING, "; ".join(dict.fromkeys(lacking)))
+        if isinstance(claim, Statement):
+            return _statement(claim, self.samples, self.seeds)
+        runs = runs_of(claim, self.samples).on(claim.seeds or self.seeds)
+        return replace(_figure(runs), beside=self._beside(runs))
+
+    def _beside(self, runs: ClaimRuns) -> str:
+        other = self.beside.get(runs.claim.of)
+        if other is None or runs.claim.plus is not None:
+            return ""
+        value = mean_value(runs, other)
+        return runs.claim.shown(value) if math.isfinite(value) else ""
 
 
 # --- figures --------------------------------------------------------------------------------------
 
 
-def _figure(claim: PublishedClaim, samples: Samples) -> PublishedRow:
-    published = claim.published
-    sample = samples[claim.at]
-    base = samples[claim.against] if claim.against is not None else None
-    ours = mean_value(claim, sample, base)
+def _figure(runs: ClaimRuns) -> PublishedRow:
+    claim, published = runs.claim, runs.claim.published
+    ours = mean_value(runs)
     if not math.isfinite(ours):
-        return _crash(claim, published.text, [sample, *([base] if base is not None else [])])
+        return _crash(claim, published.text, runs.samples)
     shown = claim.shown(ours)
     if math.isnan(published.value):
         return PublishedRow(claim, "none", shown, "", UNPUBLISHED, "the record has no number")
     difference = _difference(claim, ours)
-    for basis in _bases(claim, sample, base):
+    for basis in _bases(runs):
         if _reads(claim, basis):
             kind = _kind_of(claim, basis, ours)
-            reason = _found_reason(claim, basis, ours)
+            reason = _found_reason(runs, basis, ours)
             return PublishedRow(claim, published.text, shown, difference, kind, reason)
     kind = HOLDS_NOT if published.is_range else CONTRADICTED
-    return PublishedRow(
-        claim, published.text, shown, difference, kind, _lost_reason(claim, sample, base)
-    )
+    return PublishedRow(claim, published.text, shown, difference, kind, _lost_reason(runs))
 
 
 def _reads(claim: PublishedClaim, basis: _Basis) -> bool:
@@ -105,29 +134,38 @@ def _reads(claim: PublishedClaim, basis: _Basis) -> bool:
     return claim.published.says(basis.value, claim.within)
 
 
-def _bases(
-    claim: PublishedClaim, sample: SettingSample, base: SettingSample | None
-) -> Iterator[_Basis]:
+def _mean_words(runs: ClaimRuns) -> str:
+    seeds = runs.at.seeds.tolist()
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"the mean of the {_NUMBERS.get(len(seeds), str(len(seeds)))} seeds"
+
+
+def _bases(runs: ClaimRuns) -> Iterator[_Basis]:
     """The ways to compute a claim's figure, the plainest first."""
-    one, one_base = sample.at(FIRST), None if base is None else base.at(FIRST)
-    three = mean_value(claim, sample, base)
-    first = mean_value(claim, one, one_base)
-    yield _Basis("the mean of the three seeds", three)
-    yield _Basis("seed 42 alone", first, is_one_seed=True)
-    if base is not None:
-        words = "seed 42 alone against the baseline's mean of three seeds"
-        yield _Basis(words, mean_value(claim, one, base))
+    claim, (first, *others) = runs.claim, runs.at.seeds.tolist()
+    one, all_words, alone = runs.on([first]), _mean_words(runs), f"seed {first} alone"
+    whole_value, value = mean_value(runs), mean_value(one)
+    yield _Basis(all_words, whole_value)
+    if others:
+        yield _Basis(alone, value, is_one_seed=True)
+    if runs.against is not None and claim.is_change:
+        mixed = ClaimRuns(claim, one.at, runs.against, one.plus)
+        baseline = all_words.replace("the mean", "the baseline's mean").replace(
+            "the three", "three"
+        )
+        yield _Basis(f"{alone} against {baseline}", mean_value(mixed))
         whole, bracket, _ = claim.of.partition("[")
         if bracket:
-            words = "the mean of the three seeds against the baseline's figure of all classes"
-            yield _Basis(words, mean_value(claim, sample, base, whole))
-            words = "seed 42 alone against the baseline's figure of all classes"
-            yield _Basis(words, mean_value(claim, one, one_base, whole))
-    elif claim.of != GAP:
-        rounded = np.round(sample.column(claim.of), claim.published.decimals)
+            against = "against the baseline's figure of all classes"
+            yield _Basis(f"{all_words} {against}", mean_value(runs, base_of=whole))
+            yield _Basis(f"{alone} {against}", mean_value(one, base_of=whole))
+    elif runs.base() is None:
+        rounded = np.round(runs.values(), claim.published.decimals)
         yield _Basis("the mean of the seeds' values after each is rounded", float(rounded.mean()))
-    yield _Basis("the mean of the three seeds, decimals cut off", three, is_cut=True)
-    yield _Basis("seed 42 alone, decimals cut off", first, is_cut=True)
+    yield _Basis(f"{all_words}, decimals cut off", whole_value, is_cut=True)
+    if others:
+        yield _Basis(f"{alone}, decimals cut off", value, is_cut=True)
 
 
 def _kind_of(claim: PublishedClaim, basis: _Basis, ours: float) -> str:
@@ -135,19 +173,21 @@ def _kind_of(claim: PublishedClaim, basis: _Basis, ours: float) -> str:
         return ONE_SEED
     if not claim.published.says(ours, claim.within):
         return OTHER_BASIS
+    if claim.unlike:
+        return UNLIKE
     return HOLDS if claim.published.is_range else EXACT
 
 
-def _found_reason(claim: PublishedClaim, basis: _Basis, ours: float) -> str:
-    published = claim.published
+def _found_reason(runs: ClaimRuns, basis: _Basis, ours: float) -> str:
+    claim, published, mean = runs.claim, runs.claim.published, _mean_words(runs)
     if published.says(ours, claim.within):
         if published.is_range:
-            return f"the mean of the three seeds is {_within(claim)}"
-        return "the mean of the three seeds after the published rounding"
+            return f"{mean} is {_within(claim)}"
+        return f"{mean} after the published rounding" + (claim.unlike and f"; but {claim.unlike}")
     how = f"{basis.words}: {claim.shown(basis.value)}"
     if basis.value == ours:
         return how
-    return f"{how}; the mean of the three seeds is {claim.shown(ours)}"
+    return f"{how}; {mean} is {claim.shown(ours)}"
 
 
 def _within(claim: PublishedClaim) -> str:
@@ -158,10 +198,10 @@ def _within(claim: PublishedClaim) -> str:
     return "in that range"
 
 
-def _lost_reason(claim: PublishedClaim, sample: SettingSample, base: SettingSample | None) -> str:
+def _lost_reason(runs: ClaimRuns) -> str:
     """Why no basis gives the number; a number with the wrong sign is named."""
-    shown = claim.shown
-    bases = list(_bases(claim, sample, base))
+    claim, shown = runs.claim, runs.claim.shown
+    bases = list(_bases(runs))
     if claim.is_change and not claim.published.is_near:
         for basis in bases:
             if not basis.is_cut and claim.published.says(-basis.value, 0):
@@ -169,7 +209,7 @@ def _lost_reason(claim: PublishedClaim, sample: SettingSample, base: SettingSamp
     nearest = min(bases, key=lambda basis: abs(basis.value - claim.published.value))
     words = f"nearest is {nearest.words} with {shown(nearest.value)}"
     if claim.published.is_range:
-        return f"the mean of the three seeds is not {_within(claim)}; {words}"
+        return f"{_mean_words(runs)} is not {_within(claim)}; {words}"
     return f"no basis tried gives it; {words}"
 
 
@@ -206,21 +246,29 @@ def _crash(claim: AnyClaim, published: str, samples: Sequence[SettingSample]) ->
 # --- statements -----------------------------------------------------------------------------------
 
 
-def _statement(claim: Statement, samples: Samples) -> PublishedRow:
-    runs = [samples[name] for name in claim.settings]
-    needs_figures = any(isinstance(condition.to, str) for condition in claim.conditions)
-    if needs_figures and any(np.isnan(run.values).any() for run in runs):
-        return _crash(claim, "statement", runs)
-    found = [_judged(condition, samples, SEEDS) for condition in claim.conditions]
+def _statement(claim: Statement, samples: Samples, seeds: tuple[int, ...]) -> PublishedRow:
+    lost = [samples[name] for name in claim.settings if not _has_figures(claim, samples, name)]
+    if lost:
+        return _crash(claim, "statement", lost)
+    found = [_judged(condition, samples, seeds) for condition in claim.conditions]
     words = "; ".join(dict.fromkeys(text for _, text in found))
     if all(is_true for is_true, _ in found):
         return PublishedRow(claim, "statement", "true", "", HOLDS, words)
-    alone = [_judged(condition, samples, FIRST) for condition in claim.conditions]
+    alone = [_judged(condition, samples, seeds[:1]) for condition in claim.conditions]
     if all(is_true for is_true, _ in alone):
-        words = "; ".join(text for _, text in alone)
-        return PublishedRow(claim, "statement", "true", "", ONE_SEED, f"seed 42 alone: {words}")
+        words = f"seed {seeds[0]} alone: " + "; ".join(text for _, text in alone)
+        return PublishedRow(claim, "statement", "true", "", ONE_SEED, words)
     words = "; ".join(text for is_true, text in found if not is_true)
     return PublishedRow(claim, "statement", "false", "", HOLDS_NOT, words)
+
+
+def _has_figures(claim: Statement, samples: Samples, name: str) -> bool:
+    """Whether a setting's runs have all that the statement's comparisons need of them."""
+    return all(
+        np.isfinite(column(samples[name], condition.of)).all()
+        for condition in claim.conditions
+        if name in condition.settings and isinstance(condition.to, str)
+    )
 
 
 _RELATIONS: dict[str, Callable[[np.ndarray, float], bool]] = {
@@ -233,6 +281,8 @@ def _judged(
     condition: StatementCondition, samples: Samples, seeds: Sequence[int]
 ) -> tuple[bool, str]:
     """Whether a condition is true of the means, and with which numbers."""
+    if condition.against is not None:
+        return _judged_changes(condition, samples, seeds)
     values = column(samples[condition.at].at(seeds), condition.of)
     what = metric_label(condition.of)
     if not isinstance(condition.to, str):
@@ -252,3 +302,14 @@ def _judged(
     return abs(
         mean / other - 1
     ) * 100 <= condition.within, f"{words} ({100 * (mean / other - 1):+.1f} %)"
+
+
+def _judged_changes(
+    condition: StatementCondition, samples: Samples, seeds: Sequence[int]
+) -> tuple[bool, str]:
+    one, other = (change.of_means for change in changes(condition, samples, seeds))
+    words = (
+        f"{metric_label(condition.of)} {one:+.1f} % against {other:+.1f} % of {condition.to}, "
+        f"each to its {condition.against} and {condition.to_against}"
+    )
+    return one < other if condition.relation == "below" else one > other, words

@@ -226,21 +226,18 @@ def estimated_s(missing: Sequence[RunSetting], num_seeds: int) -> float:
     total = 0.0
     for setting in missing:
         per_run = PRESSED_MS if setting.is_pressed else PLAIN_MS
-        if setting.workload.startswith("multiturn"):
+        if setting.has_chats:
             per_run = CHATS_MS
-        size = (setting.num_requests or 1000) / 1000
+        size = setting.num_requests / 1000
         total += num_seeds * per_run * size / 1000
     kinds = {(_bench_key(setting), _mechanism(setting)) for setting in missing}
     return total + COMPILE_S * len(kinds)
 
 
 def _bench_key(setting: RunSetting) -> tuple[Any, ...]:
-    spec = setting.spec
     return (
         setting.is_pressed,
-        setting.workload,
-        spec.aggregate_rate,
-        spec.num_requests,
+        setting.choice.model_dump_json(),
         setting.config.num_instances,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,15 @@ from papers.record.claims import (
     StatementCondition,
     metric_label,
 )
-from papers.record.quantities import Samples, column, interval, three_seed_range
+from papers.record.published import LOST, MISSING
+from papers.record.quantities import (
+    Samples,
+    changes,
+    column,
+    interval,
+    runs_of,
+    three_seed_range,
+)
 from papers.record.runs import SettingSample
 
 SURVIVES = "survives"
@@ -28,7 +36,16 @@ NO_FIGURE = "no figures"
 UNPUBLISHED = "nothing published"
 LEAST_SHARE = 0.5  # of the seeds; those few on which crash-prone runs end are no fair sample
 _NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
-VERDICTS = (SURVIVES, DIRECTION, SURVIVES_NOT, UNDECIDED, NO_FIGURE, UNPUBLISHED)
+VERDICTS = (
+    SURVIVES,
+    DIRECTION,
+    SURVIVES_NOT,
+    UNDECIDED,
+    NO_FIGURE,
+    UNPUBLISHED,
+    LOST,
+    MISSING,
+)
 
 
 @dataclass(frozen=True)
@@ -43,20 +60,29 @@ class SurvivalVerdict:
     reason: str
 
 
-def judged(claims: Sequence[AnyClaim], samples: Samples) -> list[SurvivalVerdict]:
-    """Every claim with its verdict."""
-    return [
-        _figure(claim, samples) if isinstance(claim, PublishedClaim) else _statement(claim, samples)
-        for claim in claims
-    ]
+def judged(
+    claims: Sequence[AnyClaim], samples: Samples, missing: Mapping[str, str]
+) -> list[SurvivalVerdict]:
+    """Every claim with its verdict; `missing` says by setting which mechanism is lacking."""
+    return [_verdict(claim, samples, missing) for claim in claims]
+
+
+def _verdict(claim: AnyClaim, samples: Samples, missing: Mapping[str, str]) -> SurvivalVerdict:
+    lacking = [missing[name] for name in claim.settings if name in missing]
+    if claim.lost or lacking:
+        kind = LOST if claim.lost else MISSING
+        reason = claim.lost or "; ".join(dict.fromkeys(lacking))
+        return SurvivalVerdict(claim, _NOTHING, (math.nan, math.nan), 0, kind, reason)
+    if isinstance(claim, PublishedClaim):
+        return _figure(claim, samples)
+    return _statement(claim, samples)
 
 
 def _figure(claim: PublishedClaim, samples: Samples) -> SurvivalVerdict:
-    sample = samples[claim.at]
-    base = samples[claim.against] if claim.against is not None else None
-    found, spread = interval(claim, sample, base), three_seed_range(claim, sample, base)
-    lost = _lost([sample, *([base] if base is not None else [])])
-    if found.num_seeds < LEAST_SHARE * len(sample.seeds):
+    runs = runs_of(claim, samples)
+    found, spread = interval(runs), three_seed_range(runs)
+    lost = _lost(runs.samples)
+    if found.num_seeds < LEAST_SHARE * len(runs.at.seeds):
         return SurvivalVerdict(
             claim, _NOTHING, (math.nan, math.nan), found.num_seeds, NO_FIGURE, lost
         )
@@ -64,6 +90,8 @@ def _figure(claim: PublishedClaim, samples: Samples) -> SurvivalVerdict:
     if math.isfinite(spread[0]) and not math.isnan(claim.published.value):
         is_usual = spread[0] <= claim.published.value <= spread[1]
         reason += "; three seeds " + ("often give it" if is_usual else "rarely give it")
+    if claim.unlike:
+        reason += f"; but {claim.unlike}"
     if lost:
         reason = f"{reason}; {lost}"
     return SurvivalVerdict(claim, found, spread, found.num_seeds, verdict, reason)
@@ -119,6 +147,8 @@ def _statement(claim: Statement, samples: Samples) -> SurvivalVerdict:
 
 def _condition(condition: StatementCondition, samples: Samples) -> tuple[bool | None, str, int]:
     """Whether it holds beyond chance (None: the interval leaves it open), the numbers, how many seeds."""
+    if condition.against is not None:
+        return _changes_condition(condition, samples)
     values = column(samples[condition.at], condition.of)
     what = metric_label(condition.of)
     if not isinstance(condition.to, str):
@@ -142,11 +172,29 @@ def _condition(condition: StatementCondition, samples: Samples) -> tuple[bool | 
     if condition.relation == "not above":
         is_not_above = percent.high <= condition.within or None
         return (False if percent.low > condition.within else is_not_above), text, num_seeds
-    low, high = change.absolute.low, change.absolute.high
+    return _is_beyond(condition, change.absolute), text, num_seeds
+
+
+def _is_beyond(condition: StatementCondition, change: Estimate) -> bool | None:
+    """Whether a difference is below or above 0, as the condition wants, beyond chance."""
+    low, high = change.low, change.high
     if condition.relation == "above":
         low, high = -high, -low
-    is_below = True if high < 0 else False if low >= 0 else None
-    return is_below, text, num_seeds
+    return True if high < 0 else False if low >= 0 else None
+
+
+def _changes_condition(
+    condition: StatementCondition, samples: Samples
+) -> tuple[bool | None, str, int]:
+    """The same for a condition about two changes: their difference, paired by seed."""
+    one, other = changes(condition, samples)
+    found = difference(other.by_seed, one.by_seed).absolute
+    text = (
+        f"{metric_label(condition.of)}: change by {estimate(one.by_seed).mean:+.1f} % against "
+        f"{estimate(other.by_seed).mean:+.1f} % of {condition.to}, "
+        f"{found.mean:+.1f} points [{found.low:+.1f}, {found.high:+.1f}]"
+    )
+    return _is_beyond(condition, found), text, found.num_seeds
 
 
 def _is_near(

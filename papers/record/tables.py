@@ -30,13 +30,17 @@ REASON_WIDTH = 110
 MINUS = "−"
 
 
-def published_records(rows: Sequence[PublishedRow]) -> list[Record]:
-    """The rows at the published seeds, a mapping from column to text each."""
+def published_records(rows: Sequence[PublishedRow], beside: str | None = None) -> list[Record]:
+    """The rows at the published seeds, a mapping from column to text each.
+
+    `beside` heads the column of the record's second metric, if it has one.
+    """
     return [
         {
             **_claim_columns(row.claim),
             "published": row.published,
             "ours": row.ours,
+            **({} if beside is None else {beside: row.beside}),
             "difference": row.difference,
             "class": row.kind,
             "reason": row.reason,
@@ -67,12 +71,13 @@ def _survival_record(verdict: SurvivalVerdict) -> Record:
 
 def _claim_columns(claim: AnyClaim) -> Record:
     settings = claim.settings
-    against = settings[1:] if isinstance(claim, PublishedClaim) else ()
+    has_base = isinstance(claim, PublishedClaim) and claim.against is not None and settings
+    against = settings[1:2] if has_base else ()
     return {
         "row": claim.row,
         "title": claim.title,
         "claim": claim.label,
-        "settings": " ".join(settings[: len(settings) - len(against)]),
+        "settings": " ".join(name for name in settings if name not in against),
         "against": " ".join(against),
     }
 
@@ -98,10 +103,12 @@ def csv_text(records: Sequence[Record]) -> str:
 
 
 def markdown_text(
-    heading: str, words: str, records: Sequence[Record], columns: Sequence[str]
+    heading: str, words: Sequence[str], records: Sequence[Record], columns: Sequence[str]
 ) -> str:
-    """A heading, how the table came about, and some columns."""
-    lines = [f"# {heading}", "", *textwrap.wrap(words, 118), ""]
+    """A heading, paragraphs on how the table came about, and some columns."""
+    lines = [f"# {heading}", ""]
+    for paragraph in words:
+        lines += [*textwrap.wrap(paragraph, 118), ""]
     lines += [" | ".join(["", *columns, ""]).strip(), "|" + "---|" * len(columns)]
     for record in records:
         cells = [
@@ -115,6 +122,12 @@ def markdown_text(
 def _is_signed(text: str) -> int:
     """1 if a text is a negative number, whose sign is then set as a minus."""
     return int(text.startswith("-") and text[1:2].isdigit())
+
+
+def published_columns(beside: str | None) -> tuple[str, ...]:
+    """The columns for reading, with that of the second metric behind ours."""
+    first, last = PUBLISHED_COLUMNS[:4], PUBLISHED_COLUMNS[4:]
+    return PUBLISHED_COLUMNS if beside is None else (*first, beside, *last)
 
 
 PUBLISHED_COLUMNS = ("row", "claim", "published", "ours", "difference", "class", "reason")
@@ -156,7 +169,7 @@ def printed(
 ) -> list[str]:
     """Lines of a terminal; the reason follows below a row, unless its last column says it all."""
     shown = [name for name in columns if name != "reason"]
-    rule = {name: "-" * WIDTHS[name] for name in shown}
+    rule = {name: "-" * _width(name) for name in shown}
     lines = [_line(shown, dict(zip(shown, shown, strict=True))), _line(shown, rule)]
     for record in records:
         lines.append(_line(shown, record))
@@ -167,10 +180,14 @@ def printed(
 
 def _line(columns: Sequence[str], record: Record) -> str:
     cells = [
-        textwrap.shorten(record[name], WIDTHS[name], placeholder="…").ljust(WIDTHS[name])
+        textwrap.shorten(record[name], _width(name), placeholder="…").ljust(_width(name))
         for name in columns
     ]
     return " | ".join(cells).rstrip()
+
+
+def _width(column: str) -> int:
+    return WIDTHS.get(column, WIDTHS["ours"])
 
 
 def counts(records: Sequence[Record], column: str) -> str:
@@ -188,6 +205,7 @@ __all__ = [
     "csv_text",
     "markdown_text",
     "printed",
+    "published_columns",
     "published_records",
     "survival_records",
     "with_intervals",

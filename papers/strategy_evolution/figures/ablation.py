@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from papers import figure_style as style
-from papers.strategy_evolution.figures import Expected, chosen, main, read
+from papers.record.figures import Expected, chosen, draw_one, read
+from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "ablation"
 SQUARE = {
@@ -115,4 +116,4 @@ def _draw_parts(panel: Any, table: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME))
+    sys.exit(draw_one(BY_NAME[NAME]))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from papers import figure_style as style
-from papers.strategy_evolution.figures import Expected, chosen, main, read
+from papers.record.figures import Expected, chosen, draw_one, read
+from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "admission_threshold"
 POLICY, NO_GATE = "iteration 3", "iteration 1"
@@ -100,4 +101,4 @@ def _mark_without(table: Any, tails: Any, rates: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME))
+    sys.exit(draw_one(BY_NAME[NAME]))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from papers import figure_style as style
-from papers.strategy_evolution.figures import Expected, chosen, main, read
+from papers.record.figures import Expected, chosen, draw_one, read
+from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "instance_scaling"
 POLICIES = ("baseline", "iteration 5", "8-opt")
@@ -82,4 +83,4 @@ def _draw_column(panels: Any, table: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME))
+    sys.exit(draw_one(BY_NAME[NAME]))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from papers import figure_style as style
-from papers.strategy_evolution.figures import Expected, chosen, main, read
+from papers.record.figures import Expected, chosen, draw_one, read
+from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "kv_pressure"
 POLICIES = ("baseline", "iteration 5")
@@ -95,4 +96,4 @@ def _lines(panel: Any, table: Any, metric: str, slo_class: str, scale: float = 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME))
+    sys.exit(draw_one(BY_NAME[NAME]))

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from papers import figure_style as style
-from papers.strategy_evolution.figures import Expected, chosen, main, read
+from papers.record.figures import Expected, chosen, draw_one, read
+from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "rate_sweep"
 CLASSES = ("critical", "standard", "sheddable")
@@ -68,4 +69,4 @@ def draw(data: Path, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME))
+    sys.exit(draw_one(BY_NAME[NAME]))

@@ -11,7 +11,8 @@ from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
-from papers.strategy_evolution.figures import shipped_data
+from papers.record.figures import shipped_data
+from papers.strategy_evolution.figures import PACKAGE
 from papers.strategy_evolution.figures.robustness_map import AXES, COLOURS, NAME
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _write(arguments: Sequence[str] | None) -> int:
             f"{path} recommends {unknown[0]!r}; the figure knows {', '.join(COLOURS)}: label the "
             "arms of the map so"
         )
-    target = Path(given.get("data", shipped_data())) / f"{NAME}.csv"
+    target = Path(given.get("data", shipped_data(PACKAGE))) / f"{NAME}.csv"
     cli.check_writable(target)
     with cli.writing(target), replacing(target) as written:
         counts(cells).to_csv(written, index=False)

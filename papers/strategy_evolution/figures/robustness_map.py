@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from papers import figure_style as style
-from papers.strategy_evolution.figures import Expected, main, read, shipped_data
+from papers.record.figures import Expected, draw_one, read
+from papers.strategy_evolution.figures import BY_NAME
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,8 +47,7 @@ EXPECTED = (
 
 def draw(data: Path, path: Path) -> None:
     """Share of the cells in which each strategy is recommended, by the value of each axis."""
-    is_here = (data / f"{NAME}.csv").is_file()
-    table = read(data if is_here else shipped_data(), NAME)
+    table = read(data, NAME)
     with style.figure(6.4, 4, 2) as (figure, panels):
         flat = panels.reshape(-1)
         for panel, (axis, words) in zip(flat, AXES.items(), strict=False):
@@ -93,4 +93,4 @@ def _is_number(text: Any) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME))
+    sys.exit(draw_one(BY_NAME[NAME]))

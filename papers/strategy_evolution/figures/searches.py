@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from papers import figure_style as style
-from papers.strategy_evolution.figures import Expected, chosen, main, read
+from papers.record.figures import Expected, chosen, draw_one, read
+from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "searches"
 SEARCHES = {
@@ -108,4 +109,4 @@ def _handles(has_record: bool) -> list[Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME))
+    sys.exit(draw_one(BY_NAME[NAME]))

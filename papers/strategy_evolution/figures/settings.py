@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blis_jax.cluster.config import ClusterConfig
-from papers.record.settings import RunSetting
+from papers.record.settings import RunSetting, of_arm
 
 BASELINE, PRIORITIES, SIMPLIFIED, SEARCHED = "baseline", "iteration 1", "iteration 5", "8-opt"
 GATED = "iteration 3"
@@ -51,18 +51,18 @@ TAKEN_BACK = {
 
 def policies(names: Sequence[str]) -> list[RunSetting]:
     """Policies on the record's workload."""
-    return [RunSetting(name, ARMS[name]) for name in names]
+    return [of_arm(name, ARMS[name]) for name in names]
 
 
 def gates() -> list[RunSetting]:
     """The gate of iteration 3 at several thresholds, and iteration 1, which is the same without it."""
-    found = [RunSetting(f"{GATED}|{gate}", f"{ARMS[GATED]}:gate={gate}") for gate in THRESHOLDS]
-    return [*found, RunSetting(f"{PRIORITIES}|{NO_GATE}", ARMS[PRIORITIES])]
+    found = [of_arm(f"{GATED}|{gate}", f"{ARMS[GATED]}:gate={gate}") for gate in THRESHOLDS]
+    return [*found, of_arm(f"{PRIORITIES}|{NO_GATE}", ARMS[PRIORITIES])]
 
 
 def rates() -> list[RunSetting]:
     """Policies at several arrival rates, requests/s, 1,000 requests each."""
-    return [RunSetting(f"{p}|{rate}", ARMS[p], rate=rate) for p in MAIN for rate in RATES]
+    return [of_arm(f"{p}|{rate}", ARMS[p], rate=rate) for p in MAIN for rate in RATES]
 
 
 def blocks() -> list[RunSetting]:
@@ -71,10 +71,10 @@ def blocks() -> list[RunSetting]:
     for policy in (BASELINE, SIMPLIFIED):
         for number in BLOCKS:
             arm = f"{ARMS[policy]}:total_kv_blocks={number};kv_cpu_blocks={number // 3}"
-            found.append(RunSetting(f"{policy}|{number}", arm))
+            found.append(of_arm(f"{policy}|{number}", arm))
         for number in WITHOUT_TIER:
             arm = f"{ARMS[policy]}:total_kv_blocks={number};kv_cpu_blocks=0"
-            found.append(RunSetting(f"{policy}{NO_TIER}|{number}", arm))
+            found.append(of_arm(f"{policy}{NO_TIER}|{number}", arm))
     return found
 
 
@@ -84,9 +84,9 @@ def instances() -> list[RunSetting]:
     for policy in MAIN:
         for size in SIZES:
             arm = f"{ARMS[policy]}:num_instances={size}"
-            found.append(RunSetting(f"{policy}|{PUBLISHED_LOAD} {size}", arm))
+            found.append(of_arm(f"{policy}|{PUBLISHED_LOAD} {size}", arm))
             load = {"rate": RATE_PER_INSTANCE * size, "num_requests": REQUESTS_PER_INSTANCE * size}
-            found.append(RunSetting(f"{policy}|{EQUAL_LOAD} {size}", arm, **load))  # type: ignore[arg-type]
+            found.append(of_arm(f"{policy}|{EQUAL_LOAD} {size}", arm, **load))  # type: ignore[arg-type]
     return found
 
 
@@ -96,19 +96,19 @@ def step_constants() -> list[RunSetting]:
     found = []
     for multiple in MULTIPLES:
         beta = f"beta_coeffs=[{', '.join(repr(v) for v in (constant * multiple, *others))}]"
-        found.append(RunSetting(f"{CHUNKED}|{multiple}", f"{_PRIORITIES_ALONE};{beta}"))
+        found.append(of_arm(f"{CHUNKED}|{multiple}", f"{_PRIORITIES_ALONE};{beta}"))
         whole = f"iter04_slo_prefill:{_DEFAULT_SCORERS};{beta}"
-        found.append(RunSetting(f"{WHOLE}|{multiple}", whole))
+        found.append(of_arm(f"{WHOLE}|{multiple}", whole))
     return found
 
 
 def square() -> list[RunSetting]:
     """Priorities on and off times prompts of critical and sheddable requests whole or in chunks."""
     arms = (ARMS[SIMPLIFIED], _PRIORITIES_ALONE, f"{ARMS[BASELINE]}:{_WHOLE}", ARMS[BASELINE])
-    return [RunSetting(name, arm) for name, arm in zip(SQUARE_NAMES, arms, strict=True)]
+    return [of_arm(name, arm) for name, arm in zip(SQUARE_NAMES, arms, strict=True)]
 
 
 def one_at_a_time() -> list[RunSetting]:
     """8-opt, and 8-opt with one part taken back."""
-    parts = [RunSetting(name, f"{ARMS[SEARCHED]}:{text}") for name, text in TAKEN_BACK.items()]
-    return [RunSetting(SEARCHED, ARMS[SEARCHED]), *parts]
+    parts = [of_arm(name, f"{ARMS[SEARCHED]}:{text}") for name, text in TAKEN_BACK.items()]
+    return [of_arm(SEARCHED, ARMS[SEARCHED]), *parts]

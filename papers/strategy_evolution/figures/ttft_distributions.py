@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from papers import figure_style as style
-from papers.strategy_evolution.figures import Expected, chosen, main, read
+from papers.record.figures import Expected, chosen, draw_one, read
+from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "ttft_distributions"
 CLASSES = ("critical", "standard", "sheddable")
@@ -76,4 +77,4 @@ def _draw_class(panel: Any, table: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME))
+    sys.exit(draw_one(BY_NAME[NAME]))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from papers import figure_style as style
-from papers.strategy_evolution.figures import Expected, chosen, main, read
+from papers.record.figures import Expected, chosen, draw_one, read
+from papers.strategy_evolution.figures import BY_NAME
 
 NAME = "ttft_parts"
 POLICIES = ("baseline", "iteration 1", "iteration 5", "8-opt")
@@ -85,4 +86,4 @@ def _handles() -> list[Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(NAME))
+    sys.exit(draw_one(BY_NAME[NAME]))

@@ -16,7 +16,7 @@ from papers.record.claims import (
 )
 from papers.record.measures import SCALAR_NAMES
 from papers.record.runs import SettingSample
-from papers.record.settings import load_settings
+from papers.strategy_evolution.record import RECORD
 
 SEEDS = (42, 43, 44)
 TAIL = "ttft_p99_ms[critical]"
@@ -37,7 +37,7 @@ def sample_of(
         values[:, SCALAR_NAMES.index(metric)] = column
     values[[outcome != Outcome.COMPLETED for outcome in ended]] = np.nan
     codes = np.array(ended, np.int8)
-    return SettingSample(load_settings()[name], SCALAR_NAMES, np.array(seeds), values, codes, 0)
+    return SettingSample(RECORD.settings[name], SCALAR_NAMES, np.array(seeds), values, codes, 0)
 
 
 def claim_of(published: str, of: str = TAIL, within: float = 0.0) -> PublishedClaim:
@@ -58,5 +58,5 @@ def statement_of(condition: str) -> AnyClaim:
   claims:
     - {{statement: something, conditions: [{condition}]}}
 """
-    (claim,) = parse_claims(text.strip(), "test")
+    (claim,) = parse_claims(text.strip(), "test", RECORD.settings)
     return claim

@@ -8,10 +8,10 @@ from blis_jax.errors import ConfigError
 from papers.record.claims import (
     PublishedClaim,
     Statement,
-    load_claims,
     parse_claims,
     read_published,
 )
+from papers.strategy_evolution.record import RECORD
 
 
 def test_rounding_is_that_of_the_printed_number() -> None:
@@ -43,14 +43,14 @@ def test_other_texts_are_no_numbers(text: str) -> None:
 
 
 def test_every_row_of_the_ledger_is_there() -> None:
-    rows = {claim.row.split()[0] for claim in load_claims()}
+    rows = {claim.row.split()[0] for claim in RECORD.claims}
     assert rows == {"0", "1", "1-opt", "2", "3", "4", "5", "6", "7", "8", "8-opt", "9", "10", "11"}
-    kinds = {type(claim) for claim in load_claims()}
+    kinds = {type(claim) for claim in RECORD.claims}
     assert kinds == {PublishedClaim, Statement}
 
 
 def test_changes_have_something_to_change_against() -> None:
-    for claim in load_claims():
+    for claim in RECORD.claims:
         if isinstance(claim, PublishedClaim):
             assert (claim.against is not None) == claim.is_change
 
@@ -72,4 +72,4 @@ _ROW = '- {row: "5", title: t, at: it05_best, claims: [%s]}'
 )
 def test_refusals_name_the_place(entry: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        parse_claims(_ROW % entry, "claims")
+        parse_claims(_ROW % entry, "claims", RECORD.settings)

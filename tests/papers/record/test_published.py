@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import re
-from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from blis_jax.engine.types import Outcome
 from papers.record import published
-from papers.record.claims import AnyClaim
-from papers.record.published import PublishedRow, classified
-from tests.papers.record.made_up import claim_of, sample_of, statement_of
-from tests.support.reference_data import REPO_ROOT
+from papers.record.claims import AddedMetric, AnyClaim
+from papers.record.published import Classifier, PublishedRow
+from tests.papers.record.made_up import SEEDS, TAIL, claim_of, sample_of, statement_of
 
 BASE = sample_of(
     "it00_baseline", ttft_p99_ms__critical=[200, 210, 220], ttft_p99_ms=[180, 190, 200]
@@ -22,7 +19,9 @@ BASE = sample_of(
 
 def row_of(claim: AnyClaim, *critical: float) -> PublishedRow:
     ours = sample_of("it05_best", ttft_p99_ms__critical=list(critical))
-    (row,) = classified([claim], {"it05_best": ours, "it00_baseline": BASE})
+    (row,) = Classifier({"it05_best": ours, "it00_baseline": BASE}, SEEDS, {}, {}).classified(
+        [claim]
+    )
     return row
 
 
@@ -70,7 +69,9 @@ def test_crash_has_its_name_and_meaning() -> None:
     outcomes = [Outcome.COMPLETED, Outcome.REFERENCE_CRASH, Outcome.REFERENCE_CRASH]
     crashed = sample_of("it00_baseline", outcomes=outcomes)
     ours = sample_of("it05_best")
-    (row,) = classified([claim_of("-50 %")], {"it05_best": ours, "it00_baseline": crashed})
+    (row,) = Classifier({"it05_best": ours, "it00_baseline": crashed}, SEEDS, {}, {}).classified(
+        [claim_of("-50 %")]
+    )
     assert (row.kind, row.ours) == (published.CRASHED, "REFERENCE_CRASH")
     assert "2 of 3 runs of it00_baseline" in row.reason and "index out of range" in row.reason
 
@@ -107,39 +108,66 @@ def test_nothing_published() -> None:
     assert (row.kind, row.ours, row.difference) == (published.UNPUBLISHED, "-52.38 %", "")
 
 
-def test_the_page_accounts_for_every_claim() -> None:
-    def counts(name: str, column: str) -> Counter[str]:
-        path = REPO_ROOT / "papers" / "strategy_evolution" / "results" / name
-        with path.open(encoding="utf-8", newline="") as file:
-            return Counter(row[column] for row in csv.DictReader(file))
+# --- what only some records need ------------------------------------------------------------------
 
-    text = " ".join(
-        (REPO_ROOT / "docs" / "results" / "scheduling-record.md")
-        .read_text(encoding="utf-8")
-        .split()
+
+def test_claim_on_some_of_the_seeds() -> None:
+    claim = replace(claim_of("95.0 ms"), seeds=(42, 43))  # 90 and 100, without 110
+    assert row_of(claim, 90, 100, 110).kind == published.EXACT
+    assert row_of(claim, 90, 110, 110).kind == published.CONTRADICTED
+
+
+def test_exact_number_of_unlike_runs_has_its_own_class() -> None:
+    claim = replace(claim_of("-52.4 %"), unlike="500 requests against 1,000")
+    row = row_of(claim, 90, 100, 110)
+    assert row.kind == published.UNLIKE and row.reason.endswith("but 500 requests against 1,000")
+    assert row_of(claim, 90, 100, 120).kind == published.CONTRADICTED
+
+
+def test_sum_of_two_settings() -> None:
+    claim = replace(claim_of("310.0 ms"), plus=AddedMetric(of=TAIL, at="it00_baseline"))
+    row = row_of(claim, 90, 100, 110)  # 100 and 210
+    assert row.kind == published.EXACT and "it00_baseline" in row.claim.label
+
+
+def test_ratio_to_another_setting() -> None:
+    claim = replace(claim_of("0.5 x"), against="it00_baseline")
+    assert row_of(claim, 90, 100, 110).kind == published.EXACT  # 100 to 210
+    assert row_of(claim, 190, 100, 110).kind == published.CONTRADICTED
+
+
+def test_second_metric_is_beside_the_first() -> None:
+    ours = sample_of("it05_best", ttft_p99_ms__critical=[90, 100, 110], e2e_p99_ms=[7, 8, 9])
+    classifier = Classifier({"it05_best": ours}, SEEDS, {TAIL: "e2e_p99_ms"}, {})
+    (row,) = classifier.classified([claim_of("100.0 ms")])
+    assert (row.ours, row.beside) == ("100.00 ms", "8.00 ms")
+
+
+def test_claims_without_runs_say_why() -> None:
+    lost = replace(claim_of("100.0 ms"), lost="the workload was not published")
+    (row,) = Classifier({}, SEEDS, {}, {}).classified([lost])
+    assert (row.kind, row.ours, row.reason) == (
+        published.LOST,
+        "",
+        "the workload was not published",
     )
-    found = re.search(
-        r"(\d+) are exact, (\d+) are of seed 42 alone, (\d+) are found on another basis [^,]*, (\d+) on none "
-        r"[^,]*, (\d+) of (\d+) qualitative ones hold, (\d+) cannot be had because BLIS crashes, and for "
-        r"(\d+) the record has no number: (\d+) in all",
-        text,
-    )
-    assert found is not None
-    *said, total = map(int, found.groups())
-    kinds = counts("published.csv", "class")
-    *figures, holds, holds_not, crashed, unpublished, _ = (
-        kinds[kind] for kind in published.CLASSES
-    )
-    assert said == [*figures, holds, holds + holds_not, crashed, unpublished]
-    assert sum(said) - holds == total == kinds.total() == 110
-    found = re.search(
-        r"(\d+) survive, (\d+) keep only their direction, (\d+) do not survive, (\d+) stay undecided, and (\d+) "
-        "have no figure",
-        text,
-    )
-    assert found is not None
-    verdicts = counts("survival_jax_1000.csv", "verdict")
-    names = ("survives", "direction only", "does not survive", "undecided")
-    without = verdicts["no figures"] + verdicts["nothing published"]
-    assert list(map(int, found.groups())) == [*(verdicts[name] for name in names), without]
-    assert sum(map(int, found.groups())) == 110
+    missing = {"it05_best": "scorer 'x' is not registered"}
+    (row,) = Classifier({}, SEEDS, {}, missing).classified([claim_of("100.0 ms")])
+    assert row.kind == published.MISSING and "'x'" in row.reason
+
+
+CHANGES = """{of: "ttft_p99_ms[critical]", is: %s, against: it00_baseline, to: it06_sjf_best,
+    to_against: it06_sjf_baseline}"""
+
+
+@pytest.mark.parametrize(
+    ("relation", "kind"), [("below", published.HOLDS), ("above", published.HOLDS_NOT)]
+)
+def test_changes_are_compared(relation: str, kind: str) -> None:
+    """100 of 210 is a larger fall than 100 of 150."""
+    flat = sample_of("it06_sjf_best", ttft_p99_ms__critical=[100, 100, 100])
+    other = sample_of("it06_sjf_baseline", ttft_p99_ms__critical=[150, 150, 150])
+    ours = sample_of("it05_best", ttft_p99_ms__critical=[90, 100, 110])
+    samples = {s.setting.name: s for s in (BASE, flat, other, ours)}
+    (row,) = Classifier(samples, SEEDS, {}, {}).classified([statement_of(CHANGES % relation)])
+    assert row.kind == kind and "-52.4 % against -33.3 %" in row.reason

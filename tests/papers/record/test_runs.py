@@ -11,11 +11,11 @@ import pytest
 from papers.record import runs as module
 from papers.record.measures import curves, scalars, ttft_parts
 from papers.record.runs import PaperRuns, SettingSample, estimated_s
-from papers.record.settings import RunSetting
+from papers.record.settings import RunSetting, of_arm
 
 SEEDS = (0, 1, 2)
 SETTINGS = [
-    RunSetting(name, arm, rate=400, num_requests=60)
+    of_arm(name, arm, rate=400, num_requests=60)
     for name, arm in {
         "small": "iter00_baseline:num_instances=2",
         "again": "iter00_baseline:num_instances=2;max_num_scheduled_tokens=2048",  # the default
@@ -127,8 +127,6 @@ def test_estimate_grows_with_the_work() -> None:
     assert estimated_s([], 100) == 0
     one, two = estimated_s(SETTINGS[:1], 1000), estimated_s(SETTINGS, 1000)
     assert 0 < one < two
-    pressed = RunSetting("p", "iter00_baseline:total_kv_blocks=2000;kv_cpu_blocks=0")
+    pressed = of_arm("p", "iter00_baseline:total_kv_blocks=2000;kv_cpu_blocks=0")
     assert pressed.is_pressed and not SETTINGS[0].is_pressed
-    assert estimated_s([pressed], 1000) > 5 * estimated_s(
-        [RunSetting("q", "iter00_baseline")], 1000
-    )
+    assert estimated_s([pressed], 1000) > 5 * estimated_s([of_arm("q", "iter00_baseline")], 1000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ BASE = sample_of("it00_baseline", SEEDS, ttft_p99_ms__critical=200 + NOISE)
 
 def verdict_of(claim: AnyClaim, critical: np.ndarray) -> SurvivalVerdict:
     ours = sample_of("it05_best", SEEDS, ttft_p99_ms__critical=critical)
-    (verdict,) = judged([claim], {"it05_best": ours, "it00_baseline": BASE})
+    (verdict,) = judged([claim], {"it05_best": ours, "it00_baseline": BASE}, {})
     return verdict
 
 
@@ -71,12 +73,12 @@ def test_spread_of_three_seeds_is_that_of_their_means() -> None:
 def test_lost_runs_are_left_out_and_named() -> None:
     outcomes = [Outcome.REFERENCE_CRASH] * 40 + [Outcome.COMPLETED] * (len(SEEDS) - 40)
     ours = sample_of("it05_best", SEEDS, outcomes, ttft_p99_ms__critical=100 + NOISE / 2)
-    (found,) = judged([claim_of("-50.0 %")], {"it05_best": ours, "it00_baseline": BASE})
+    (found,) = judged([claim_of("-50.0 %")], {"it05_best": ours, "it00_baseline": BASE}, {})
     assert found.num_seeds == len(SEEDS) - 40 and "40 of 300 runs of it05_best" in found.reason
     num_left = len(SEEDS) // 2 - 1  # too few to stand for all
     outcomes = [Outcome.COMPLETED] * num_left + [Outcome.REFERENCE_CRASH] * (len(SEEDS) - num_left)
     crashed = sample_of("it05_best", SEEDS, outcomes, ttft_p99_ms__critical=100 + NOISE / 2)
-    (found,) = judged([claim_of("-50.0 %")], {"it05_best": crashed, "it00_baseline": BASE})
+    (found,) = judged([claim_of("-50.0 %")], {"it05_best": crashed, "it00_baseline": BASE}, {})
     assert found.verdict == survival.NO_FIGURE
 
 
@@ -117,3 +119,28 @@ def test_not_above_allows_what_is_within(factor: float, expected: str) -> None:
         '{of: "ttft_p99_ms[critical]", is: not above, to: it00_baseline, within: 1}'
     )
     assert verdict_of(claim, factor * (200 + NOISE)).verdict == expected
+
+
+def test_changes_are_compared_by_seed() -> None:
+    """A fall by half against one by a third; then one that chance explains."""
+    text = """{of: "ttft_p99_ms[critical]", is: below, against: it00_baseline, to: it06_sjf_best,
+        to_against: it06_sjf_baseline}"""
+    other = sample_of("it06_sjf_baseline", SEEDS, ttft_p99_ms__critical=200 + NOISE)
+    ours = sample_of("it05_best", SEEDS, ttft_p99_ms__critical=100 + NOISE / 2)
+    noise = np.random.default_rng(8).normal(0, 10, len(SEEDS))
+    for share, expected in ((2 / 3, survival.SURVIVES), (0.5, survival.UNDECIDED)):
+        values = share * (200 + NOISE) + noise - noise.mean()
+        flat = sample_of("it06_sjf_best", SEEDS, ttft_p99_ms__critical=values)
+        samples = {s.setting.name: s for s in (BASE, other, ours, flat)}
+        (found,) = judged([statement_of(text)], samples, {})
+        assert found.verdict == expected and "points [" in found.reason
+
+
+def test_claims_without_runs_are_not_judged() -> None:
+    lost = replace(claim_of("100.0 ms"), lost="no code")
+    missing = {"it05_best": "no scorer"}
+    found = judged([lost, claim_of("100.0 ms")], {}, missing)
+    assert [(one.verdict, one.reason) for one in found] == [
+        (survival.LOST, "no code"),
+        (survival.MISSING, "no scorer"),
+    ]

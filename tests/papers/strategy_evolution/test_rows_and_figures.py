@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from papers.record.claims import PublishedClaim, load_claims
+from papers.record.claims import PublishedClaim
+from papers.record.figures import DATA, PaperFigure, chosen, draw_one, read
 from papers.record.measures import CLASSES, scalars
-from papers.record.published import SEEDS, classified
+from papers.record.published import Classifier
 from papers.record.runs import PaperRuns, SettingSample
-from papers.record.settings import load_settings
 from papers.record.tables import published_records
-from papers.strategy_evolution.figures import FIGURES, PaperFigure, chosen, main, read, shipped_data
+from papers.strategy_evolution.figures import BY_NAME, FIGURES
+from papers.strategy_evolution.record import RECORD
 
-RESULTS = shipped_data().parent / "results"
+RESULTS = RECORD.folder / "results"
+SHIPPED = RECORD.folder / DATA
+SEEDS = RECORD.seeds
 MEASURED = Path(__file__).parent / "measured.csv"  # the reference's means of the seeds that ended
 
 
@@ -34,7 +36,7 @@ def test_shipped_rows_are_what_the_reference_was_measured_to_give() -> None:
     """Values, gaps and changes of every claim follow from the table of measured means."""
     measured = {row["scenario"]: row for row in table_of(MEASURED)}
     shipped = table_of(RESULTS / "published.csv")
-    claims = load_claims()
+    claims = RECORD.claims
     assert len(shipped) == len(claims)
     num_checked = 0
     for claim, row in zip(claims, shipped, strict=True):
@@ -70,7 +72,7 @@ def test_reference_crashes_are_shown_as_such() -> None:
 
 def test_shipped_survival_table_has_every_claim_on_a_thousand_seeds() -> None:
     shipped = table_of(RESULTS / "survival_jax_1000.csv")
-    assert [row["claim"] for row in shipped] == [claim.label for claim in load_claims()]
+    assert [row["claim"] for row in shipped] == [claim.label for claim in RECORD.claims]
     whole = [row for row in shipped if row["low"]]
     assert len(whole) > 80
     for row in whole:
@@ -81,13 +83,13 @@ def test_shipped_survival_table_has_every_claim_on_a_thousand_seeds() -> None:
 @pytest.fixture(scope="module")
 def recomputed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SettingSample]:
     folder = tmp_path_factory.mktemp("parts")
-    return PaperRuns(folder, "reference").get(load_settings().values(), SEEDS, scalars())
+    return PaperRuns(folder, "reference").get(RECORD.settings.values(), SEEDS, scalars())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_rows_are_recomputed_to_the_letter(recomputed: dict[str, SettingSample]) -> None:
-    records = published_records(classified(load_claims(), recomputed))
+    records = published_records(Classifier(recomputed, SEEDS, {}, {}).classified(RECORD.claims))
     assert records == table_of(RESULTS / "published.csv")
 
 
@@ -132,7 +134,7 @@ def test_figure_is_drawn_from_the_shipped_data(figure: PaperFigure, tmp_path: Pa
     from matplotlib.image import imread
 
     path = tmp_path / f"{figure.name}.png"
-    assert main(figure.name, ["--output", str(path)]) == 0
+    assert draw_one(figure, ["--output", str(path)]) == 0
     picture = imread(path)
     height, width, _ = picture.shape
     assert width > 1000 and height > 400
@@ -142,17 +144,16 @@ def test_figure_is_drawn_from_the_shipped_data(figure: PaperFigure, tmp_path: Pa
 @pytest.mark.parametrize("figure", FIGURES, ids=[figure.name for figure in FIGURES])
 def test_figure_has_the_expected_numbers(figure: PaperFigure) -> None:
     """Numbers that were known before: measured with the reference, or by the record."""
-    module = import_module(f"papers.strategy_evolution.figures.{figure.name}")
-    table = read(shipped_data(), figure.name)
-    assert module.EXPECTED
-    for expected in module.EXPECTED:
+    table = read(SHIPPED, figure.name)
+    assert figure.expected
+    for expected in figure.expected:
         rows = chosen(table, **expected.where)
         assert len(rows) == 1, expected
         assert float(rows["mean"].iloc[0]) == pytest.approx(expected.value, rel=expected.within)
 
 
 def test_shipped_data_are_small() -> None:
-    sizes = [path.stat().st_size for path in shipped_data().iterdir()]
+    sizes = [path.stat().st_size for path in SHIPPED.iterdir()]
     assert len(sizes) == len(FIGURES) and sum(sizes) < 1_000_000
 
 
@@ -160,9 +161,23 @@ def test_missing_data_are_refused_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--data", str(tmp_path), "--output", str(tmp_path / "figure.png")]
-    assert main("rate_sweep", words) == 2
+    assert draw_one(BY_NAME["rate_sweep"], words) == 2
     said = capsys.readouterr().err
     assert "does not exist" in said and "--figures" in said and said.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-    assert main("rate_sweep", ["--output", str(tmp_path / "figure.pdf")]) == 2
+    assert draw_one(BY_NAME["rate_sweep"], ["--output", str(tmp_path / "figure.pdf")]) == 2
     assert "must end in .png" in capsys.readouterr().err
+
+
+def test_a_picture_is_replaced_only_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.png"
+    path.write_bytes(b"mine")
+    words = ["--output", str(path)]
+    assert draw_one(BY_NAME["rate_sweep"], words) == 2
+    said = capsys.readouterr().err
+    assert "exists; give --overwrite" in said and said.count("\n") == 1
+    assert path.read_bytes() == b"mine"
+    assert draw_one(BY_NAME["rate_sweep"], [*words, "--overwrite"]) == 0
+    assert path.read_bytes() != b"mine"

@@ -11,16 +11,17 @@ import pytest
 from blis_jax.cluster.config import from_flags
 from blis_jax.errors import ConfigError
 from blis_jax.workload.spec import load_spec
-from papers.record.settings import load_settings, named
+from papers.record.settings import named
 from papers.strategy_evolution.figures import settings as figure_settings
 from papers.strategy_evolution.figures.data import needed
+from papers.strategy_evolution.record import RECORD
 
 
 @pytest.mark.golden
 def test_settings_are_those_of_the_recorded_scenarios(golden_dir: Path) -> None:
     folder = golden_dir / "scheduling"
     index = json.loads((folder / "index.json").read_text())
-    settings = load_settings()
+    settings = RECORD.settings
     num_checked = 0
     for entry in index["scenarios"]:
         name, _, seed = entry["name"].rpartition("_s")
@@ -40,7 +41,7 @@ def test_settings_are_those_of_the_recorded_scenarios(golden_dir: Path) -> None:
 
 
 def test_identity_is_of_what_is_simulated() -> None:
-    settings = load_settings()
+    settings = RECORD.settings
     assert settings["it07_kv5000_best"].identity == settings["it09_kv5000_sloPre0"].identity
     assert settings["it05_best"].identity != settings["it06_rate1500_best"].identity
     assert settings["it05_best"].identity != settings["it08_opt"].identity
@@ -56,4 +57,4 @@ def test_settings_of_the_figures_can_be_made() -> None:
 
 def test_unknown_names_are_refused_with_a_hint() -> None:
     with pytest.raises(ConfigError, match="did you mean 'it05_best'"):
-        named(name for name in ["it05_bets"])
+        named(RECORD.settings, ["it05_bets"])
