@@ -103,7 +103,7 @@ class StatementCondition(_Part):
     With `against` and `to_against` the two settings' changes against these are compared instead.
     """
 
-    of: Text
+    of: str = ""  # the row's
     relation: Relation = Field(alias="is")
     to: str | float
     within: Amount = 0.0
@@ -152,7 +152,7 @@ class _Entry(_Part):
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> _Entry:
-        is_figure = self.of is not None and self.published is not None
+        is_figure = self.published is not None
         if is_figure == (self.statement is not None) or (is_figure and self.conditions):
             raise ValueError(
                 "a claim has either `of` and `published`, or a statement and conditions"
@@ -165,6 +165,7 @@ class _Entry(_Part):
 class _Row(_Part):
     row: Text
     title: Text
+    of: Text | None = None
     at: Text | None = None
     against: Text | None = None
     seeds: tuple[int, ...] = ()
@@ -286,7 +287,12 @@ def _claims(file: _File, source: str) -> Iterator[AnyClaim]:
                         f"{source}: row {row.row}: a statement has either conditions or `lost`"
                     )
                 conditions = tuple(
-                    condition.model_copy(update={"at": condition.at or at})
+                    condition.model_copy(
+                        update={
+                            "at": condition.at or at,
+                            "of": condition.of or _metric(row, entry, source),
+                        }
+                    )
                     for condition in entry.conditions
                 )
                 statement = entry.statement
@@ -295,13 +301,22 @@ def _claims(file: _File, source: str) -> Iterator[AnyClaim]:
                 yield _figure(row, entry, at, lost, source)
 
 
+def _metric(row: _Row, entry: _Entry, source: str) -> str:
+    found = entry.of or row.of
+    if found is None:
+        raise ConfigError(
+            f"{source}: row {row.row}: a claim is `of` a metric; give it or the row's"
+        )
+    return found
+
+
 def _figure(row: _Row, entry: _Entry, at: str, lost: str, source: str) -> PublishedClaim:
     published = read_published(entry.published or "")
     against = entry.against or row.against
     claim = PublishedClaim(
         row.row,
         row.title,
-        entry.of or "",
+        _metric(row, entry, source),
         published,
         at,
         None,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from papers.record.claims import CLAIMS_FILE, AnyClaim, parse_claims
-from papers.record.settings import RunSetting, named, parse_settings
+from papers.record.settings import Groups, RunSetting, named, parse_groups, parse_settings
 
 if TYPE_CHECKING:
     from papers.record.figures import PaperFigure
@@ -55,6 +55,11 @@ class PaperRecord:
     def settings(self) -> Mapping[str, RunSetting]:
         """Every setting by name."""
         return parse_settings(self._text(SETTINGS_FILE), f"{self.name}/{SETTINGS_FILE}")
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The groups that settings are made of."""
+        return parse_groups(self._text(SETTINGS_FILE), f"{self.name}/{SETTINGS_FILE}")
 
     @cached_property
     def claims(self) -> tuple[AnyClaim, ...]:

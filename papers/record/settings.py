@@ -140,6 +140,12 @@ def parse_settings(text: str, source: str) -> dict[str, RunSetting]:
         raise ConfigError(f"{source}: {error}") from None
 
 
+def parse_groups(text: str, source: str) -> Groups:
+    """The groups of settings in a YAML text."""
+    groups: Groups = read_mapping(text, source).get("groups", {})
+    return groups
+
+
 def _setting(name: str, entry: Any, groups: Groups) -> RunSetting:
     values = {"arm": entry} if isinstance(entry, str) else entry
     if not isinstance(values, dict) or not ("arm" in values or "from" in values):
