@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from blis_jax.engine.types import (
     Params,
     PolicyParams,
 )
+from blis_jax.errors import ConfigError
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies, Policy
@@ -47,7 +49,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
     """The functions of a run."""
     used = chosen(config, policies)
     cluster, hand_over = _movers(policies)
-    return Mechanism(
+    made = Mechanism(
         admission=used.admission.function(),
         routing=used.routing.function(),
         scorers=tuple(scorer.function() for scorer, _ in used.scorers),
@@ -60,6 +62,14 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         evicts_lowest_priority=config.slo_preemption,
         defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
     )
+    if not (config.precise_kv_routing and made.hears_caches):
+        return made  # as in the reference, which warns and goes on
+    if made.moves_requests:
+        raise ConfigError(
+            "precise_kv_routing is for requests that stay where they are routed; "
+            "leave it out, or take policies.cluster and policies.hand_over out"
+        )
+    return dataclasses.replace(made, is_precise=True)
 
 
 def params(

@@ -52,7 +52,7 @@ def states(scene: Scene) -> Any:
     table = pad_to(table, shape.num_requests, shape.num_nodes, shape.path_depth)
     functions, numbers = mechanism(cluster), params(cluster)
     with jax.enable_x64(True):
-        requests = requests_of(shape, numbers, table, first_order(shape.num_requests))
+        requests = requests_of(shape, functions, numbers, table, first_order(shape.num_requests))
         state = initial_state(shape, functions, numbers)
         step = stepper(shape, functions)
         for _ in range(MOST_SCAN_STEPS):
