@@ -106,12 +106,12 @@ def worst_p99_ms(
 ) -> float:
     """The largest of the instances' P99 and the cluster's of some times, µs, negative where there is none.
 
-    It is the routing track's own metric; in ms, and NaN if there is no time at all.
+    It is the routing track's own metric, over the blocks that BLIS prints: an instance on which nothing
+    completed has none. In ms, and NaN if there is no time at all.
     """
     is_timed = (times_us >= 0) & _chosen(record, slo_class)
-    instance = record.requests.instance
-    groups = [is_timed]
-    groups += [is_timed & (instance == i) for i in range(len(record.instances.step_count))]
+    printed = np.flatnonzero(record.instances.completed_requests)
+    groups = [is_timed, *(is_timed & (record.requests.instance == i) for i in printed)]
     found = [float(np.percentile(times_us[group], 99)) for group in groups if group.any()]
     return max(found) / 1000 if found else math.nan
 
