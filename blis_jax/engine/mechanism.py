@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
-from blis_jax.cluster.instance_groups import per_instance, roles
+from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
 from blis_jax.engine.types import (
     NO_DEFECTS,
     REFERENCE_DEFECTS,
@@ -70,6 +70,26 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
             "leave it out, or take policies.cluster and policies.hand_over out"
         )
     return dataclasses.replace(made, is_precise=True)
+
+
+def without_effect(config: ClusterConfig, policies: Policies | None = None) -> str | None:
+    """Why `precise_kv_routing` does not do here what it says, as a sentence; None if it does, or is off.
+
+    BLIS goes on without it too.
+    """
+    if not config.precise_kv_routing:
+        return None
+    if not mechanism(config, policies).is_precise:
+        return (
+            f"precise_kv_routing has no effect on {config.routing_policy} routing here: no KV cache feeds what it "
+            "looks at; give routing_policy weighted and prefix-affinity among routing_scorers"
+        )
+    if has_cpu_tier(config):
+        return (
+            "precise_kv_routing: a KV cache with a CPU tier tells the router nothing (as in BLIS), so its prefix index "
+            "stays empty; set kv_cpu_blocks to 0"
+        )
+    return None
 
 
 def params(
