@@ -43,6 +43,7 @@ _LATER: dict[str, Any] = {
     "routing_picker": "first-best",
     "policy_numbers": (),
     "instances": (),
+    "precise_kv_routing": False,
 }
 
 

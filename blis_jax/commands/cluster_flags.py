@@ -152,6 +152,13 @@ GATEWAY_FLAGS = (
         "µs between refreshes of the router's view of KV use; 0: always fresh",
     ),
     Flag(
+        "precise-kv-routing",
+        truth,
+        False,
+        "BOOL",
+        "the KV caches feed the prefix index of weighted routing, not the routings; needs prefix-affinity",
+    ),
+    Flag(
         "slo-priority-bridge", truth, False, "BOOL", "router stamps priorities (changes no result)"
     ),
     *_numbers(("admission", "routing", "scorer", "picker")),

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.engine.tables.router import RouterIndex, no_index
 from blis_jax.engine.tables.rows import Moment, Row, Whole
 from blis_jax.engine.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never, pytree
 from blis_jax.memory.blocks import Blocks, initial_blocks
@@ -179,20 +180,6 @@ class Mode(enum.IntEnum):
     COMPLETING = 2
 
 
-ROUTINGS_READ = 32  # routings that are looked at together for the next one to an instance
-
-
-@pytree
-class RouterIndex:
-    """What the router has sent where, see router_index.py; the node axis has a spare row."""
-
-    touched: Int[Array, "node instance"]  # number of the latest touch, 0: never
-    num_blocks: Int[Array, "instance"]  # what the latest routing has pushed out included
-    oldest: Int[Array, "instance"]  # number of the oldest entry
-    num_sent: Int[Array, ""]  # routings so far
-    sent: Any  # int32[request or instance, routing], only where the index evicts
-
-
 @pytree
 class SharedBlocks:
     """Physical copies of shared blocks per instance (spare row) and node (spare row)."""
@@ -277,6 +264,7 @@ class Requests:
     path_start: Int[Array, "request path"]  # first block of each node on the path, LAST at its end
     path_shift: Int[Array, "request path"]  # see contents.py
     num_shared: Int[Array, "request"]  # leading blocks that are shared
+    node_of: Any  # int32[shared block]: its node, where the router's index hears of single blocks
     has_shared: Int[Array, ""]
     is_late: Int[Array, ""]  # a routing decision lies beyond the clock
     is_wide: Int[Array, ""]  # shared contents are longer than the tables
@@ -316,21 +304,6 @@ def _no_copies(shape: EngineShape) -> SharedBlocks | None:
         holders=jnp.zeros((rows, nodes, shape.num_copies, blocks), i32),
         named=jnp.full((rows, nodes, blocks), -1, i32),
         held=jnp.full((rows, shape.num_slots, shape.path_depth, blocks), -1, i32),
-    )
-
-
-def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
-    """The router's index before anything is routed; None where no policy looks at it."""
-    if not mechanism.uses_prefix_index:
-        return None
-    i32, rows = jnp.int32, shape.num_instances
-    size = max(shape.num_routings, shape.num_requests) + ROUTINGS_READ
-    return RouterIndex(
-        touched=jnp.zeros((shape.num_nodes + 1, rows), i32),
-        num_blocks=jnp.zeros((rows,), i32),
-        oldest=jnp.ones((rows,), i32),
-        num_sent=jnp.int32(0),
-        sent=jnp.full((2, size), -1, i32) if shape.has_router_eviction else None,
     )
 
 

@@ -224,6 +224,7 @@ class Mechanism:
     cluster: Policy | None = None  # None: all instances stay up
     hand_over: Policy | None = None  # None: requests stay where they are
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
+    is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
 
     @property
@@ -246,6 +247,13 @@ class Mechanism:
     def uses_prefix_index(self) -> bool:
         """Whether some policy looks at the router's prefix index."""
         return any(policy.reads_prefix_index for policy in self.of_gateway)
+
+    @property
+    def hears_caches(self) -> bool:
+        """Whether some policy looks at an index that the KV caches can feed."""
+        return any(
+            policy.reads_prefix_index and not policy.keeps_own_index for policy in self.of_gateway
+        )
 
     @property
     def uses_prompt_keys(self) -> bool:
@@ -343,9 +351,7 @@ class EngineShape:
     block_size: int = 16
     clock: str = "int32"
     has_router_eviction: bool = False
-    num_routings: int = (
-        0  # where requests are routed again and the router's index evicts; else one a request
-    )
+    num_routings: int = 0  # touches that the log of an index which evicts holds; 0: one a request
     num_blocks: int = 0  # KV blocks of the largest instance at block level; 0: no eviction
     list_blocks: int = 1  # block level: blocks of one request
     num_shared_blocks: int = 0  # block level: blocks of all nodes

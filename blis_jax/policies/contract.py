@@ -217,6 +217,7 @@ class Policy:
     start: StartFn = no_state
     observe: ObserveFn | None = None
     reads_prefix_index: bool = False  # looks at snapshots.prefix_match_blocks
+    keeps_own_index: bool = False  # in BLIS the index is its own: routings fill it, caches never do
     reads_cached_blocks: bool = False  # looks at context.num_cached_blocks
     reads_prompt_key: bool = False  # keeps something for every prompt key, `[shape.num_keys]`
     is_random: bool = False  # draws from `context.key`
@@ -267,6 +268,7 @@ class MakesPolicy:
         observe: ObserveFn | None = None,
         *,
         reads_prefix_index: bool = False,
+        keeps_own_index: bool = False,
         reads_cached_blocks: bool = False,
         reads_prompt_key: bool = False,
         is_random: bool = False,
@@ -285,6 +287,7 @@ class MakesPolicy:
             )
         declared = (
             reads_prefix_index,
+            keeps_own_index,
             reads_cached_blocks,
             reads_prompt_key,
             is_random,

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.support import precise_index
+
 Config = Mapping[str, Any]
 
 COMPLETED, REJECTED, DROPPED, WAITING, RUNNING, IN_FLIGHT = range(6)
@@ -235,6 +237,7 @@ class GpuCache:
         self.used_blocks = 0
         self.hits = 0
         self.misses = 0
+        self.events: precise_index.KvEvents | None = None  # told of what precise routing hears
 
     def cached_prefix(self, request: Request) -> list[Block]:
         """The longest run of leading full prompt blocks that are registered."""
@@ -263,6 +266,8 @@ class GpuCache:
             if not self._take_block(request, chunk, start + stored, undo):
                 self._roll_back(request, undo)
                 return False
+        if self.events is not None and request.in_prefill:
+            self.events.allocated(request)
         return True
 
     def release(self, request: Request) -> None:
@@ -279,6 +284,8 @@ class GpuCache:
         if block is None:
             return None
         former_key = block.key
+        if self.events is not None and former_key is not None:
+            self.events.evicted(former_key)
         self.forget(block)
         return block, former_key
 
@@ -1199,11 +1206,12 @@ def simulate(
     """Run one workload; `profile` names the track whose variants of the policies apply."""
     if profile not in ("scheduling", "routing"):
         raise NotSupported(f"profile {profile!r}")
-    for flag in ("roofline", "precise-kv-routing"):
-        if config.get(flag, False):
-            raise NotSupported(flag)
+    if config.get("roofline", False):
+        raise NotSupported("roofline")
     requests = requests_of_workload(workload)
     cluster = Cluster(requests, config, profile)
+    if config.get("precise-kv-routing", False):
+        precise_index.wire(cluster)
     outcome = FINISHED
     try:
         cluster.run()

@@ -177,8 +177,9 @@ def _route(
     num_blocks = lax.div(table.input_len, jnp.int32(ctx.shape.block_size))
     router = state.router
     if router is not None:
-        router = trimmed(ctx, router)
-        matched = matched_blocks(router, nodes, num_blocks)
+        if not ctx.mechanism.is_precise:
+            router = trimmed(ctx, router)
+        matched = matched_blocks(ctx, router, request, nodes, num_blocks)
     rejected = base.lane.num_rejected
     context = _context(ctx, state, request, Purpose.ROUTING, now, fields, matched, rejected)
     chosen, gateway = route(ctx, base.gateway, context, _number(ctx, state, request))
@@ -188,7 +189,7 @@ def _route(
     placed = _place(ctx, state, base, request, chosen, now, context, matched[chosen])
     outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)
     placed = dataclasses.replace(placed, gateway=gateway, lane=placed.lane.replace(outcome=outcome))
-    if router is None:
+    if router is None or ctx.mechanism.is_precise:
         return placed
     done = touch(ctx, router, request, nodes, num_blocks, chosen)
     lane = placed.lane

@@ -17,7 +17,14 @@ from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.exact import exact_product, exact_quotient
 from blis_jax.engine.phases.mid_step import Work, waiting_mask
 from blis_jax.engine.state import State
-from blis_jax.engine.types import EngineShape, Mechanism, Params, PolicyParams, RequestView
+from blis_jax.engine.types import (
+    EngineShape,
+    Mechanism,
+    Params,
+    PolicyParams,
+    RequestView,
+    Snapshots,
+)
 from blis_jax.policies.contract import (
     Completion,
     GatewayContext,
@@ -112,7 +119,7 @@ def route(
         for place in range(len(mechanism.scorers))
     ]
     rated = mechanism.scorers, params, of_scorers, context, keys
-    scores, of_scorers = combined_scores(*rated, ctx.scorer_shares)
+    scores, of_scorers = combined_scores(*rated, ctx.scorer_shares, mechanism.is_precise)
     among = PickerContext(
         scores,
         context.snapshots.is_active,
@@ -124,6 +131,12 @@ def route(
     chosen, routing = mechanism.routing.decide(params.routing, routing, asked)
     mine = (admission, routing, *of_scorers, picker)
     return chosen.astype(jnp.int32), (*mine, *states[num_mine:])
+
+
+def without_matches(snapshots: Snapshots) -> Snapshots:
+    """The snapshots as a policy sees them whose own index is empty."""
+    nothing = jnp.zeros_like(snapshots.prefix_match_blocks)
+    return dataclasses.replace(snapshots, prefix_match_blocks=nothing)
 
 
 def shares_of(weights: Float[Array, "scorer"]) -> Float[Array, "scorer"]:
@@ -141,10 +154,12 @@ def combined_scores(
     context: GatewayContext,
     keys: Any,
     shares: Any = None,
+    is_precise: bool = False,
 ) -> tuple[Float[Array, "instance"], list[Any]]:
     """Weighted sum of scores cut to [0, 1], added in the scorers' order as the reference does.
 
-    `shares` are those of the weights, if they are known already.
+    `shares` are those of the weights, if they are known already. Where the caches feed the router's index, the
+    reference fills no other one.
     """
     if scorers and shares is None:
         shares = shares_of(params.scorer_weights)
@@ -152,6 +167,8 @@ def combined_scores(
     after = []
     for index, scorer in enumerate(scorers):
         mine = dataclasses.replace(context, key=keys[index])
+        if is_precise and scorer.keeps_own_index:
+            mine = dataclasses.replace(mine, snapshots=without_matches(mine.snapshots))
         score, state = scorer.decide(params.scorers[index], states[index], mine)
         total = total + exact_product(jnp.clip(score, 0.0, 1.0), shares[index])
         after.append(state)
