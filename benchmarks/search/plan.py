@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from sweeps.strategies.file import Strategy
 
 BEST_FILE = Path(__file__).with_name("best.json")
-FIRST_SEED = 42
 NUM_SEEDS = 16
 WITHIN = 1.0  # % above the best known score
 
@@ -29,7 +28,7 @@ class Plan:
     strategy: Strategy
     engines: tuple[str, ...]
     repetitions: range  # their random states
-    num_seeds: int
+    seeds: tuple[int, ...]  # of the requests
     folder: Path
     is_stopped_at_target: bool
     within: float  # % of the best known score
@@ -38,11 +37,6 @@ class Plan:
     def calls(self) -> int:
         """The budget of a search."""
         return self.strategy.search.calls
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Of the requests."""
-        return tuple(range(FIRST_SEED, FIRST_SEED + self.num_seeds))
 
     def record(self, engine: str, repetition: int) -> Path:
         """Where one search writes what it tried."""

@@ -52,10 +52,16 @@ SHARED = (
     Shared("timeline", "Perfetto trace of one run to write", None),
     Shared("resume", "go on from what the output has already"),
     Shared("overwrite", "replace an existing output, make everything again", older=("force", "fresh")),
+    Shared("no-figures", "draw no figures"),
     Shared("quiet", "print nothing but errors"),
     Shared("no-cache", "compile again instead of using programs kept from earlier runs"),
 )  # fmt: skip
 BY_NAME = {one.name: one for one in SHARED}
+
+
+def switches(*names: str) -> dict[str, str]:
+    """Options without a value and their helps, which are the same in every command."""
+    return {name: BY_NAME[name].meaning for name in names}
 
 
 def spellings(name: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.seed_options import FIRST_SEED
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 from blis_jax.files.process_lock import sole_writer
@@ -75,8 +76,7 @@ _SWITCHES = {
     "resume": "go on where the command was stopped",
     "overwrite": "replace an existing dataset",
     "plan": "print how many runs there would be, and stop",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 _OF_POINTS = ("sizes", "points")  # two datasets of one population may differ there
 OF_RUN = ("tokens_per_sec", "requests_per_s", "class_fairness", "num_preemptions", "cache_hit_rate")

@@ -12,6 +12,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.seed_options import given_seeds, seed_flags
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from sweeps.principles import USUAL_OUTPUT
@@ -62,8 +63,7 @@ _SWITCHES = {
     "list": "print the entries and end",
     "slow": "also run what takes minutes: the searches of S3",
     "overwrite": "make all checks again",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 
 

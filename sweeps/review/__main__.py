@@ -12,6 +12,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.seed_options import given_seeds, seed_flags
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from sweeps.runs.options import RNG
@@ -59,8 +60,7 @@ _FILES = (
 )
 _SWITCHES = {
     "overwrite": "replace an existing output",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 
 

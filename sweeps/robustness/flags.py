@@ -6,6 +6,7 @@ from blis_jax.commands import cli, trace_flags
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.report_flags import REPORT
 from blis_jax.commands.seed_options import seed_flags
+from blis_jax.commands.shared_options import switches
 
 NAME = "sweeps.robustness"
 DEFAULT_OUTPUT = "out/robustness.zarr"
@@ -93,8 +94,7 @@ _SWITCHES = {
     "overwrite": "replace an existing output",
     "every-seed": "run all seeds even of a strategy that livelocks on the first one (a livelock "
     "takes as long as hundreds of usual runs)",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import progress
 from blis_jax.commands import cli, cluster_flags, seed_options, trace_flags
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 
@@ -67,8 +68,7 @@ OUTPUT = (
 SWITCHES = {
     "resume": "go on from the record that lies beside the output",
     "overwrite": "replace an existing output",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 
 

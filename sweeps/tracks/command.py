@@ -14,6 +14,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.seed_options import given_seeds, seed_flags
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import json_text, replacing, write_json
 
@@ -61,8 +62,7 @@ _FLAGS = (
 _SWITCHES = {
     "overwrite": "replace a track whose ledger has no rows",
     "refresh": "measure the baseline of an existing track again, and render its problem.md",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 
 

@@ -18,6 +18,7 @@ from blis_jax.commands import cli, report_flags, trace_flags
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.cluster_flags import INSTANCES
 from blis_jax.commands.seed_options import given_seeds, seed_flags, seeds_of
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 
@@ -121,7 +122,7 @@ _SWITCHES = {
     "overwrite": "replace an existing output",
     "json": "print the tables as JSON",
     "quiet": "print no table and no progress",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("no-cache"),
 }
 
 

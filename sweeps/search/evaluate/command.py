@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli, trace_flags
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import json_text, write_json
 
@@ -60,7 +61,7 @@ _SWITCHES = {
     "jsonl": "read one request a line until the end, answer each at once",
     "schema": "print the JSON schema of requests and answers",
     "overwrite": "replace an existing output",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("no-cache"),
 }
 
 
