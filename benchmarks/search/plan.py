@@ -50,16 +50,20 @@ class Plan:
 
 def record_of(plan: Plan, engine: str, repetition: int) -> SearchRecord:
     """What one search tried; refused if it was made with other settings."""
-    from sweeps.search.loop import SearchRecord, identity_of
+    from sweeps.search.loop import SearchRecord
 
     search = plan.with_search(engine=engine, random_state=repetition).search
-    parts = [plan.strategy.name, search.model_dump(exclude={"calls"}), plan.seeds]
-    return SearchRecord(plan.record(engine, repetition), identity_of(parts))
+    how = search.model_dump(exclude={"calls"})
+    content = {"strategy": plan.strategy.name, "way to search": how, "seeds": plan.seeds}
+    return SearchRecord(plan.record(engine, repetition), content)
 
 
 def key_of(plan: Plan) -> str:
     """Under which a best known point is written down."""
-    return f"{plan.strategy.name}, seeds {plan.seeds[0]} to {plan.seeds[-1]}"
+    first, last = plan.seeds[0], plan.seeds[-1]
+    is_row = plan.seeds == tuple(range(first, last + 1))
+    seeds = f"{first} to {last}" if is_row else ", ".join(map(str, plan.seeds))
+    return f"{plan.strategy.name}, seeds {seeds}"
 
 
 def best_known(plan: Plan) -> float:

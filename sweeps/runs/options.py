@@ -244,12 +244,14 @@ def journal_of(
     """The record of the runs: of any configurations, on these requests and with these metrics."""
     from blis_jax.files.journal import Journal
     from sweeps.compare.document import FORMAT
-    from sweeps.search.loop import identity_of, workload_content
+    from sweeps.search.loop import workload_content
 
     targets = {name: dict(limits) for name, limits in setting.targets.items()}
-    content = [workload_content(spec), setting.seeds, setting.stream, targets]
-    identity = identity_of([*content, sorted(names), FORMAT])
-    return Journal(paths.record, identity, kind, "workload, seeds, stream, targets or metrics")
+    content = {
+        "workload": workload_content(spec), "seeds": setting.seeds, "stream": setting.stream,
+        "targets": targets, "metrics": sorted(names), "format": FORMAT,
+    }  # fmt: skip
+    return Journal(paths.record, kind, content)
 
 
 def kept_runs(

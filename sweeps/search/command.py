@@ -102,7 +102,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     from sweeps.runs.bench import Bench, measure_of, targets_of
     from sweeps.runs.metrics import reported_names
     from sweeps.search.engines import make
-    from sweeps.search.loop import SearchRecord, identity_of, workload_content
+    from sweeps.search.loop import SearchRecord, workload_content
     from sweeps.search.objectives import Valuation
     from sweeps.search.result import SearchFrame
     from sweeps.strategies.space import space_of
@@ -113,8 +113,11 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     engine, baseline = make(space, strategy.search), _baseline(strategy)
     names = (*valuation.names, *reported_names(spec))
     groups = [plain_value(space.base.instances)] if space.base.instances else []
-    identity = identity_of([_content(strategy), workload_content(spec), stream, *groups])
-    record = SearchRecord(paths.record, identity)
+    content = {
+        **_content(strategy), "workload": workload_content(spec), "seeds": seeds, "stream": stream,
+        "instances": groups,
+    }  # fmt: skip
+    record = SearchRecord(paths.record, content)
     check_existing(given, paths, record)
     measure = measure_of(targets_of(strategy), spec)
     bench = Bench(spec, seeds, stream, names, measure, strategy.search.batch)

@@ -179,15 +179,16 @@ def _journal(job: _Job) -> Journal:
     """The points that were run: of any design, on these requests and with these metrics."""
     from blis_jax.files.journal import Journal
     from sweeps.runs.bench import targets_of
-    from sweeps.search.loop import identity_of, workload_content
+    from sweeps.search.loop import workload_content
 
     texts = {"source", "folder", "description", "prior_findings", "deviations", "points", "search"}
     content = job.strategy.model_dump(mode="json", exclude=texts | {"parameter_paths"})
     targets = {name: dict(limits) for name, limits in targets_of(job.strategy).items()}
-    parts = [content, workload_content(job.spec), job.seeds, job.stream, targets]
-    what = "strategy, workload, seeds, stream or metrics"
-    identity = identity_of([*parts, job.names, FORMAT])
-    return Journal(job.folder / "record.jsonl", identity, "sensitivity", what)
+    parts = {
+        "strategy": content, "workload": workload_content(job.spec), "seeds": job.seeds,
+        "stream": job.stream, "targets": targets, "metrics": job.names, "format": FORMAT,
+    }  # fmt: skip
+    return Journal(job.folder / "record.jsonl", "sensitivity", parts)
 
 
 def _check_folder(job: _Job, journal: Journal) -> None:
