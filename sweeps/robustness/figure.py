@@ -17,7 +17,7 @@ from blis_jax.reports.style import strategy_colours
 from blis_jax.results.metrics.scalars import LOWER
 from sweeps.robustness.cells import BY_NAME, NAMES, MapAxis
 from sweeps.robustness.verdict import NONE, UNDECIDED
-from sweeps.robustness.words import constraint_words, metric_words
+from sweeps.robustness.words import constraint_words, metric_words, runs_of
 
 MARKS = "os^DvP*"
 SCALE = "BrBG"  # brown to teal, told apart by colour-blind readers
@@ -285,4 +285,4 @@ def _caption(verdicts: xr.Dataset, view: View) -> str:
             f" A tile holds the sampled cells that differ in {', '.join(others)}: median change, most "
             "frequent recommendation; blank tiles have none."
         )
-    return text
+    return runs_of(verdicts.attrs, verdicts.sizes["seed"]).in_text(text)

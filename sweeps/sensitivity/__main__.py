@@ -261,15 +261,18 @@ def _bench(job: _Job) -> Any:
 
 def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], device: str) -> int:
     """The files and the words; the exit code."""
+    from blis_jax.reports.run_words import run_words
     from sweeps.sensitivity.report import summary
 
     folder = job.folder
     first, *_, last = job.seeds
+    runs = run_words(job.spec.about() if "trace" in job.given else None, len(job.seeds))
     which = f"seeds {first} to {last}, drawn by {job.stream}"
     if "trace" in job.given:
-        which = f"{job.given['trace']}, runs {first} to {last} (windows, or seeds of its draws)"
-    run_words = f"{_plan_words(job)} Requests of {which}."
-    text = summary(study, f"Sensitivity of {job.strategy.name}", run_words, failures)
+        which = f"{job.given['trace']}, {runs.many} {first} to {last}"
+    about = f"{_plan_words(job)} Requests of {which}."
+    text = summary(study, f"Sensitivity of {job.strategy.name}", about, failures)
+    text = runs.in_text(text)
     files = [folder / "dataset.zarr", folder / "summary.md"]
     with cli.writing(folder):
         _save(job, study, files[0], device)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.reports.figures import WIDTH, class_words, figure, line_handle, save
+from blis_jax.reports.run_words import words_of
 from blis_jax.reports.style import BLUE, GREEN, GREY, RED
 from sweeps.compare.ablation.report import metrics_of
 from sweeps.reports.words import short_title, title
@@ -95,18 +96,19 @@ def _handles(document: Mapping[str, Any]) -> list[Any]:
 
 
 def _caption(document: Mapping[str, Any]) -> str:
-    count, inference = len(document["seeds"]), document["inference"]
+    inference = document["inference"]
     level = f"{100 * inference['confidence']:g} %"
+    source = "Trace" if document.get("trace") else "Workload"
     text = (
-        f"Workload {document['workload']}, the same requests for every combination, {count} random "
-        f"seed{'s' * (count > 1)}. Dots: mean of the paired differences; lines: {level} interval of "
-        "each by itself; filled: not 0 after correction for all contributions (Holm); hollow: cannot "
-        "be told from 0."
+        f"{source} {document['workload']}, the same requests for every combination, "
+        f"{words_of(document).listed(document['seeds'])}. Dots: mean of the paired differences; lines: "
+        f"{level} interval of each by itself; filled: not 0 after correction for all contributions "
+        "(Holm); hollow: cannot be told from 0."
     )
     inert = [one["name"] for one in document["components"] if one["status"] == "inert"]
     if inert:
         text += f" In grey: inert, every request had the same life without it: {', '.join(inert)}."
     failed = [one for one in document["combinations"] if one["failure"] or one["error"]]
     if failed:
-        text += f" {len(failed)} combinations failed on some seed; what needs them leaves it out."
+        text += f" {len(failed)} combinations failed on some {words_of(document).one}; what needs them leaves it out."
     return text
