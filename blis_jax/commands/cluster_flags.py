@@ -26,6 +26,9 @@ def policy_numbers(text: str) -> tuple[tuple[str, float], ...]:
 KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
 
 
+SLOTS = Flag(
+    "slots", whole, None, "N", "requests that one instance can hold; determined if not given"
+)
 MODEL_FLAGS = (
     Flag("model", str, "", "NAME", "model to serve, such as meta-llama/llama-3.1-8b-instruct"),
     Flag("hardware", str, "", "GPU", "GPU type, such as H100; the model's default if not given"),

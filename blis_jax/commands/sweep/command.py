@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli, report_flags, trace_flags
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.cluster_flags import INSTANCES
+from blis_jax.commands.cluster_flags import INSTANCES, SLOTS
 from blis_jax.commands.seed_options import given_seeds, seed_flags, seeds_of
 from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
@@ -108,13 +108,7 @@ _OUTPUT = (
 )
 _HOW = (
     Flag("device", cli.one_of("cpu", "gpu"), None, "NAME", "cpu or gpu (default: JAX's choice)"),
-    Flag(
-        "slots",
-        cli.whole,
-        None,
-        "N",
-        "requests that one instance can hold; determined if not given",
-    ),
+    SLOTS,
     Flag("clock", cli.one_of(*CLOCKS), "int32", "NAME", "int32 (35 minutes), int64 or float64"),
 )
 _SWITCHES = {

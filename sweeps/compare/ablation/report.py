@@ -143,7 +143,7 @@ def contribution_table(document: Mapping[str, Any], slo_class: str, metric: str)
         cells = []
         for kind in kinds:
             entry = next(e for e in entries if (e["component"], e["kind"]) == (one["name"], kind))
-            cells.append(_contribution(entry))
+            cells.append(words_of(document).in_text(_contribution(entry)))
         table.add_row(one["name"], *cells)
     return table
 
@@ -152,7 +152,7 @@ def _contribution(entry: Mapping[str, Any]) -> str:
     if not entry["num_pairs"]:
         return NOTHING
     if entry["verdict"] == "same":
-        return "0, always"
+        return "0, on every seed"
     return _marked(entry, interval(entry["simultaneous"]))
 
 
