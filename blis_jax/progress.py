@@ -118,6 +118,11 @@ class Board:
         with self.lock:
             return self.phases[0].what if self.phases else "", self.num_compiling > 0
 
+    def age(self) -> float:
+        """Seconds since the outermost phase began; 0 if none is open."""
+        with self.lock:
+            return self.clock() - self.phases[0].began if self.phases else 0.0
+
     def line(self) -> str:
         """The outermost phase with its counts, compilations, then what is going on inside it; empty if nothing is."""
         with self.lock:

@@ -14,6 +14,7 @@ from blis_jax.progress import Board, board
 SWITCH = "BLIS_JAX_PROGRESS"  # `off` in the environment: no progress is shown
 FIRST_S = 3.0  # commands that take less show nothing
 PAUSE_S = 10.0  # between two lines of the same phase
+SETTLED_S = 1.0  # a phase that has just begun has nothing to tell
 TICK_S = 0.25
 
 
@@ -40,7 +41,7 @@ class Display:
                 return
             headline = self.board.headline()
             pause = PAUSE_S if headline == self.said else FIRST_S
-            if now - self.said_at >= pause:
+            if now - self.said_at >= pause and self.board.age() >= SETTLED_S:
                 self.said, self.said_at = headline, now
                 print(f"{self.name}: {line}", file=self.stream, flush=True)
 
