@@ -32,7 +32,7 @@ class Phase:
         self.item = ""
         self.done = self.done_earlier = done
         self.began = board.clock()
-        self.compile_s, self.done_meanwhile = 0.0, 0
+        self.compile_s, self.done_meanwhile, self.num_compilations = 0.0, 0, 0
 
     def advance(self, count: int = 1) -> None:
         """So many more units are done."""
@@ -48,12 +48,16 @@ class Phase:
         self.board.close(self)
 
     def seconds_each(self, now: float) -> float | None:
-        """Mean time of a unit while nothing was compiled, or in all if no unit was done then; None before the first."""
+        """Mean time of a unit while nothing was compiled; None as long as nothing honest can be said.
+
+        Where about every unit compiles, as in an ablation, its compilation is part of its time. But runs that were
+        made while another program was compiled say nothing about the pace of the others.
+        """
         compile_s, meanwhile = self.board.compiling_in(self, now)
         elapsed, num_done = now - self.began, self.done - self.done_earlier
         if num_done > meanwhile:
             return (elapsed - compile_s) / (num_done - meanwhile)
-        return elapsed / num_done if num_done > 0 else None
+        return elapsed / num_done if 0 < num_done <= self.num_compilations else None
 
     def counted(self, now: float) -> str:
         """`3 of 15 runs, 2.1 runs/s, 6 s left`; how long it has taken if there is nothing to count."""
@@ -103,6 +107,7 @@ class Board:
             if not begun and self.num_compiling == 1:
                 for phase in self.phases:
                     phase.compile_s, phase.done_meanwhile = self.compiling_in(phase, now)
+                    phase.num_compilations += 1
             self.num_compiling = max(self.num_compiling + (1 if begun else -1), 0)
 
     def compiling_in(self, phase: Phase, now: float) -> tuple[float, int]:
