@@ -15,6 +15,7 @@ from blis_jax.reports.style import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from matplotlib.axes import Axes
 
     from surrogate.columns import InputColumn
     from surrogate.data import Data
@@ -42,7 +43,7 @@ def draw_parity(
         save(made, path, "Means that the surrogate predicts against simulated ones", caption)
 
 
-def _draw_parity(panel: Any, data: Data, found: xr.Dataset, name: str, r2: float) -> None:
+def _draw_parity(panel: Axes, data: Data, found: xr.Dataset, name: str, r2: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
     place = data.outputs.index(name)
@@ -115,7 +116,7 @@ def draw_residuals(path: Path, data: Data, found: xr.Dataset, name: str) -> None
 
 
 def _draw_quantiles(
-    panel: Any, x: np.ndarray, residual: np.ndarray, quantiles: Mapping[float, Mapping[str, Any]]
+    panel: Axes, x: np.ndarray, residual: np.ndarray, quantiles: Mapping[float, Mapping[str, Any]]
 ) -> None:
     """Quantiles of the residuals in ten slices with as many points each."""
     edges = np.unique(np.quantile(x, np.linspace(0, 1, 11)))
@@ -128,7 +129,7 @@ def _draw_quantiles(
         panel.stairs(steps, edges, baseline=None, **line)
 
 
-def _name_axis(panel: Any, column: InputColumn) -> None:
+def _name_axis(panel: Axes, column: InputColumn) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if column.kind == "categorical":
@@ -213,7 +214,7 @@ def draw_curve(path: Path, curve: pd.DataFrame, chosen: Sequence[str], most_want
         save(made, path, "How many simulations does a surrogate take?", caption, legend)
 
 
-def _used(panels: Any, names: Sequence[str]) -> Iterator[tuple[Any, str]]:
+def _used(panels: np.ndarray, names: Sequence[str]) -> Iterator[tuple[Any, str]]:
     """A panel a name; those that are left are taken out."""
     flat = panels.ravel()
     for panel in flat[len(names) :]:

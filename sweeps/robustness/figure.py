@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -18,6 +18,10 @@ from blis_jax.results.metrics.scalars import LOWER
 from sweeps.robustness.cells import BY_NAME, NAMES, MapAxis
 from sweeps.robustness.verdict import NONE, UNDECIDED
 from sweeps.robustness.words import constraint_words, metric_words, runs_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 MARKS = "os^DvP*"
 SCALE = "BrBG"  # brown to teal, told apart by colour-blind readers
@@ -126,7 +130,7 @@ def best_change(verdicts: xr.Dataset) -> np.ndarray:
     return np.where(np.isfinite(lowest), sign * lowest, np.nan)
 
 
-def _draw_panel(axes: Any, part: xr.Dataset, view: View, verdicts: xr.Dataset) -> None:
+def _draw_panel(axes: Axes, part: xr.Dataset, view: View, verdicts: xr.Dataset) -> None:
     from matplotlib.patches import Rectangle
 
     changes = best_change(part)
@@ -171,7 +175,7 @@ def _mark(names: Sequence[str], arm: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _label_panel(axes: Any, view: View, place: tuple[int, ...], verdicts: xr.Dataset) -> None:
+def _label_panel(axes: Axes, view: View, place: tuple[int, ...], verdicts: xr.Dataset) -> None:
     """Values along the outer edges, headings of columns and rows."""
     row, column = place
     columns, rows = (_values(verdicts, name) for name in (view.column, view.row))

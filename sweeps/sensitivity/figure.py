@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,10 @@ from sweeps.sensitivity.indices import FIGURES
 from sweeps.sensitivity.model import SURROGATE
 from sweeps.sensitivity.study import SensitivityStudy, influential
 from sweeps.strategies.space import Dimension
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 TOTAL, FIRST, NOISE = BLUE, "#a6d4f0", "#4d4d4d"
 MARKS = "os^Dv*Ph"  # of parameters, with the palette's colours
@@ -82,7 +86,7 @@ def draw_indices(study: SensitivityStudy, model: str, path: Path, strategy: str)
     return True
 
 
-def _draw_bars(panel: Any, study: SensitivityStudy, model: str, metric: str) -> None:
+def _draw_bars(panel: Axes, study: SensitivityStudy, model: str, metric: str) -> None:
     indices = study.findings[model].sobol[metric]
     places = np.arange(len(study.names))
     for values, offset, colour, label in (
@@ -131,7 +135,7 @@ def draw_morris(study: SensitivityStudy, model: str, path: Path, strategy: str) 
     return True
 
 
-def _draw_plane(panel: Any, study: SensitivityStudy, model: str, metric: str) -> None:
+def _draw_plane(panel: Axes, study: SensitivityStudy, model: str, metric: str) -> None:
     found = study.findings[model].morris[metric]
     across, up = found.mu_star, found.sigma
     _draw_points(panel, across, up)
@@ -182,7 +186,7 @@ def draw_effects(study: SensitivityStudy, model: str, path: Path, strategy: str)
 
 
 def _draw_curves(
-    panel: Any, study: SensitivityStudy, model: str, name: str, metrics: Sequence[str]
+    panel: Axes, study: SensitivityStudy, model: str, name: str, metrics: Sequence[str]
 ) -> None:
     place = study.names.index(name)
     effect: Effect = study.findings[model].effects[place]
@@ -227,7 +231,7 @@ def draw_pairs(study: SensitivityStudy, model: str, path: Path, strategy: str) -
 
 
 def _draw_map(
-    panel: Any, study: SensitivityStudy, metric: str, pair: Any, second: np.ndarray
+    panel: Axes, study: SensitivityStudy, metric: str, pair: Any, second: np.ndarray
 ) -> None:
     values = pair.mean[study.metrics.index(metric)]
     one, other = (study.dimensions[place] for place in pair.places)
@@ -294,7 +298,7 @@ def draw_totals(
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _draw_points(panel: Any, across: np.ndarray, up: np.ndarray) -> None:
+def _draw_points(panel: Axes, across: np.ndarray, up: np.ndarray) -> None:
     """A point with bars for each parameter, from `[parameter, figure]`."""
     for at in range(len(across)):
         panel.errorbar(
@@ -330,7 +334,7 @@ def _figure(
         save(made, path, title, caption, legend)
 
 
-def _pairs_of(panels: Any, metrics: Sequence[str]) -> Iterator[tuple[Any, str]]:
+def _pairs_of(panels: np.ndarray, metrics: Sequence[str]) -> Iterator[tuple[Any, str]]:
     """A panel for each metric; those that are left are taken out."""
     flat = [panel for row in panels for panel in row]
     for panel in flat[len(metrics) :]:
@@ -367,7 +371,7 @@ def _short_number(value: float, _: int) -> str:
     return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:,g}"
 
 
-def _name_positions(panel: Any, dimension: Dimension, axis: str) -> None:
+def _name_positions(panel: Axes, dimension: Dimension, axis: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if dimension.kind == "categorical":

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.reports.figures import WIDTH, class_words, figure, line_handle, save
 from blis_jax.reports.run_words import words_of
 from blis_jax.reports.style import BLUE, GREEN, GREY, RED
 from sweeps.compare.ablation.report import metrics_of
 from sweeps.reports.words import short_title, title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 KINDS = {  # colour, marker, and what it is called
     "added alone": (BLUE, "o", "added to the base alone"),
@@ -39,7 +43,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
 
 
 def _draw_class(
-    panel: Any,
+    panel: Axes,
     document: Mapping[str, Any],
     slo_class: str,
     metric: str,
@@ -77,7 +81,9 @@ def _kinds(document: Mapping[str, Any]) -> list[str]:
     return [kind for kind in KINDS if kind in present]
 
 
-def _draw_change(panel: Any, entry: Mapping[str, Any], at: float, colour: str, marker: str) -> None:
+def _draw_change(
+    panel: Axes, entry: Mapping[str, Any], at: float, colour: str, marker: str
+) -> None:
     change = entry["difference"]
     if change["mean"] is None:
         return
