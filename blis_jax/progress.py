@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 COMPILING = (
     "/jax/core/compile/jaxpr_trace_duration",
@@ -211,11 +210,11 @@ def _listen() -> None:
     _is_listening = True
     import jax.monitoring
 
-    def began(event: str, *_: Any, **__: Any) -> None:
+    def began(event: str, *_: object, **__: object) -> None:
         if event in COMPILING:
             board.compiling(begun=True)
 
-    def ended(event: str, *_: Any, **__: Any) -> None:
+    def ended(event: str, *_: object, **__: object) -> None:
         if event in COMPILING:
             board.compiling(begun=False)
 

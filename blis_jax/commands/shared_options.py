@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 HIDDEN = ""  # the help of an option that is understood, but not shown
-VARIES: Any = object()  # the default of an option that each command has its own for
+VARIES = object()  # the default of an option that each command has its own for
 
 
 class Shared(NamedTuple):
@@ -17,7 +17,7 @@ class Shared(NamedTuple):
 
     name: str
     meaning: str
-    default: Any = VARIES
+    default: object = VARIES
     older: tuple[str, ...] = ()
     elsewhere: Mapping[str, tuple[Any, str]] = {}  # by command: another default, and why
 

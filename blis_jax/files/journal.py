@@ -60,7 +60,7 @@ class Journal:
     def _unreadable(self, error: Exception) -> ConfigError:
         return ConfigError(f"{self.path} cannot be read ({error}); {ADVICE}")
 
-    def append(self, entry: Any) -> None:
+    def append(self, entry: object) -> None:
         """Adds a finished part."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")

@@ -18,7 +18,7 @@ from blis_jax.errors import ConfigError
 ADVICE = "give --overwrite or another --output"
 
 
-def fingerprint(content: Any) -> str:
+def fingerprint(content: object) -> str:
     """Sixteen digits, equal for equal content."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

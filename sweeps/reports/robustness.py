@@ -108,7 +108,7 @@ def _place_names(verdicts: xr.Dataset, cells: xr.Dataset) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _axis_text(kind: MapAxisKind, value: Any) -> str:
+def _axis_text(kind: MapAxisKind, value: str | float) -> str:
     unit = "" if kind.unit in ("", "1") else f" {kind.unit}"
     return f"{kind.name.replace('_', ' ')} {shown(value)}{unit}"
 

@@ -112,7 +112,7 @@ def _values(verdicts: xr.Dataset, name: str | None) -> list[Any]:
     return list(values) if BY_NAME[name].is_text else sorted(values)
 
 
-def _where(verdicts: xr.Dataset, name: str | None, value: Any) -> np.ndarray:
+def _where(verdicts: xr.Dataset, name: str | None, value: object) -> np.ndarray:
     if name is None:
         return np.full(verdicts.sizes["cell"], True)
     is_here: np.ndarray = verdicts[name].values == value
@@ -205,7 +205,7 @@ def _axis_words(name: str) -> str:
     return f"{words} ({unit[kind.unit]})" if kind.unit in unit else words
 
 
-def _facet_words(name: str, value: Any) -> str:
+def _facet_words(name: str, value: str | float) -> str:
     if isinstance(value, str):
         return Path(value).stem
     return (
@@ -215,7 +215,7 @@ def _facet_words(name: str, value: Any) -> str:
     )
 
 
-def _short(value: Any) -> str:
+def _short(value: str | float) -> str:
     """A tick label: thousands as k."""
     if isinstance(value, str):
         return Path(value).stem

@@ -46,7 +46,7 @@ def runs_of(attributes: Mapping[str, Any], num_runs: int) -> RunWords:
     return run_words(next((one for one in documents if "windows" in one), None), num_runs)
 
 
-def shown(value: Any) -> str:
+def shown(value: str | float) -> str:
     """A value with at most six digits and its thousands apart; texts as they are."""
     if isinstance(value, str):
         return value

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.workload.source import RequestSource
     from sweeps.runs.bench import Bench
+    from sweeps.search.engines import Engine
     from sweeps.search.loop import SearchRecord, Tried
     from sweeps.search.result import SearchFrame
     from sweeps.strategies.file import Strategy
@@ -183,7 +184,7 @@ def _content(strategy: Strategy) -> dict[str, Any]:
 
 
 def _searched(
-    given: Mapping[str, Any], frame: SearchFrame, engine: Any, bench: Bench, record: SearchRecord
+    given: Mapping[str, Any], frame: SearchFrame, engine: Engine, bench: Bench, record: SearchRecord
 ) -> list[Tried]:
     from sweeps.search.loop import best_of, runs_at, search
 

@@ -72,7 +72,7 @@ def _shared_row(one: Shared) -> str:
     return f"| `--{one.name}` | {older} | {one.meaning} | {'; '.join([default, *others])} |"
 
 
-def _code(value: Any) -> str:
+def _code(value: object) -> str:
     return f"`{shown(value)}`"
 
 

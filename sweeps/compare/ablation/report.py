@@ -91,7 +91,7 @@ def component_lines(document: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if value is None:
         return "not used"
     if isinstance(value, bool):

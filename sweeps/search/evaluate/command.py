@@ -212,7 +212,7 @@ def _answered(text: str, trace: Mapping[str, Any] | None = None) -> tuple[dict[s
     return answer, answer["error"] is not None
 
 
-def _on_trace(request: Any, trace: Mapping[str, Any] | None) -> Any:
+def _on_trace(request: object, trace: Mapping[str, Any] | None) -> object:
     """The request with the command's trace, if it names nothing of its own."""
     if trace is None or not isinstance(request, dict) or {"workload", "trace"} & set(request):
         return request
