@@ -42,11 +42,11 @@ examples:
 """
 _FIT = (
     Flag("members", cli.whole, 5, "N", "networks of the ensemble"),
-    Flag("width", cli.whole, 64, "N", "units of a layer"),
-    Flag("depth", cli.whole, 3, "N", "layers"),
+    Flag("width", cli.whole, 64, "N", "units in each layer"),
+    Flag("depth", cli.whole, 3, "N", "hidden layers"),
     Flag("steps", cli.whole, 8_000, "N", "gradient steps of every member"),
-    Flag("batch", cli.whole, 256, "N", "points a step"),
-    Flag("learning-rate", cli.number, 2e-3, "R", "at its highest"),
+    Flag("batch", cli.whole, 256, "N", "points in a gradient step"),
+    Flag("learning-rate", cli.number, 2e-3, "R", "highest learning rate"),
     Flag("random-state/seed", cli.whole, 0, "N", "seed of the starts and the order of the points"),
     Flag("train-points", cli.whole, None, "N", "only the first N training points"),
 )

@@ -187,7 +187,9 @@ KV_TIER_FLAGS = (
         "GPU use (0 to 1) above which blocks move to CPU memory",
     ),
     Flag("kv-transfer-bandwidth", number, 100.0, "X", "tokens per µs between the tiers"),
-    Flag("kv-transfer-base-latency", whole, 0, "US", "µs per transfer besides"),
+    Flag(
+        "kv-transfer-base-latency", whole, 0, "US", "µs that each transfer takes beside its tokens"
+    ),
 )
 CLUSTER_FLAGS = (*MODEL_FLAGS, *BATCH_FLAGS, *GATEWAY_FLAGS, *ORDER_FLAGS, *KV_TIER_FLAGS)
 

@@ -25,13 +25,14 @@ class Shared(NamedTuple):
 SHARED = (
     Shared("seeds", "how many seeds, from `--first-seed` on; or a list `A,B,…` of seeds (`A,` for one)",
            older=("num-seeds", "vmap-seeds")),
-    Shared("first-seed", "the first of so many seeds: 42, which is BLIS's, or 0 where JAX draws", None),
-    Shared("rng", "who draws the requests: `reference` as BLIS does, or `jax` in the compiled program",
+    Shared("first-seed", "the first seed, which the others follow: 42, as in BLIS, or 0 where JAX draws", None),
+    Shared("rng", "who draws the requests: `reference` draws those of BLIS, `jax` others of the same laws, in the "
+           "compiled program",
            "reference",
            elsewhere={"sweep": ("jax", "hundreds of seeds are drawn in the compiled program"),
                       "dataset": ("jax", "hundreds of seeds are drawn in the compiled program"),
                       "papers strategy_evolution": ("jax", "hundreds of seeds are drawn in the compiled program")}),
-    Shared("random-state", "seed of everything random but the requests: search, resampling, starts", 0),
+    Shared("random-state", "seed of everything that is random besides the requests: search, resampling, starts", 0),
     Shared("workload", "built-in workload or a .yaml file", older=("workload-spec",)),
     Shared("num-requests", "requests in place of the workload's number", older=("requests",)),
     Shared("trace", "recorded trace in place of a workload", None),

@@ -27,7 +27,7 @@ USUAL_OUTPUT = Path("out/review.json")
 
 _DESCRIPTION = """\
 Review two or three candidate strategies. Judges probe each candidate in the simulator for signals that
-are the same for all instances, herds, unstable numbers, lengths that stand in for the class,
+are the same for all instances, herding, unstable numbers, lengths that stand in for the class,
 starvation, mechanisms that do nothing, and parameters at the ends of their ranges. Verdicts of other
 reviewers are imported from files that are bound to the candidates by hash. The consensus is recorded
 with the same hashes. A candidate runs on the workload of its strategy file, or on mixed if it has none.

@@ -35,7 +35,7 @@ RNG = Flag(
     cli.one_of("reference", "jax"),
     "reference",
     "NAME",
-    "who draws the requests: reference as BLIS does, or jax as blis_jax.sweep does",
+    "who draws the requests: reference draws those of BLIS, jax those of blis_jax.sweep",
 )
 REQUESTS = (
     Flag("workload", str, None, "NAME", "built-in workload or .yaml file (default: the arms')"),
@@ -53,7 +53,7 @@ REQUESTS = (
 )
 STATISTICS = (
     Flag("metrics", str, None, "LIST", "metrics to compare, each taken of every class"),
-    Flag("confidence", cli.number, 0.95, "P", "of intervals and verdicts"),
+    Flag("confidence", cli.number, 0.95, "P", "confidence of intervals and verdicts"),
     Flag("bootstrap", cli.whole, 9999, "N", "resamples of the seeds, from 15 seeds on"),
     Flag("random-state", cli.at_least(0), 0, "N", "seed of the resampling"),
 )

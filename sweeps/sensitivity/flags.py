@@ -46,13 +46,13 @@ _WHAT = (
 BASE = Flag("base", cli.whole, 128, "N", "rows of the Saltelli design, a power of two")
 _SIZES = (
     BASE,
-    Flag("trajectories", cli.whole, 20, "N", "of Morris"),
+    Flag("trajectories", cli.whole, 20, "N", "trajectories of the Morris screening"),
     Flag("gradients", cli.whole, 64, "N", "points that derivatives are taken at"),
-    Flag("levels", cli.whole, 9, "N", "of a parameter in its effect"),
+    Flag("levels", cli.whole, 9, "N", "values of a parameter at which its effect is taken"),
     Flag("bases", cli.whole, 16, "N", "points that an effect is averaged over"),
     Flag("pairs", cli.whole, 3, "N", "pairs of parameters with a map"),
     Flag("random-state", cli.whole, 0, "N", "seed of designs and resampling"),
-    Flag("confidence", cli.number, 0.95, "P", "of intervals"),
+    Flag("confidence", cli.number, 0.95, "P", "confidence of intervals"),
     Flag("bootstrap", cli.whole, 1000, "N", "resamples of the rows"),
 )
 _REQUESTS = (

@@ -55,7 +55,7 @@ _FLAGS = (
         cli.one_of("reference", "jax"),
         None,
         "NAME",
-        "who draws them (default: the problem's)",
+        "who draws the requests (default: the problem's)",
     ),
     Flag("in", str, FOLDER, "FOLDER", "where the track's folder is made"),
 )

@@ -167,7 +167,7 @@ def _engine_flags() -> tuple[Flag, ...]:
             cli.one_of("scheduling", "routing"),
             "scheduling",
             "NAME",
-            "track of the reference revision: routing gates slo-gated by queue depth",
+            "BLIS's track to reproduce; in routing, slo-gated looks at queue depth",
         ),
         Flag(
             "corrected",

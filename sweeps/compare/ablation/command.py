@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 NAME = "sweeps.ablate"
 
 _DESCRIPTION = """\
-Take the difference between two arms apart: the settings in which they differ, grouped by mechanism,
-are switched on alone and left out alone, or in all combinations, on common requests. Says what each
-component contributes to every class, how they interact, and which do nothing. Arms are written as
-for sweeps.compare.
+Take the difference between two arms apart. The settings in which the arms differ are grouped by
+mechanism into components. Each component is switched on alone and left out alone, or all combinations
+are run, on common requests. Says what each component contributes to every class, how components
+interact, and which of them do nothing. Arms are written as for sweeps.compare.
 """
 _EXAMPLES = """\
 examples:
