@@ -76,6 +76,7 @@ class Board:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.phases: list[Phase] = []
+        self.is_used = False  # whether any phase was open since somebody began to show them
         self.on_idle: Callable[[], None] | None = None  # of who shows it: no phase is open any more
         self.num_compiling, self.compiling_since = 0, 0.0
         self.done_before: dict[Phase, int] = {}  # when the compilation began
@@ -84,6 +85,7 @@ class Board:
     def reopen(self, phase: Phase) -> None:
         """The phase goes on, inside those that are open, if it is not open itself."""
         with self.lock:
+            self.is_used = True
             if phase not in self.phases:
                 self.phases.append(phase)
 

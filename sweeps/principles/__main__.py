@@ -27,10 +27,10 @@ LEAST_SEEDS = 3
 WORDS = ("statement", "evidence", "seen", "remark", "falsified_if")
 
 _DESCRIPTION = """\
-Run the 30 principles and 11 prior findings of the strategy search as experiments: each compares
-configurations on common seeds and says whether it holds, holds less widely, or is not supported.
-Entries whose policies are not registered are untested. Every check that was made is kept beside the
-output and is not made again until the code, the entry or the seeds change.
+Run the 30 principles and 11 prior findings of the strategy search, and 6 further candidates, as
+experiments. Each compares configurations on common seeds and says whether it holds, holds less
+widely, or is not supported. Entries whose policies are not registered are untested. Every check that
+was made is kept beside the output and is not made again until the code, the entry or the seeds change.
 """
 _EXAMPLES = """\
 examples:

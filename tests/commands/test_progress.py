@@ -101,6 +101,20 @@ def test_runs_beside_a_compilation_give_no_rate_unless_each_compiles() -> None:
     assert many.counted(clock.now) == "384 of 512 runs, 128 runs/s, 1 s left"
 
 
+def test_a_command_that_has_named_no_work_yet_says_that_it_works() -> None:
+    clock, board, display = shown(is_terminal=False)
+    clock.now += 2
+    display.tick()
+    assert clock.stream.getvalue() == ""
+    clock.now += 2
+    display.tick()
+    assert clock.stream.getvalue().endswith("working: 4 s so far\n")
+    begun(board, "judging", 10, "opinions").clear()
+    clock.now += 20
+    display.tick()
+    assert clock.stream.getvalue().count("\n") == 1  # between two pieces of work nothing is said
+
+
 def test_a_terminal_has_one_line_that_makes_way() -> None:
     clock, board, display = shown(is_terminal=True)
     work = begun(board, "judging", 10, "opinions")
