@@ -30,7 +30,7 @@ class RunWords(NamedTuple):
         kind = f"{self.kind} " * (has_kind and bool(self.kind))
         if len(numbers) == 1:
             return f"one {kind}{self.one} ({numbers[0]})"
-        if list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
+        if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
             return f"{len(numbers)} {kind}{self.many} ({numbers[0]} to {numbers[-1]})"
         which = ", ".join(map(str, numbers[:MOST_LISTED]))
         return f"{len(numbers)} {kind}{self.many} ({which}{', …' * (len(numbers) > MOST_LISTED)})"

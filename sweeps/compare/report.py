@@ -97,14 +97,9 @@ def requests_line(document: Mapping[str, Any]) -> str:
     """The workload and the seeds, or the trace and its runs."""
     if document.get("trace"):
         return trace_line(document)
-    seeds, count = document["seeds"], document["num_requests"]
-    is_range = seeds == list(range(seeds[0], seeds[0] + len(seeds))) and len(seeds) > 2
-    which = f"{seeds[0]} to {seeds[-1]}" if is_range else ", ".join(map(str, seeds))
-    size = f"{count} requests, " if count else ""
-    return (
-        f"Workload {document['workload']}, {size}{len(seeds)} seed{'s' * (len(seeds) > 1)} "
-        f"({which}) common to all, requests by {document['rng']}."
-    )
+    size = f"{document['num_requests']} requests, " if document["num_requests"] else ""
+    seeds = words_of(document).listed(document["seeds"], has_kind=False)
+    return f"Workload {document['workload']}, {size}{seeds} common to all, requests by {document['rng']}."
 
 
 def trace_line(document: Mapping[str, Any]) -> str:

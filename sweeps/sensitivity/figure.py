@@ -18,6 +18,7 @@ from blis_jax.reports.figures import (
     class_style,
     figure,
     line_handle,
+    panel_each,
     save,
 )
 from blis_jax.reports.style import BLUE, STRATEGY_COLOURS
@@ -79,7 +80,7 @@ def draw_indices(study: SensitivityStudy, model: str, path: Path, strategy: str)
     title = f"How much of each metric's variance every parameter explains, {strategy}"
     height = 0.55 + 0.3 * count
     with _figure(rows, COLUMNS, height, path, title, caption, _index_handles()) as panels:
-        for panel, metric in _pairs_of(panels, metrics):
+        for panel, metric in panel_each(panels, metrics):
             _draw_bars(panel, study, model, metric)
         for row in panels:
             row[0].set_yticks(range(count), study.names)
@@ -130,7 +131,7 @@ def draw_morris(study: SensitivityStudy, model: str, path: Path, strategy: str) 
     legend = _parameter_handles(study.names)
     legend.append(line_handle("a new draw of the seeds", color=NOISE, linestyle="--"))
     with _figure(rows, COLUMNS, 1.95, path, title, caption, legend) as panels:
-        for panel, metric in _pairs_of(panels, metrics):
+        for panel, metric in panel_each(panels, metrics):
             _draw_plane(panel, study, model, metric)
     return True
 
@@ -284,7 +285,7 @@ def draw_totals(
     rows = -(-len(totals) // COLUMNS)
     legend = _parameter_handles(names)
     with _figure(rows, COLUMNS, 1.95, path, title, caption, legend) as panels:
-        for place, (panel, metric) in enumerate(_pairs_of(panels, list(totals))):
+        for place, (panel, metric) in enumerate(panel_each(panels, list(totals))):
             across, up = totals[metric]
             most = float(max(across[:, 2].max(), up[:, 2].max(), 0.1))
             panel.plot([0, most], [0, most], color=GUIDE_COLOUR, linewidth=0.8, zorder=0)
@@ -332,14 +333,6 @@ def _figure(
     with figure(rows * (height + 0.45), rows, columns) as (made, panels):
         yield panels
         save(made, path, title, caption, legend)
-
-
-def _pairs_of(panels: np.ndarray, metrics: Sequence[str]) -> Iterator[tuple[Any, str]]:
-    """A panel for each metric; those that are left are taken out."""
-    flat = [panel for row in panels for panel in row]
-    for panel in flat[len(metrics) :]:
-        panel.set_axis_off()
-    return zip(flat, metrics, strict=False)
 
 
 def _families(study: SensitivityStudy, model: str) -> list[list[str]]:
