@@ -83,7 +83,7 @@ def compile_for_h100(name: str, lanes: int) -> Any:
     from jax.experimental import topologies
 
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.engine.runner.driver import Call, Group
+    from blis_jax.engine.runner.calls import Call, Group
     from blis_jax.engine.runner.many_runs import drawn_runs
     from blis_jax.engine.runner.options import Options
     from blis_jax.engine.runner.programs import compiled, rows_of

@@ -28,7 +28,8 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
     from benchmarks.speed.worker import BASELINE
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.sweep.measure import Measure
-    from blis_jax.engine.runner.driver import Call, Group, Runner
+    from blis_jax.engine.runner.calls import Call, Group
+    from blis_jax.engine.runner.driver import Runner
     from blis_jax.engine.runner.lanes import SHARE
     from blis_jax.engine.runner.many_runs import drawn_runs
     from blis_jax.engine.runner.options import Options

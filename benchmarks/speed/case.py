@@ -19,7 +19,8 @@ from benchmarks.speed import worker
 from benchmarks.speed.trace_cases import TRACES, trace
 from blis_jax import figures_of
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.runner.driver import Call, Group, Runner, execute
+from blis_jax.engine.runner.calls import Call, Group, execute
+from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.many_runs import drawn_runs, run_grid
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.programs import compiled, rows_of
