@@ -1,6 +1,6 @@
 """One revision's side of a comparison: makes a case ready, then runs it once whenever it is asked.
 
-`benchmarks.against` starts this file as a script, with the package of any revision on the path. It therefore
+`benchmarks.speed.against` starts this file as a script, with the package of any revision on the path. It therefore
 imports nothing of `benchmarks`, and of `blis_jax` only what users call and what outlives changes of the engine:
 `simulate`, `run_grid`, the sweep's runner, configurations, workloads and traces.
 

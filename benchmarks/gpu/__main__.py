@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hlo_counts import Counts, count
+from benchmarks.gpu.hlo_counts import Counts, count
 from benchmarks.pages import ROOT, hand_over, refuse
-from benchmarks.worker import BASELINE, BEST, PRESSED
+from benchmarks.speed.worker import BASELINE, BEST, PRESSED
 
 TARGET = Path(__file__).with_name("h100_target.textproto")
 PAGE = ROOT / "docs" / "results" / "gpu.md"

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.sawtooth`: why pathwise slopes mislead at a moderate load.
+"""`python -m benchmarks.derivatives.sawtooth`: why pathwise slopes mislead at a moderate load.
 
 Runs go over a fine grid of β0. Where two neighbours take the same decisions, the change of a metric
 is what the slope says; where they do not, the rest of it is a jump. Ramps and jumps add up to the
@@ -19,7 +19,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 
-NAME = "benchmarks.sawtooth"
+NAME = "benchmarks.derivatives.sawtooth"
 METRICS = ("ttft_mean_ms", "e2e_mean_ms")
 REACH = 0.01  # of β0 to either side, as in the table of derivatives
 FIRST_SEED = 42

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import worker
-from benchmarks.trace_cases import TRACES, trace
+from benchmarks.speed import worker
+from benchmarks.speed.trace_cases import TRACES, trace
 from blis_jax import figures_of
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.phases.policy_calls import first_states
@@ -271,7 +271,7 @@ def compile_cached() -> dict[str, Any]:
             f"jax.config.update('jax_compilation_cache_dir', {folder!r})\n"
             "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
             "jax.config.update('jax_persistent_cache_min_entry_size_bytes', 0)\n"
-            "from benchmarks.case import BASELINE, call_of, compiled_in, load_builtin\n"
+            "from benchmarks.speed.case import BASELINE, call_of, compiled_in, load_builtin\n"
             "print(compiled_in(call_of(BASELINE, load_builtin('mixed'), 16)))\n"
         )
         command = [sys.executable, "-c", code]

@@ -1,7 +1,7 @@
 """The share of lane-steps that do work in the form for GPUs: scan steps × lanes, a count and no time.
 
-python -m benchmarks.lanes                      256 runs of the baseline in 64 lanes
-python -m benchmarks.lanes --runs 64 --lanes 8
+python -m benchmarks.gpu.lanes                      256 runs of the baseline in 64 lanes
+python -m benchmarks.gpu.lanes --runs 64 --lanes 8
 
 A run's own scan steps are work. The others are made by lanes that wait: for the slowest row of their call where a
 call has as many rows as lanes, and for a share of all lanes where a lane takes one row after another.
@@ -25,7 +25,7 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
     """Both counts of the baseline, at one rate or seed by seed at each of several."""
     import jax
 
-    from benchmarks.worker import BASELINE
+    from benchmarks.speed.worker import BASELINE
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.sweep.measure import Measure
     from blis_jax.engine.runner.calls import Call, Group
@@ -72,7 +72,7 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
 def main(words: Sequence[str] | None = None) -> int:
     """Count and print."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.lanes",
+        prog="python -m benchmarks.gpu.lanes",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,13 +1,14 @@
-"""`python -m benchmarks.interval_coverage`: how often intervals of a mean hold it, by seeds and method."""
+"""`python -m benchmarks.coverage.means`: how often intervals of a mean hold it, by seeds and method."""
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 
 import numpy as np
 from scipy import stats
+
+from benchmarks.coverage.sizes import asked
 
 NUM_SAMPLES = 2000
 LEVELS = (0.95, 0.997)  # of one comparison, and of one of 17 that are looked at together
@@ -45,9 +46,7 @@ def students(values: np.ndarray, level: float) -> float:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=NUM_SAMPLES)
-    num_samples = parser.parse_args().samples
+    num_samples = asked(__doc__, "samples", NUM_SAMPLES)
     rng = np.random.default_rng(0)
     heads = [f"{method} {level:g}" for level in LEVELS for method in ("BCa", "percentile", "t")]
     print(f"| law | pairs | {' | '.join(heads)} |\n|{'---|' * (2 + len(heads))}")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.ratio_coverage`: how often intervals of a ratio of means hold it, by method.
+"""`python -m benchmarks.coverage.ratios`: how often intervals of a ratio of means hold it, by method.
 
 Pairs of positive figures that share what a seed does to both, as two strategies on one workload. Beside
 the share of 95 % intervals that hold the true ratio: how many reach below 0 (a change of less than
@@ -8,12 +8,13 @@ difference, or the other way round.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
+
+from benchmarks.coverage.sizes import asked
 
 NUM_SAMPLES = 20_000
 LEVEL = 0.95
@@ -128,9 +129,7 @@ def row(pairs: Pairs, ratio: float, ends: Ends) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=NUM_SAMPLES)
-    num_samples = parser.parse_args().samples
+    num_samples = asked(__doc__, "samples", NUM_SAMPLES)
     rng = np.random.default_rng(0)
     print(
         "%: intervals that hold the ratio / reach below 0 / have no upper end / contradict the t-test"

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-REPO = Path(__file__).resolve().parent.parent
+REPO = Path(__file__).resolve().parents[2]
 WORKER = Path(__file__).with_name("worker.py")
 DRAWS = 10_000  # of the bootstrap
 INTERVAL = (2.5, 97.5)  # percent

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.calibration_coverage import ALIKE, KINDS, TRUE, coverage, disturbances, main, server
+from benchmarks.coverage.calibration import ALIKE, KINDS, TRUE, coverage, disturbances, main, server
 from blis_jax.calibrate import calibration
 
 

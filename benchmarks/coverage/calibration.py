@@ -1,4 +1,4 @@
-"""`python -m benchmarks.calibration_coverage`: how often a calibration's intervals hold what is true.
+"""`python -m benchmarks.coverage.calibration`: how often a calibration's intervals hold what is true.
 
 Servers are made up: the simulator with known coefficients, whose latencies are disturbed, by factors
 that are independent, or alike for neighbouring requests, or by a cost of context that is not fitted.
@@ -19,7 +19,7 @@ from blis_jax.commands.cli import Flag, Parser
 if TYPE_CHECKING:
     from blis_jax.calibrate.measured import MeasuredRun
 
-NAME = "benchmarks.calibration_coverage"
+NAME = "benchmarks.coverage.calibration"
 TERMS = ("alpha0", "beta0", "beta1", "beta2")
 TRUE = np.array([900.0, 7000.0, 38.0, 90.0])  # µs
 CONTEXT = 0.2  # µs per token of context, where the server has such a cost

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.worker import AZURE_CODE, AZURE_CONV, MOONCAKE, OF_512
+from benchmarks.speed.worker import AZURE_CODE, AZURE_CONV, MOONCAKE, OF_512
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.traces.read import read_trace
 from blis_jax.traces.to_table import to_table
 from blis_jax.workload.table import RequestTable
 
-REPO = Path(__file__).resolve().parent.parent
+REPO = Path(__file__).resolve().parents[2]
 LEAST_LOADED, ROUND_ROBIN = "least-loaded", "round-robin"
 # name: (file, instances, routing policy, runs side by side, further settings)
 TRACES: dict[str, tuple[str, int, str, int, dict[str, Any]]] = {

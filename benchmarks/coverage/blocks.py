@@ -1,4 +1,4 @@
-"""`python -m benchmarks.block_coverage`: how often intervals from one trace hold the difference between strategies.
+"""`python -m benchmarks.coverage.blocks`: how often intervals from one trace hold the difference between strategies.
 
 Made-up traces of two strategies: logarithms of latencies are sums of a part that both have, a part of each
 strategy, both autoregressive along the trace, and noise. So means and percentiles are known exactly.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.coverage.sizes import asked
 from blis_jax.statistics import moving_blocks as blocks
 from blis_jax.statistics.intervals import Inference
 from blis_jax.statistics.moving_blocks import BlockResampling, Resampled
@@ -25,6 +26,7 @@ COMMON, OWN, NOISE = (0.5, 0.4), 0.25, 0.3  # standard deviations, of the first 
 SHIFT = -0.1  # of the second strategy's logarithms
 GAP_US = 1e5
 WARM_UP = 400
+NUM_TRACES = 300
 LEVELS = {"p90": 0.9, "p99": 0.99}
 
 
@@ -131,10 +133,11 @@ def _figures(one: BlockResampling) -> dict[str, Callable[[np.ndarray], Resampled
 
 def main() -> int:
     """Prints the table of docs/traces.md."""
+    num_traces = asked(__doc__, "traces", NUM_TRACES)
     print("| requests | correlation of neighbours | mean | P90 | P99 |")
     print("|---|---|---|---|---|")
     for case in CASES:
-        found = coverage(case, num_traces=300)
+        found = coverage(case, num_traces)
         cells = " | ".join(f"{100 * found[name]:.0f} %" for name in ("mean", "p90", "p99"))
         print(f"| {case.num_requests:,} | {case.correlation:g} | {cells} |", flush=True)
     return 0
