@@ -24,27 +24,27 @@ MISSING = {
     "routing_scorers": ("cost-benefit", "slo-headroom", "kv-pressure"),
 }
 ADMISSION = {
-    "always-admit": "admission.always_admit",
-    "reject-all": "admission.reject_all",
-    "token-bucket": "admission.token_bucket",
-    "slo-gated": "admission.slo_gated",
-    "class-gated": "admission.class_gated",
-    "slo-queue-gated": "admission.slo_queue_gated",
+    "always-admit": "admission.all_or_none.always_admit",
+    "reject-all": "admission.all_or_none.reject_all",
+    "token-bucket": "admission.token_bucket.token_bucket",
+    "slo-gated": "admission.gates.slo_gated",
+    "class-gated": "admission.gates.class_gated",
+    "slo-queue-gated": "admission.gates.slo_queue_gated",
 }
 ROUTING = {
-    "round-robin": "routing.round_robin",
-    "least-loaded": "routing.least_loaded",
-    "weighted": "routing.weighted",
-    "prefix-affinity": "routing.prefix_affinity",
-    "always-busiest": "routing.always_busiest",
-    "power-of-two": "power_of_two.power_of_two",
+    "round-robin": "routing.by_load.round_robin",
+    "least-loaded": "routing.by_load.least_loaded",
+    "weighted": "routing.weighted.weighted",
+    "prefix-affinity": "routing.prefix_affinity.prefix_affinity",
+    "always-busiest": "routing.by_load.always_busiest",
+    "power-of-two": "routing.power_of_two.power_of_two",
 }
 SCORERS = {
-    "prefix-affinity": "scorers.prefix_affinity",
-    "queue-depth": "scorers.queue_depth",
-    "kv-utilization": "scorers.kv_utilization",
-    "load-balance": "scorers.load_balance",
-    "slo-priority": "scorers.slo_priority",
+    "prefix-affinity": "scorers.cache.prefix_affinity",
+    "queue-depth": "scorers.load.queue_depth",
+    "kv-utilization": "scorers.cache.kv_utilization",
+    "load-balance": "scorers.load.load_balance",
+    "slo-priority": "scorers.load.slo_priority",
 }
 PICKERS = {
     "first-best": "pickers.first_best",
@@ -128,7 +128,7 @@ def _located(name: str, folder: Path) -> str:
 
 
 def _built_in(where: str) -> Policy:
-    module, _, name = where.partition(".")
+    module, _, name = where.rpartition(".")
     policy: Policy = getattr(import_module(f"blis_jax.policies.{module}"), name)
     return policy
 

@@ -170,7 +170,7 @@ def argmax_regret(scorers: str, num: int = 10_000, instances: int = 8) -> Found:
     import jax
 
     from blis_jax.policies.contract import NoParams, NoState
-    from blis_jax.policies.routing import weighted
+    from blis_jax.policies.routing.weighted import weighted
 
     generator = np.random.default_rng(PROBE_SEED)
     loads = generator.integers(0, 80, (num, instances))
