@@ -278,14 +278,6 @@ def unsupported(flags: Mapping[str, Any]) -> str | None:
         return "the roofline latency model"
     if flags.get("precise-kv-routing"):
         return "precise KV-aware routing"
-    for setting in ("admission_policy", "routing_policy"):
-        key = setting.replace("_", "-")
-        if flags.get(key) in registry.MISSING[setting]:
-            return f"{key} {flags[key]!r}"
-    if flags.get("routing-policy") == "weighted" and flags.get("routing-scorers"):
-        for name, _ in parse_scorers(flags["routing-scorers"]):
-            if name in registry.MISSING["routing_scorers"]:
-                return f"scorer {name!r}"
     return None
 
 

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.exact import exact_product, exact_quotient
 from blis_jax.engine.phases.mid_step import Work, waiting_mask
 from blis_jax.engine.state import State
 from blis_jax.engine.types import EngineShape, Mechanism, Params, PolicyParams, RequestView
@@ -25,6 +24,7 @@ from blis_jax.policies.contract import (
     Policy,
     QueueContext,
 )
+from blis_jax.policies.scorers.sums import shares_of, weighted_sum
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -126,14 +126,6 @@ def route(
     return chosen.astype(jnp.int32), (*mine, *states[num_mine:])
 
 
-def shares_of(weights: Float[Array, "scorer"]) -> Float[Array, "scorer"]:
-    """Each weight's share of their sum, added in order as the reference does."""
-    total = jnp.zeros((), jnp.float64)
-    for index in range(weights.shape[0]):
-        total = total + weights[index]
-    return exact_quotient(weights, total)
-
-
 def combined_scores(
     scorers: tuple[Policy, ...],
     params: PolicyParams,
@@ -148,14 +140,14 @@ def combined_scores(
     """
     if scorers and shares is None:
         shares = shares_of(params.scorer_weights)
-    total = jnp.zeros(context.snapshots.effective_load.shape, jnp.float64)
-    after = []
+    scores, after = [], []
     for index, scorer in enumerate(scorers):
         mine = dataclasses.replace(context, key=keys[index])
         score, state = scorer.decide(params.scorers[index], states[index], mine)
-        total = total + exact_product(jnp.clip(score, 0.0, 1.0), shares[index])
+        scores.append(score)
         after.append(state)
-    return total, after
+    shape = context.snapshots.effective_load.shape
+    return weighted_sum(scores, shares, shape), after
 
 
 # --- an instance ----------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.engine.exact import exact_quotient
 from blis_jax.engine.types import CRITICAL, STANDARD, STANDARD_NONE, Snapshots, pytree
 from blis_jax.lazy import jax, jnp
+from blis_jax.policies.classes import is_sheddable
 from blis_jax.policies.contract import GatewayContext, NoState, admission_policy
 from blis_jax.policies.numbers import FIXED, number
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int
+    from jaxtyping import Array, Float
 
 Decision = tuple["jax.Array", Any]
 
@@ -27,11 +28,6 @@ class SloGatedParams:
         8.0, "requests", "mean load per instance above which sheddable requests are rejected",
         low=0, search=(4, 400), prior="log-uniform", setting="slo_gated_threshold",
     )  # fmt: skip
-
-
-def is_sheddable(slo_class: Int[Array, "..."]) -> jax.Array:
-    """Sheddable, batch and background."""
-    return slo_class > STANDARD
 
 
 @admission_policy(SloGatedParams)

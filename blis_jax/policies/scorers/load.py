@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.engine.exact import exact_product, exact_quotient
 from blis_jax.engine.types import CRITICAL, LAST, Snapshots, pytree
 from blis_jax.lazy import jax, jnp
-from blis_jax.policies.admission.gates import is_sheddable
+from blis_jax.policies.classes import is_sheddable
 from blis_jax.policies.contract import GatewayContext, NoParams, NoState, scorer
 from blis_jax.policies.numbers import number
 
