@@ -277,14 +277,6 @@ def unsupported(flags: Mapping[str, Any]) -> str | None:
     """The mechanism of BLIS that a scenario asks for and that is not here, or None."""
     if flags.get("roofline"):
         return "the roofline latency model"
-    for setting in ("admission_policy", "routing_policy"):
-        key = setting.replace("_", "-")
-        if flags.get(key) in registry.MISSING[setting]:
-            return f"{key} {flags[key]!r}"
-    if flags.get("routing-policy") == "weighted" and flags.get("routing-scorers"):
-        for name, _ in parse_scorers(flags["routing-scorers"]):
-            if name in registry.MISSING["routing_scorers"]:
-                return f"scorer {name!r}"
     return None
 
 

@@ -205,8 +205,8 @@ class State:
     shared: SharedBlocks | None  # memory without eviction
     blocks: Blocks | None  # memory at block level
     router: RouterIndex | None  # where a policy looks at it
-    # float64[field, instance]: KV utilisation, free blocks and hit rate as the router last read them; in many lanes
-    # a tuple of the fields, so that one which no policy reads is not kept
+    # float64[field, instance]: KV utilisation, free blocks, hit rate, and what the CPU tier does if that is read, as
+    # the router last read them; in many lanes a tuple of the fields, so that one which no policy reads is not kept
     stale: Any
     log: Int[Array, "record column"]
     log_time: Any
@@ -307,6 +307,11 @@ def _no_copies(shape: EngineShape) -> SharedBlocks | None:
     )
 
 
+def reads_cpu_tier(shape: EngineShape, mechanism: Mechanism) -> bool:
+    """Whether the router sees what the instances' CPU tiers do: there are some, and a policy looks."""
+    return shape.has_cpu_tier and mechanism.reads_cpu_tier
+
+
 def _no_news(shape: EngineShape, mechanism: Mechanism) -> News | None:
     if not mechanism.is_told_at_gateway:
         return None
@@ -343,6 +348,7 @@ def initial_state(
     inst_time = inst_time.at[:, InstTime.TOTAL_DURATION].set(0)
     inst_time = inst_time.at[:, InstTime.BUSY_UNTIL].set(0)
     inst = jnp.zeros((rows, len(Inst)), jnp.int32).at[:, Inst.IS_IDLE].set(1)
+    num_kv_fields = 5 if reads_cpu_tier(shape, mechanism) else 3
     i32 = jnp.int32
     return State(
         registers=jnp.zeros((len(Reg),), i32),
@@ -357,7 +363,7 @@ def initial_state(
         shared=_no_copies(shape),
         blocks=initial_blocks(shape, mechanism, params),
         router=no_index(shape, mechanism),
-        stale=jnp.zeros((3, shape.num_instances), jnp.float64),
+        stale=jnp.zeros((num_kv_fields, shape.num_instances), jnp.float64),
         log=jnp.zeros((shape.log_capacity + 1, len(Log)), i32),
         log_time=jnp.zeros((shape.log_capacity + 1, len(LogTime)), clock),
         gateway=gateway,

@@ -30,7 +30,7 @@ LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every r
 
 ROLES = ("both", "prefill", "decode")  # what an instance is for
 SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
-CRITICAL, STANDARD_NONE, STANDARD = 1, 0, 2
+STANDARD_NONE, CRITICAL, STANDARD, SHEDDABLE, BATCH, BACKGROUND = range(len(SLO_CLASSES))
 
 
 def never(dtype: Any) -> Any:
@@ -162,6 +162,9 @@ class Snapshots:
     num_rejected: Int[jax.Array, ""]
     is_active: Bool[jax.Array, "instance"]  # part of the cluster (the table may be larger)
     role: Int[jax.Array, "instance"]  # index into ROLES
+    # only for a policy with `reads_cpu_tier` in a cluster with a CPU tier, else None; as stale as the KV fields:
+    pending_transfer_us: Any = None  # float64[instance]: reloads that the next step will wait for
+    kv_thrashing_rate: Any = None  # float64[instance]: reloads soon after their offload ÷ offloads
 
 
 @pytree
@@ -259,6 +262,11 @@ class Mechanism:
     def uses_prompt_keys(self) -> bool:
         """Whether some policy keeps something for every prompt key."""
         return any(policy.reads_prompt_key for policy in self.of_gateway)
+
+    @property
+    def reads_cpu_tier(self) -> bool:
+        """Whether some policy of the gateway looks at what the CPU tier does."""
+        return any(policy.reads_cpu_tier for policy in self.of_gateway)
 
     @property
     def needs_cached_blocks(self) -> bool:

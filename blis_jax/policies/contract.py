@@ -50,6 +50,7 @@ class GatewayContext:
         None  # the instance that the request was routed to first, -1: not routed before
     )
     computed_tokens: Any = None  # prompt tokens whose KV moves with the request
+    block_size: Any = None  # tokens of a KV block; there in every run
 
 
 @pytree
@@ -217,7 +218,10 @@ class Policy:
     start: StartFn = no_state
     observe: ObserveFn | None = None
     reads_prefix_index: bool = False  # looks at snapshots.prefix_match_blocks
-    keeps_own_index: bool = False  # in BLIS the index is its own: routings fill it, caches never do
+    keeps_own_index: bool = (
+        False  # in BLIS, routings fill it whatever feeds that of prefix-affinity
+    )
+    reads_cpu_tier: bool = False  # looks at snapshots.pending_transfer_us or .kv_thrashing_rate
     reads_cached_blocks: bool = False  # looks at context.num_cached_blocks
     reads_prompt_key: bool = False  # keeps something for every prompt key, `[shape.num_keys]`
     is_random: bool = False  # draws from `context.key`
@@ -269,6 +273,7 @@ class MakesPolicy:
         *,
         reads_prefix_index: bool = False,
         keeps_own_index: bool = False,
+        reads_cpu_tier: bool = False,
         reads_cached_blocks: bool = False,
         reads_prompt_key: bool = False,
         is_random: bool = False,
@@ -288,6 +293,7 @@ class MakesPolicy:
         declared = (
             reads_prefix_index,
             keeps_own_index,
+            reads_cpu_tier,
             reads_cached_blocks,
             reads_prompt_key,
             is_random,

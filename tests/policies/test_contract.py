@@ -120,6 +120,7 @@ def gateway_scenes(kind: str, num_active: int) -> GatewayContext:
         snapshots=seen,
         now_us=np.full(CASES, 400_000, np.int32),
         key=rng.integers(0, 2**32, (CASES, 2), dtype=np.uint32),
+        block_size=np.full(CASES, 16, np.int32),
         scores=scores if kind == "routing" else None,
         picked=best if kind == "routing" else None,
     )

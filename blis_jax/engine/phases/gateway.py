@@ -87,6 +87,7 @@ def _context(
         key=decision_key(ctx, purpose, _number(ctx, state, request)),
         came_from=None if journey is None else journey.came_from,
         computed_tokens=None if journey is None else journey.computed,
+        block_size=jnp.int32(ctx.shape.block_size),
     )
 
 

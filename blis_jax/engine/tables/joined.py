@@ -45,7 +45,7 @@ def joined(state: State) -> State:
         "dyn": _side_by_side(state.dyn, state.instance_of[..., None], state.expected[..., None]),
         "instance_of": None,
         "expected": None,
-        "stale": tuple(state.stale[..., field, :] for field in range(3)),
+        "stale": tuple(state.stale[..., field, :] for field in range(state.stale.shape[-2])),
     }
     shared = state.shared
     if shared is not None:

@@ -1,6 +1,6 @@
-"""Admission policies: accept or turn away a request at the gateway.
+"""Gates: classes that can wait are turned away while the cluster is loaded.
 
-Source of the first four: BLIS `sim/admission.go`; of the routing-track gate: its pull request 447.
+Source: BLIS `sim/admission.go`; of the routing track's gate: `sim/admission_slo.go` of its pull request 447.
 """
 
 from __future__ import annotations
@@ -10,71 +10,14 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.engine.exact import exact_quotient
 from blis_jax.engine.types import CRITICAL, STANDARD, STANDARD_NONE, Snapshots, pytree
 from blis_jax.lazy import jax, jnp
-from blis_jax.policies.contract import GatewayContext, NoParams, NoState, admission_policy
+from blis_jax.policies.classes import is_sheddable
+from blis_jax.policies.contract import GatewayContext, NoState, admission_policy
 from blis_jax.policies.numbers import FIXED, number
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int
+    from jaxtyping import Array, Float
 
 Decision = tuple["jax.Array", Any]
-
-
-@admission_policy()
-def always_admit(params: NoParams, state: NoState, context: GatewayContext) -> Decision:
-    """Everything is admitted."""
-    del params, context
-    return jnp.array(True), state
-
-
-@admission_policy()
-def reject_all(params: NoParams, state: NoState, context: GatewayContext) -> Decision:
-    """Nothing is admitted."""
-    del params, context
-    return jnp.array(False), state
-
-
-@pytree
-class TokenBucketParams:
-    """Numbers of the token bucket."""
-
-    capacity: Float[Array, ""] = number(
-        10000.0, "tokens", "prompt tokens the bucket holds",
-        low=0, excludes_low=True, setting="token_bucket_capacity",
-    )  # fmt: skip
-    refill_per_s: Float[Array, ""] = number(
-        1000.0, "tokens/s", "prompt tokens per second",
-        low=0, excludes_low=True, setting="token_bucket_refill_rate",
-    )  # fmt: skip
-
-
-@pytree
-class TokenBucketState:
-    """Level of the bucket when it was last touched."""
-
-    tokens: Float[Array, ""]
-    refilled_us: Float[Array, ""]
-
-
-def full_bucket(params: TokenBucketParams, shape: Any) -> TokenBucketState:
-    """The bucket starts full."""
-    del shape
-    return TokenBucketState(params.capacity, jnp.zeros((), jnp.float64))
-
-
-@admission_policy(TokenBucketParams, full_bucket)
-def token_bucket(
-    params: TokenBucketParams, state: TokenBucketState, context: GatewayContext
-) -> Decision:
-    """Admit while the bucket holds the prompt's tokens; it refills by elapsed time at each decision."""
-    now = context.now_us.astype(jnp.float64)
-    elapsed = now - state.refilled_us
-    refill = exact_quotient(elapsed * params.refill_per_s, jnp.float64(1e6))
-    tokens = jnp.where(
-        elapsed > 0, jnp.minimum(params.capacity, state.tokens + refill), state.tokens
-    )
-    cost = context.request.input_len.astype(jnp.float64)
-    is_admitted = tokens >= cost
-    return is_admitted, TokenBucketState(jnp.where(is_admitted, tokens - cost, tokens), now)
 
 
 @pytree
@@ -85,11 +28,6 @@ class SloGatedParams:
         8.0, "requests", "mean load per instance above which sheddable requests are rejected",
         low=0, search=(4, 400), prior="log-uniform", setting="slo_gated_threshold",
     )  # fmt: skip
-
-
-def is_sheddable(slo_class: Int[Array, "..."]) -> jax.Array:
-    """Sheddable, batch and background."""
-    return slo_class > STANDARD
 
 
 @admission_policy(SloGatedParams)

@@ -1,7 +1,4 @@
-"""Scorers: rate every instance for one request, in [0, 1], higher is better.
-
-Values outside [0, 1] are cut off. Names and formulas: BLIS `sim/routing_scorers.go`, after llm-d's scorers.
-"""
+"""Scores by load. Names and formulas: BLIS `sim/routing_scorers.go`, after llm-d's scorers."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.engine.exact import exact_product, exact_quotient
 from blis_jax.engine.types import CRITICAL, LAST, Snapshots, pytree
 from blis_jax.lazy import jax, jnp
-from blis_jax.policies.admission import is_sheddable
+from blis_jax.policies.classes import is_sheddable
 from blis_jax.policies.contract import GatewayContext, NoParams, NoState, scorer
 from blis_jax.policies.numbers import number
 
@@ -20,7 +17,8 @@ if TYPE_CHECKING:
 Scores = tuple["jax.Array", Any]
 
 
-def _by_depth(snapshots: Snapshots) -> jax.Array:
+def depth_scores(snapshots: Snapshots) -> jax.Array:
+    """Effective load scaled between the least and most loaded instance, least best; 1 if all are equal."""
     load = snapshots.effective_load
     least = jnp.min(jnp.where(snapshots.is_active, load, LAST))
     most = jnp.max(jnp.where(snapshots.is_active, load, 0))
@@ -33,24 +31,7 @@ def _by_depth(snapshots: Snapshots) -> jax.Array:
 def queue_depth(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
     """Effective load scaled between the least and most loaded instance; 1 if all are equal."""
     del params
-    return _by_depth(context.snapshots), state
-
-
-@scorer(reads_prefix_index=True)
-def prefix_affinity(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """Share of the prompt's full blocks that the router has sent to the instance before."""
-    del params
-    blocks = context.num_prompt_blocks
-    matched = context.snapshots.prefix_match_blocks.astype(jnp.float64)
-    share = exact_quotient(matched, jnp.maximum(blocks, 1).astype(jnp.float64))
-    return jnp.where(blocks > 0, share, jnp.float64(0.0)), state
-
-
-@scorer()
-def kv_utilization(params: NoParams, state: NoState, context: GatewayContext) -> Scores:
-    """Free share of the KV blocks, as old as the snapshot; a capacity signal, not affinity."""
-    del params
-    return jnp.float64(1.0) - context.snapshots.kv_utilization, state
+    return depth_scores(context.snapshots), state
 
 
 @scorer()
@@ -85,4 +66,4 @@ def slo_priority(params: SloPriorityParams, state: NoState, context: GatewayCont
         jnp.where(is_sheddable(slo_class), params.bias_sheddable, jnp.float64(0.5)),
     )
     neutral = exact_product(jnp.float64(1.0) - bias, jnp.float64(0.5))
-    return exact_product(bias, _by_depth(context.snapshots)) + neutral, state
+    return exact_product(bias, depth_scores(context.snapshots)) + neutral, state

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from blis_jax import ClusterConfig, simulate
-from blis_jax.policies.power_of_two import ChoicesParams, power_of_two
+from blis_jax.policies.routing.power_of_two import ChoicesParams, power_of_two
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import load_builtin, override
 from sweeps.principles.experiments.probes import context_of
