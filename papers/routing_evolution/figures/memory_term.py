@@ -64,9 +64,7 @@ def draw(data: Path, path: Path) -> None:
             "others take: requests evict each other's blocks without end. P99 of all requests of the cluster, seeds "
             "42, 123 and 7777 with BLIS's own requests; bars: 95 % interval of the mean."
         )
-        title = (
-            "A memory term lengthens the tail at 2,000 blocks; without it, runs do not end at 1,000"
-        )
+        title = "Three seeds: a memory term lengthens the tail at 2,000 blocks, and lets runs end at 1,000"
         legend = [
             style.line_handle(WORDS[name], color=COLOURS[name], marker="o") for name in MEMORY
         ]
