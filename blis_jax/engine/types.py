@@ -165,6 +165,15 @@ class Snapshots:
 
 
 @pytree
+class LeadingContents:
+    """The contents that a prompt shares with others, from its first block on, `[path]`."""
+
+    content: Int[jax.Array, "path"]  # equal numbers: equal prompts up to the content's end
+    start: Int[jax.Array, "path"]  # its first block
+    length: Int[jax.Array, "path"]  # its blocks, 0 past the end
+
+
+@pytree
 class Members:
     """The members of a batch by slot; entries of slots that are in no batch are 0."""
 
@@ -251,6 +260,11 @@ class Mechanism:
     def uses_prompt_keys(self) -> bool:
         """Whether some policy keeps something for every prompt key."""
         return any(policy.reads_prompt_key for policy in self.of_gateway)
+
+    @property
+    def uses_contents(self) -> bool:
+        """Whether some policy of the gateway looks at the contents of prompts."""
+        return any(policy.reads_contents for policy in self.of_gateway)
 
     @property
     def needs_cached_blocks(self) -> bool:

@@ -29,6 +29,8 @@ ADMISSION = {
     "token-bucket": "admission.token_bucket",
     "slo-gated": "admission.slo_gated",
     "class-gated": "admission.class_gated",
+    "kv-gated": "described.kv_gated.kv_gated",
+    "burst-throttled": "described.burst_throttled.burst_throttled",
     "slo-queue-gated": "admission.slo_queue_gated",
 }
 ROUTING = {
@@ -38,6 +40,10 @@ ROUTING = {
     "prefix-affinity": "routing.prefix_affinity",
     "always-busiest": "routing.always_busiest",
     "power-of-two": "power_of_two.power_of_two",
+    "match-switched": "described.match_switched.match_switched",
+    "regime-switched": "described.regime_switched.regime_switched",
+    "cached-of-two": "described.cached_of_two.cached_of_two",
+    "session-hashed": "described.session_hashed.session_hashed",
 }
 SCORERS = {
     "prefix-affinity": "scorers.prefix_affinity",
@@ -128,7 +134,7 @@ def _located(name: str, folder: Path) -> str:
 
 
 def _built_in(where: str) -> Policy:
-    module, _, name = where.partition(".")
+    module, _, name = where.rpartition(".")
     policy: Policy = getattr(import_module(f"blis_jax.policies.{module}"), name)
     return policy
 
