@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.engine.signals import first_view
 from blis_jax.engine.tables.rows import Moment, Row, Whole
 from blis_jax.engine.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never, pytree
 from blis_jax.memory.blocks import Blocks, initial_blocks
@@ -191,6 +192,9 @@ class RouterIndex:
     oldest: Int[Array, "instance"]  # number of the oldest entry
     num_sent: Int[Array, ""]  # routings so far
     sent: Any  # int32[request or instance, routing], only where the index evicts
+    since: Any = (
+        None  # clock[node, instance]: when an entry came in, only where the index is delayed
+    )
 
 
 @pytree
@@ -219,7 +223,7 @@ class State:
     blocks: Blocks | None  # memory at block level
     router: RouterIndex | None  # where a policy looks at it
     # float64[field, instance]: KV utilisation, free blocks and hit rate as the router last read them; in many lanes
-    # a tuple of the fields, so that one which no policy reads is not kept
+    # a tuple of the fields, so that one which no policy reads is not kept; where signals age, an AgedView
     stale: Any
     log: Int[Array, "record column"]
     log_time: Any
@@ -325,12 +329,14 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
         return None
     i32, rows = jnp.int32, shape.num_instances
     size = max(shape.num_routings, shape.num_requests) + ROUTINGS_READ
+    since = jnp.zeros((shape.num_nodes + 1, rows), shape.clock_dtype)
     return RouterIndex(
         touched=jnp.zeros((shape.num_nodes + 1, rows), i32),
         num_blocks=jnp.zeros((rows,), i32),
         oldest=jnp.ones((rows,), i32),
         num_sent=jnp.int32(0),
         sent=jnp.full((2, size), -1, i32) if shape.has_router_eviction else None,
+        since=since if mechanism.delays_index else None,
     )
 
 
@@ -370,7 +376,7 @@ def initial_state(
     inst_time = inst_time.at[:, InstTime.TOTAL_DURATION].set(0)
     inst_time = inst_time.at[:, InstTime.BUSY_UNTIL].set(0)
     inst = jnp.zeros((rows, len(Inst)), jnp.int32).at[:, Inst.IS_IDLE].set(1)
-    i32 = jnp.int32
+    i32, kv = jnp.int32, jnp.zeros((3, shape.num_instances), jnp.float64)
     return State(
         registers=jnp.zeros((len(Reg),), i32),
         times=jnp.zeros((len(Time),), clock),
@@ -384,7 +390,7 @@ def initial_state(
         shared=_no_copies(shape),
         blocks=initial_blocks(shape, mechanism, params),
         router=no_index(shape, mechanism),
-        stale=jnp.zeros((3, shape.num_instances), jnp.float64),
+        stale=first_view(params.cluster, kv) if mechanism.ages_signals else kv,
         log=jnp.zeros((shape.log_capacity + 1, len(Log)), i32),
         log_time=jnp.zeros((shape.log_capacity + 1, len(LogTime)), clock),
         gateway=gateway,

@@ -1194,7 +1194,10 @@ def cluster_totals(totals: list[dict[str, Any]], requests: list[Request]) -> dic
 
 
 def simulate(
-    workload: Mapping[str, np.ndarray], config: Config, profile: str = "scheduling"
+    workload: Mapping[str, np.ndarray],
+    config: Config,
+    profile: str = "scheduling",
+    cluster_of: Callable[[list[Request], Config, str], Cluster] = Cluster,
 ) -> OracleResult:
     """Run one workload; `profile` names the track whose variants of the policies apply."""
     if profile not in ("scheduling", "routing"):
@@ -1203,7 +1206,7 @@ def simulate(
         if config.get(flag, False):
             raise NotSupported(flag)
     requests = requests_of_workload(workload)
-    cluster = Cluster(requests, config, profile)
+    cluster = cluster_of(requests, config, profile)
     outcome = FINISHED
     try:
         cluster.run()

@@ -21,7 +21,7 @@ from blis_jax.engine.phases.router_index import (
     touch,
     trimmed,
 )
-from blis_jax.engine.phases.snapshot import KvFields, refreshed, snapshots
+from blis_jax.engine.phases.snapshot import View, refreshed, snapshots
 from blis_jax.engine.state import Instance, Lane, Nodes, Resident, RouterIndex, State, nodes_of
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
@@ -75,7 +75,7 @@ def _context(
     request: jax.Array,
     purpose: Purpose,
     now: jax.Array,
-    fields: jax.Array,
+    seen: View,
     matched: jax.Array,
     rejected: jax.Array,
     picked: jax.Array | None = None,
@@ -88,7 +88,7 @@ def _context(
         request=view,
         num_prompt_blocks=lax.div(view.input_len, jnp.int32(ctx.shape.block_size)),
         prompt_key=ctx.request(request).prompt_key,
-        snapshots=snapshots(ctx, state, now, fields, matched, rejected),
+        snapshots=snapshots(ctx, state, now, seen, matched, rejected),
         now_us=now,
         key=decision_key(ctx, purpose, _number(ctx, state, request)),
         run_key=decision_key(ctx, Purpose.RUN),
@@ -125,11 +125,11 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     lane = lane_of(ctx, state)
     is_admit = admit_time <= route_time
     now = jnp.where(is_admit, admit_time, route_time)
-    fields, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
+    seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     candidate, rejected = lane.next_admit, lane.num_rejected
     no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
-    picked = _would_be_routed_to(ctx, state, candidate, now, fields)
-    asked = candidate, Purpose.ADMISSION, now, fields, no_match, rejected, picked
+    picked = _would_be_routed_to(ctx, state, candidate, now, seen)
+    asked = candidate, Purpose.ADMISSION, now, seen, no_match, rejected, picked
     context = _context(ctx, state, *asked)
     is_admitted, gateway = admit(ctx, state.gateway, context)
     is_rejected = is_admit & ~is_admitted
@@ -155,23 +155,23 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
             last_event=now,
             last_refresh=jnp.where(is_seen, last_refresh, lane.last_refresh),
         ),
-        stale=choose(is_seen, fields, state.stale),
+        stale=choose(is_seen, seen, state.stale),
         gateway=gateway,
     )
     base = dataclasses.replace(base, where=base.where.replace(turned_away=turned_away))
-    return ctx.when(is_routed, lambda: _route(ctx, state, base, request, now, fields), lambda: base)
+    return ctx.when(is_routed, lambda: _route(ctx, state, base, request, now, seen), lambda: base)
 
 
 def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Decisions:
     """Route a request that has left an instance; admission has let it in already."""
     lane = lane_of(ctx, state)
-    fields, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
+    seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     base = dataclasses.replace(
         no_decisions(ctx, state),
         lane=lane.replace(last_event=now, last_refresh=last_refresh),
-        stale=fields,
+        stale=seen,
     )
-    return _route(ctx, state, base, request, now, fields)
+    return _route(ctx, state, base, request, now, seen)
 
 
 def _route(
@@ -180,9 +180,9 @@ def _route(
     base: Decisions,
     request: jax.Array,
     now: jax.Array,
-    fields: KvFields,
+    seen: View,
 ) -> Decisions:
-    question = _question(ctx, state, request, now, fields, base.lane.num_rejected)
+    question = _question(ctx, state, request, now, seen, base.lane.num_rejected)
     context, router = question.context, question.router
     chosen, is_there, gateway = _choice(ctx, state, base.gateway, request, context)
     expected = context.snapshots.prefix_match_blocks[chosen]
@@ -191,7 +191,8 @@ def _route(
     placed = dataclasses.replace(placed, gateway=gateway, lane=placed.lane.replace(outcome=outcome))
     if router is None:
         return placed
-    done = touch(ctx, router, request, question.nodes, context.num_prompt_blocks, chosen)
+    where = question.nodes, context.num_prompt_blocks, chosen, now
+    done = touch(ctx, router, request, *where)
     lane = placed.lane
     lane = lane.replace(outcome=outcome_of_touch(ctx, lane.outcome, done))
     return dataclasses.replace(placed, lane=lane, router=done)
@@ -210,7 +211,7 @@ def _question(
     state: State,
     request: jax.Array,
     now: jax.Array,
-    fields: KvFields,
+    seen: View,
     rejected: jax.Array,
 ) -> _Question:
     nodes, router = nodes_of(ctx.requests, request), state.router
@@ -218,8 +219,8 @@ def _question(
     num_blocks = lax.div(ctx.request(request).input_len, jnp.int32(ctx.shape.block_size))
     if router is not None:
         router = trimmed(ctx, router)
-        matched = matched_blocks(router, nodes, num_blocks)
-    asked = request, Purpose.ROUTING, now, fields, matched, rejected
+        matched = matched_blocks(ctx, router, nodes, num_blocks, now)
+    asked = request, Purpose.ROUTING, now, seen, matched, rejected
     return _Question(_context(ctx, state, *asked), nodes, router)
 
 
@@ -234,13 +235,13 @@ def _choice(
 
 
 def _would_be_routed_to(
-    ctx: Context, state: State, request: jax.Array, now: jax.Array, fields: KvFields
+    ctx: Context, state: State, request: jax.Array, now: jax.Array, seen: View
 ) -> jax.Array | None:
     """The instance that the router would choose now; no policy remembers that it was asked."""
     if not ctx.mechanism.admission.reads_route:
         return None
     rejected = lane_of(ctx, state).num_rejected
-    context = _question(ctx, state, request, now, fields, rejected).context
+    context = _question(ctx, state, request, now, seen, rejected).context
     return _choice(ctx, state, state.gateway, request, context)[0]
 
 

@@ -9,7 +9,7 @@ touch alone. One number for each instance, its oldest entry, therefore tells whi
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ class RouterWrite:
     num_blocks: Int[Array, "instance"]
     oldest: Int[Array, "instance"]
     num_sent: Int[Array, ""]
+    since: Any = None  # clock[path]: when the entries came in, only where the index is delayed
 
 
 def no_touch(ctx: Context, state: State) -> RouterWrite | None:
@@ -47,7 +48,9 @@ def no_touch(ctx: Context, state: State) -> RouterWrite | None:
     if router is None:
         return None
     spare = jnp.full((ctx.shape.path_depth,), ctx.shape.num_nodes, jnp.int32)
-    return RouterWrite(spare, zero, zero, zero, router.num_blocks, router.oldest, router.num_sent)
+    since = None if router.since is None else jnp.zeros(spare.shape, ctx.clock)
+    counts = router.num_blocks, router.oldest, router.num_sent
+    return RouterWrite(spare, zero, zero, zero, *counts, since)
 
 
 def _is_prompt(nodes: Nodes, num_prompt_blocks: jax.Array) -> Bool[Array, "path"]:
@@ -55,10 +58,14 @@ def _is_prompt(nodes: Nodes, num_prompt_blocks: jax.Array) -> Bool[Array, "path"
 
 
 def matched_blocks(
-    router: RouterIndex, nodes: Nodes, num_prompt_blocks: jax.Array
+    ctx: Context, router: RouterIndex, nodes: Nodes, num_prompt_blocks: jax.Array, now: jax.Array
 ) -> Int[Array, "instance"]:
-    """Leading prompt blocks in the index of every instance; a content counts if it is there whole."""
+    """Leading prompt blocks in the index of every instance; a content counts if it is there whole, and not too new."""
     present = router.touched[nodes.node] >= router.oldest[None, :]
+    if router.since is not None:
+        age = now.astype(jnp.float64) - router.since[nodes.node].astype(jnp.float64)
+        delay = ctx.params.cluster.signals.index_delay_us.astype(jnp.float64)
+        present = present & (age >= delay)
     present = present & _is_prompt(nodes, num_prompt_blocks)[:, None]
     reached = jnp.cumprod(as_int(present), axis=0)
     return jnp.sum(reached * nodes.length[:, None], axis=0, dtype=jnp.int32)
@@ -71,6 +78,7 @@ def touch(
     nodes: Nodes,
     num_prompt_blocks: jax.Array,
     chosen: jax.Array,
+    now: jax.Array,
 ) -> RouterWrite:
     """Record the prompt's blocks for the chosen instance."""
     is_chosen = lax.iota(jnp.int32, ctx.shape.num_instances) == chosen
@@ -86,6 +94,9 @@ def touch(
         num_blocks=router.num_blocks + jnp.where(is_chosen, new, 0),
         oldest=router.oldest,
         num_sent=router.num_sent + 1,
+        since=None
+        if router.since is None
+        else jnp.where(is_new, now, router.since[nodes.node, chosen]),
     )
 
 
@@ -103,25 +114,29 @@ def outcome_of_touch(ctx: Context, outcome: jax.Array, done: RouterWrite) -> jax
 def write(ctx: Context, router: RouterIndex, done: RouterWrite) -> RouterIndex:
     """The index after a routing."""
     first = router.num_sent * jnp.int32(ctx.shape.path_depth + 1) + 1
-    depth, touched = ctx.shape.path_depth, router.touched
-    numbers = first + lax.iota(jnp.int32, depth)
-    if depth == 1:
-        value = numbers[:, None]
-        touched = lax.dynamic_update_slice(touched, value, (done.path[0], done.instance))
-    elif ctx.when is not branch:
-        touched = touched.at[done.path, done.instance].set(numbers)
-    else:
-
-        def put(place: jax.Array, table: jax.Array) -> jax.Array:
-            node = lax.dynamic_index_in_dim(done.path, place, keepdims=False)
-            return lax.dynamic_update_slice(
-                table, (first + place)[None, None], (node, done.instance)
-            )
-
-        touched = lax.fori_loop(0, done.num_nodes, put, touched)
-    return RouterIndex(
-        touched, done.num_blocks, done.oldest, done.num_sent, _with_routing(ctx, router, done)
+    numbers = first + lax.iota(jnp.int32, ctx.shape.path_depth)
+    touched = _put_on_path(ctx, router.touched, done, numbers)
+    since = (
+        router.since if done.since is None else _put_on_path(ctx, router.since, done, done.since)
     )
+    sent = _with_routing(ctx, router, done)
+    return RouterIndex(touched, done.num_blocks, done.oldest, done.num_sent, sent, since)
+
+
+def _put_on_path(ctx: Context, table: jax.Array, done: RouterWrite, values: jax.Array) -> jax.Array:
+    """The table `[node, instance]` with the values `[path]` for the chosen instance."""
+    if ctx.shape.path_depth == 1:
+        return lax.dynamic_update_slice(table, values[:, None], (done.path[0], done.instance))
+    if ctx.when is not branch:
+        return table.at[done.path, done.instance].set(values)
+
+    def put(place: jax.Array, table: jax.Array) -> jax.Array:
+        node, value = (
+            lax.dynamic_index_in_dim(one, place, keepdims=False) for one in (done.path, values)
+        )
+        return lax.dynamic_update_slice(table, value[None, None], (node, done.instance))
+
+    return lax.fori_loop(0, done.num_nodes, put, table)
 
 
 def _with_routing(ctx: Context, router: RouterIndex, done: RouterWrite) -> jax.Array:

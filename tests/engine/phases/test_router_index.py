@@ -57,8 +57,12 @@ def above(node: int) -> list[int]:
     return [] if BEFORE[node] < 0 else [*above(BEFORE[node]), BEFORE[node]]
 
 
+ASKS = {"uses_prefix_index": True, "delays_index": False}
+NOW = jnp.int32(0)  # an index without a delay does not look at it
+
+
 def empty(ctx: Context) -> RouterIndex:
-    index = no_index(ctx.shape, SimpleNamespace(uses_prefix_index=True))  # type: ignore[arg-type]
+    index = no_index(ctx.shape, SimpleNamespace(**ASKS))  # type: ignore[arg-type]
     assert index is not None
     return index
 
@@ -76,8 +80,8 @@ def routed(ctx: Context, lengths: jax.Array) -> Callable[..., tuple[RouterIndex,
     ) -> tuple[RouterIndex, jax.Array]:
         nodes, length = nodes_of(ctx.requests, request), lengths[request]
         now = router_index.trimmed(ctx, index)
-        matched = router_index.matched_blocks(now, nodes, length)
-        done = router_index.touch(ctx, now, request, nodes, length, chosen)
+        matched = router_index.matched_blocks(ctx, now, nodes, length, NOW)
+        done = router_index.touch(ctx, now, request, nodes, length, chosen, NOW)
         return router_index.write(ctx, index, done), matched
 
     return jax.jit(one)
@@ -130,5 +134,7 @@ def test_an_index_without_eviction_says_that_it_is_full() -> None:
         (router_index.ROUTER_INDEX_CAPACITY + 1, Outcome.ROUTER_INDEX_FULL),
     ):
         nodes = nodes_of(ctx.requests, jnp.int32(REQUESTS))
-        done = router_index.touch(ctx, index, jnp.int32(0), nodes, jnp.int32(blocks), jnp.int32(1))
+        done = router_index.touch(
+            ctx, index, jnp.int32(0), nodes, jnp.int32(blocks), jnp.int32(1), NOW
+        )
         assert int(router_index.outcome_of_touch(ctx, outcome, done)) == expected
