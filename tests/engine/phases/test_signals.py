@@ -14,7 +14,7 @@ from blis_jax.cluster import config
 from blis_jax.engine.mechanism import mechanism, of_one_program, params
 from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.runner.programs import compiled
-from blis_jax.engine.runner.simulation import simulate
+from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.engine.state import initial_state
 from blis_jax.engine.types import Outcome
 from blis_jax.errors import ConfigError
@@ -30,7 +30,7 @@ GATED = (STATICS[7], STATICS[3])  # by queue depth, and by the mean load
 
 
 @st.composite
-def ages(draw: Any, zero: bool = False) -> dict[str, Any]:
+def ages(draw: Any) -> dict[str, Any]:
     """Settings of old signals; some are new."""
 
     def pick(*values: Any) -> Any:
@@ -143,6 +143,14 @@ def test_every_age_of_the_map_shows(map_of_ages):
     _, found, _ = map_of_ages
     places = [one.requests.instance.tolist() for one in found]
     assert places[2] != places[0] and places[3] != places[2] and places[4] != places[3]
+
+
+@pytest.mark.slow
+def test_the_form_for_gpus_gives_the_same_runs(map_of_ages):
+    configs, found, _ = map_of_ages
+    lanes = over_params(configs, SPEC, 5, options=Options(form="lanes", resolve_ties=False))
+    for one, other in zip(found, lanes, strict=True):
+        same(one, other)
 
 
 def test_phases_are_drawn_anew_on_every_seed():
