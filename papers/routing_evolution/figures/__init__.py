@@ -1,0 +1,1 @@
+"""Figures of the routing record; every script draws one from saved data."""
