@@ -106,6 +106,7 @@ class ClusterConfig(PolicySettings):
     snapshot_phases: str = "aligned"
     in_flight_counts: bool = True
     prefix_index_delay: int = 0
+    precise_kv_routing: bool = False
     kv_cpu_blocks: int = 0
     kv_offload_threshold: float = 0.9
     kv_transfer_bandwidth: float = 100.0
@@ -276,7 +277,7 @@ def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:
             values[name] = tuple(value) if isinstance(value, list) else value
     # only the routing track's revision has this flag; its gate of the same name reads queue lengths
     if "precise-kv-routing" in flags:
-        values["variant"] = "routing"
+        values.setdefault("variant", "routing")
     return ClusterConfig(**values)
 
 
@@ -284,16 +285,6 @@ def unsupported(flags: Mapping[str, Any]) -> str | None:
     """The mechanism of BLIS that a scenario asks for and that is not here, or None."""
     if flags.get("roofline"):
         return "the roofline latency model"
-    if flags.get("precise-kv-routing"):
-        return "precise KV-aware routing"
-    for setting in ("admission_policy", "routing_policy"):
-        key = setting.replace("_", "-")
-        if flags.get(key) in registry.MISSING[setting]:
-            return f"{key} {flags[key]!r}"
-    if flags.get("routing-policy") == "weighted" and flags.get("routing-scorers"):
-        for name, _ in parse_scorers(flags["routing-scorers"]):
-            if name in registry.MISSING["routing_scorers"]:
-                return f"scorer {name!r}"
     return None
 
 

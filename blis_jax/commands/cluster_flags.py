@@ -26,6 +26,9 @@ def policy_numbers(text: str) -> tuple[tuple[str, float], ...]:
 KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
 
 
+SLOTS = Flag(
+    "slots", whole, None, "N", "requests that one instance can hold; determined if not given"
+)
 MODEL_FLAGS = (
     Flag("model", str, "", "NAME", "model to serve, such as meta-llama/llama-3.1-8b-instruct"),
     Flag("hardware", str, "", "GPU", "GPU type, such as H100; the model's default if not given"),
@@ -180,6 +183,13 @@ GATEWAY_FLAGS = (
         "µs from a routing until its prompt counts as cached in the router's index",
     ),
     Flag(
+        "precise-kv-routing",
+        truth,
+        False,
+        "BOOL",
+        "the KV caches feed the prefix index of weighted routing, not the routings; needs prefix-affinity",
+    ),
+    Flag(
         "slo-priority-bridge", truth, False, "BOOL", "router stamps priorities (changes no result)"
     ),
     *_numbers(("admission", "routing", "scorer", "picker")),
@@ -212,7 +222,9 @@ KV_TIER_FLAGS = (
         "GPU use (0 to 1) above which blocks move to CPU memory",
     ),
     Flag("kv-transfer-bandwidth", number, 100.0, "X", "tokens per µs between the tiers"),
-    Flag("kv-transfer-base-latency", whole, 0, "US", "µs per transfer besides"),
+    Flag(
+        "kv-transfer-base-latency", whole, 0, "US", "µs that each transfer takes beside its tokens"
+    ),
 )
 CLUSTER_FLAGS = (*MODEL_FLAGS, *BATCH_FLAGS, *GATEWAY_FLAGS, *ORDER_FLAGS, *KV_TIER_FLAGS)
 

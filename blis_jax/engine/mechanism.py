@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
-from blis_jax.cluster.instance_groups import per_instance, roles
+from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
 from blis_jax.engine.signals import SignalParams
 from blis_jax.engine.types import (
     NO_DEFECTS,
@@ -21,6 +21,7 @@ from blis_jax.engine.types import (
     Params,
     PolicyParams,
 )
+from blis_jax.errors import ConfigError
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies, Policy
@@ -51,7 +52,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
     """The functions of a run."""
     used = chosen(config, policies)
     cluster, hand_over = _movers(policies)
-    return Mechanism(
+    made = Mechanism(
         admission=used.admission.function(),
         routing=used.routing.function(),
         scorers=tuple(scorer.function() for scorer, _ in used.scorers),
@@ -66,6 +67,39 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         evicts_lowest_priority=config.slo_preemption,
         defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
     )
+    if not (config.precise_kv_routing and made.hears_caches):
+        return made  # as in the reference, which warns and goes on
+    if made.moves_requests:
+        raise ConfigError(
+            "precise_kv_routing is for requests that stay where they are routed; "
+            "leave it out, or take policies.cluster and policies.hand_over out"
+        )
+    if made.delays_index:
+        raise ConfigError(
+            "prefix_index_delay is for an index that the routings feed; with precise_kv_routing the KV caches "
+            "feed it at once; leave one of them out"
+        )
+    return dataclasses.replace(made, is_precise=True)
+
+
+def without_effect(config: ClusterConfig, policies: Policies | None = None) -> str | None:
+    """Why `precise_kv_routing` does not do here what it says, as a sentence; None if it does, or is off.
+
+    BLIS goes on without it too.
+    """
+    if not config.precise_kv_routing:
+        return None
+    if not mechanism(config, policies).is_precise:
+        return (
+            f"precise_kv_routing has no effect on {config.routing_policy} routing here: no KV cache feeds what it "
+            "looks at; give routing_policy weighted and prefix-affinity among routing_scorers"
+        )
+    if has_cpu_tier(config):
+        return (
+            "precise_kv_routing: a KV cache with a CPU tier tells the router nothing (as in BLIS), so its prefix index "
+            "stays empty; set kv_cpu_blocks to 0"
+        )
+    return None
 
 
 def _ages_signals(config: ClusterConfig) -> bool:

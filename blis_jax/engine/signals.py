@@ -1,4 +1,4 @@
-"""How old the router's knowledge is: numbers of each signal, and the view where signals age by themselves.
+"""What the router knows besides snapshots, and how old it is: contents of prompts, the age of each signal.
 
 Ours, beyond BLIS, where only the KV fields may be old. A mechanism that asks for none of this has none of it in its
 compiled program, see `Mechanism.ages_signals` and `Mechanism.delays_index`.
@@ -16,6 +16,15 @@ from blis_jax.engine.types import ClusterParams, pytree
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int
+
+
+@pytree
+class LeadingContents:
+    """The contents that a prompt shares with others, from its first block on, `[path]`."""
+
+    content: Int[Array, "path"]  # equal numbers: equal prompts up to the content's end
+    start: Int[Array, "path"]  # its first block
+    length: Int[Array, "path"]  # its blocks, 0 past the end
 
 
 @pytree

@@ -62,8 +62,9 @@ def _chosen() -> list[Spec]:
 def _seed_by_seed(study: Study) -> Spec:
     first = study.seeds[0]
     is_range = study.seeds == tuple(range(first, first + len(study.seeds)))
-    named: Spec = {"title": "seed", "labelExpr": f"format(datum.value + {first}, 'd')"}
-    axis = named if is_range else {"title": "seed, by its place in the list"}
+    word = study.runs.one
+    named: Spec = {"title": word, "labelExpr": f"format(datum.value + {first}, 'd')"}
+    axis = named if is_range else {"title": f"{word}, by its place in the list"}
     x: Spec = {"field": "at", "type": "quantitative",
                "axis": {**axis, "tickMinStep": 1, "grid": False},
                "scale": {"domain": [-0.5, len(study.seeds) - 0.5], "nice": False}}  # fmt: skip
@@ -81,14 +82,14 @@ def _seed_by_seed(study: Study) -> Spec:
             "color": _class_colour(study),
             "opacity": {"condition": {"test": {"and": [BRUSH, CLASSES]}, "value": 0.8},
                         "value": 0.08},
-            "tooltip": [{"field": "seed"}, {"field": "class"},
+            "tooltip": [{"field": "seed", "title": word}, {"field": "class"},
                         {"field": "difference", "format": ",.3f"}],
         },
     }  # fmt: skip
     zero: Spec = {"data": {"values": [{}]}, "mark": {"type": "rule", "color": "#888888"},
                   "encoding": {"y": {"datum": 0}}}  # fmt: skip
     return {
-        "title": "Differences on each seed: drag over seeds to choose some, double-click for all",
+        "title": f"Differences on each {word}: drag over {word}s to choose some, double-click for all",
         "data": {"name": "values"},
         "width": 680,
         "height": 260,
@@ -109,7 +110,7 @@ def _means(study: Study) -> Spec:
         "groupby": ["class"],
     }  # fmt: skip
     return {
-        "title": "Their mean over the chosen seeds",
+        "title": f"Their mean over the chosen {study.runs.many}",
         "data": {"name": "values"},
         "width": 235,
         "height": 260,
@@ -125,9 +126,9 @@ def _means(study: Study) -> Spec:
             {"mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
              "encoding": {"x": x, "y": {"field": "mean", **y}, "color": colour,
                           "tooltip": [{"field": "class"}, {"field": "mean", "format": ",.4f"},
-                                      {"field": "count", "title": "seeds"}]}},
+                                      {"field": "count", "title": study.runs.many}]}},
             {"transform": [{"aggregate": [{"op": "max", "field": "count", "as": "count"}]},
-                           {"calculate": "datum.count + (datum.count == 1 ? ' seed' : ' seeds')",
+                           {"calculate": f"datum.count + ' {study.runs.one}' + (datum.count == 1 ? '' : 's')",
                             "as": "words"}],
              "mark": {"type": "text", "align": "left", "baseline": "top", "dx": 5, "dy": 5,
                       "fontSize": 12, "x": 0, "y": 0},
@@ -145,8 +146,8 @@ def _distributions(study: Study) -> Spec:
         for place, name in enumerate(classes)
     ]
     return {
-        "title": {"text": "Time to first token over the chosen seeds: lines are means, "
-                          "bands hold the middle half of the seeds", "offset": 12},
+        "title": {"text": f"Time to first token over the chosen {study.runs.many}: lines are means, "
+                          f"bands hold the middle half of the {study.runs.many}", "offset": 12},
         "concat": panels,
         "columns": columns,
         "spacing": 22,

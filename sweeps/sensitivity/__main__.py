@@ -179,15 +179,16 @@ def _journal(job: _Job) -> Journal:
     """The points that were run: of any design, on these requests and with these metrics."""
     from blis_jax.files.journal import Journal
     from sweeps.runs.bench import targets_of
-    from sweeps.search.loop import identity_of, workload_content
+    from sweeps.search.loop import workload_content
 
     texts = {"source", "folder", "description", "prior_findings", "deviations", "points", "search"}
     content = job.strategy.model_dump(mode="json", exclude=texts | {"parameter_paths"})
     targets = {name: dict(limits) for name, limits in targets_of(job.strategy).items()}
-    parts = [content, workload_content(job.spec), job.seeds, job.stream, targets]
-    what = "strategy, workload, seeds, stream or metrics"
-    identity = identity_of([*parts, job.names, FORMAT])
-    return Journal(job.folder / "record.jsonl", identity, "sensitivity", what)
+    parts = {
+        "strategy": content, "workload": workload_content(job.spec), "seeds": job.seeds,
+        "stream": job.stream, "targets": targets, "metrics": job.names, "format": FORMAT,
+    }  # fmt: skip
+    return Journal(job.folder / "record.jsonl", "sensitivity", parts)
 
 
 def _check_folder(job: _Job, journal: Journal) -> None:
@@ -260,15 +261,18 @@ def _bench(job: _Job) -> Any:
 
 def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], device: str) -> int:
     """The files and the words; the exit code."""
+    from blis_jax.reports.run_words import run_words
     from sweeps.sensitivity.report import summary
 
     folder = job.folder
     first, *_, last = job.seeds
+    runs = run_words(job.spec.about() if "trace" in job.given else None, len(job.seeds))
     which = f"seeds {first} to {last}, drawn by {job.stream}"
     if "trace" in job.given:
-        which = f"{job.given['trace']}, runs {first} to {last} (windows, or seeds of its draws)"
-    run_words = f"{_plan_words(job)} Requests of {which}."
-    text = summary(study, f"Sensitivity of {job.strategy.name}", run_words, failures)
+        which = f"{job.given['trace']}, {runs.many} {first} to {last}"
+    about = f"{_plan_words(job)} Requests of {which}."
+    text = summary(study, f"Sensitivity of {job.strategy.name}", about, failures)
+    text = runs.in_text(text)
     files = [folder / "dataset.zarr", folder / "summary.md"]
     with cli.writing(folder):
         _save(job, study, files[0], device)

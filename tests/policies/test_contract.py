@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from blis_jax.engine.exact import runtime_infinity
+from blis_jax.engine.signals import LeadingContents
 from blis_jax.engine.types import (
     SLO_CLASSES,
     EngineShape,
-    LeadingContents,
     RequestView,
     Snapshots,
 )
@@ -138,6 +138,7 @@ def gateway_scenes(entry: Policy, num_active: int) -> GatewayContext:
         snapshots=seen,
         now_us=np.full(CASES, 400_000, np.int32),
         key=rng.integers(0, 2**32, (CASES, 2), dtype=np.uint32),
+        block_size=np.full(CASES, 16, np.int32),
         scores=scores if kind == "routing" else None,
         picked=best if kind == "routing" or entry.reads_route else None,
         run_key=np.tile(np.array([[3, 14]], np.uint32), (CASES, 1)),

@@ -10,6 +10,7 @@ from tests.support.oracle import (
     Cluster,
     Config,
     Instance,
+    Observer,
     OracleResult,
     PrefixIndex,
     Request,
@@ -53,16 +54,20 @@ class AgedObserver:
             for name in ("snapshot-refresh-interval", "load-refresh-interval")
         )
         self.counts_in_flight = config["in-flight-counts"]
-        self.kv, self.load = (0.0, 0), (0, 0)
+        self.fresh = Observer(instance, 0)
+        self.kv, self.load = Snapshot(0, 0, 0.0, 0, 0, 0, 0.0), (0, 0)
 
     def look(self, now: int) -> Snapshot:
-        instance, gpu = self.instance, self.instance.kv.gpu
+        instance, fresh = self.instance, self.fresh.look(now)
         if self.of_kv.is_due(now):
-            self.kv = gpu.used_blocks / gpu.total_blocks, gpu.total_blocks - gpu.used_blocks
+            self.kv = fresh
         if self.of_load.is_due(now):
-            self.load = len(instance.queue), len(instance.batch)
+            self.load = fresh.queue_depth, fresh.batch_size
+        waiting, running = self.load
         in_flight = instance.num_pending if self.counts_in_flight else 0
-        return Snapshot(sum(self.load) + in_flight, self.load[0], *self.kv)
+        return self.kv._replace(
+            load=waiting + running + in_flight, queue_depth=waiting, batch_size=running
+        )
 
 
 class LateIndex(PrefixIndex):

@@ -22,15 +22,16 @@ from blis_jax.engine.phases.router_index import (
     trimmed,
 )
 from blis_jax.engine.phases.snapshot import View, refreshed, snapshots
-from blis_jax.engine.state import Instance, Lane, Nodes, Resident, RouterIndex, State, nodes_of
+from blis_jax.engine.signals import LeadingContents
+from blis_jax.engine.state import Instance, Lane, Nodes, Resident, State, nodes_of
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
+from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.engine.tables.rows import Row, Whole
 from blis_jax.engine.types import (
     LAST,
     NO_REQUEST,
     REJECTED,
-    LeadingContents,
     Outcome,
     pytree,
 )
@@ -82,7 +83,8 @@ def _context(
 ) -> GatewayContext:
     """What the gateway's policies see when they decide about a request."""
     view = request_view(ctx, request)
-    nodes = nodes_of(ctx.requests, request) if ctx.mechanism.uses_contents else None
+    looks = any(policy.reads_contents for policy in ctx.mechanism.of_gateway)
+    nodes = nodes_of(ctx.requests, request) if looks else None
     journey = None if state.movement is None else state.movement.of(request)
     return GatewayContext(
         request=view,
@@ -96,6 +98,7 @@ def _context(
         picked=picked,
         came_from=None if journey is None else journey.came_from,
         computed_tokens=None if journey is None else journey.computed,
+        block_size=jnp.int32(ctx.shape.block_size),
     )
 
 
@@ -189,7 +192,7 @@ def _route(
     placed = _place(ctx, state, base, request, chosen, now, context, expected)
     outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)
     placed = dataclasses.replace(placed, gateway=gateway, lane=placed.lane.replace(outcome=outcome))
-    if router is None:
+    if router is None or ctx.mechanism.is_precise:
         return placed
     where = question.nodes, context.num_prompt_blocks, chosen, now
     done = touch(ctx, router, request, *where)
@@ -218,8 +221,9 @@ def _question(
     matched = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
     num_blocks = lax.div(ctx.request(request).input_len, jnp.int32(ctx.shape.block_size))
     if router is not None:
-        router = trimmed(ctx, router)
-        matched = matched_blocks(ctx, router, nodes, num_blocks, now)
+        if not ctx.mechanism.is_precise:
+            router = trimmed(ctx, router)
+        matched = matched_blocks(ctx, router, request, nodes, num_blocks, now)
     asked = request, Purpose.ROUTING, now, seen, matched, rejected
     return _Question(_context(ctx, state, *asked), nodes, router)
 

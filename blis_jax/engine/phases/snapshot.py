@@ -12,10 +12,11 @@ from blis_jax.engine.branching import branch
 from blis_jax.engine.context import Context
 from blis_jax.engine.exact import exact_quotient
 from blis_jax.engine.signals import AgedView, looked_again
-from blis_jax.engine.state import Instance, State
+from blis_jax.engine.state import Instance, State, reads_cpu_tier
 from blis_jax.engine.tables.columns import choose
 from blis_jax.engine.tables.joined import queued_times
 from blis_jax.engine.types import Snapshots
+from blis_jax.memory.blocks import InstanceMemory
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -24,7 +25,7 @@ View = Any  # see State.stale
 
 
 def kv_fields(ctx: Context, state: State) -> Any:
-    """KV utilisation, free blocks and hit rate of every instance now."""
+    """KV utilisation, free blocks and hit rate of every instance now, and what its CPU tier does if that is read."""
     rows = ctx.shape.num_instances
     inst = Instance(state.inst[:rows])
     used = inst.used_blocks.astype(jnp.float64)
@@ -32,8 +33,20 @@ def kv_fields(ctx: Context, state: State) -> Any:
     hits = inst.hits.astype(jnp.float64)
     lookups = hits + inst.misses.astype(jnp.float64)
     hit_rate = exact_quotient(hits, jnp.maximum(lookups, 1.0))
-    fields = exact_quotient(used, total), total - used, hit_rate
+    fields: tuple[jax.Array, ...] = exact_quotient(used, total), total - used, hit_rate
+    if reads_cpu_tier(ctx.shape, ctx.mechanism):
+        fields += _of_cpu_tier(ctx, state)
     return jnp.stack(fields) if ctx.when is branch else fields
+
+
+def _of_cpu_tier(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
+    """Time that every instance's next step will wait for reloads, µs, and its share of thrashing reloads."""
+    assert state.blocks is not None
+    pool = InstanceMemory(state.blocks.pool[: ctx.shape.num_instances])
+    transfer_us = ctx.params.cluster.transfer_us.astype(jnp.float64)
+    offloads = jnp.maximum(pool.offloads, 1).astype(jnp.float64)
+    thrashing_rate = exact_quotient(pool.thrashing.astype(jnp.float64), offloads)
+    return pool.pending_reloads.astype(jnp.float64) * transfer_us, thrashing_rate
 
 
 def refreshed(
@@ -110,4 +123,6 @@ def snapshots(
         num_rejected=num_rejected,
         is_active=active_instances(ctx, state),
         role=ctx.params.cluster.roles,
+        pending_transfer_us=kv[3] if len(kv) > 3 else None,
+        kv_thrashing_rate=kv[4] if len(kv) > 3 else None,
     )

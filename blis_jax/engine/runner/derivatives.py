@@ -20,7 +20,8 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import coefficients_of
 from blis_jax.engine.loop import Raw, requests_of, run_row
-from blis_jax.engine.runner.driver import Call, Results, Runner, results_of
+from blis_jax.engine.runner.calls import Call, Results, results_of
+from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.programs import compiled
 from blis_jax.engine.runner.runs import GivenRun, Row, observed
@@ -214,7 +215,7 @@ def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
         params: Params, table: Any, order: Any, slopes: _Numbers, max_scan_steps: Any
     ) -> tuple[Raw, jax.Array]:
         """One run and its slopes along every direction."""
-        requests = requests_of(shape, params, table, order)
+        requests = requests_of(shape, mechanism, params, table, order)
         cluster = params.cluster
 
         def run(numbers: _Numbers) -> tuple[jax.Array, Raw]:

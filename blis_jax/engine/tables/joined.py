@@ -54,7 +54,9 @@ def joined(state: State) -> State:
         "dyn": _side_by_side(state.dyn, state.instance_of[..., None], state.expected[..., None]),
         "instance_of": None,
         "expected": None,
-        "stale": _with_kv(state.stale, lambda kv: tuple(kv[..., field, :] for field in range(3))),
+        "stale": _with_kv(
+            state.stale, lambda kv: tuple(kv[..., field, :] for field in range(kv.shape[-2]))
+        ),
     }
     shared = state.shared
     if shared is not None:

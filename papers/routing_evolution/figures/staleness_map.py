@@ -1,32 +1,30 @@
 """The staleness map: TTFT P99 against the age of what the router knows, by strategy and load.
 
-python -m papers.routing_evolution.figures.staleness_map [--output map.png]     draws saved data; nothing is simulated
+Its runs are not among those of the record, which has no such workload: staleness_data.py makes them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.commands import cli
-from blis_jax.commands.cli import Flag, Parser
 from blis_jax.statistics.paired import WORSE
 from papers import figure_style as style
+from papers.record.figures import PaperFigure, draw_one
+from papers.routing_evolution.figures import PACKAGE
 from papers.routing_evolution.figures.staleness_answers import (
     IN_FLIGHT,
     WORDS,
     compared,
     read,
 )
-from papers.routing_evolution.figures.staleness_data import DATA, RATES, READS_NOTHING, STRATEGIES
+from papers.routing_evolution.figures.staleness_data import RATES, READS_NOTHING, STRATEGIES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NAME = "papers.routing_evolution.figures.staleness_map"
-OUTPUT = Path(__file__).parents[3] / "docs" / "figures" / "staleness_map.png"
 COLOURS: Mapping[str, str] = {
     "round-robin": style.BLACK,
     "queue-depth": "#0072b2",
@@ -54,7 +52,7 @@ SAFE_MS = 5  # "safe below 5 ms", as recorded
 
 def draw(data: Path, path: Path) -> None:
     """One panel for each load, once with requests in flight counted and once without."""
-    comparison = compared(read(data))
+    comparison = compared(read(data / "staleness_map.csv"))
     with style.figure(5.2, 2, len(RATES), sharex=True, sharey=True) as (figure, panels):
         for row, counts in enumerate(IN_FLIGHT):
             for column, rate in enumerate(RATES):
@@ -114,24 +112,7 @@ def _panel(panel: Any, here: pd.DataFrame, counts: bool) -> None:
     style.plain_log(panel, "y", (30, 100, 300, 1000))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
-
-    def drawn(words: Sequence[str] | None) -> int:
-        """Reads the options and draws."""
-        parser = Parser(prog=f"python -m {NAME}", description="Draw the staleness map.")
-        output = Flag("output", str, str(OUTPUT), "PATH", "PNG to write")
-        data = Flag("data", str, str(DATA), "FILE", "saved data")
-        parser.add_flags("files", [output, data])
-        given = parser.given(sys.argv[1:] if words is None else words)
-        path = Path(given.get("output", OUTPUT))
-        cli.check_writable(path)
-        draw(Path(given.get("data", DATA)), path)
-        print(f"Written: {path}")
-        return 0
-
-    return cli.run_command(NAME, drawn, arguments)
-
+FIGURE = PaperFigure(PACKAGE, "staleness_map", "TTFT against the age of what the router knows")
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(draw_one(FIGURE))

@@ -47,7 +47,7 @@ class MechanismFinding:
     reason: str
 
 
-def _replaced(**changes: Any) -> Configured:
+def _replaced(**changes: object) -> Configured:
     return lambda config: everywhere(config, **changes)
 
 
@@ -74,6 +74,12 @@ FEATURES = (
         lambda config: config.admission_policy != "always-admit",
         _replaced(admission_policy="always-admit"),
         {"num_rejected": "rejected"},
+    ),
+    Feature(
+        "precise KV routing",
+        ("precise_kv_routing",),
+        lambda config: config.precise_kv_routing,
+        _replaced(precise_kv_routing=False),
     ),
     Feature(
         "priority bridge",

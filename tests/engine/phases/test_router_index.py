@@ -15,7 +15,8 @@ import pytest
 from blis_jax.engine.branching import When, always, branch
 from blis_jax.engine.context import Context
 from blis_jax.engine.phases import router_index
-from blis_jax.engine.state import RouterIndex, no_index, nodes_of
+from blis_jax.engine.state import nodes_of
+from blis_jax.engine.tables.router import RouterIndex, no_index
 from blis_jax.engine.types import EngineShape, Outcome
 from tests.engine.phases.made import Made
 
@@ -57,7 +58,7 @@ def above(node: int) -> list[int]:
     return [] if BEFORE[node] < 0 else [*above(BEFORE[node]), BEFORE[node]]
 
 
-ASKS = {"uses_prefix_index": True, "delays_index": False}
+ASKS = {"uses_prefix_index": True, "delays_index": False, "is_precise": False}
 NOW = jnp.int32(0)  # an index without a delay does not look at it
 
 
@@ -80,8 +81,8 @@ def routed(ctx: Context, lengths: jax.Array) -> Callable[..., tuple[RouterIndex,
     ) -> tuple[RouterIndex, jax.Array]:
         nodes, length = nodes_of(ctx.requests, request), lengths[request]
         now = router_index.trimmed(ctx, index)
-        matched = router_index.matched_blocks(ctx, now, nodes, length, NOW)
-        done = router_index.touch(ctx, now, request, nodes, length, chosen, NOW)
+        matched = router_index.matched_blocks(ctx, now, request, nodes, length, NOW)
+        done = router_index.touch(ctx, now, request, nodes, length, chosen)
         return router_index.write(ctx, index, done), matched
 
     return jax.jit(one)
@@ -134,7 +135,5 @@ def test_an_index_without_eviction_says_that_it_is_full() -> None:
         (router_index.ROUTER_INDEX_CAPACITY + 1, Outcome.ROUTER_INDEX_FULL),
     ):
         nodes = nodes_of(ctx.requests, jnp.int32(REQUESTS))
-        done = router_index.touch(
-            ctx, index, jnp.int32(0), nodes, jnp.int32(blocks), jnp.int32(1), NOW
-        )
+        done = router_index.touch(ctx, index, jnp.int32(0), nodes, jnp.int32(blocks), jnp.int32(1))
         assert int(router_index.outcome_of_touch(ctx, outcome, done)) == expected

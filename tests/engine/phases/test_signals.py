@@ -253,6 +253,14 @@ def test_a_wrong_setting_is_refused_in_a_sentence(given: dict[str, Any], words: 
         ClusterConfig(**given)
 
 
+def test_a_delay_and_caches_that_feed_the_index_exclude_each_other():
+    both = CLUSTER.replace(precise_kv_routing=True, prefix_index_delay=1)
+    with pytest.raises(
+        ConfigError, match="prefix_index_delay is for an index that the routings feed"
+    ):
+        mechanism(both)
+
+
 def test_a_run_without_old_signals_carries_none_of_this():
     def state(**settings: Any) -> Any:
         cluster = ClusterConfig(num_instances=2, routing_policy="weighted", **settings)
