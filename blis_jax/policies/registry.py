@@ -23,6 +23,8 @@ ADMISSION = {
     "token-bucket": "admission.token_bucket.token_bucket",
     "slo-gated": "admission.gates.slo_gated",
     "class-gated": "admission.gates.class_gated",
+    "kv-gated": "described.kv_gated.kv_gated",
+    "burst-throttled": "described.burst_throttled.burst_throttled",
     "slo-queue-gated": "admission.gates.slo_queue_gated",
     "predictive-slo": "admission.predictive.predictive_slo",
 }
@@ -36,6 +38,10 @@ ROUTING = {
     "kv-adaptive": "routing.kv_adaptive.kv_adaptive",
     "epoch-adaptive": "routing.epoch_adaptive.epoch_adaptive",
     "power-of-two": "routing.power_of_two.power_of_two",
+    "match-switched": "described.match_switched.match_switched",
+    "regime-switched": "described.regime_switched.regime_switched",
+    "cached-of-two": "described.cached_of_two.cached_of_two",
+    "session-hashed": "described.session_hashed.session_hashed",
 }
 SCORERS = {
     "prefix-affinity": "scorers.cache.prefix_affinity",
