@@ -134,7 +134,7 @@ GROWTH: Mapping[Outcome, Callable[[Sizes], Sizes]] = {
         }
     ),
     Outcome.ROUTER_INDEX_FULL: _grow(lambda _: {"has_router_eviction": True}),
-    Outcome.ROUTINGS_FULL: _times(2, "num_routings"),
+    Outcome.ROUTINGS_FULL: _times(4, "num_routings"),
     Outcome.CLOCK_OVERFLOW: _grow(
         lambda shape: {"clock": "int64"} if shape.clock == "int32" else {}
     ),
