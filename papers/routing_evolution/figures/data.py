@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.engine.types import Outcome
 from blis_jax.statistics.intervals import estimate
 from papers.record import figure_tables
 from papers.record.figure_tables import Get, Row, changes_at, place_of, row_of, value_rows
@@ -50,7 +49,8 @@ def sizes(get: Get) -> list[Row]:
 def memory(get: Get) -> list[Row]:
     """Blocks with and without a memory term: tails, and runs that come to their end."""
     found = get(settings.memory(), track_figures())
-    return value_rows(found, BOTH_TAILS) + _ended(found)
+    whole = {name: sample.rows(_whole(sample)) for name, sample in found.items()}
+    return value_rows(whole, BOTH_TAILS) + _ended(found)
 
 
 def pools(get: Get) -> list[Row]:
@@ -59,11 +59,16 @@ def pools(get: Get) -> list[Row]:
     return value_rows(found, [*BOTH_TAILS, "completion_rate", "num_preemptions"])
 
 
+def _whole(sample: SettingSample) -> list[int]:
+    """The places of the runs that completed every request."""
+    return np.flatnonzero(sample.column("completion_rate") == 1).tolist()
+
+
 def _ended(samples: Mapping[str, SettingSample]) -> list[Row]:
     rows = []
     for name, sample in samples.items():
         policy, x = place_of(name)
-        has_ended = np.isin(sample.outcomes, (Outcome.COMPLETED, Outcome.HORIZON)).astype(float)
+        has_ended = (sample.column("completion_rate") == 1).astype(float)
         rows.append(row_of(policy, x, ALL, ENDED, estimate(has_ended)))
     return rows
 

@@ -51,6 +51,7 @@ SIZES = (4, 8, 16, 32)
 PUBLISHED_COUNT, EQUAL_DURATION = "published", "equal"
 RATE_PER_INSTANCE = 250
 BLOCKS = (132139, 5000, 3000, 2500, 2000, 1500, 1250, 1000)
+MEMORY_HORIZON = 20_000_000  # µs; a run that is well takes half of it
 MEMORY = {"round-robin": (RR,), "with kv-utilization": (DEFAULT,), "without": (THREE_TWO,)}
 POOL_RATES = (100, 200, 300, 400)
 SHARED, SHARED_ALL, PREFILL4, PREFILL2 = "shared", "shared, all blocks", "prefill 4", "prefill 2"
@@ -121,7 +122,14 @@ def memory() -> list[RunSetting]:
     """Routers with and without a memory term at several pools of blocks."""
     workload = {"name": "mixed_slo", "aggregate_rate": 50, "num_requests": 300}
     return [
-        _made(f"{name}|{blocks}", groups, workload, num_instances=4, total_kv_blocks=blocks)
+        _made(
+            f"{name}|{blocks}",
+            groups,
+            workload,
+            num_instances=4,
+            total_kv_blocks=blocks,
+            horizon=MEMORY_HORIZON,
+        )
         for name, groups in MEMORY.items()
         for blocks in BLOCKS
     ]

@@ -52,8 +52,9 @@ def draw(data: Path, path: Path) -> None:
             "prefix for all. A warm instance under the highest load is chosen before a cold one under the lowest "
             "if a·r > b (a, b: weights of prefix-affinity and queue-depth; r: share of the prompt that the prefix "
             "fills). Left of the band that is so for no prompt, right of it for every prompt: then one instance "
-            "serves all, and the gate turns the rest away. The published limit of 1.33 is right for none of the "
-            f"three. {num_seeds} seeds, requests by this simulator's generator; bars: 95 % interval of the mean."
+            "serves all, and the gate turns the rest away. The published limit of 1.33 fits the second: "
+            f"it is needlessly low for the first and too high for the third. {num_seeds} seeds, "
+            "requests by this simulator's generator; bars: 95 % interval of the mean."
         )
         title = "Affinity cascades where a·r > b holds, which no fixed ratio of weights says"
         legend = [
@@ -80,7 +81,7 @@ def _draw_column(above: Any, below: Any, table: Any, tokens: int) -> None:
     style.plain_log(above, "y", (100, 200, 500, 1000, 2000))
     below.set_ylim(0, 100)
     least, most = bounds(tokens)
-    above.set_title(f"{100 / most:.0f} to {100 / least:.0f} % of a prompt shared")
+    above.set_title(f"{100 / most:.0f} to {100 / least:.0f} % shared")
     below.set_xlabel("weight of affinity ÷ of load")
 
 

@@ -53,6 +53,11 @@ def test_values_rounded_before_the_mean_are_a_basis_of_their_own() -> None:
     assert row.kind == published.OTHER_BASIS and "each is rounded" in row.reason
 
 
+def test_number_that_was_rounded_twice_is_on_another_basis() -> None:
+    row = row_of(claim_of("100.1 ms"), 100.0, 100.04, 100.10)  # 100.0467, 100.05, 100.1
+    assert row.kind == published.OTHER_BASIS and "rounded twice" in row.reason
+
+
 def test_near_numbers_are_qualitative() -> None:
     assert row_of(claim_of("~98 ms", within=3), 90, 100, 110).kind == published.HOLDS
     assert row_of(claim_of("~91 ms", within=3), 90, 100, 110).kind == published.ONE_SEED
