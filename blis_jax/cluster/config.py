@@ -17,7 +17,14 @@ from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
-from blis_jax.policies.named import NAMED_KINDS, as_pairs, is_policy_number, number_of, numbered
+from blis_jax.policies.named import (
+    MOVING_KINDS,
+    NAMED_KINDS,
+    as_pairs,
+    is_policy_number,
+    number_of,
+    numbered,
+)
 
 NO_HORIZON = 2**63 - 1
 PROFILE = "blis-2026-02"
@@ -96,6 +103,8 @@ class ClusterConfig(PolicySettings):
     policy_numbers: tuple[tuple[str, float], ...] = ()
     priority_policy: str = "constant"
     scheduler: str = "fcfs"
+    cluster_policy: str = registry.NONE
+    hand_over_policy: str = registry.NONE
     slo_priority_bridge: bool = False
     slo_prefill: bool = False
     slo_prefill_critical: int = 128
@@ -289,7 +298,8 @@ def unsupported(flags: Mapping[str, Any]) -> str | None:
 
 
 POLICY_NAMES: dict[str, tuple[str, ...]] = {
-    registry.SETTINGS[kind]: tuple(registry.NAMES[kind]) for kind in NAMED_KINDS
+    registry.SETTINGS[kind]: tuple(registry.NAMES[kind]) or (registry.NONE,)
+    for kind in (*NAMED_KINDS, *MOVING_KINDS)
 }
 SCORER_NAMES = tuple(registry.SCORERS)
 

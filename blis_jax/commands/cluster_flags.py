@@ -125,6 +125,8 @@ GATEWAY_FLAGS = (
         "which requests are let in",
     ),
     Flag("admission-latency", whole, 0, "US", "µs from arrival to the admission decision"),
+    Flag("cluster-policy", str, "none", "NAME", "when instances go down and come up"),
+    Flag("hand-over-policy", str, "none", "NAME", "which requests move on with their KV"),
     Flag(
         "routing-policy",
         str,

@@ -24,7 +24,7 @@ from blis_jax.engine.types import (
 from blis_jax.errors import ConfigError
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
-from blis_jax.policies.contract import Policies, Policy
+from blis_jax.policies.contract import Policies
 from blis_jax.policies.named import Chosen, numbered
 
 PHASES = 1004  # what the draws of phases are for, beyond `policy_calls.Purpose`
@@ -45,13 +45,14 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
         picker=policies.picker or named.picker,
         priority=policies.priority or named.priority,
         scheduler=policies.scheduler or named.scheduler,
+        cluster=policies.cluster or named.cluster,
+        hand_over=policies.hand_over or named.hand_over,
     )
 
 
 def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechanism:
     """The functions of a run."""
     used = chosen(config, policies)
-    cluster, hand_over = _movers(policies)
     made = Mechanism(
         admission=used.admission.function(),
         routing=used.routing.function(),
@@ -60,8 +61,8 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         priority=used.priority.function(),
         scheduler=used.scheduler.function(),
         latency=latency.model_of(config),
-        cluster=cluster.function() if cluster else None,
-        hand_over=hand_over.function() if hand_over else None,
+        cluster=used.cluster.function() if used.cluster else None,
+        hand_over=used.hand_over.function() if used.hand_over else None,
         ages_signals=_ages_signals(config),
         delays_index=config.prefix_index_delay > 0,
         evicts_lowest_priority=config.slo_preemption,
@@ -72,7 +73,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
     if made.moves_requests:
         raise ConfigError(
             "precise_kv_routing is for requests that stay where they are routed; "
-            "leave it out, or take policies.cluster and policies.hand_over out"
+            "leave it out, or take the cluster and hand-over policies out"
         )
     if made.delays_index:
         raise ConfigError(
@@ -135,17 +136,11 @@ def params(
     """The numbers of a run as a pytree of numpy arrays; `num_rows` is the instance table's size."""
     return Params(
         _cluster_params(config, num_rows or config.num_instances, policy_seed),
-        _policy_params(chosen(config, policies), policy_seed, policies),
+        _policy_params(chosen(config, policies), policy_seed),
     )
 
 
-def _movers(policies: Policies | None) -> tuple[Policy | None, Policy | None]:
-    """The policies that take instances down and let requests move on; no setting names one."""
-    return (policies.cluster, policies.hand_over) if policies is not None else (None, None)
-
-
-def _policy_params(used: Chosen, policy_seed: int, policies: Policies | None) -> PolicyParams:
-    cluster, hand_over = _movers(policies)
+def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
     seed: Any = np.uint64(policy_seed)
     weights: Any = np.asarray([weight for _, weight in used.scorers] or [1.0], np.float64)
     return PolicyParams(
@@ -157,8 +152,8 @@ def _policy_params(used: Chosen, policy_seed: int, policies: Policies | None) ->
         priority=used.priority.values(),
         scheduler=used.scheduler.values(),
         seed=seed,
-        cluster=cluster.values() if cluster else None,
-        hand_over=hand_over.values() if hand_over else None,
+        cluster=used.cluster.values() if used.cluster else None,
+        hand_over=used.hand_over.values() if used.hand_over else None,
     )
 
 

@@ -74,6 +74,7 @@ SCHEDULERS = {
     "priority-cached": "schedulers.priority_cached",
     "reverse-priority": "schedulers.reverse_priority",
 }
+NONE = "none"  # instances stay up, requests stay where they are; other policies of these kinds come from files
 NAMES: dict[str, dict[str, str]] = {
     "admission": ADMISSION,
     "routing": ROUTING,
@@ -81,6 +82,8 @@ NAMES: dict[str, dict[str, str]] = {
     "picker": PICKERS,
     "priority": PRIORITY,
     "scheduler": SCHEDULERS,
+    "cluster": {},
+    "hand_over": {},
 }
 # the setting that names the policy of a kind
 SETTINGS = {
@@ -90,6 +93,8 @@ SETTINGS = {
     "picker": "routing_picker",
     "priority": "priority_policy",
     "scheduler": "scheduler",
+    "cluster": "cluster_policy",
+    "hand_over": "hand_over_policy",
 }
 
 
@@ -104,7 +109,7 @@ def find(kind: str, name: str) -> Policy:
     names = NAMES[kind]
     if name not in names:
         raise ConfigError(
-            f"{SETTINGS[kind]} {shortened(name)} is not known; use one of {', '.join(names)}, or "
+            f"{SETTINGS[kind]} {shortened(name)} is not known; use one of {', '.join(names) or NONE}, or "
             f"path/to/file.py:Name{closest(name, names)}"
         )
     return _built_in(names[name])
