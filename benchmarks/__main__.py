@@ -39,6 +39,8 @@ CASES = (
     "pressure-5000",
     "pressure-5000-cpu",
     "pressure-2000",
+    "index-of-routings",
+    "index-of-caches",
     "multi-turn",
     "multi-turn-pressure",
     "reference-requests",

@@ -38,6 +38,8 @@ UNITS = {
     "slo_prefill_critical": "tokens",
     "slo_prefill_sheddable": "tokens",
     "snapshot_refresh_interval": "µs",
+    "load_refresh_interval": "µs",
+    "prefix_index_delay": "µs",
     "kv_cpu_blocks": "blocks",
     "kv_offload_threshold": "share",
     "kv_transfer_bandwidth": "tokens/µs",

@@ -19,6 +19,7 @@ from benchmarks.speed import worker
 from benchmarks.speed.trace_cases import TRACES, trace
 from blis_jax import figures_of
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.runner.calls import Call, Group, execute
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.many_runs import drawn_runs, run_grid
@@ -162,7 +163,8 @@ def under_pressure(
         raise SystemExit(f"{title} ended with {record.outcome.name}")
     shape, numbers = call.group.shape, run.numbers(config.num_instances)
     with jax.enable_x64(True):
-        state = jax.eval_shape(lambda: initial_state(shape, run.functions, numbers))
+        of_policies = first_states(shape, run.functions, numbers)
+        state = jax.eval_shape(lambda: initial_state(shape, run.functions, numbers, *of_policies))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     preempted = int(record.instances.preemption_count.sum())
     return {
@@ -185,6 +187,16 @@ PRESSURE: dict[str, tuple[Any, ...]] = {
         PRESSED.replace(total_kv_blocks=2000),
         "mixed",
         "one run, 2,000 blocks an instance",
+    ),
+    "index-of-routings": (
+        ClusterConfig(**worker.ROUTED),
+        "multiprefix",
+        "2,000 blocks, prefix affinity, index fed by routings",
+    ),
+    "index-of-caches": (
+        ClusterConfig(**worker.ROUTED_PRECISELY),
+        "multiprefix",
+        "the same, index fed by the caches (precise KV routing)",
     ),
     "multi-turn": (BASELINE, "multiturn", "one run, conversations, enough blocks", "no-eviction"),
     "multi-turn-pressure": (

@@ -41,6 +41,13 @@ BEST: dict[str, Any] = BASELINE | {
 # enough memory that no block is used twice: beyond that the block-level model takes over
 AMPLE: dict[str, Any] = BASELINE | {"total_kv_blocks": 4_000_000, "kv_cpu_blocks": 0}
 PRESSED: dict[str, Any] = BASELINE | {"total_kv_blocks": 5000, "kv_cpu_blocks": 0}
+# who feeds the router's index: its own decisions, or the instances' caches
+ROUTED: dict[str, Any] = PRESSED | {
+    "routing_policy": "weighted",
+    "routing_scorers": "prefix-affinity:4,queue-depth:3",
+    "total_kv_blocks": 2000,
+}
+ROUTED_PRECISELY: dict[str, Any] = ROUTED | {"precise_kv_routing": True}
 SEEDS = 256
 LEAST_S = 0.25  # a repetition makes so many runs that it takes at least this long
 MOONCAKE = "mooncake_fast25/conversation_trace.jsonl"
@@ -230,6 +237,8 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "pressure-5000": lambda _: single(PRESSED),
     "pressure-5000-cpu": lambda _: single(PRESSED | {"kv_cpu_blocks": 44_000}),
     "pressure-2000": lambda _: single(PRESSED | {"total_kv_blocks": 2000}),
+    "index-of-routings": lambda _: single(ROUTED, "multiprefix"),
+    "index-of-caches": lambda _: single(ROUTED_PRECISELY, "multiprefix"),
     "multi-turn": lambda _: single(BASELINE, "multiturn"),
     "multi-turn-pressure": lambda _: single(PRESSED | {"total_kv_blocks": 4000}, "multiturn"),
     "reference-requests": lambda _: reference_requests(),

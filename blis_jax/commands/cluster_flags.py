@@ -155,6 +155,41 @@ GATEWAY_FLAGS = (
         "µs between refreshes of the router's view of KV use; 0: always fresh",
     ),
     Flag(
+        "load-refresh-interval",
+        whole,
+        0,
+        "US",
+        "µs between refreshes of the router's view of queue depths and batch sizes; 0: always fresh",
+    ),
+    Flag(
+        "snapshot-phases",
+        str,
+        "aligned",
+        "WHEN",
+        "when instances are refreshed: aligned, or each at times of its own: even over the interval, or drawn",
+    ),
+    Flag(
+        "in-flight-counts",
+        truth,
+        True,
+        "BOOL",
+        "requests sent to an instance and not yet in its queue are part of its load; the router knows them at once",
+    ),
+    Flag(
+        "prefix-index-delay",
+        whole,
+        0,
+        "US",
+        "µs from a routing until its prompt counts as cached in the router's index",
+    ),
+    Flag(
+        "precise-kv-routing",
+        truth,
+        False,
+        "BOOL",
+        "the KV caches feed the prefix index of weighted routing, not the routings; needs prefix-affinity",
+    ),
+    Flag(
         "slo-priority-bridge", truth, False, "BOOL", "router stamps priorities (changes no result)"
     ),
     *_numbers(("admission", "routing", "scorer", "picker")),

@@ -100,6 +100,21 @@ class Context:
             index = jnp.where(is_over, jnp.int32(table.shape[-1] - 1), index)
         return self.write(table, row, index, value)
 
+    def write_pairs(
+        self, table: jax.Array, rows: jax.Array, columns: jax.Array, value: jax.Array
+    ) -> jax.Array:
+        """The table with the entries at these pairs of row and column replaced; see `write`."""
+        if self.when is not branch:
+            return table.at[rows, columns].set(value)
+
+        def put(i: jax.Array, table: jax.Array) -> jax.Array:
+            row_, column, one = (
+                lax.dynamic_index_in_dim(each, i, keepdims=False) for each in (rows, columns, value)
+            )
+            return lax.dynamic_update_slice(table, one[None, None], (row_, column))
+
+        return lax.fori_loop(0, rows.shape[0], put, table)
+
     def write_rows(
         self, table: jax.Array, lead: tuple[jax.Array, ...], index: jax.Array, rows: jax.Array
     ) -> jax.Array:

@@ -61,7 +61,9 @@ def first_order(num_requests: int) -> Order:
     return Order(rank, jnp.full((num_requests,), -1, jnp.int32))
 
 
-def requests_of(shape: EngineShape, params: Params, table: RequestTable, order: Order) -> Requests:
+def requests_of(
+    shape: EngineShape, mechanism: Mechanism, params: Params, table: RequestTable, order: Order
+) -> Requests:
     """The request table as the engine reads it."""
     clock = shape.clock_dtype
     forever = never(clock)
@@ -101,6 +103,7 @@ def requests_of(shape: EngineShape, params: Params, table: RequestTable, order: 
         path_start=jnp.pad(starts, ((0, 1), (0, 0)), constant_values=LAST),
         path_shift=jnp.pad(shifts, ((0, 1), (0, 0))),
         num_shared=jnp.pad(num_shared, (0, 1)),
+        node_of=_node_of(shape, blocks) if mechanism.is_precise and shape.num_blocks else None,
         has_shared=has_shared,
         is_late=is_late.astype(jnp.int32),
         is_wide=_is_wide(shape, blocks).astype(jnp.int32),
@@ -122,6 +125,15 @@ def _shared_numbers(
     starts = jnp.where(is_node, start[path], jnp.int32(LAST))
     ends = jnp.where(is_node, start[path] + length[path], 0)
     return starts, jnp.where(is_node, shift, 0), jnp.max(ends, axis=1)
+
+
+def _node_of(shape: EngineShape, node_blocks: jax.Array) -> jax.Array:
+    """The node of every shared block; the spare node for numbers that no block has."""
+    ends, number = (
+        jnp.cumsum(node_blocks, dtype=jnp.int32),
+        lax.iota(jnp.int32, shape.num_shared_blocks + 1),
+    )
+    return jnp.searchsorted(ends, number, side="right").astype(jnp.int32)
 
 
 def _is_wide(shape: EngineShape, node_blocks: jax.Array) -> jax.Array:
@@ -240,7 +252,7 @@ def beginning_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]
     """`(params, table, order) -> (Requests, State)` before the first event of a run in stretches."""
 
     def begin(params: Any, table: Any, order: Any) -> tuple[Requests, State]:
-        requests = requests_of(shape, params, table, order)
+        requests = requests_of(shape, mechanism, params, table, order)
         return requests, first_state(shape, mechanism, params, requests)
 
     return begin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
-from blis_jax.cluster.instance_groups import per_instance, roles
+from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
+from blis_jax.engine.signals import SignalParams
 from blis_jax.engine.types import (
     NO_DEFECTS,
     REFERENCE_DEFECTS,
@@ -19,10 +21,13 @@ from blis_jax.engine.types import (
     Params,
     PolicyParams,
 )
+from blis_jax.errors import ConfigError
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies, Policy
 from blis_jax.policies.named import Chosen, numbered
+
+PHASES = 1004  # what the draws of phases are for, beyond `policy_calls.Purpose`
 
 
 def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
@@ -47,7 +52,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
     """The functions of a run."""
     used = chosen(config, policies)
     cluster, hand_over = _movers(policies)
-    return Mechanism(
+    made = Mechanism(
         admission=used.admission.function(),
         routing=used.routing.function(),
         scorers=tuple(scorer.function() for scorer, _ in used.scorers),
@@ -57,9 +62,68 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         latency=latency.model_of(config),
         cluster=cluster.function() if cluster else None,
         hand_over=hand_over.function() if hand_over else None,
+        ages_signals=_ages_signals(config),
+        delays_index=config.prefix_index_delay > 0,
         evicts_lowest_priority=config.slo_preemption,
         defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
     )
+    if not (config.precise_kv_routing and made.hears_caches):
+        return made  # as in the reference, which warns and goes on
+    if made.moves_requests:
+        raise ConfigError(
+            "precise_kv_routing is for requests that stay where they are routed; "
+            "leave it out, or take policies.cluster and policies.hand_over out"
+        )
+    if made.delays_index:
+        raise ConfigError(
+            "prefix_index_delay is for an index that the routings feed; with precise_kv_routing the KV caches "
+            "feed it at once; leave one of them out"
+        )
+    return dataclasses.replace(made, is_precise=True)
+
+
+def without_effect(config: ClusterConfig, policies: Policies | None = None) -> str | None:
+    """Why `precise_kv_routing` does not do here what it says, as a sentence; None if it does, or is off.
+
+    BLIS goes on without it too.
+    """
+    if not config.precise_kv_routing:
+        return None
+    if not mechanism(config, policies).is_precise:
+        return (
+            f"precise_kv_routing has no effect on {config.routing_policy} routing here: no KV cache feeds what it "
+            "looks at; give routing_policy weighted and prefix-affinity among routing_scorers"
+        )
+    if has_cpu_tier(config):
+        return (
+            "precise_kv_routing: a KV cache with a CPU tier tells the router nothing (as in BLIS), so its prefix index "
+            "stays empty; set kv_cpu_blocks to 0"
+        )
+    return None
+
+
+def _ages_signals(config: ClusterConfig) -> bool:
+    is_plain = config.load_refresh_interval == 0 and config.in_flight_counts
+    return not is_plain or config.snapshot_phases != "aligned"
+
+
+def of_one_program(functions: Sequence[Mechanism]) -> list[Mechanism]:
+    """The mechanisms, of which those that differ only in how old signals are become one.
+
+    A signal of age 0 gives the same run in the program where signals age, so a map from age 0 on compiles once.
+    """
+
+    def without(one: Mechanism) -> Mechanism:
+        return dataclasses.replace(one, ages_signals=False, delays_index=False)
+
+    ages = {without(one) for one in functions if one.ages_signals}
+    delays = {without(one) for one in functions if one.delays_index}
+    return [
+        dataclasses.replace(
+            one, ages_signals=without(one) in ages, delays_index=without(one) in delays
+        )
+        for one in functions
+    ]
 
 
 def params(
@@ -70,7 +134,7 @@ def params(
 ) -> Params:
     """The numbers of a run as a pytree of numpy arrays; `num_rows` is the instance table's size."""
     return Params(
-        _cluster_params(config, num_rows or config.num_instances),
+        _cluster_params(config, num_rows or config.num_instances, policy_seed),
         _policy_params(chosen(config, policies), policy_seed, policies),
     )
 
@@ -150,7 +214,24 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     }
 
 
-def _cluster_params(config: ClusterConfig, rows: int) -> ClusterParams:
+def _signal_params(config: ClusterConfig, rows: int, seed: int) -> SignalParams:
+    """Phases are drawn of the policies' seed, so that every seed has its own and all strategies have them in common."""
+    phases = {
+        "aligned": lambda: np.zeros(rows),
+        "even": lambda: np.arange(rows) / config.num_instances % 1.0,
+        "drawn": lambda: np.random.default_rng([seed, PHASES]).random(rows),
+    }
+    arrays: dict[str, Any] = {
+        "load_interval_us": np.int64(config.load_refresh_interval),
+        "index_delay_us": np.int64(config.prefix_index_delay),
+        "phase": phases[config.snapshot_phases](),
+        "has_phases": np.bool_(config.snapshot_phases != "aligned"),
+        "counts_in_flight": np.int32(config.in_flight_counts),
+    }
+    return SignalParams(**arrays)
+
+
+def _cluster_params(config: ClusterConfig, rows: int, policy_seed: int) -> ClusterParams:
     arrays: dict[str, Any] = {
         "num_instances": np.int32(config.num_instances),
         "admission_latency_us": np.int64(config.admission_latency),
@@ -158,5 +239,6 @@ def _cluster_params(config: ClusterConfig, rows: int) -> ClusterParams:
         "snapshot_refresh_interval_us": np.int64(config.snapshot_refresh_interval),
         "horizon_us": np.int64(min(config.horizon, NO_HORIZON // 2)),
         "infinity": np.float64(np.inf),
+        "signals": _signal_params(config, rows, policy_seed),
     }
     return ClusterParams(**arrays, **_instance_numbers(config, rows))

@@ -40,6 +40,7 @@ from blis_jax.engine.tables.writes import (
 from blis_jax.engine.types import Outcome
 from blis_jax.memory.blocks import Do, MemoryTask
 from blis_jax.memory.cpu_tier import offload, reload
+from blis_jax.memory.index_events import settled
 from blis_jax.memory.operations import pin, release, restore, roll_back, take
 from blis_jax.memory.turn import Operation, take_turn
 
@@ -215,11 +216,15 @@ def _advanced(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writ
     hands_over = ctx.mechanism.hand_over is not None
     if hands_over:
         start = dataclasses.replace(start, gateway=nothing.gateway, movement=nothing.movement)
+    is_fed = ctx.mechanism.is_precise  # the router's index, by the allocations
+    if is_fed:
+        start = dataclasses.replace(start, router=nothing.router)
     work, slot, record, news = advance_instance(ctx, state, start, instance, until)
     return dataclasses.replace(
         nothing,
         gateway=work.gateway if hands_over else nothing.gateway,
         movement=work.movement if hands_over else nothing.movement,
+        router=work.router if is_fed else nothing.router,
         lane=work.lane,
         instance=instance,
         inst=work.inst,
@@ -267,6 +272,8 @@ def scan_step(ctx: Context, state: State) -> State:
 
 
 def _next_thing(ctx: Context, state: State) -> State:
+    if ctx.mechanism.is_precise:
+        state = dataclasses.replace(state, router=settled(ctx, state))
     lane = lane_of(ctx, state)
     due = next_due(ctx, state, lane)
     in_step = lane.mode != Mode.BETWEEN

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.engine.signals import first_view
+from blis_jax.engine.tables.router import RouterIndex, no_index
 from blis_jax.engine.tables.rows import Moment, Row, Whole
 from blis_jax.engine.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never, pytree
 from blis_jax.memory.blocks import Blocks, initial_blocks
@@ -179,20 +181,6 @@ class Mode(enum.IntEnum):
     COMPLETING = 2
 
 
-ROUTINGS_READ = 32  # routings that are looked at together for the next one to an instance
-
-
-@pytree
-class RouterIndex:
-    """What the router has sent where, see router_index.py; the node axis has a spare row."""
-
-    touched: Int[Array, "node instance"]  # number of the latest touch, 0: never
-    num_blocks: Int[Array, "instance"]  # what the latest routing has pushed out included
-    oldest: Int[Array, "instance"]  # number of the oldest entry
-    num_sent: Int[Array, ""]  # routings so far
-    sent: Any  # int32[request or instance, routing], only where the index evicts
-
-
 @pytree
 class SharedBlocks:
     """Physical copies of shared blocks per instance (spare row) and node (spare row)."""
@@ -218,8 +206,9 @@ class State:
     shared: SharedBlocks | None  # memory without eviction
     blocks: Blocks | None  # memory at block level
     router: RouterIndex | None  # where a policy looks at it
-    # float64[field, instance]: KV utilisation, free blocks and hit rate as the router last read them; in many lanes
-    # a tuple of the fields, so that one which no policy reads is not kept
+    # float64[field, instance]: KV utilisation, free blocks, hit rate, and what the CPU tier does if that is read, as
+    # the router last read them; in many lanes a tuple of the fields, so that one which no policy reads is not kept;
+    # where signals age, an AgedView
     stale: Any
     log: Int[Array, "record column"]
     log_time: Any
@@ -277,6 +266,7 @@ class Requests:
     path_start: Int[Array, "request path"]  # first block of each node on the path, LAST at its end
     path_shift: Int[Array, "request path"]  # see contents.py
     num_shared: Int[Array, "request"]  # leading blocks that are shared
+    node_of: Any  # int32[shared block]: its node, where the router's index hears of single blocks
     has_shared: Int[Array, ""]
     is_late: Int[Array, ""]  # a routing decision lies beyond the clock
     is_wide: Int[Array, ""]  # shared contents are longer than the tables
@@ -319,19 +309,9 @@ def _no_copies(shape: EngineShape) -> SharedBlocks | None:
     )
 
 
-def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
-    """The router's index before anything is routed; None where no policy looks at it."""
-    if not mechanism.uses_prefix_index:
-        return None
-    i32, rows = jnp.int32, shape.num_instances
-    size = max(shape.num_routings, shape.num_requests) + ROUTINGS_READ
-    return RouterIndex(
-        touched=jnp.zeros((shape.num_nodes + 1, rows), i32),
-        num_blocks=jnp.zeros((rows,), i32),
-        oldest=jnp.ones((rows,), i32),
-        num_sent=jnp.int32(0),
-        sent=jnp.full((2, size), -1, i32) if shape.has_router_eviction else None,
-    )
+def reads_cpu_tier(shape: EngineShape, mechanism: Mechanism) -> bool:
+    """Whether the router sees what the instances' CPU tiers do: there are some, and a policy looks."""
+    return shape.has_cpu_tier and mechanism.reads_cpu_tier
 
 
 def _no_news(shape: EngineShape, mechanism: Mechanism) -> News | None:
@@ -370,7 +350,8 @@ def initial_state(
     inst_time = inst_time.at[:, InstTime.TOTAL_DURATION].set(0)
     inst_time = inst_time.at[:, InstTime.BUSY_UNTIL].set(0)
     inst = jnp.zeros((rows, len(Inst)), jnp.int32).at[:, Inst.IS_IDLE].set(1)
-    i32 = jnp.int32
+    num_kv_fields = 5 if reads_cpu_tier(shape, mechanism) else 3
+    i32, kv = jnp.int32, jnp.zeros((num_kv_fields, shape.num_instances), jnp.float64)
     return State(
         registers=jnp.zeros((len(Reg),), i32),
         times=jnp.zeros((len(Time),), clock),
@@ -384,7 +365,7 @@ def initial_state(
         shared=_no_copies(shape),
         blocks=initial_blocks(shape, mechanism, params),
         router=no_index(shape, mechanism),
-        stale=jnp.zeros((3, shape.num_instances), jnp.float64),
+        stale=first_view(params.cluster, kv) if mechanism.ages_signals else kv,
         log=jnp.zeros((shape.log_capacity + 1, len(Log)), i32),
         log_time=jnp.zeros((shape.log_capacity + 1, len(LogTime)), clock),
         gateway=gateway,

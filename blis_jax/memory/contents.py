@@ -20,7 +20,7 @@ from jax import lax
 
 from blis_jax.engine.context import Context, row
 from blis_jax.engine.types import pytree
-from blis_jax.memory.blocks import LOOK_UP_BLOCKS, NO_KEY, Blocks, num_contents
+from blis_jax.memory.blocks import LOOK_UP_BLOCKS, Blocks, num_contents
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -29,7 +29,7 @@ OWNER_BITS = 32
 LOST = 1  # in a name: the block's tokens are gone
 
 
-def _shared(
+def shared_numbers(
     ctx: Context, request: jax.Array, position: Int[Array, "n"]
 ) -> tuple[jax.Array, jax.Array]:
     """Number of the shared block at each block position of a request, and whether it is shared.
@@ -50,7 +50,7 @@ def names(ctx: Context, request: jax.Array, end: Int[Array, "n"], is_clean: jax.
     """Names of the contents that end before token `end`, int64; of a prefix if `is_clean`."""
     size = jnp.int32(ctx.shape.block_size)
     last = end - 1
-    number, is_shared = _shared(ctx, request, lax.div(last, size))
+    number, is_shared = shared_numbers(ctx, request, lax.div(last, size))
     is_shared = is_shared & is_clean
     disturbed = jnp.broadcast_to(~is_clean, end.shape).astype(jnp.int64)
     of_shared = number.astype(jnp.int64) * size.astype(jnp.int64)
@@ -60,6 +60,25 @@ def names(ctx: Context, request: jax.Array, end: Int[Array, "n"], is_clean: jax.
     return jnp.where(is_shared, of_shared, of_own) << 1
 
 
+def shared_number_of(ctx: Context, name: jax.Array) -> jax.Array:
+    """Number of the shared block that each name stands for; past the last one if it stands for none."""
+    size, content = ctx.shape.block_size, name >> 1
+    rest = content & jnp.int64((1 << OWNER_BITS) - 1)
+    is_whole = (content >> OWNER_BITS == 0) & (rest > 0) & ((rest - 1) % size == size - 1)
+    number = ((rest - 1) // size).astype(jnp.int32)
+    return jnp.where(is_whole, number, jnp.int32(ctx.shape.num_shared_blocks))
+
+
+def owner_of(ctx: Context, name: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Whose prefix each name stands for, and the position of its last block; -1 if it is no such thing."""
+    size, content = jnp.int32(ctx.shape.block_size), name >> 1
+    owner = (content >> OWNER_BITS).astype(jnp.int32)
+    rest = content & jnp.int64((1 << OWNER_BITS) - 1)
+    end = (rest >> 1).astype(jnp.int32)
+    is_prefix = (owner > 0) & (rest & 1 == 0) & (lax.rem(end, size) == 0)
+    return jnp.maximum(owner - 1, 0), jnp.where(is_prefix, lax.div(end, size) - 1, -1)
+
+
 def is_same(first: jax.Array, second: jax.Array) -> jax.Array:
     """Whether two names stand for the same content, whatever became of the tokens."""
     return (first >> 1) == (second >> 1)
@@ -67,23 +86,14 @@ def is_same(first: jax.Array, second: jax.Array) -> jax.Array:
 
 def places(ctx: Context, blocks: Blocks, name: jax.Array) -> jax.Array:
     """Where the table keeps each content; past its end if it cannot be looked up."""
-    shape, size = ctx.shape, ctx.shape.block_size
+    shape = ctx.shape
     nowhere = jnp.int32(num_contents(shape))
-    content = name >> 1
-    owner = (content >> OWNER_BITS).astype(jnp.int32)
-    rest = content & jnp.int64((1 << OWNER_BITS) - 1)
-    number = ((rest - 1) // size).astype(jnp.int32)
-    is_whole = (rest - 1) % size == size - 1
-    shared = jnp.where((rest > 0) & is_whole, number, nowhere)
-    end = (rest >> 1).astype(jnp.int32)
-    is_prefix = (rest & 1) == 0
-    position = lax.div(end, jnp.int32(size)) - 1
-    slot = blocks.slot_of[jnp.maximum(owner - 1, 0)]
-    is_kept = is_prefix & (lax.rem(end, jnp.int32(size)) == 0) & (slot >= 0)
-    is_kept = is_kept & (position < shape.list_blocks)
-    own = jnp.int32(shape.num_shared_blocks) + slot * jnp.int32(shape.list_blocks) + position
-    place = jnp.where(owner == 0, shared, jnp.where(is_kept, own, nowhere))
-    return jnp.where(name >> 1 == NO_KEY, nowhere, place)
+    number, num_shared = shared_number_of(ctx, name), jnp.int32(shape.num_shared_blocks)
+    request, position = owner_of(ctx, name)
+    slot = blocks.slot_of[request]
+    is_kept = (position >= 0) & (slot >= 0) & (position < shape.list_blocks)
+    own = num_shared + slot * jnp.int32(shape.list_blocks) + position
+    return jnp.where(number < num_shared, number, jnp.where(is_kept, own, nowhere))
 
 
 @pytree
@@ -105,7 +115,7 @@ def shared_or_own(
 ) -> Int[Array, "n"]:
     """Where the table keeps the contents of a resident request's prompt, by block position."""
     shape = ctx.shape
-    number, is_shared = _shared(ctx, request, position)
+    number, is_shared = shared_numbers(ctx, request, position)
     own = jnp.int32(shape.num_shared_blocks) + slot * jnp.int32(shape.list_blocks) + position
     return jnp.where(is_shared, number, own)
 

@@ -20,6 +20,7 @@ from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.types import Outcome, pytree
 from blis_jax.memory.blocks import NO_BLOCK, Asker, Do, Pinning
 from blis_jax.memory.contents import LOST, is_same, names, places, shared_or_own
+from blis_jax.memory.index_events import popped as removed_from_index
 from blis_jax.memory.turn import Moves, Turn
 
 if TYPE_CHECKING:
@@ -206,6 +207,7 @@ def take(turn: Turn) -> Moves:
         key=((owners, contents),),
         hold=((popped.block, jnp.full_like(popped.block, 1)),),
         listed=(position, popped.block),
+        index=removed_from_index(turn, old, task.in_prefill == 1),
         **forgotten_bits(
             turn, ((old, popped.block), (contents, None)), _kept(turn, contents, owners, old)
         ),
@@ -323,10 +325,14 @@ def restore(turn: Turn) -> Moves:
     owners = jnp.where(is_restored, block, turn.spare_block)
     bits = forgotten_bits(turn, ((again, None),), owners)
     lost = jnp.where(name != 0, name | LOST, name)
+    gone = removed_from_index(
+        turn, name, jnp.array(False)
+    )  # the router is not told that it is back
     is_over = start <= head
     changes = {
         "done": jnp.where(is_over, 0, task.done + jnp.sum(live, dtype=jnp.int32)),
         "cursor": jnp.where(is_over, 0, start),
         "do": jnp.where(is_over, jnp.int32(Do.RELEASE), jnp.int32(Do.RESTORE)),
     }
-    return turn.end(changes, named=((place, block),), key=((block, lost),), **bits)
+    named, key = ((place, block),), ((block, lost),)
+    return turn.end(changes, named=named, key=key, index=gone, **bits)

@@ -16,6 +16,7 @@ from blis_jax.engine.tables.columns import choose
 from blis_jax.engine.tables.rows import Row
 from blis_jax.engine.types import pytree
 from blis_jax.memory.blocks import Blocks, InstanceMemory, MemoryTask, num_contents
+from blis_jax.memory.index_events import without
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
@@ -34,6 +35,7 @@ class Moves:
     cpu_time: Any
     unnamed: Any  # blocks that the table no longer names
     registered: Any  # blocks that it names now
+    index: Any  # Removal from the router's index
     task: MemoryTask
     pool: InstanceMemory
     inst: Instance
@@ -112,7 +114,7 @@ class Turn:
 
 
 R = TypeVar("R", bound=Row)
-_TABLES = tuple(Moves.__dataclass_fields__)[:9]
+_TABLES = tuple(Moves.__dataclass_fields__)[:10]
 Operation = Callable[[Turn], Moves]
 
 
@@ -160,10 +162,14 @@ def _applied(
             ones = jnp.ones(moves.registered.shape, bool)
             bits = ctx.write(bits, (instance,), moves.registered, ones)
         tables["is_named"] = bits
+    router = state.router
+    if moves.index is not None and router is not None:
+        router = without(ctx, router, instance, moves.index)
     tables["pool"] = lax.dynamic_update_slice(blocks.pool, moves.pool.numbers[None], at)
     return dataclasses.replace(
         state,
         blocks=dataclasses.replace(blocks, **tables),
         inst=lax.dynamic_update_slice(state.inst, moves.inst.numbers[None], at),
         registers=moves.lane.numbers,
+        router=router,
     )

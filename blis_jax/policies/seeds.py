@@ -38,7 +38,9 @@ def policy_seed_under(rule: str, seed: int) -> int:
 
 
 def draws(config: ClusterConfig) -> bool:
-    """Whether a policy of the configuration may draw; one from a file always may."""
+    """Whether a policy of the configuration, or the phases of its snapshots, may draw; a file's policy always may."""
+    if config.snapshot_phases == "drawn":
+        return True
     names = {kind: str(getattr(config, registry.SETTINGS[kind])) for kind in NAMED_KINDS}
     named = [*names.items(), *(("scorer", name) for name, _ in config.scorers())]
     return any(is_file(name) or registry.find(kind, name).is_random for kind, name in named)

@@ -22,6 +22,7 @@ OFF: Mapping[str, Any] = {
     "slo_prefill": False,
     "slo_preemption": False,
     "snapshot_refresh_interval": 0,
+    "precise_kv_routing": False,
     "long_prefill_token_threshold": 0,
 }
 

@@ -56,6 +56,7 @@ PREPARES = {
     "benchmarks.search": "--output {}",
     "papers.calibration": "--output {}",
     "papers.sensitivity": "--output {}",
+    "papers.routing_evolution": "--output {}",
     "papers.strategy_evolution": "--output {}",
     "sweeps.ablate": "iter08_token_budget@published --against iter00_baseline --output {}/a.json",
     "sweeps.compare": "iter00_baseline iter08_token_budget --output {}/c.json",

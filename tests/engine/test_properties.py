@@ -17,7 +17,7 @@ from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.engine.types import Outcome
 from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, RunRecord, Status
 from blis_jax.results.step_records import expand_steps
-from tests.support import oracle
+from tests.support import oracle, precise_index
 from tests.support.scenes import WHOLE, Prompt, differences, flags, table_of, workload_of
 
 # Without the phase that explains: it traces every line of Python, also of compilations.
@@ -53,6 +53,7 @@ class Static(NamedTuple):
     variant: str = "scheduling"
     has_cpu_tier: bool = False
     slo_preemption: bool = False
+    is_precise: bool = False
 
 
 ALL_SCORERS = "slo-priority:1,load-balance:2.5,prefix-affinity:3,kv-utilization:0.7,queue-depth:2"
@@ -157,6 +158,7 @@ def settings(draw: Any, static: Static) -> dict[str, Any]:
         (0.0, 0.0, 0.0), (1000.0, 0.0, 500.0), (250.0, 250.0, 0.0), (1601.35, 3.51, 1805.54)
     )
     beta = pick((1000.0, 0.0, 0.0), (1.0, 0.0, 0.0), (500.0, 31.25, 0.0), (6910.42, 17.67, 2.83))
+    of_track = {"precise_kv_routing": True} if static.is_precise else {}
     return flags(
         num_instances=static.num_instances,
         routing_policy=static.routing,
@@ -195,6 +197,7 @@ def settings(draw: Any, static: Static) -> dict[str, Any]:
         slo_scorer_bias_sheddable=pick(0.2, 0.0),
         load_adaptive_low=pick(2, 0, 5),
         load_adaptive_high=pick(15, 3),
+        **of_track,
     )
 
 
@@ -206,7 +209,7 @@ class Scene(NamedTuple):
     static: Static
 
     def __repr__(self) -> str:
-        changed = {k: v for k, v in self.flags.items() if flags()[k] != v}
+        changed = {k: v for k, v in self.flags.items() if flags().get(k) != v}
         columns = ("arrival_us", "input_len", "output_len", "slo_class", "block_ids_delta")
         rows = {name: self.workload[name].tolist() for name in columns}
         return f"Scene({self.static}, {changed}, {rows})"
@@ -239,7 +242,16 @@ def check(scene: Scene, nodes: dict[str, int] = NODES) -> None:
         return
     assert expected.outcome == oracle.FINISHED
     assert not differences(record, expected, scene.static.block_size)
+    check_matches(record, expected, scene.static.block_size)
     check_conservation(record)
+
+
+def check_matches(record: RunRecord, expected: Any, block_size: int) -> None:
+    """What the router's index promised every request on its instance."""
+    instance, matched = record.requests.instance, expected.requests["route_match_blocks"]
+    at = np.flatnonzero((instance >= 0) & (matched[:, 0] >= 0))
+    promised = record.requests.expected_cached_tokens[at]
+    np.testing.assert_array_equal(promised, matched[at, instance[at]] * block_size)
 
 
 FAILURES = {Outcome.REFERENCE_CRASH: "crash", Outcome.LIVELOCK: "livelock"}
@@ -266,6 +278,24 @@ def check_conservation(record: RunRecord) -> None:
     if record.outcome == Outcome.COMPLETED:
         assert not instances.used_blocks_at_end.any()
 
+
+# The caches feed the router's index; with a CPU tier, which the last one has, nothing does.
+PRECISE = (
+    Static(2, "weighted", "prefix-affinity:4,queue-depth:3", "always-admit", "fcfs", "constant"),
+    Static(
+        3,
+        "weighted",
+        "prefix-affinity:3,queue-depth:1",
+        "slo-gated",
+        "priority-fcfs",
+        "slo-class",
+        4,
+    ),
+    Static(
+        2, "weighted", "prefix-affinity:1", "always-admit", "sjf", "slo-based", has_cpu_tier=True
+    ),
+)
+PRECISE = tuple(each._replace(variant="routing", is_precise=True) for each in PRECISE)
 
 FAST = (STATICS[0], STATICS[3], STATICS[7], STATICS[11])
 
@@ -338,6 +368,14 @@ def test_times_at_the_end_of_the_32_bit_clock_equal_oracle_often(scene: Scene):
     check(scene)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(6000)
+@hypothesis.settings(max_examples=300, phases=PHASES)
+@hypothesis.given(scenes(PRECISE))
+def test_precise_routing_equals_oracle(scene: Scene):
+    check(scene)
+
+
 # More shared contents, on longer paths: one table size for all conversations.
 LONG_NODES = {"num_nodes": 128, "depth": 12, "node_blocks": 12}
 TALKATIVE = (STATICS[0], STATICS[2], STATICS[11])
@@ -351,10 +389,18 @@ def test_conversations_equal_oracle(scene: Scene):
     check(scene, LONG_NODES)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@hypothesis.settings(max_examples=150, phases=PHASES)
+@hypothesis.given(scenes(PRECISE[:2], has_conversations=True))
+def test_conversations_routed_precisely_equal_oracle(scene: Scene):
+    check(scene, LONG_NODES)
+
+
 @pytest.fixture(params=[7, 15])
 def small_router_index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """The router's index with room for few blocks, in the engine and in the oracle."""
-    for module in (router_index, demand, oracle):
+    for module in (router_index, demand, oracle, precise_index):
         monkeypatch.setattr(module, "ROUTER_INDEX_CAPACITY", request.param)
     compiled.cache_clear()
     yield
@@ -371,7 +417,7 @@ INDEXED = (STATICS[2], STATICS[4], STATICS[6])
     phases=PHASES,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
-@hypothesis.given(scenes(INDEXED))
+@hypothesis.given(scenes((*INDEXED, *PRECISE[:2])))
 def test_full_router_index_equals_oracle(scene: Scene):
     check(scene)
 

@@ -15,6 +15,7 @@ from blis_jax.engine.branching import branch
 from blis_jax.engine.context import Context
 from blis_jax.engine.loop import first_order, requests_of
 from blis_jax.engine.mechanism import mechanism, params
+from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.runner.demand import demand_of_table
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.sizes import at_block_level, first_sizes
@@ -52,8 +53,8 @@ def states(scene: Scene) -> Any:
     table = pad_to(table, shape.num_requests, shape.num_nodes, shape.path_depth)
     functions, numbers = mechanism(cluster), params(cluster)
     with jax.enable_x64(True):
-        requests = requests_of(shape, numbers, table, first_order(shape.num_requests))
-        state = initial_state(shape, functions, numbers)
+        requests = requests_of(shape, functions, numbers, table, first_order(shape.num_requests))
+        state = initial_state(shape, functions, numbers, *first_states(shape, functions, numbers))
         step = stepper(shape, functions)
         for _ in range(MOST_SCAN_STEPS):
             state = step(numbers, requests, state)

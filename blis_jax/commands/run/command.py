@@ -183,4 +183,9 @@ def _warn_of_idle_options(
     """Options that are valid and yet change nothing here."""
     if given.get("routing_scorers") and config.routing_policy != "weighted":
         notes.warn(f"--routing-scorers has no effect on {config.routing_policy} routing")
+    if config.precise_kv_routing:
+        from blis_jax.engine.mechanism import without_effect
+
+        if (line := without_effect(config)) is not None:
+            notes.warn(line)
     warn_of_idle_options(given, config, source, notes)

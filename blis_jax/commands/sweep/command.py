@@ -152,6 +152,7 @@ def _sweep(arguments: Sequence[str] | None) -> int:
     _choose_device(given.get("device"))
     prepare_backend(use_cache="no_cache" not in given)
     _interrupt_on_termination()
+    _note_idle(plan)
 
     from blis_jax.commands.sweep.execution import How, run_sweep
 
@@ -191,6 +192,16 @@ def _plan(given: Mapping[str, Any]) -> tuple[SweepPlan, Measure]:
     for point in plan.points:
         measure.check(point.spec)
     return plan, measure
+
+
+def _note_idle(plan: SweepPlan) -> None:
+    """Say once what is asked for and does nothing."""
+    if any(point.config.precise_kv_routing for point in plan.points):
+        from blis_jax.engine.mechanism import without_effect
+
+        for line in dict.fromkeys(without_effect(point.config) for point in plan.points):
+            if line is not None:
+                cli.say(NAME, f"note: {line}")
 
 
 def _check_slots(slots: int | None) -> None:

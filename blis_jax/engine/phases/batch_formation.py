@@ -20,6 +20,7 @@ from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.engine.types import LAST
 from blis_jax.memory.blocks import Asker
 from blis_jax.memory.contents import Found
+from blis_jax.memory.index_events import allocated
 from blis_jax.memory.memory import Demand, Grant, Subject, Visit
 
 
@@ -36,9 +37,8 @@ def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[
     rows = memory.rows_of_visit(ctx, state, work, one, grant, visit)
     past = _past(work, one, demand, visit)
     row = _row(ctx, work, one, grant, visit, moves)
-    return _counted(ctx, work, one, grant, visit), SlotWrite(
-        instance, one.slot, row, rows, one.request, past
-    )
+    work = allocated(ctx, state, _counted(ctx, work, one, grant, visit), one, visit)
+    return work, SlotWrite(instance, one.slot, row, rows, one.request, past)
 
 
 def chunk_of(

@@ -16,10 +16,8 @@ from blis_jax.engine.types import Outcome, pytree
 from blis_jax.memory.blocks import InstanceMemory, MemoryTask
 
 if TYPE_CHECKING:
+    from blis_jax.engine.phases.router_index import RouterWrite
     from blis_jax.engine.tables.writes import MovementWrite
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytree
@@ -33,6 +31,7 @@ class Work:
     local: Any = ()  # states of the instance's policies
     gateway: Any = ()  # states of the gateway's policies, where requests are handed over; likewise:
     movement: MovementWrite | None = None
+    router: RouterWrite | None = None  # where the caches feed the router's index
 
 
 def ceil_div(value: jax.Array, size: int) -> jax.Array:

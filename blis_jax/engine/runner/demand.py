@@ -59,6 +59,7 @@ class Demand:
     longest: int = 1  # blocks of a request, prompt and output
     shared_blocks: int = 0
     output_blocks: int = 0  # 0 for draws: not known
+    num_allocations: int = 0  # for prompts; those of preempted requests come on top
     distinct_blocks: int | None = None  # blocks of different content; None: not known
 
 
@@ -99,6 +100,7 @@ def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options
         longest=-(-int(np.max(tokens_of_each, initial=1)) // block_size),
         shared_blocks=int(np.sum(np.asarray(table.node_blocks))),
         output_blocks=output_blocks,
+        num_allocations=rounded(num_requests + _num_chunks(config, table)),
         # a block may be used again if nobody looks for its content
         distinct_blocks=_num_distinct_blocks(table, block_size) if has_nodes else None,
     )
@@ -128,6 +130,7 @@ def demand_of_draws(
         total_kv_blocks=max(max(per_instance(config, "total_kv_blocks")) for config in configs),
         all_kv_blocks=max(sum(per_instance(config, "total_kv_blocks")) for config in configs),
         has_cpu_tier=any(has_cpu_tier(config) for config in configs),
+        num_allocations=2 * draws.num_requests,
     )
 
 

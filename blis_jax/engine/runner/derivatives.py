@@ -215,7 +215,7 @@ def slopes_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
         params: Params, table: Any, order: Any, slopes: _Numbers, max_scan_steps: Any
     ) -> tuple[Raw, jax.Array]:
         """One run and its slopes along every direction."""
-        requests = requests_of(shape, params, table, order)
+        requests = requests_of(shape, mechanism, params, table, order)
         cluster = params.cluster
 
         def run(numbers: _Numbers) -> tuple[jax.Array, Raw]:

@@ -56,10 +56,11 @@ def rows_of(
 
     def prepared(params: Params, source: Any) -> tuple[Any, Any, Any]:
         if plan is None:
-            return requests_of(shape, params, *source), None, None
+            return requests_of(shape, mechanism, params, *source), None, None
         plan_params, seed = source
         table, is_short = draw(plan, plan_params, jax.random.key(seed))
-        return requests_of(shape, params, table, first_order(shape.num_requests)), table, is_short
+        requests = requests_of(shape, mechanism, params, table, first_order(shape.num_requests))
+        return requests, table, is_short
 
     def kept(raw: Raw, params: Any, tables: Any, is_short: Any, numbers: Any) -> Ran:
         drawn = None if plan is None else _drawn(tables, is_short)

@@ -46,11 +46,18 @@ def first_sizes(demand: Demand, options: Options, functions: Mechanism) -> Sizes
         clock=demand.clock,
         has_router_eviction=demand.has_router_eviction,
         has_shared_outputs=demand.has_shared_outputs,
-        num_routings=2 * demand.num_requests if functions.moves_requests else 0,
+        num_routings=_num_touches(demand, functions),
     )
     sizes = Sizes(shape, demand, options)
     is_pressed = options.kv_model == "auto" and _is_pressed(demand)
     return pressed(sizes) if is_pressed or options.kv_model == "block-level" else sizes
+
+
+def _num_touches(demand: Demand, functions: Mechanism) -> int:
+    """Of the router's index, for its log; 0: one a request."""
+    if functions.is_precise:
+        return demand.num_allocations
+    return 2 * demand.num_requests if functions.moves_requests else 0
 
 
 def _is_pressed(demand: Demand) -> bool:
@@ -127,7 +134,7 @@ GROWTH: Mapping[Outcome, Callable[[Sizes], Sizes]] = {
         }
     ),
     Outcome.ROUTER_INDEX_FULL: _grow(lambda _: {"has_router_eviction": True}),
-    Outcome.ROUTINGS_FULL: _times(2, "num_routings"),
+    Outcome.ROUTINGS_FULL: _times(4, "num_routings"),
     Outcome.CLOCK_OVERFLOW: _grow(
         lambda shape: {"clock": "int64"} if shape.clock == "int32" else {}
     ),

@@ -18,12 +18,12 @@ from blis_jax.engine.state import (
     Lane,
     Movement,
     News,
-    RouterIndex,
     State,
     StepRecord,
 )
 from blis_jax.engine.tables.columns import apart, put, selected
 from blis_jax.engine.tables.joined import INSTANCE_OF, instance_of, lane_of, side_by_side
+from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.engine.tables.rows import Row
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.types import REJECTED, pytree

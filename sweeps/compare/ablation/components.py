@@ -32,6 +32,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *_numbers(("routing", "scorer", "picker")),
     ),
     "snapshots": ("snapshot_refresh_interval",),
+    "prefix index": ("precise_kv_routing",),
     "priority": ("scheduler", "priority_policy"),
     "priority numbers": _numbers(("priority", "scheduler")),
     "numbers of policies": ("policy_numbers",),

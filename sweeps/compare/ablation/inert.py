@@ -76,6 +76,12 @@ FEATURES = (
         {"num_rejected": "rejected"},
     ),
     Feature(
+        "precise KV routing",
+        ("precise_kv_routing",),
+        lambda config: config.precise_kv_routing,
+        _replaced(precise_kv_routing=False),
+    ),
+    Feature(
         "priority bridge",
         ("slo_priority_bridge",),
         lambda config: config.slo_priority_bridge,

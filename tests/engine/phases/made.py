@@ -74,7 +74,7 @@ class Made:
         table = pad_to(table_of(workload_of(prompts)), len(prompts), 1, 1)
         empty = np.full((len(prompts), 1), -1, np.int32)
         table = dataclasses.replace(table, path_nodes=empty)
-        requests = requests_of(shape, numbers, table, first_order(len(prompts)))
+        requests = requests_of(shape, functions, numbers, table, first_order(len(prompts)))
         states = first_states(shape, functions, numbers)
         self.state: State = initial_state(shape, functions, numbers, *states)
         self.ctx = Context(shape, functions, numbers, requests, branch)

@@ -74,7 +74,7 @@ def test_a_path_is_found_behind_the_columns_of_the_request_table() -> None:
     prompts = [Prompt(1000 * i, 70, 3, i % 3, 0, 32) for i in range(20)]
     table = pad_to(table_of(workload_of(prompts)), 64, 16, 2)
     with jax.enable_x64(True):
-        requests = requests_of(SHAPE, params(CLUSTER), table, first_order(64))
+        requests = requests_of(SHAPE, mechanism(CLUSTER), params(CLUSTER), table, first_order(64))
         wide = with_paths(requests)
         for request in (0, 7, 19, 64):
             mine, theirs = (nodes_of(each, jnp.int32(request)) for each in (wide, requests))
