@@ -79,9 +79,8 @@ def draw_indices(study: SensitivityStudy, model: str, path: Path, strategy: str)
     rows = -(-len(metrics) // COLUMNS)
     title = f"How much of each metric's variance every parameter explains, {strategy}"
     height = 0.55 + 0.3 * count
-    with _figure(
-        rows, COLUMNS, height, path, title, study.runs.in_text(caption), _index_handles()
-    ) as panels:
+    caption = study.runs.in_text(caption)
+    with _figure(rows, COLUMNS, height, path, title, caption, _index_handles()) as panels:
         for panel, metric in panel_each(panels, metrics):
             _draw_bars(panel, study, model, metric)
         for row in panels:
