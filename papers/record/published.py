@@ -69,6 +69,7 @@ class _Basis:
     value: float
     is_one_seed: bool = False
     is_cut: bool = False  # decimals cut off instead of rounded
+    is_reprinted: bool = False  # rounded once more, from a number that was rounded already
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,8 @@ def _bases(runs: ClaimRuns) -> Iterator[_Basis]:
     yield _Basis(f"{all_words}, decimals cut off", whole_value, is_cut=True)
     if others:
         yield _Basis(f"{alone}, decimals cut off", value, is_cut=True)
-    yield _Basis(f"{all_words}, rounded twice", _rounded_twice(whole_value, claim))
+    twice = _rounded_twice(whole_value, claim)
+    yield _Basis(f"{all_words}, rounded twice", twice, is_reprinted=True)
 
 
 def _rounded_twice(value: float, claim: PublishedClaim) -> float:
@@ -211,7 +213,7 @@ def _within(claim: PublishedClaim) -> str:
 def _lost_reason(runs: ClaimRuns) -> str:
     """Why no basis gives the number; a number with the wrong sign is named."""
     claim, shown = runs.claim, runs.claim.shown
-    bases = list(_bases(runs))
+    bases = [basis for basis in _bases(runs) if not basis.is_reprinted]
     if claim.is_change and not claim.published.is_near:
         for basis in bases:
             if not basis.is_cut and claim.published.says(-basis.value, 0):

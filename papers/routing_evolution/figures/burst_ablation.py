@@ -61,7 +61,7 @@ def draw(data: Path, path: Path) -> None:
             f"{num_seeds} seeds, requests by this simulator's generator; bars: 95 % interval of the mean, below of "
             "the change paired by seed."
         )
-        title = "The gate alone is better than the compound, and bursts do not amplify the gain"
+        title = "The gate alone is better than the compound, and bursts lessen the gain"
         handles = [style.area_handle(words, color=colour) for colour, words in TAILS.values()]
         style.save(figure, path, title, caption, handles)
 
@@ -78,6 +78,7 @@ def _draw_arms(panel: Any, table: Any) -> None:
             panel.text(high + 9, height, f"{value:.0f}", va="center", fontsize=8, color=colour)
     panel.set_yticks(heights, names)
     panel.grid(axis="y", visible=False)
+    panel.set_xlim(0, 720)
     panel.set_xlabel("TTFT P99 (ms)")
     panel.set_title("routing, and what is added to it")
 
@@ -96,7 +97,7 @@ def _draw_gains(panel: Any, table: Any) -> None:
     panel.set_ylabel("change of TTFT P99 (%)")
     panel.set_title("against round-robin, all requests of the cluster")
     panel.legend(loc="upper left", ncols=2)
-    panel.margins(y=0.1)
+    panel.set_ylim(-85, -20)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from papers.record.measures import Measurement
 
 BOTH_TAILS = (WORST_TTFT, TTFT)
-PRESSED_SEEDS = 20  # of runs under memory pressure or of 10 s, which take long
+PRESSED_SEEDS = 8  # of runs under memory pressure or of 10 s, which take long
 ENDED = "share_ended"
 
 
