@@ -14,7 +14,7 @@ NUMBERS_HEAD = (
 
 def page() -> str:
     """The tables of all kinds, each under the setting that names its policies."""
-    return "\n\n".join(_section(kind) for kind in registry.NAMES) + "\n"
+    return "\n\n".join(_section(kind) for kind, names in registry.NAMES.items() if names) + "\n"
 
 
 def _section(kind: str) -> str:
