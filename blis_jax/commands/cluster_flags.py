@@ -125,6 +125,8 @@ GATEWAY_FLAGS = (
         "which requests are let in",
     ),
     Flag("admission-latency", whole, 0, "US", "µs from arrival to the admission decision"),
+    Flag("cluster-policy", str, "none", "NAME", "when instances go down and come up"),
+    Flag("hand-over-policy", str, "none", "NAME", "which requests move on with their KV"),
     Flag(
         "routing-policy",
         str,
@@ -153,6 +155,34 @@ GATEWAY_FLAGS = (
         0,
         "US",
         "µs between refreshes of the router's view of KV use; 0: always fresh",
+    ),
+    Flag(
+        "load-refresh-interval",
+        whole,
+        0,
+        "US",
+        "µs between refreshes of the router's view of queue depths and batch sizes; 0: always fresh",
+    ),
+    Flag(
+        "snapshot-phases",
+        str,
+        "aligned",
+        "WHEN",
+        "when instances are refreshed: aligned, or each at times of its own: even over the interval, or drawn",
+    ),
+    Flag(
+        "in-flight-counts",
+        truth,
+        True,
+        "BOOL",
+        "requests sent to an instance and not yet in its queue are part of its load; the router knows them at once",
+    ),
+    Flag(
+        "prefix-index-delay",
+        whole,
+        0,
+        "US",
+        "µs from a routing until its prompt counts as cached in the router's index",
     ),
     Flag(
         "precise-kv-routing",

@@ -226,6 +226,8 @@ class Mechanism:
     latency: LatencyModel
     cluster: Policy | None = None  # None: all instances stay up
     hand_over: Policy | None = None  # None: requests stay where they are
+    ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
+    delays_index: bool = False  # the router's index learns of a routing later
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
@@ -332,6 +334,7 @@ class ClusterParams:
     offload_threshold: Float[jax.Array, "instance"]  # KV utilisation above which the tier acts
     roles: Int[jax.Array, "instance"]  # index into ROLES
     infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
+    signals: Any  # SignalParams
 
 
 @pytree

@@ -23,6 +23,8 @@ ADMISSION = {
     "token-bucket": "admission.token_bucket.token_bucket",
     "slo-gated": "admission.gates.slo_gated",
     "class-gated": "admission.gates.class_gated",
+    "kv-gated": "described.kv_gated.kv_gated",
+    "burst-throttled": "described.burst_throttled.burst_throttled",
     "slo-queue-gated": "admission.gates.slo_queue_gated",
     "predictive-slo": "admission.predictive.predictive_slo",
 }
@@ -36,6 +38,10 @@ ROUTING = {
     "kv-adaptive": "routing.kv_adaptive.kv_adaptive",
     "epoch-adaptive": "routing.epoch_adaptive.epoch_adaptive",
     "power-of-two": "routing.power_of_two.power_of_two",
+    "match-switched": "described.match_switched.match_switched",
+    "regime-switched": "described.regime_switched.regime_switched",
+    "cached-of-two": "described.cached_of_two.cached_of_two",
+    "session-hashed": "described.session_hashed.session_hashed",
 }
 SCORERS = {
     "prefix-affinity": "scorers.cache.prefix_affinity",
@@ -68,6 +74,7 @@ SCHEDULERS = {
     "priority-cached": "schedulers.priority_cached",
     "reverse-priority": "schedulers.reverse_priority",
 }
+NONE = "none"  # instances stay up, requests stay where they are; other policies of these kinds come from files
 NAMES: dict[str, dict[str, str]] = {
     "admission": ADMISSION,
     "routing": ROUTING,
@@ -75,6 +82,8 @@ NAMES: dict[str, dict[str, str]] = {
     "picker": PICKERS,
     "priority": PRIORITY,
     "scheduler": SCHEDULERS,
+    "cluster": {},
+    "hand_over": {},
 }
 # the setting that names the policy of a kind
 SETTINGS = {
@@ -84,6 +93,8 @@ SETTINGS = {
     "picker": "routing_picker",
     "priority": "priority_policy",
     "scheduler": "scheduler",
+    "cluster": "cluster_policy",
+    "hand_over": "hand_over_policy",
 }
 
 
@@ -98,7 +109,7 @@ def find(kind: str, name: str) -> Policy:
     names = NAMES[kind]
     if name not in names:
         raise ConfigError(
-            f"{SETTINGS[kind]} {shortened(name)} is not known; use one of {', '.join(names)}, or "
+            f"{SETTINGS[kind]} {shortened(name)} is not known; use one of {', '.join(names) or NONE}, or "
             f"path/to/file.py:Name{closest(name, names)}"
         )
     return _built_in(names[name])

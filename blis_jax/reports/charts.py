@@ -209,7 +209,7 @@ def parts(study: Study) -> Spec:
         "encoding": {
             "y": y, "color": colour, "order": {"field": "order"},
             "x": {"field": "mean_ms", "type": "quantitative", "stack": "zero",
-                  "axis": {"title": "time to first token (ms)"}},
+                  "axis": {"title": "time to first token (ms)", "tickCount": 10}},
             "tooltip": [{"field": "class"}, {"field": "strategy"}, {"field": "words", "title": "part"},
                         {"field": "mean_ms", "title": "ms", "format": ",.2f"}],
         },

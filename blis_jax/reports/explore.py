@@ -11,6 +11,7 @@ from blis_jax.reports.words import short_title
 
 Spec = dict[str, Any]
 CONTROLS = "#controls-explore"
+FEW_SEEDS = 40  # up to here there is room for larger points
 BRUSH, CLASSES = {"param": "seeds"}, {"param": "classes"}
 
 
@@ -74,7 +75,7 @@ def _seed_by_seed(study: Study) -> Spec:
             {"name": "classes", "select": {"type": "point", "fields": ["class"]}, "bind": "legend"},
         ],
         "transform": _chosen(),
-        "mark": {"type": "point", "filled": True, "size": 26},
+        "mark": {"type": "point", "filled": True, "size": 26 if len(study.seeds) > FEW_SEEDS else 60},
         "encoding": {
             "x": x,
             "y": {"field": "difference", "type": "quantitative",
@@ -155,7 +156,7 @@ def _distributions(study: Study) -> Spec:
 
 
 def _distribution(study: Study, slo_class: str, width: int, is_left: bool) -> Spec:
-    y_axis: Spec = {"title": "requests with a first token by then (%)" if is_left else None}
+    y_axis: Spec = {"title": "requests with first token (%)" if is_left else None}
     y: Spec = {"field": "share", "type": "quantitative", "axis": y_axis,
                "scale": {"domain": [0, 100]}}  # fmt: skip
     colour = strategy_colour(study, names=[one.strategy for one in study.curves])

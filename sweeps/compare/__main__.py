@@ -118,7 +118,7 @@ def _compare(arguments: Sequence[str] | None) -> int:
     check_block(given.get("block_s"), common_options.trace_in(spec))
     names = _needed(setting, criteria)
     journal = common_options.journal_of("comparison", paths, spec, setting, names)
-    common_options.check_existing(given, paths, journal)
+    common_options.check_record(given, paths, journal)
     _note_workloads(given, arms, setting.workload)
     compared, drawn, bench = _run(given, setting, spec, names, journal, arms, criteria, draws)
     with phase("judging differences"):

@@ -97,15 +97,16 @@ def add_switches(parser: Parser) -> None:
 
 
 def paths_of(given: Mapping[str, Any], stem: str) -> Paths:
-    """The output's paths, checked."""
+    """The output's paths, checked; a result that exists is refused, unless asked for otherwise."""
     result, figure = cli.result_paths(given, Path(FOLDER) / f"{stem}.json")
-    return Paths(result, result.with_suffix(".jsonl"), figure)
-
-
-def check_existing(given: Mapping[str, Any], paths: Paths, journal: Journal) -> None:
-    """Refuses to replace a result, unless asked to; a record to go on from must be of these runs."""
-    every = (paths.record, paths.result, paths.figure)
+    paths = Paths(result, result.with_suffix(".jsonl"), figure)
+    every = (paths.result, paths.record, paths.figure)
     refuse_existing(given, {"--output": every}, can_resume=True)
+    return paths
+
+
+def check_record(given: Mapping[str, Any], paths: Paths, journal: Journal) -> None:
+    """A record to go on from must be of these runs; another one is removed."""
     if "resume" in given:
         journal.lines()
     else:

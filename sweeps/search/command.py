@@ -22,7 +22,7 @@ from sweeps.runs.options import (
     RNG,
     Paths,
     add_switches,
-    check_existing,
+    check_record,
     paths_of,
 )
 
@@ -119,7 +119,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
         "instances": groups,
     }  # fmt: skip
     record = SearchRecord(paths.record, content)
-    check_existing(given, paths, record)
+    check_record(given, paths, record)
     measure = measure_of(targets_of(strategy), spec)
     bench = Bench(spec, seeds, stream, names, measure, strategy.search.batch)
     frame = SearchFrame(space, valuation, seeds, stream)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.reports.figures import figure, plain_log, save
+from blis_jax.reports.run_words import words_of
 from blis_jax.reports.style import BLUE, GREEN, GREY, ORANGE, RED
 from blis_jax.results.metrics.scalars import TOKEN_RATES, lookup
 from sweeps.runs.metrics import found, our_name
@@ -240,4 +241,4 @@ def _caption(document: Mapping[str, Any]) -> str:
     budget = document["search"]
     if budget["engine"] in _WITH_MODEL and budget["initial"] < len(document["points"]):
         text += "Points in the grey part are spread over the space; a model chooses the later ones."
-    return text
+    return words_of(document).in_text(text)

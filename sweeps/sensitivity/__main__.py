@@ -208,6 +208,7 @@ def _check_folder(job: _Job, journal: Journal) -> None:
 
 def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[str, int]]:
     """The study with all its findings, and the runs that failed."""
+    from blis_jax.reports.run_words import run_words
     from sweeps.search.objectives import Valuation
     from sweeps.sensitivity.indices import Resampling
     from sweeps.sensitivity.model import SIMULATOR, Predicted, Simulated
@@ -216,7 +217,8 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
     resampling = Resampling(
         job.given.get("confidence", 0.95), job.given.get("bootstrap", 1000), job.sizes.random_state
     )
-    study = SensitivityStudy(job.space.dimensions, job.metrics, job.sizes, resampling)
+    runs = run_words(job.spec.about() if "trace" in job.given else None, len(job.seeds))
+    study = SensitivityStudy(job.space.dimensions, job.metrics, job.sizes, resampling, runs=runs)
     valuation, failures = Valuation(job.strategy), dict[str, int]()
     total = job.sizes.num_points(len(job.space.dimensions))
     work, stage = progress.begin("simulating", total, "points"), {"name": ""}
@@ -261,18 +263,16 @@ def _bench(job: _Job) -> Any:
 
 def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], device: str) -> int:
     """The files and the words; the exit code."""
-    from blis_jax.reports.run_words import run_words
     from sweeps.sensitivity.report import summary
 
     folder = job.folder
     first, *_, last = job.seeds
-    runs = run_words(job.spec.about() if "trace" in job.given else None, len(job.seeds))
     which = f"seeds {first} to {last}, drawn by {job.stream}"
     if "trace" in job.given:
-        which = f"{job.given['trace']}, {runs.many} {first} to {last}"
+        which = f"{job.given['trace']}, {study.runs.many} {first} to {last}"
     about = f"{_plan_words(job)} Requests of {which}."
     text = summary(study, f"Sensitivity of {job.strategy.name}", about, failures)
-    text = runs.in_text(text)
+    text = study.runs.in_text(text)
     files = [folder / "dataset.zarr", folder / "summary.md"]
     with cli.writing(folder):
         _save(job, study, files[0], device)

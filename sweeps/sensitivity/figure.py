@@ -79,6 +79,7 @@ def draw_indices(study: SensitivityStudy, model: str, path: Path, strategy: str)
     rows = -(-len(metrics) // COLUMNS)
     title = f"How much of each metric's variance every parameter explains, {strategy}"
     height = 0.55 + 0.3 * count
+    caption = study.runs.in_text(caption)
     with _figure(rows, COLUMNS, height, path, title, caption, _index_handles()) as panels:
         for panel, metric in panel_each(panels, metrics):
             _draw_bars(panel, study, model, metric)
@@ -130,7 +131,7 @@ def draw_morris(study: SensitivityStudy, model: str, path: Path, strategy: str) 
     title = f"How strongly each parameter acts on every metric, {strategy}"
     legend = _parameter_handles(study.names)
     legend.append(line_handle("a new draw of the seeds", color=NOISE, linestyle="--"))
-    with _figure(rows, COLUMNS, 1.95, path, title, caption, legend) as panels:
+    with _figure(rows, COLUMNS, 1.95, path, title, study.runs.in_text(caption), legend) as panels:
         for panel, metric in panel_each(panels, metrics):
             _draw_plane(panel, study, model, metric)
     return True
@@ -173,7 +174,9 @@ def draw_effects(study: SensitivityStudy, model: str, path: Path, strategy: str)
     )
     title = f"What changes as one parameter grows, {strategy}"
     legend = class_handles(dict.fromkeys(lookup(metric)[1] or "" for metric in study.metrics))
-    with _figure(len(families), len(strong), 1.6, path, title, caption, legend) as panels:
+    with _figure(
+        len(families), len(strong), 1.6, path, title, study.runs.in_text(caption), legend
+    ) as panels:
         for row, metrics in zip(panels, families, strict=True):
             for panel, name in zip(row, strong, strict=True):
                 _draw_curves(panel, study, model, name, metrics)
@@ -224,7 +227,7 @@ def draw_pairs(study: SensitivityStudy, model: str, path: Path, strategy: str) -
         "variance that both explain together only."
     )
     title = f"Pairs of parameters that act together most, {strategy}"
-    with _figure(len(metrics), len(pairs), 2.2, path, title, caption) as panels:
+    with _figure(len(metrics), len(pairs), 2.2, path, title, study.runs.in_text(caption)) as panels:
         for row, metric in zip(panels, metrics, strict=True):
             for panel, pair in zip(row, pairs, strict=True):
                 _draw_map(panel, study, metric, pair, indices[metric].second[pair.places])

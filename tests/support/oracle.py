@@ -1253,7 +1253,10 @@ def cluster_totals(totals: list[dict[str, Any]], requests: list[Request]) -> dic
 
 
 def simulate(
-    workload: Mapping[str, np.ndarray], config: Config, profile: str = "scheduling"
+    workload: Mapping[str, np.ndarray],
+    config: Config,
+    profile: str = "scheduling",
+    cluster_of: Callable[[list[Request], Config, str], Cluster] = Cluster,
 ) -> OracleResult:
     """Run one workload; `profile` names the track whose variants of the policies apply."""
     if profile not in ("scheduling", "routing"):
@@ -1261,7 +1264,7 @@ def simulate(
     if config.get("roofline", False):
         raise NotSupported("roofline")
     requests = requests_of_workload(workload)
-    cluster = Cluster(requests, config, profile)
+    cluster = cluster_of(requests, config, profile)
     if config.get("precise-kv-routing", False):
         precise_index.wire(cluster)
     outcome = FINISHED

@@ -6,6 +6,7 @@ nothing is shared with the engine's index or with the oracle's own approximate o
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,16 +20,20 @@ class KvEvents:
 
     def __init__(self, index: PreciseIndex, instance: int) -> None:
         self.index, self.instance = index, instance
+        self.counts: Counter[str] = Counter()
         self.recorded: set[ContentKey] = set()  # contents whose eviction the router understands
 
     def allocated(self, request: Request) -> None:
         """All full blocks of the prompt, also those that are not computed yet."""
+        self.counts["allocations"] += 1
         self.recorded.update(request.prompt_keys)
         for key in request.prompt_keys:
             self.index.touch(key, self.instance)
 
     def evicted(self, key: ContentKey) -> None:
+        self.counts["evictions"] += 1
         if key in self.recorded:
+            self.counts["removals"] += 1
             self.recorded.remove(key)
             self.index.used[self.instance].pop(key, None)
 

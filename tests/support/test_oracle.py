@@ -1,13 +1,21 @@
 """The oracle against recorded runs of the reference; it is trusted elsewhere because of this."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.oracle import FINISHED, NotSupported, simulate
+from tests.support import precise_index
+from tests.support.oracle import (
+    FINISHED,
+    Cluster,
+    NotSupported,
+    requests_of_workload,
+    simulate,
+)
 
 SCENARIOS = {
     "plain": "scheduling/it00_baseline_s42",
@@ -37,6 +45,7 @@ SCENARIOS = {
     "weights by KV use": "routing/it07_kv_adaptive_kv1000_s42",
     "predictive admission": "routing/it14_predictive_admission_s42",
     "weights by epoch": "routing/it15_epoch_adaptive_s42",
+    "precise routing": "routing/it20_precise_kv2000_g10_s42",
 }
 
 # Runs that stopped the reference: the configuration of a recorded run, the requests of another.
@@ -91,6 +100,23 @@ def test_equals_recorded_run(golden_dir: Path, scenario: str):
     assert_totals_equal(result.aggregates, recorded["aggregates"])
     for totals, recorded_totals in zip(result.instances, recorded["instances"], strict=True):
         assert_totals_equal(totals, recorded_totals)
+
+
+@pytest.mark.golden
+def test_precise_routing_hears_as_often_as_recorded(golden_dir: Path):
+    name = "it20_precise_kv2000_g10_s42"
+    recorded = load_json(golden_dir / "routing" / "scenarios" / f"{name}.json")
+    workload = load_workload(golden_dir / "routing", recorded["workload"])
+    cluster = Cluster(requests_of_workload(workload), recorded["config"], "routing")
+    precise_index.wire(cluster)
+    cluster.run()
+    heard = sum((each.kv.gpu.events.counts for each in cluster.instances), Counter())
+    quirks = recorded["quirk_counters"]
+    assert heard == {
+        "allocations": quirks["precise_allocation_events"],
+        "evictions": quirks["precise_eviction_events"],
+        "removals": quirks["precise_index_removals"],
+    }
 
 
 def assert_totals_equal(totals: dict[str, Any], recorded: dict[str, Any]) -> None:

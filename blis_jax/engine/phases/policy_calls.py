@@ -50,6 +50,7 @@ class Purpose(enum.IntEnum):
     SCORERS = 5
     CLUSTER = 1001  # beyond any number of scorers
     HAND_OVER = 1002
+    RUN = 1003  # what all decisions of a run have in common
 
 
 def decision_key(ctx: Context, purpose: int, *numbers: jax.Array) -> jax.Array:

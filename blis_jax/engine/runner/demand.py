@@ -100,7 +100,7 @@ def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options
         longest=-(-int(np.max(tokens_of_each, initial=1)) // block_size),
         shared_blocks=int(np.sum(np.asarray(table.node_blocks))),
         output_blocks=output_blocks,
-        num_allocations=rounded(num_requests + _num_chunks(config, table)),
+        num_allocations=num_requests + _num_chunks(config, table),
         # a block may be used again if nobody looks for its content
         distinct_blocks=_num_distinct_blocks(table, block_size) if has_nodes else None,
     )

@@ -15,6 +15,7 @@ MAX_SLOTS = 8192
 MOST_PATH_BLOCKS = (
     2048  # shared blocks on a path, with padding, that a visit may cost without eviction
 )
+FEWEST_TOUCHES = 4096  # that the log of an index has room for where the caches feed it
 LONG_LISTS = 1024  # blocks of a request from which a wide window pays for a single lane
 _WIDER_CLOCK = {"int32": 0, "int64": 1, "float64": 2, "continuous": 3}
 
@@ -56,7 +57,7 @@ def first_sizes(demand: Demand, options: Options, functions: Mechanism) -> Sizes
 def _num_touches(demand: Demand, functions: Mechanism) -> int:
     """Of the router's index, for its log; 0: one a request."""
     if functions.is_precise:
-        return demand.num_allocations
+        return rounded(demand.num_allocations, FEWEST_TOUCHES)
     return 2 * demand.num_requests if functions.moves_requests else 0
 
 
@@ -134,7 +135,7 @@ GROWTH: Mapping[Outcome, Callable[[Sizes], Sizes]] = {
         }
     ),
     Outcome.ROUTER_INDEX_FULL: _grow(lambda _: {"has_router_eviction": True}),
-    Outcome.ROUTINGS_FULL: _times(2, "num_routings"),
+    Outcome.ROUTINGS_FULL: _times(4, "num_routings"),
     Outcome.CLOCK_OVERFLOW: _grow(
         lambda shape: {"clock": "int64"} if shape.clock == "int32" else {}
     ),

@@ -109,7 +109,7 @@ def _ablate(arguments: Sequence[str] | None) -> int:
         given, [arm, base], NAME, lambda classes, _: default_metrics(classes)
     )
     journal = common_options.journal_of("ablation", paths, spec, setting, setting.metrics)
-    common_options.check_existing(given, paths, journal)
+    common_options.check_record(given, paths, journal)
     combinations, bench = _run(given, setting, spec, journal, (base, arm), components, masks)
 
     design = given.get("design", "single")

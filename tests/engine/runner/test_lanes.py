@@ -24,6 +24,7 @@ from blis_jax.results.metrics.on_device.run_figures import figures_of
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.reference import draw
 from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
+from tests.support.scenes import burst, table_of, workload_of
 
 CONFIG = ClusterConfig(num_instances=2, routing_policy="weighted")
 SEEDS = range(7)
@@ -120,3 +121,20 @@ def test_fewer_scan_steps_are_spent_on_lanes_that_are_done(
     width = LANES.num_lanes or 1
     apart = sum(width * max(own[at : at + width]) for at in range(0, len(own), width))
     assert sum(own) <= lane_steps(spec, SEEDS, LANES) < apart
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("total_kv_blocks", [400, 60])
+def test_the_caches_feed_the_router_s_index_in_lanes_too(total_kv_blocks: int) -> None:
+    """With room for all blocks, and with so few that requests are preempted."""
+    config = CONFIG.replace(
+        precise_kv_routing=True,
+        routing_scorers="prefix-affinity:4,queue-depth:3",
+        total_kv_blocks=total_kv_blocks,
+    )
+    table = table_of(workload_of(burst(3, num_prompts=60)))
+    one, other = (simulate(config, table, options) for options in (ROWS, LANES))
+    assert one.kv_model == other.kv_model
+    assert np.any(one.requests.expected_cached_tokens > 0)
+    assert np.any(one.instances.preemption_count > 0) == (total_kv_blocks == 60)
+    assert_equal(one, other)

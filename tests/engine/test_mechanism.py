@@ -1,0 +1,97 @@
+"""What a configuration compiles to, where that is not plain."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from blis_jax import Policies
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.mechanism import mechanism, without_effect
+from blis_jax.engine.phases.policy_calls import combined_scores, without_matches
+from blis_jax.engine.types import PolicyParams
+from blis_jax.errors import ConfigError
+from blis_jax.policies import hand_over_policy, scorer
+from tests.policies.test_contract import gateway_scenes
+
+PRECISE = {
+    "precise_kv_routing": True,
+    "routing_policy": "weighted",
+    "routing_scorers": "prefix-affinity:3,queue-depth:2",
+}
+
+
+@scorer(reads_prefix_index=True, keeps_own_index=True)
+def by_own_index(params: Any, state: Any, context: Any) -> Any:
+    """Blocks matched, in hundreds."""
+    del params
+    return context.snapshots.prefix_match_blocks.astype("float64") / 100.0, state
+
+
+@scorer(reads_prefix_index=True)
+def by_index(params: Any, state: Any, context: Any) -> Any:
+    """The same, by the router's index."""
+    del params
+    return context.snapshots.prefix_match_blocks.astype("float64") / 100.0, state
+
+
+@hand_over_policy()
+def nowhere(params: Any, state: Any, context: Any) -> Any:
+    """Never called."""
+    raise AssertionError
+
+
+def test_the_caches_feed_the_index_where_a_policy_looks_at_it() -> None:
+    config = ClusterConfig(**PRECISE)
+    assert mechanism(config).is_precise and without_effect(config) is None
+    off = config.replace(precise_kv_routing=False)
+    assert not mechanism(off).is_precise and without_effect(off) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"routing_policy": "round-robin"}, "no effect on round-robin routing"),
+        ({"routing_scorers": "queue-depth:1"}, "no effect on weighted routing"),
+        ({"kv_cpu_blocks": 5}, "set kv_cpu_blocks to 0"),
+    ],
+)
+def test_where_precise_routing_does_nothing_there_is_a_sentence(
+    changes: dict[str, Any], words: str
+) -> None:
+    line = without_effect(ClusterConfig(**(PRECISE | changes)))
+    assert line is not None and words in line
+
+
+def test_a_mechanism_without_a_reader_is_that_without_the_flag() -> None:
+    config = ClusterConfig(precise_kv_routing=True)
+    assert mechanism(config) == mechanism(config.replace(precise_kv_routing=False))
+    own = Policies(scorers=((by_own_index, 1.0),))
+    assert not mechanism(config, own).is_precise and mechanism(config, own).uses_prefix_index
+
+
+def test_requests_that_move_are_refused_beside_precise_routing() -> None:
+    with pytest.raises(ConfigError, match="stay where they are routed"):
+        mechanism(ClusterConfig(**PRECISE), Policies(hand_over=nowhere))
+
+
+def test_an_index_of_its_own_is_empty_where_the_caches_feed_the_router_s() -> None:
+    with jax.enable_x64(True):
+        cases = gateway_scenes("scorer", 3)
+        one = jax.tree.map(lambda leaf: leaf[0], cases)
+        matched = np.arange(len(one.snapshots.prefix_match_blocks), dtype=np.int32)
+        seen = dataclasses.replace(one.snapshots, prefix_match_blocks=matched)
+        context = dataclasses.replace(one, snapshots=seen)
+        params: Any = PolicyParams(
+            None, None, (None, None), np.array([1.0, 3.0]), None, None, None, np.uint64(0)
+        )
+        asked = (by_index, by_own_index), params, [None, None], context, [None, None]
+        fed, _ = combined_scores(*asked, is_precise=True)
+        usual, _ = combined_scores(*asked)
+        np.testing.assert_allclose(usual, matched / 100, rtol=1e-12)
+        np.testing.assert_allclose(fed, matched / 400, rtol=1e-12)
+        assert not np.any(without_matches(seen).prefix_match_blocks)
