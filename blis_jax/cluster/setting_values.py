@@ -43,6 +43,8 @@ _LATER: dict[str, Any] = {
     "routing_picker": "first-best",
     "policy_numbers": (),
     "instances": (),
+    "cluster_policy": registry.NONE,
+    "hand_over_policy": registry.NONE,
     "load_refresh_interval": 0,
     "snapshot_phases": "aligned",
     "in_flight_counts": True,

@@ -207,7 +207,9 @@ def _is_near(
         return False
     if max(abs(percent.low), abs(percent.high)) <= condition.within:
         return True
-    return False if min(abs(percent.low), abs(percent.high)) > condition.within else None
+    is_around_zero = percent.low <= 0 <= percent.high
+    nearest = 0.0 if is_around_zero else min(abs(percent.low), abs(percent.high))
+    return False if nearest > condition.within else None
 
 
 def _lost(samples: Sequence[SettingSample]) -> str:

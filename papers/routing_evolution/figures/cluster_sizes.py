@@ -29,7 +29,7 @@ PUBLISHED = {4: -83.5, 8: -69.6, 16: -51.2}  # change of the worst instance's P9
 TAIL = "worst_ttft_p99_ms"
 # the reference's means of seeds 42, 123 and 7777, ms
 EXPECTED = tuple(
-    Expected({"policy": policy, "x": place, "metric": TAIL}, value, 0.15)
+    Expected({"policy": policy, "x": place, "metric": TAIL}, value, 0.2)
     for policy, place, value in (
         ("round-robin", "published 4", 1460.5),
         ("round-robin", "published 8", 462.8),
@@ -63,7 +63,7 @@ def draw(data: Path, path: Path) -> None:
             f"{num_seeds} seeds, requests by this simulator's generator; bars: 95 % interval of the mean, in the "
             "lower row of the change paired by seed."
         )
-        title = "The gain grows with the cluster once every size has as long a burst"
+        title = "The gain does not fall with the cluster once every size has as long a burst"
         handles = [
             style.line_handle("round-robin", color=COLOURS[ROUND_ROBIN], marker="o"),
             style.line_handle(

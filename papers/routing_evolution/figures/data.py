@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from blis_jax.statistics.intervals import estimate
 from papers.record import figure_tables
-from papers.record.figure_tables import Get, Row, changes_at, place_of, row_of, value_rows
-from papers.record.measures import ALL
-from papers.record.runs import PaperRuns, Say, SettingSample
+from papers.record.figure_tables import Get, Row, changes_at, value_rows
+from papers.record.runs import PaperRuns, Say
 from papers.record.settings import RunSetting
 from papers.routing_evolution.figures import settings
 from papers.routing_evolution.measures import CLASSES, TTFT, WORST_TTFT, track_figures
+from papers.routing_evolution.record import RECORD
 
 if TYPE_CHECKING:
-    from papers.record.measures import Measurement
+    pass
 
 BOTH_TAILS = (WORST_TTFT, TTFT)
-PRESSED_SEEDS = 8  # of runs under memory pressure or of 10 s, which take long
-ENDED = "share_ended"
+COMPLETED = "completion_rate"
 
 
 def ratios(get: Get) -> list[Row]:
     """Weight ratios: tails and completed requests."""
     found = get(settings.ratios(), track_figures())
-    return value_rows(found, [*BOTH_TAILS, "completion_rate"])
+    return value_rows(found, [*BOTH_TAILS, COMPLETED])
 
 
 def ablation(get: Get) -> list[Row]:
@@ -47,36 +43,24 @@ def sizes(get: Get) -> list[Row]:
 
 
 def memory(get: Get) -> list[Row]:
-    """Blocks with and without a memory term: tails, and runs that come to their end."""
+    """Blocks with and without a memory term: tails of runs that complete all, and completed requests."""
     found = get(settings.memory(), track_figures())
-    whole = {name: sample.rows(_whole(sample)) for name, sample in found.items()}
-    return value_rows(whole, BOTH_TAILS) + _ended(found)
+    whole = {name: one for name, one in found.items() if (one.column(COMPLETED) == 1).all()}
+    return value_rows(whole, BOTH_TAILS) + value_rows(found, [COMPLETED])
 
 
 def pools(get: Get) -> list[Row]:
     """Shared instances and pools: tails, completed requests and preemptions."""
     found = get(settings.pools(), track_figures())
-    return value_rows(found, [*BOTH_TAILS, "completion_rate", "num_preemptions"])
-
-
-def _whole(sample: SettingSample) -> list[int]:
-    """The places of the runs that completed every request."""
-    return np.flatnonzero(sample.column("completion_rate") == 1).tolist()
-
-
-def _ended(samples: Mapping[str, SettingSample]) -> list[Row]:
-    rows = []
-    for name, sample in samples.items():
-        policy, x = place_of(name)
-        has_ended = (sample.column("completion_rate") == 1).astype(float)
-        rows.append(row_of(policy, x, ALL, ENDED, estimate(has_ended)))
-    return rows
+    return value_rows(found, [*BOTH_TAILS, COMPLETED, "num_preemptions"])
 
 
 TABLES: Mapping[str, Callable[[Get], list[Row]]] = {
     "weight_ratios": ratios,
     "burst_ablation": ablation,
     "cluster_sizes": sizes,
+}
+OF_PUBLISHED_SEEDS: Mapping[str, Callable[[Get], list[Row]]] = {
     "memory_term": memory,
     "disaggregation": pools,
 }
@@ -84,30 +68,16 @@ TABLES: Mapping[str, Callable[[Get], list[Row]]] = {
 
 def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path, say: Say | None) -> None:
     """Writes the data of every figure; what the runs have is not simulated again."""
-
-    def get(wanted: Iterable[RunSetting], measurement: Measurement) -> Mapping[str, SettingSample]:
-        wanted = list(wanted)
-        plain = [setting for setting in wanted if not is_dear(setting)]
-        dear = [setting for setting in wanted if is_dear(setting)]
-        found = runs.get(plain, seeds, measurement, say)
-        return found | runs.get(dear, seeds[:PRESSED_SEEDS], measurement, say)
-
-    for name, table in TABLES.items():
-        figure_tables.write_rows(folder / f"{name}.csv", table(get))
-
-
-def is_dear(setting: RunSetting) -> bool:
-    """Whether runs take so long that the figures have fewer seeds of them."""
-    return setting.is_pressed or setting.choice.name.startswith("groups")
+    figure_tables.compute(TABLES, runs, seeds, folder, say)
+    published = PaperRuns(runs.folder, "reference")
+    figure_tables.compute(OF_PUBLISHED_SEEDS, published, RECORD.seeds, folder, say)
 
 
 def needed() -> list[RunSetting]:
-    """Every setting of the figures."""
+    """Every setting of which the figures have many seeds."""
     return [
         *settings.ratios(),
         *settings.ablation(),
         *settings.bursts(),
         *settings.sizes(),
-        *settings.memory(),
-        *settings.pools(),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,18 +51,21 @@ GAINS = {ROUND_ROBIN: (RR,), COMPOUND: (FOUR_THREE, BOTH), GATED: (FOUR_THREE, G
 SIZES = (4, 8, 16, 32)
 PUBLISHED_COUNT, EQUAL_DURATION = "published", "equal"
 RATE_PER_INSTANCE = 250
-BLOCKS = (132139, 5000, 3000, 2500, 2000, 1500, 1250, 1000)
-MEMORY_HORIZON = 20_000_000  # µs; a run that is well takes half of it
-MEMORY = {"round-robin": (RR,), "with kv-utilization": (DEFAULT,), "without": (THREE_TWO,)}
-POOL_RATES = (100, 200, 300, 400)
+# of the record's own settings and seeds, since runs under memory pressure and of 10 s take long
+BLOCKS = (132139, 2000, 1000)
+MEMORY = {"round-robin": RR, "with kv-utilization": DEFAULT, "without": THREE_TWO}
 SHARED, SHARED_ALL, PREFILL4, PREFILL2 = "shared", "shared, all blocks", "prefill 4", "prefill 2"
-POOLS: dict[str, tuple[str, dict[str, Any]]] = {
-    SHARED: ("groups8", {"total_kv_blocks": 5000}),
-    SHARED_ALL: ("groups8", {}),
-    PREFILL4: ("groups8_prefill", {"num_instances": 4, "total_kv_blocks": 5000}),
-    PREFILL2: ("groups8_prefill", {"num_instances": 2, "total_kv_blocks": 5000}),
-}
 SERIAL = ", serial"
+POOLS = {
+    f"{SHARED}|{{rate}}": ("shared_{rate}", (100, 200, 300, 400)),
+    f"{SHARED_ALL}|{{rate}}": ("shared_{rate}_all_blocks", (200, 400)),
+    f"{PREFILL4}|{{rate}}": ("prefill4_{rate}", (100, 200, 400)),
+    f"{PREFILL2}|{{rate}}": ("prefill2_{rate}", (100, 200, 300, 400)),
+    f"{SHARED}{SERIAL}|{{rate}}": ("shared_{rate}_corrected", (200, 400)),
+    f"{SHARED_ALL}{SERIAL}|{{rate}}": ("shared_{rate}_all_blocks_corrected", (200, 400)),
+    f"{PREFILL4}{SERIAL}|{{rate}}": ("prefill4_{rate}_corrected", (200, 400)),
+    f"{PREFILL2}{SERIAL}|{{rate}}": ("prefill2_{rate}_corrected", (200, 400)),
+}
 
 
 def _made(name: str, groups: Sequence[str], workload: Any, **changes: Any) -> RunSetting:
@@ -120,28 +124,21 @@ def sizes() -> list[RunSetting]:
 
 def memory() -> list[RunSetting]:
     """Routers with and without a memory term at several pools of blocks."""
-    workload = {"name": "mixed_slo", "aggregate_rate": 50, "num_requests": 300}
     return [
-        _made(
-            f"{name}|{blocks}",
-            groups,
-            workload,
-            num_instances=4,
-            total_kv_blocks=blocks,
-            horizon=MEMORY_HORIZON,
-        )
-        for name, groups in MEMORY.items()
+        _renamed(f"mixed_50x300_kv{blocks}_{policy}", f"{name}|{blocks}")
+        for name, policy in MEMORY.items()
         for blocks in BLOCKS
     ]
 
 
 def pools() -> list[RunSetting]:
     """Shared instances and pools for prefill, as BLIS computes them and without its defects."""
-    found = []
-    for corrected, suffix in ((False, ""), (True, SERIAL)):
-        for name, (workload, changes) in POOLS.items():
-            for rate in POOL_RATES:
-                choice = {"name": workload, "aggregate_rate": rate}
-                place = f"{name}{suffix}|{rate}"
-                found.append(_made(place, (FOUR_THREE,), choice, corrected=corrected, **changes))
-    return found
+    return [
+        _renamed(name.format(rate=rate), place.format(rate=rate))
+        for place, (name, rates) in POOLS.items()
+        for rate in rates
+    ]
+
+
+def _renamed(name: str, place: str) -> RunSetting:
+    return dataclasses.replace(RECORD.settings[name], name=place)

@@ -110,6 +110,13 @@ def test_statement_within_chance_is_undecided() -> None:
     assert verdict.verdict == survival.UNDECIDED
 
 
+def test_near_is_undecided_where_the_interval_is_wide_around_it() -> None:
+    claim = statement_of('{of: "ttft_p99_ms[critical]", is: near, to: it00_baseline, within: 1}')
+    noise = np.random.default_rng(9).normal(0, 60, len(SEEDS))
+    verdict = verdict_of(claim, 200 + NOISE + noise - noise.mean())
+    assert verdict.verdict == survival.UNDECIDED
+
+
 @pytest.mark.parametrize(
     ("factor", "expected"),
     [(0.5, survival.SURVIVES), (1.005, survival.SURVIVES), (1.2, survival.SURVIVES_NOT)],

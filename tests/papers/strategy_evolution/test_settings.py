@@ -58,3 +58,8 @@ def test_settings_of_the_figures_can_be_made() -> None:
 def test_unknown_names_are_refused_with_a_hint() -> None:
     with pytest.raises(ConfigError, match="did you mean 'it05_best'"):
         named(RECORD.settings, ["it05_bets"])
+
+
+def test_a_new_setting_of_the_simulator_leaves_kept_runs_where_they_are() -> None:
+    """If this fails, a field of ClusterConfig is new: give it its default in `setting_values._LATER`."""
+    assert RECORD.settings["it00_baseline"].identity == "87eccdf3966eb215"

@@ -1,0 +1,58 @@
+"""The page of results says what the tables that come with the package say."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+
+from papers.record import published, survival
+from papers.routing_evolution.record import RECORD
+from tests.support.reference_data import REPO_ROOT
+
+PAGE = REPO_ROOT / "docs" / "results" / "routing-record.md"
+
+
+def counts(name: str, column: str) -> Counter[str]:
+    with (RECORD.folder / "results" / name).open(encoding="utf-8", newline="") as file:
+        return Counter(row[column] for row in csv.DictReader(file))
+
+
+def numbers(pattern: str) -> list[int]:
+    found = re.search(pattern, " ".join(PAGE.read_text(encoding="utf-8").split()))
+    assert found is not None
+    return [int(number) for number in found.groups()]
+
+
+def test_the_page_accounts_for_every_claim() -> None:
+    said = numbers(
+        r"(\d+) of (\d+) claims are exact and (\d+) is exact, but [^.]*\. (\d+) is on another basis, (\d+) holds for "
+        r"seed 42 alone, (\d+) are contradicted. Of (\d+) qualitative ones (\d+) hold and (\d+) do not. (\d+) numbers "
+        r"are ours[^.]*\. (\d+) cannot be computed again"
+    )
+    kinds = counts("published.csv", "class")
+    holds, holds_not = kinds[published.HOLDS], kinds[published.HOLDS_NOT]
+    assert said == [
+        kinds[published.EXACT],
+        kinds.total(),
+        kinds[published.UNLIKE],
+        kinds[published.OTHER_BASIS],
+        kinds[published.ONE_SEED],
+        kinds[published.CONTRADICTED],
+        holds + holds_not,
+        holds,
+        holds_not,
+        kinds[published.UNPUBLISHED],
+        kinds[published.LOST],
+    ]
+    assert kinds.total() == len(RECORD.claims)
+
+
+def test_the_page_accounts_for_every_verdict() -> None:
+    said = numbers(
+        r"Of (\d+) claims (\d+) survive, (\d+) keep only their direction, (\d+) do not survive, and (\d+) stay "
+        r"undecided"
+    )
+    verdicts = counts("survival_jax_50.csv", "verdict")
+    names = (survival.SURVIVES, survival.DIRECTION, survival.SURVIVES_NOT, survival.UNDECIDED)
+    assert said == [verdicts.total(), *(verdicts[name] for name in names)]
