@@ -17,8 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import against, worker
 from benchmarks.pages import ROOT, hand_over, refuse
+from benchmarks.speed import against, worker
 from blis_jax.files.atomic_write import write_json
 
 PAGE = ROOT / "docs" / "results" / "speed.md"
@@ -76,7 +76,7 @@ def run_case(name: str, window: int | None = None) -> dict[str, object]:
     env["XLA_FLAGS"] = "" if name.startswith("form-thunks") else ONE_FUNCTION
     if name == "form-thunks-one-thread":
         env["NPROC"] = "1"
-    command = [sys.executable, "-m", "benchmarks.case", name]
+    command = [sys.executable, "-m", "benchmarks.speed.case", name]
     if window is not None:
         command.append(str(window))
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -108,7 +108,7 @@ def side_by_side(
     revision: str, names: Sequence[str], counts: tuple[int, int], output: Path | None
 ) -> int:
     """Every case here and at the revision; the exit code is 1 if some case did not run on both sides."""
-    from benchmarks.trace_cases import data_folder
+    from benchmarks.speed.trace_cases import data_folder
 
     commit = against.commit_of(revision)
     flags = {"XLA_FLAGS": ONE_FUNCTION, "JAX_ENABLE_COMPILATION_CACHE": "false"}

@@ -38,6 +38,8 @@ UNITS = {
     "slo_prefill_critical": "tokens",
     "slo_prefill_sheddable": "tokens",
     "snapshot_refresh_interval": "µs",
+    "load_refresh_interval": "µs",
+    "prefix_index_delay": "µs",
     "kv_cpu_blocks": "blocks",
     "kv_offload_threshold": "share",
     "kv_transfer_bandwidth": "tokens/µs",
@@ -74,7 +76,10 @@ def _default(name: str, value: object) -> str:
 def _allowed(name: str) -> str:
     from blis_jax.cluster import config
     from blis_jax.latency.registry import MODELS
+    from blis_jax.policies import registry
 
+    if config.POLICY_NAMES.get(name) == (registry.NONE,):
+        return "none, or `path/to/file.py:Name`, see [Move requests](../how-to/movement.md)"
     if name in config.POLICY_NAMES or name == "routing_scorers":
         return "a name of [Policies](policies.md), or `path/to/file.py:Name`" + (
             ", each with `:weight` above 0" if name == "routing_scorers" else ""
@@ -84,6 +89,7 @@ def _allowed(name: str) -> str:
     words = {
         "num_instances": f"1 to {config.MAX_INSTANCES:,}",
         "variant": " or ".join(config.VARIANTS),
+        "snapshot_phases": f"{', '.join(config.PHASES[:-1])} or {config.PHASES[-1]}",
         "kv_transfer_bandwidth": "above 0",
         "policy_numbers": "numbers that the policies in use declare",
         "instances": "see [Mix instances](../how-to/instances.md)",

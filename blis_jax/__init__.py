@@ -1,49 +1,75 @@
 """A tensor simulator of multi-instance LLM-serving clusters, equal to BLIS request by request."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
+from blis_jax.lazy import exports
 
 if TYPE_CHECKING:
+    from blis_jax.commands.run.requests import draw_requests
+    from blis_jax.engine.runner.derivatives import Differentiator, jacobian
     from blis_jax.engine.runner.many_runs import over_params, over_seeds, run_grid
     from blis_jax.engine.runner.simulation import Options, simulate
     from blis_jax.policies import Policies
+    from blis_jax.results.metrics.kv import cache_hit_rate
     from blis_jax.results.metrics.on_device.run_figures import figures_of
-    from blis_jax.results.records import RunRecord
+    from blis_jax.results.metrics.slopes import grad, metric_slopes
+    from blis_jax.results.records import TTFT_PARTS, RunRecord
+    from blis_jax.traces.read import TraceOptions, read_trace
+    from blis_jax.traces.to_table import to_table
+    from blis_jax.traces.write import write_trace
+    from blis_jax.workload.reference import draw as draw_reference_requests
+    from blis_jax.workload.spec import load_builtin, load_spec, override
 
 __version__ = "0.1.0"
 __all__ = [
+    "TTFT_PARTS",
     "ClusterConfig",
     "ConfigError",
+    "Differentiator",
     "Options",
     "Policies",
     "RunRecord",
+    "TraceOptions",
+    "cache_hit_rate",
+    "draw_reference_requests",
+    "draw_requests",
     "figures_of",
+    "grad",
+    "jacobian",
+    "load_builtin",
+    "load_spec",
+    "metric_slopes",
     "over_params",
     "over_seeds",
+    "override",
+    "read_trace",
     "run_grid",
     "simulate",
+    "to_table",
+    "write_trace",
 ]
 prepare_backend()
 
-_LAZY = {
-    "figures_of": "results.metrics.on_device.run_figures",
-    "over_params": "engine.runner.many_runs",
-    "over_seeds": "engine.runner.many_runs",
-    "run_grid": "engine.runner.many_runs",
-    "RunRecord": "results.records",
-    "Options": "engine.runner.simulation",
-    "Policies": "policies",
-    "simulate": "engine.runner.simulation",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # jax takes a second to import; --help and refused input must answer before
-    if name not in _LAZY:
-        raise AttributeError(f"module 'blis_jax' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"blis_jax.{_LAZY[name]}"), name)
+# jax takes a second to import; --help and refused input must answer before
+__getattr__ = exports(
+    "blis_jax",
+    {
+        "commands.run.requests": ("draw_requests",),
+        "engine.runner.derivatives": ("Differentiator", "jacobian"),
+        "engine.runner.many_runs": ("over_params", "over_seeds", "run_grid"),
+        "engine.runner.simulation": ("Options", "simulate"),
+        "policies": ("Policies",),
+        "results.metrics.kv": ("cache_hit_rate",),
+        "results.metrics.on_device.run_figures": ("figures_of",),
+        "results.metrics.slopes": ("grad", "metric_slopes"),
+        "results.records": ("TTFT_PARTS", "RunRecord"),
+        "traces.read": ("TraceOptions", "read_trace"),
+        "traces.to_table": ("to_table",),
+        "traces.write": ("write_trace",),
+        "workload.reference": ("draw_reference_requests=draw",),
+        "workload.spec": ("load_builtin", "load_spec", "override"),
+    },
+)

@@ -1,4 +1,4 @@
-"""JAX, imported when it is first used.
+"""JAX, and names of packages, imported when they are first used.
 
 A command lists policies and their numbers before it knows whether it will compute anything, and XLA's
 options must be set before JAX starts. So modules that only declare things import JAX from here.
@@ -6,6 +6,7 @@ options must be set before JAX starts. So modules that only declare things impor
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,4 +27,25 @@ else:
 
     jax, jnp, lax = _Module("jax"), _Module("jax.numpy"), _Module("jax.lax")
 
-__all__ = ["jax", "jnp", "lax"]
+
+def exports(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package whose names are imported when they are asked for.
+
+    `names` are by module inside the package; `shown=own` shows a module's name under another one.
+    """
+    places = {}
+    for module, found in names.items():
+        for name in found:
+            shown, _, own = name.partition("=")
+            places[shown] = f"{package}.{module}", own or shown
+
+    def get(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, own = places[name]
+        return getattr(import_module(module), own)
+
+    return get
+
+
+__all__ = ["exports", "jax", "jnp", "lax"]

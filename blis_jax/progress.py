@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 COMPILING = (
     "/jax/core/compile/jaxpr_trace_duration",
@@ -32,7 +31,7 @@ class Phase:
         self.item = ""
         self.done = self.done_earlier = done
         self.began = board.clock()
-        self.compile_s, self.done_meanwhile = 0.0, 0
+        self.compile_s, self.done_meanwhile, self.num_compilations = 0.0, 0, 0
 
     def advance(self, count: int = 1) -> None:
         """So many more units are done."""
@@ -48,12 +47,16 @@ class Phase:
         self.board.close(self)
 
     def seconds_each(self, now: float) -> float | None:
-        """Mean time of a unit while nothing was compiled, or in all if no unit was done then; None before the first."""
+        """Mean time of a unit while nothing was compiled; None as long as nothing honest can be said.
+
+        Where about every unit compiles, as in an ablation, its compilation is part of its time. But runs that were
+        made while another program was compiled say nothing about the pace of the others.
+        """
         compile_s, meanwhile = self.board.compiling_in(self, now)
         elapsed, num_done = now - self.began, self.done - self.done_earlier
         if num_done > meanwhile:
             return (elapsed - compile_s) / (num_done - meanwhile)
-        return elapsed / num_done if num_done > 0 else None
+        return elapsed / num_done if 0 < num_done <= self.num_compilations else None
 
     def counted(self, now: float) -> str:
         """`3 of 15 runs, 2.1 runs/s, 6 s left`; how long it has taken if there is nothing to count."""
@@ -73,6 +76,7 @@ class Board:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.phases: list[Phase] = []
+        self.is_used = False  # whether any phase was open since somebody began to show them
         self.on_idle: Callable[[], None] | None = None  # of who shows it: no phase is open any more
         self.num_compiling, self.compiling_since = 0, 0.0
         self.done_before: dict[Phase, int] = {}  # when the compilation began
@@ -81,6 +85,7 @@ class Board:
     def reopen(self, phase: Phase) -> None:
         """The phase goes on, inside those that are open, if it is not open itself."""
         with self.lock:
+            self.is_used = True
             if phase not in self.phases:
                 self.phases.append(phase)
 
@@ -103,6 +108,7 @@ class Board:
             if not begun and self.num_compiling == 1:
                 for phase in self.phases:
                     phase.compile_s, phase.done_meanwhile = self.compiling_in(phase, now)
+                    phase.num_compilations += 1
             self.num_compiling = max(self.num_compiling + (1 if begun else -1), 0)
 
     def compiling_in(self, phase: Phase, now: float) -> tuple[float, int]:
@@ -117,6 +123,11 @@ class Board:
         """What is being done; a line is due when it changes."""
         with self.lock:
             return self.phases[0].what if self.phases else "", self.num_compiling > 0
+
+    def age(self) -> float:
+        """Seconds since the outermost phase began; 0 if none is open."""
+        with self.lock:
+            return self.clock() - self.phases[0].began if self.phases else 0.0
 
     def line(self) -> str:
         """The outermost phase with its counts, compilations, then what is going on inside it; empty if nothing is."""
@@ -201,11 +212,11 @@ def _listen() -> None:
     _is_listening = True
     import jax.monitoring
 
-    def began(event: str, *_: Any, **__: Any) -> None:
+    def began(event: str, *_: object, **__: object) -> None:
         if event in COMPILING:
             board.compiling(begun=True)
 
-    def ended(event: str, *_: Any, **__: Any) -> None:
+    def ended(event: str, *_: object, **__: object) -> None:
         if event in COMPILING:
             board.compiling(begun=False)
 

@@ -9,7 +9,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-PICTURES = ROOT / "papers" / "strategy_evolution" / "figures"
+PICTURES = ROOT / "papers"  # RECORD/pictures/NAME.png there is figures/RECORD/NAME.png here
 # What a browser fetches by itself; links that a reader may follow are not meant.
 FETCHED = re.compile(
     r"""<(?:script|img|iframe|source|link)\b[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'> ]+)"""
@@ -29,8 +29,8 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pictures under `figures/`."""
-    for picture in sorted(PICTURES.glob("*.png")):
-        uri = f"figures/{picture.name}"
+    for picture in sorted(PICTURES.glob("*/pictures/*.png")):
+        uri = f"figures/{picture.parents[1].name}/{picture.name}"
         files.append(File.generated(config, uri, abs_src_path=str(picture)))
     return files
 

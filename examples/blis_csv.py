@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from blis_jax.traces.read import read_trace
-from blis_jax.traces.to_table import to_table
+from blis_jax import read_trace, to_table
 
 trace = read_trace(Path(__file__).parent / "traces" / "blis.csv")
 for block_size in (8, 16, 32):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from blis_jax.traces.read import TraceOptions, read_trace
+from blis_jax import TraceOptions, read_trace
 
 path = Path(__file__).parent / "traces" / "burstgpt.csv"
 trace = read_trace(path, TraceOptions(prefix_model="sessions"))

@@ -2,11 +2,7 @@
 
 from pathlib import Path
 
-from blis_jax import ClusterConfig
-from blis_jax.engine.runner.simulation import simulate
-from blis_jax.results.metrics.kv import cache_hit_rate
-from blis_jax.traces.read import read_trace
-from blis_jax.traces.to_table import to_table
+from blis_jax import ClusterConfig, cache_hit_rate, read_trace, simulate, to_table
 
 trace = read_trace(Path(__file__).parent / "traces" / "mooncake.jsonl")
 table, _ = to_table(trace.rows, block_size=16)  # 512-token hash blocks become KV blocks of 16

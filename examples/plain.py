@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas
 
+from blis_jax import TraceOptions, read_trace
 from blis_jax.traces.__main__ import summary
-from blis_jax.traces.read import TraceOptions, read_trace
 
 table = pandas.DataFrame(
     {

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from blis_jax.traces.read import TraceOptions, read_trace
+from blis_jax import TraceOptions, read_trace
 
 folder = Path(__file__).parent / "traces" / "servegen"
 for seed in (1, 2):

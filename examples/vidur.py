@@ -3,8 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from blis_jax.traces.read import read_trace
-from blis_jax.traces.write import write_trace
+from blis_jax import read_trace, write_trace
 
 trace = read_trace(Path(__file__).parent / "traces" / "vidur.csv")
 with tempfile.TemporaryDirectory() as folder:

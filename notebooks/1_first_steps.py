@@ -22,11 +22,18 @@ import os
 import numpy as np
 from matplotlib import pyplot as plt
 
-from blis_jax import ClusterConfig, over_seeds, simulate
-from blis_jax.commands.run.requests import draw_requests
+from blis_jax import (
+    TTFT_PARTS,
+    ClusterConfig,
+    draw_requests,
+    figures_of,
+    load_builtin,
+    over_seeds,
+    override,
+    simulate,
+)
 from blis_jax.reports.figures import RULES
 from blis_jax.reports.style import BLUE
-from blis_jax.workload.spec import load_builtin, override
 
 plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"
@@ -77,8 +84,6 @@ plt.show()
 # The TTFT of a request is the sum of its parts, to the microsecond.
 
 # %%
-from blis_jax.results.records import TTFT_PARTS
-
 parts_ms = requests.ttft_parts_us / 1e3
 assert np.allclose(parts_ms.sum(axis=1), requests.ttft_us / 1e3)
 figure, axis = plt.subplots(figsize=(7, 1.8), layout="constrained")
@@ -97,18 +102,16 @@ plt.show()
 # One seed is one draw of the requests. A claim needs many; they run in one compiled call.
 
 # %%
-from blis_jax.results.metrics.scalars import evaluate
-
 METRIC = "ttft_p99_ms[critical]"
 
 
-def p99(run):
-    """TTFT P99 of the critical class, ms."""
-    return evaluate(run, [METRIC])[METRIC]
+def p99_of(config):
+    """TTFT P99 of the critical class, ms, `[seed]`."""
+    runs = over_seeds(config, workload, range(NUM_SEEDS), figures_of([METRIC]))
+    return np.array([run.metrics[METRIC] for run in runs])
 
 
-seeds = range(NUM_SEEDS)
-usual = np.array(over_seeds(cluster, workload, seeds, p99))
+usual = p99_of(cluster)
 print(
     f"P99 of critical requests: {usual.mean():.1f} ms, one seed in ten outside "
     f"{np.quantile(usual, 0.05):.1f} to {np.quantile(usual, 0.95):.1f}"
@@ -120,7 +123,7 @@ print(
 
 # %%
 urgent = cluster.replace(priority_policy="slo-tiered", scheduler="priority-fcfs")
-other = np.array(over_seeds(urgent, workload, seeds, p99))
+other = p99_of(urgent)
 change = 100 * (other / usual - 1)
 figure, axis = plt.subplots(figsize=(6, 2.6), layout="constrained")
 axis.hist(change, bins=15, color=BLUE)

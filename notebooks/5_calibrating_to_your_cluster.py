@@ -25,9 +25,14 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from blis_jax import ClusterConfig
-from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
-from blis_jax.calibrate.measured import read_measured
-from blis_jax.calibrate.settings import cluster_values
+from blis_jax.calibrate import (
+    CalibrationPlan,
+    calibrate,
+    cluster_values,
+    load_fit,
+    read_measured,
+    to_document,
+)
 from blis_jax.reports.figures import RULES
 
 plt.rcParams.update(RULES)
@@ -97,11 +102,9 @@ plt.show()
 import json
 import tempfile
 
-from blis_jax.calibrate.posterior import load
-
 path = Path(tempfile.mkdtemp()) / "fit.json"
 path.write_text(json.dumps(to_document(found)))
-draws = load(path).draws(400, seed=0)
+draws = load_fit(path).draws(400, seed=0)
 figure, axis = plt.subplots(figsize=(4.5, 3.5), layout="constrained")
 axis.plot(draws[:, 3], draws[:, 4], ".", ms=3, alpha=0.5, label="draws of the fit")
 axis.plot(TRUE["beta2"], TRUE["beta3"], "k*", ms=12, label="true")

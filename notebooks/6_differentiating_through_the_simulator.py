@@ -23,12 +23,17 @@ import os
 import numpy as np
 from matplotlib import pyplot as plt
 
-from blis_jax import ClusterConfig, Options, simulate
-from blis_jax.commands.run.requests import draw_requests
-from blis_jax.engine.runner.derivatives import Differentiator
+from blis_jax import (
+    ClusterConfig,
+    Differentiator,
+    Options,
+    draw_requests,
+    load_builtin,
+    metric_slopes,
+    override,
+    simulate,
+)
 from blis_jax.reports.figures import RULES
-from blis_jax.results.metrics.slopes import metric_slopes
-from blis_jax.workload.spec import load_builtin, override
 
 plt.rcParams.update(RULES)
 IS_SMALL = os.environ.get("BLIS_JAX_NOTEBOOKS") == "small"

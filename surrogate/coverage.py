@@ -40,8 +40,8 @@ examples:
     %(prog)s out/iter08.surrogate out/iter08.zarr --confidence 0.8 --output coverage.csv
 """
 _FLAGS = (
-    Flag("confidence", cli.number, 0.9, "P", "of the intervals"),
-    Flag("level", cli.number, 0.01, "P", "of the test"),
+    Flag("confidence", cli.number, 0.9, "P", "confidence of the intervals"),
+    Flag("level", cli.number, 0.01, "P", "significance level of the test"),
     Flag("output", str, None, "PATH", "table to write, .csv"),
 )
 

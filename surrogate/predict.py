@@ -33,7 +33,7 @@ examples:
 """
 _FLAGS = (
     Flag("metrics", str, None, "LIST", "metrics to show (default: all)"),
-    Flag("confidence", cli.number, 0.9, "P", "of the intervals"),
+    Flag("confidence", cli.number, 0.9, "P", "confidence of the intervals"),
     Flag("output", str, None, "PATH", "table to write, .csv, or everything as .nc or .zarr"),
 )
 FORMATS = (".csv", ".nc", ".zarr")

@@ -37,23 +37,23 @@ Points = np.ndarray | Sequence[Mapping[str, Any]] | Any  # also a pandas.DataFra
 class _Tables(NamedTuple):
     """One entry a learned output: how it is standardised, its bounds, and reaches of intervals."""
 
-    is_log: Any
-    center: Any
-    width: Any
-    low: Any
-    high: Any
-    floor: Any
-    mean_reach: Any
-    run_reach: Any
+    is_log: np.ndarray
+    center: np.ndarray
+    width: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    floor: np.ndarray
+    mean_reach: np.ndarray
+    run_reach: np.ndarray
 
 
 class Standard(NamedTuple):
     """Predictions of the learned outputs in standard units."""
 
-    mean: Any  # [point, output], of the ensemble
-    epistemic: Any  # [point, output], sd of the members' means
-    aleatoric: Any  # [point, output], sd of single runs
-    quantiles: Any  # [point, output, level], of single runs
+    mean: jax.Array  # [point, output], of the ensemble
+    epistemic: jax.Array  # [point, output], sd of the members' means
+    aleatoric: jax.Array  # [point, output], sd of single runs
+    quantiles: jax.Array  # [point, output, level], of single runs
 
 
 @dataclass(frozen=True)

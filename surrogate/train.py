@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError, reads_store
 from blis_jax.files.overwriting import refuse_existing
 from blis_jax.files.process_lock import sole_writer
+from blis_jax.files.resuming import refuse_other_work, versions
 
 if TYPE_CHECKING:
     from surrogate.data import Data
@@ -40,11 +42,11 @@ examples:
 """
 _FIT = (
     Flag("members", cli.whole, 5, "N", "networks of the ensemble"),
-    Flag("width", cli.whole, 64, "N", "units of a layer"),
-    Flag("depth", cli.whole, 3, "N", "layers"),
+    Flag("width", cli.whole, 64, "N", "units in each layer"),
+    Flag("depth", cli.whole, 3, "N", "hidden layers"),
     Flag("steps", cli.whole, 8_000, "N", "gradient steps of every member"),
-    Flag("batch", cli.whole, 256, "N", "points a step"),
-    Flag("learning-rate", cli.number, 2e-3, "R", "at its highest"),
+    Flag("batch", cli.whole, 256, "N", "points in a gradient step"),
+    Flag("learning-rate", cli.number, 2e-3, "R", "highest learning rate"),
     Flag("random-state/seed", cli.whole, 0, "N", "seed of the starts and the order of the points"),
     Flag("train-points", cli.whole, None, "N", "only the first N training points"),
 )
@@ -55,7 +57,7 @@ _LIMITS = {
 _SWITCHES = {
     "resume": "go on where the command was stopped",
     "overwrite": "replace an existing surrogate",
-    "quiet": "print nothing but errors",
+    **switches("quiet"),
 }
 
 
@@ -178,12 +180,23 @@ def _num_points(given: Mapping[str, Any], available: int) -> int:
     return count
 
 
+_OPTIONS = {
+    "members": "--members", "width": "--width", "depth": "--depth", "steps": "--steps",
+    "batch": "--batch", "learning_rate": "--learning-rate", "seed": "--random-state",
+    "data": "dataset", "points": "--train-points",
+}  # fmt: skip
+
+
 class StateKeeper:
     """The state of a fit that is under way, so that it can be gone on with."""
 
     def __init__(self, path: Path, settings: Settings, identity: str, num_points: int) -> None:
         self.path = path
-        self.identity = {**dataclasses.asdict(settings), "data": identity, "points": num_points}
+        about = {**dataclasses.asdict(settings), "data": identity, "points": num_points}
+        self.content = {
+            **{_OPTIONS.get(name, name): one for name, one in about.items()},
+            **versions(),
+        }
         self.kept_at = time.monotonic()
         self.is_resumed = False
 
@@ -201,11 +214,7 @@ class StateKeeper:
             return
         manifest.check(self.path, "train without --resume")
         text = read_text(self.path / "fit.json", "a fit that was stopped")
-        if json.loads(text) != self.identity:
-            raise ConfigError(
-                f"{self.path} is of another fit (dataset or options differ); give --overwrite or "
-                "another --output"
-            )
+        refuse_other_work(self.path, json.loads(text), self.content)
 
     @reads_store("give --overwrite to begin anew")
     def state_at(self, fresh: FitState) -> FitState | None:
@@ -228,7 +237,7 @@ class StateKeeper:
         with cli.writing(self.path), replacing(self.path) as written:
             written.mkdir()
             save_arrays(written / "arrays", state._asdict())
-            (written / "fit.json").write_text(json.dumps(self.identity), encoding="utf-8")
+            (written / "fit.json").write_text(json.dumps(self.content), encoding="utf-8")
             manifest.seal(written)
         self.kept_at = time.monotonic()
 

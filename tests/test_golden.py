@@ -213,11 +213,19 @@ def test_every_clock_gives_the_same(golden_dir: Path, name: str, clock: str):
     assert_arrays_equal(run(scenario, dataclasses.replace(SIZES, clock=clock)), scenario)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["cov_horizon_lat_s42", "cov_adm_tokenbucket_s42", "cov_kv1500_tiered_s7"]
+LANES_SAMPLE = (
+    "scheduling/cov_horizon_lat_s42",
+    "scheduling/cov_adm_tokenbucket_s42",
+    "scheduling/cov_kv1500_tiered_s7",
+    "routing/it05_adaptive_weighted_slo_class_s42",
+    "routing/it07_kv_adaptive_kv1000_s42",
+    "routing/it15_epoch_adaptive_s42",
 )
-def test_lanes_form_gives_the_same(golden_dir: Path, name: str):
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", LANES_SAMPLE)
+def test_lanes_form_gives_the_same(golden_dir: Path, path: str):
     """All phases masked in one vectorised loop, as on GPUs; slow on CPUs."""
-    scenario = Scenario("scheduling", name)
+    scenario = Scenario(*path.split("/"))
     assert_arrays_equal(run(scenario, dataclasses.replace(SIZES, form="lanes")), scenario)

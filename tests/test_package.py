@@ -1,9 +1,14 @@
 """The package's public names, which are found when they are asked for."""
 
 import importlib
+import subprocess
+import sys
 import types
 
+import pytest
+
 import blis_jax
+import blis_jax.calibrate
 
 
 def test_public_names_stay_what_they_are_once_their_modules_are_imported():
@@ -12,3 +17,20 @@ def test_public_names_stay_what_they_are_once_their_modules_are_imported():
             assert not isinstance(getattr(blis_jax, name), types.ModuleType), name
     importlib.import_module("blis_jax.engine.runner.simulation")
     assert callable(blis_jax.simulate)
+
+
+@pytest.mark.parametrize("package", [blis_jax, blis_jax.calibrate])
+def test_every_public_name_is_there_and_no_other(package: types.ModuleType) -> None:
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nme'"):
+        package.nme  # noqa: B018
+
+
+def test_importing_is_cheap() -> None:
+    dear = ("jax", "pandas", "xarray")
+    code = (
+        f"import sys, blis_jax.calibrate; print([name for name in {dear} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -13,7 +13,7 @@ from tests.support.reference_data import REPO_ROOT
 DOCS = REPO_ROOT / "docs"
 PAGES = [REPO_ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)")
-FROM_PAPERS = REPO_ROOT / "papers" / "strategy_evolution" / "figures"  # see docs/site_hooks.py
+FROM_PAPERS = REPO_ROOT / "papers"  # see docs/site_hooks.py
 
 
 def test_the_readme_is_short() -> None:
@@ -36,7 +36,9 @@ def _without_code(page: Path) -> str:
 
 
 def _exists(page: Path, link: str) -> bool:
-    return (page.parent / link).exists() or (FROM_PAPERS / Path(link).name).exists()
+    path = Path(link)
+    picture = FROM_PAPERS / path.parent.name / "pictures" / path.name
+    return (page.parent / path).exists() or picture.exists()
 
 
 @pytest.mark.parametrize("name", reference.TABLES)

@@ -30,6 +30,8 @@ from benchmarks.search.scan import scan
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.seed_options import seed_flags, seeds_of
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,13 +70,7 @@ _FLAGS = (
     Flag("calls", cli.at_least(2), 200, "N", "evaluations of a search, at most"),
     Flag("initial", cli.at_least(1), 16, "N", "evaluations before a model is used"),
     Flag("batch", cli.at_least(1), 8, "N", "points chosen and run at a time"),
-    Flag(
-        "seeds",
-        cli.at_least(1),
-        NUM_SEEDS,
-        "N",
-        "fixed common seeds of the requests, from 42 on",
-    ),
+    *seed_flags(f"default: {NUM_SEEDS}"),
     Flag(
         "within",
         cli.at_least(0, cli.number),
@@ -94,7 +90,7 @@ _FLAGS = (
 _SWITCHES = {
     "until-target": "stop a search once it is near enough to the best known score",
     "report": "only report what is there",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("no-cache"),
 }
 
 
@@ -158,7 +154,7 @@ def _plan(given: Mapping[str, Any]) -> Plan:
         strategy.model_copy(update={"search": search}),
         engines,
         range(first, first + given.get("repetitions", 20)),
-        given.get("seeds", NUM_SEEDS),
+        seeds_of(given, NUM_SEEDS),
         Path(given.get("output", FOLDER)) / strategy.name,
         "until_target" in given,
         given.get("within", WITHIN),

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from sweeps.strategies.file import Strategy
 
 BEST_FILE = Path(__file__).with_name("best.json")
-FIRST_SEED = 42
 NUM_SEEDS = 16
 WITHIN = 1.0  # % above the best known score
 
@@ -29,7 +28,7 @@ class Plan:
     strategy: Strategy
     engines: tuple[str, ...]
     repetitions: range  # their random states
-    num_seeds: int
+    seeds: tuple[int, ...]  # of the requests
     folder: Path
     is_stopped_at_target: bool
     within: float  # % of the best known score
@@ -38,11 +37,6 @@ class Plan:
     def calls(self) -> int:
         """The budget of a search."""
         return self.strategy.search.calls
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Of the requests."""
-        return tuple(range(FIRST_SEED, FIRST_SEED + self.num_seeds))
 
     def record(self, engine: str, repetition: int) -> Path:
         """Where one search writes what it tried."""
@@ -56,16 +50,20 @@ class Plan:
 
 def record_of(plan: Plan, engine: str, repetition: int) -> SearchRecord:
     """What one search tried; refused if it was made with other settings."""
-    from sweeps.search.loop import SearchRecord, identity_of
+    from sweeps.search.loop import SearchRecord
 
     search = plan.with_search(engine=engine, random_state=repetition).search
-    parts = [plan.strategy.name, search.model_dump(exclude={"calls"}), plan.seeds]
-    return SearchRecord(plan.record(engine, repetition), identity_of(parts))
+    how = search.model_dump(exclude={"calls"})
+    content = {"strategy": plan.strategy.name, "way to search": how, "seeds": plan.seeds}
+    return SearchRecord(plan.record(engine, repetition), content)
 
 
 def key_of(plan: Plan) -> str:
     """Under which a best known point is written down."""
-    return f"{plan.strategy.name}, seeds {plan.seeds[0]} to {plan.seeds[-1]}"
+    first, last = plan.seeds[0], plan.seeds[-1]
+    is_row = plan.seeds == tuple(range(first, last + 1))
+    seeds = f"{first} to {last}" if is_row else ", ".join(map(str, plan.seeds))
+    return f"{plan.strategy.name}, seeds {seeds}"
 
 
 def best_known(plan: Plan) -> float:

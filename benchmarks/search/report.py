@@ -107,7 +107,7 @@ def report(plan: Plan) -> int:
     _write(plan, "ends.csv", ends(plan, whole))
     regret = regret_table(finished, best, plan.calls)
     _write(plan, "regret.csv", regret)
-    print(f"{plan.strategy.name}, {plan.num_seeds} fixed seeds, at most {plan.calls} evaluations; best "
+    print(f"{plan.strategy.name}, {len(plan.seeds)} fixed seeds, at most {plan.calls} evaluations; best "
           f"known score {best:.4f}, within {plan.within:g} % is {goal:.4f}.")  # fmt: skip
     print(table.to_string(index=False))
     _print_ratio(table)
@@ -116,7 +116,7 @@ def report(plan: Plan) -> int:
     figure = plan.folder / "regret.png"
     counts = {engine: len(curves) for engine, curves in finished.items()}
     name = Path(plan.strategy.source).stem
-    draw(regret, counts, best, figure, name, plan.num_seeds, plan.within)
+    draw(regret, counts, best, figure, name, len(plan.seeds), plan.within)
     names = ("summary.csv", "ends.csv", "regret.csv", figure.name)
     print(f"Written: {', '.join(str(plan.folder / name) for name in names)}")
     return 0

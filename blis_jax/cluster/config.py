@@ -17,11 +17,20 @@ from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
-from blis_jax.policies.named import NAMED_KINDS, as_pairs, is_policy_number, number_of, numbered
+from blis_jax.policies.named import (
+    MOVING_KINDS,
+    NAMED_KINDS,
+    as_pairs,
+    is_policy_number,
+    number_of,
+    numbered,
+)
 
 NO_HORIZON = 2**63 - 1
 PROFILE = "blis-2026-02"
 VARIANTS = ("scheduling", "routing")
+PHASES = ("aligned", "even", "drawn")
+_CHOICES = {"variant": VARIANTS, "snapshot_phases": PHASES}
 DEFAULT_SCORERS = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
 CRITICAL_CLASSES, SHEDDABLE_CLASSES = (1,), (3, 4, 5)
 
@@ -94,12 +103,18 @@ class ClusterConfig(PolicySettings):
     policy_numbers: tuple[tuple[str, float], ...] = ()
     priority_policy: str = "constant"
     scheduler: str = "fcfs"
+    cluster_policy: str = registry.NONE
+    hand_over_policy: str = registry.NONE
     slo_priority_bridge: bool = False
     slo_prefill: bool = False
     slo_prefill_critical: int = 128
     slo_prefill_sheddable: int = 0
     slo_preemption: bool = False
     snapshot_refresh_interval: int = 0
+    load_refresh_interval: int = 0
+    snapshot_phases: str = "aligned"
+    in_flight_counts: bool = True
+    prefix_index_delay: int = 0
     precise_kv_routing: bool = False
     kv_cpu_blocks: int = 0
     kv_offload_threshold: float = 0.9
@@ -185,6 +200,8 @@ class ClusterConfig(PolicySettings):
 
 # settings that BLIS has no flags for
 OUR_POLICY_SETTINGS: tuple[str, ...] = ("routing_picker", "policy_numbers")
+OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
+OUR_POLICY_SETTINGS += ("prefix_index_delay",)
 OUR_POLICY_SETTINGS += ("slo_deadline_critical", "slo_deadline_standard")
 OUR_POLICY_SETTINGS += ("slo_deadline_sheddable", "slo_deadline_least_left")
 OUR_POLICY_SETTINGS += ("cached_block_priority", "class_gated_standard")
@@ -277,19 +294,12 @@ def unsupported(flags: Mapping[str, Any]) -> str | None:
     """The mechanism of BLIS that a scenario asks for and that is not here, or None."""
     if flags.get("roofline"):
         return "the roofline latency model"
-    for setting in ("admission_policy", "routing_policy"):
-        key = setting.replace("_", "-")
-        if flags.get(key) in registry.MISSING[setting]:
-            return f"{key} {flags[key]!r}"
-    if flags.get("routing-policy") == "weighted" and flags.get("routing-scorers"):
-        for name, _ in parse_scorers(flags["routing-scorers"]):
-            if name in registry.MISSING["routing_scorers"]:
-                return f"scorer {name!r}"
     return None
 
 
 POLICY_NAMES: dict[str, tuple[str, ...]] = {
-    registry.SETTINGS[kind]: tuple(registry.NAMES[kind]) for kind in NAMED_KINDS
+    registry.SETTINGS[kind]: tuple(registry.NAMES[kind]) or (registry.NONE,)
+    for kind in (*NAMED_KINDS, *MOVING_KINDS)
 }
 SCORER_NAMES = tuple(registry.SCORERS)
 
@@ -303,6 +313,7 @@ _NOT_NEGATIVE: tuple[str, ...] = (
 )
 _NOT_NEGATIVE += ("long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
+_NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
 _SHARES: tuple[str, ...] = ("kv_offload_threshold",)
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
 LARGEST_COUNT = 2**31 - 2
@@ -326,11 +337,11 @@ def _check(config: ClusterConfig) -> None:
         lambda value: 1 <= value <= MAX_INSTANCES,
         f"between 1 and {MAX_INSTANCES}",
     )
-    if config.variant not in VARIANTS:
-        hint = closest(config.variant, VARIANTS)
-        raise ConfigError(
-            f"variant {config.variant!r} is not known; use {' or '.join(VARIANTS)}{hint}"
-        )
+    for name, choices in _CHOICES.items():
+        given = getattr(config, name)
+        if given not in choices:
+            hint = closest(given, choices)
+            raise ConfigError(f"{name} {given!r} is not known; use {' or '.join(choices)}{hint}")
     latency.check(config)
     numbered(config)
 

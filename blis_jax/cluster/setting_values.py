@@ -43,6 +43,10 @@ _LATER: dict[str, Any] = {
     "routing_picker": "first-best",
     "policy_numbers": (),
     "instances": (),
+    "load_refresh_interval": 0,
+    "snapshot_phases": "aligned",
+    "in_flight_counts": True,
+    "prefix_index_delay": 0,
     "precise_kv_routing": False,
 }
 

@@ -74,6 +74,20 @@ def run_command(
         return EXIT_BAD_INPUT
 
 
+def print_page(
+    name: str, description: str, page: Callable[[], str], arguments: Sequence[str] | None
+) -> int:
+    """A command without options, which prints a page; returns its exit code."""
+
+    def command(words: Sequence[str] | None) -> int:
+        parser = Parser(prog=f"python -m {name}", description=description)
+        parser.given(sys.argv[1:] if words is None else words)
+        print(page(), end="")
+        return 0
+
+    return run_command(name, command, arguments)
+
+
 @contextlib.contextmanager
 def _warnings_said(name: str) -> Iterator[None]:
     """Say warnings about the input as remarks; others are shown as usual."""

@@ -26,6 +26,9 @@ def policy_numbers(text: str) -> tuple[tuple[str, float], ...]:
 KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
 
 
+SLOTS = Flag(
+    "slots", whole, None, "N", "requests that one instance can hold; determined if not given"
+)
 MODEL_FLAGS = (
     Flag("model", str, "", "NAME", "model to serve, such as meta-llama/llama-3.1-8b-instruct"),
     Flag("hardware", str, "", "GPU", "GPU type, such as H100; the model's default if not given"),
@@ -122,6 +125,8 @@ GATEWAY_FLAGS = (
         "which requests are let in",
     ),
     Flag("admission-latency", whole, 0, "US", "µs from arrival to the admission decision"),
+    Flag("cluster-policy", str, "none", "NAME", "when instances go down and come up"),
+    Flag("hand-over-policy", str, "none", "NAME", "which requests move on with their KV"),
     Flag(
         "routing-policy",
         str,
@@ -150,6 +155,34 @@ GATEWAY_FLAGS = (
         0,
         "US",
         "µs between refreshes of the router's view of KV use; 0: always fresh",
+    ),
+    Flag(
+        "load-refresh-interval",
+        whole,
+        0,
+        "US",
+        "µs between refreshes of the router's view of queue depths and batch sizes; 0: always fresh",
+    ),
+    Flag(
+        "snapshot-phases",
+        str,
+        "aligned",
+        "WHEN",
+        "when instances are refreshed: aligned, or each at times of its own: even over the interval, or drawn",
+    ),
+    Flag(
+        "in-flight-counts",
+        truth,
+        True,
+        "BOOL",
+        "requests sent to an instance and not yet in its queue are part of its load; the router knows them at once",
+    ),
+    Flag(
+        "prefix-index-delay",
+        whole,
+        0,
+        "US",
+        "µs from a routing until its prompt counts as cached in the router's index",
     ),
     Flag(
         "precise-kv-routing",
@@ -191,7 +224,9 @@ KV_TIER_FLAGS = (
         "GPU use (0 to 1) above which blocks move to CPU memory",
     ),
     Flag("kv-transfer-bandwidth", number, 100.0, "X", "tokens per µs between the tiers"),
-    Flag("kv-transfer-base-latency", whole, 0, "US", "µs per transfer besides"),
+    Flag(
+        "kv-transfer-base-latency", whole, 0, "US", "µs that each transfer takes beside its tokens"
+    ),
 )
 CLUSTER_FLAGS = (*MODEL_FLAGS, *BATCH_FLAGS, *GATEWAY_FLAGS, *ORDER_FLAGS, *KV_TIER_FLAGS)
 

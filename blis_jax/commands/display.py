@@ -9,11 +9,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from blis_jax.progress import Board, board
+from blis_jax.progress import Board, board, duration
 
 SWITCH = "BLIS_JAX_PROGRESS"  # `off` in the environment: no progress is shown
 FIRST_S = 3.0  # commands that take less show nothing
 PAUSE_S = 10.0  # between two lines of the same phase
+SETTLED_S = 1.0  # a phase that has just begun has nothing to tell
 TICK_S = 0.25
 
 
@@ -25,6 +26,7 @@ class Display:
         self.name, self.board, self.stream, self.is_terminal = name, board, stream, is_terminal
         self.began = self.said_at = board.clock()
         self.said: tuple[str, bool] | None = None
+        self.board.is_used = False
         self.bar: Any = None
         self.is_quiet = False
         self.lock = threading.RLock()
@@ -33,6 +35,8 @@ class Display:
         """Show what is due."""
         with self.lock:
             line, now = self.board.line(), self.board.clock()
+            if not self.board.is_used:  # imports, files: nothing that anybody has named yet
+                line = f"working: {duration(now - self.began)} so far"
             if self.is_quiet or not line or now - self.began < FIRST_S:
                 return
             if self.is_terminal:
@@ -40,7 +44,8 @@ class Display:
                 return
             headline = self.board.headline()
             pause = PAUSE_S if headline == self.said else FIRST_S
-            if now - self.said_at >= pause:
+            is_settled = self.board.age() >= SETTLED_S or not self.board.is_used
+            if now - self.said_at >= pause and is_settled:
                 self.said, self.said_at = headline, now
                 print(f"{self.name}: {line}", file=self.stream, flush=True)
 

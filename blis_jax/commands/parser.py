@@ -239,7 +239,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{first} {self._format_args(action, str(action.metavar))}"
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A default as help and tables show it."""
     if isinstance(value, bool):
         return "on" if value else "off"

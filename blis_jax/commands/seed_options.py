@@ -17,7 +17,7 @@ FIRST_SEED = {"reference": 42, "jax": 0}  # by who draws the requests; 42 is BLI
 def seed_flags(usual: str) -> tuple[Flag, ...]:
     """The options; `usual` says which seeds are taken without them."""
     words = f"number of seeds, or a list A,B,… of them (older: --num-seeds, --vmap-seeds; {usual})"
-    first = "the first of so many seeds (default: 42, which is BLIS's; 0 where JAX draws)"
+    first = "the first seed; the others follow (default: 42, as in BLIS, or 0 where JAX draws)"
     return (
         Flag("seeds", str, None, "N|A,B,…", words),
         Flag("num-seeds/vmap-seeds", whole, None, "N", HIDDEN),

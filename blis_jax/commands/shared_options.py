@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 HIDDEN = ""  # the help of an option that is understood, but not shown
-VARIES: Any = object()  # the default of an option that each command has its own for
+VARIES = object()  # the default of an option that each command has its own for
 
 
 class Shared(NamedTuple):
@@ -17,7 +17,7 @@ class Shared(NamedTuple):
 
     name: str
     meaning: str
-    default: Any = VARIES
+    default: object = VARIES
     older: tuple[str, ...] = ()
     elsewhere: Mapping[str, tuple[Any, str]] = {}  # by command: another default, and why
 
@@ -25,13 +25,15 @@ class Shared(NamedTuple):
 SHARED = (
     Shared("seeds", "how many seeds, from `--first-seed` on; or a list `A,B,…` of seeds (`A,` for one)",
            older=("num-seeds", "vmap-seeds")),
-    Shared("first-seed", "the first of so many seeds: 42, which is BLIS's, or 0 where JAX draws", None),
-    Shared("rng", "who draws the requests: `reference` as BLIS does, or `jax` in the compiled program",
+    Shared("first-seed", "the first seed, which the others follow: 42, as in BLIS, or 0 where JAX draws", None),
+    Shared("rng", "who draws the requests: `reference` draws those of BLIS, `jax` others of the same laws, in the "
+           "compiled program",
            "reference",
            elsewhere={"sweep": ("jax", "hundreds of seeds are drawn in the compiled program"),
                       "dataset": ("jax", "hundreds of seeds are drawn in the compiled program"),
-                      "papers strategy_evolution": ("jax", "hundreds of seeds are drawn in the compiled program")}),
-    Shared("random-state", "seed of everything random but the requests: search, resampling, starts", 0),
+                      "papers strategy_evolution": ("jax", "hundreds of seeds are drawn in the compiled program"),
+                      "papers routing_evolution": ("jax", "hundreds of seeds are drawn in the compiled program")}),
+    Shared("random-state", "seed of everything that is random besides the requests: search, resampling, starts", 0),
     Shared("workload", "built-in workload or a .yaml file", older=("workload-spec",)),
     Shared("num-requests", "requests in place of the workload's number", older=("requests",)),
     Shared("trace", "recorded trace in place of a workload", None),
@@ -52,10 +54,16 @@ SHARED = (
     Shared("timeline", "Perfetto trace of one run to write", None),
     Shared("resume", "go on from what the output has already"),
     Shared("overwrite", "replace an existing output, make everything again", older=("force", "fresh")),
+    Shared("no-figures", "draw no figures"),
     Shared("quiet", "print nothing but errors"),
     Shared("no-cache", "compile again instead of using programs kept from earlier runs"),
 )  # fmt: skip
 BY_NAME = {one.name: one for one in SHARED}
+
+
+def switches(*names: str) -> dict[str, str]:
+    """Options without a value and their helps, which are the same in every command."""
+    return {name: BY_NAME[name].meaning for name in names}
 
 
 def spellings(name: str) -> tuple[str, ...]:

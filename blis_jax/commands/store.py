@@ -1,7 +1,7 @@
 """A result on disk: made whole or filled part by part, refused if it is of other work, and gone on with.
 
-One rule for every command. A store that exists is replaced with `--overwrite`, gone on with `--resume`
-if everything that its numbers depend on is the same, and else left alone.
+A store that exists is replaced with `--overwrite`, gone on with `--resume` by the rule of
+`blis_jax.files.resuming`, and else left alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.files import manifest
+from blis_jax.files.resuming import ADVICE, refuse_other_work
 from blis_jax.results import dataset as datasets
 from blis_jax.results.schema import NOT_RUN
 
@@ -29,7 +30,7 @@ class Store:
 
     kind: ClassVar[str] = ""  # every dataset is accepted if it is empty
     wanted: ClassVar[str] = "another path"
-    advice: ClassVar[str] = "give --overwrite or another --output"
+    advice: ClassVar[str] = ADVICE
     decisive: ClassVar[Mapping[str, str]] = {}  # attributes that the numbers depend on, in words
 
     def __init__(self, path: Path, command: str) -> None:
@@ -46,11 +47,7 @@ class Store:
         """Refuses to go on with what does not belong to the dataset that is wanted."""
         self._refuse_other_kind(found)
         before, now = self.content(found.attrs), self.content(wanted.attrs)
-        other = [name for name in now if before.get(name) != now[name]]
-        if other:
-            raise ConfigError(
-                f"{self.path} was made with another {', '.join(other)}; {self.advice}"
-            )
+        refuse_other_work(self.path, before, now, self.advice)
 
     def _refuse_other_kind(self, dataset: xr.Dataset) -> None:
         if self.kind and dataset.attrs.get("kind") != self.kind:

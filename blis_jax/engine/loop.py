@@ -219,20 +219,37 @@ def run_row(
 ) -> Raw:
     """One run, with real branches."""
     ctx = Context(shape, mechanism, params, requests, branch)
+    start = first_state(shape, mechanism, params, requests)
+    return raw_of(*_chunks(ctx, start, max_scan_steps // CHUNK))
+
+
+def _chunks(ctx: Context, start: State, most: jax.Array) -> tuple[State, jax.Array]:
+    """The state after at most so many chunks of scan steps, and how many there were."""
+    shape, params = ctx.shape, ctx.params
 
     def is_running(carry: tuple[State, jax.Array]) -> jax.Array:
-        return (carry[0].registers[Reg.IS_DONE] == 0) & (carry[1] < max_scan_steps // CHUNK)
+        state, done = carry
+        goes_on = (state.registers[Reg.IS_DONE] == 0) & (done < most)
+        return goes_on & _has_room(shape, state) if shape.stall_steps else goes_on
 
     def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
         state, _ = lax.scan(lambda s, _: (scan_step(ctx, s), None), carry[0], length=CHUNK)
         return without_holes(shape, params, state), carry[1] + 1
 
-    start = first_state(shape, mechanism, params, requests), jnp.zeros((), jnp.int32)
-    return raw_of(*lax.while_loop(is_running, chunk, start))
+    return lax.while_loop(is_running, chunk, (start, jnp.zeros((), jnp.int32)))
+
+
+def _has_room(shape: EngineShape, state: State) -> jax.Array:
+    """Whether the log and the preemptions have room for another chunk, in a run whose log is taken out."""
+    registers, blocks = state.registers, state.blocks
+    assert blocks is not None
+    num_records = registers[Reg.NUM_RECORDS] - registers[Reg.LOG_BASE]
+    is_full = num_records + CHUNK > shape.log_capacity
+    return ~(is_full | (blocks.num_evictions + CHUNK > shape.eviction_capacity))
 
 
 def beginning_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
-    """`(params, table, order) -> (Requests, State)` before the first event of a run in stretches, see livelock.py."""
+    """`(params, table, order) -> (Requests, State)` before the first event of a run in stretches."""
 
     def begin(params: Any, table: Any, order: Any) -> tuple[Requests, State]:
         requests = requests_of(shape, mechanism, params, table, order)
@@ -244,25 +261,12 @@ def beginning_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]
 def stretch_of(shape: EngineShape, mechanism: Mechanism) -> Callable[..., Any]:
     """`(params, Requests, State, max_chunks) -> (State, chunks)`: the next stretch.
 
-    It ends with the run, with an outcome, or before the log or the preemptions have no room left.
+    It ends with the run, with an outcome, or before the log or the preemptions of a run whose log is taken out have
+    no room left.
     """
 
     def go_on(params: Any, requests: Any, state: State, most: Any) -> tuple[State, Any]:
         """At most so many chunks of scan steps; and how many there were."""
-        ctx = Context(shape, mechanism, params, requests, branch)
-
-        def has_room(carry: tuple[State, jax.Array]) -> jax.Array:
-            registers, blocks = carry[0].registers, carry[0].blocks
-            assert blocks is not None
-            num_records = registers[Reg.NUM_RECORDS] - registers[Reg.LOG_BASE]
-            is_full = num_records + CHUNK > shape.log_capacity
-            is_full = is_full | (blocks.num_evictions + CHUNK > shape.eviction_capacity)
-            return (registers[Reg.IS_DONE] == 0) & ~is_full & (carry[1] < most)
-
-        def chunk(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
-            state, _ = lax.scan(lambda s, _: (scan_step(ctx, s), None), carry[0], length=CHUNK)
-            return without_holes(shape, params, state), carry[1] + 1
-
-        return lax.while_loop(has_room, chunk, (state, jnp.zeros((), jnp.int32)))
+        return _chunks(Context(shape, mechanism, params, requests, branch), state, most)
 
     return go_on

@@ -11,6 +11,7 @@ import numpy as np
 
 from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
+from blis_jax.engine.signals import SignalParams
 from blis_jax.engine.types import (
     NO_DEFECTS,
     REFERENCE_DEFECTS,
@@ -23,8 +24,10 @@ from blis_jax.engine.types import (
 from blis_jax.errors import ConfigError
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
-from blis_jax.policies.contract import Policies, Policy
+from blis_jax.policies.contract import Policies
 from blis_jax.policies.named import Chosen, numbered
+
+PHASES = 1004  # what the draws of phases are for, beyond `policy_calls.Purpose`
 
 
 def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
@@ -42,13 +45,14 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
         picker=policies.picker or named.picker,
         priority=policies.priority or named.priority,
         scheduler=policies.scheduler or named.scheduler,
+        cluster=policies.cluster or named.cluster,
+        hand_over=policies.hand_over or named.hand_over,
     )
 
 
 def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechanism:
     """The functions of a run."""
     used = chosen(config, policies)
-    cluster, hand_over = _movers(policies)
     made = Mechanism(
         admission=used.admission.function(),
         routing=used.routing.function(),
@@ -57,8 +61,10 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         priority=used.priority.function(),
         scheduler=used.scheduler.function(),
         latency=latency.model_of(config),
-        cluster=cluster.function() if cluster else None,
-        hand_over=hand_over.function() if hand_over else None,
+        cluster=used.cluster.function() if used.cluster else None,
+        hand_over=used.hand_over.function() if used.hand_over else None,
+        ages_signals=_ages_signals(config),
+        delays_index=config.prefix_index_delay > 0,
         evicts_lowest_priority=config.slo_preemption,
         defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
     )
@@ -67,7 +73,12 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
     if made.moves_requests:
         raise ConfigError(
             "precise_kv_routing is for requests that stay where they are routed; "
-            "leave it out, or take policies.cluster and policies.hand_over out"
+            "leave it out, or take the cluster and hand-over policies out"
+        )
+    if made.delays_index:
+        raise ConfigError(
+            "prefix_index_delay is for an index that the routings feed; with precise_kv_routing the KV caches "
+            "feed it at once; leave one of them out"
         )
     return dataclasses.replace(made, is_precise=True)
 
@@ -92,6 +103,30 @@ def without_effect(config: ClusterConfig, policies: Policies | None = None) -> s
     return None
 
 
+def _ages_signals(config: ClusterConfig) -> bool:
+    is_plain = config.load_refresh_interval == 0 and config.in_flight_counts
+    return not is_plain or config.snapshot_phases != "aligned"
+
+
+def of_one_program(functions: Sequence[Mechanism]) -> list[Mechanism]:
+    """The mechanisms, of which those that differ only in how old signals are become one.
+
+    A signal of age 0 gives the same run in the program where signals age, so a map from age 0 on compiles once.
+    """
+
+    def without(one: Mechanism) -> Mechanism:
+        return dataclasses.replace(one, ages_signals=False, delays_index=False)
+
+    ages = {without(one) for one in functions if one.ages_signals}
+    delays = {without(one) for one in functions if one.delays_index}
+    return [
+        dataclasses.replace(
+            one, ages_signals=without(one) in ages, delays_index=without(one) in delays
+        )
+        for one in functions
+    ]
+
+
 def params(
     config: ClusterConfig,
     num_rows: int | None = None,
@@ -100,18 +135,12 @@ def params(
 ) -> Params:
     """The numbers of a run as a pytree of numpy arrays; `num_rows` is the instance table's size."""
     return Params(
-        _cluster_params(config, num_rows or config.num_instances),
-        _policy_params(chosen(config, policies), policy_seed, policies),
+        _cluster_params(config, num_rows or config.num_instances, policy_seed),
+        _policy_params(chosen(config, policies), policy_seed),
     )
 
 
-def _movers(policies: Policies | None) -> tuple[Policy | None, Policy | None]:
-    """The policies that take instances down and let requests move on; no setting names one."""
-    return (policies.cluster, policies.hand_over) if policies is not None else (None, None)
-
-
-def _policy_params(used: Chosen, policy_seed: int, policies: Policies | None) -> PolicyParams:
-    cluster, hand_over = _movers(policies)
+def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
     seed: Any = np.uint64(policy_seed)
     weights: Any = np.asarray([weight for _, weight in used.scorers] or [1.0], np.float64)
     return PolicyParams(
@@ -123,8 +152,8 @@ def _policy_params(used: Chosen, policy_seed: int, policies: Policies | None) ->
         priority=used.priority.values(),
         scheduler=used.scheduler.values(),
         seed=seed,
-        cluster=cluster.values() if cluster else None,
-        hand_over=hand_over.values() if hand_over else None,
+        cluster=used.cluster.values() if used.cluster else None,
+        hand_over=used.hand_over.values() if used.hand_over else None,
     )
 
 
@@ -180,7 +209,24 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     }
 
 
-def _cluster_params(config: ClusterConfig, rows: int) -> ClusterParams:
+def _signal_params(config: ClusterConfig, rows: int, seed: int) -> SignalParams:
+    """Phases are drawn of the policies' seed, so that every seed has its own and all strategies have them in common."""
+    phases = {
+        "aligned": lambda: np.zeros(rows),
+        "even": lambda: np.arange(rows) / config.num_instances % 1.0,
+        "drawn": lambda: np.random.default_rng([seed, PHASES]).random(rows),
+    }
+    arrays: dict[str, Any] = {
+        "load_interval_us": np.int64(config.load_refresh_interval),
+        "index_delay_us": np.int64(config.prefix_index_delay),
+        "phase": phases[config.snapshot_phases](),
+        "has_phases": np.bool_(config.snapshot_phases != "aligned"),
+        "counts_in_flight": np.int32(config.in_flight_counts),
+    }
+    return SignalParams(**arrays)
+
+
+def _cluster_params(config: ClusterConfig, rows: int, policy_seed: int) -> ClusterParams:
     arrays: dict[str, Any] = {
         "num_instances": np.int32(config.num_instances),
         "admission_latency_us": np.int64(config.admission_latency),
@@ -188,5 +234,6 @@ def _cluster_params(config: ClusterConfig, rows: int) -> ClusterParams:
         "snapshot_refresh_interval_us": np.int64(config.snapshot_refresh_interval),
         "horizon_us": np.int64(min(config.horizon, NO_HORIZON // 2)),
         "infinity": np.float64(np.inf),
+        "signals": _signal_params(config, rows, policy_seed),
     }
     return ClusterParams(**arrays, **_instance_numbers(config, rows))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.engine.signals import first_view
 from blis_jax.engine.tables.router import RouterIndex, no_index
 from blis_jax.engine.tables.rows import Moment, Row, Whole
 from blis_jax.engine.types import LAST, NO_REQUEST, EngineShape, Mechanism, Params, never, pytree
@@ -205,8 +206,9 @@ class State:
     shared: SharedBlocks | None  # memory without eviction
     blocks: Blocks | None  # memory at block level
     router: RouterIndex | None  # where a policy looks at it
-    # float64[field, instance]: KV utilisation, free blocks and hit rate as the router last read them; in many lanes
-    # a tuple of the fields, so that one which no policy reads is not kept
+    # float64[field, instance]: KV utilisation, free blocks, hit rate, and what the CPU tier does if that is read, as
+    # the router last read them; in many lanes a tuple of the fields, so that one which no policy reads is not kept;
+    # where signals age, an AgedView
     stale: Any
     log: Int[Array, "record column"]
     log_time: Any
@@ -307,6 +309,11 @@ def _no_copies(shape: EngineShape) -> SharedBlocks | None:
     )
 
 
+def reads_cpu_tier(shape: EngineShape, mechanism: Mechanism) -> bool:
+    """Whether the router sees what the instances' CPU tiers do: there are some, and a policy looks."""
+    return shape.has_cpu_tier and mechanism.reads_cpu_tier
+
+
 def _no_news(shape: EngineShape, mechanism: Mechanism) -> News | None:
     if not mechanism.is_told_at_gateway:
         return None
@@ -343,7 +350,8 @@ def initial_state(
     inst_time = inst_time.at[:, InstTime.TOTAL_DURATION].set(0)
     inst_time = inst_time.at[:, InstTime.BUSY_UNTIL].set(0)
     inst = jnp.zeros((rows, len(Inst)), jnp.int32).at[:, Inst.IS_IDLE].set(1)
-    i32 = jnp.int32
+    num_kv_fields = 5 if reads_cpu_tier(shape, mechanism) else 3
+    i32, kv = jnp.int32, jnp.zeros((num_kv_fields, shape.num_instances), jnp.float64)
     return State(
         registers=jnp.zeros((len(Reg),), i32),
         times=jnp.zeros((len(Time),), clock),
@@ -357,7 +365,7 @@ def initial_state(
         shared=_no_copies(shape),
         blocks=initial_blocks(shape, mechanism, params),
         router=no_index(shape, mechanism),
-        stale=jnp.zeros((3, shape.num_instances), jnp.float64),
+        stale=first_view(params.cluster, kv) if mechanism.ages_signals else kv,
         log=jnp.zeros((shape.log_capacity + 1, len(Log)), i32),
         log_time=jnp.zeros((shape.log_capacity + 1, len(LogTime)), clock),
         gateway=gateway,

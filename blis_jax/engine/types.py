@@ -30,7 +30,7 @@ LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every r
 
 ROLES = ("both", "prefill", "decode")  # what an instance is for
 SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
-CRITICAL, STANDARD_NONE, STANDARD = 1, 0, 2
+STANDARD_NONE, CRITICAL, STANDARD, SHEDDABLE, BATCH, BACKGROUND = range(len(SLO_CLASSES))
 
 
 def never(dtype: Any) -> Any:
@@ -162,6 +162,9 @@ class Snapshots:
     num_rejected: Int[jax.Array, ""]
     is_active: Bool[jax.Array, "instance"]  # part of the cluster (the table may be larger)
     role: Int[jax.Array, "instance"]  # index into ROLES
+    # only for a policy with `reads_cpu_tier` in a cluster with a CPU tier, else None; as stale as the KV fields:
+    pending_transfer_us: Any = None  # float64[instance]: reloads that the next step will wait for
+    kv_thrashing_rate: Any = None  # float64[instance]: reloads soon after their offload ÷ offloads
 
 
 @pytree
@@ -223,6 +226,8 @@ class Mechanism:
     latency: LatencyModel
     cluster: Policy | None = None  # None: all instances stay up
     hand_over: Policy | None = None  # None: requests stay where they are
+    ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
+    delays_index: bool = False  # the router's index learns of a routing later
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
@@ -259,6 +264,11 @@ class Mechanism:
     def uses_prompt_keys(self) -> bool:
         """Whether some policy keeps something for every prompt key."""
         return any(policy.reads_prompt_key for policy in self.of_gateway)
+
+    @property
+    def reads_cpu_tier(self) -> bool:
+        """Whether some policy of the gateway looks at what the CPU tier does."""
+        return any(policy.reads_cpu_tier for policy in self.of_gateway)
 
     @property
     def needs_cached_blocks(self) -> bool:
@@ -324,6 +334,7 @@ class ClusterParams:
     offload_threshold: Float[jax.Array, "instance"]  # KV utilisation above which the tier acts
     roles: Int[jax.Array, "instance"]  # index into ROLES
     infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
+    signals: Any  # SignalParams
 
 
 @pytree

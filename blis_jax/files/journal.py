@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from blis_jax.files.resuming import ADVICE, fingerprint, refuse_other_work, versions
 
-VERSION = 1
+VERSION = 2  # the first had no content, but one fingerprint of it all
 
 
 class Journal:
     """A header that says what is being done, and a line for each finished part of it."""
 
-    def __init__(self, path: Path, identity: str, kind: str, content: str) -> None:
-        """`identity` says which piece of work it is, `content` in words what decides it."""
-        self.path, self.identity, self.kind, self.content = path, identity, kind, content
+    def __init__(self, path: Path, kind: str, content: Mapping[str, Any]) -> None:
+        """`kind` is that of the work, `content` what its numbers depend on, by its name in words."""
+        self.path, self.kind = path, kind
+        prints = {name: fingerprint(value) for name, value in content.items()}
+        self.content = {**prints, **versions()}
 
     def lines(self) -> list[Any]:
         """The finished parts; none if there is no file. Another work's journal is refused."""
@@ -29,15 +33,10 @@ class Journal:
         except ValueError as error:
             raise self._unreadable(error) from None
         if not isinstance(header, dict) or self.kind not in header:
-            raise ConfigError(
-                f"{self.path} is not the record of a {self.kind}; give --overwrite or another "
-                "--output"
-            )
-        if header[self.kind] != self.identity or header.get("version") != VERSION:
-            raise ConfigError(
-                f"{self.path} is the record of another {self.kind} ({self.content} differ); give "
-                "--overwrite or another --output"
-            )
+            raise ConfigError(f"{self.path} is not the record of a {self.kind}; {ADVICE}")
+        if header.get("version") != VERSION or not isinstance(header[self.kind], dict):
+            raise ConfigError(f"{self.path} is a record of an earlier version; {ADVICE}")
+        refuse_other_work(self.path, header[self.kind], self.content)
         return lines
 
     def begin(self) -> None:
@@ -50,7 +49,7 @@ class Journal:
                 written.write_text(whole, encoding="utf-8")
 
     def _header(self) -> str:
-        return json.dumps({self.kind: self.identity, "version": VERSION}) + "\n"
+        return json.dumps({self.kind: self.content, "version": VERSION}) + "\n"
 
     def _text(self) -> str:
         try:
@@ -59,11 +58,9 @@ class Journal:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> ConfigError:
-        return ConfigError(
-            f"{self.path} cannot be read ({error}); give --overwrite or another --output"
-        )
+        return ConfigError(f"{self.path} cannot be read ({error}); {ADVICE}")
 
-    def append(self, entry: Any) -> None:
+    def append(self, entry: object) -> None:
         """Adds a finished part."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")

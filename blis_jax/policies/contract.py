@@ -44,12 +44,15 @@ class GatewayContext:
     now_us: Any  # clock dtype
     key: Any  # random key of this decision and this policy; unused, it costs nothing
     scores: Any = None  # routing only: float64[instance], the weighted sum of the scorers, or zeros
-    picked: Any = None  # routing only: the instance that the picker takes by these scores
+    picked: Any = None  # routing: the picker's instance by these scores; admission, with `reads_route`: the router's
+    run_key: Any = None  # the same in all decisions of a run, for hashes; unused, it costs nothing
+    contents: Any = None  # LeadingContents, only for a policy with `reads_contents`
     # only where requests move (Policies.cluster, Policies.hand_over), else None:
     came_from: Any = (
         None  # the instance that the request was routed to first, -1: not routed before
     )
     computed_tokens: Any = None  # prompt tokens whose KV moves with the request
+    block_size: Any = None  # tokens of a KV block; there in every run
 
 
 @pytree
@@ -217,11 +220,16 @@ class Policy:
     start: StartFn = no_state
     observe: ObserveFn | None = None
     reads_prefix_index: bool = False  # looks at snapshots.prefix_match_blocks
-    keeps_own_index: bool = False  # in BLIS the index is its own: routings fill it, caches never do
+    keeps_own_index: bool = (
+        False  # in BLIS, routings fill it whatever feeds that of prefix-affinity
+    )
+    reads_cpu_tier: bool = False  # looks at snapshots.pending_transfer_us or .kv_thrashing_rate
     reads_cached_blocks: bool = False  # looks at context.num_cached_blocks
     reads_prompt_key: bool = False  # keeps something for every prompt key, `[shape.num_keys]`
-    is_random: bool = False  # draws from `context.key`
+    is_random: bool = False  # draws from `context.key` or `context.run_key`
     next_time: NextTimeFn | None = None  # of a cluster policy: when it acts
+    reads_contents: bool = False  # looks at context.contents
+    reads_route: bool = False  # of an admission policy: looks at context.picked
     numbers: tuple[tuple[str, float], ...] = ()  # given ones; the others have their defaults
 
     @property
@@ -269,10 +277,13 @@ class MakesPolicy:
         *,
         reads_prefix_index: bool = False,
         keeps_own_index: bool = False,
+        reads_cpu_tier: bool = False,
         reads_cached_blocks: bool = False,
         reads_prompt_key: bool = False,
         is_random: bool = False,
         next_time: NextTimeFn | None = None,
+        reads_contents: bool = False,
+        reads_route: bool = False,
     ) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
         """What decorates the function; the arguments are the fields of `Policy` with these names.
 
@@ -285,14 +296,10 @@ class MakesPolicy:
             raise ConfigError(
                 "next_time=… says when a cluster policy acts: a cluster policy needs it, no other has it"
             )
-        declared = (
-            reads_prefix_index,
-            keeps_own_index,
-            reads_cached_blocks,
-            reads_prompt_key,
-            is_random,
-            next_time,
-        )
+        declared: tuple[Any, ...] = (
+            reads_prefix_index, keeps_own_index, reads_cpu_tier, reads_cached_blocks,
+            reads_prompt_key, is_random, next_time, reads_contents, reads_route,
+        )  # fmt: skip
 
         def decorate(decide: DecideFn[Any, Any, Any, Any]) -> Policy:
             """The policy that decides with `decide`; nothing is called or traced yet."""

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 # kinds of policies that a setting of their own names
 NAMED_KINDS = ("admission", "routing", "picker", "priority", "scheduler")
+# those whose setting may name none
+MOVING_KINDS = ("cluster", "hand_over")
 
 
 def is_policy_number(name: str) -> bool:
     """Whether it is written as a number of a policy in use, such as `routing.candidates`."""
-    return "." in name and name.partition(".")[0] in (*NAMED_KINDS, "scorer")
+    return "." in name and name.partition(".")[0] in (*NAMED_KINDS, *MOVING_KINDS, "scorer")
 
 
 def as_pairs(given: Any) -> tuple[tuple[str, float], ...]:
@@ -61,6 +63,8 @@ class Chosen:
     picker: Policy
     priority: Policy
     scheduler: Policy
+    cluster: Policy | None = None
+    hand_over: Policy | None = None
 
 
 def numbered(config: ClusterConfig) -> Chosen:
@@ -69,7 +73,8 @@ def numbered(config: ClusterConfig) -> Chosen:
     Raises:
         ConfigError: a name is not known, or a number has no policy to go to.
     """
-    has_file = any(is_file(_name_of(config, kind)) for kind in NAMED_KINDS)
+    kinds = (*NAMED_KINDS, *MOVING_KINDS)
+    has_file = any(is_file(_name_of(config, kind)) for kind in kinds)
     if has_file or any(is_file(name) for name, _ in config.scorers()):
         return _numbered(config)  # the file may have changed since
     return _numbered_once(config)
@@ -78,9 +83,10 @@ def numbered(config: ClusterConfig) -> Chosen:
 def _numbered(config: ClusterConfig) -> Chosen:
     given = _numbers_by_owner(config)
     found: dict[str, Any] = {}
-    for kind in NAMED_KINDS:
+    for kind in (*NAMED_KINDS, *MOVING_KINDS):
         name = _name_of(config, kind)
-        found[kind] = _with_numbers(config, kind, name, given.pop(kind, {}))
+        if kind in NAMED_KINDS or name != registry.NONE:
+            found[kind] = _with_numbers(config, kind, name, given.pop(kind, {}))
     scorers = []
     for name, weight in config.scorers():
         owner = f"scorer.{name.rpartition(':')[2]}"
@@ -88,7 +94,7 @@ def _numbered(config: ClusterConfig) -> Chosen:
     if given:
         owner = next(iter(given))
         used = [
-            *NAMED_KINDS,
+            *found,
             *(f"scorer.{name.rpartition(':')[2]}" for name, _ in config.scorers()),
         ]
         raise ConfigError(
@@ -133,7 +139,8 @@ def number_of(config: ClusterConfig, setting: str) -> Number | None:
         return known.number if known else None
     used = numbered(config)
     policies = {f"scorer.{one.name}": one for one, _ in used.scorers}
-    policies |= {kind: getattr(used, kind) for kind in NAMED_KINDS}
+    kinds = {kind: getattr(used, kind) for kind in (*NAMED_KINDS, *MOVING_KINDS)}
+    policies |= {kind: policy for kind, policy in kinds.items() if policy is not None}
     has = {
         f"{name}.{one}": number
         for name, policy in policies.items()

@@ -20,6 +20,12 @@ def first_where(mask: jax.Array) -> jax.Array:
     return jnp.min(jnp.where(mask, index, LAST))
 
 
+def first_best_of(scores: jax.Array, is_eligible: jax.Array) -> jax.Array:
+    """Index of the first eligible instance with the highest score."""
+    among = jnp.where(is_eligible, scores, -jnp.inf)
+    return first_where(among == jnp.max(among))
+
+
 def _best(context: PickerContext) -> jax.Array:
     scores = jnp.where(context.is_eligible, context.scores, -jnp.inf)
     return scores == jnp.max(scores)
@@ -29,7 +35,7 @@ def _best(context: PickerContext) -> jax.Array:
 def first_best(params: NoParams, state: NoState, context: PickerContext) -> Choice:
     """The first instance with the highest score, as BLIS does."""
     del params
-    return first_where(_best(context)), state
+    return first_best_of(context.scores, context.is_eligible), state
 
 
 @picker(is_random=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.engine.exact import exact_product, exact_quotient
 from blis_jax.engine.types import CRITICAL, pytree
 from blis_jax.lazy import jax, jnp
-from blis_jax.policies.admission import is_sheddable
+from blis_jax.policies.classes import is_sheddable
 from blis_jax.policies.contract import NoParams, NoState, QueueContext, priority_policy
 from blis_jax.policies.numbers import FIXED, number
 

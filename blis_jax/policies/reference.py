@@ -14,7 +14,7 @@ NUMBERS_HEAD = (
 
 def page() -> str:
     """The tables of all kinds, each under the setting that names its policies."""
-    return "\n\n".join(_section(kind) for kind in registry.NAMES) + "\n"
+    return "\n\n".join(_section(kind) for kind, names in registry.NAMES.items() if names) + "\n"
 
 
 def _section(kind: str) -> str:
@@ -25,7 +25,7 @@ def _section(kind: str) -> str:
         for name, policy in policies.items()
     ]
     numbers = [
-        _row(name, field, one)
+        number_row(name, field, one)
         for name, policy in policies.items()
         for field, one in numbers_of(policy.params).items()
     ]
@@ -33,7 +33,8 @@ def _section(kind: str) -> str:
     return "\n\n".join(parts + (["\n".join([NUMBERS_HEAD, *numbers])] if numbers else []))
 
 
-def _row(name: str, field: str, one: Number) -> str:
+def number_row(name: str, field: str, one: Number) -> str:
+    """The row of one number of a policy."""
     searched = one.searched
     bounds = f"{searched[0]:g} to {searched[1]:g}, {one.prior}" if searched else ""
     setting = registry.setting_of(name, field, one)

@@ -12,39 +12,46 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blis_jax.cluster import instance_groups
-from blis_jax.errors import ConfigError, UnsupportedError, closest, shortened
+from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.user_files import is_file, value_at
 from blis_jax.policies.contract import DECORATORS, Policy
 from blis_jax.policies.numbers import FIXED, Number, numbers_of
 
-# policies and scorers of BLIS, at the routing track's revision, that are not here
-MISSING = {
-    "admission_policy": ("predictive-slo",),
-    "routing_policy": ("adaptive-weighted", "kv-adaptive", "epoch-adaptive"),
-    "routing_scorers": ("cost-benefit", "slo-headroom", "kv-pressure"),
-}
 ADMISSION = {
-    "always-admit": "admission.always_admit",
-    "reject-all": "admission.reject_all",
-    "token-bucket": "admission.token_bucket",
-    "slo-gated": "admission.slo_gated",
-    "class-gated": "admission.class_gated",
-    "slo-queue-gated": "admission.slo_queue_gated",
+    "always-admit": "admission.all_or_none.always_admit",
+    "reject-all": "admission.all_or_none.reject_all",
+    "token-bucket": "admission.token_bucket.token_bucket",
+    "slo-gated": "admission.gates.slo_gated",
+    "class-gated": "admission.gates.class_gated",
+    "kv-gated": "described.kv_gated.kv_gated",
+    "burst-throttled": "described.burst_throttled.burst_throttled",
+    "slo-queue-gated": "admission.gates.slo_queue_gated",
+    "predictive-slo": "admission.predictive.predictive_slo",
 }
 ROUTING = {
-    "round-robin": "routing.round_robin",
-    "least-loaded": "routing.least_loaded",
-    "weighted": "routing.weighted",
-    "prefix-affinity": "routing.prefix_affinity",
-    "always-busiest": "routing.always_busiest",
-    "power-of-two": "power_of_two.power_of_two",
+    "round-robin": "routing.by_load.round_robin",
+    "least-loaded": "routing.by_load.least_loaded",
+    "weighted": "routing.weighted.weighted",
+    "prefix-affinity": "routing.prefix_affinity.prefix_affinity",
+    "always-busiest": "routing.by_load.always_busiest",
+    "adaptive-weighted": "routing.adaptive_weighted.adaptive_weighted",
+    "kv-adaptive": "routing.kv_adaptive.kv_adaptive",
+    "epoch-adaptive": "routing.epoch_adaptive.epoch_adaptive",
+    "power-of-two": "routing.power_of_two.power_of_two",
+    "match-switched": "described.match_switched.match_switched",
+    "regime-switched": "described.regime_switched.regime_switched",
+    "cached-of-two": "described.cached_of_two.cached_of_two",
+    "session-hashed": "described.session_hashed.session_hashed",
 }
 SCORERS = {
-    "prefix-affinity": "scorers.prefix_affinity",
-    "queue-depth": "scorers.queue_depth",
-    "kv-utilization": "scorers.kv_utilization",
-    "load-balance": "scorers.load_balance",
-    "slo-priority": "scorers.slo_priority",
+    "prefix-affinity": "scorers.cache.prefix_affinity",
+    "queue-depth": "scorers.load.queue_depth",
+    "kv-utilization": "scorers.cache.kv_utilization",
+    "load-balance": "scorers.load.load_balance",
+    "kv-pressure": "scorers.cache.kv_pressure",
+    "cost-benefit": "scorers.cost_benefit.cost_benefit",
+    "slo-headroom": "scorers.slo_headroom.slo_headroom",
+    "slo-priority": "scorers.load.slo_priority",
 }
 PICKERS = {
     "first-best": "pickers.first_best",
@@ -67,6 +74,7 @@ SCHEDULERS = {
     "priority-cached": "schedulers.priority_cached",
     "reverse-priority": "schedulers.reverse_priority",
 }
+NONE = "none"  # instances stay up, requests stay where they are; other policies of these kinds come from files
 NAMES: dict[str, dict[str, str]] = {
     "admission": ADMISSION,
     "routing": ROUTING,
@@ -74,6 +82,8 @@ NAMES: dict[str, dict[str, str]] = {
     "picker": PICKERS,
     "priority": PRIORITY,
     "scheduler": SCHEDULERS,
+    "cluster": {},
+    "hand_over": {},
 }
 # the setting that names the policy of a kind
 SETTINGS = {
@@ -83,6 +93,8 @@ SETTINGS = {
     "picker": "routing_picker",
     "priority": "priority_policy",
     "scheduler": "scheduler",
+    "cluster": "cluster_policy",
+    "hand_over": "hand_over_policy",
 }
 
 
@@ -95,13 +107,9 @@ def find(kind: str, name: str) -> Policy:
     if is_file(name):
         return _from_file(kind, name)
     names = NAMES[kind]
-    if name in MISSING.get(SETTINGS[kind], ()):
-        raise UnsupportedError(
-            f"{SETTINGS[kind]} {name!r} is not supported yet; use one of {', '.join(names)}"
-        )
     if name not in names:
         raise ConfigError(
-            f"{SETTINGS[kind]} {shortened(name)} is not known; use one of {', '.join(names)}, or "
+            f"{SETTINGS[kind]} {shortened(name)} is not known; use one of {', '.join(names) or NONE}, or "
             f"path/to/file.py:Name{closest(name, names)}"
         )
     return _built_in(names[name])
@@ -128,7 +136,7 @@ def _located(name: str, folder: Path) -> str:
 
 
 def _built_in(where: str) -> Policy:
-    module, _, name = where.partition(".")
+    module, _, name = where.rpartition(".")
     policy: Policy = getattr(import_module(f"blis_jax.policies.{module}"), name)
     return policy
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from blis_jax.errors import ConfigError
 from blis_jax.files.user_files import is_file
 from blis_jax.policies import registry
-from blis_jax.policies.named import NAMED_KINDS
+from blis_jax.policies.named import MOVING_KINDS, NAMED_KINDS
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -38,7 +38,11 @@ def policy_seed_under(rule: str, seed: int) -> int:
 
 
 def draws(config: ClusterConfig) -> bool:
-    """Whether a policy of the configuration may draw; one from a file always may."""
-    names = {kind: str(getattr(config, registry.SETTINGS[kind])) for kind in NAMED_KINDS}
-    named = [*names.items(), *(("scorer", name) for name, _ in config.scorers())]
+    """Whether a policy of the configuration, or the phases of its snapshots, may draw; a file's policy always may."""
+    if config.snapshot_phases == "drawn":
+        return True
+    kinds = (*NAMED_KINDS, *MOVING_KINDS)
+    names = {kind: str(getattr(config, registry.SETTINGS[kind])) for kind in kinds}
+    named = [(kind, name) for kind, name in names.items() if name != registry.NONE]
+    named += (("scorer", name) for name, _ in config.scorers())
     return any(is_file(name) or registry.find(kind, name).is_random for kind, name in named)

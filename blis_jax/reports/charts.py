@@ -38,6 +38,8 @@ MEASURE_WORDS = {
         ("#f3f3f3", "#bcbddc", "#54278f"),
     ),
 }
+LEAST_HEIGHT = 64  # px of a heat map: its legend needs as much
+LEAST_LABEL, MOST_LABEL = 120, 340  # px of a strategy's name beside its bars
 MOST_TIMELINES = 6
 
 
@@ -137,7 +139,7 @@ def _difference_panel(
                 {"field": "strategy"}, {"field": "class"}, {"field": "label", "title": "metric"},
                 {"field": "change", "title": "change [interval]"},
                 {"field": "means", "title": "mean, reference → strategy"},
-                {"field": "verdict"}, {"field": "num_pairs", "title": "seeds"},
+                {"field": "verdict"}, {"field": "num_pairs", "title": study.runs.many},
             ],
         },
     }  # fmt: skip
@@ -199,14 +201,15 @@ def parts(study: Study) -> Spec:
     }  # fmt: skip
     words = " : ".join(f"datum.part == '{name}' ? '{one[1]}'" for name, one in PARTS.items())
     order = " : ".join(f"datum.part == '{name}' ? {at}" for at, name in enumerate(PARTS))
+    limit = max(LEAST_LABEL, min(MOST_LABEL, 8 * max(map(len, study.strategies))))
     y: Spec = {"field": "strategy", "type": "nominal", "sort": list(study.strategies),
-               "axis": {"title": None, "labelLimit": 200}}  # fmt: skip
+               "axis": {"title": None, "labelLimit": limit}}  # fmt: skip
     bars: Spec = {
         "mark": {"type": "bar", "height": {"band": 0.75}},
         "encoding": {
             "y": y, "color": colour, "order": {"field": "order"},
             "x": {"field": "mean_ms", "type": "quantitative", "stack": "zero",
-                  "axis": {"title": "time to first token (ms)"}},
+                  "axis": {"title": "time to first token (ms)", "tickCount": 10}},
             "tooltip": [{"field": "class"}, {"field": "strategy"}, {"field": "words", "title": "part"},
                         {"field": "mean_ms", "title": "ms", "format": ",.2f"}],
         },
@@ -230,7 +233,7 @@ def parts(study: Study) -> Spec:
         "facet": {"row": {"field": "class", "type": "nominal", "sort": list(study.classes),
                           "header": {"labelAngle": 0, "labelAlign": "left", "title": None,
                                      "labelFontWeight": "bold"}}},
-        "spec": {"width": WIDTH - 330, "height": {"step": 22}, "layer": [bars, totals]},
+        "spec": {"width": WIDTH - 130 - limit, "height": {"step": 22}, "layer": [bars, totals]},
         "spacing": 12,
     }  # fmt: skip
 
@@ -244,7 +247,7 @@ def timelines(study: Study) -> Spec:
     num_spans = len(shown[0].edges_s) - 1
     width = max(1, ((WIDTH - 130) // len(shown) - 18) // num_spans) * num_spans  # whole pixels
     num_instances = max(len(one.running) for one in shown)
-    height = num_instances * max(4, min(14, 320 // num_instances))
+    height = max(LEAST_HEIGHT, num_instances * max(4, min(14, 320 // num_instances)))
     colours = study.colours
     rows = []
     for measure in MEASURE_WORDS:
@@ -283,7 +286,7 @@ def _heat_map(
             "y": {"field": "instance", "type": "ordinal",
                   "axis": {"title": "instance" if place == 0 else None, "labelOverlap": True}},
             "color": {"field": measure, "type": "quantitative",
-                      "scale": {"range": list(colour_range), "interpolate": "rgb", "domain": [0, max(greatest, 1e-3)]},
+                      "scale": {"range": list(colour_range), "interpolate": "rgb", "domain": [0, greatest or 1.0]},
                       "legend": {"title": unit, "gradientLength": size[1] - 10}},
             "tooltip": [{"field": "instance"}, {"field": "start_s", "title": "from (s)"},
                         {"field": "end_s", "title": "to (s)"}, {"field": "running"},

@@ -11,6 +11,7 @@ from blis_jax.reports.words import short_title
 
 Spec = dict[str, Any]
 CONTROLS = "#controls-explore"
+FEW_SEEDS = 40  # up to here there is room for larger points
 BRUSH, CLASSES = {"param": "seeds"}, {"param": "classes"}
 
 
@@ -62,8 +63,9 @@ def _chosen() -> list[Spec]:
 def _seed_by_seed(study: Study) -> Spec:
     first = study.seeds[0]
     is_range = study.seeds == tuple(range(first, first + len(study.seeds)))
-    named: Spec = {"title": "seed", "labelExpr": f"format(datum.value + {first}, 'd')"}
-    axis = named if is_range else {"title": "seed, by its place in the list"}
+    word = study.runs.one
+    named: Spec = {"title": word, "labelExpr": f"format(datum.value + {first}, 'd')"}
+    axis = named if is_range else {"title": f"{word}, by its place in the list"}
     x: Spec = {"field": "at", "type": "quantitative",
                "axis": {**axis, "tickMinStep": 1, "grid": False},
                "scale": {"domain": [-0.5, len(study.seeds) - 0.5], "nice": False}}  # fmt: skip
@@ -73,7 +75,7 @@ def _seed_by_seed(study: Study) -> Spec:
             {"name": "classes", "select": {"type": "point", "fields": ["class"]}, "bind": "legend"},
         ],
         "transform": _chosen(),
-        "mark": {"type": "point", "filled": True, "size": 26},
+        "mark": {"type": "point", "filled": True, "size": 26 if len(study.seeds) > FEW_SEEDS else 60},
         "encoding": {
             "x": x,
             "y": {"field": "difference", "type": "quantitative",
@@ -81,14 +83,14 @@ def _seed_by_seed(study: Study) -> Spec:
             "color": _class_colour(study),
             "opacity": {"condition": {"test": {"and": [BRUSH, CLASSES]}, "value": 0.8},
                         "value": 0.08},
-            "tooltip": [{"field": "seed"}, {"field": "class"},
+            "tooltip": [{"field": "seed", "title": word}, {"field": "class"},
                         {"field": "difference", "format": ",.3f"}],
         },
     }  # fmt: skip
     zero: Spec = {"data": {"values": [{}]}, "mark": {"type": "rule", "color": "#888888"},
                   "encoding": {"y": {"datum": 0}}}  # fmt: skip
     return {
-        "title": "Differences on each seed: drag over seeds to choose some, double-click for all",
+        "title": f"Differences on each {word}: drag over {word}s to choose some, double-click for all",
         "data": {"name": "values"},
         "width": 680,
         "height": 260,
@@ -109,7 +111,7 @@ def _means(study: Study) -> Spec:
         "groupby": ["class"],
     }  # fmt: skip
     return {
-        "title": "Their mean over the chosen seeds",
+        "title": f"Their mean over the chosen {study.runs.many}",
         "data": {"name": "values"},
         "width": 235,
         "height": 260,
@@ -125,9 +127,9 @@ def _means(study: Study) -> Spec:
             {"mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
              "encoding": {"x": x, "y": {"field": "mean", **y}, "color": colour,
                           "tooltip": [{"field": "class"}, {"field": "mean", "format": ",.4f"},
-                                      {"field": "count", "title": "seeds"}]}},
+                                      {"field": "count", "title": study.runs.many}]}},
             {"transform": [{"aggregate": [{"op": "max", "field": "count", "as": "count"}]},
-                           {"calculate": "datum.count + (datum.count == 1 ? ' seed' : ' seeds')",
+                           {"calculate": f"datum.count + ' {study.runs.one}' + (datum.count == 1 ? '' : 's')",
                             "as": "words"}],
              "mark": {"type": "text", "align": "left", "baseline": "top", "dx": 5, "dy": 5,
                       "fontSize": 12, "x": 0, "y": 0},
@@ -145,8 +147,8 @@ def _distributions(study: Study) -> Spec:
         for place, name in enumerate(classes)
     ]
     return {
-        "title": {"text": "Time to first token over the chosen seeds: lines are means, "
-                          "bands hold the middle half of the seeds", "offset": 12},
+        "title": {"text": f"Time to first token over the chosen {study.runs.many}: lines are means, "
+                          f"bands hold the middle half of the {study.runs.many}", "offset": 12},
         "concat": panels,
         "columns": columns,
         "spacing": 22,
@@ -154,7 +156,7 @@ def _distributions(study: Study) -> Spec:
 
 
 def _distribution(study: Study, slo_class: str, width: int, is_left: bool) -> Spec:
-    y_axis: Spec = {"title": "requests with a first token by then (%)" if is_left else None}
+    y_axis: Spec = {"title": "requests with first token (%)" if is_left else None}
     y: Spec = {"field": "share", "type": "quantitative", "axis": y_axis,
                "scale": {"domain": [0, 100]}}  # fmt: skip
     colour = strategy_colour(study, names=[one.strategy for one in study.curves])

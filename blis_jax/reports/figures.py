@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from blis_jax.files.atomic_write import replacing
 from blis_jax.reports.style import (
@@ -21,6 +23,9 @@ from blis_jax.reports.style import (
     CLASS_MARKS,
     STRATEGY_COLOURS,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 WIDTH = 7.4  # inches
 DPI = 160
@@ -158,7 +163,15 @@ def area_handle(label: str, **style: Any) -> Any:
     return Patch(label=label, **style)
 
 
-def plain_log(panel: Any, axis: str, ticks: Sequence[float] | None = None) -> None:
+def panel_each(panels: np.ndarray, names: Sequence[str]) -> Iterator[tuple[Axes, str]]:
+    """A panel for each name, row by row; panels that are left over are taken out."""
+    flat = np.asarray(panels).ravel()
+    for panel in flat[len(names) :]:
+        panel.set_visible(False)
+    return zip(flat, names, strict=False)
+
+
+def plain_log(panel: Axes, axis: str, ticks: Sequence[float] | None = None) -> None:
     """A logarithmic axis whose marks are plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 

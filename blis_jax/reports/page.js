@@ -11,7 +11,7 @@ function rowsOf(table) {
     Object.fromEntries(names.map((name) => [name, table[name][row]])));
 }
 
-// Beside each strategy's values, those of its reference on the same seed.
+// Beside each strategy's values, those of its reference on the same seed or window.
 function withReference(rows, differences) {
   const references = new Map(differences.map((d) => [[d.strategy, d.place].join("\n"), d.reference]));
   const key = (strategy, row) => [strategy, row.place, row.class, row.at].join("\n");
@@ -58,7 +58,7 @@ async function draw(place) {
     if (name === "explore" && !datasets.values.some((row) => row.reference !== null)) {
       delete report.views[name];
       document.getElementById("chart-explore").textContent =
-        "There are no differences on single seeds of this kind.";
+        `There are no differences on single ${content.runs} of this kind.`;
       continue;
     }
     const result = await vegaEmbed(`#chart-${name}`, { ...withChoices(spec, datasets.values ?? []), datasets }, {

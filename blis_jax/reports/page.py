@@ -80,6 +80,7 @@ def content(study: Study, drawn: Mapping[str, Any]) -> dict[str, Any]:
     """The data that the page carries."""
     return {
         "seeds": list(study.seeds),
+        "runs": study.runs.many,
         "places": list(study.places),
         "metrics": list(dict.fromkeys(one.metric for one in study.values)),
         "levels": list(study.levels),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from blis_jax.results.records import RunRecord
 
 Event = dict[str, Any]
-STEPS_THREAD = 1
+REQUESTS_THREAD, STEPS_THREAD = 0, 1
 
 
 class TracedRun(NamedTuple):
@@ -41,16 +41,19 @@ def write_trace(runs: Sequence[TracedRun], path: Path, about: dict[str, str]) ->
 
 
 def trace_events(runs: Sequence[TracedRun]) -> list[Event]:
-    """Of all runs, each with processes of its own."""
+    """Of all runs, each with processes of its own: names first, then everything in order of time."""
+    names: list[Event] = []
     events: list[Event] = []
     first_process = 1
     for run in runs:
         num_instances = len(run.record.instances.step_count)
-        events += _names(run, first_process, num_instances)
+        names += _names(run, first_process, num_instances)
         events += _steps(run, first_process + 1)
         events += _requests(run, first_process)
         first_process += num_instances + 1
-    return events
+    return names + sorted(
+        events, key=lambda event: event["ts"]
+    )  # spans that touch keep their order
 
 
 def _names(run: TracedRun, gateway: int, num_instances: int) -> Iterator[Event]:
@@ -61,11 +64,12 @@ def _names(run: TracedRun, gateway: int, num_instances: int) -> Iterator[Event]:
         process = gateway + place
         yield _meta("process_name", process, name=before + label)
         yield _meta("process_sort_index", process, sort_index=process)
+        yield _meta("thread_name", process, REQUESTS_THREAD, name="requests")
         if place:
             yield _meta("thread_name", process, STEPS_THREAD, name="steps")
 
 
-def _meta(kind: str, process: int, thread: int = 0, **arguments: Any) -> Event:
+def _meta(kind: str, process: int, thread: int = REQUESTS_THREAD, **arguments: Any) -> Event:
     return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": arguments}
 
 
@@ -93,7 +97,8 @@ def _steps(run: TracedRun, first: int) -> Iterator[Event]:
 
 def _counters(process: int, time: int, running: int, waiting: int, blocks: int) -> Iterator[Event]:
     for name, value in (("running", running), ("waiting", waiting), ("KV blocks", blocks)):
-        yield {"ph": "C", "name": name, "pid": process, "ts": time, "args": {name: value}}
+        yield {"ph": "C", "name": name, "pid": process, "tid": STEPS_THREAD, "ts": time,
+               "args": {name: value}}  # fmt: skip
 
 
 def _requests(run: TracedRun, gateway: int) -> Iterator[Event]:
@@ -123,7 +128,7 @@ def _requests(run: TracedRun, gateway: int) -> Iterator[Event]:
         title = f"request {number} ({slo_class})"
         if of["instance"] < 0:
             yield {"ph": "i", "s": "p", "name": f"{title} {status.name.lower()}", "cat": "request",
-                   "pid": gateway, "tid": 0, "ts": of["arrival_us"], "args": about}  # fmt: skip
+                   "pid": gateway, "tid": REQUESTS_THREAD, "ts": of["arrival_us"], "args": about}  # fmt: skip
             continue
         process = gateway + 1 + of["instance"]
         end = of["left_us"] if of["left_us"] >= 0 else last_us
@@ -152,7 +157,7 @@ def _span_events(
     spans: Sequence[tuple[str, int, int]], number: str, process: int, about: dict[str, Any]
 ) -> Iterator[Event]:
     """Nested: the first span holds the others, which follow each other."""
-    common = {"cat": "request", "id": number, "pid": process, "tid": 0}
+    common = {"cat": "request", "id": number, "pid": process, "tid": REQUESTS_THREAD}
     whole, *parts = spans
     yield {"ph": "b", "name": whole[0], "ts": whole[1], **common, "args": about}
     for name, start, end in parts:

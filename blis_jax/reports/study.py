@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from blis_jax.reports.run_words import SEEDS, RunWords
 from blis_jax.reports.style import strategy_colours
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Study:
     parts: tuple[TtftShare, ...] = ()
     parts_of: str = ""  # which runs the parts are means of
     timelines: tuple[Timeline, ...] = ()
+    runs: RunWords = SEEDS  # what `seeds` number
     places: tuple[str, ...] = ("",)  # of a grid; parts and timelines are of the first
     place_title: str = "Place in the grid"  # what a choice of one is called
     title: str = ""  # of the page; made of the strategies if empty

@@ -75,25 +75,16 @@ def joined(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def seeds_words(seeds: Sequence[int]) -> str:
-    """How many seeds, and which."""
-    if len(seeds) == 1:
-        return f"one random seed ({seeds[0]})"
-    if list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
-        return f"{len(seeds)} random seeds ({seeds[0]} to {seeds[-1]})"
-    listed = ", ".join(map(str, seeds[:8])) + (", …" if len(seeds) > 8 else "")
-    return f"{len(seeds)} random seeds ({listed})"
-
-
 def what_was_compared(study: Study) -> str:
     """The first sentence of the page."""
     others = joined(study.strategies[1:]) if len(study.strategies) > 1 else ""
     against = f"{others} with {study.strategies[0]}" if others else study.strategies[0]
+    runs = study.runs
     place = f" The headline is for {study.places[0]}." if study.places[0] else ""
     return (
         f"This page compares {against} on the workload “{study.workload}”, simulated with "
-        f"{seeds_words(study.seeds)}. On each seed, every strategy serves exactly the same requests, "
-        f"so a difference on one seed comes from the strategy alone.{place}"
+        f"{runs.listed(study.seeds)}. On each {runs.one}, every strategy serves exactly the same requests, "
+        f"so a difference on one {runs.one} comes from the strategy alone.{place}"
     )
 
 
@@ -119,7 +110,8 @@ def headlines(study: Study) -> list[tuple[str, list[str]]]:
             and one.slo_class == ALL_REQUESTS
         ]
         if chosen or whole:
-            found.append((strategy, [_sentence(one) for one in (*chosen, *whole[:1])]))
+            sentences = [study.runs.in_text(_sentence(one)) for one in (*chosen, *whole[:1])]
+            found.append((strategy, sentences))
     return found[:MOST_HEADLINES]
 
 

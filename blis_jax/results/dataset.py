@@ -117,7 +117,9 @@ def run_dataset(record: RunRecord, config: ClusterConfig | None = None) -> xr.Da
     return dataset.isel(run=0, drop=True)
 
 
-def _one_each(values: Any, records: Sequence[RunRecord], what: str) -> list[Any]:
+def _one_each(
+    values: str | bool | Sequence[Any], records: Sequence[RunRecord], what: str
+) -> list[Any]:
     """One value per record; a plain one is that of all."""
     each = [values] * len(records) if isinstance(values, str | bool) else list(values)
     if len(each) != len(records):

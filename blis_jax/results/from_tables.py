@@ -13,6 +13,7 @@ import numpy as np
 from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime, Reg
 from blis_jax.engine.types import REFERENCE_DEFECTS, REJECTED, Outcome, never
 from blis_jax.memory.blocks import Eviction, Pool
+from blis_jax.results.histories import InstanceHistory, entry_times, histories
 from blis_jax.results.metrics.arrays import maxima, sums
 from blis_jax.results.records import (
     BLOCK_LEVEL,
@@ -25,7 +26,6 @@ from blis_jax.results.records import (
     StepRecords,
 )
 from blis_jax.results.stays import journeys, lives_of, moved
-from blis_jax.results.ties import InstanceHistory
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 
@@ -81,11 +81,8 @@ class Observation:
         """All that is a time; linear in the arguments but for truncation, so tangents take the same way."""
         xp = self.xp
         self.arrival, self.log_time = arrival, log_time
-        latency = cluster.admission_latency_us + cluster.routing_latency_us
-        self.routed_us = arrival + xp.asarray(latency).astype(self.time_type)
-        alpha = xp.asarray(cluster.alpha)[xp.maximum(self.first_instance, 0)]
-        delay = alpha[:, 0] + alpha[:, 1] * self.input_len.astype(np.float64)
-        self.queueing_us = delay.astype(self.time_type)
+        entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
+        self.routed_us, self.queueing_us = entered
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
         self.lives = moved(lives_of(self.raw, self.dyn, self.log, log_time, xp), self.journey, xp)
@@ -354,33 +351,10 @@ class Observation:
         return int(self.raw.registers[Reg.NUM_OPEN_TIES])
 
     def histories(self) -> list[InstanceHistory]:
-        """What ties.py replays, per instance."""
-        log, time = self.log, self.log_time
-        found = []
-        for instance in range(self.num_instances):
-            mine = np.flatnonzero(log[:, Log.INSTANCE] == instance)
-            steps = log[mine, Log.NUM_STEPS]
-            of = np.repeat(mine, steps)
-            offset = np.arange(len(of)) - np.repeat(np.cumsum(steps) - steps, steps)
-            is_last = offset == log[of, Log.NUM_STEPS] - 1
-            done = np.where(is_last, log[of, Log.NUM_COMPLETED], 0)
-            left = log[of, Log.RUNNING] - done + log[of, Log.WAITING]
-            chosen = np.flatnonzero(self.instance == instance)
-            evicted = np.bincount(self.lives.evictions[:, Eviction.RECORD], minlength=len(log))
-            found.append(
-                InstanceHistory(
-                    requests=chosen,
-                    routed_us=self.routed_us[chosen],
-                    queued_us=self.queued_us[chosen],
-                    step_start_us=time[of, LogTime.START] + offset * time[of, LogTime.DURATION],
-                    step_duration_us=time[of, LogTime.DURATION],
-                    step_preempted=np.where(offset == 0, evicted[of], 0),
-                    step_scheduled=np.where(offset == 0, log[of, Log.NUM_SCHEDULED], 0),
-                    step_completed=done,
-                    step_continues=left > 0,
-                )
-            )
-        return found
+        """What every instance recorded, from which ties.py replays events of one microsecond."""
+        evicted = self.lives.evictions[:, Eviction.RECORD]
+        times = self.routed_us, self.queued_us
+        return histories(self.log, self.log_time, evicted, self.instance, times, self.num_instances)
 
     def record(self, num_repairs: int = 0) -> RunRecord:
         """Everything, as the rest of the package reads it."""

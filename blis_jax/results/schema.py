@@ -7,7 +7,6 @@ Format 1 had no number; `upgraded` turns such a dataset into one of format 2 whe
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import xarray as xr
 
 from blis_jax.cluster.config import PROFILE
 from blis_jax.engine.types import Outcome
+from blis_jax.files.resuming import version_of
 
 FORMAT = 2
 RUNS, REQUESTS, SWEEP = (
@@ -46,8 +46,8 @@ class Provenance:
         now = datetime.datetime.now(datetime.UTC)
         return {
             "package": "blis-jax",
-            "package_version": _version("blis-jax"),
-            "jax_version": _version("jax"),
+            "package_version": version_of("blis-jax"),
+            "jax_version": version_of("jax"),
             "profile": self.profile,
             "spec": self.spec_text,
             "policies": json.dumps(dict(self.policies), sort_keys=True),
@@ -90,10 +90,3 @@ def upgraded(dataset: xr.Dataset) -> xr.Dataset:
         names = str(of_outcome.get("flag_meanings", "")).split()
         of_outcome.setdefault("flag_values", np.arange(first, first + len(names)).tolist())
     return dataset
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

@@ -3,15 +3,19 @@
 The reference keeps an instance's events in a binary heap ordered by time alone, so the order among equals
 follows from the heap's history. That history follows from what a run has recorded: arrivals at the instance, queue
 times, steps and how many requests each scheduled and finished. A run is replayed until the heap contradicts
-the order that the engine used; the contradiction is corrected and the engine runs again.
+the order that the engine used; the contradiction is corrected and the engine runs again. Only stretches around
+events of one microsecond are replayed, see tied_stretches.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from blis_jax.results.histories import InstanceHistory
+from blis_jax.results.tied_stretches import Stretch, stretches
 from blis_jax.workload.table import NEVER_US
 
 ARRIVAL, QUEUED, STEP, NOTHING = range(4)
@@ -61,21 +65,6 @@ class EventHeap:
         return items.pop()
 
 
-@dataclass(frozen=True)
-class InstanceHistory:
-    """What one instance recorded, in order of execution."""
-
-    requests: np.ndarray  # routed to it, in order of routing
-    routed_us: np.ndarray
-    queued_us: np.ndarray
-    step_start_us: np.ndarray
-    step_duration_us: np.ndarray
-    step_preempted: np.ndarray  # requests that were evicted
-    step_scheduled: np.ndarray  # requests that entered the batch
-    step_completed: np.ndarray
-    step_continues: np.ndarray  # whether the step scheduled its successor
-
-
 @dataclass
 class TieOrder:
     """The order of one run's requests as used by the engine, and corrected in place."""
@@ -88,39 +77,10 @@ class _Contradiction(Exception):
     pass
 
 
-def tied_us(history: InstanceHistory) -> np.ndarray:
-    """Times at which the order of events matters: several requests queued, or one as a step follows on another."""
-    queued, starts = history.queued_us, history.step_start_us
-    times, counts = np.unique(queued, return_counts=True)
-    follows = starts if _has_two_chains(history) else starts[1:][history.step_continues[:-1]]
-    follows = np.append(np.sort(follows, kind="stable"), NEVER_US)
-    is_tied = follows[np.searchsorted(follows, times)] == times
-    return times[is_tied | (counts > 1)]
-
-
-def quiet_steps(history: InstanceHistory) -> np.ndarray:
-    """Steps at whose start the heap holds nothing but the step itself, in order."""
-    starts = history.step_start_us
-    if _has_two_chains(history) or not len(starts):
-        return np.zeros(0, np.int64)
-    ends = np.where(history.step_completed > 0, starts + history.step_duration_us, -1)
-    is_past = np.maximum.accumulate(ends)[:-1] < starts[1:]  # the marks of completed requests
-    routed = np.searchsorted(np.sort(history.routed_us), starts, side="right")
-    queued = np.searchsorted(np.sort(history.queued_us), starts, side="left")
-    is_quiet = np.append(False, history.step_continues[:-1] & is_past) & (routed == queued)
-    return np.flatnonzero(is_quiet)
-
-
-def _has_two_chains(history: InstanceHistory) -> bool:
-    """Whether a step starts before the one that goes on into another has ended; only a tie brings that about."""
-    ends = history.step_start_us + history.step_duration_us
-    return bool(np.any((history.step_start_us[1:] < ends[:-1]) & history.step_continues[:-1]))
-
-
 class _Replay:
-    """One instance's heap, run against the record around the times at which the order matters."""
+    """One instance's heap, run against the record of a stretch in which the order matters."""
 
-    def __init__(self, history: InstanceHistory, order: TieOrder) -> None:
+    def __init__(self, history: Stretch, order: TieOrder) -> None:
         self.history, self.order = history, order
         self.heap = EventHeap()
         self.next_step = 0
@@ -133,26 +93,15 @@ class _Replay:
         for request, time in zip(history.requests, history.queued_us, strict=True):
             self.waiting_at.setdefault(int(time), []).append(int(request))
         self.queued = dict(zip(history.requests.tolist(), history.queued_us.tolist(), strict=True))
+        if history.is_quiet_first:
+            self.heap.push((int(history.step_start_us[0]), STEP, -1))
+            self.has_successor = True
 
     def run(self) -> None:
         """Replay past every time at which the order matters, or to the first contradiction."""
-        quiet = quiet_steps(self.history)
-        starts = self.history.step_start_us[quiet]
-        for time in tied_us(self.history).tolist():
-            place = int(np.searchsorted(starts, time)) - 1
-            if place >= 0 and quiet[place] > self.next_step:
-                self._begin_at(int(quiet[place]))
+        for time in self.history.tied_us.tolist():
             if not self._run_past(time):
                 return
-
-    def _begin_at(self, step: int) -> None:
-        """Go on from a quiet step."""
-        start = int(self.history.step_start_us[step])
-        self.heap = EventHeap()
-        self.heap.push((start, STEP, -1))
-        self.next_step, self.has_successor = step, True
-        self.steps_at, self.tick = 0, -1
-        self.next_arrival = int(np.searchsorted(self.history.routed_us, start, side="right"))
 
     def _run_past(self, until: int) -> bool:
         """Execute all events up to a time; whether the record goes on."""
@@ -249,15 +198,21 @@ class _Replay:
         return True
 
 
-def correct(histories: list[InstanceHistory], order: TieOrder) -> bool:
-    """Verify the order instance by instance; True if every event came as the engine assumed.
+def correct(
+    histories: Iterable[InstanceHistory],
+    order: TieOrder,
+    from_us: int = 0,
+    before_us: int = NEVER_US,
+) -> bool:
+    """Verify the order of events from one time to before another; True if every event came as the engine assumed.
 
     Otherwise the first contradiction of each instance has been corrected in `order`.
     """
     is_true = True
     for history in histories:
         try:
-            _Replay(history, order).run()
+            for stretch in stretches(history, from_us, before_us):
+                _Replay(stretch, order).run()
         except _Contradiction:
             is_true = False
     return is_true

@@ -10,13 +10,15 @@ from typing import Any
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.seed_options import seed_flags
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
+from sweeps.sensitivity.flags import BASE, NUM_SEEDS
 
 NAME = "papers.sensitivity"
 FOLDER = "out/papers_sensitivity"
 SPACES = ("iter01_priority_cascade", "iter08_token_budget")
-BASE, NUM_SEEDS = 128, 8
 FINISHED = "dataset.zarr"
 
 _DESCRIPTION = """\
@@ -38,14 +40,13 @@ examples:
 _FLAGS = (
     Flag("spaces", str, ",".join(SPACES), "A,B,…", "strategies whose spaces are looked at"),
     Flag("surrogates", str, None, "FOLDER", "with a surrogate named as each space"),
-    Flag("base", cli.whole, BASE, "N", "rows of the Saltelli design, a power of two"),
-    Flag("seeds", cli.whole, NUM_SEEDS, "N", "common seeds, from 42 on"),
+    BASE,
+    *seed_flags(f"default: {NUM_SEEDS}"),
     Flag("output", str, FOLDER, "FOLDER", "where studies and tables go"),
 )
 _SWITCHES = {
     "saved": "print what comes with the package, draw it with --output, and stop",
-    "no-figures": "draw no figures",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("no-figures", "no-cache"),
 }
 
 
@@ -93,8 +94,9 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _words(given: Mapping[str, Any], space: str, folder: Path) -> list[str]:
     """The options of one space's study."""
     words = [space, "--resume", "--quiet", "--output", str(folder)]
-    words += ["--base", str(given.get("base", BASE))]
-    words += ["--seeds", str(given.get("seeds", NUM_SEEDS))]
+    for name in ("base", "seeds", "num-seeds", "first-seed"):
+        if name.replace("-", "_") in given:
+            words += [f"--{name}", str(given[name.replace("-", "_")])]
     words += [f"--{name}" for name in ("no-figures", "no-cache") if name.replace("-", "_") in given]
     if "surrogates" in given and (Path(given["surrogates"]) / space).exists():
         words += ["--surrogate", str(Path(given["surrogates"]) / space)]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.reports.figures import area_handle, figure, line_handle, plain_log, save
+from blis_jax.reports.figures import area_handle, figure, line_handle, panel_each, plain_log, save
 from blis_jax.reports.style import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from matplotlib.axes import Axes
 
     from surrogate.columns import InputColumn
     from surrogate.data import Data
@@ -31,7 +32,7 @@ def draw_parity(
     columns = min(3, len(chosen))
     rows = -(-len(chosen) // columns)
     with figure(2.5 * rows, rows, columns) as (made, panels):
-        for panel, name in _used(panels, chosen):
+        for panel, name in panel_each(panels, chosen):
             _draw_parity(panel, data, found, name, r2[name])
         num_seeds = data.test.runs.shape[1]
         caption = (
@@ -42,7 +43,7 @@ def draw_parity(
         save(made, path, "Means that the surrogate predicts against simulated ones", caption)
 
 
-def _draw_parity(panel: Any, data: Data, found: xr.Dataset, name: str, r2: float) -> None:
+def _draw_parity(panel: Axes, data: Data, found: xr.Dataset, name: str, r2: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
     place = data.outputs.index(name)
@@ -96,7 +97,7 @@ def draw_residuals(path: Path, data: Data, found: xr.Dataset, name: str) -> None
         line_handle("5 % and 95 % quantile", **quantiles[0.95]),
     ]
     with figure(2.1 * rows, rows, columns, sharey=True) as (made, panels):
-        for at, (panel, _) in enumerate(_used(panels, names)):
+        for at, (panel, _) in enumerate(panel_each(panels, names)):
             x = data.test.inputs[:, at]
             panel.plot(x, residual, ".", color=BLUE, markersize=2.0, alpha=0.6)
             _draw_quantiles(panel, x, residual, quantiles)
@@ -115,7 +116,7 @@ def draw_residuals(path: Path, data: Data, found: xr.Dataset, name: str) -> None
 
 
 def _draw_quantiles(
-    panel: Any, x: np.ndarray, residual: np.ndarray, quantiles: Mapping[float, Mapping[str, Any]]
+    panel: Axes, x: np.ndarray, residual: np.ndarray, quantiles: Mapping[float, Mapping[str, Any]]
 ) -> None:
     """Quantiles of the residuals in ten slices with as many points each."""
     edges = np.unique(np.quantile(x, np.linspace(0, 1, 11)))
@@ -128,7 +129,7 @@ def _draw_quantiles(
         panel.stairs(steps, edges, baseline=None, **line)
 
 
-def _name_axis(panel: Any, column: InputColumn) -> None:
+def _name_axis(panel: Axes, column: InputColumn) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if column.kind == "categorical":
@@ -211,11 +212,3 @@ def draw_curve(path: Path, curve: pd.DataFrame, chosen: Sequence[str], most_want
             "same number of gradient steps."
         )
         save(made, path, "How many simulations does a surrogate take?", caption, legend)
-
-
-def _used(panels: Any, names: Sequence[str]) -> Iterator[tuple[Any, str]]:
-    """A panel a name; those that are left are taken out."""
-    flat = panels.ravel()
-    for panel in flat[len(names) :]:
-        panel.set_visible(False)
-    return zip(flat, names, strict=False)

@@ -10,7 +10,6 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli, report_flags
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import write_json
 from blis_jax.progress import phase
 from sweeps.compare import coefficient_draws
 from sweeps.runs import options as common_options
@@ -108,35 +107,19 @@ def _compare(arguments: Sequence[str] | None) -> int:
     reports = report_flags.paths_of(given)
     prepare_backend(use_cache="no_cache" not in given)
 
-    from sweeps.compare.document import ComparedSetting, default_metrics, to_document
+    from sweeps.compare.document import default_metrics, to_document
     from sweeps.compare.one_trace import check_block
+    from sweeps.compare.result import setting_of
 
-    criteria = _criteria(given, arms)
-    spec, workload, seeds, stream = common_options.requests_for(given, arms, NAME)
-    trace = common_options.trace_in(spec)
-    check_block(given.get("block_s"), trace)
-    classes = common_options.classes_of(spec)
-    classes = () if trace is not None and len(classes) == 1 else classes
-    metrics = common_options.metrics_for(given, classes)
-    if trace is not None:
-        trace.check_classes(metrics or ())
-    is_one_trace = trace is not None and trace.num_windows is None
-    setting = ComparedSetting(
-        workload=workload,
-        num_requests=spec.num_requests,
-        classes=classes,
-        seeds=seeds,
-        stream=stream,
-        targets=common_options.targets_for(given, arms),
-        metrics=metrics or default_metrics(classes, [arm.config for arm in arms], is_one_trace),
-        inference=common_options.inference_of(given),
-        trace=trace.about() if trace is not None else None,
-        block_s=given.get("block_s"),
+    criteria, configs = _criteria(given, arms), [arm.config for arm in arms]
+    spec, setting = setting_of(
+        given, arms, NAME, lambda classes, is_one: default_metrics(classes, configs, is_one)
     )
+    check_block(given.get("block_s"), common_options.trace_in(spec))
     names = _needed(setting, criteria)
     journal = common_options.journal_of("comparison", paths, spec, setting, names)
-    common_options.check_existing(given, paths, journal)
-    _note_workloads(given, arms, workload)
+    common_options.check_record(given, paths, journal)
+    _note_workloads(given, arms, setting.workload)
     compared, drawn, bench = _run(given, setting, spec, names, journal, arms, criteria, draws)
     with phase("judging differences"):
         document = to_document(setting, compared, is_ranked="routers" in given)
@@ -226,6 +209,7 @@ def _run(
     """Every arm on every seed, without each mechanism that may be inert, and with other coefficients."""
     from sweeps.compare.ablation.inert import features_of, findings
     from sweeps.compare.document import Compared
+    from sweeps.compare.result import kept_on_interruption
 
     how = given.get("inert", "records" if "routers" in given else "mechanisms")
     has_scorers = how == "scorers"
@@ -233,7 +217,7 @@ def _run(
     count += len(arms) * len(draws.values) if draws is not None else 0
     progress = common_options.ArmProgress(count)
     kept = common_options.kept_runs(setting, spec, names, journal, progress)
-    try:
+    with kept_on_interruption(journal, progress, NAME):
         runs = [kept.of(arm.config, arm.name) for arm in arms]
         source = None if how == "records" else kept
         compared = [
@@ -250,11 +234,6 @@ def _run(
         state = setting.inference.random_state
         section = coefficient_draws.section(draws, arms, kept, setting.metrics, state)
         return compared, section, kept.bench
-    except KeyboardInterrupt:
-        cli.say(NAME, f"{journal.path} has what was done; --resume goes on from there")
-        raise
-    finally:
-        progress.clear()
 
 
 def _written(
@@ -265,31 +244,19 @@ def _written(
     write_reports: Callable[[], None],
 ) -> int:
     """The files and the words; the exit code."""
+    from sweeps.compare.figure import draw
+    from sweeps.compare.report import show
+    from sweeps.compare.result import Outputs, write_result
+
     has_figures = any(one["difference"]["mean"] is not None for one in document["comparisons"])
-    with cli.writing(paths.result):
-        write_json(paths.result, document)
-    written = [paths.result]
-    if paths.figure is not None and has_figures:
-        from sweeps.compare.figure import draw
-
-        with cli.writing(paths.figure):
-            draw(document, paths.figure)
-        written.append(paths.figure)
-    if reports.is_asked and has_figures:
-        write_reports()
-        written += reports.files
-    if "quiet" not in given:
-        from sweeps.compare.report import show
-
-        show(document)
-        print(f"Written: {', '.join(map(str, written))}")
-    if not has_figures:
-        cli.say(
-            NAME,
-            "on no seed did both the reference and another arm finish; see the outcomes in the result",
-        )
-        return cli.EXIT_UNSUPPORTED
-    return 0
+    write_result(given, document, Outputs(paths, reports, draw, write_reports, show), has_figures)
+    if has_figures:
+        return 0
+    cli.say(
+        NAME,
+        "on no seed did both the reference and another arm finish; see the outcomes in the result",
+    )
+    return cli.EXIT_UNSUPPORTED
 
 
 if __name__ == "__main__":

@@ -373,7 +373,7 @@ def _judged(arm: str, entry: JudgedCriterion) -> dict[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """JSON values alone: None for NaN and infinities, lists for tuples."""
     if isinstance(value, Mapping):
         return {str(name): plain(entry) for name, entry in value.items()}

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blis_jax.reports.figures import WIDTH, area_handle, class_words, figure, line_handle, save
 from blis_jax.reports.style import PARTS, STRATEGY_COLOURS, strategy_colours
 from sweeps.reports.words import short_title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 MOST_ARMS = len(STRATEGY_COLOURS)
 PANEL_INCHES = 1.3  # at least
@@ -51,7 +55,7 @@ def _short(name: str) -> str:
 
 
 def _draw_parts(
-    panel: Any,
+    panel: Axes,
     arms: Sequence[Mapping[str, Any]],
     slo_class: str,
     colours: Mapping[str, str],
@@ -105,7 +109,7 @@ def _entries(document: Mapping[str, Any], slo_class: str, arm: str) -> list[Mapp
 
 
 def _draw_ratios(
-    panel: Any,
+    panel: Axes,
     document: Mapping[str, Any],
     arms: Sequence[Mapping[str, Any]],
     slo_class: str,
@@ -136,7 +140,7 @@ def _draw_ratios(
     panel.set_xlabel("ratio to reference")
 
 
-def _draw_ratio(panel: Any, entry: Mapping[str, Any], at: float, colour: str) -> None:
+def _draw_ratio(panel: Axes, entry: Mapping[str, Any], at: float, colour: str) -> None:
     if entry["percent"]["mean"] is None:
         return
     for key, width in (("simultaneous_percent", 1.0), ("percent", 3.0)):

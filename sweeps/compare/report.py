@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.reports.run_words import words_of
 from blis_jax.results.metrics.scalars import TOKEN_RATES, TOKEN_RATES_EXPLAINED
 from blis_jax.statistics.paired import BETTER, SAME, WORSE
 from sweeps.compare import coefficient_draws
@@ -29,19 +30,22 @@ def show(document: Mapping[str, Any]) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     console.print(requests_line(document), markup=False)
     show_titled(console, "Routers, the best first:", ranking_lines(document))
+    said = words_of(document).in_text
     for line in head_lines(document)[1:]:
-        console.print(line, markup=False)
+        console.print(said(line), markup=False)
     for arm in compared_arms(document):
         console.print(difference_table(document, arm, console.width >= WIDE))
-        show_titled(
-            console, f"{arm} against {document['reference']}:", verdict_lines(document, arm)
-        )
+        lines = [said(line) for line in verdict_lines(document, arm)]
+        show_titled(console, f"{arm} against {document['reference']}:", lines)
     console.print(part_table(document))
-    show_titled(console, "Success criteria:", criterion_lines(document))
-    show_titled(console, "Ageing:", crossover_lines(document))
-    show_titled(console, "Mechanisms:", mechanism_lines(document))
-    show_titled(console, "Failures:", failure_lines(document))
-    show_titled(console, "Coefficients drawn:", coefficient_draws.lines(document))
+    for heading, lines in (
+        ("Success criteria:", criterion_lines(document)),
+        ("Ageing:", crossover_lines(document)),
+        ("Mechanisms:", mechanism_lines(document)),
+        ("Failures:", failure_lines(document)),
+        ("Coefficients drawn:", coefficient_draws.lines(document)),
+    ):
+        show_titled(console, heading, [said(line) for line in lines])
 
 
 def show_titled(console: Console, title: str, lines: Sequence[str]) -> None:
@@ -93,14 +97,9 @@ def requests_line(document: Mapping[str, Any]) -> str:
     """The workload and the seeds, or the trace and its runs."""
     if document.get("trace"):
         return trace_line(document)
-    seeds, count = document["seeds"], document["num_requests"]
-    is_range = seeds == list(range(seeds[0], seeds[0] + len(seeds))) and len(seeds) > 2
-    which = f"{seeds[0]} to {seeds[-1]}" if is_range else ", ".join(map(str, seeds))
-    size = f"{count} requests, " if count else ""
-    return (
-        f"Workload {document['workload']}, {size}{len(seeds)} seed{'s' * (len(seeds) > 1)} "
-        f"({which}) common to all, requests by {document['rng']}."
-    )
+    size = f"{document['num_requests']} requests, " if document["num_requests"] else ""
+    seeds = words_of(document).listed(document["seeds"], has_kind=False)
+    return f"Workload {document['workload']}, {size}{seeds} common to all, requests by {document['rng']}."
 
 
 def trace_line(document: Mapping[str, Any]) -> str:
@@ -240,7 +239,10 @@ def part_table(document: Mapping[str, Any]) -> Table:
         )
     ]
     table = new_table()
-    table.title, table.title_justify = "TTFT by component, ms (mean over seeds)", "left"
+    table.title, table.title_justify = (
+        f"TTFT by component, ms (mean over {words_of(document).many})",
+        "left",
+    )
     for name in ("class", "of", "arm"):
         table.add_column(name)
     for name in ("TTFT", *names):

@@ -13,6 +13,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.seed_options import FIRST_SEED
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 from blis_jax.files.process_lock import sole_writer
@@ -75,8 +76,7 @@ _SWITCHES = {
     "resume": "go on where the command was stopped",
     "overwrite": "replace an existing dataset",
     "plan": "print how many runs there would be, and stop",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 _OF_POINTS = ("sizes", "points")  # two datasets of one population may differ there
 OF_RUN = ("tokens_per_sec", "requests_per_s", "class_fairness", "num_preemptions", "cache_hit_rate")
@@ -204,11 +204,10 @@ def _about(
 ) -> dict[str, str]:
     """The attributes: what the numbers depend on, and a hash of it."""
     from blis_jax.cluster.setting_values import all_values
-    from blis_jax.results.dataset import Provenance
-    from sweeps.search.loop import identity_of, workload_content
+    from blis_jax.files.resuming import fingerprint, versions
+    from sweeps.search.loop import workload_content
 
     base, sizes = plan.space.base, plan.sizes
-    provenance = Provenance(config=all_values(base)).attributes()
     content = {
         "mechanism": all_values(base),
         "parameters": [entry.model_dump(mode="json") for entry in strategy.parameters],
@@ -219,17 +218,17 @@ def _about(
         "rng": stream,
         "metrics": list(names),
         "targets": {} if strategy.targets is None else strategy.model_dump(mode="json")["targets"],
-        "points": identity_of([plan.codes.tolist()]),
-        "versions": [provenance["package_version"], provenance["jax_version"]],
+        "points": fingerprint([plan.codes.tolist()]),
+        "versions": list(versions().values()),
     }
     text = json.dumps(content, sort_keys=True)
     common = {name: value for name, value in content.items() if name not in _OF_POINTS}
     pool = [sizes.first_seed, sizes.seeds]
     return {
-        "population": identity_of([common, pool]),
+        "population": fingerprint([common, pool]),
         "strategy": strategy.name,
         "content": text,
-        "identity": identity_of([text]),
+        "identity": fingerprint([text]),
     }
 
 

@@ -41,14 +41,14 @@ class Contents:
     size: int = 0
 
 
-def canonical(content: Any) -> str:
+def canonical(content: object) -> str:
     """The one JSON text of a content; refuses NaN."""
     return json.dumps(
         content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
 
 
-def digest(content: Any) -> str:
+def digest(content: object) -> str:
     """SHA-256 of the canonical text."""
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from blis_jax.errors import ConfigError
 from sweeps.ledger import chain
@@ -127,7 +126,7 @@ def _other_conclusions(record: Record, hypothesis: Hypothesis) -> str | None:
     return None
 
 
-def _first_difference(one: Any, other: Any, where: str, size: float = 0.0) -> str | None:
+def _first_difference(one: object, other: object, where: str, size: float = 0.0) -> str | None:
     """The path at which two contents part; numbers of one list are as sure as the largest of them.
 
     So an interval's end near 0 may differ as much as its other end: rules 1 and 2 had quantiles of

@@ -12,6 +12,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.seed_options import given_seeds, seed_flags
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from sweeps.principles import USUAL_OUTPUT
@@ -26,10 +27,10 @@ LEAST_SEEDS = 3
 WORDS = ("statement", "evidence", "seen", "remark", "falsified_if")
 
 _DESCRIPTION = """\
-Run the 30 principles and 11 prior findings of the strategy search as experiments: each compares
-configurations on common seeds and says whether it holds, holds less widely, or is not supported.
-Entries whose policies are not registered are untested. Every check that was made is kept beside the
-output and is not made again until the code, the entry or the seeds change.
+Run the 30 principles and 11 prior findings of the strategy search, and 6 further candidates, as
+experiments. Each compares configurations on common seeds and says whether it holds, holds less
+widely, or is not supported. Entries whose policies are not registered are untested. Every check that
+was made is kept beside the output and is not made again until the code, the entry or the seeds change.
 """
 _EXAMPLES = """\
 examples:
@@ -62,8 +63,7 @@ _SWITCHES = {
     "list": "print the entries and end",
     "slow": "also run what takes minutes: the searches of S3",
     "overwrite": "make all checks again",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 
 

@@ -111,7 +111,7 @@ class PrincipleClaim(_Part):
         return self
 
 
-def _names(value: Any) -> list[str]:
+def _names(value: object) -> list[str]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, list | tuple):

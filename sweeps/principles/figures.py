@@ -101,14 +101,24 @@ def _chosen(record: RunRecord, slo_class: str | None) -> Bool[np.ndarray, "reque
     return np.ones(len(codes), bool) if slo_class is None else codes == class_code(slo_class)
 
 
-def _worst_ttft_p99_ms(record: RunRecord, slo_class: str | None) -> float:
-    """The largest of the instances' P99 and the cluster's: the routing track's own metric."""
-    requests = record.requests
-    is_timed = (requests.ttft_us >= 0) & _chosen(record, slo_class)
-    groups = [is_timed]
-    groups += [is_timed & (requests.instance == i) for i in range(len(record.instances.step_count))]
-    found = [float(np.percentile(requests.ttft_us[g], 99)) for g in groups if g.any()]
+def worst_p99_ms(
+    record: RunRecord, times_us: Int[np.ndarray, "request"], slo_class: str | None = None
+) -> float:
+    """The largest of the instances' P99 and the cluster's of some times, µs, negative where there is none.
+
+    It is the routing track's own metric, over the blocks that BLIS prints: an instance on which nothing
+    completed has none. In ms, and NaN if there is no time at all.
+    """
+    is_timed = (times_us >= 0) & _chosen(record, slo_class)
+    printed = np.flatnonzero(record.instances.completed_requests)
+    groups = [is_timed, *(is_timed & (record.requests.instance == i) for i in printed)]
+    found = [float(np.percentile(times_us[group], 99)) for group in groups if group.any()]
     return max(found) / 1000 if found else math.nan
+
+
+def _worst_ttft_p99_ms(record: RunRecord, slo_class: str | None) -> float:
+    """The largest of the instances' TTFT P99 and the cluster's."""
+    return worst_p99_ms(record, record.requests.ttft_us, slo_class)
 
 
 def _completion_rate(record: RunRecord, slo_class: str | None) -> float:

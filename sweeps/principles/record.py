@@ -134,7 +134,7 @@ def _claim(finding: Finding) -> dict[str, Any]:
     return {key: plain(value) for key, value in document.items()}
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Without NaN and infinities, which JSON has not."""
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.commands.report_flags import ReportPaths
+from blis_jax.reports.run_words import words_of
 from blis_jax.reports.runs import timelines_of
 from blis_jax.reports.study import (
     CURVE_LEVELS,
@@ -18,7 +19,7 @@ from blis_jax.reports.study import (
     Study,
     TtftShare,
 )
-from blis_jax.reports.words import joined, seeds_words
+from blis_jax.reports.words import joined
 from blis_jax.results.metrics.summaries import ALL
 from blis_jax.results.metrics.ttft_parts import VIEWS, grouped
 from sweeps.compare.ablation import report as words
@@ -77,19 +78,22 @@ def study_of(
     differences += [_contribution(entry, base, arm) for entry in document["contributions"]]
     components = [one["name"] for one in document["components"]]
     parts = f"{len(components)} components: {joined(components)}" if components else "nothing"
+    runs_are = words_of(document)
+    source = "trace" if document.get("trace") else "workload"
     return Study(
         command=command,
         workload=document["workload"],
         strategies=(base, arm, *components),
-        title=f"What makes {arm} differ from {base} on the workload {document['workload']}",
+        title=f"What makes {arm} differ from {base} on the {source} {document['workload']}",
         lead=f"{arm} differs from {base} in {parts}. This page says what each of them contributes, on "
-        f"the workload “{document['workload']}”, simulated with {seeds_words(document['seeds'])}. On each "
-        "seed, every combination serves exactly the same requests.",
+        f"the {source} “{document['workload']}”, simulated with {runs_are.listed(document['seeds'])}. On "
+        f"each {runs_are.one}, every combination serves exactly the same requests.",
         places=tuple(dict.fromkeys(one.place for one in differences)),
         place_title="Kind of contribution",
         descriptions={},
         classes=classes,
         seeds=tuple(document["seeds"]),
+        runs=runs_are,
         differences=tuple(differences),
         intervals=inference["intervals"],
         joint=f"{100 * inference['confidence']:g} %; {inference['simultaneous_intervals']}",
@@ -99,7 +103,7 @@ def study_of(
         levels=CURVE_LEVELS,
         curves=tuple(replace(one, place=EVERYWHERE) for one in curves_of(runs, classes)),
         parts=tuple(_parts(runs, classes)),
-        parts_of="Means over all seeds, of the base and of the arm; the parts add up to the TTFT.",
+        parts_of=f"Means over all {runs_are.many}, of the base and of the arm; the parts add up to the TTFT.",
         timelines=timelines_of(records, seed) if seed is not None else (),
         notes=(
             f"“{ADDED}” is {base} with one component added; “{LEFT_OUT}” is {arm} against {arm} without "
@@ -108,12 +112,12 @@ def study_of(
             target_line(document["targets"]),
             *token_rate_lines(document["contributions"]),
         ),
-        checks=tuple(words.failure_lines(document)),
+        checks=tuple(map(runs_are.in_text, words.failure_lines(document))),
         more={"The components": words.component_lines(document)},
         provenance={
             **document["versions"],
             "random stream": document["rng"],
-            "seeds": ", ".join(map(str, document["seeds"])),
+            runs_are.many: ", ".join(map(str, document["seeds"])),
             "components": {one["name"]: one["settings"] for one in document["components"]},
         },
     )

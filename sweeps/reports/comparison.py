@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands import cli
 from blis_jax.commands.report_flags import ReportPaths
+from blis_jax.reports.run_words import words_of
 from blis_jax.reports.runs import timelines_of
 from blis_jax.reports.study import (
     CURVE_LEVELS,
@@ -93,7 +94,8 @@ def study_of(
     classes = (ALL, *document["classes"])
     arms = document["arms"]
     asked = [entry for entry in document["criteria"] if entry["is_asked"]]
-    about = _about_trace(document)
+    about, runs_are = _about_trace(document), words_of(document)
+    criteria = words.criterion_lines({**document, "criteria": asked})
     return Study(
         title=about.get("title", ""),
         lead=about.get("lead", ""),
@@ -104,6 +106,7 @@ def study_of(
         kinds={arm["name"]: arm["strategy"] or "" for arm in arms},
         classes=classes,
         seeds=tuple(document["seeds"]),
+        runs=runs_are,
         differences=tuple(
             difference_of(entry, entry["arm"], entry["reference"])
             for entry in document["comparisons"]
@@ -116,14 +119,16 @@ def study_of(
         levels=CURVE_LEVELS,
         curves=curves_of(runs, classes),
         parts=tuple(part for arm in arms for part in _parts(arm)),
-        parts_of="Means over all seeds of the comparison; the parts add up to the TTFT.",
+        parts_of=f"Means over all {runs_are.many} of the comparison; the parts add up to the TTFT.",
         timelines=timelines_of(records, seed) if seed is not None else (),
         notes=(target_line(document["targets"]), *words.token_rate_lines(document["comparisons"])),
-        checks=tuple(words.failure_lines(document)),
+        checks=tuple(map(runs_are.in_text, words.failure_lines(document))),
         more={
-            "Success criteria": words.criterion_lines({**document, "criteria": asked}),
+            "Success criteria": [runs_are.in_text(line) for line in criteria],
             "From which age a lower class goes first": words.crossover_lines(document),
-            "Which mechanisms acted": words.mechanism_lines(document),
+            "Which mechanisms acted": [
+                runs_are.in_text(line) for line in words.mechanism_lines(document)
+            ],
         },
         provenance=_provenance(document),
     )
@@ -220,7 +225,7 @@ def _provenance(document: Document) -> dict[str, Any]:
     return {
         **document["versions"],
         "random stream": document["rng"],
-        "seeds": ", ".join(map(str, document["seeds"])),
+        words_of(document).many: ", ".join(map(str, document["seeds"])),
         "requests a run": str(document["num_requests"] or "as many as the workload draws"),
         "fingerprints of the arms' runs": {arm["name"]: arm["fingerprint"] for arm in arms},
         "settings of the arms": {arm["name"]: arm["settings"] for arm in arms},

@@ -13,16 +13,17 @@ import xarray as xr
 
 from blis_jax.commands import cli
 from blis_jax.reports.page import write
-from blis_jax.reports.study import SeedValues, ShownDifference, ShownInterval, Study, finite
-from blis_jax.reports.words import joined, seeds_words
+from blis_jax.reports.study import SeedValues, ShownDifference, Study, finite
+from blis_jax.reports.words import joined
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.metrics.summaries import ALL
 from blis_jax.statistics.intervals import BY_STUDENT, METHOD
-from blis_jax.statistics.paired import Difference, Pair, differences
+from blis_jax.statistics.paired import Pair, differences
+from sweeps.reports.differences import shown_difference
 from sweeps.robustness.cells import KINDS, MapAxisKind
 from sweeps.robustness.store import is_done
 from sweeps.robustness.verdict import Question, reference_index, values_of
-from sweeps.robustness.words import shown
+from sweeps.robustness.words import runs_of, shown
 
 MOST_CELLS = 60  # that the page has to choose from; the table beside the map has all
 
@@ -56,6 +57,7 @@ def study_of(
     names = tuple(map(str, verdicts["strategy"].values))
     found = _Map(cells, values, names, _place_names(verdicts, cells))
     seeds = tuple(verdicts["seed"].values.tolist())
+    runs = runs_of(dataset.attrs, len(seeds))
     first, *others = names
     total = verdicts.sizes["cell"]
     left = (
@@ -69,13 +71,14 @@ def study_of(
         strategies=names,
         title=f"Where {joined(others)} {'does' if len(others) == 1 else 'do'} better than {first}",
         lead=f"This page compares {joined(others)} with {first} in {total:,} cells: combinations of load, "
-        f"workload and cluster.{left} Each cell was simulated with {seeds_words(seeds)}; on each seed, every "
+        f"workload and cluster.{left} Each cell was simulated with {runs.listed(seeds)}; on each {runs.one}, every "
         "strategy serves exactly the same requests. Choose a cell to see it.",
         places=found.places,
         place_title="Cell",
         descriptions={},
         classes=tuple(dict.fromkeys(lookup(name)[1] or ALL for name in question.names)),
         seeds=seeds,
+        runs=runs,
         differences=tuple(_differences(found, question)),
         intervals=METHOD,
         verdicts="A change is called better or worse where Holm's method, which corrects for the number of "
@@ -105,7 +108,7 @@ def _place_names(verdicts: xr.Dataset, cells: xr.Dataset) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _axis_text(kind: MapAxisKind, value: Any) -> str:
+def _axis_text(kind: MapAxisKind, value: str | float) -> str:
     unit = "" if kind.unit in ("", "1") else f" {kind.unit}"
     return f"{kind.name.replace('_', ' ')} {shown(value)}{unit}"
 
@@ -121,27 +124,7 @@ def _differences(found: _Map, question: Question) -> Iterator[ShownDifference]:
             for values in [found.values[metric]]
         ]
         for (metric, arm), change in zip(asked, differences(pairs, BY_STUDENT), strict=True):
-            yield _shown(change, found.names[arm], found.names[0], metric, place)
-
-
-def _shown(change: Difference, name: str, first: str, metric: str, place: str) -> ShownDifference:
-    kind, slo_class = lookup(metric)
-    absolute, percent = change.absolute, change.percent
-    return ShownDifference(
-        strategy=name,
-        reference=first,
-        slo_class=slo_class or ALL,
-        metric=kind.name,
-        unit=kind.unit,
-        better=kind.direction,
-        reference_mean=finite([change.first_mean])[0],
-        mean=finite([change.second_mean])[0],
-        absolute=ShownInterval.of(absolute.mean, absolute.low, absolute.high),
-        percent=ShownInterval.of(percent.mean, percent.low, percent.high),
-        num_pairs=change.num_pairs,
-        verdict=change.verdict,
-        place=place,
-    )
+            yield shown_difference(change, found.names[arm], found.names[0], metric, place)
 
 
 def _values(found: _Map) -> Iterator[SeedValues]:

@@ -12,6 +12,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.seed_options import given_seeds, seed_flags
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from sweeps.runs.options import RNG
@@ -26,7 +27,7 @@ USUAL_OUTPUT = Path("out/review.json")
 
 _DESCRIPTION = """\
 Review two or three candidate strategies. Judges probe each candidate in the simulator for signals that
-are the same for all instances, herds, unstable numbers, lengths that stand in for the class,
+are the same for all instances, herding, unstable numbers, lengths that stand in for the class,
 starvation, mechanisms that do nothing, and parameters at the ends of their ranges. Verdicts of other
 reviewers are imported from files that are bound to the candidates by hash. The consensus is recorded
 with the same hashes. A candidate runs on the workload of its strategy file, or on mixed if it has none.
@@ -59,8 +60,7 @@ _FILES = (
 )
 _SWITCHES = {
     "overwrite": "replace an existing output",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 
 

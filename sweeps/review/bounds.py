@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from sweeps.review.candidates import value_of
 from sweeps.review.opinion import CONCERN, PASS, Exhibit, Judge, Opinion, nothing
@@ -45,7 +44,7 @@ def judge(exhibit: Exhibit) -> Opinion:
     )
 
 
-def position(dimension: Dimension, value: Any) -> float | None:
+def position(dimension: Dimension, value: float) -> float | None:
     """Where a value lies between low, 0, and high, 1; None where there is no order."""
     if dimension.kind == "categorical" or value is None:
         return None

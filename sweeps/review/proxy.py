@@ -90,7 +90,7 @@ def readers_of_length(candidate: Candidate) -> list[str]:
     return found
 
 
-def _accuracy(features: Any, codes: Any) -> tuple[float, float, float]:
+def _accuracy(features: np.ndarray, codes: np.ndarray) -> tuple[float, float, float]:
     """Cross-validated balanced accuracy, its p against shuffled classes, and that of chance."""
     from sklearn.model_selection import StratifiedKFold, permutation_test_score
     from sklearn.tree import DecisionTreeClassifier
@@ -110,7 +110,7 @@ def _accuracy(features: Any, codes: Any) -> tuple[float, float, float]:
     return float(score), float(p), 1.0 / len(np.unique(codes))
 
 
-def _distance(values: Any, codes: Any) -> dict[str, float]:
+def _distance(values: np.ndarray, codes: np.ndarray) -> dict[str, float]:
     """The statistic between every two classes, with Bonferroni's p."""
     from scipy.stats import ks_2samp
 

@@ -308,8 +308,10 @@ def _written(
         write_report(dataset, verdicts, question, lines, page)
         files.append(page)
     if "quiet" not in given:
+        from sweeps.robustness.words import runs_of
+
         for line in (*lines, *report.axis_lines(verdicts)):
-            print(line)
+            print(runs_of(verdicts.attrs, verdicts.sizes["seed"]).in_text(line))
         if timing.num_runs:
             print(
                 f"{timing.num_runs:,} runs in {timing.run_s:.0f} s, {timing.compile_s:.0f} s of them in calls "

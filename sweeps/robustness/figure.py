@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -17,7 +17,11 @@ from blis_jax.reports.style import strategy_colours
 from blis_jax.results.metrics.scalars import LOWER
 from sweeps.robustness.cells import BY_NAME, NAMES, MapAxis
 from sweeps.robustness.verdict import NONE, UNDECIDED
-from sweeps.robustness.words import constraint_words, metric_words
+from sweeps.robustness.words import constraint_words, metric_words, runs_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 MARKS = "os^DvP*"
 SCALE = "BrBG"  # brown to teal, told apart by colour-blind readers
@@ -108,7 +112,7 @@ def _values(verdicts: xr.Dataset, name: str | None) -> list[Any]:
     return list(values) if BY_NAME[name].is_text else sorted(values)
 
 
-def _where(verdicts: xr.Dataset, name: str | None, value: Any) -> np.ndarray:
+def _where(verdicts: xr.Dataset, name: str | None, value: object) -> np.ndarray:
     if name is None:
         return np.full(verdicts.sizes["cell"], True)
     is_here: np.ndarray = verdicts[name].values == value
@@ -126,7 +130,7 @@ def best_change(verdicts: xr.Dataset) -> np.ndarray:
     return np.where(np.isfinite(lowest), sign * lowest, np.nan)
 
 
-def _draw_panel(axes: Any, part: xr.Dataset, view: View, verdicts: xr.Dataset) -> None:
+def _draw_panel(axes: Axes, part: xr.Dataset, view: View, verdicts: xr.Dataset) -> None:
     from matplotlib.patches import Rectangle
 
     changes = best_change(part)
@@ -171,7 +175,7 @@ def _mark(names: Sequence[str], arm: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _label_panel(axes: Any, view: View, place: tuple[int, ...], verdicts: xr.Dataset) -> None:
+def _label_panel(axes: Axes, view: View, place: tuple[int, ...], verdicts: xr.Dataset) -> None:
     """Values along the outer edges, headings of columns and rows."""
     row, column = place
     columns, rows = (_values(verdicts, name) for name in (view.column, view.row))
@@ -201,7 +205,7 @@ def _axis_words(name: str) -> str:
     return f"{words} ({unit[kind.unit]})" if kind.unit in unit else words
 
 
-def _facet_words(name: str, value: Any) -> str:
+def _facet_words(name: str, value: str | float) -> str:
     if isinstance(value, str):
         return Path(value).stem
     return (
@@ -211,7 +215,7 @@ def _facet_words(name: str, value: Any) -> str:
     )
 
 
-def _short(value: Any) -> str:
+def _short(value: str | float) -> str:
     """A tick label: thousands as k."""
     if isinstance(value, str):
         return Path(value).stem
@@ -285,4 +289,4 @@ def _caption(verdicts: xr.Dataset, view: View) -> str:
             f" A tile holds the sampled cells that differ in {', '.join(others)}: median change, most "
             "frequent recommendation; blank tiles have none."
         )
-    return text
+    return runs_of(verdicts.attrs, verdicts.sizes["seed"]).in_text(text)

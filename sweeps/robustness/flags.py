@@ -6,6 +6,7 @@ from blis_jax.commands import cli, trace_flags
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.report_flags import REPORT
 from blis_jax.commands.seed_options import seed_flags
+from blis_jax.commands.shared_options import switches
 
 NAME = "sweeps.robustness"
 DEFAULT_OUTPUT = "out/robustness.zarr"
@@ -23,9 +24,9 @@ AXES = {  # by option; its last spelling is the axis's name
 
 _DESCRIPTION = """\
 Run strategies in many regimes (rate, burstiness, KV memory, CPU tier, instances, workload shape, cost
-of a step) on the same requests, and say which one is best where, how surely, and where the answer turns
-round. ARM is [LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]; the first is what the others are compared with.
-Writes a Dataset (.zarr), the recommendations (.json), one row a cell (.csv), and a map (.png).
+of a step) on the same requests. Say which strategy is best where, how sure that is, and where the order of
+strategies changes. ARM is [LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]; the first is what the others are compared with.
+Writes a Dataset (.zarr), the recommendations (.json), a table with a row for each cell (.csv), and a map (.png).
 """
 _EXAMPLES = """\
 examples:
@@ -62,7 +63,7 @@ _DESIGN = (
 _REQUESTS = (
     *seed_flags(f"the same in every cell; default: {NUM_SEEDS}"),
     Flag("duration", cli.number, 0.5, "S", "seconds in which requests come, in every cell"),
-    Flag("num-requests", cli.whole, None, "N", "so many requests instead, whatever the rate"),
+    Flag("num-requests", cli.whole, None, "N", "requests in every cell, whatever the rate, in place of --duration"),
     Flag("rng", cli.one_of("reference", "jax"), "reference", "NAME",
          "who draws the requests: reference as BLIS does, so that cells can be checked against it, "
          "or jax as blis_jax.sweep does"),
@@ -93,8 +94,7 @@ _SWITCHES = {
     "overwrite": "replace an existing output",
     "every-seed": "run all seeds even of a strategy that livelocks on the first one (a livelock "
     "takes as long as hundreds of usual runs)",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 
 

@@ -27,7 +27,7 @@ class RuleCondition:
 
     axis: str
     sign: str
-    value: Any
+    value: str | float
 
     def __str__(self) -> str:
         return f"{self.axis} {self.sign} {shown(self.value)}"

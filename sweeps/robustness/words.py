@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
+from blis_jax.reports.run_words import RunWords, run_words
 from blis_jax.results.metrics.scalars import TOKEN_RATES, lookup
 from blis_jax.results.metrics.summaries import LATENCIES
 
@@ -36,7 +40,13 @@ def constraint_words(text: str, first: str) -> str:
     return f"{metric_words(name)} at {'most' if sign == '<=' else 'least'} {bound}"
 
 
-def shown(value: Any) -> str:
+def runs_of(attributes: Mapping[str, Any], num_runs: int) -> RunWords:
+    """What the runs in a cell are called: seeds of a workload, or windows of a trace."""
+    documents = yaml.safe_load(attributes.get("workloads", "{}")).values()
+    return run_words(next((one for one in documents if "windows" in one), None), num_runs)
+
+
+def shown(value: str | float) -> str:
     """A value with at most six digits and its thousands apart; texts as they are."""
     if isinstance(value, str):
         return value

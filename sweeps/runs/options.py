@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import progress
 from blis_jax.commands import cli, cluster_flags, seed_options, trace_flags
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 
@@ -34,7 +35,7 @@ RNG = Flag(
     cli.one_of("reference", "jax"),
     "reference",
     "NAME",
-    "who draws the requests: reference as BLIS does, or jax as blis_jax.sweep does",
+    "who draws the requests: reference draws those of BLIS, jax those of blis_jax.sweep",
 )
 REQUESTS = (
     Flag("workload", str, None, "NAME", "built-in workload or .yaml file (default: the arms')"),
@@ -52,7 +53,7 @@ REQUESTS = (
 )
 STATISTICS = (
     Flag("metrics", str, None, "LIST", "metrics to compare, each taken of every class"),
-    Flag("confidence", cli.number, 0.95, "P", "of intervals and verdicts"),
+    Flag("confidence", cli.number, 0.95, "P", "confidence of intervals and verdicts"),
     Flag("bootstrap", cli.whole, 9999, "N", "resamples of the seeds, from 15 seeds on"),
     Flag("random-state", cli.at_least(0), 0, "N", "seed of the resampling"),
 )
@@ -67,8 +68,7 @@ OUTPUT = (
 SWITCHES = {
     "resume": "go on from the record that lies beside the output",
     "overwrite": "replace an existing output",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 
 
@@ -97,15 +97,16 @@ def add_switches(parser: Parser) -> None:
 
 
 def paths_of(given: Mapping[str, Any], stem: str) -> Paths:
-    """The output's paths, checked."""
+    """The output's paths, checked; a result that exists is refused, unless asked for otherwise."""
     result, figure = cli.result_paths(given, Path(FOLDER) / f"{stem}.json")
-    return Paths(result, result.with_suffix(".jsonl"), figure)
-
-
-def check_existing(given: Mapping[str, Any], paths: Paths, journal: Journal) -> None:
-    """Refuses to replace a result, unless asked to; a record to go on from must be of these runs."""
-    every = (paths.record, paths.result, paths.figure)
+    paths = Paths(result, result.with_suffix(".jsonl"), figure)
+    every = (paths.result, paths.record, paths.figure)
     refuse_existing(given, {"--output": every}, can_resume=True)
+    return paths
+
+
+def check_record(given: Mapping[str, Any], paths: Paths, journal: Journal) -> None:
+    """A record to go on from must be of these runs; another one is removed."""
     if "resume" in given:
         journal.lines()
     else:
@@ -244,12 +245,14 @@ def journal_of(
     """The record of the runs: of any configurations, on these requests and with these metrics."""
     from blis_jax.files.journal import Journal
     from sweeps.compare.document import FORMAT
-    from sweeps.search.loop import identity_of, workload_content
+    from sweeps.search.loop import workload_content
 
     targets = {name: dict(limits) for name, limits in setting.targets.items()}
-    content = [workload_content(spec), setting.seeds, setting.stream, targets]
-    identity = identity_of([*content, sorted(names), FORMAT])
-    return Journal(paths.record, identity, kind, "workload, seeds, stream, targets or metrics")
+    content = {
+        "workload": workload_content(spec), "seeds": setting.seeds, "stream": setting.stream,
+        "targets": targets, "metrics": sorted(names), "format": FORMAT,
+    }  # fmt: skip
+    return Journal(paths.record, kind, content)
 
 
 def kept_runs(

@@ -22,7 +22,7 @@ from sweeps.runs.options import (
     RNG,
     Paths,
     add_switches,
-    check_existing,
+    check_record,
     paths_of,
 )
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.workload.source import RequestSource
     from sweeps.runs.bench import Bench
+    from sweeps.search.engines import Engine
     from sweeps.search.loop import SearchRecord, Tried
     from sweeps.search.result import SearchFrame
     from sweeps.strategies.file import Strategy
@@ -102,7 +103,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     from sweeps.runs.bench import Bench, measure_of, targets_of
     from sweeps.runs.metrics import reported_names
     from sweeps.search.engines import make
-    from sweeps.search.loop import SearchRecord, identity_of, workload_content
+    from sweeps.search.loop import SearchRecord, workload_content
     from sweeps.search.objectives import Valuation
     from sweeps.search.result import SearchFrame
     from sweeps.strategies.space import space_of
@@ -113,9 +114,12 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     engine, baseline = make(space, strategy.search), _baseline(strategy)
     names = (*valuation.names, *reported_names(spec))
     groups = [plain_value(space.base.instances)] if space.base.instances else []
-    identity = identity_of([_content(strategy), workload_content(spec), stream, *groups])
-    record = SearchRecord(paths.record, identity)
-    check_existing(given, paths, record)
+    content = {
+        **_content(strategy), "workload": workload_content(spec), "seeds": seeds, "stream": stream,
+        "instances": groups,
+    }  # fmt: skip
+    record = SearchRecord(paths.record, content)
+    check_record(given, paths, record)
     measure = measure_of(targets_of(strategy), spec)
     bench = Bench(spec, seeds, stream, names, measure, strategy.search.batch)
     frame = SearchFrame(space, valuation, seeds, stream)
@@ -180,7 +184,7 @@ def _content(strategy: Strategy) -> dict[str, Any]:
 
 
 def _searched(
-    given: Mapping[str, Any], frame: SearchFrame, engine: Any, bench: Bench, record: SearchRecord
+    given: Mapping[str, Any], frame: SearchFrame, engine: Engine, bench: Bench, record: SearchRecord
 ) -> list[Tried]:
     from sweeps.search.loop import best_of, runs_at, search
 

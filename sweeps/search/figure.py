@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blis_jax.reports.figures import figure, plain_log, save
+from blis_jax.reports.run_words import words_of
 from blis_jax.reports.style import BLUE, GREEN, GREY, ORANGE, RED
 from blis_jax.results.metrics.scalars import TOKEN_RATES, lookup
 from sweeps.runs.metrics import found, our_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 CALL, PENALISED, BEST, FRONT, FAILED = BLUE, ORANGE, RED, GREEN, GREY
 LARGEST_RATIO = 8.0  # of worst to best score beyond which the axis is logarithmic
@@ -32,7 +37,7 @@ def draw(document: Mapping[str, Any], path: Path, strategy: str) -> None:
         save(made, path, title, _caption(document))
 
 
-def _draw_calls(panel: Any, document: Mapping[str, Any]) -> None:
+def _draw_calls(panel: Axes, document: Mapping[str, Any]) -> None:
     """Scores by call with intervals over seeds, the running best, and the best point marked."""
     points = document["points"]
     calls = np.arange(1, len(points) + 1)
@@ -67,7 +72,7 @@ def _draw_calls(panel: Any, document: Mapping[str, Any]) -> None:
 
 
 def _draw_intervals(
-    panel: Any,
+    panel: Axes,
     document: Mapping[str, Any],
     calls: np.ndarray,
     scores: np.ndarray,
@@ -103,7 +108,7 @@ def _objective(
     return figures
 
 
-def _draw_volume(panel: Any, document: Mapping[str, Any]) -> None:
+def _draw_volume(panel: Axes, document: Mapping[str, Any]) -> None:
     """The share of the final hypervolume that the points up to each call dominate."""
     volumes = np.array(document["front"]["hypervolume_by_call"])
     calls = np.arange(1, len(volumes) + 1)
@@ -115,7 +120,7 @@ def _draw_volume(panel: Any, document: Mapping[str, Any]) -> None:
     panel.set_ylim(0, 104)
 
 
-def _draw_front(panel: Any, document: Mapping[str, Any]) -> None:
+def _draw_front(panel: Axes, document: Mapping[str, Any]) -> None:
     """The first two objectives of every point; those on the front with intervals over the seeds."""
     on_front = set(document["front"]["calls"])
     groups: dict[str, list[int]] = {"front": [], "constrained": [], "other": []}
@@ -156,7 +161,7 @@ def _errors(document: Mapping[str, Any], places: Sequence[int], goal: int) -> np
     return errors
 
 
-def _legend(panel: Any) -> None:
+def _legend(panel: Axes) -> None:
     """Above the panel, where no point is hidden."""
     panel.legend(
         loc="lower left",
@@ -168,7 +173,7 @@ def _legend(panel: Any) -> None:
     )
 
 
-def _mark_start(panel: Any, document: Mapping[str, Any]) -> None:
+def _mark_start(panel: Axes, document: Mapping[str, Any]) -> None:
     """Where a model begins to choose the points."""
     budget = document["search"]
     if budget["engine"] in _WITH_MODEL and budget["initial"] < len(document["points"]):
@@ -236,4 +241,4 @@ def _caption(document: Mapping[str, Any]) -> str:
     budget = document["search"]
     if budget["engine"] in _WITH_MODEL and budget["initial"] < len(document["points"]):
         text += "Points in the grey part are spread over the space; a model chooses the later ones."
-    return text
+    return words_of(document).in_text(text)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,9 +43,9 @@ def best_of(tried: Sequence[Tried]) -> Tried | None:
 class SearchRecord(Journal):
     """The batches of a search, a line each."""
 
-    def __init__(self, path: Path, identity: str) -> None:
-        """`identity` says which search it is; another one's record is refused."""
-        super().__init__(path, identity, "search", "strategy, budget, engine, seeds or stream")
+    def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
+        """`content` is what decides the points and their runs, by its name in words."""
+        super().__init__(path, "search", content)
 
     def read(self) -> list[tuple[Point, Runs]]:
         """The points of the batches that are in the record; none if there is no record."""
@@ -67,12 +65,6 @@ def _entry(entry: Any) -> tuple[Point, Runs]:
 def runs_at(space: Space, bench: Bench) -> Callable[[Sequence[Point]], list[Runs]]:
     """What runs the points of a space."""
     return lambda points: bench.run([space.config_at(point) for point in points])
-
-
-def identity_of(parts: Any) -> str:
-    """Equal for two searches that try the same points in the same way."""
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def workload_content(spec: RequestSource) -> dict[str, Any]:

@@ -179,15 +179,16 @@ def _journal(job: _Job) -> Journal:
     """The points that were run: of any design, on these requests and with these metrics."""
     from blis_jax.files.journal import Journal
     from sweeps.runs.bench import targets_of
-    from sweeps.search.loop import identity_of, workload_content
+    from sweeps.search.loop import workload_content
 
     texts = {"source", "folder", "description", "prior_findings", "deviations", "points", "search"}
     content = job.strategy.model_dump(mode="json", exclude=texts | {"parameter_paths"})
     targets = {name: dict(limits) for name, limits in targets_of(job.strategy).items()}
-    parts = [content, workload_content(job.spec), job.seeds, job.stream, targets]
-    what = "strategy, workload, seeds, stream or metrics"
-    identity = identity_of([*parts, job.names, FORMAT])
-    return Journal(job.folder / "record.jsonl", identity, "sensitivity", what)
+    parts = {
+        "strategy": content, "workload": workload_content(job.spec), "seeds": job.seeds,
+        "stream": job.stream, "targets": targets, "metrics": job.names, "format": FORMAT,
+    }  # fmt: skip
+    return Journal(job.folder / "record.jsonl", "sensitivity", parts)
 
 
 def _check_folder(job: _Job, journal: Journal) -> None:
@@ -207,6 +208,7 @@ def _check_folder(job: _Job, journal: Journal) -> None:
 
 def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[str, int]]:
     """The study with all its findings, and the runs that failed."""
+    from blis_jax.reports.run_words import run_words
     from sweeps.search.objectives import Valuation
     from sweeps.sensitivity.indices import Resampling
     from sweeps.sensitivity.model import SIMULATOR, Predicted, Simulated
@@ -215,7 +217,8 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
     resampling = Resampling(
         job.given.get("confidence", 0.95), job.given.get("bootstrap", 1000), job.sizes.random_state
     )
-    study = SensitivityStudy(job.space.dimensions, job.metrics, job.sizes, resampling)
+    runs = run_words(job.spec.about() if "trace" in job.given else None, len(job.seeds))
+    study = SensitivityStudy(job.space.dimensions, job.metrics, job.sizes, resampling, runs=runs)
     valuation, failures = Valuation(job.strategy), dict[str, int]()
     total = job.sizes.num_points(len(job.space.dimensions))
     work, stage = progress.begin("simulating", total, "points"), {"name": ""}
@@ -266,9 +269,10 @@ def _written(job: _Job, study: SensitivityStudy, failures: Mapping[str, int], de
     first, *_, last = job.seeds
     which = f"seeds {first} to {last}, drawn by {job.stream}"
     if "trace" in job.given:
-        which = f"{job.given['trace']}, runs {first} to {last} (windows, or seeds of its draws)"
-    run_words = f"{_plan_words(job)} Requests of {which}."
-    text = summary(study, f"Sensitivity of {job.strategy.name}", run_words, failures)
+        which = f"{job.given['trace']}, {study.runs.many} {first} to {last}"
+    about = f"{_plan_words(job)} Requests of {which}."
+    text = summary(study, f"Sensitivity of {job.strategy.name}", about, failures)
+    text = study.runs.in_text(text)
     files = [folder / "dataset.zarr", folder / "summary.md"]
     with cli.writing(folder):
         _save(job, study, files[0], device)

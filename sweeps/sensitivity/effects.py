@@ -106,7 +106,7 @@ class BestRange:
     parameter: str
     low: tuple[Any, ...]  # value at the lower end with its interval; empty for choices
     high: tuple[Any, ...]
-    best: Any  # of the best point
+    best: object  # of the best point
     where: str  # ANYWHERE, LOWER, UPPER or INSIDE
     shares: tuple[float, ...] = ()  # of the best points by category, for choices
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from blis_jax.reports.figures import (
     class_style,
     figure,
     line_handle,
+    panel_each,
     save,
 )
 from blis_jax.reports.style import BLUE, STRATEGY_COLOURS
@@ -28,6 +29,10 @@ from sweeps.sensitivity.indices import FIGURES
 from sweeps.sensitivity.model import SURROGATE
 from sweeps.sensitivity.study import SensitivityStudy, influential
 from sweeps.strategies.space import Dimension
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 TOTAL, FIRST, NOISE = BLUE, "#a6d4f0", "#4d4d4d"
 MARKS = "os^Dv*Ph"  # of parameters, with the palette's colours
@@ -74,15 +79,16 @@ def draw_indices(study: SensitivityStudy, model: str, path: Path, strategy: str)
     rows = -(-len(metrics) // COLUMNS)
     title = f"How much of each metric's variance every parameter explains, {strategy}"
     height = 0.55 + 0.3 * count
+    caption = study.runs.in_text(caption)
     with _figure(rows, COLUMNS, height, path, title, caption, _index_handles()) as panels:
-        for panel, metric in _pairs_of(panels, metrics):
+        for panel, metric in panel_each(panels, metrics):
             _draw_bars(panel, study, model, metric)
         for row in panels:
             row[0].set_yticks(range(count), study.names)
     return True
 
 
-def _draw_bars(panel: Any, study: SensitivityStudy, model: str, metric: str) -> None:
+def _draw_bars(panel: Axes, study: SensitivityStudy, model: str, metric: str) -> None:
     indices = study.findings[model].sobol[metric]
     places = np.arange(len(study.names))
     for values, offset, colour, label in (
@@ -125,13 +131,13 @@ def draw_morris(study: SensitivityStudy, model: str, path: Path, strategy: str) 
     title = f"How strongly each parameter acts on every metric, {strategy}"
     legend = _parameter_handles(study.names)
     legend.append(line_handle("a new draw of the seeds", color=NOISE, linestyle="--"))
-    with _figure(rows, COLUMNS, 1.95, path, title, caption, legend) as panels:
-        for panel, metric in _pairs_of(panels, metrics):
+    with _figure(rows, COLUMNS, 1.95, path, title, study.runs.in_text(caption), legend) as panels:
+        for panel, metric in panel_each(panels, metrics):
             _draw_plane(panel, study, model, metric)
     return True
 
 
-def _draw_plane(panel: Any, study: SensitivityStudy, model: str, metric: str) -> None:
+def _draw_plane(panel: Axes, study: SensitivityStudy, model: str, metric: str) -> None:
     found = study.findings[model].morris[metric]
     across, up = found.mu_star, found.sigma
     _draw_points(panel, across, up)
@@ -168,7 +174,9 @@ def draw_effects(study: SensitivityStudy, model: str, path: Path, strategy: str)
     )
     title = f"What changes as one parameter grows, {strategy}"
     legend = class_handles(dict.fromkeys(lookup(metric)[1] or "" for metric in study.metrics))
-    with _figure(len(families), len(strong), 1.6, path, title, caption, legend) as panels:
+    with _figure(
+        len(families), len(strong), 1.6, path, title, study.runs.in_text(caption), legend
+    ) as panels:
         for row, metrics in zip(panels, families, strict=True):
             for panel, name in zip(row, strong, strict=True):
                 _draw_curves(panel, study, model, name, metrics)
@@ -182,7 +190,7 @@ def draw_effects(study: SensitivityStudy, model: str, path: Path, strategy: str)
 
 
 def _draw_curves(
-    panel: Any, study: SensitivityStudy, model: str, name: str, metrics: Sequence[str]
+    panel: Axes, study: SensitivityStudy, model: str, name: str, metrics: Sequence[str]
 ) -> None:
     place = study.names.index(name)
     effect: Effect = study.findings[model].effects[place]
@@ -219,7 +227,7 @@ def draw_pairs(study: SensitivityStudy, model: str, path: Path, strategy: str) -
         "variance that both explain together only."
     )
     title = f"Pairs of parameters that act together most, {strategy}"
-    with _figure(len(metrics), len(pairs), 2.2, path, title, caption) as panels:
+    with _figure(len(metrics), len(pairs), 2.2, path, title, study.runs.in_text(caption)) as panels:
         for row, metric in zip(panels, metrics, strict=True):
             for panel, pair in zip(row, pairs, strict=True):
                 _draw_map(panel, study, metric, pair, indices[metric].second[pair.places])
@@ -227,7 +235,7 @@ def draw_pairs(study: SensitivityStudy, model: str, path: Path, strategy: str) -
 
 
 def _draw_map(
-    panel: Any, study: SensitivityStudy, metric: str, pair: Any, second: np.ndarray
+    panel: Axes, study: SensitivityStudy, metric: str, pair: Any, second: np.ndarray
 ) -> None:
     values = pair.mean[study.metrics.index(metric)]
     one, other = (study.dimensions[place] for place in pair.places)
@@ -280,7 +288,7 @@ def draw_totals(
     rows = -(-len(totals) // COLUMNS)
     legend = _parameter_handles(names)
     with _figure(rows, COLUMNS, 1.95, path, title, caption, legend) as panels:
-        for place, (panel, metric) in enumerate(_pairs_of(panels, list(totals))):
+        for place, (panel, metric) in enumerate(panel_each(panels, list(totals))):
             across, up = totals[metric]
             most = float(max(across[:, 2].max(), up[:, 2].max(), 0.1))
             panel.plot([0, most], [0, most], color=GUIDE_COLOUR, linewidth=0.8, zorder=0)
@@ -294,7 +302,7 @@ def draw_totals(
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _draw_points(panel: Any, across: np.ndarray, up: np.ndarray) -> None:
+def _draw_points(panel: Axes, across: np.ndarray, up: np.ndarray) -> None:
     """A point with bars for each parameter, from `[parameter, figure]`."""
     for at in range(len(across)):
         panel.errorbar(
@@ -330,14 +338,6 @@ def _figure(
         save(made, path, title, caption, legend)
 
 
-def _pairs_of(panels: Any, metrics: Sequence[str]) -> Iterator[tuple[Any, str]]:
-    """A panel for each metric; those that are left are taken out."""
-    flat = [panel for row in panels for panel in row]
-    for panel in flat[len(metrics) :]:
-        panel.set_axis_off()
-    return zip(flat, metrics, strict=False)
-
-
 def _families(study: SensitivityStudy, model: str) -> list[list[str]]:
     """Metrics that differ in their class only, together; those that never vary are left out."""
     families: dict[str, list[str]] = {}
@@ -367,7 +367,7 @@ def _short_number(value: float, _: int) -> str:
     return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:,g}"
 
 
-def _name_positions(panel: Any, dimension: Dimension, axis: str) -> None:
+def _name_positions(panel: Axes, dimension: Dimension, axis: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if dimension.kind == "categorical":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from blis_jax.commands import cli, trace_flags
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.seed_options import seed_flags
+from blis_jax.commands.shared_options import switches
 from sweeps.runs.options import RNG
 
 NAME = "sweeps.sensitivity"
@@ -42,15 +43,16 @@ _WHAT = (
         "simulator, surrogate or both (default: both if a surrogate is given)",
     ),
 )
+BASE = Flag("base", cli.whole, 128, "N", "rows of the Saltelli design, a power of two")
 _SIZES = (
-    Flag("base", cli.whole, 128, "N", "rows of the Saltelli design, a power of two"),
-    Flag("trajectories", cli.whole, 20, "N", "of Morris"),
+    BASE,
+    Flag("trajectories", cli.whole, 20, "N", "trajectories of the Morris screening"),
     Flag("gradients", cli.whole, 64, "N", "points that derivatives are taken at"),
-    Flag("levels", cli.whole, 9, "N", "of a parameter in its effect"),
+    Flag("levels", cli.whole, 9, "N", "values of a parameter at which its effect is taken"),
     Flag("bases", cli.whole, 16, "N", "points that an effect is averaged over"),
     Flag("pairs", cli.whole, 3, "N", "pairs of parameters with a map"),
     Flag("random-state", cli.whole, 0, "N", "seed of designs and resampling"),
-    Flag("confidence", cli.number, 0.95, "P", "of intervals"),
+    Flag("confidence", cli.number, 0.95, "P", "confidence of intervals"),
     Flag("bootstrap", cli.whole, 1000, "N", "resamples of the rows"),
 )
 _REQUESTS = (
@@ -63,9 +65,7 @@ _SWITCHES = {
     "plan": "say how much would be simulated, and stop",
     "resume": "go on from the record in the output folder, also with larger designs",
     "overwrite": "replace an existing output",
-    "no-figures": "draw no figures",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("no-figures", "quiet", "no-cache"),
 }
 
 

@@ -22,7 +22,7 @@ NAME = "sweeps.gradient"
 NUM_SEEDS, NUM_PAIRS = 32, 24
 _DESCRIPTION = """\
 Smoothed gradients: how the mean of each metric over perturbed settings changes with them. Thresholds, weights,
-bases and budgets act through decisions, so that a metric jumps in them; its smoothed mean does not.
+bases and budgets act through decisions: as one of them grows, a metric jumps. Its smoothed mean does not jump.
 ARM is a strategy of the library, a file, or either with a point and settings (STRATEGY@POINT:NAME=VALUE).
 """
 _EXAMPLES = """\
@@ -37,7 +37,13 @@ _FLAGS = (
     Flag("perturb", str, None, "LIST", "NAME=WIDTH[:log],…: settings and the σ of each"),
     Flag("metrics", str, "ttft_mean_ms,ttft_p99_ms,e2e_mean_ms", "LIST", "metrics, [class] behind"),
     Flag("pairs", cli.whole, NUM_PAIRS, "N", "antithetic pairs of perturbed points"),
-    Flag("law", cli.one_of("normal", "uniform"), "normal", "NAME", "of the perturbations"),
+    Flag(
+        "law",
+        cli.one_of("normal", "uniform"),
+        "normal",
+        "NAME",
+        "distribution of the perturbations",
+    ),
     Flag("random-state", cli.whole, 0, "N", "seed of the perturbations"),
 )
 _REQUESTS = (

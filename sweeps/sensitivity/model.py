@@ -111,7 +111,9 @@ class Simulated:
     def _row(self, run: SeedResult) -> list[float]:
         return [run.metrics.get(name, float("nan")) for name in self.names]
 
-    def _keep(self, point: Point, outcomes: Sequence[str], values: Any) -> None:
+    def _keep(
+        self, point: Point, outcomes: Sequence[str], values: Sequence[Sequence[float]]
+    ) -> None:
         self.kept[point] = np.array(values, float)
         self.outcomes[point] = tuple(outcomes)
 

@@ -17,11 +17,9 @@ from sweeps.sensitivity.study import SensitivityStudy, agreements, influential, 
 YES_NO = {True: "yes", False: "no"}
 
 
-def summary(
-    study: SensitivityStudy, heading: str, run_words: str, failures: Mapping[str, int]
-) -> str:
+def summary(study: SensitivityStudy, heading: str, about: str, failures: Mapping[str, int]) -> str:
     """The whole summary, in Markdown."""
-    lines = [f"# {heading}", "", run_words]
+    lines = [f"# {heading}", "", about]
     if failures:
         words = ", ".join(f"{count} × {name}" for name, count in failures.items())
         lines.append(f"Runs that did not finish: {words}. Rows with such a run are left out.")

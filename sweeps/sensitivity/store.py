@@ -82,7 +82,7 @@ def _attributes(study: SensitivityStudy) -> dict[str, Any]:
 
 
 def _put(
-    dataset: xr.Dataset, name: str, dims: tuple[str, ...], values: Any, unit: str = ""
+    dataset: xr.Dataset, name: str, dims: tuple[str, ...], values: np.ndarray, unit: str = ""
 ) -> None:
     base = name.removesuffix("_simulator").removesuffix("_surrogate")
     attributes = {"long_name": _LONG[base]} | ({"units": unit} if unit else {})

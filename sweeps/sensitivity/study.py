@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from blis_jax.reports.run_words import SEEDS, RunWords
 from sweeps.search.objectives import Valuation
 from sweeps.sensitivity.design import Sizes, differences, morris, saltelli
 from sweeps.sensitivity.effects import (
@@ -57,6 +58,7 @@ class SensitivityStudy:
     findings: dict[str, Findings] = field(default_factory=dict)  # by model
     ranges: list[BestRange] = field(default_factory=list)  # of the best scores
     scores: np.ndarray | None = None  # [point] of Saltelli's design
+    runs: RunWords = SEEDS  # what the runs of a point are called
 
     @property
     def names(self) -> tuple[str, ...]:

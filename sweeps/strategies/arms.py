@@ -106,7 +106,7 @@ def _values(text: str, rest: str) -> dict[str, Any]:
     return values
 
 
-def _number_or(value: Any) -> Any:
+def _number_or(value: object) -> object:
     """A number that YAML takes for a text, such as 1e-5, as a number."""
     if not isinstance(value, str) or not re.fullmatch(r"[+-]?[0-9.]+[eE][+-]?[0-9]+", value):
         return value

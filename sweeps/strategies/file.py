@@ -95,7 +95,7 @@ class Bounds(_Part):
 
     min: Number | None = None
     max: Number | None = None
-    equals: Any = None
+    equals: object = None
 
 
 class Limits(_Part):
@@ -201,7 +201,7 @@ _OWN_KEYS = ("source", "folder", "parameter_paths")
 _THEIR_KEYS = ("workload_spec", "objective")
 
 
-def _parameter_paths(given: Any) -> tuple[str, ...]:
+def _parameter_paths(given: object) -> tuple[str, ...]:
     """Where the file has each parameter."""
     if isinstance(given, dict):
         return tuple(f"parameters.{name}" for name in given)
@@ -234,7 +234,7 @@ def _in_our_words(data: Mapping[Any, Any], source: str) -> dict[str, Any]:
     return document
 
 
-def _parameters(given: Any, source: str) -> Any:
+def _parameters(given: object, source: str) -> Any:
     """Parameters as a list of mappings; the short form `name: [low, high]` names a setting."""
     if given is None:
         return []
@@ -257,7 +257,7 @@ def _parameters(given: Any, source: str) -> Any:
     return entries
 
 
-def _named(name: str, body: Any, where: str) -> dict[str, Any]:
+def _named(name: str, body: object, where: str) -> dict[str, Any]:
     if isinstance(body, dict):
         return {"name": name, **({} if "flag" in body else {"target": name}), **body}
     if not isinstance(body, list) or len(body) != 2:

@@ -364,7 +364,7 @@ def _reached(space: Space, name: str) -> list[Any]:
     return [space.base.value(name)]
 
 
-def _broken(bounds: Bounds, value: Any) -> str | None:
+def _broken(bounds: Bounds, value: float) -> str | None:
     if bounds.equals is not None and value != bounds.equals:
         return f"{bounds.equals!r}"
     if bounds.min is not None and not value >= bounds.min:

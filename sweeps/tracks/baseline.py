@@ -156,5 +156,5 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _finite(value: Any) -> float | None:
+def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None

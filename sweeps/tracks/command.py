@@ -14,6 +14,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.seed_options import given_seeds, seed_flags
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import json_text, replacing, write_json
 
@@ -54,15 +55,14 @@ _FLAGS = (
         cli.one_of("reference", "jax"),
         None,
         "NAME",
-        "who draws them (default: the problem's)",
+        "who draws the requests (default: the problem's)",
     ),
     Flag("in", str, FOLDER, "FOLDER", "where the track's folder is made"),
 )
 _SWITCHES = {
     "overwrite": "replace a track whose ledger has no rows",
     "refresh": "measure the baseline of an existing track again, and render its problem.md",
-    "quiet": "print nothing but errors",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("quiet", "no-cache"),
 }
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import against, worker
-from benchmarks.against import AgainstError, Comparison, Pairs, Side
+from benchmarks.speed import against, worker
+from benchmarks.speed.against import AgainstError, Comparison, Pairs, Side
 
 ANSWERING = """
 import json, sys, time

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from benchmarks import gpu
-from benchmarks.gpu import LAUNCH_S, SCAN_STEPS, Compiled
-from benchmarks.hlo_counts import Counts
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu.__main__ import LAUNCH_S, SCAN_STEPS, Compiled
+from benchmarks.gpu.hlo_counts import Counts
 
 
 def compiled(inner: int = 0) -> Compiled:

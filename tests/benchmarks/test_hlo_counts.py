@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.hlo_counts import computations_of, count, scan_body
+from benchmarks.gpu.hlo_counts import computations_of, count, scan_body
 
 TEXT = """
 HloModule jit_rows, is_scheduled=true

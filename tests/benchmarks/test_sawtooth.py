@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import sawtooth
-from benchmarks.sawtooth import Walk, parts_of, table
+from benchmarks.derivatives import sawtooth
+from benchmarks.derivatives.sawtooth import Walk, parts_of, table
 
 
 def made_walk() -> Walk:

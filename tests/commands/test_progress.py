@@ -84,6 +84,37 @@ def test_runs_are_shown_inside_the_work_and_compilation_is_no_part_of_the_rate()
     assert earlier.counted(clock.now) == "950 of 1,000 runs, 25 runs/s, 2 s left"
 
 
+def test_runs_beside_a_compilation_give_no_rate_unless_each_compiles() -> None:
+    clock, board, _ = shown(is_terminal=False)
+    many, few = begun(board, "simulating", 512, "runs"), Phase(board, "ablating", 4, "arms")
+    board.phases.append(few)
+    board.compiling(begun=True)
+    clock.now += 60
+    many.advance(256)
+    few.advance()
+    assert many.counted(clock.now) == "256 of 512 runs"
+    board.compiling(begun=False)
+    assert many.counted(clock.now) == "256 of 512 runs"
+    assert few.counted(clock.now) == "1 of 4 arms, 60 s each, 3 min left"
+    clock.now += 1
+    many.advance(128)
+    assert many.counted(clock.now) == "384 of 512 runs, 128 runs/s, 1 s left"
+
+
+def test_a_command_that_has_named_no_work_yet_says_that_it_works() -> None:
+    clock, board, display = shown(is_terminal=False)
+    clock.now += 2
+    display.tick()
+    assert clock.stream.getvalue() == ""
+    clock.now += 2
+    display.tick()
+    assert clock.stream.getvalue().endswith("working: 4 s so far\n")
+    begun(board, "judging", 10, "opinions").clear()
+    clock.now += 20
+    display.tick()
+    assert clock.stream.getvalue().count("\n") == 1  # between two pieces of work nothing is said
+
+
 def test_a_terminal_has_one_line_that_makes_way() -> None:
     clock, board, display = shown(is_terminal=True)
     work = begun(board, "judging", 10, "opinions")

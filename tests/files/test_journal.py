@@ -12,7 +12,7 @@ from tests.files.test_leftovers import killed_everywhere
 
 
 def journal(path: Path, identity: str = "me", kind: str = "comparison") -> Journal:
-    return Journal(path, identity, kind, "seeds")
+    return Journal(path, kind, {"seeds": identity})
 
 
 def test_lines_survive_and_torn_ones_do_not(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_files_of_others_are_refused_and_kept(tmp_path: Path) -> None:
         assert path.read_text() == text
     path.unlink()
     journal(path, "you").begin()
-    with pytest.raises(ConfigError, match=r"another comparison \(seeds differ"):
+    with pytest.raises(ConfigError, match="was made with another seeds;"):
         journal(path).lines()
     with pytest.raises(ConfigError, match="not the record of a search"):
         journal(path, kind="search").lines()

@@ -29,7 +29,7 @@ from tests.engine.phases.test_router_index import BLOCKS, CAPACITY, INSTANCES, R
 from tests.support.scenes import Prompt
 
 WINDOW, STEPS = 4, 400
-PRECISE = SimpleNamespace(uses_prefix_index=True, is_precise=True)
+PRECISE = SimpleNamespace(uses_prefix_index=True, is_precise=True, delays_index=False)
 Content = tuple[str, int, int]
 
 
@@ -76,7 +76,7 @@ def told(ctx: Context, lengths: jax.Array) -> Any:
     ) -> tuple[RouterIndex, jax.Array]:
         nodes, length = nodes_of(ctx.requests, request), lengths[request]
         now = router_index.trimmed(ctx, index, jnp.array(True))
-        matched = router_index.matched_blocks(ctx, now, request, nodes, length)
+        matched = router_index.matched_blocks(ctx, now, request, nodes, length, jnp.int32(0))
         touched = router_index.touch(ctx, now, request, nodes, length, instance)
         nothing = no_touch(ctx, SimpleNamespace(router=now))  # type: ignore[arg-type]
         done = jax.tree.map(lambda a, b: jnp.where(touches, a, b), touched, nothing)

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from blis_jax.engine.exact import runtime_infinity
-from blis_jax.engine.types import SLO_CLASSES, EngineShape, RequestView, Snapshots
+from blis_jax.engine.signals import LeadingContents
+from blis_jax.engine.types import (
+    SLO_CLASSES,
+    EngineShape,
+    RequestView,
+    Snapshots,
+)
 from blis_jax.policies import registry
 from blis_jax.policies.contract import (
     Completion,
@@ -35,7 +41,8 @@ TABLES = {
     kind: {name: registry.find(kind, name) for name in names}
     for kind, names in registry.NAMES.items()
 }
-GOES_BY_INDEX = {"round-robin", "power-of-two"}  # in turn, or by draws for each place
+# in turn, or by draws for each place
+GOES_BY_INDEX = {"round-robin", "power-of-two", "cached-of-two", "session-hashed"}
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +114,18 @@ def call(entry: Policy, params: Any, scene: Any, infinity: Any = INFINITY) -> An
         return entry.decide(params, entry.start(params, SHAPE), scene)
 
 
-def gateway_scenes(kind: str, num_active: int) -> GatewayContext:
+def contents() -> LeadingContents:
+    """Up to two shared contents of 20 and 30 blocks, `[case, path]`."""
+    rng = np.random.default_rng(8)
+    count, content = rng.integers(0, 3, (CASES, 1)), rng.integers(0, 6, (CASES, 2))
+    is_there = np.arange(2) < count
+    start, length = np.array([0, 20]), np.where(is_there, [20, 30], 0)
+    columns = np.where(is_there, content, 6), np.tile(start, (CASES, 1)), length
+    return LeadingContents(*(column.astype(np.int32) for column in columns))
+
+
+def gateway_scenes(entry: Policy, num_active: int) -> GatewayContext:
+    kind = entry.kind
     rng = np.random.default_rng(7)
     request, seen = request_views(3, (CASES,)), all_snapshots(4, num_active)
     scores = rng.permuted(rng.uniform(0, 1, (CASES, INSTANCES)), axis=1)
@@ -120,8 +138,11 @@ def gateway_scenes(kind: str, num_active: int) -> GatewayContext:
         snapshots=seen,
         now_us=np.full(CASES, 400_000, np.int32),
         key=rng.integers(0, 2**32, (CASES, 2), dtype=np.uint32),
+        block_size=np.full(CASES, 16, np.int32),
         scores=scores if kind == "routing" else None,
-        picked=best if kind == "routing" else None,
+        picked=best if kind == "routing" or entry.reads_route else None,
+        run_key=np.tile(np.array([[3, 14]], np.uint32), (CASES, 1)),
+        contents=contents() if entry.reads_contents else None,
     )
 
 
@@ -150,7 +171,7 @@ def scenes(entry: Policy, num_active: int = INSTANCES) -> Any:
     """Contexts of the policy's kind, `[case]` in front."""
     if entry.kind in ("priority", "scheduler"):
         return queue_scenes(entry)
-    context = gateway_scenes(entry.kind, num_active)
+    context = gateway_scenes(entry, num_active)
     if entry.kind != "picker":
         return context
     rng = np.random.default_rng(9)
@@ -245,10 +266,11 @@ def relabelled(scene: Any) -> Any:
         )
     seen = jax.tree.map(lambda leaf: leaf[ORDER] if jnp.ndim(leaf) else leaf, scene.snapshots)
     scene = dataclasses.replace(scene, snapshots=seen)
-    if scene.scores is None:
+    if scene.picked is None:
         return scene
     picked = jnp.int32(np.flatnonzero(int(scene.picked) == ORDER)[0])
-    return dataclasses.replace(scene, scores=scene.scores[ORDER], picked=picked)
+    scores = None if scene.scores is None else scene.scores[ORDER]
+    return dataclasses.replace(scene, scores=scores, picked=picked)
 
 
 def decisions_of_relabelled(entry: Policy) -> Iterator[tuple[Any, Any]]:

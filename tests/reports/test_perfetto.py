@@ -107,7 +107,11 @@ def test_events_have_what_the_format_asks_for(record: RunRecord) -> None:
               "e": {"ts", "id", "cat"}, "i": {"ts", "s"}, "M": {"args"}}  # fmt: skip
     events = trace_events([TracedRun("", record, BLOCK)])
     for event in events:
-        assert {"name", "pid"} | needed[event["ph"]] <= set(event)
+        assert {"name", "pid", "tid"} | needed[event["ph"]] <= set(event)
+    times = [event["ts"] for event in events if event["ph"] != "M"]
+    assert times == sorted(times) and all(isinstance(time, int) for time in times)
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    assert {(e["pid"], e["tid"]) for e in events} <= named
     for thread in {event["tid"] for event in events if event["ph"] == "X"}:
         slices = [event for event in events if event["ph"] == "X" and event["tid"] == thread]
         for before, after in itertools.pairwise(slices):

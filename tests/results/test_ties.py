@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_jax.cluster import config
+from blis_jax.engine.runner import checkpoints, runs
 from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.results import ties
+from blis_jax.results import tied_stretches, ties
 from blis_jax.results.ties import NOTHING, EventHeap
 from blis_jax.workload.table import NEVER_US
 from tests.support import oracle
@@ -121,19 +122,41 @@ def test_unresolved_ties_are_reported():
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), min_size=24, max_size=24))
-def test_replay_around_the_ties_is_that_of_every_step(draws: list[tuple[int, int]]):
+def test_replays_around_ties_and_from_checkpoints_are_that_of_every_step(
+    draws: list[tuple[int, int]],
+):
     """Times are multiples of half a step, so that requests are queued together and at steps' ends."""
     prompts = [Prompt(500 * time, 5, outputs) for time, outputs in sorted(draws)]
     cluster = config.from_flags(flags(num_instances=2, alpha_coeffs=[0.0, 0.0, 0.0]))
     table = table_of(workload_of(prompts))
     found = simulate(cluster, table, OPTIONS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ties, "tied_us", lambda history: np.array([NEVER_US - 1]))
-        patch.setattr(ties, "quiet_steps", lambda history: np.zeros(0, np.int64))
+        patch.setattr(tied_stretches, "tied_us", lambda history: np.array([NEVER_US - 2]))
+        patch.setattr(tied_stretches, "quiet_rows", lambda history: np.zeros(0, np.int64))
         patch.setattr(ties._Replay, "_skipped", lambda replay: replay.next_step)
         whole = simulate(cluster, table, OPTIONS)
-    assert found.num_open_ties == whole.num_open_ties
-    for part in ("requests", "steps"):
-        mine, theirs = getattr(found, part), getattr(whole, part)
-        for field in dataclasses.fields(mine):
-            np.testing.assert_array_equal(getattr(mine, field.name), getattr(theirs, field.name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "LONG_TABLE", 1)
+        patch.setattr(checkpoints, "STRETCH", 1)
+        set_back = simulate(cluster, table, OPTIONS)
+    for other in (whole, set_back):
+        assert found.num_open_ties == other.num_open_ties
+        assert found.num_iterations == other.num_iterations
+        for part in ("requests", "steps"):
+            mine, theirs = getattr(found, part), getattr(other, part)
+            for field in dataclasses.fields(mine):
+                name = field.name
+                np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
+
+
+@pytest.mark.slow
+@settings(max_examples=8)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), min_size=24, max_size=24))
+def test_long_runs_under_pressure_are_those_of_the_reference(draws: list[tuple[int, int]]):
+    """Set back from stretch to stretch, with preemptions in the log; the horizon ends a livelock."""
+    prompts = [Prompt(500 * time, 40, 16 * outputs) for time, outputs in sorted(draws)]
+    cluster = {"num_instances": 2, "total_kv_blocks": 30, "horizon": 300_000}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "LONG_TABLE", 1)
+        patch.setattr(checkpoints, "STRETCH", 2)
+        check(prompts, alpha_coeffs=[0.0, 0.0, 0.0], **cluster)

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from benchmarks.ratio_coverage import lognormal
+from benchmarks.coverage.ratios import lognormal
 from blis_jax.results.metrics.scalars import HIGHER, LOWER
 from blis_jax.statistics.compared import compare, family_sentence
 from blis_jax.statistics.intervals import estimate, linear_change, t_quantile
@@ -82,7 +82,7 @@ def test_percent_interval_is_that_of_the_logarithm() -> None:
 
 @pytest.mark.parametrize(("num_seeds", "spread"), [(3, 0.5), (5, 0.5), (20, 1.0)])
 def test_percent_interval_covers_the_truth_of_uneven_figures(num_seeds: int, spread: float) -> None:
-    """4,000 samples whose coverage `benchmarks.ratio_coverage` has as 92.1 to 94.3 %; ±1.5 points."""
+    """4,000 samples whose coverage `benchmarks.coverage.ratios` has as 92.1 to 94.3 %; ±1.5 points."""
     draw = lognormal(spread)
     drawn = draw(np.random.default_rng(8), (4000, num_seeds))
     found = [

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.block_coverage import Case, coverage, made_up
+from benchmarks.coverage.blocks import Case, coverage, made_up
 from blis_jax.statistics import moving_blocks as blocks
 from blis_jax.statistics.intervals import NO_INTERVAL, Inference
 from blis_jax.statistics.moving_blocks import BlockResampling, Resampled, ResampledPair

@@ -72,7 +72,7 @@ def begin_journal(folder: Path) -> None:
     """Goes on with the journal `result`."""
     from blis_jax.files.journal import Journal
 
-    Journal(folder / "result", "1", "work", "nothing").begin()
+    Journal(folder / "result", "work", {"seeds": "1"}).begin()
 
 
 def write_part(folder: Path) -> None:

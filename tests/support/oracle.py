@@ -15,6 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.support import precise_index
+from tests.support.routing_track import (
+    EPOCH_SIZE,
+    AdaptiveRouter,
+    add_up,
+    cost_benefit_scores,
+    kv_pressure_scores,
+    predictive_gate,
+    prefix_scores,
+    queue_depth_scores,
+    slo_headroom_scores,
+)
 
 Config = Mapping[str, Any]
 
@@ -386,6 +397,10 @@ class CpuTier:
         self.pending_transfer_us = 0
         self.offloads = self.reloads = self.misses = self.thrashing = 0
 
+    @property
+    def thrashing_rate(self) -> float:
+        return self.thrashing / self.offloads if self.offloads else 0.0
+
     def offload(self, gpu: GpuCache) -> None:
         """Move content of free blocks here while the GPU is fuller than the threshold."""
         while gpu.used_blocks / gpu.total_blocks > self.threshold and self.used < self.capacity:
@@ -468,7 +483,7 @@ class KvStore:
         counters = {"gpu_hits": hits, "gpu_misses": misses, "used_blocks_at_end": gpu.used_blocks}
         if cpu is not None:
             hits, misses = hits + cpu.reloads, misses + cpu.misses
-            thrashing_rate = cpu.thrashing / cpu.offloads if cpu.offloads else 0.0
+            thrashing_rate = cpu.thrashing_rate
             counters |= {"cpu_offloads": cpu.offloads, "cpu_reloads": cpu.reloads}
             counters |= {"cpu_miss": cpu.misses, "thrashing": cpu.thrashing}
         hit_rate = hits / (hits + misses) if hits + misses else 0.0
@@ -841,6 +856,9 @@ class Snapshot(NamedTuple):
     queue_depth: int
     utilization: float
     free_blocks: int
+    batch_size: int
+    pending_transfer_us: int
+    thrashing_rate: float
 
 
 class Observer:
@@ -852,14 +870,27 @@ class Observer:
         self.refreshed_at_us = 0
         self.utilization = 0.0
         self.free_blocks = 0
+        self.pending_transfer_us = 0
+        self.thrashing_rate = 0.0
 
     def look(self, now: int) -> Snapshot:
-        instance, gpu = self.instance, self.instance.kv.gpu
+        instance, gpu, cpu = self.instance, self.instance.kv.gpu, self.instance.kv.cpu
         if now - self.refreshed_at_us >= self.refresh_interval_us:
             self.utilization = gpu.used_blocks / gpu.total_blocks
             self.free_blocks = gpu.total_blocks - gpu.used_blocks
+            if cpu is not None:
+                self.pending_transfer_us = cpu.pending_transfer_us
+                self.thrashing_rate = cpu.thrashing_rate
             self.refreshed_at_us = now
-        return Snapshot(instance.load, len(instance.queue), self.utilization, self.free_blocks)
+        return Snapshot(
+            instance.load,
+            len(instance.queue),
+            self.utilization,
+            self.free_blocks,
+            len(instance.batch),
+            self.pending_transfer_us,
+            self.thrashing_rate,
+        )
 
 
 AdmissionPolicy = Callable[[Request, list[Snapshot], int], bool]
@@ -925,6 +956,8 @@ def make_admission(config: Config, profile: str) -> AdmissionPolicy:
             return gate_on_longest_queue
         case "slo-gated":
             return gate_on_mean_load(config["slo-gated-threshold"])
+        case "predictive-slo" if profile == "routing":
+            return predictive_gate(PrefixIndex(len(instance_configs(config))))
     raise NotSupported(f"admission-policy {config['admission-policy']!r}")
 
 
@@ -950,10 +983,10 @@ class PrefixIndex:
             blocks.move_to_end(key)
 
 
-def queue_depth_scores(snapshots: list[Snapshot]) -> list[float]:
-    loads = [snapshot.load for snapshot in snapshots]
-    low, high = min(loads), max(loads)
-    return [(high - load) / (high - low) if high > low else 1.0 for load in loads]
+SCORERS_OF_PROFILE = {
+    "scheduling": ("slo-priority",),
+    "routing": ("kv-pressure", "cost-benefit", "slo-headroom"),
+}
 
 
 class WeightedRouter:
@@ -966,25 +999,27 @@ class WeightedRouter:
 
     def __init__(self, config: Config, profile: str) -> None:
         pairs = (config["routing-scorers"] or DEFAULT_SCORERS).split(",")
-        weights = {name.strip(): float(weight) for name, weight in (p.split(":") for p in pairs)}
-        self.weights = {name: weight / sum(weights.values()) for name, weight in weights.items()}
-        known = (*self.SCORERS, "slo-priority") if profile == "scheduling" else self.SCORERS
-        if unknown := set(weights).difference(known):
+        self.weights = {
+            name.strip(): float(weight) for name, weight in (p.split(":") for p in pairs)
+        }
+        known = (*self.SCORERS, *SCORERS_OF_PROFILE[profile])
+        if unknown := set(self.weights).difference(known):
             raise NotSupported(f"routing-scorers {sorted(unknown)} in profile {profile!r}")
+        self.block_size = config["block-size-in-tokens"]
+        self.index_of_cost_benefit = PrefixIndex(len(instance_configs(config)))
         self.index = PrefixIndex(len(instance_configs(config)))
         self.bias = dict.fromkeys(range(6), 0.5)
-        if "slo-priority" in weights:
+        if "slo-priority" in self.weights:
             self.bias[CRITICAL] = config["slo-scorer-bias-critical"]
             for slo_class in SHEDDABLE_CLASSES:
                 self.bias[slo_class] = config["slo-scorer-bias-sheddable"]
 
     def route(self, request: Request, snapshots: list[Snapshot]) -> int:
-        totals = [0.0] * len(snapshots)
-        for name, weight in self.weights.items():
-            for index, score in enumerate(self._scores(name, request, snapshots)):
-                totals[index] += min(max(score, 0.0), 1.0) * weight
+        scores = [self._scores(name, request, snapshots) for name in self.weights]
+        totals = add_up(list(self.weights.values()), scores)
         target = totals.index(max(totals))
         self.index.record(request, target)
+        self.index_of_cost_benefit.record(request, target)
         return target
 
     def matched_blocks(self, request: Request) -> list[int] | None:
@@ -993,14 +1028,20 @@ class WeightedRouter:
     def _scores(self, name: str, request: Request, snapshots: list[Snapshot]) -> list[float]:
         match name:
             case "prefix-affinity":
-                num_blocks = max(len(request.prompt_keys), 1)
-                return [matched / num_blocks for matched in self.index.matched_blocks(request)]
+                return prefix_scores(request, self.index.matched_blocks(request))
             case "queue-depth":
                 return queue_depth_scores(snapshots)
             case "kv-utilization":
                 return [1.0 - snapshot.utilization for snapshot in snapshots]
             case "load-balance":
                 return [1.0 / (1.0 + snapshot.load) for snapshot in snapshots]
+            case "kv-pressure":
+                return kv_pressure_scores(snapshots)
+            case "cost-benefit":
+                matched = self.index_of_cost_benefit.matched_blocks(request)
+                return cost_benefit_scores(request, snapshots, matched, self.block_size)
+            case "slo-headroom":
+                return slo_headroom_scores(request, snapshots)
         bias = self.bias[request.slo_class]
         return [bias * score + (1 - bias) * 0.5 for score in queue_depth_scores(snapshots)]
 
@@ -1047,6 +1088,19 @@ def instance_configs(config: Config) -> list[Config]:
     return configs
 
 
+Router = WeightedRouter | AdaptiveRouter | SimpleRouter
+
+
+def make_router(config: Config, profile: str) -> Router:
+    policy = config["routing-policy"]
+    if policy == "weighted":
+        return WeightedRouter(config, profile)
+    if policy in AdaptiveRouter.POLICIES and profile == "routing":
+        epoch_size = dict(config.get("policy-numbers", ())).get("routing.epoch_size", EPOCH_SIZE)
+        return AdaptiveRouter(policy, PrefixIndex(len(instance_configs(config))), epoch_size)
+    return SimpleRouter(policy)
+
+
 class Cluster:
     """Arrival, admission and routing of requests, and the shared clock of all instances."""
 
@@ -1055,11 +1109,7 @@ class Cluster:
         refresh_interval_us = config["snapshot-refresh-interval"]
         self.observers = [Observer(each, refresh_interval_us) for each in self.instances]
         self.admit = make_admission(config, profile)
-        self.router: WeightedRouter | SimpleRouter = (
-            WeightedRouter(config, profile)
-            if config["routing-policy"] == "weighted"
-            else SimpleRouter(config["routing-policy"])
-        )
+        self.router = make_router(config, profile)
         self.admission_latency_us = config["admission-latency"]
         self.routing_latency_us = config["routing-latency"]
         self.horizon_us = config["horizon"]
@@ -1103,6 +1153,8 @@ class Cluster:
             self._push(now + self.routing_latency_us, 2, request)
         else:
             request.status = REJECTED
+            if isinstance(self.router, AdaptiveRouter):
+                self.router.reject()
 
     def _route(self, request: Request, now: int) -> None:
         snapshots = self._look(now)
@@ -1201,7 +1253,10 @@ def cluster_totals(totals: list[dict[str, Any]], requests: list[Request]) -> dic
 
 
 def simulate(
-    workload: Mapping[str, np.ndarray], config: Config, profile: str = "scheduling"
+    workload: Mapping[str, np.ndarray],
+    config: Config,
+    profile: str = "scheduling",
+    cluster_of: Callable[[list[Request], Config, str], Cluster] = Cluster,
 ) -> OracleResult:
     """Run one workload; `profile` names the track whose variants of the policies apply."""
     if profile not in ("scheduling", "routing"):
@@ -1209,7 +1264,7 @@ def simulate(
     if config.get("roofline", False):
         raise NotSupported("roofline")
     requests = requests_of_workload(workload)
-    cluster = Cluster(requests, config, profile)
+    cluster = cluster_of(requests, config, profile)
     if config.get("precise-kv-routing", False):
         precise_index.wire(cluster)
     outcome = FINISHED

@@ -78,6 +78,8 @@ def wire(cluster: Cluster) -> None:
         return
     index = PreciseIndex(len(cluster.instances))
     router.index = index  # type: ignore[union-attr, assignment]
+    # all observers are off, that of `cost-benefit` too, and no cache feeds its index
+    router.index_of_cost_benefit = PreciseIndex(len(cluster.instances))  # type: ignore[union-attr, assignment]
     for number, instance in enumerate(cluster.instances):
         if instance.kv.cpu is None:
             instance.kv.gpu.events = KvEvents(index, number)

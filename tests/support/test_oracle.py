@@ -38,6 +38,13 @@ SCENARIOS = {
     "no output tokens": "scheduling/cov_traces_zero_output_one_s42",
     "overlapping steps": "routing/it21_prefill_pool_r400_s42",
     "gate on the longest queue": "routing/it11_compound_pa3qd2_r2000_s42",
+    "saved prefill against queue": "routing/it04_cost_benefit_s42",
+    "budgets of classes": "routing/it04_slo_headroom_s123",
+    "weights by class": "routing/it05_adaptive_weighted_slo_class_s42",
+    "free KV blocks": "routing/it06_kv_pressure_scorer_kv1000_s42",
+    "weights by KV use": "routing/it07_kv_adaptive_kv1000_s42",
+    "predictive admission": "routing/it14_predictive_admission_s42",
+    "weights by epoch": "routing/it15_epoch_adaptive_s42",
     "precise routing": "routing/it20_precise_kv2000_g10_s42",
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,14 +35,7 @@ _STRATEGIES = """
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return cli.run_command(NAME, _options, arguments)
-
-
-def _options(arguments: Sequence[str] | None) -> int:
-    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
-    parser.given(sys.argv[1:] if arguments is None else arguments)
-    print(page(), end="")
-    return 0
+    return cli.print_page(NAME, _DESCRIPTION, page, arguments)
 
 
 def page() -> str:
@@ -80,7 +72,7 @@ def _shared_row(one: Shared) -> str:
     return f"| `--{one.name}` | {older} | {one.meaning} | {'; '.join([default, *others])} |"
 
 
-def _code(value: Any) -> str:
+def _code(value: object) -> str:
     return f"`{shown(value)}`"
 
 

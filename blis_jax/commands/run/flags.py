@@ -6,6 +6,7 @@ from pathlib import Path
 
 from blis_jax.commands import cli, cluster_flags, report_flags, trace_flags
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.cluster_flags import SLOTS
 from blis_jax.files import overwriting
 
 NAME = "blis_jax.run"
@@ -160,19 +161,13 @@ def _engine_flags() -> tuple[Flag, ...]:
             "TYPE",
             "type of simulated time: int32 (64 bits beyond 35 minutes), int64 or float64",
         ),
-        Flag(
-            "slots",
-            cli.whole,
-            None,
-            "N",
-            "requests that one instance can hold; determined if not given",
-        ),
+        SLOTS,
         Flag(
             "variant/profile",
             cli.one_of("scheduling", "routing"),
             "scheduling",
             "NAME",
-            "track of the reference revision: routing gates slo-gated by queue depth",
+            "BLIS's track to reproduce; in routing, slo-gated looks at queue depth",
         ),
         Flag(
             "corrected",

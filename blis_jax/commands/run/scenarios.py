@@ -116,7 +116,7 @@ def _read_scenario(path: Path, workloads: Path | None) -> Scenario:
     return Scenario(name, document, workload)
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

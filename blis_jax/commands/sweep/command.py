@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli, report_flags, trace_flags
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.cluster_flags import INSTANCES
+from blis_jax.commands.cluster_flags import INSTANCES, SLOTS
 from blis_jax.commands.seed_options import given_seeds, seed_flags, seeds_of
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 
@@ -107,13 +108,7 @@ _OUTPUT = (
 )
 _HOW = (
     Flag("device", cli.one_of("cpu", "gpu"), None, "NAME", "cpu or gpu (default: JAX's choice)"),
-    Flag(
-        "slots",
-        cli.whole,
-        None,
-        "N",
-        "requests that one instance can hold; determined if not given",
-    ),
+    SLOTS,
     Flag("clock", cli.one_of(*CLOCKS), "int32", "NAME", "int32 (35 minutes), int64 or float64"),
 )
 _SWITCHES = {
@@ -121,7 +116,7 @@ _SWITCHES = {
     "overwrite": "replace an existing output",
     "json": "print the tables as JSON",
     "quiet": "print no table and no progress",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("no-cache"),
 }
 
 
@@ -269,7 +264,7 @@ def _choose_device(device: str | None) -> None:
 def _interrupt_on_termination() -> None:
     """A termination signal ends the command as Ctrl-C does: what was done is saved."""
 
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():

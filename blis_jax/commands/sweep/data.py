@@ -200,7 +200,7 @@ def to_dataset(
     return dataset.set_coords("outcome")
 
 
-def _label(value: Any) -> Any:
+def _label(value: object) -> Any:
     return ",".join(f"{number:g}" for number in value) if isinstance(value, tuple) else value
 
 

@@ -72,7 +72,7 @@ def _difference_json(one: Difference) -> dict[str, Any]:
     }
 
 
-def _without_nan(value: Any) -> Any:
+def _without_nan(value: object) -> Any:
     if isinstance(value, dict):
         return {name: _without_nan(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

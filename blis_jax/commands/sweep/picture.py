@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from blis_jax.statistics.paired import difference
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.axes import Axes
 
 BAND = (5, 95)  # percent of the seeds
 PANEL_INCHES = (2.2, 2.6)
@@ -54,7 +55,7 @@ def _first_place(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def _draw_class(
-    panel: Any, dataset: xr.Dataset, slo_class: str, colours: Mapping[str, str]
+    panel: Axes, dataset: xr.Dataset, slo_class: str, colours: Mapping[str, str]
 ) -> None:
     """One panel: per strategy the mean curve, the band of the seeds, the mean P99."""
     of_class = dataset.sel(slo_class=slo_class)

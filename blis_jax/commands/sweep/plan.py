@@ -259,7 +259,7 @@ def _scalar(text: str) -> int | float | str:
     return text
 
 
-def with_value(spec: RequestSource, path: str, value: Any) -> WorkloadSpec:
+def with_value(spec: RequestSource, path: str, value: object) -> WorkloadSpec:
     """The workload with one number replaced, clients by id or index.
 
     For instance `workload.aggregate_rate` or `workload.clients.critical.arrival.cv`.
@@ -289,7 +289,7 @@ def with_value(spec: RequestSource, path: str, value: Any) -> WorkloadSpec:
         raise ConfigError(f"{path}={value}: {error}") from None
 
 
-def _key(at: Any, step: str) -> Any:
+def _key(at: object, step: str) -> Any:
     if isinstance(at, dict):
         return step if step in at else None
     if isinstance(at, list):
@@ -300,7 +300,7 @@ def _key(at: Any, step: str) -> Any:
     return None
 
 
-def _names(at: Any) -> list[str]:
+def _names(at: object) -> list[str]:
     if isinstance(at, dict):
         return [str(key) for key in at]
     if isinstance(at, list | tuple):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands.sweep.data import INVARIANTS, NOT_RUN, WHOLE, outcome_counts
 from blis_jax.engine.types import Outcome
+from blis_jax.reports.run_words import SEEDS
 from blis_jax.results.metrics.scalars import TOKEN_RATES
 from blis_jax.statistics.compared import ComparedMetric, Comparison
 from blis_jax.statistics.intervals import Estimate
@@ -230,7 +231,7 @@ def target_line(slo_targets: str, classes: Sequence[str]) -> str:
 def requests_text(plan: SweepPlan) -> str:
     """The workload and its seeds, or the trace and its runs."""
     if not isinstance(plan.spec, TraceSource):
-        return f"Workload {plan.workload}, {seeds_text(plan.seeds)}"
+        return f"Workload {plan.workload}, {SEEDS.listed(plan.seeds, has_kind=False)}"
     trace, count = plan.spec, len(plan.seeds)
     runs = "one run of each strategy" if count == 1 else f"{count} runs"
     if trace.num_windows:
@@ -253,17 +254,6 @@ def method_line(plan: SweepPlan, method: str) -> str:
             windows = method.replace("seed", "window")
             return f"Mean over windows ± half of its interval; intervals: {windows}."
     return f"Mean over seeds ± half of its interval; intervals: {method}."
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    """How many seeds, and which."""
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    is_range = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
-    if is_range:
-        return f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]})"
-    listed = ", ".join(map(str, seeds[:8])) + (", …" if len(seeds) > 8 else "")
-    return f"{len(seeds)} seeds ({listed})"
 
 
 def window_line(measure: str) -> str:

@@ -66,7 +66,7 @@ def parse_strategy(text: str, source: str, folder: Path | None = None) -> SweepS
     return SweepStrategy(name.strip(), description, values, config)
 
 
-def converted(key: str, value: Any) -> Any:
+def converted(key: str, value: object) -> Any:
     """A YAML value as the setting's type: YAML reads 1e-4 as a text and has no tuples."""
     if isinstance(value, list):
         return tuple(value)

@@ -14,6 +14,7 @@ from blis_jax.commands.sweep.data import CURVE, WHOLE, window_of
 from blis_jax.commands.sweep.plan import WORKLOAD_PREFIX
 from blis_jax.commands.sweep.report import check_lines, place_text, target_line, window_line
 from blis_jax.reports import study as reports
+from blis_jax.reports.run_words import SEEDS, RunWords, run_words
 from blis_jax.reports.runs import parts_of, timelines_of
 from blis_jax.reports.study import (
     CURVE_LEVELS,
@@ -24,10 +25,11 @@ from blis_jax.reports.study import (
     every_kth,
     finite,
 )
-from blis_jax.reports.words import joined, seeds_words
+from blis_jax.reports.words import joined
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.statistics.compared import Comparison, values_of
 from blis_jax.statistics.intervals import METHOD
+from blis_jax.traces.source import TraceSource
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -91,6 +93,8 @@ def study_of(
 ) -> Study:
     """The report; `records` are of the first place and of these seeds, by strategy."""
     plan, dataset = swept.plan, swept.dataset
+    about = plan.spec.about() if isinstance(plan.spec, TraceSource) else None
+    runs_are = run_words(about, len(plan.seeds))
     names = list(dict.fromkeys(swept.labels(point)[0] for point in plan.points))
     classes = tuple(str(name) for name in dataset["slo_class"].values)
     timelines = {name: runs[0] for name, runs in records.items() if runs}
@@ -102,6 +106,7 @@ def study_of(
         descriptions={one.name: one.description for one in plan.strategies},
         classes=classes,
         seeds=plan.seeds,
+        runs=runs_are,
         places=tuple(dict.fromkeys(swept.labels(point)[1] for point in plan.points)),
         differences=tuple(
             found for comparison in swept.comparisons for found in _differences(swept, comparison)
@@ -112,14 +117,14 @@ def study_of(
         levels=CURVE_LEVELS,
         curves=tuple(_curves(swept)),
         parts=parts_of(records, classes, lambda record: window_of(swept.measure, record)),
-        parts_of=_parts_words(seeds),
+        parts_of=_parts_words(seeds, runs_are),
         timelines=timelines_of(timelines, seeds[0]) if seeds else (),
         notes=(
             target_line(dataset.attrs["slo_targets"], classes),
             window_line(dataset.attrs["measure"]),
         ),
         checks=tuple(line.strip() for line in check_lines(dataset)),
-        provenance=_provenance(swept),
+        provenance=_provenance(swept, runs_are),
     )
 
 
@@ -131,14 +136,16 @@ def _lead(swept: Swept, names: Sequence[str]) -> str:
     return (
         f"This page compares {joined(names[1:])} with {names[0]} under the strategy "
         f"{swept.plan.strategies[0].name} on the workload “{swept.plan.workload}”, simulated with "
-        f"{seeds_words(swept.plan.seeds)}. On each seed, the requests of all of them are drawn from "
+        f"{SEEDS.listed(swept.plan.seeds)}. On each seed, the requests of all of them are drawn from "
         "the same random numbers."
     )
 
 
-def _parts_words(seeds: Sequence[int]) -> str:
-    count = f"{len(seeds)} seeds" if len(seeds) > 1 else "one seed"
-    return f"Means over {count}, whose runs were made again for this page; the parts add up to the TTFT."
+def _parts_words(seeds: Sequence[int], runs_are: RunWords) -> str:
+    return (
+        f"Means over {runs_are.counted(len(seeds))}, whose runs were made again for this page; "
+        "the parts add up to the TTFT."
+    )
 
 
 def _differences(swept: Swept, comparison: Comparison) -> list[reports.ShownDifference]:
@@ -262,7 +269,7 @@ def _itself(record: RunRecord) -> RunRecord:
     return record
 
 
-def _provenance(swept: Swept) -> dict[str, Any]:
+def _provenance(swept: Swept, runs_are: RunWords) -> dict[str, Any]:
     attributes = swept.dataset.attrs
     named = ("package_version", "jax_version", "profile", "device", "clock", "created",
              "random_stream", "workload")  # fmt: skip
@@ -273,7 +280,7 @@ def _provenance(swept: Swept) -> dict[str, Any]:
     return {
         **{name.replace("_", " "): str(attributes[name]) for name in named if name in attributes},
         "fingerprint of the sweep": str(attributes["sweep"]),
-        "seeds": ", ".join(map(str, swept.plan.seeds)),
+        runs_are.many: ", ".join(map(str, swept.plan.seeds)),
         "fingerprints of the points": fingerprints,
         "settings of the strategies": json.loads(attributes["policies"]),
         "configuration": json.loads(attributes["config"]),

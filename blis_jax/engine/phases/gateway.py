@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,18 +21,23 @@ from blis_jax.engine.phases.router_index import (
     touch,
     trimmed,
 )
-from blis_jax.engine.phases.snapshot import KvFields, refreshed, snapshots
-from blis_jax.engine.state import Instance, Lane, Resident, State, nodes_of
+from blis_jax.engine.phases.snapshot import View, refreshed, snapshots
+from blis_jax.engine.signals import LeadingContents
+from blis_jax.engine.state import Instance, Lane, Nodes, Resident, State, nodes_of
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
+from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.engine.tables.rows import Row, Whole
-from blis_jax.engine.types import LAST, NO_REQUEST, REJECTED, Outcome, pytree
+from blis_jax.engine.types import (
+    LAST,
+    NO_REQUEST,
+    REJECTED,
+    Outcome,
+    pytree,
+)
 from blis_jax.latency.blackbox import queueing_time
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.pickers import first_where
-
-if TYPE_CHECKING:
-    pass
 
 
 class Destination(Row):
@@ -71,22 +76,29 @@ def _context(
     request: jax.Array,
     purpose: Purpose,
     now: jax.Array,
-    fields: jax.Array,
+    seen: View,
     matched: jax.Array,
     rejected: jax.Array,
+    picked: jax.Array | None = None,
 ) -> GatewayContext:
     """What the gateway's policies see when they decide about a request."""
     view = request_view(ctx, request)
+    looks = any(policy.reads_contents for policy in ctx.mechanism.of_gateway)
+    nodes = nodes_of(ctx.requests, request) if looks else None
     journey = None if state.movement is None else state.movement.of(request)
     return GatewayContext(
         request=view,
         num_prompt_blocks=lax.div(view.input_len, jnp.int32(ctx.shape.block_size)),
         prompt_key=ctx.request(request).prompt_key,
-        snapshots=snapshots(ctx, state, now, fields, matched, rejected),
+        snapshots=snapshots(ctx, state, now, seen, matched, rejected),
         now_us=now,
         key=decision_key(ctx, purpose, _number(ctx, state, request)),
+        run_key=decision_key(ctx, Purpose.RUN),
+        contents=None if nodes is None else LeadingContents(*nodes),
+        picked=picked,
         came_from=None if journey is None else journey.came_from,
         computed_tokens=None if journey is None else journey.computed,
+        block_size=jnp.int32(ctx.shape.block_size),
     )
 
 
@@ -116,10 +128,12 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     lane = lane_of(ctx, state)
     is_admit = admit_time <= route_time
     now = jnp.where(is_admit, admit_time, route_time)
-    fields, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
+    seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     candidate, rejected = lane.next_admit, lane.num_rejected
     no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
-    context = _context(ctx, state, candidate, Purpose.ADMISSION, now, fields, no_match, rejected)
+    picked = _would_be_routed_to(ctx, state, candidate, now, seen)
+    asked = candidate, Purpose.ADMISSION, now, seen, no_match, rejected, picked
+    context = _context(ctx, state, *asked)
     is_admitted, gateway = admit(ctx, state.gateway, context)
     is_rejected = is_admit & ~is_admitted
     gateway = jax.tree.map(lambda a, b: jnp.where(is_admit, a, b), gateway, state.gateway)
@@ -144,23 +158,23 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
             last_event=now,
             last_refresh=jnp.where(is_seen, last_refresh, lane.last_refresh),
         ),
-        stale=choose(is_seen, fields, state.stale),
+        stale=choose(is_seen, seen, state.stale),
         gateway=gateway,
     )
     base = dataclasses.replace(base, where=base.where.replace(turned_away=turned_away))
-    return ctx.when(is_routed, lambda: _route(ctx, state, base, request, now, fields), lambda: base)
+    return ctx.when(is_routed, lambda: _route(ctx, state, base, request, now, seen), lambda: base)
 
 
 def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Decisions:
     """Route a request that has left an instance; admission has let it in already."""
     lane = lane_of(ctx, state)
-    fields, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
+    seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     base = dataclasses.replace(
         no_decisions(ctx, state),
         lane=lane.replace(last_event=now, last_refresh=last_refresh),
-        stale=fields,
+        stale=seen,
     )
-    return _route(ctx, state, base, request, now, fields)
+    return _route(ctx, state, base, request, now, seen)
 
 
 def _route(
@@ -169,32 +183,70 @@ def _route(
     base: Decisions,
     request: jax.Array,
     now: jax.Array,
-    fields: KvFields,
+    seen: View,
 ) -> Decisions:
-    rows = ctx.shape.num_instances
-    nodes, table = nodes_of(ctx.requests, request), ctx.request(request)
-    matched = jnp.zeros((rows,), jnp.int32)
-    num_blocks = lax.div(table.input_len, jnp.int32(ctx.shape.block_size))
-    router = state.router
-    if router is not None:
-        if not ctx.mechanism.is_precise:
-            router = trimmed(ctx, router)
-        matched = matched_blocks(ctx, router, request, nodes, num_blocks)
-    rejected = base.lane.num_rejected
-    context = _context(ctx, state, request, Purpose.ROUTING, now, fields, matched, rejected)
-    chosen, gateway = route(ctx, base.gateway, context, _number(ctx, state, request))
-    is_active = context.snapshots.is_active
-    is_there = jnp.any(is_active & (lax.iota(jnp.int32, rows) == chosen))
-    chosen = jnp.where(is_there, chosen, first_where(is_active))
-    placed = _place(ctx, state, base, request, chosen, now, context, matched[chosen])
+    question = _question(ctx, state, request, now, seen, base.lane.num_rejected)
+    context, router = question.context, question.router
+    chosen, is_there, gateway = _choice(ctx, state, base.gateway, request, context)
+    expected = context.snapshots.prefix_match_blocks[chosen]
+    placed = _place(ctx, state, base, request, chosen, now, context, expected)
     outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)
     placed = dataclasses.replace(placed, gateway=gateway, lane=placed.lane.replace(outcome=outcome))
     if router is None or ctx.mechanism.is_precise:
         return placed
-    done = touch(ctx, router, request, nodes, num_blocks, chosen)
+    where = question.nodes, context.num_prompt_blocks, chosen, now
+    done = touch(ctx, router, request, *where)
     lane = placed.lane
     lane = lane.replace(outcome=outcome_of_touch(ctx, lane.outcome, done))
     return dataclasses.replace(placed, lane=lane, router=done)
+
+
+class _Question(NamedTuple):
+    """What the router is asked about a request."""
+
+    context: GatewayContext
+    nodes: Nodes
+    router: RouterIndex | None
+
+
+def _question(
+    ctx: Context,
+    state: State,
+    request: jax.Array,
+    now: jax.Array,
+    seen: View,
+    rejected: jax.Array,
+) -> _Question:
+    nodes, router = nodes_of(ctx.requests, request), state.router
+    matched = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    num_blocks = lax.div(ctx.request(request).input_len, jnp.int32(ctx.shape.block_size))
+    if router is not None:
+        if not ctx.mechanism.is_precise:
+            router = trimmed(ctx, router)
+        matched = matched_blocks(ctx, router, request, nodes, num_blocks, now)
+    asked = request, Purpose.ROUTING, now, seen, matched, rejected
+    return _Question(_context(ctx, state, *asked), nodes, router)
+
+
+def _choice(
+    ctx: Context, state: State, gateway: Any, request: jax.Array, context: GatewayContext
+) -> tuple[jax.Array, jax.Array, Any]:
+    """The router's choice, whether it is an active instance (if not, the first one is taken), and the states then."""
+    chosen, gateway = route(ctx, gateway, context, _number(ctx, state, request))
+    is_active = context.snapshots.is_active
+    is_there = jnp.any(is_active & (lax.iota(jnp.int32, ctx.shape.num_instances) == chosen))
+    return jnp.where(is_there, chosen, first_where(is_active)), is_there, gateway
+
+
+def _would_be_routed_to(
+    ctx: Context, state: State, request: jax.Array, now: jax.Array, seen: View
+) -> jax.Array | None:
+    """The instance that the router would choose now; no policy remembers that it was asked."""
+    if not ctx.mechanism.admission.reads_route:
+        return None
+    rejected = lane_of(ctx, state).num_rejected
+    context = _question(ctx, state, request, now, seen, rejected).context
+    return _choice(ctx, state, state.gateway, request, context)[0]
 
 
 def _place(

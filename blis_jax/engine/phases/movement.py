@@ -36,10 +36,10 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
     if policy is None:
         return nothing
     lane, rows = lane_of(ctx, state), ctx.shape.num_instances
-    fields, _ = refreshed(ctx, state, now, lane.last_refresh)
+    view, _ = refreshed(ctx, state, now, lane.last_refresh)
     no_match = jnp.zeros((rows,), jnp.int32)
     context = ClusterContext(
-        snapshots=snapshots(ctx, state, now, fields, no_match, lane.num_rejected),
+        snapshots=snapshots(ctx, state, now, view, no_match, lane.num_rejected),
         is_up=movement.is_up == 1,
         now_us=now,
         key=decision_key(ctx, Purpose.CLUSTER, now.astype(jnp.int32)),

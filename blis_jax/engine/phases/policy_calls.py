@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.exact import exact_product, exact_quotient
 from blis_jax.engine.phases.mid_step import Work, waiting_mask
 from blis_jax.engine.state import State
 from blis_jax.engine.types import (
@@ -32,6 +31,7 @@ from blis_jax.policies.contract import (
     Policy,
     QueueContext,
 )
+from blis_jax.policies.scorers.sums import shares_of, weighted_sum
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -50,6 +50,7 @@ class Purpose(enum.IntEnum):
     SCORERS = 5
     CLUSTER = 1001  # beyond any number of scorers
     HAND_OVER = 1002
+    RUN = 1003  # what all decisions of a run have in common
 
 
 def decision_key(ctx: Context, purpose: int, *numbers: jax.Array) -> jax.Array:
@@ -139,14 +140,6 @@ def without_matches(snapshots: Snapshots) -> Snapshots:
     return dataclasses.replace(snapshots, prefix_match_blocks=nothing)
 
 
-def shares_of(weights: Float[Array, "scorer"]) -> Float[Array, "scorer"]:
-    """Each weight's share of their sum, added in order as the reference does."""
-    total = jnp.zeros((), jnp.float64)
-    for index in range(weights.shape[0]):
-        total = total + weights[index]
-    return exact_quotient(weights, total)
-
-
 def combined_scores(
     scorers: tuple[Policy, ...],
     params: PolicyParams,
@@ -163,16 +156,16 @@ def combined_scores(
     """
     if scorers and shares is None:
         shares = shares_of(params.scorer_weights)
-    total = jnp.zeros(context.snapshots.effective_load.shape, jnp.float64)
-    after = []
+    scores, after = [], []
     for index, scorer in enumerate(scorers):
         mine = dataclasses.replace(context, key=keys[index])
         if is_precise and scorer.keeps_own_index:
             mine = dataclasses.replace(mine, snapshots=without_matches(mine.snapshots))
         score, state = scorer.decide(params.scorers[index], states[index], mine)
-        total = total + exact_product(jnp.clip(score, 0.0, 1.0), shares[index])
+        scores.append(score)
         after.append(state)
-    return total, after
+    shape = context.snapshots.effective_load.shape
+    return weighted_sum(scores, shares, shape), after
 
 
 # --- an instance ----------------------------------------------------------------------------------

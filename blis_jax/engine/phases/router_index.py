@@ -11,7 +11,7 @@ blocks that the cache has used again since their last touch are gaps in them.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,7 @@ class RouterWrite:
     num_blocks: Int[Array, "instance"]
     oldest: Int[Array, "instance"]
     num_sent: Int[Array, ""]
+    since: Any = None  # clock[path]: when the entries came in, only where the index is delayed
 
 
 def no_touch(ctx: Context, state: State) -> RouterWrite | None:
@@ -53,7 +54,9 @@ def no_touch(ctx: Context, state: State) -> RouterWrite | None:
         return None
     spare = jnp.full((ctx.shape.path_depth,), ctx.shape.num_nodes, jnp.int32)
     nobody = zero if router.own is None else jnp.int32(ctx.shape.num_requests)
-    return RouterWrite(spare, zero, nobody, zero, router.num_blocks, router.oldest, router.num_sent)
+    since = None if router.since is None else jnp.zeros(spare.shape, ctx.clock)
+    counts = router.num_blocks, router.oldest, router.num_sent
+    return RouterWrite(spare, zero, nobody, zero, *counts, since)
 
 
 def _is_prompt(nodes: Nodes, num_prompt_blocks: jax.Array) -> Bool[Array, "path"]:
@@ -66,11 +69,19 @@ def matched_blocks(
     request: jax.Array,
     nodes: Nodes,
     num_prompt_blocks: jax.Array,
+    now: jax.Array,
 ) -> Int[Array, "instance"]:
-    """Leading prompt blocks in the index of every instance; without gaps a content is there whole or not."""
+    """Leading prompt blocks in the index of every instance; without gaps a content is there whole or not.
+
+    Where the index is delayed, entries younger than the delay do not count.
+    """
     if router.removed is not None:
         return _matched_with_gaps(ctx, router, request, nodes, num_prompt_blocks)
     present = router.touched[nodes.node] >= router.oldest[None, :]
+    if router.since is not None:
+        age = now.astype(jnp.float64) - router.since[nodes.node].astype(jnp.float64)
+        delay = ctx.params.cluster.signals.index_delay_us.astype(jnp.float64)
+        present = present & (age >= delay)
     present = present & _is_prompt(nodes, num_prompt_blocks)[:, None]
     reached = jnp.cumprod(as_int(present), axis=0)
     return jnp.sum(reached * nodes.length[:, None], axis=0, dtype=jnp.int32)
@@ -83,14 +94,21 @@ def touch(
     nodes: Nodes,
     num_prompt_blocks: jax.Array,
     chosen: jax.Array,
+    now: jax.Array | None = None,
 ) -> RouterWrite:
-    """Record the prompt's blocks for the instance that it goes to, or that has room for it now."""
+    """Record the prompt's blocks for the instance that it goes to, or that has room for it now.
+
+    `now` is needed where the index is delayed.
+    """
+    since = None
     is_chosen = lax.iota(jnp.int32, ctx.shape.num_instances) == chosen
     counts = _is_prompt(nodes, num_prompt_blocks)
     if router.own is None:
         is_new = counts & (router.touched[nodes.node, chosen] < router.oldest[chosen])
         private = num_prompt_blocks - jnp.sum(jnp.where(counts, nodes.length, 0), dtype=jnp.int32)
         new = private + jnp.sum(jnp.where(is_new, nodes.length, 0), dtype=jnp.int32)
+        if router.since is not None and now is not None:
+            since = jnp.where(is_new, now, router.since[nodes.node, chosen])
     else:
         there = _blocks_there(ctx, router, request, nodes, num_prompt_blocks, chosen)
         own = own_blocks_there(ctx, router, request, nodes, num_prompt_blocks, chosen)
@@ -103,6 +121,7 @@ def touch(
         num_blocks=router.num_blocks + jnp.where(is_chosen, new, 0),
         oldest=router.oldest,
         num_sent=router.num_sent + 1,
+        since=since,
     )
 
 
@@ -119,36 +138,39 @@ def outcome_of_touch(ctx: Context, outcome: jax.Array, done: RouterWrite) -> jax
 
 def write(ctx: Context, router: RouterIndex, done: RouterWrite) -> RouterIndex:
     """The index after a touch."""
-    first = router.num_sent * jnp.int32(ctx.shape.path_depth + 1) + 1
-    depth, touched = ctx.shape.path_depth, router.touched
+    depth = ctx.shape.path_depth
+    first = router.num_sent * jnp.int32(depth + 1) + 1
     numbers = first + lax.iota(jnp.int32, depth)
-    if depth == 1:
-        value = numbers[:, None]
-        touched = lax.dynamic_update_slice(touched, value, (done.path[0], done.instance))
-    elif ctx.when is not branch:
-        touched = touched.at[done.path, done.instance].set(numbers)
-    else:
-
-        def put(place: jax.Array, table: jax.Array) -> jax.Array:
-            node = lax.dynamic_index_in_dim(done.path, place, keepdims=False)
-            return lax.dynamic_update_slice(
-                table, (first + place)[None, None], (node, done.instance)
-            )
-
-        touched = lax.fori_loop(0, done.num_nodes, put, touched)
-    own = router.own
+    own, since = router.own, router.since
     if own is not None:
         number = first + jnp.int32(depth)
         own = lax.dynamic_update_slice(own, number[None], (done.request,))
     return dataclasses.replace(
         router,
-        touched=touched,
+        touched=_put_on_path(ctx, router.touched, done, numbers),
         num_blocks=done.num_blocks,
         oldest=done.oldest,
         num_sent=done.num_sent,
         sent=_with_routing(ctx, router, done),
         own=own,
+        since=since if since is None else _put_on_path(ctx, since, done, done.since),
     )
+
+
+def _put_on_path(ctx: Context, table: jax.Array, done: RouterWrite, values: jax.Array) -> jax.Array:
+    """The table `[node, instance]` with the values `[path]` for the chosen instance."""
+    if ctx.shape.path_depth == 1:
+        return lax.dynamic_update_slice(table, values[:, None], (done.path[0], done.instance))
+    if ctx.when is not branch:
+        return table.at[done.path, done.instance].set(values)
+
+    def put(place: jax.Array, table: jax.Array) -> jax.Array:
+        node, value = (
+            lax.dynamic_index_in_dim(one, place, keepdims=False) for one in (done.path, values)
+        )
+        return lax.dynamic_update_slice(table, value[None, None], (node, done.instance))
+
+    return lax.fori_loop(0, done.num_nodes, put, table)
 
 
 def _with_routing(ctx: Context, router: RouterIndex, done: RouterWrite) -> jax.Array:

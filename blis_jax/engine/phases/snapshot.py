@@ -11,19 +11,21 @@ from jax import lax
 from blis_jax.engine.branching import branch
 from blis_jax.engine.context import Context
 from blis_jax.engine.exact import exact_quotient
-from blis_jax.engine.state import Instance, State
+from blis_jax.engine.signals import AgedView, looked_again
+from blis_jax.engine.state import Instance, State, reads_cpu_tier
 from blis_jax.engine.tables.columns import choose
 from blis_jax.engine.tables.joined import queued_times
 from blis_jax.engine.types import Snapshots
+from blis_jax.memory.blocks import InstanceMemory
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
-KvFields = Any  # see State.stale
+View = Any  # see State.stale
 
 
-def kv_fields(ctx: Context, state: State) -> KvFields:
-    """KV utilisation, free blocks and hit rate of every instance now."""
+def kv_fields(ctx: Context, state: State) -> Any:
+    """KV utilisation, free blocks and hit rate of every instance now, and what its CPU tier does if that is read."""
     rows = ctx.shape.num_instances
     inst = Instance(state.inst[:rows])
     used = inst.used_blocks.astype(jnp.float64)
@@ -31,18 +33,60 @@ def kv_fields(ctx: Context, state: State) -> KvFields:
     hits = inst.hits.astype(jnp.float64)
     lookups = hits + inst.misses.astype(jnp.float64)
     hit_rate = exact_quotient(hits, jnp.maximum(lookups, 1.0))
-    fields = exact_quotient(used, total), total - used, hit_rate
+    fields: tuple[jax.Array, ...] = exact_quotient(used, total), total - used, hit_rate
+    if reads_cpu_tier(ctx.shape, ctx.mechanism):
+        fields += _of_cpu_tier(ctx, state)
     return jnp.stack(fields) if ctx.when is branch else fields
+
+
+def _of_cpu_tier(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
+    """Time that every instance's next step will wait for reloads, µs, and its share of thrashing reloads."""
+    assert state.blocks is not None
+    pool = InstanceMemory(state.blocks.pool[: ctx.shape.num_instances])
+    transfer_us = ctx.params.cluster.transfer_us.astype(jnp.float64)
+    offloads = jnp.maximum(pool.offloads, 1).astype(jnp.float64)
+    thrashing_rate = exact_quotient(pool.thrashing.astype(jnp.float64), offloads)
+    return pool.pending_reloads.astype(jnp.float64) * transfer_us, thrashing_rate
 
 
 def refreshed(
     ctx: Context, state: State, now: jax.Array, last_refresh: jax.Array
-) -> tuple[KvFields, jax.Array]:
-    """KV fields as the router reads them at `now`, and when they were last refreshed."""
+) -> tuple[View, jax.Array]:
+    """What the router knows of the instances at `now`, and when it last looked at their KV fields."""
+    if ctx.mechanism.ages_signals:
+        return _aged(ctx, state, now), last_refresh
     interval = ctx.time(ctx.params.cluster.snapshot_refresh_interval_us)
     is_due = (interval <= 0) | (now - last_refresh >= interval)
     fields = choose(is_due, kv_fields(ctx, state), state.stale)
     return fields, jnp.where(is_due, now, last_refresh)
+
+
+def _aged(ctx: Context, state: State, now: jax.Array) -> AgedView:
+    """The view with new values where a look is due, for each instance and each group of signals."""
+    cluster, view = ctx.params.cluster, state.stale
+    signals, queued = cluster.signals, _queue_depths(ctx, state, now)
+    of_kv = signals, cluster.snapshot_refresh_interval_us, view.kv_seen_us, now
+    of_load = signals, signals.load_interval_us, view.load_seen_us, now
+    sees_kv, kv_seen_us = looked_again(*of_kv)
+    sees_load, load_seen_us = looked_again(*of_load)
+    return AgedView(
+        choose(sees_kv, kv_fields(ctx, state), view.kv),
+        jnp.where(sees_load, queued, view.queue_depth),
+        jnp.where(sees_load, _batch_sizes(ctx, state), view.batch_size),
+        kv_seen_us,
+        load_seen_us,
+    )
+
+
+def _queue_depths(ctx: Context, state: State, now: jax.Array) -> Int[Array, "instance"]:
+    """Waiting requests before every instance event of the microsecond."""
+    queued = queued_times(state, ctx.shape.num_instances) < now
+    return jnp.sum(queued, axis=1, dtype=jnp.int32)
+
+
+def _batch_sizes(ctx: Context, state: State) -> Int[Array, "instance"]:
+    inst = Instance(state.inst[: ctx.shape.num_instances])
+    return inst.num_prefill + inst.num_decode
 
 
 def active_instances(ctx: Context, state: State) -> Bool[Array, "instance"]:
@@ -55,25 +99,30 @@ def snapshots(
     ctx: Context,
     state: State,
     now: jax.Array,
-    fields: KvFields,
+    view: View,
     prefix_match_blocks: Int[Array, "instance"],
     num_rejected: jax.Array,
 ) -> Snapshots:
     """The router's view at `now`, which is before every instance event of that microsecond."""
-    rows = ctx.shape.num_instances
-    inst = Instance(state.inst[:rows])
-    load, batch = inst.load, inst.num_prefill + inst.num_decode
-    queued = jnp.sum(queued_times(state, rows) < now, axis=1, dtype=jnp.int32)
+    load = Instance(state.inst[: ctx.shape.num_instances]).load
+    batch, queued, kv = _batch_sizes(ctx, state), _queue_depths(ctx, state, now), view
+    pending = load - batch - queued
+    if ctx.mechanism.ages_signals:  # what the router has sent itself it knows at once
+        pending = pending * ctx.params.cluster.signals.counts_in_flight
+        batch, queued, kv = view.batch_size, view.queue_depth, view.kv
+        load = batch + queued + pending
     return Snapshots(
         effective_load=load,
         queue_depth=queued,
         batch_size=batch,
-        num_pending=load - batch - queued,
-        kv_utilization=fields[0],
-        free_kv_blocks=fields[1],
-        cache_hit_rate=fields[2],
+        num_pending=pending,
+        kv_utilization=kv[0],
+        free_kv_blocks=kv[1],
+        cache_hit_rate=kv[2],
         prefix_match_blocks=prefix_match_blocks,
         num_rejected=num_rejected,
         is_active=active_instances(ctx, state),
         role=ctx.params.cluster.roles,
+        pending_transfer_us=kv[3] if len(kv) > 3 else None,
+        kv_thrashing_rate=kv[4] if len(kv) > 3 else None,
     )

@@ -20,7 +20,8 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import coefficients_of
 from blis_jax.engine.loop import Raw, requests_of, run_row
-from blis_jax.engine.runner.driver import Call, Results, Runner, results_of
+from blis_jax.engine.runner.calls import Call, Results, results_of
+from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.programs import compiled
 from blis_jax.engine.runner.runs import GivenRun, Row, observed

@@ -12,20 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
-
-import jax
-import numpy as np
+from typing import Any, TypeVar
 
 from blis_jax import progress
+from blis_jax.engine.runner.calls import Call, Execute, Group, Results, execute
 from blis_jax.engine.runner.options import Options, num_workers
-from blis_jax.engine.runner.programs import compiled, rows_of
-from blis_jax.engine.runner.runs import GivenRun, Row, Run, larger_plan, observed
-from blis_jax.engine.runner.sizes import larger_shape
-from blis_jax.engine.types import Outcome
-from blis_jax.results.from_tables import Observation, unstack
+from blis_jax.engine.runner.runs import GivenRun, Row, Run
 from blis_jax.results.invariants import cheap_violations
-from blis_jax.results.metrics.on_device.compiled import Drawn, Report
+from blis_jax.results.metrics.on_device.compiled import Drawn
 from blis_jax.results.metrics.on_device.summary import CompiledSummary
 from blis_jax.results.records import RunRecord
 
@@ -44,108 +38,6 @@ class Timing:
     run_s: float = 0.0
     num_rows: int = 0
     num_reruns: int = 0
-
-
-class Group:
-    """Runs of one kind, and the sizes that hold them all."""
-
-    def __init__(self, run: Run) -> None:
-        """For a first run."""
-        self.functions, self.shape, self.plan = run.functions, run.sizes.shape, run.plan
-
-    def hold(self, runs: Iterable[Run]) -> None:
-        """Grow to hold these runs, too."""
-        for shape in {run.sizes.shape for run in runs}:
-            self.shape = larger_shape(self.shape, shape)
-        for plan in {run.plan for run in runs}:
-            if self.plan is not None and plan is not None:
-                self.plan = larger_plan(self.plan, plan)
-
-
-class Call(NamedTuple):
-    """Runs of one group that go through its program together."""
-
-    group: Group
-    runs: Sequence[Run]
-    size: int  # rows of the program
-    measured: CompiledSummary[Any] | None = None  # computes figures in the call
-
-    @property
-    def statics(self) -> tuple[Any, ...]:
-        """What the program is built of, see `programs.rows_of`."""
-        group, options = self.group, self.runs[0].sizes.options
-        compute = self.measured.compute if self.measured else None
-        width = options.num_lanes if options.form == "lanes" else None
-        width = width if width and width < self.size else None
-        return group.shape, group.functions, options.form, group.plan, compute, width
-
-    def given(self) -> list[Any]:
-        """Numbers and source of each run, filled up to the size."""
-        shape, num_spare = self.group.shape, self.size - len(self.runs)
-        members = [*self.runs, self.runs[-1].filler()] if num_spare else self.runs
-        rows = [(run.numbers(shape.num_instances), run.source(shape)) for run in members]
-        return rows + rows[-1:] * (num_spare - 1)
-
-    def arguments(self, given: Sequence[Any]) -> tuple[Any, ...]:
-        """What the program is called with for these rows."""
-        stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *given)
-        steps = np.int32(self.runs[0].sizes.options.max_scan_steps)
-        return *stacked, steps, self.measured.numbers if self.measured else None
-
-    def compile(self) -> None:
-        """Make the program ready, so that many threads may call it."""
-        given = self._replace(runs=self.runs[:1]).given()
-        with jax.enable_x64(True):
-            compiled(rows_of, *self.statics).lower(*self.arguments(given)).compile()
-
-
-@dataclass(frozen=True)
-class Results:
-    """How the runs of a call ended."""
-
-    outcomes: Sequence[Outcome]
-    num_open_ties: Sequence[int]
-    look: Callable[[int], Observation]  # at everything that one of them left behind
-    report: Report | None = None  # of a call that measures
-    drawn: Drawn | None = None
-
-
-Execute = Callable[[Call], Results]
-
-
-def execute(call: Call) -> Results:
-    """Run a compiled call; the tables of one that measures stay on the device until they are looked at."""
-    group, measured = call.group, call.measured
-    given = call.given()
-    with jax.enable_x64(True):
-        ran = compiled(rows_of, *call.statics)(*call.arguments(given))
-        fetched = jax.device_get(dataclasses.replace(ran, raw=None) if measured else ran)
-    raw, drawn, report = ran.raw if measured else fetched.raw, fetched.drawn, fetched.report
-
-    def look(at: int) -> Observation:
-        numbers, source = given[at]
-        table = source[0] if group.plan is None else unstack(fetched.tables, at)
-        return observed(unstack(raw, at), numbers, table, group.shape, group.functions)
-
-    if report is None:
-        return results_of([look(at) for at in range(len(call.runs))], drawn)
-    codes = report.outcome
-    if drawn is not None:
-        codes = np.where(drawn.is_short, int(Outcome.WORKLOAD_SHORT), codes)
-        report = dataclasses.replace(report, outcome=codes)
-    outcomes = [Outcome(code) for code in codes.tolist()]
-    return Results(outcomes, report.num_open_ties.tolist(), look, report, drawn)
-
-
-def results_of(seen: Sequence[Observation], drawn: Drawn | None = None) -> Results:
-    """Of whole runs."""
-    outcomes = [one.outcome() for one in seen]
-    if drawn is not None:
-        short = drawn.is_short[: len(seen)].tolist()
-        pairs = zip(short, outcomes, strict=True)
-        outcomes = [Outcome.WORKLOAD_SHORT if is_short else code for is_short, code in pairs]
-    ties = [one.num_open_ties() for one in seen]
-    return Results(outcomes, ties, lambda at: seen[at], drawn=drawn)
 
 
 def in_call(

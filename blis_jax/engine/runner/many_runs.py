@@ -11,17 +11,19 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.mechanism import of_one_program
 from blis_jax.engine.runner.demand import demand_of_draws
 from blis_jax.engine.runner.driver import Runner, Timing
 from blis_jax.engine.runner.options import Options, default_form
 from blis_jax.engine.runner.runs import DrawnRun, GivenRun, Point, Row, Run, larger_plan
 from blis_jax.engine.runner.simulation import simulate
 from blis_jax.engine.runner.sizes import Sizes, first_sizes
+from blis_jax.engine.types import Mechanism
 from blis_jax.errors import ConfigError
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
@@ -30,6 +32,7 @@ from blis_jax.workload.spec import WorkloadSpec
 from blis_jax.workload.table import RequestTable
 
 T = TypeVar("T")
+M = TypeVar("M", Point, GivenRun)
 LARGEST_SEED = 2**32 - 1
 
 
@@ -88,6 +91,8 @@ def run_grid(
         raise ConfigError(f"{len(handed)} policies for {len(configs)} configurations; give as many")
     options = options or Options(form=default_form(), resolve_ties=False)
     points = [Point(*given) for given in zip(configs, specs, handed, strict=True)]
+    for point, functions in _shared(points):
+        point.functions = functions
     runs = drawn_runs(points, seeds, options, known or {})
     return _gridded(configs, seeds, runs, summarize, options, progress, known, on_row)
 
@@ -116,7 +121,14 @@ def run_given(
         run = GivenRun(Row(config, tables[key], policy_seed(seed)), options)
         run.place = place
         runs.append(run)
+    for run, functions in _shared(runs):
+        run.functions = functions
     return _gridded(configs, seeds, runs, summarize, options, progress, known, on_row)
+
+
+def _shared(made: Sequence[M]) -> Iterator[tuple[M, Mechanism]]:
+    """Points or runs with the mechanism of the program that they share with others."""
+    return zip(made, of_one_program([one.functions for one in made]), strict=True)
 
 
 def _gridded(

@@ -49,8 +49,8 @@ def rows_of(
 ) -> Callable[..., Ran]:
     """`(params[row], source[row], max_scan_steps, numbers) -> Ran[row]`, in `width` lanes or as many as there are rows.
 
-    A source is `(table, order)`, or `(plan_params, seed)` with a plan. `numbers` are those that `compute` measures
-    with; requests that are drawn and measured stay in the call.
+    A source is `(table, order)`, or `(plan_params, seed)` with a plan. In lanes `compute` measures with `numbers`, and
+    requests that are drawn and measured stay in the call; rows are measured by `reports_of`.
     """
     from blis_jax.workload.drawing.draw import draw
 
@@ -69,7 +69,7 @@ def rows_of(
         report = reports(shape, mechanism, compute, raw, tables, params, numbers)
         return Ran(raw if plan is None else None, None, drawn, report)
 
-    def rows(params: Params, sources: Any, max_scan_steps: Any, numbers: Any = None) -> Ran:
+    def rows(params: Params, sources: Any, max_scan_steps: Any) -> Ran:
         """One row after the other, with real branches."""
 
         def one(row: Any) -> Any:
@@ -77,7 +77,7 @@ def rows_of(
             return run_row(shape, mechanism, row[0], requests, max_scan_steps), table, is_short
 
         raw, tables, is_short = lax.map(one, (params, sources))
-        return kept(raw, params, sources[0] if plan is None else tables, is_short, numbers)
+        return Ran(raw, tables, None if plan is None else _drawn(tables, is_short))
 
     def lanes(params: Params, sources: Any, max_scan_steps: Any, numbers: Any = None) -> Ran:
         """Many rows in one loop; a lane that is done takes the next one."""
@@ -104,6 +104,19 @@ def rows_of(
 def _drawn(tables: Any, is_short: Any) -> Drawn:
     most_tokens = jnp.max(tables.input_len + tables.output_len, axis=-1)
     return Drawn(is_short, most_tokens, jnp.sum(tables.node_blocks, axis=-1))
+
+
+def reports_of(shape: EngineShape, mechanism: Mechanism, compute: Compute) -> Callable[..., Report]:
+    """`(raw[row], table[row], params[row], numbers) -> Report[row]` of rows that another program has made.
+
+    Two programs compile side by side, and the one that makes the rows serves whole records, too.
+    """
+
+    def measure(raw: Any, tables: Any, params: Any, numbers: Any) -> Report:
+        """The figures of all rows."""
+        return reports(shape, mechanism, compute, raw, tables, params, numbers)
+
+    return measure
 
 
 def draws_of(plan: PlanShape) -> Callable[..., Any]:

@@ -9,12 +9,14 @@ of its copies.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, row
+from blis_jax.engine.signals import AgedView
 from blis_jax.engine.state import (
     Dyn,
     Inst,
@@ -39,13 +41,22 @@ def _side_by_side(*parts: jax.Array, axis: int = -1) -> jax.Array:
     return jnp.concatenate(parts, axis=axis)
 
 
+def _with_kv(stale: Any, change: Callable[[Any], Any]) -> Any:
+    """What the router has last seen, with its KV fields changed."""
+    if isinstance(stale, AgedView):
+        return dataclasses.replace(stale, kv=change(stale.kv))
+    return change(stale)
+
+
 def joined(state: State) -> State:
     """The state with tables side by side; lanes may be told apart by an axis before all others."""
     changes: dict[str, Any] = {
         "dyn": _side_by_side(state.dyn, state.instance_of[..., None], state.expected[..., None]),
         "instance_of": None,
         "expected": None,
-        "stale": tuple(state.stale[..., field, :] for field in range(3)),
+        "stale": _with_kv(
+            state.stale, lambda kv: tuple(kv[..., field, :] for field in range(kv.shape[-2]))
+        ),
     }
     shared = state.shared
     if shared is not None:
@@ -70,7 +81,7 @@ def parted(state: State) -> State:
         "dyn": state.dyn[..., : len(Dyn)],
         "instance_of": state.dyn[..., INSTANCE_OF],
         "expected": state.dyn[..., EXPECTED],
-        "stale": jnp.stack(state.stale, axis=-2),
+        "stale": _with_kv(state.stale, lambda kv: jnp.stack(kv, axis=-2)),
     }
     shared = state.shared
     if shared is not None:

@@ -18,7 +18,7 @@ ROUTINGS_READ = 32  # routings that are looked at together for the next one to a
 class RouterIndex:
     """What the router has sent where, see router_index.py; the node axis has a spare row.
 
-    The last three only where the caches feed it: what it holds then may have gaps, see index_events.py.
+    `own` and what is removed only where the caches feed it: what it holds then may have gaps, see index_events.py.
     """
 
     touched: Int[Array, "node instance"]  # number of the latest touch, 0: never
@@ -29,6 +29,9 @@ class RouterIndex:
     own: Any = None  # int32[request]: number of the latest touch of its private blocks
     removed: Any = None  # int32[instance, shared block]: number of touches when it was used again
     own_removed: Any = None  # int32[request, position]: the same of private blocks
+    since: Any = (
+        None  # clock[node, instance]: when an entry came in, only where the index is delayed
+    )
 
 
 def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
@@ -39,6 +42,7 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
     size = max(shape.num_routings, shape.num_requests) + ROUTINGS_READ
     has_gaps = mechanism.is_precise and shape.num_blocks > 0
     shared, positions = shape.num_shared_blocks + 1, shape.list_blocks + 1
+    since = jnp.zeros((shape.num_nodes + 1, rows), shape.clock_dtype)
     return RouterIndex(
         touched=jnp.zeros((shape.num_nodes + 1, rows), i32),
         num_blocks=jnp.zeros((rows,), i32),
@@ -48,4 +52,5 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
         own=jnp.zeros((requests,), i32) if mechanism.is_precise else None,
         removed=jnp.zeros((rows + 1, shared), i32) if has_gaps else None,
         own_removed=jnp.zeros((requests, positions), i32) if has_gaps else None,
+        since=since if mechanism.delays_index else None,
     )

@@ -10,7 +10,6 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli, report_flags
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import write_json
 from blis_jax.progress import phase
 from sweeps.runs import options as common_options
 from sweeps.runs.options import Paths
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 NAME = "sweeps.ablate"
 
 _DESCRIPTION = """\
-Take the difference between two arms apart: the settings in which they differ, grouped by mechanism,
-are switched on alone and left out alone, or in all combinations, on common requests. Says what each
-component contributes to every class, how they interact, and which do nothing. Arms are written as
-for sweeps.compare.
+Take the difference between two arms apart. The settings in which the arms differ are grouped by
+mechanism into components. Each component is switched on alone and left out alone, or all combinations
+are run, on common requests. Says what each component contributes to every class, how components
+interact, and which of them do nothing. Arms are written as for sweeps.compare.
 """
 _EXAMPLES = """\
 examples:
@@ -99,43 +98,31 @@ def _ablate(arguments: Sequence[str] | None) -> int:
     reports = report_flags.paths_of(given)
     prepare_backend(use_cache="no_cache" not in given)
 
-    from sweeps.compare.ablation.document import default_metrics
+    from sweeps.compare.ablation.document import Ablation, default_metrics, to_document
     from sweeps.compare.ablation.factorial import masks_of
-    from sweeps.compare.document import ComparedSetting
+    from sweeps.compare.result import setting_of
 
-    masks = masks_of(given.get("design", "single"), len(components))
-    spec, workload, seeds, stream = common_options.requests_for(given, [arm, base], NAME)
-    trace = common_options.trace_in(spec)
     if "block_s" in given:
         raise ConfigError("--block-s has no meaning here; --trace-windows gives runs to compare")
-    classes = common_options.classes_of(spec)
-    setting = ComparedSetting(
-        workload=workload,
-        num_requests=spec.num_requests,
-        classes=classes,
-        seeds=seeds,
-        stream=stream,
-        targets=common_options.targets_for(given, [arm, base]),
-        metrics=common_options.metrics_for(given, classes) or default_metrics(classes),
-        inference=common_options.inference_of(given),
-        trace=trace.about() if trace is not None else None,
+    masks = masks_of(given.get("design", "single"), len(components))
+    spec, setting = setting_of(
+        given, [arm, base], NAME, lambda classes, _: default_metrics(classes)
     )
     journal = common_options.journal_of("ablation", paths, spec, setting, setting.metrics)
-    common_options.check_existing(given, paths, journal)
+    common_options.check_record(given, paths, journal)
     combinations, bench = _run(given, setting, spec, journal, (base, arm), components, masks)
-
-    from sweeps.compare.ablation.document import Ablation, to_document
 
     design = given.get("design", "single")
     ablation = Ablation(base, arm, components, design, combinations)
 
-    def write_more(document: Mapping[str, Any]) -> None:
+    with phase("judging contributions"):
+        document = to_document(setting, ablation)
+
+    def write_more() -> None:
         from sweeps.reports.ablation import write_reports
 
         write_reports(document, ablation, bench, reports, cli.command_text(NAME, words))
 
-    with phase("judging contributions"):
-        document = to_document(setting, ablation)
     return _written(given, document, paths, reports, write_more)
 
 
@@ -151,12 +138,13 @@ def _run(
     """Every combination on every seed; one that is no configuration says why."""
     from sweeps.compare.ablation.components import config_at, on
     from sweeps.compare.ablation.document import Combination
+    from sweeps.compare.result import kept_on_interruption
 
     base, arm = (one.config for one in arms)
     progress = common_options.ArmProgress(len(masks))
     kept = common_options.kept_runs(setting, spec, setting.metrics, journal, progress)
     found = []
-    try:
+    with kept_on_interruption(journal, progress, NAME):
         for mask in masks:
             name = " + ".join(one.name for one in on(components, mask)) or arms[0].name
             try:
@@ -165,11 +153,6 @@ def _run(
                 found.append(Combination(mask, error=str(error)))
                 continue
             found.append(Combination(mask, kept.of(config, name)))
-    except KeyboardInterrupt:
-        cli.say(NAME, f"{journal.path} has what was done; --resume goes on from there")
-        raise
-    finally:
-        progress.clear()
     return tuple(found), kept.bench
 
 
@@ -178,28 +161,16 @@ def _written(
     document: Mapping[str, Any],
     paths: Paths,
     reports: ReportPaths,
-    write_reports: Callable[[Mapping[str, Any]], None],
+    write_reports: Callable[[], None],
 ) -> int:
     """The files and the words; the exit code."""
+    from sweeps.compare.ablation.figure import draw
+    from sweeps.compare.ablation.report import show
+    from sweeps.compare.result import Outputs, write_result
+
     has_figures = any(one["num_pairs"] for one in document["contributions"])
-    with cli.writing(paths.result):
-        write_json(paths.result, document)
-    written = [paths.result]
-    if paths.figure is not None and has_figures:
-        from sweeps.compare.ablation.figure import draw
-
-        with cli.writing(paths.figure):
-            draw(document, paths.figure)
-        written.append(paths.figure)
-    if reports.is_asked and has_figures:
-        write_reports(document)
-        written += reports.files
-    if "quiet" not in given:
-        from sweeps.compare.ablation.report import show
-
-        show(document)
-        print(f"Written: {', '.join(map(str, written))}")
-    if not has_figures:
-        cli.say(NAME, "on no seed did two combinations finish; see the outcomes in the result")
-        return cli.EXIT_UNSUPPORTED
-    return 0
+    write_result(given, document, Outputs(paths, reports, draw, write_reports, show), has_figures)
+    if has_figures:
+        return 0
+    cli.say(NAME, "on no seed did two combinations finish; see the outcomes in the result")
+    return cli.EXIT_UNSUPPORTED

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.reports.figures import WIDTH, class_words, figure, line_handle, save
+from blis_jax.reports.run_words import words_of
 from blis_jax.reports.style import BLUE, GREEN, GREY, RED
 from sweeps.compare.ablation.report import metrics_of
 from sweeps.reports.words import short_title, title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 KINDS = {  # colour, marker, and what it is called
     "added alone": (BLUE, "o", "added to the base alone"),
@@ -38,7 +43,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
 
 
 def _draw_class(
-    panel: Any,
+    panel: Axes,
     document: Mapping[str, Any],
     slo_class: str,
     metric: str,
@@ -76,7 +81,9 @@ def _kinds(document: Mapping[str, Any]) -> list[str]:
     return [kind for kind in KINDS if kind in present]
 
 
-def _draw_change(panel: Any, entry: Mapping[str, Any], at: float, colour: str, marker: str) -> None:
+def _draw_change(
+    panel: Axes, entry: Mapping[str, Any], at: float, colour: str, marker: str
+) -> None:
     change = entry["difference"]
     if change["mean"] is None:
         return
@@ -95,18 +102,19 @@ def _handles(document: Mapping[str, Any]) -> list[Any]:
 
 
 def _caption(document: Mapping[str, Any]) -> str:
-    count, inference = len(document["seeds"]), document["inference"]
+    inference = document["inference"]
     level = f"{100 * inference['confidence']:g} %"
+    source = "Trace" if document.get("trace") else "Workload"
     text = (
-        f"Workload {document['workload']}, the same requests for every combination, {count} random "
-        f"seed{'s' * (count > 1)}. Dots: mean of the paired differences; lines: {level} interval of "
-        "each by itself; filled: not 0 after correction for all contributions (Holm); hollow: cannot "
-        "be told from 0."
+        f"{source} {document['workload']}, the same requests for every combination, "
+        f"{words_of(document).listed(document['seeds'])}. Dots: mean of the paired differences; lines: "
+        f"{level} interval of each by itself; filled: not 0 after correction for all contributions "
+        "(Holm); hollow: cannot be told from 0."
     )
     inert = [one["name"] for one in document["components"] if one["status"] == "inert"]
     if inert:
         text += f" In grey: inert, every request had the same life without it: {', '.join(inert)}."
     failed = [one for one in document["combinations"] if one["failure"] or one["error"]]
     if failed:
-        text += f" {len(failed)} combinations failed on some seed; what needs them leaves it out."
+        text += f" {len(failed)} combinations failed on some {words_of(document).one}; what needs them leaves it out."
     return text

@@ -47,7 +47,7 @@ class MechanismFinding:
     reason: str
 
 
-def _replaced(**changes: Any) -> Configured:
+def _replaced(**changes: object) -> Configured:
     return lambda config: everywhere(config, **changes)
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.reports.run_words import words_of
 from sweeps.compare.report import (
     COLOURS,
     WIDTH,
@@ -29,8 +30,9 @@ def show(document: Mapping[str, Any]) -> None:
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    said = words_of(document).in_text
     for line in head_lines(document):
-        console.print(line, markup=False)
+        console.print(said(line), markup=False)
     show_titled(console, "Components:", component_lines(document))
     if len(document["combinations"]) <= MOST_ROWS:
         console.print(combination_table(document))
@@ -38,7 +40,7 @@ def show(document: Mapping[str, Any]) -> None:
         console.print(contribution_table(document, slo_class, metric))
     if document["interactions"]:
         console.print(interaction_table(document))
-    show_titled(console, "Failures:", failure_lines(document))
+    show_titled(console, "Failures:", [said(line) for line in failure_lines(document)])
 
 
 def head_lines(document: Mapping[str, Any]) -> list[str]:
@@ -89,7 +91,7 @@ def component_lines(document: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if value is None:
         return "not used"
     if isinstance(value, bool):
@@ -100,7 +102,7 @@ def _value(value: Any) -> str:
 def combination_table(document: Mapping[str, Any]) -> Table:
     """The means of every combination, one column a metric and class."""
     table = new_table()
-    table.title, table.title_justify = "Combinations (mean over seeds)", "left"
+    table.title, table.title_justify = f"Combinations (mean over {words_of(document).many})", "left"
     for one in document["components"]:
         table.add_column(one["name"], justify="center", overflow="fold", max_width=12)
     for slo_class, metric in metrics_of(document):
@@ -114,7 +116,7 @@ def combination_table(document: Mapping[str, Any]) -> Table:
         remark = "no configuration" if entry["error"] else ""
         if entry["failure"] is not None:
             count = len(entry["failure"]["seeds"])
-            remark = f"{count} of {len(document['seeds'])} seeds failed"
+            remark = f"{count} of {words_of(document).counted(len(document['seeds']))} failed"
         table.add_row(*cells, remark)
     return table
 
@@ -141,7 +143,7 @@ def contribution_table(document: Mapping[str, Any], slo_class: str, metric: str)
         cells = []
         for kind in kinds:
             entry = next(e for e in entries if (e["component"], e["kind"]) == (one["name"], kind))
-            cells.append(_contribution(entry))
+            cells.append(words_of(document).in_text(_contribution(entry)))
         table.add_row(one["name"], *cells)
     return table
 

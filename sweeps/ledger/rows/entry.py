@@ -36,7 +36,11 @@ _RUNS = (
     ),
     *seed_flags("default: the track's"),
     Flag(
-        "rng", cli.one_of("reference", "jax"), None, "NAME", "who draws them (default: the track's)"
+        "rng",
+        cli.one_of("reference", "jax"),
+        None,
+        "NAME",
+        "who draws the requests (default: the track's)",
     ),
 )
 _HYPOTHESIS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -125,7 +125,7 @@ class Hypothesis(_Part):
         return found[0] if found else self.id
 
 
-def hypothesis_of(values: Any) -> Hypothesis:
+def hypothesis_of(values: Mapping[str, Any]) -> Hypothesis:
     """A checked hypothesis; errors are one sentence each."""
     try:
         return Hypothesis.model_validate(values)
@@ -166,7 +166,9 @@ def check_resolution(resolution: str, verdict: str) -> None:
         )
 
 
-def _named(text: str, names: Any, what: str, short: dict[str, str] | None = None) -> str:
+def _named(
+    text: str, names: Collection[str], what: str, short: dict[str, str] | None = None
+) -> str:
     known = {name.lower(): name for name in names} | (short or {})
     if text.lower() not in known:
         words = [*(short or ()), *names]

@@ -105,7 +105,15 @@ def context_of(
         among = PickerContext(scores, seen.is_active, request, None)
         picked, _ = first_best.decide(NoParams(), NoState(), among)
     return GatewayContext(
-        request, jnp.int32(blocks), zero, seen, jnp.int64(0), None, scores, picked
+        request=request,
+        num_prompt_blocks=jnp.int32(blocks),
+        prompt_key=zero,
+        snapshots=seen,
+        now_us=jnp.int64(0),
+        key=None,
+        scores=scores,
+        picked=picked,
+        block_size=jnp.int32(16),
     )
 
 
@@ -170,7 +178,7 @@ def argmax_regret(scorers: str, num: int = 10_000, instances: int = 8) -> Found:
     import jax
 
     from blis_jax.policies.contract import NoParams, NoState
-    from blis_jax.policies.routing import weighted
+    from blis_jax.policies.routing.weighted import weighted
 
     generator = np.random.default_rng(PROBE_SEED)
     loads = generator.integers(0, 80, (num, instances))

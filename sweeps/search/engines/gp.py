@@ -79,6 +79,6 @@ def skopt_dimension(dimension: Dimension) -> Any:
     return kind(dimension.low, dimension.high, prior=prior)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A Python value instead of a numpy scalar, which JSON does not know."""
     return value.item() if isinstance(value, np.generic) else value

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli, trace_flags
+from blis_jax.commands import cli, report_flags, trace_flags
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import json_text, write_json
 
@@ -51,16 +52,19 @@ examples:
   a stream for an optimiser: one request a line, one answer a line, programs stay compiled:
     %(prog)s --jsonl < requests.jsonl > answers.jsonl
 
-  a batch from a file:
-    %(prog)s batch.json --output out/answers.json
+  a batch from a file, and a page that compares its requests with the first of them:
+    %(prog)s batch.json --output out/answers.json --report out/answers.html
 """
-_OUTPUT = (Flag("output", str, None, "PATH", "write the answer to a .json file instead"),)
+_OUTPUT = (
+    Flag("output", str, None, "PATH", "write the answer to a .json file instead"),
+    report_flags.REPORT,
+)
 _TRACE = trace_flags.STUDY_FLAGS
 _SWITCHES = {
     "jsonl": "read one request a line until the end, answer each at once",
     "schema": "print the JSON schema of requests and answers",
     "overwrite": "replace an existing output",
-    "no-cache": "compile again instead of using programs kept from earlier runs",
+    **switches("no-cache"),
 }
 
 
@@ -142,14 +146,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> int:
-    given = _parser().given(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    given = _parser().given(words)
     if "schema" in given:
         from sweeps.search.evaluate.schema import schema
 
         print(json_text(schema()))
         return 0
     source = given.get("request") or "-"
-    output = _output(given)
+    output, page = _output(given), report_flags.paths_of(given).report
+    if page is not None and "jsonl" in given:
+        raise ConfigError(
+            "--report: it compares the requests of one batch; --jsonl answers each by itself"
+        )
     if source == "-" and sys.stdin.isatty():
         raise ConfigError("no request is given; give a .json file, or one on standard input")
     trace_flags.check(given)
@@ -158,12 +167,16 @@ def _command(arguments: Sequence[str] | None) -> int:
     if "jsonl" in given:
         return _stream(source, trace)
     text = sys.stdin.read() if source == "-" else cli.read_text(Path(source), "a JSON request")
+    if page is not None:
+        _check_batch(text)
     document, is_refused = _answered(text, trace)
     if output is None:
         print(json_text(document), flush=True)
     else:
         with cli.writing(output):
             write_json(output, document)
+    if page is not None:
+        _write_report(page, document, _first_trace(text, trace), cli.command_text(NAME, words))
     return cli.EXIT_BAD_INPUT if is_refused else 0
 
 
@@ -199,11 +212,39 @@ def _answered(text: str, trace: Mapping[str, Any] | None = None) -> tuple[dict[s
     return answer, answer["error"] is not None
 
 
-def _on_trace(request: Any, trace: Mapping[str, Any] | None) -> Any:
+def _on_trace(request: object, trace: Mapping[str, Any] | None) -> object:
     """The request with the command's trace, if it names nothing of its own."""
     if trace is None or not isinstance(request, dict) or {"workload", "trace"} & set(request):
         return request
     return {**request, "trace": dict(trace)}
+
+
+def _first_trace(text: str, trace: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The trace of a batch's first request, as its keys; None if it has none."""
+    first = _on_trace(_batch(read_json(text))[0], trace)
+    return first.get("trace") if isinstance(first, dict) else None
+
+
+def _check_batch(text: str) -> None:
+    """Refuses, before anything is simulated, what has nothing to compare."""
+    document = read_json(text)
+    if not isinstance(document, dict) or "requests" not in document or len(_batch(document)) < 2:
+        raise ConfigError(
+            "--report: one request is no comparison; give a batch of two or more, the reference first"
+        )
+
+
+def _write_report(
+    page: Path, document: Mapping[str, Any], trace: Mapping[str, Any] | None, command: str
+) -> None:
+    """The page of a batch, and a word on stderr, as the answer may be on stdout."""
+    from blis_jax.reports.run_words import run_words
+    from sweeps.reports.evaluation import write_report
+
+    answers = document["answers"]
+    about = {"windows": trace.get("trace_windows")} if trace else None
+    write_report(answers, run_words(about, len(answers[0]["seeds"] or ())), command, page)
+    cli.say(NAME, f"written: {page}")
 
 
 def _batch(document: Mapping[str, Any]) -> list[Any]:

@@ -114,7 +114,7 @@ def _bench_key(job: _Job) -> str:
     return json.dumps([*content, job.needed, job.targets], sort_keys=True, default=str)
 
 
-def _job(document: Any, where: str) -> _Job:
+def _job(document: object, where: str) -> _Job:
     """Everything that can be wrong with a request is found here."""
     request = parse_request(document, where)
     config, space, remarks = _configured(request, where)
@@ -181,7 +181,7 @@ def _configured(request: Request, where: str) -> tuple[ClusterConfig, Space | No
     return config, space, _out_of_range(request, space)
 
 
-def _space(given: Any) -> Space:
+def _space(given: object) -> Space:
     """Of a strategy by name, in a file, or inline; files are read again, as they may have changed."""
     if not isinstance(given, str):
         return _inline(yaml.safe_dump(given, sort_keys=False))
@@ -259,7 +259,7 @@ def _targets(
 # --- answers --------------------------------------------------------------------------------------
 
 
-def refusal(document: Any, error: str) -> dict[str, Any]:
+def refusal(document: object, error: str) -> dict[str, Any]:
     """The answer to a request that cannot be used."""
     given = document.get("id") if isinstance(document, dict) else None
     known = given if isinstance(given, str | int) and not isinstance(given, bool) else None

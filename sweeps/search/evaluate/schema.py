@@ -83,7 +83,7 @@ class Request(_Part):
 
     @field_validator("strategy", "workload")
     @classmethod
-    def _text_or_mapping(cls, value: Any) -> Any:
+    def _text_or_mapping(cls, value: object) -> object:
         if value is not None and not (isinstance(value, str | dict) and value):
             raise ValueError(f"got {value!r}, allowed is a name, a path, or the content of a file")
         return value
@@ -193,7 +193,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-def parse_request(document: Any, where: str) -> Request:
+def parse_request(document: object, where: str) -> Request:
     """A checked request; `where` names it in errors."""
     if not isinstance(document, dict):
         raise ConfigError(
@@ -220,6 +220,6 @@ def _unknown_limit(error: ValidationError) -> str | None:
     return f"{path}: the key is unknown; use {', '.join(known)}{hint}"
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

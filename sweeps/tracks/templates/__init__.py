@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
 
-
-def render(name: str, **values: Any) -> str:
+def render(name: str, **values: object) -> str:
     """The text of a template; a value that is missing is an error."""
     import jinja2
 

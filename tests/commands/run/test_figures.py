@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -70,14 +71,14 @@ def always_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_some_hundred_bytes_come_back(spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch):
     sizes = []
-    fetch = driver.jax.device_get
+    fetch = jax.device_get
 
     def counted(tree: Any) -> Any:
         fetched = fetch(tree)
-        sizes.append(sum(leaf.nbytes for leaf in driver.jax.tree.leaves(fetched)))
+        sizes.append(sum(leaf.nbytes for leaf in jax.tree.leaves(fetched)))
         return fetched
 
-    monkeypatch.setattr(driver.jax, "device_get", counted)
+    monkeypatch.setattr(jax, "device_get", counted)
     monkeypatch.setattr(driver, "ROWS_PER_CALL", 1)
     summarizer = Summarizer([load_builtin("mixed")], Measure())
     over_seeds(CONFIG, spec, SEEDS[:1], summarizer)

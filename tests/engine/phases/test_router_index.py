@@ -58,8 +58,12 @@ def above(node: int) -> list[int]:
     return [] if BEFORE[node] < 0 else [*above(BEFORE[node]), BEFORE[node]]
 
 
+ASKS = {"uses_prefix_index": True, "delays_index": False, "is_precise": False}
+NOW = jnp.int32(0)  # an index without a delay does not look at it
+
+
 def empty(ctx: Context) -> RouterIndex:
-    index = no_index(ctx.shape, SimpleNamespace(uses_prefix_index=True, is_precise=False))  # type: ignore[arg-type]
+    index = no_index(ctx.shape, SimpleNamespace(**ASKS))  # type: ignore[arg-type]
     assert index is not None
     return index
 
@@ -77,7 +81,7 @@ def routed(ctx: Context, lengths: jax.Array) -> Callable[..., tuple[RouterIndex,
     ) -> tuple[RouterIndex, jax.Array]:
         nodes, length = nodes_of(ctx.requests, request), lengths[request]
         now = router_index.trimmed(ctx, index)
-        matched = router_index.matched_blocks(ctx, now, request, nodes, length)
+        matched = router_index.matched_blocks(ctx, now, request, nodes, length, NOW)
         done = router_index.touch(ctx, now, request, nodes, length, chosen)
         return router_index.write(ctx, index, done), matched
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.runner import driver as runner_module
+from blis_jax.engine.runner.calls import Call
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.simulation import Options, Row, simulate
 from blis_jax.engine.types import Outcome
@@ -51,13 +51,13 @@ def test_later_rows_use_what_is_compiled(rows: list[Row], monkeypatch: pytest.Mo
     runner.run(rows[:1], whole)
     ((kind, group),) = runner.groups.items()
     shape, sizes = group.shape, []
-    stack = runner_module.Call.arguments
+    stack = Call.arguments
 
-    def noted(call: runner_module.Call, given: Sequence[Any]) -> Any:
+    def noted(call: Call, given: Sequence[Any]) -> Any:
         sizes.append(len(given))
         return stack(call, given)
 
-    monkeypatch.setattr(runner_module.Call, "arguments", noted)
+    monkeypatch.setattr(Call, "arguments", noted)
     assert len(runner.run(rows, whole)) == len(rows)
     assert runner.groups == {kind: group} and group.shape == shape
     assert set(sizes) == {runner.rows_per_call(1)}

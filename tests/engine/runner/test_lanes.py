@@ -11,7 +11,8 @@ import pytest
 
 from blis_jax import over_seeds
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.runner.driver import Call, Group, Runner
+from blis_jax.engine.runner.calls import Call, Group
+from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.many_runs import drawn_runs
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.programs import compiled, rows_of

@@ -11,6 +11,7 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.runner import driver, many_runs
+from blis_jax.engine.runner.calls import Call
 from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.engine.types import Outcome
 from blis_jax.errors import ConfigError
@@ -65,13 +66,13 @@ def one_row_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The sizes of the calls that were compiled."""
     sizes: list[int] = []
-    compile_call = driver.Call.compile
+    compile_call = Call.compile
 
-    def counted(call: driver.Call) -> None:
+    def counted(call: Call) -> None:
         sizes.append(call.size)
         compile_call(call)
 
-    monkeypatch.setattr(driver.Call, "compile", counted)
+    monkeypatch.setattr(Call, "compile", counted)
     yield sizes
 
 

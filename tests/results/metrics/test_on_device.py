@@ -9,7 +9,8 @@ import pytest
 
 import sweeps.runs.compiled_metrics  # noqa: F401  (registers the metrics of searches)
 from blis_jax.commands.sweep.measure import Measure
-from blis_jax.engine.runner.driver import Call, Results, Runner, execute
+from blis_jax.engine.runner.calls import Call, Results, execute
+from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.runs import GivenRun, Row
 from blis_jax.policies.seeds import FIXED

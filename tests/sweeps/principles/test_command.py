@@ -347,7 +347,7 @@ def test_a_false_claim_is_refuted_and_a_vacuous_one_untested(tiny: Catalogue, la
 @scorer()
 def two_halves(params: Any, state: Any, context: GatewayContext) -> Any:
     """The load, again."""
-    from blis_jax.policies.scorers import queue_depth
+    from blis_jax.policies.scorers.load import queue_depth
 
     return queue_depth.decide(params, state, context)
 

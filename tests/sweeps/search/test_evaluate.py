@@ -303,3 +303,48 @@ def test_the_schema_is_that_of_the_models(capsys: pytest.CaptureFixture[str]) ->
     parts = document["$defs"]
     assert set(parts["Request"]["properties"]) > {"strategy", "arm", "parameters", "seeds", "id"}
     assert parts["Answer"]["properties"]["failure"]["anyOf"][0]["$ref"] == "#/$defs/FailureAnswer"
+
+
+# --- the page of a batch --------------------------------------------------------------------------
+
+
+def batch_of(*requests: dict[str, Any]) -> str:
+    usual = {"strategy": INLINE, "seeds": [42, 43], "metrics": METRICS}
+    return json.dumps({"requests": [usual | one for one in requests]})
+
+
+def test_a_batch_is_compared_with_its_first_request(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
+    from blis_jax.reports.run_words import SEEDS, WINDOWS
+    from sweeps.reports.evaluation import study_of
+
+    shorter = {"id": "shorter", "parameters": {"max_num_scheduled_tokens": 900}}
+    text, page = batch_of({"id": "usual"}, shorter), tmp_path / "page.html"
+    assert command(monkeypatch, text, "--report", str(page)) == 0
+    said = capsys.readouterr()
+    assert "written: " in said.err and "shorter against usual" in page.read_text()
+    answers = json.loads(said.out)["answers"]
+    study = study_of(answers, SEEDS, "the command")
+    (critical,) = [one for one in study.differences if one.slo_class == "critical"]
+    before, after = (answer["metrics"][METRICS[0]]["mean"] for answer in answers)
+    assert critical.absolute.mean == pytest.approx(after - before)
+    assert (critical.reference_mean, critical.num_pairs) == (pytest.approx(before), 2)
+    assert study.strategies == ("usual", "shorter") and study.notes == ()
+    assert study_of(answers, WINDOWS, "").runs.many == "windows"
+    answers[1]["seeds"] = [42, 44]
+    with pytest.raises(ConfigError, match=r"requests\[1\] has other seeds than requests\[0\]"):
+        study_of(answers, SEEDS, "")
+
+
+def test_a_page_needs_a_batch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
+    page = str(tmp_path / "page.html")
+    for text in (json.dumps({"strategy": INLINE}), batch_of({})):
+        assert command(monkeypatch, text, "--report", page) == 2
+        assert "one request is no comparison" in capsys.readouterr().err
+    assert command(monkeypatch, batch_of({}, {}), "--jsonl", "--report", page) == 2
+    assert "--jsonl answers each by itself" in capsys.readouterr().err

@@ -61,7 +61,7 @@ def run(
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_resumed_equals_unkilled(space: Space, tmp_path: Path, engine: str, is_torn: bool) -> None:
     unkilled = run(space, Simulator(), None, engine)
-    record = SearchRecord(tmp_path / "search.jsonl", "me")
+    record = SearchRecord(tmp_path / "search.jsonl", {"seeds": 1})
     with pytest.raises(Power):
         run(space, Simulator(batches=2), record, engine)
     if is_torn:
@@ -83,15 +83,15 @@ def test_best_is_the_first_of_the_lowest(space: Space) -> None:
 
 def test_records_of_others_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "search.jsonl"
-    SearchRecord(path, "me").begin()
-    with pytest.raises(ConfigError, match="the record of another search"):
-        SearchRecord(path, "you").read()
+    SearchRecord(path, {"seeds": 1}).begin()
+    with pytest.raises(ConfigError, match="was made with another seeds;"):
+        SearchRecord(path, {"seeds": 2}).read()
     path.write_text("{}\n")
     with pytest.raises(ConfigError, match="is not the record of a search"):
-        SearchRecord(path, "me").read()
+        SearchRecord(path, {"seeds": 1}).read()
     path.write_text("nonsense\n")
     with pytest.raises(ConfigError, match="cannot be read"):
-        SearchRecord(path, "me").read()
+        SearchRecord(path, {"seeds": 1}).read()
 
 
 def test_a_window_is_part_of_what_a_record_is_of() -> None:

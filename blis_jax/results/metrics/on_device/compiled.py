@@ -41,12 +41,10 @@ class Compute(Protocol):
 class Report:
     """How runs `[row]` ended, and their figures."""
 
-    outcome: Any
-    num_iterations: Any
-    num_open_ties: Any
-    violations: (
-        Any  # int32[row, invariant] in the order of CHEAP_CHECKS, then of the monotone clock
-    )
+    outcome: jax.Array  # int32[row]
+    num_iterations: jax.Array
+    num_open_ties: jax.Array
+    violations: jax.Array  # int32[row, invariant], in the order of CHEAP_CHECKS and the clock's
     figures: Any
 
 
@@ -54,9 +52,9 @@ class Report:
 class Drawn:
     """What the host asks about requests that were drawn in the call `[row]`."""
 
-    is_short: Any  # the generator drew too few
-    most_tokens: Any  # of a request, prompt and output
-    num_node_blocks: Any  # of all shared contents
+    is_short: jax.Array  # the generator drew too few
+    most_tokens: jax.Array  # of a request, prompt and output
+    num_node_blocks: jax.Array  # of all shared contents
 
 
 def reports(

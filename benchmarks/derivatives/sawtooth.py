@@ -1,0 +1,177 @@
+"""`python -m benchmarks.derivatives.sawtooth`: why pathwise slopes mislead at a moderate load.
+
+Runs go over a fine grid of β0. Where two neighbours take the same decisions, the change of a metric
+is what the slope says; where they do not, the rest of it is a jump. Ramps and jumps add up to the
+whole change, so both can be counted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from blis_jax import progress
+from blis_jax.backend import prepare_backend
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
+
+NAME = "benchmarks.derivatives.sawtooth"
+METRICS = ("ttft_mean_ms", "e2e_mean_ms")
+REACH = 0.01  # of β0 to either side, as in the table of derivatives
+FIRST_SEED = 42
+_DESCRIPTION = """\
+Take the mean TTFT and E2E of a moderate load apart along β0, from 1 % below to 1 % above: how much of
+the change are ramps, which pathwise slopes see, and how much are jumps where a decision flips, which
+they do not. Prints both beside the whole change, and draws one request's TTFT.
+"""
+_FLAGS = (
+    Flag("seeds", cli.at_least(2), 20, "N", "seeds of the requests"),
+    Flag("grid", cli.at_least(2), 400, "N", "steps of β0"),
+    Flag("figure", str, None, "PATH", "picture to write, .png"),
+)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One seed's runs along β0: `values[place, metric]` ms, `slopes` ms per µs, `decisions[place]`."""
+
+    beta0: np.ndarray
+    values: np.ndarray
+    slopes: np.ndarray
+    decisions: np.ndarray
+    ttft_us: np.ndarray  # [place, request]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A metric's change along β0 in ms, `[metric]`: ramps and jumps, and how far ramps are from it."""
+
+    ramps: np.ndarray
+    jumps: np.ndarray
+    share_flipped: float  # of the grid's steps
+    worst: float  # ms: the most that a step without a flip differs from its ramp
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _run, arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
+    parser.add_flags("sizes", _FLAGS)
+    given = parser.given(sys.argv[1:] if arguments is None else arguments)
+    num_seeds, grid = given.get("seeds", 20), given.get("grid", 400)
+    figure = cli.figure_path({"figure": "none"} | given, Path(NAME))
+    if figure is not None:
+        cli.check_writable(figure)
+    prepare_backend()
+    walks = walks_of(range(FIRST_SEED, FIRST_SEED + num_seeds), grid)
+    print(table([parts_of(walk) for walk in walks], float(np.ptp(walks[0].beta0))))
+    if figure is not None:
+        with cli.writing(figure):
+            draw(walks[0], figure)
+        print(f"Written: {figure}")
+    return 0
+
+
+def walks_of(seeds: Sequence[int], grid: int) -> list[Walk]:
+    """The runs of every seed over the grid, on the clock without truncation."""
+    from benchmarks.derivatives.cases import cases
+    from blis_jax.engine.runner.derivatives import Differentiator
+    from blis_jax.engine.runner.simulation import Options, Row
+    from blis_jax.policies.seeds import FIXED
+    from blis_jax.results.metrics.slopes import metric_slopes
+    from sweeps.runs.bench import table_of
+    from sweeps.sensitivity.smoothed import decisions
+
+    case = next(case for case in cases() if case.name == "steady")
+    config, size = case.config, case.config.block_size_in_tokens
+    tables = [table_of(case.spec, seed, size, "reference") for seed in seeds]
+    differentiate = Differentiator(["beta0"], Options(clock="continuous"))
+    differentiate.expect(Row(config, table, FIXED) for table in tables)
+    base, *rest = config.beta_coeffs
+    values = base * (1 + REACH * np.linspace(-1, 1, grid + 1))
+    walks, work = [], progress.begin("walking", len(tables), "seeds")
+    for count, requests in enumerate(tables, 1):
+        runs = [
+            differentiate.run(config.replace(beta_coeffs=(float(value), *rest)), requests)
+            for value in values
+        ]
+        found = [metric_slopes(run, METRICS) for run in runs]
+        walks.append(
+            Walk(
+                values,
+                np.array([[one[name].value for name in METRICS] for one in found]),
+                np.array([[one[name].slopes[0] for name in METRICS] for one in found]),
+                np.array([decisions(run.record) for run in runs]),
+                np.array([run.record.requests.ttft_us for run in runs]),
+            )
+        )
+        work.show(count)
+    work.clear()
+    return walks
+
+
+def parts_of(walk: Walk) -> Parts:
+    """Ramps by the trapezoid rule; a jump is what a step with a flip has beside its ramp."""
+    ramps = (walk.slopes[1:] + walk.slopes[:-1]) / 2 * np.diff(walk.beta0)[:, None]
+    rest = np.diff(walk.values, axis=0) - ramps
+    is_flipped = walk.decisions[1:] != walk.decisions[:-1]
+    worst = float(np.abs(rest[~is_flipped]).max(initial=0.0))
+    return Parts(ramps.sum(axis=0), rest[is_flipped].sum(axis=0), float(is_flipped.mean()), worst)
+
+
+def table(parts: Sequence[Parts], width_us: float) -> str:
+    """Means over the seeds per µs of β0 with standard errors, as Markdown."""
+    rows = ["| metric | whole change | ramps | jumps |", "|---|---|---|---|"]
+    for place, name in enumerate(METRICS):
+        ramps = np.array([one.ramps[place] for one in parts]) / width_us
+        jumps = np.array([one.jumps[place] for one in parts]) / width_us
+        cells = (_with_error(values) for values in (ramps + jumps, ramps, jumps))
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    flipped = np.mean([one.share_flipped for one in parts])
+    worst = max(one.worst for one in parts)
+    rows.append(
+        f"{len(parts)} seeds; ms per µs of β0. Decisions flip in {100 * flipped:.1f} % of the steps of the "
+        f"grid; in the others the change differs from its ramp by at most {worst:.1g} ms."
+    )
+    return "\n".join(rows)
+
+
+def _with_error(values: np.ndarray) -> str:
+    return f"{values.mean():.4f} ± {values.std(ddof=1) / np.sqrt(len(values)):.4f}"
+
+
+def draw(walk: Walk, file: Path) -> None:
+    """TTFT of the request that jumps most, and the mean of all, along β0."""
+    from blis_jax.reports.figures import figure, save
+    from blis_jax.reports.style import BLUE
+
+    ttft_ms = walk.ttft_us / 1000
+    place = int(np.argmax(np.abs(np.diff(ttft_ms, axis=0)).sum(axis=0)))
+    percent = 100 * (walk.beta0 / walk.beta0.mean() - 1)
+    with figure(2.7, 1, 2) as (made, axes):
+        panels = (
+            (ttft_ms[:, place], f"request {place} of one run"),
+            (walk.values[:, 0], f"mean of its {ttft_ms.shape[1]} requests"),
+        )
+        for panel, (values, title) in zip(axes[0], panels, strict=True):
+            panel.plot(percent, values, color=BLUE, linewidth=1.2)
+            panel.set_title(title)
+            panel.set_xlabel("change of β0 (%)")
+            panel.set_ylabel("TTFT (ms)")
+        title = "TTFT grows along a slope and falls where a decision flips, so slopes mislead"
+        caption = (
+            f"One run of case steady, simulated at {len(percent)} values of β0, the constant cost of a step. "
+            "Between two jumps all requests run on the same instances and in the same steps."
+        )
+        save(made, file, title, caption)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""This tree beside another revision: the same cases, turn by turn, in one process of each side.
+
+The other revision is checked out into a temporary worktree. Each side has a worker of its own that compiles once
+and then answers; the sides take turns, so that what disturbs the machine disturbs both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+REPO = Path(__file__).resolve().parents[2]
+WORKER = Path(__file__).with_name("worker.py")
+DRAWS = 10_000  # of the bootstrap
+INTERVAL = (2.5, 97.5)  # percent
+
+
+class AgainstError(Exception):
+    """The comparison cannot be made; the text says why in one sentence."""
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", "-C", str(REPO), *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AgainstError(f"git {words[0]} failed: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout.strip()
+
+
+def commit_of(revision: str) -> str:
+    """The full hash of a revision."""
+    try:
+        return _git("rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}")
+    except (AgainstError, IndexError):
+        raise AgainstError(
+            f"--against: {revision!r} is no revision of {REPO.name}; give a commit, branch or tag"
+        ) from None
+
+
+@contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    """The commit in a temporary worktree, gone when the block ends, however it ends."""
+    with tempfile.TemporaryDirectory(prefix="against-") as folder:
+        tree = Path(folder) / "tree"
+        try:
+            _git("worktree", "add", "--detach", "--quiet", str(tree), commit)
+            yield tree
+        finally:  # interrupted in its making, it may be known to git or not
+            remove = ["git", "-C", str(REPO), "worktree", "remove", "--force", str(tree)]
+            subprocess.run(remove, capture_output=True, check=False)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """A termination signal ends the block as Ctrl-C does, so that nothing is left behind."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Side:
+    """A worker with one revision's package on its path."""
+
+    def __init__(self, tree: Path, command: Sequence[str], flags: Mapping[str, str]) -> None:
+        """Starts it; the first answer says what a repetition is."""
+        environment = os.environ | dict(flags) | {"PYTHONPATH": str(tree)}
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            cwd=tree,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the parent, which ends the worker
+        )
+        try:
+            self.about = self._answer()
+            found = Path(self.about["package"]).resolve()
+            if found != tree.resolve():
+                raise AgainstError(f"the worker imported blis_jax from {found} instead of {tree}")
+        except BaseException:
+            self.end()
+            raise
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            self.errors.seek(0)
+            said = self.errors.read().decode(errors="replace").strip().splitlines()
+            raise AgainstError(said[-1] if said else "the worker ended without a word")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def ask(self, what: str) -> dict[str, Any]:
+        """One repetition, or one more compilation."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def end(self) -> None:
+        """Ends the worker at once."""
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.errors):
+            if stream is not None:
+                stream.close()
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Seconds of the other revision and of this tree, measured in turns; NaN where nothing was compiled."""
+
+    other_s: np.ndarray
+    here_s: np.ndarray
+
+    @property
+    def ratio(self) -> tuple[float, float, float]:
+        """How many times as fast this tree is: median of the pairs' ratios, and its 95 % bootstrap interval."""
+        ratios = self.other_s / self.here_s
+        draws = np.random.default_rng(0).choice(ratios, (DRAWS, len(ratios)))
+        low, high = np.percentile(np.median(draws, axis=1), INTERVAL)
+        return float(np.median(ratios)), float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One case on both sides."""
+
+    name: str
+    work: int
+    unit: str
+    run: Pairs
+    compile: Pairs | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything measured, and the ratios."""
+        parts = {"run": self.run} | ({"compile": self.compile} if self.compile else {})
+        found: dict[str, Any] = {"work": self.work, "unit": self.unit}
+        for part, pairs in parts.items():
+            ratio, low, high = pairs.ratio
+            found[part] = {
+                "other_s": pairs.other_s.tolist(),
+                "here_s": pairs.here_s.tolist(),
+                "ratio": ratio,
+                "interval": [low, high],
+            }
+        return found
+
+
+def _in_turns(sides: tuple[Side, Side], what: str, times: int) -> list[tuple[Any, Any]]:
+    """Answers of both, pair by pair; who begins changes from pair to pair."""
+    pairs = []
+    for number in range(times):
+        first = number % 2
+        found = {place: sides[place].ask(what) for place in (first, 1 - first)}
+        pairs.append((found[0], found[1]))
+    return pairs
+
+
+def _pairs(found: Sequence[tuple[Any, Any]], field: str) -> Pairs | None:
+    values = [(other[field], here[field]) for other, here in found]
+    if not values or any(value is None for pair in values for value in pair):
+        return None
+    other, here = np.asarray(values, float).T
+    return Pairs(other, here)
+
+
+def compare(name: str, sides: tuple[Side, Side], repetitions: int, compilations: int) -> Comparison:
+    """A case on both sides, first warm, then compiled anew."""
+    about = sides[1].about
+    if sides[0].about["work"] != about["work"]:
+        works = [f"{one.about['work']} {one.about['unit']}" for one in sides]
+        raise AgainstError(f"{name}: a repetition is {works[0]} there and {works[1]} here")
+    runs = _in_turns(sides, "run", repetitions)
+    compiled = _pairs(_in_turns(sides, "compile", compilations), "compile_s")
+    measured = _pairs(runs, "run_s")
+    assert measured is not None
+    return Comparison(name, about["work"], about["unit"], measured, compiled)
+
+
+def compare_case(
+    name: str,
+    trees: tuple[Path, Path],
+    data: Path,
+    flags: Mapping[str, str],
+    counts: tuple[int, int],
+) -> Comparison:
+    """The case in two fresh workers, which end with it."""
+    command = [sys.executable, "-P", str(WORKER), name, str(data)]
+    with ExitStack() as ends:
+        sides = []
+        for tree in trees:
+            try:
+                side = Side(tree, command, flags)
+            except AgainstError as error:
+                where = "here" if tree == trees[1] else "at the other revision"
+                raise AgainstError(f"{name} does not run {where}: {error}") from None
+            ends.callback(side.end)
+            sides.append(side)
+        return compare(name, (sides[0], sides[1]), *counts)
+
+
+def document(revision: str, commit: str, results: Sequence[Comparison]) -> dict[str, Any]:
+    """What `--output` writes: both sides, and every repetition."""
+    here = {"commit": _git("rev-parse", "HEAD"), "is_changed": bool(_git("status", "--porcelain"))}
+    cases = {one.name: one.to_json() for one in results}
+    return {"against": {"revision": revision, "commit": commit}, "here": here, "cases": cases}
+
+
+def _shown(pairs: Pairs | None) -> str:
+    if pairs is None:
+        return "- | - | -"
+    ratio, low, high = pairs.ratio
+    other, here = float(np.median(pairs.other_s)), float(np.median(pairs.here_s))
+    return f"{_seconds(other)} | {_seconds(here)} | {ratio:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.2f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def table(revision: str, results: Sequence[Comparison]) -> str:
+    """The comparisons as a Markdown table."""
+    lines = [
+        f"| case | run at {revision} | run here | times as fast | here | "
+        f"compile at {revision} | compile here | times as fast |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in results:
+        rate = one.work / float(np.median(one.run.here_s))
+        lines.append(
+            f"| {one.name} | {_shown(one.run)} | {rate:,.0f} {one.unit}/s | {_shown(one.compile)} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,330 @@
+"""One benchmark case in this process; prints one line of JSON."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.speed import worker
+from benchmarks.speed.trace_cases import TRACES, trace
+from blis_jax import figures_of
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.phases.policy_calls import first_states
+from blis_jax.engine.runner.calls import Call, Group, execute
+from blis_jax.engine.runner.driver import Runner
+from blis_jax.engine.runner.many_runs import drawn_runs, run_grid
+from blis_jax.engine.runner.options import Options
+from blis_jax.engine.runner.programs import compiled, rows_of
+from blis_jax.engine.runner.runs import Point
+from blis_jax.engine.state import initial_state
+from blis_jax.workload import reference
+from blis_jax.workload.spec import WorkloadSpec, load_builtin, override
+
+BASELINE, BEST = ClusterConfig(**worker.BASELINE), ClusterConfig(**worker.BEST)
+SEEDS = worker.SEEDS
+
+
+def peak_mb() -> float:
+    """Largest resident size of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def best_of(repeats: int, call: Callable[[], Any]) -> float:
+    """Shortest wall time of several calls, in seconds."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def call_of(
+    config: ClusterConfig, spec: WorkloadSpec, rows: int, form: str = "rows", **changes: Any
+) -> Call:
+    """A call that draws and runs the first seeds; `changes` are options."""
+    options = Options(form=form, resolve_ties=False, **changes)
+    runs = drawn_runs([Point(config, spec)], range(rows), options)
+    return Call(Group(runs[0]), runs, rows)
+
+
+def compiled_in(call: Call) -> float:
+    """Seconds to compile a call."""
+    start = time.perf_counter()
+    call.compile()
+    return time.perf_counter() - start
+
+
+def device_time(call: Call, repeats: int) -> tuple[float, float]:
+    """Compile seconds, and best seconds of a call, draw included, without host work."""
+    compile_s = compiled_in(call)
+    with jax.enable_x64(True):
+        arguments, function = call.arguments(call.given()), compiled(rows_of, *call.statics)
+
+        def run() -> None:
+            jax.block_until_ready(function(*arguments))
+
+        run()
+        return compile_s, best_of(repeats, run)
+
+
+def single(config: ClusterConfig, title: str, form: str = "rows", rows: int = 1) -> dict[str, Any]:
+    """One run's latency."""
+    call = call_of(config, load_builtin("mixed"), rows, form, num_slots=192)
+    compile_s, seconds = device_time(call, 15 if form == "rows" else 2)
+    per_run = seconds / rows
+    return {
+        "title": title,
+        "compile_s": compile_s,
+        "run": f"{per_run * 1e3:.2f} ms a run",
+        "unit": f"{1 / per_run:.0f} runs/s",
+    }
+
+
+def seeds(
+    config: ClusterConfig, title: str, cores: int | None, *, in_call: bool = False
+) -> dict[str, Any]:
+    """256 seeds drawn, simulated and turned into records on the host; with `in_call` into one figure a run."""
+    if cores is not None:
+        os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[:cores]))
+    options = Options(resolve_ties=False)
+    spec = load_builtin("mixed")
+
+    def p99(record: Any) -> float:
+        return float(np.percentile(record.requests.ttft_us, 99))
+
+    summarize: Any = figures_of(["ttft_p99_ms"]) if in_call else p99
+    grids = [run_grid([config], spec, range(SEEDS), summarize, options) for _ in range(3)]
+    seconds = min(grid.timing.run_s for grid in grids)
+    return {
+        "title": title,
+        "compile_s": grids[0].timing.compile_s,
+        "run": f"{seconds:.2f} s",
+        "unit": f"{SEEDS / seconds:.0f} runs/s",
+    }
+
+
+def swept(title: str) -> dict[str, Any]:
+    """The same from seed to the saved Dataset, as the sweep command makes it."""
+    case = worker.sweep()
+    times = [case.run() for _ in range(3)]
+    seconds = min(one.run_s for one in times)
+    return {
+        "title": title,
+        "compile_s": times[0].compile_s,
+        "run": f"{seconds:.2f} s",
+        "unit": f"{case.work / seconds:.0f} runs/s",
+    }
+
+
+def scale(rate: float, count: int, title: str) -> dict[str, Any]:
+    """Cost per request of one run."""
+    spec = override(load_builtin("mixed"), aggregate_rate=rate, num_requests=count)
+    # in the burst nearly all requests are in the system at once
+    slots = None if rate < 1000 else max(256, count // 8 * 9 // 8)
+    config = ClusterConfig(**worker.AMPLE)
+    call = call_of(config, spec, 1, num_slots=slots)
+    compile_s, seconds = device_time(call, 5)
+    record = execute(call).look(0).record()
+    if record.outcome.name != "COMPLETED":
+        raise SystemExit(f"{title} ended with {record.outcome.name}")
+    return {
+        "title": title,
+        "compile_s": compile_s,
+        "run": f"{seconds * 1e3:.1f} ms, {record.num_iterations} scan steps",
+        "unit": f"{seconds / count * 1e6:.2f} µs a request",
+    }
+
+
+def under_pressure(
+    window: int | None,
+    config: ClusterConfig,
+    workload: str,
+    title: str,
+    kv_model: str = "block-level",
+) -> dict[str, Any]:
+    """One run made with one memory model, and the state that it carries."""
+    (run,) = call_of(config, load_builtin(workload), 1, kv_model=kv_model, window=window).runs
+    runner = Runner(run.sizes.options)
+    record = runner.alone(run)
+    call = Call(Group(run), [run], 1)
+    _, seconds = device_time(call, 15)
+    if record.outcome.name != "COMPLETED" or record.kv_model != kv_model:
+        raise SystemExit(f"{title} ended with {record.outcome.name}")
+    shape, numbers = call.group.shape, run.numbers(config.num_instances)
+    with jax.enable_x64(True):
+        of_policies = first_states(shape, run.functions, numbers)
+        state = jax.eval_shape(lambda: initial_state(shape, run.functions, numbers, *of_policies))
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    preempted = int(record.instances.preemption_count.sum())
+    return {
+        "title": title,
+        "compile_s": runner.timing.compile_s,
+        "run": f"{seconds * 1e3:.1f} ms, {record.num_iterations} scan steps",
+        "unit": f"{preempted} preemptions, state {size / 1e6:.1f} MB",
+    }
+
+
+PRESSED = ClusterConfig(**worker.PRESSED)
+PRESSURE: dict[str, tuple[Any, ...]] = {
+    "pressure-5000": (PRESSED, "mixed", "one run, 5,000 blocks an instance, no CPU tier"),
+    "pressure-5000-cpu": (
+        PRESSED.replace(kv_cpu_blocks=44_000),
+        "mixed",
+        "the same with a CPU tier",
+    ),
+    "pressure-2000": (
+        PRESSED.replace(total_kv_blocks=2000),
+        "mixed",
+        "one run, 2,000 blocks an instance",
+    ),
+    "index-of-routings": (
+        ClusterConfig(**worker.ROUTED),
+        "multiprefix",
+        "2,000 blocks, prefix affinity, index fed by routings",
+    ),
+    "index-of-caches": (
+        ClusterConfig(**worker.ROUTED_PRECISELY),
+        "multiprefix",
+        "the same, index fed by the caches (precise KV routing)",
+    ),
+    "multi-turn": (BASELINE, "multiturn", "one run, conversations, enough blocks", "no-eviction"),
+    "multi-turn-pressure": (
+        PRESSED.replace(total_kv_blocks=4000),
+        "multiturn",
+        "conversations, 4,000 blocks an instance",
+    ),
+}
+
+
+def reference_requests(workload: str) -> dict[str, Any]:
+    """The requests of the reference for one seed after another, on the host."""
+    spec = load_builtin(workload)
+    start = time.perf_counter()
+    reference.draw(spec, 0)
+    first_s = time.perf_counter() - start
+    some_seed = itertools.count(1)
+    seconds = best_of(9, lambda: reference.draw(spec, next(some_seed)))
+    return {
+        "title": f"the reference's {spec.num_requests:,} requests of {workload}, drawn on the host",
+        "compile_s": 0.0,
+        "run": f"{seconds * 1e3:.0f} ms, {first_s * 1e3:.0f} ms the first time",
+        "unit": f"{seconds / spec.num_requests * 1e6:.0f} µs a request",
+    }
+
+
+def search_of(strategy: str) -> dict[str, Any]:
+    """A search of the library from its first call to its last, compiled before."""
+    from sweeps.runs.bench import Bench, workload_of
+    from sweeps.search.engines import make
+    from sweeps.search.loop import best_of, runs_at, search
+    from sweeps.search.objectives import Valuation
+    from sweeps.strategies.file import load_strategy
+    from sweeps.strategies.space import space_of
+
+    space = space_of(load_strategy(strategy))
+    budget, valuation = space.strategy.search, Valuation(space.strategy)
+    spec, seeds = workload_of(space.strategy), space.strategy.seeds
+    bench = Bench(spec, seeds, "reference", valuation.names, configs_per_batch=budget.batch)
+    start = time.perf_counter()
+    bench.run([space.base])
+    compile_s = time.perf_counter() - start
+    start = time.perf_counter()
+    best = best_of(search(make(space, budget), valuation, runs_at(space, bench)))
+    seconds = time.perf_counter() - start
+    assert best is not None
+    return {
+        "title": f"search {strategy}, {budget.calls} calls × {len(seeds)} seeds, {budget.engine}",
+        "compile_s": compile_s,
+        "run": f"{seconds:.1f} s",
+        "unit": f"best score {best.worth.score:.2f} ms",
+    }
+
+
+def compile_cold() -> dict[str, Any]:
+    """Compilation of generator and engine for the baseline, nothing cached."""
+    return {
+        "title": "compile, cold",
+        "compile_s": compiled_in(call_of(BASELINE, load_builtin("mixed"), 16)),
+        "run": "-",
+        "unit": "generator and engine in one program",
+    }
+
+
+def compile_cached() -> dict[str, Any]:
+    """The same program from the persistent compilation cache, in a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        import subprocess
+
+        code = (
+            "import time, jax\n"
+            f"jax.config.update('jax_compilation_cache_dir', {folder!r})\n"
+            "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
+            "jax.config.update('jax_persistent_cache_min_entry_size_bytes', 0)\n"
+            "from benchmarks.speed.case import BASELINE, call_of, compiled_in, load_builtin\n"
+            "print(compiled_in(call_of(BASELINE, load_builtin('mixed'), 16)))\n"
+        )
+        command = [sys.executable, "-c", code]
+        times = [
+            float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            for _ in range(2)
+        ]
+    return {
+        "title": "compile, from the persistent cache",
+        "compile_s": times[1],
+        "run": "-",
+        "unit": f"{times[0]:.1f} s when the cache was filled",
+    }
+
+
+def measure(name: str, window: int | None = None) -> dict[str, Any]:
+    """The case of that name; `window` is for those at block level."""
+    if name in TRACES:
+        return trace(name, window)
+    if name in PRESSURE:
+        return under_pressure(window, *PRESSURE[name])
+    if name.startswith("sustainable-"):
+        count = int(name.partition("-")[2])
+        return scale(500.0, count, f"one run, 500 req/s, {count:,} requests")
+    if name.startswith("overloaded-"):
+        count = int(name.partition("-")[2])
+        return scale(2000.0, count, f"one run, 2,000 req/s, {count:,} requests")
+    cases: dict[str, Callable[[], dict[str, Any]]] = {
+        "single-baseline": lambda: single(BASELINE, "one run, baseline, 1,000 requests"),
+        "single-it08_opt": lambda: single(BEST, "one run, it08_opt, 1,000 requests"),
+        "seeds-256-one-core": lambda: seeds(BASELINE, "256 seeds, baseline, one core", 1),
+        "seeds-256-all-cores": lambda: seeds(BASELINE, "256 seeds, baseline, all cores", None),
+        "seeds-256-figures": lambda: seeds(
+            BASELINE, "256 seeds, baseline, figures from the call, all cores", None, in_call=True
+        ),
+        "seeds-256-it08_opt": lambda: seeds(BEST, "256 seeds, it08_opt, all cores", None),
+        "sweep-256": lambda: swept("256 seeds, baseline, all cores, from seed to saved dataset"),
+        "reference-requests": lambda: reference_requests("mixed"),
+        "search-40-calls": lambda: search_of("iter08_token_budget"),
+        "search-joint": lambda: search_of("joint_all_layers"),
+        "compile-cold": compile_cold,
+        "compile-cached": compile_cached,
+        "form-thunks": lambda: single(BASELINE, "form: branches, XLA's default executor"),
+        "form-thunks-one-thread": lambda: single(
+            BASELINE, "form: branches, default executor, one thread"
+        ),
+        "form-lanes": lambda: single(
+            BASELINE, "form: 16 lanes in one masked loop, per run", "lanes", 16
+        ),
+    }
+    return cases[name]()
+
+
+if __name__ == "__main__":
+    result = measure(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None)
+    print(json.dumps({**result, "peak_mb": peak_mb()}))

@@ -1,0 +1,288 @@
+"""One revision's side of a comparison: makes a case ready, then runs it once whenever it is asked.
+
+`benchmarks.speed.against` starts this file as a script, with the package of any revision on the path. It therefore
+imports nothing of `benchmarks`, and of `blis_jax` only what users call and what outlives changes of the engine:
+`simulate`, `run_grid`, the sweep's runner, configurations, workloads and traces.
+
+One JSON line comes back for every line read: `run` and `compile` give seconds, the end of the input ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+BASELINE: dict[str, Any] = {
+    "num_instances": 8,
+    "long_prefill_token_threshold": 256,
+    "routing_policy": "weighted",
+    "kv_cpu_blocks": 44_000,
+}
+BEST: dict[str, Any] = BASELINE | {
+    "scheduler": "priority-fcfs",
+    "priority_policy": "slo-tiered",
+    "slo_base_critical": 12.9382,
+    "slo_base_sheddable": 2.7803,
+    "slo_age_weight": 9.83659e-05,
+    "slo_threshold_sheddable": 500_000,
+    "max_num_scheduled_tokens": 962,
+    "slo_prefill": True,
+    "slo_prefill_critical": 508,
+    "slo_prefill_sheddable": 256,
+}
+# enough memory that no block is used twice: beyond that the block-level model takes over
+AMPLE: dict[str, Any] = BASELINE | {"total_kv_blocks": 4_000_000, "kv_cpu_blocks": 0}
+PRESSED: dict[str, Any] = BASELINE | {"total_kv_blocks": 5000, "kv_cpu_blocks": 0}
+# who feeds the router's index: its own decisions, or the instances' caches
+ROUTED: dict[str, Any] = PRESSED | {
+    "routing_policy": "weighted",
+    "routing_scorers": "prefix-affinity:4,queue-depth:3",
+    "total_kv_blocks": 2000,
+}
+ROUTED_PRECISELY: dict[str, Any] = ROUTED | {"precise_kv_routing": True}
+SEEDS = 256
+LEAST_S = 0.25  # a repetition makes so many runs that it takes at least this long
+MOONCAKE = "mooncake_fast25/conversation_trace.jsonl"
+AZURE_CONV = "azure_llm_2023/AzureLLMInferenceTrace_conv.csv"
+AZURE_CODE = "azure_llm_2023/AzureLLMInferenceTrace_code.csv"
+# the trace's own blocks, and as much memory as 132,139 blocks of 16 tokens
+OF_512: dict[str, Any] = {"block_size_in_tokens": 512, "total_kv_blocks": 132_139 // 32}
+
+
+class Seconds(NamedTuple):
+    """What one repetition took."""
+
+    run_s: float
+    compile_s: float | None = None  # where the case can tell: hardly any if it was compiled before
+
+
+class Case(NamedTuple):
+    """A case that is ready to run."""
+
+    work: int
+    unit: str  # of the work: runs or requests
+    run: Callable[[], Seconds]  # one repetition
+    compiles: bool = True  # the repetition compiles something if nothing compiled is left
+
+
+def _workload(name: str, **changes: Any) -> Any:
+    from blis_jax.workload.spec import load_builtin, override
+
+    return override(load_builtin(name), **changes) if changes else load_builtin(name)
+
+
+def _on_cores(cores: int | None) -> None:
+    if cores is not None:
+        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:cores]))
+
+
+def seeds(config: Mapping[str, Any], cores: int | None = None, *, in_call: bool = False) -> Case:
+    """256 seeds drawn, simulated and summarised by one number; with `in_call` the compiled call forms it."""
+    import numpy as np
+
+    from blis_jax import ClusterConfig, Options, figures_of, run_grid
+
+    def of_record(record: Any) -> float:
+        return float(np.percentile(record.requests.ttft_us, 99))
+
+    _on_cores(cores)
+
+    def run() -> Seconds:
+        """Seconds for all seeds, from keys to one number (µs of TTFT) a run; compiling apart."""
+        grid = run_grid(
+            [ClusterConfig(**config)],
+            _workload("mixed"),
+            range(SEEDS),
+            figures_of(["ttft_p99_ms"]) if in_call else of_record,
+            Options(resolve_ties=False),
+        )
+        return Seconds(grid.timing.run_s, grid.timing.compile_s)
+
+    return Case(SEEDS, "runs", run)
+
+
+def sweep() -> Case:
+    """256 seeds of the baseline from seed to the saved Dataset, as the sweep command makes it."""
+    try:
+        from blis_jax.commands.sweep.execution import How, run_sweep
+        from blis_jax.commands.sweep.measure import Measure
+        from blis_jax.commands.sweep.plan import make_plan
+    except ImportError:  # revisions before the modules moved into folders
+        from blis_jax.sweep_measure import Measure
+        from blis_jax.sweep_plan import make_plan
+        from blis_jax.sweep_run import How, run_sweep
+
+    plan = make_plan(strategies=["baseline"], seeds=range(SEEDS))
+    # earlier revisions show progress unless they are told not to
+    is_told = "is_shown" in {field.name for field in dataclasses.fields(How)}
+    how = How(**({"is_shown": False} if is_told else {}))
+
+    def run() -> Seconds:
+        """Seconds for all seeds, the saved store included; compiling apart."""
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.perf_counter()
+            path = Path(folder) / "sweep.zarr"
+            timing = run_sweep(plan, Measure(), how, path, False).timing
+            seconds = time.perf_counter() - start
+        return Seconds(seconds - timing.compile_s, timing.compile_s)
+
+    return Case(SEEDS, "runs", run)
+
+
+def lanes(count: int = 16) -> Case:
+    """A few runs in the form for GPUs."""
+    from blis_jax import ClusterConfig, Options, run_grid
+
+    def run() -> Seconds:
+        """Seconds for all lanes, from keys to the name of each outcome; compiling apart."""
+        options = Options(form="lanes", resolve_ties=False, num_slots=192)
+        grid = run_grid(
+            [ClusterConfig(**BASELINE)],
+            _workload("mixed"),
+            range(count),
+            lambda record: record.outcome.name,
+            options,
+        )
+        return Seconds(grid.timing.run_s, grid.timing.compile_s)
+
+    return Case(count, "runs", run)
+
+
+def _repeated(work: int, unit: str, once: Callable[[], Any]) -> Case:
+    """Calls of `once`, as many in a repetition as `LEAST_S` asks for; the shortest counts."""
+
+    def run() -> Seconds:
+        """Seconds of the shortest call; compiling, which is over by then, is not told."""
+        times: list[float] = []
+        while sum(times) < LEAST_S:
+            start = time.perf_counter()
+            once()
+            times.append(time.perf_counter() - start)
+        return Seconds(min(times))
+
+    return Case(work, unit, run)
+
+
+def single(
+    config: Mapping[str, Any], workload: str = "mixed", unit: str = "runs", **changes: Any
+) -> Case:
+    """One run on the reference's requests of seed 0, from the request table to the record."""
+    from blis_jax import ClusterConfig, Options, simulate
+    from blis_jax.workload import reference
+
+    table, _ = reference.draw(_workload(workload, **changes), 0)
+    cluster, options = ClusterConfig(**config), Options(resolve_ties=False)
+    record = simulate(cluster, table, options)
+    if record.outcome.name != "COMPLETED":
+        raise SystemExit(f"the run ended with {record.outcome.name}")
+    work = 1 if unit == "runs" else len(record.requests.instance)
+    return _repeated(work, unit, lambda: simulate(cluster, table, options))
+
+
+def trace(data: Path, file: str, routing: str, instances: int = 8, **changes: Any) -> Case:
+    """A recorded trace, ties put in the reference's order."""
+    from blis_jax import ClusterConfig, simulate
+    from blis_jax.traces.read import read_trace
+    from blis_jax.traces.to_table import to_table
+
+    if not (data / file).is_file():
+        raise SystemExit(f"{data / file} is not there; put the recorded traces beside the checkout")
+    config = ClusterConfig(num_instances=instances, routing_policy=routing, **changes)
+    table, _ = to_table(read_trace(data / file).rows, block_size=config.block_size_in_tokens)
+    record = simulate(config, table)
+    work = int((record.requests.instance >= 0).sum())
+    return _repeated(work, "requests", lambda: simulate(config, table))
+
+
+def reference_requests() -> Case:
+    """The reference's requests of seed after seed, drawn on the host."""
+    from blis_jax.workload import reference
+
+    spec = _workload("mixed")
+    case = _repeated(spec.num_requests, "requests", lambda: reference.draw(spec, 1))
+    return case._replace(compiles=False)
+
+
+CASES: dict[str, Callable[[Path], Case]] = {
+    "single-baseline": lambda _: single(BASELINE),
+    "single-it08_opt": lambda _: single(BEST),
+    "seeds-256-one-core": lambda _: seeds(BASELINE, 1),
+    "seeds-256-all-cores": lambda _: seeds(BASELINE),
+    "seeds-256-figures": lambda _: seeds(BASELINE, in_call=True),
+    "seeds-256-it08_opt": lambda _: seeds(BEST),
+    "sweep-256": lambda _: sweep(),
+    "sustainable-1000": lambda _: single(
+        AMPLE, unit="requests", aggregate_rate=500.0, num_requests=1000
+    ),
+    "sustainable-10000": lambda _: single(
+        AMPLE, unit="requests", aggregate_rate=500.0, num_requests=10_000
+    ),
+    "sustainable-100000": lambda _: single(
+        AMPLE, unit="requests", aggregate_rate=500.0, num_requests=100_000
+    ),
+    "overloaded-1000": lambda _: single(
+        AMPLE, unit="requests", aggregate_rate=2000.0, num_requests=1000
+    ),
+    "overloaded-10000": lambda _: single(
+        AMPLE, unit="requests", aggregate_rate=2000.0, num_requests=10_000
+    ),
+    "pressure-5000": lambda _: single(PRESSED),
+    "pressure-5000-cpu": lambda _: single(PRESSED | {"kv_cpu_blocks": 44_000}),
+    "pressure-2000": lambda _: single(PRESSED | {"total_kv_blocks": 2000}),
+    "index-of-routings": lambda _: single(ROUTED, "multiprefix"),
+    "index-of-caches": lambda _: single(ROUTED_PRECISELY, "multiprefix"),
+    "multi-turn": lambda _: single(BASELINE, "multiturn"),
+    "multi-turn-pressure": lambda _: single(PRESSED | {"total_kv_blocks": 4000}, "multiturn"),
+    "reference-requests": lambda _: reference_requests(),
+    "mooncake-8": lambda data: trace(data, MOONCAKE, "weighted"),
+    "mooncake-8-least-loaded": lambda data: trace(data, MOONCAKE, "least-loaded"),
+    "mooncake-8-round-robin": lambda data: trace(data, MOONCAKE, "round-robin"),
+    "mooncake-8-round-robin-512": lambda data: trace(data, MOONCAKE, "round-robin", **OF_512),
+    "mooncake-64": lambda data: trace(data, MOONCAKE, "weighted", 64),
+    "azure-conv": lambda data: trace(data, AZURE_CONV, "weighted"),
+    "azure-code": lambda data: trace(data, AZURE_CODE, "weighted"),
+    "form-lanes": lambda _: lanes(),
+}
+
+
+def compiled_again(case: Case) -> Seconds:
+    """A run once nothing compiled is left; compiling is what it takes longer, where the case cannot tell."""
+    import jax
+
+    warm = case.run()
+    if not case.compiles:
+        return Seconds(warm.run_s)
+    jax.clear_caches()
+    start = time.perf_counter()
+    again = case.run()  # a compilation takes longer than LEAST_S, so this is one call
+    if again.compile_s is not None:
+        return again
+    return Seconds(warm.run_s, time.perf_counter() - start - warm.run_s)
+
+
+def serve(name: str, data: Path) -> None:
+    """Answer on stdout until the input ends; whatever else prints goes to stderr."""
+    with os.fdopen(os.dup(1), "w") as answers, contextlib.redirect_stdout(sys.stderr):
+        import blis_jax
+
+        def answer(**found: Any) -> None:
+            print(json.dumps(found), file=answers, flush=True)
+
+        case = CASES[name](data)
+        case.run()
+        answer(work=case.work, unit=case.unit, package=str(Path(blis_jax.__file__).parent.parent))
+        for line in sys.stdin:
+            seconds = case.run() if line.strip() == "run" else compiled_again(case)
+            answer(run_s=seconds.run_s, compile_s=seconds.compile_s)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""Admission policies: accept or turn away a request at the gateway."""

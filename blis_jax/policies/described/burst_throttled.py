@@ -1,0 +1,75 @@
+"""Burst throttling: shed by class while requests arrive faster than a limit.
+
+Source: of "burst-throttling admission" only the name is recorded; the estimate is the sliding window counter of rate
+limiters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.engine.exact import exact_product, exact_quotient
+from blis_jax.engine.types import CRITICAL, STANDARD, pytree
+from blis_jax.lazy import jnp
+from blis_jax.policies.contract import GatewayContext, admission_policy
+from blis_jax.policies.numbers import number
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float
+
+
+@pytree
+class BurstThrottledParams:
+    """The limit, and over how long the rate is taken."""
+
+    limit_per_s: Float[Array, ""] = number(
+        1000.0, "requests/s", "arrival rate above which sheddable, batch and background are shed",
+        low=0, excludes_low=True, search=(10, 10_000), prior="log-uniform",
+    )  # fmt: skip
+    standard_factor: Float[Array, ""] = number(
+        2.0, "", "multiple of the limit above which standard is shed", low=1, search=(1, 8)
+    )
+    window_us: Float[Array, ""] = number(
+        100_000.0, "µs", "window of the arrival rate",
+        low=1, search=(5_000, 2_000_000), prior="log-uniform",
+    )  # fmt: skip
+
+
+@pytree
+class WindowState:
+    """Arrivals in the window now running and in the one before it."""
+
+    window: Float[Array, ""]  # number of the window
+    here: Float[Array, ""]
+    before: Float[Array, ""]
+
+
+def no_arrivals(params: Any, shape: Any) -> WindowState:
+    """Nothing has arrived."""
+    del params, shape
+    zero = jnp.zeros((), jnp.float64)
+    return WindowState(zero, zero, zero)
+
+
+@admission_policy(BurstThrottledParams, no_arrivals)
+def burst_throttled(
+    params: BurstThrottledParams, state: WindowState, context: GatewayContext
+) -> tuple[Bool[Array, ""], WindowState]:
+    """Shed while requests arrive too fast: sheddable classes above the limit, standard later, critical never."""
+    now = context.now_us.astype(jnp.float64)
+    window = jnp.floor(exact_quotient(now, params.window_us))
+    passed = now - exact_product(window, params.window_us)
+    gone_by = window - state.window
+    before = jnp.where(gone_by == 0, state.before, jnp.where(gone_by == 1, state.here, 0.0))
+    here = jnp.where(gone_by == 0, state.here, 0.0) + 1.0
+    # arrivals × window: those of the window before count by the part of it that still is in reach
+    seen = exact_product(before, params.window_us - passed) + exact_product(here, params.window_us)
+    slo_class = context.request.slo_class
+    is_kept_longer = slo_class <= STANDARD
+    limit = jnp.where(
+        is_kept_longer,
+        exact_product(params.limit_per_s, params.standard_factor),
+        params.limit_per_s,
+    )
+    most = exact_product(limit, exact_product(params.window_us, params.window_us) * 1e-6)
+    return (slo_class == CRITICAL) | (seen <= most), WindowState(window, here, before)

@@ -1,0 +1,4 @@
+"""Routing policies: choose the instance for an admitted request.
+
+`context.scores` is the weighted sum of the scorers, or zeros; `context.picked` is the picker's choice by them.
+"""

@@ -1,0 +1,123 @@
+"""Figures of a record: scripts that draw one each from saved data, and the command that they share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PICTURES, DATA = "pictures", "data"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A number that a figure's data must have, known from elsewhere, with its relative tolerance."""
+
+    where: Mapping[str, object]  # columns of the data
+    value: float
+    within: float
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """One script: its module, which is also the name of data and picture, and what it shows."""
+
+    package: str  # of the record
+    name: str
+    what: str
+
+    @property
+    def module(self) -> str:
+        """The script."""
+        return f"{self.package}.figures.{self.name}"
+
+    @property
+    def expected(self) -> tuple[Expected, ...]:
+        """What its data are known to have."""
+        found: tuple[Expected, ...] = import_module(self.module).EXPECTED
+        return found
+
+    def draw(self, data: Path, path: Path) -> None:
+        """Draws it from a folder of data."""
+        import_module(self.module).draw(data, path)
+
+
+def figures_of(package: str, about: Mapping[str, str]) -> tuple[PaperFigure, ...]:
+    """The figures of a record by name, with what each shows."""
+    return tuple(PaperFigure(package, name, what) for name, what in about.items())
+
+
+def shipped_data(package: str) -> Path:
+    """The data that come with a record."""
+    from importlib.resources import files
+
+    return Path(str(files(package))) / DATA
+
+
+def read(data: Path, name: str) -> pd.DataFrame:
+    """The saved data of one figure."""
+    import pandas as pd
+
+    path = data / f"{name}.csv"
+    if not path.is_file():
+        raise ConfigError(
+            f"{path} does not exist; give --data FOLDER, or compute the data with --figures of the "
+            "record's command"
+        )
+    return pd.read_csv(path, keep_default_na=False, na_values=["nan", ""], dtype={"x": object})
+
+
+def chosen(table: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """The rows with these values; then x is a number if it is one in all of them."""
+    import pandas as pd
+
+    for column, value in values.items():
+        wanted = f"{value:g}" if column == "x" and isinstance(value, (int, float)) else value
+        table = table[table[column] == wanted]
+    numbers = pd.to_numeric(table["x"], errors="coerce")
+    return table.assign(x=numbers if numbers.notna().all() else table["x"])
+
+
+def draw_one(figure: PaperFigure, arguments: Sequence[str] | None = None) -> int:
+    """The command of one figure's script; returns its exit code."""
+    default = f"out/{figure.package.rpartition('.')[2]}/{PICTURES}/{figure.name}.png"
+
+    def drawn(words: Sequence[str] | None) -> int:
+        """Reads the options and draws."""
+        parser = Parser(
+            prog=f"python -m {figure.module}",
+            description="Draw one figure from saved data; nothing is simulated.",
+            epilog=f"example:\n  %(prog)s --output {figure.name}.png",
+        )
+        flags = (
+            Flag("data", str, None, "FOLDER", "saved data (default: those of the package)"),
+            Flag("output", str, default, "PATH", "PNG to write"),
+        )
+        parser.add_flags("files", flags)
+        parser.add_switches("switches", {"overwrite": "replace a file that exists"})
+        given = parser.given(sys.argv[1:] if words is None else words)
+        path = Path(given.get("output", default))
+        if path.suffix != ".png":
+            raise ConfigError(f"--output: {str(path)!r} must end in .png")
+        if "output" not in given:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        cli.check_writable(path)
+        if path.exists() and "overwrite" not in given:
+            raise ConfigError(f"{path} exists; give --overwrite to replace it, or another --output")
+        data = Path(given["data"]) if "data" in given else shipped_data(figure.package)
+        with cli.writing(path):
+            figure.draw(data, path)
+        print(f"Written: {path}")
+        return 0
+
+    return cli.run_command(figure.module, drawn, arguments)

@@ -1,0 +1,132 @@
+"""What is kept of a run: a few dozen figures, never the whole record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from blis_jax.results.metrics.summaries import SloTargets
+    from blis_jax.results.records import RunRecord
+
+CLASSES = ("critical", "standard", "sheddable")
+ALL = "all"
+RUN_FIGURES = (
+    "tokens_per_sec",
+    "ttft_mean_ms",
+    "ttft_p99_ms",
+    "e2e_p99_ms",
+    "scheduling_delay_p99_ms",
+    "goodput_rps",
+    "reject_rate",
+    "num_preemptions",
+)
+CLASS_FIGURES = (
+    "ttft_mean_ms",
+    "ttft_p50_ms",
+    "ttft_p99_ms",
+    "e2e_p99_ms",
+    "attainment",
+    "reject_rate",
+)
+# Levels of the distributions of time to first token; finer where the tail is.
+LEVELS = np.round(np.concatenate([np.arange(0, 0.98, 0.02), [0.98, 0.985, 0.99, 0.995, 1]]), 3)
+SLOWEST = 5  # percent of a class whose parts of TTFT are averaged by themselves
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Named figures of a record that came to its end."""
+
+    name: str
+    names: tuple[str, ...]
+    compute: Callable[[RunRecord], np.ndarray]
+
+    def of(self, record: RunRecord) -> np.ndarray:
+        """The figures; NaN if the run did not come to its end."""
+        from blis_jax.commands.sweep.data import WHOLE
+
+        if record.outcome not in WHOLE:
+            return np.full(len(self.names), np.nan)
+        return self.compute(record)
+
+
+SCALAR_NAMES = (
+    *RUN_FIGURES,
+    *(f"{figure}[{slo_class}]" for slo_class in CLASSES for figure in CLASS_FIGURES),
+)
+
+
+def _scalars(record: RunRecord, names: Sequence[str]) -> np.ndarray:
+    from blis_jax.results.metrics.scalars import evaluate
+    from sweeps.runs import metrics  # registers reject_rate, num_preemptions and worst_ttft_p99_ms
+
+    assert metrics is not None
+    return np.array(list(evaluate(record, names, _targets()).values()))
+
+
+@lru_cache(maxsize=1)
+def _targets() -> SloTargets:
+    from blis_jax.commands.sweep.data import slo_targets
+    from blis_jax.commands.sweep.measure import Measure
+
+    return slo_targets(Measure())
+
+
+def _curves(record: RunRecord) -> np.ndarray:
+    """Quantiles of TTFT in ms, class after class."""
+    rows = []
+    for slo_class in CLASSES:
+        times = record.requests.ttft_us[_of_class(record, slo_class)]
+        times = times[times >= 0]
+        empty = np.full(len(LEVELS), np.nan)
+        rows.append(np.quantile(times / 1000, LEVELS) if len(times) else empty)
+    return np.concatenate(rows)
+
+
+def _parts(record: RunRecord) -> np.ndarray:
+    """Mean parts of TTFT in ms: of a class, then of its slowest requests, class after class."""
+    rows = []
+    for slo_class in CLASSES:
+        is_member = _of_class(record, slo_class) & (record.requests.ttft_us >= 0)
+        times, parts = record.requests.ttft_us[is_member], record.requests.ttft_parts_us[is_member]
+        if not len(times):
+            rows.append(np.full(2 * parts.shape[1], np.nan))
+            continue
+        is_slow = times >= np.percentile(times, 100 - SLOWEST)
+        rows += [parts.mean(axis=0) / 1000, parts[is_slow].mean(axis=0) / 1000]
+    return np.concatenate(rows)
+
+
+def _of_class(record: RunRecord, slo_class: str) -> Any:
+    from blis_jax.results.metrics.reference import class_code
+
+    return record.requests.slo_class == class_code(slo_class)
+
+
+def scalars(names: Sequence[str] = SCALAR_NAMES) -> Measurement:
+    """Registered metrics, `[class]` behind a name or not; of the run and of each class if none are named."""
+    return Measurement("figures", tuple(names), partial(_scalars, names=names))
+
+
+def curves() -> Measurement:
+    """Distributions of TTFT by class."""
+    names = tuple(f"{slo_class}@{level:g}" for slo_class in CLASSES for level in LEVELS)
+    return Measurement("curves", names, _curves)
+
+
+def ttft_parts() -> Measurement:
+    """Parts of TTFT by class, of all its requests and of the slowest."""
+    from blis_jax.results.records import TTFT_PARTS
+
+    names = tuple(
+        f"{slo_class}/{which}/{part}"
+        for slo_class in CLASSES
+        for which in (ALL, "slowest")
+        for part in TTFT_PARTS
+    )
+    return Measurement("ttft_parts", names, _parts)

@@ -1,0 +1,144 @@
+"""Claims computed from samples: one number of the mean over seeds, or an estimate with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blis_jax.engine.types import Outcome
+from blis_jax.statistics.intervals import Estimate, estimate
+from blis_jax.statistics.paired import difference
+from papers.record.claims import GAP, LIVELOCKS, PublishedClaim, StatementCondition
+from papers.record.runs import SettingSample
+
+TAIL = "ttft_p99_ms"
+SPREAD = (2.5, 97.5)  # percent
+LEAST_TRIPLES = 40
+Samples = Mapping[str, SettingSample]
+
+
+def column(sample: SettingSample, of: str) -> np.ndarray:
+    """A metric of every seed, NaN where the run did not come to its end."""
+    if of == LIVELOCKS:
+        return (sample.outcomes == Outcome.LIVELOCK).astype(float)
+    return sample.column(of)
+
+
+@dataclass(frozen=True)
+class ClaimRuns:
+    """A claim with the runs that its figure is made of; values and base have one number a seed."""
+
+    claim: PublishedClaim
+    at: SettingSample
+    against: SettingSample | None = None
+    plus: SettingSample | None = None
+
+    @property
+    def samples(self) -> list[SettingSample]:
+        """All of its runs."""
+        return [sample for sample in (self.at, self.against, self.plus) if sample is not None]
+
+    def on(self, seeds: Sequence[int]) -> ClaimRuns:
+        """The same on some of the seeds."""
+        return self._each(lambda sample: sample.at(seeds))
+
+    def rows(self, rows: slice) -> ClaimRuns:
+        """The same on some of the seeds, by their places."""
+        return self._each(lambda sample: sample.rows(rows))
+
+    def _each(self, part: Callable[[SettingSample], SettingSample]) -> ClaimRuns:
+        against = None if self.against is None else part(self.against)
+        return ClaimRuns(
+            self.claim, part(self.at), against, None if self.plus is None else part(self.plus)
+        )
+
+    def values(self, of: str = "") -> np.ndarray:
+        """What is claimed, or another metric of the same setting, in the unit of the metric."""
+        if self.claim.of == GAP:
+            return self.at.column(f"{TAIL}[sheddable]")
+        found = self.at.column(of or self.claim.of)
+        if self.plus is None or self.claim.plus is None:
+            return found
+        return found + self.plus.column(self.claim.plus.of)
+
+    def base(self, of: str = "") -> np.ndarray | None:
+        """What the values are compared with, if with anything."""
+        if self.claim.of == GAP:
+            return self.at.column(f"{TAIL}[critical]")
+        return None if self.against is None else self.against.column(of or self.claim.of)
+
+
+def runs_of(claim: PublishedClaim, samples: Samples) -> ClaimRuns:
+    """The runs that a claim needs."""
+    against = None if claim.against is None else samples[claim.against]
+    plus = None if claim.plus is None else samples[claim.plus.at]
+    return ClaimRuns(claim, samples[claim.at], against, plus)
+
+
+def mean_value(runs: ClaimRuns, of: str = "", base_of: str = "") -> float:
+    """The claim's figure from means over the seeds; NaN if a run has no figures.
+
+    `of` and `base_of` are metrics in place of the claim's own.
+    """
+    value, base = float(runs.values(of).mean()), runs.base(base_of or of)
+    if base is None:
+        return value * (100 if runs.claim.is_share else 1)
+    ratio = value / float(base.mean())
+    return 100 * (ratio - 1) if runs.claim.is_change else ratio
+
+
+def three_seed_range(runs: ClaimRuns) -> tuple[float, float]:
+    """Where the figure lies in 95 of 100 experiments with three seeds each; NaN for too few seeds."""
+    triples = [slice(first, first + 3) for first in range(0, len(runs.at.seeds) - 2, 3)]
+    values = [mean_value(runs.rows(triple)) for triple in triples]
+    finite = [value for value in values if math.isfinite(value)]
+    if len(finite) < LEAST_TRIPLES:
+        return math.nan, math.nan
+    low, high = np.percentile(finite, SPREAD)
+    return float(low), float(high)
+
+
+def interval(runs: ClaimRuns) -> Estimate:
+    """The claim's figure with its interval, over the seeds on which all runs came to their end."""
+    values, base = runs.values(), runs.base()
+    if base is None:
+        return _moved(estimate(values), 100.0 if runs.claim.is_share else 1.0, 0.0)
+    change = difference(base, values).percent
+    return change if runs.claim.is_change else _moved(change, 0.01, 1.0)
+
+
+def _moved(found: Estimate, scale: float, offset: float) -> Estimate:
+    return Estimate(
+        scale * found.mean + offset,
+        scale * found.low + offset,
+        scale * found.high + offset,
+        found.num_seeds,
+    )
+
+
+@dataclass(frozen=True)
+class SeedChange:
+    """A change in percent of one setting's metric against another's, in a condition about two changes."""
+
+    by_seed: np.ndarray
+    of_means: float
+
+
+def changes(
+    condition: StatementCondition, samples: Samples, seeds: Sequence[int] | None = None
+) -> tuple[SeedChange, SeedChange]:
+    """The two changes that a condition compares; on all seeds of the samples unless some are given."""
+
+    def change(at: str, against: str) -> SeedChange:
+        sample, base = samples[at], samples[against]
+        if seeds is not None:
+            sample, base = sample.at(seeds), base.at(seeds)
+        values, others = column(sample, condition.of), column(base, condition.of)
+        means = float(values.mean()) / float(others.mean())
+        return SeedChange(100 * (values / others - 1), 100 * (means - 1))
+
+    assert condition.against is not None and condition.to_against is not None
+    return change(condition.at, condition.against), change(str(condition.to), condition.to_against)

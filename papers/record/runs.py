@@ -1,0 +1,267 @@
+"""Runs of settings on seeds: simulated once, kept in one file a setting, and read back from there."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from blis_jax import __version__
+from blis_jax.engine.types import Outcome
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
+from papers.record.measures import Measurement
+from papers.record.settings import RunSetting
+
+if TYPE_CHECKING:
+    from blis_jax.results.records import RunRecord
+
+FORMAT = 1  # of the kept files
+PLAIN_MS, CHATS_MS, PRESSED_MS = 6.0, 16.0, 60.0  # a run of 1,000 requests on two busy cores
+COMPILE_S = 6.0  # a mechanism
+LEAST_ROWS = 64  # a batch, so that calls have one size whatever the number of seeds
+Say = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class SettingSample:
+    """One setting's runs: a row a seed, a column a figure; NaN where a run did not come to its end."""
+
+    setting: RunSetting
+    names: tuple[str, ...]
+    seeds: np.ndarray
+    values: np.ndarray
+    outcomes: np.ndarray
+    num_broken: int  # invariants that did not hold, in all runs
+
+    def column(self, name: str) -> np.ndarray:
+        """One figure of every seed."""
+        return np.asarray(self.values[:, self.names.index(name)])
+
+    def at(self, seeds: Sequence[int]) -> SettingSample:
+        """The runs of some seeds, in their order."""
+        place = {int(seed): row for row, seed in enumerate(self.seeds)}
+        return self.rows([place[seed] for seed in seeds])
+
+    def rows(self, rows: slice | list[int]) -> SettingSample:
+        """Some of the runs."""
+        return SettingSample(
+            self.setting,
+            self.names,
+            self.seeds[rows],
+            self.values[rows],
+            self.outcomes[rows],
+            self.num_broken,
+        )
+
+    def with_others(self, other: SettingSample) -> SettingSample:
+        """These runs and the other's on further seeds."""
+        is_new = ~np.isin(other.seeds, self.seeds)
+        return SettingSample(
+            self.setting,
+            self.names,
+            np.concatenate([self.seeds, other.seeds[is_new]]),
+            np.concatenate([self.values, other.values[is_new]]),
+            np.concatenate([self.outcomes, other.outcomes[is_new]]),
+            self.num_broken + other.num_broken,
+        )
+
+    @property
+    def outcome_counts(self) -> dict[str, int]:
+        """How many runs ended in which way."""
+        codes, counts = np.unique(self.outcomes, return_counts=True)
+        return {
+            Outcome(code).name: int(count)
+            for code, count in zip(codes.tolist(), counts.tolist(), strict=True)
+        }
+
+
+class PaperRuns:
+    """Simulates what is not kept yet; every setting is written as soon as its seeds are done."""
+
+    def __init__(self, folder: Path, stream: str, is_fresh: bool = False) -> None:
+        """`stream` draws the requests, `reference` or `jax`; `is_fresh` ignores what is kept."""
+        self.folder, self.stream, self.is_fresh = folder, stream, is_fresh
+        self.made: set[Path] = set()
+
+    def get(
+        self,
+        settings: Iterable[RunSetting],
+        seeds: Sequence[int],
+        measurement: Measurement,
+        say: Say | None = None,
+    ) -> dict[str, SettingSample]:
+        """The samples of these settings by name; those that simulate the same are made once."""
+        settings = list(settings)
+        missing = self.missing(settings, seeds, measurement)
+        done = 0
+        for _, alike in groupby(missing, key=_bench_key):
+            group = list(alike)
+            bench = _Group(group[0], seeds, self.stream, measurement)
+            for at in range(0, len(group), bench.settings_per_batch):
+                batch = group[at : at + bench.settings_per_batch]
+                if say is not None:
+                    say(done, len(missing), batch[0].name)
+                for sample in bench.run(batch):
+                    self._keep(sample, measurement)
+                done += len(batch)
+        return {s.name: self._kept(s, measurement).at(seeds) for s in settings}
+
+    def missing(
+        self, settings: Iterable[RunSetting], seeds: Sequence[int], measurement: Measurement
+    ) -> list[RunSetting]:
+        """What is to be simulated, each once, in an order in which a mechanism compiles once."""
+        wanted = {setting.identity: setting for setting in reversed(list(settings))}
+        wanted = {
+            identity: setting
+            for identity, setting in wanted.items()
+            if not self._has(setting, seeds, measurement)
+        }
+        return sorted(wanted.values(), key=lambda setting: (*_bench_key(setting), _within(setting)))
+
+    def path(self, setting: RunSetting, measurement: Measurement) -> Path:
+        """Where a setting's runs are kept."""
+        return self.folder / f"{self.stream}-{measurement.name}" / f"{setting.identity}.npz"
+
+    def _kept(self, setting: RunSetting, measurement: Measurement) -> SettingSample:
+        sample = self._read(setting, measurement)
+        if sample is None:
+            raise ConfigError(
+                f"{self.path(setting, measurement)} was changed while it was needed; run the command again"
+            )
+        return sample
+
+    def _has(self, setting: RunSetting, seeds: Sequence[int], measurement: Measurement) -> bool:
+        if self.is_fresh and self.path(setting, measurement) not in self.made:
+            return False
+        sample = self._read(setting, measurement)
+        return sample is not None and set(seeds) <= set(sample.seeds.tolist())
+
+    def _read(self, setting: RunSetting, measurement: Measurement) -> SettingSample | None:
+        path = self.path(setting, measurement)
+        if not path.is_file():
+            return None
+        try:
+            # of a damaged archive numpy would leave the file open
+            with np.load(io.BytesIO(path.read_bytes())) as kept:
+                made_by = int(kept["format"]), str(kept["version"])
+                if made_by != (FORMAT, __version__) or tuple(kept["names"]) != measurement.names:
+                    return None
+                fields = kept["seeds"], kept["values"], kept["outcomes"], int(kept["num_broken"])
+                return SettingSample(setting, measurement.names, *fields)
+        except (
+            OSError,
+            EOFError,
+            ValueError,
+            KeyError,
+            BadZipFile,
+        ):  # not one of ours, or damaged: made again
+            return None
+
+    def _keep(self, sample: SettingSample, measurement: Measurement) -> None:
+        path = self.path(sample.setting, measurement)
+        kept = None if self.is_fresh else self._read(sample.setting, measurement)
+        if kept is not None:  # other seeds stay
+            sample = sample.with_others(kept)
+        with replacing(path) as written, written.open("wb") as file:
+            np.savez_compressed(
+                file,
+                format=FORMAT,
+                version=__version__,
+                name=sample.setting.name,
+                names=np.array(sample.names),
+                seeds=sample.seeds,
+                values=sample.values,
+                outcomes=sample.outcomes,
+                num_broken=sample.num_broken,
+            )
+        self.made.add(path)
+
+
+class _Group:
+    """Settings with one workload and one size of the cluster; the requests are drawn once."""
+
+    def __init__(
+        self, setting: RunSetting, seeds: Sequence[int], stream: str, measurement: Measurement
+    ) -> None:
+        from sweeps.runs.bench import Bench
+
+        self.seeds, self.measurement = tuple(seeds), measurement
+        # few seeds: several settings at a time, so that mechanisms compile side by side
+        self.settings_per_batch = -(-LEAST_ROWS // len(self.seeds))
+        self.bench = Bench(
+            setting.spec, self.seeds, stream, (), configs_per_batch=self.settings_per_batch
+        )
+
+    def run(self, settings: Sequence[RunSetting]) -> list[SettingSample]:
+        """All seeds of some settings."""
+
+        def measured(record: RunRecord) -> tuple[np.ndarray, int, int]:
+            values = self.measurement.of(record)
+            return values, int(record.outcome), sum(record.invariant_failures.values())
+
+        found = self.bench.summaries([setting.config for setting in settings], measured)
+        return [
+            SettingSample(
+                setting,
+                self.measurement.names,
+                np.array(self.seeds, np.int64),
+                np.stack([values for values, _, _ in runs]),
+                np.array([outcome for _, outcome, _ in runs], np.int8),
+                sum(broken for _, _, broken in runs),
+            )
+            for setting, runs in zip(settings, found, strict=True)
+        ]
+
+
+def estimated_s(missing: Sequence[RunSetting], num_seeds: int) -> float:
+    """Roughly how long the settings take on two busy cores, compilations included."""
+    total = 0.0
+    for setting in missing:
+        per_run = PRESSED_MS if setting.is_pressed else PLAIN_MS
+        if setting.has_chats:
+            per_run = CHATS_MS
+        size = setting.num_requests / 1000
+        total += num_seeds * per_run * size / 1000
+    kinds = {(_bench_key(setting), _mechanism(setting)) for setting in missing}
+    return total + COMPILE_S * len(kinds)
+
+
+def _bench_key(setting: RunSetting) -> tuple[Any, ...]:
+    return (
+        setting.is_pressed,
+        setting.choice.model_dump_json(),
+        setting.config.num_instances,
+    )
+
+
+def _within(setting: RunSetting) -> tuple[Any, ...]:
+    # the largest pool first: sizes only grow, and each growth compiles again
+    return _mechanism(setting), -setting.config.total_kv_blocks, setting.name
+
+
+def _mechanism(setting: RunSetting) -> tuple[Any, ...]:
+    config = setting.config
+    scorers = tuple(name for name, _ in config.scorers())
+    return (
+        config.admission_policy,
+        config.routing_policy,
+        scorers,
+        config.priority_policy,
+        config.scheduler,
+        config.slo_preemption,
+        config.corrected,
+    )
+
+
+def elapsed(start: float) -> str:
+    """Minutes and seconds since a time."""
+    minutes, seconds = divmod(round(time.monotonic() - start), 60)
+    return f"{minutes} min {seconds:02d} s"

@@ -1,0 +1,212 @@
+"""The two tables, as text for people, as CSV and as Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from papers.record.claims import AnyClaim, PublishedClaim
+from papers.record.published import CLASSES, EXACT, PublishedRow
+from papers.record.survival import VERDICTS, SurvivalVerdict
+
+Record = Mapping[str, str]
+WIDTHS = {  # of printed columns
+    "row": 15,
+    "claim": 50,
+    "published": 15,
+    "ours": 18,
+    "difference": 14,
+    "class": 26,
+    "measured": 38,
+    "three seeds": 28,
+    "seeds": 5,
+    "verdict": 17,
+}
+REASON_WIDTH = 110
+MINUS = "−"
+
+
+def published_records(rows: Sequence[PublishedRow], beside: str | None = None) -> list[Record]:
+    """The rows at the published seeds, a mapping from column to text each.
+
+    `beside` heads the column of the record's second metric, if it has one.
+    """
+    return [
+        {
+            **_claim_columns(row.claim),
+            "published": row.published,
+            "ours": row.ours,
+            **({} if beside is None else {beside: row.beside}),
+            "difference": row.difference,
+            "class": row.kind,
+            "reason": row.reason,
+        }
+        for row in rows
+    ]
+
+
+def survival_records(verdicts: Sequence[SurvivalVerdict]) -> list[Record]:
+    """The verdicts at many seeds, a mapping from column to text each."""
+    return [_survival_record(verdict) for verdict in verdicts]
+
+
+def _survival_record(verdict: SurvivalVerdict) -> Record:
+    claim, found = verdict.claim, verdict.estimate
+    numbers = {"mean": found.mean, "low": found.low, "high": found.high}
+    numbers |= {"three_seeds_low": verdict.spread[0], "three_seeds_high": verdict.spread[1]}
+    return {
+        **_claim_columns(claim),
+        "published": claim.published.text if isinstance(claim, PublishedClaim) else "statement",
+        **{name: _number(claim, value) for name, value in numbers.items()},
+        "unit": claim.published.unit if isinstance(claim, PublishedClaim) else "",
+        "seeds": str(verdict.num_seeds),
+        "verdict": verdict.verdict,
+        "reason": verdict.reason,
+    }
+
+
+def _claim_columns(claim: AnyClaim) -> Record:
+    settings = claim.settings
+    has_base = isinstance(claim, PublishedClaim) and claim.against is not None and settings
+    against = settings[1:2] if has_base else ()
+    return {
+        "row": claim.row,
+        "title": claim.title,
+        "claim": claim.label,
+        "settings": " ".join(name for name in settings if name not in against),
+        "against": " ".join(against),
+    }
+
+
+def _number(claim: AnyClaim, value: float) -> str:
+    if not math.isfinite(value) or not isinstance(claim, PublishedClaim):
+        return ""
+    decimals = min(claim.published.decimals + 1, 2)
+    sign = "+" if claim.is_change else ""
+    return f"{round(value, decimals) + 0.0:{sign}.{decimals}f}"  # no negative zero
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def csv_text(records: Sequence[Record]) -> str:
+    """All columns."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def markdown_text(
+    heading: str, words: Sequence[str], records: Sequence[Record], columns: Sequence[str]
+) -> str:
+    """A heading, paragraphs on how the table came about, and some columns."""
+    lines = [f"# {heading}", ""]
+    for paragraph in words:
+        lines += [*textwrap.wrap(paragraph, 118), ""]
+    lines += [" | ".join(["", *columns, ""]).strip(), "|" + "---|" * len(columns)]
+    for record in records:
+        cells = [
+            record[name].replace("|", "\\|").replace("-", MINUS, _is_signed(record[name]))
+            for name in columns
+        ]
+        lines.append(" | ".join(["", *cells, ""]).strip())
+    return "\n".join([*lines, ""])
+
+
+def _is_signed(text: str) -> int:
+    """1 if a text is a negative number, whose sign is then set as a minus."""
+    return int(text.startswith("-") and text[1:2].isdigit())
+
+
+def published_columns(beside: str | None) -> tuple[str, ...]:
+    """The columns for reading, with that of the second metric behind ours."""
+    first, last = PUBLISHED_COLUMNS[:4], PUBLISHED_COLUMNS[4:]
+    return PUBLISHED_COLUMNS if beside is None else (*first, beside, *last)
+
+
+PUBLISHED_COLUMNS = ("row", "claim", "published", "ours", "difference", "class", "reason")
+SURVIVAL_COLUMNS = (
+    "row",
+    "claim",
+    "published",
+    "measured",
+    "three seeds",
+    "seeds",
+    "verdict",
+    "reason",
+)
+
+
+def with_intervals(records: Sequence[Record]) -> list[Record]:
+    """The verdicts with estimate and interval in one column each, for reading."""
+    return [
+        {
+            **record,
+            "measured": _interval_words(record, "mean", "low", "high"),
+            "three seeds": _interval_words(record, "", "three_seeds_low", "three_seeds_high"),
+        }
+        for record in records
+    ]
+
+
+def _interval_words(record: Record, mean: str, low: str, high: str) -> str:
+    ends = f"[{record[low]}, {record[high]}]" if record[low] else ""
+    centre = record[mean] if mean else ""
+    return " ".join(filter(None, [centre, ends, record["unit"] if centre or ends else ""]))
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+def printed(
+    records: Sequence[Record], columns: Sequence[str], quiet_kinds: Sequence[str]
+) -> list[str]:
+    """Lines of a terminal; the reason follows below a row, unless its last column says it all."""
+    shown = [name for name in columns if name != "reason"]
+    rule = {name: "-" * _width(name) for name in shown}
+    lines = [_line(shown, dict(zip(shown, shown, strict=True))), _line(shown, rule)]
+    for record in records:
+        lines.append(_line(shown, record))
+        if record[shown[-1]] not in quiet_kinds and record["reason"]:
+            lines += [f"{'':18}{part}" for part in textwrap.wrap(record["reason"], REASON_WIDTH)]
+    return lines
+
+
+def _line(columns: Sequence[str], record: Record) -> str:
+    cells = [
+        textwrap.shorten(record[name], _width(name), placeholder="…").ljust(_width(name))
+        for name in columns
+    ]
+    return " | ".join(cells).rstrip()
+
+
+def _width(column: str) -> int:
+    return WIDTHS.get(column, WIDTHS["ours"])
+
+
+def counts(records: Sequence[Record], column: str) -> str:
+    """How many rows there are of each class or verdict, in a sentence."""
+    found = Counter(record[column] for record in records)
+    order = CLASSES if column == "class" else VERDICTS
+    return ", ".join(f"{name}: {found[name]}" for name in order if found[name])
+
+
+__all__ = [
+    "EXACT",
+    "PUBLISHED_COLUMNS",
+    "SURVIVAL_COLUMNS",
+    "counts",
+    "csv_text",
+    "markdown_text",
+    "printed",
+    "published_columns",
+    "published_records",
+    "survival_records",
+    "with_intervals",
+]

@@ -1,0 +1,215 @@
+"""What the command of a record does: both tables, the figures' data and pictures, or only a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from blis_jax import progress
+from blis_jax.commands import cli
+from blis_jax.files.atomic_write import replacing
+from papers.record import tables
+from papers.record.figures import DATA, PICTURES, PaperFigure, shipped_data
+from papers.record.published import EXACT, HOLDS, Classifier
+from papers.record.runs import estimated_s
+from papers.record.survival import SURVIVES, judged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from papers.record.command import PaperJob
+    from papers.record.quantities import Samples
+    from papers.record.runs import Say
+    from papers.record.settings import RunSetting
+
+
+# --- the two tables -------------------------------------------------------------------------------
+
+
+def published(job: PaperJob) -> None:
+    """The table on the published seeds."""
+    record = job.record
+    samples = _samples(job, "reference", record.seeds)
+    beside = record.beside_heading or None
+    classifier = Classifier(samples, record.seeds, record.beside, _missing(job))
+    records = tables.published_records(classifier.classified(job.claims), beside)
+    columns = tables.published_columns(beside)
+    heading = f"{_capital(record.title)} on its own seeds"
+    first, *others = [str(seed) for seed in record.seeds]
+    words = (
+        f"Every claim of the record beside what this simulator gives with seeds "
+        f"{', '.join([first, *others[:-1]])} and {others[-1]} and the reference's own requests. `ours` is "
+        f"the mean of the {_number(len(record.seeds))} seeds; `difference` is ours minus published. "
+        f"{len(records)} claims. {tables.counts(records, 'class')}."
+    )
+    paragraphs = (words, *record.remarks)
+    _write(job, "published", heading, paragraphs, records, records, columns)
+    job.print(tables.printed(records, columns, (EXACT, HOLDS)))
+    job.print(["", f"{len(records)} claims. {tables.counts(records, 'class')}."])
+
+
+def many(job: PaperJob) -> None:
+    """The table on many seeds."""
+    samples = _samples(job, job.stream, job.seeds)
+    records = tables.survival_records(judged(job.claims, samples, _missing(job)))
+    readable = tables.with_intervals(records)
+    heading = f"Which claims survive on {job.num_seeds} seeds"
+    words = _survival_words(job) + f" {len(records)} claims. {tables.counts(records, 'verdict')}."
+    name = f"survival_{job.stream}_{job.num_seeds}"
+    _write(job, name, heading, (words,), records, readable, tables.SURVIVAL_COLUMNS)
+    job.print(["", f"{heading}:", ""])
+    job.print(tables.printed(readable, tables.SURVIVAL_COLUMNS, (SURVIVES,)))
+    job.print(["", f"{len(records)} claims. {tables.counts(records, 'verdict')}."])
+
+
+def _survival_words(job: PaperJob) -> str:
+    first, *_, last = job.seeds
+    whose = "this simulator's generator" if job.stream == "jax" else "the reference's generator"
+    return (
+        f"Every claim on seeds {first} to {last}, requests drawn by {whose}. Measured: the mean with "
+        "its 95 % interval (Student's t over seeds; changes are paired by seed, in % of the "
+        "baseline's mean, with the interval of the ratio's logarithm). Three seeds: where 95 of 100 "
+        "experiments with three seeds lie. A figure survives if the measured mean is within 5 "
+        "percentage points (changes, shares), 10 % (others) or what `~` stands for, and a change has "
+        "the published direction beyond chance; with the direction alone it is `direction only`. "
+        "Runs that do not come to their end are left out and named."
+    )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _number(count: int) -> str:
+    return {2: "two", 3: "three"}.get(count, str(count))
+
+
+def _missing(job: PaperJob) -> dict[str, str]:
+    """Why settings cannot be run, by their names."""
+    settings = job.record.settings.values()
+    return {setting.name: setting.missing for setting in settings if setting.missing}
+
+
+def _samples(job: PaperJob, stream: str, seeds: Sequence[int]) -> Samples:
+    runs, measurement = job.runs(stream), job.record.measurement
+    settings = job.record.runnable(job.claims)
+    _announce(job, runs.missing(settings, seeds, measurement), stream, len(seeds))
+    return _shown(job, lambda say: runs.get(settings, seeds, measurement, say))
+
+
+def _announce(job: PaperJob, missing: Sequence[RunSetting], stream: str, num_seeds: int) -> None:
+    if missing and not job.is_quiet:
+        words = _estimate_words(missing, stream, num_seeds, estimated_s(missing, num_seeds))
+        cli.say(job.record.package, words)
+
+
+def _estimate_words(
+    missing: Sequence[RunSetting], stream: str, num_seeds: int, seconds: float
+) -> str:
+    num_pressed = sum(setting.is_pressed for setting in missing)
+    return (
+        f"{len(missing)} settings × {num_seeds} seeds ({stream}) to simulate, {num_pressed} of them "
+        f"block by block: about {max(seconds / 60, 1):.0f} min on two free cores"
+    )
+
+
+def _shown(job: PaperJob, work: Callable[[Say], Any]) -> Any:
+    """Does some work, and shows how far it is."""
+    state: dict[str, progress.Phase] = {}
+
+    def say(done: int, total: int, what: str) -> None:
+        if "line" not in state:
+            state["line"] = progress.begin("simulating", total, "settings")
+        state["line"].show(done, what)
+
+    try:
+        return work(say)
+    except KeyboardInterrupt:
+        words = f"{job.parts} has the settings that were done; the same command goes on there"
+        cli.say(job.record.package, words)
+        raise
+    finally:
+        if "line" in state:
+            state["line"].clear()
+
+
+def _write(
+    job: PaperJob,
+    name: str,
+    heading: str,
+    words: Sequence[str],
+    records: Sequence[tables.Record],
+    readable: Sequence[tables.Record],
+    columns: Sequence[str],
+) -> None:
+    folder = job.output / "results"
+    texts = {
+        folder / f"{name}.csv": tables.csv_text(records),
+        folder / f"{name}.md": tables.markdown_text(heading, words, readable, columns),
+    }
+    for path, text in texts.items():
+        with cli.writing(path), replacing(path) as written:
+            written.write_text(text, encoding="utf-8")
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def _figure_data(job: PaperJob) -> Any:
+    """The record's module that computes the data of its figures."""
+    return import_module(f"{job.record.package}.figures.data")
+
+
+def compute_data(job: PaperJob) -> None:
+    """The data of every figure."""
+    data, runs, seeds = _figure_data(job), job.runs("jax"), tuple(range(job.figure_seeds))
+    missing = runs.missing(data.needed(), seeds, job.record.measurement)
+    _announce(job, missing, "jax", len(seeds))
+    _shown(job, lambda say: data.compute(runs, seeds, job.output / DATA, say))
+
+
+def draw(job: PaperJob) -> None:
+    """Every figure, from data computed here or from those that come with the package."""
+    figures = job.record.figures
+    for figure in figures:
+        path = job.output / PICTURES / f"{figure.name}.png"
+        with cli.writing(path):
+            figure.draw(_data_of(job, figure), path)
+    num_own = sum(_data_of(job, figure) == job.output / DATA for figure in figures)
+    job.print(
+        [
+            "",
+            f"{len(figures)} figures in {job.output / PICTURES}, {num_own} from data in "
+            f"{job.output / DATA}, the others from those of the package.",
+        ]
+    )
+
+
+def _data_of(job: PaperJob, figure: PaperFigure) -> Path:
+    computed = job.output / DATA
+    is_here = (computed / f"{figure.name}.csv").is_file()
+    return computed if is_here else shipped_data(job.record.package)
+
+
+# --- only a plan ----------------------------------------------------------------------------------
+
+
+def plan(job: PaperJob) -> None:
+    """Prints what would be simulated, without doing so."""
+    settings = job.record.runnable(job.claims)
+    wanted: list[tuple[str, tuple[int, ...], list[RunSetting]]] = [
+        ("reference", job.record.seeds, settings)
+    ]
+    if job.num_seeds:
+        wanted.append((job.stream, job.seeds, settings))
+    if "figures" in job.switches:
+        wanted.append(("jax", tuple(range(job.figure_seeds)), _figure_data(job).needed()))
+    for stream, seeds, some in wanted:
+        missing = job.runs(stream).missing(some, seeds, job.record.measurement)
+        seconds = estimated_s(missing, len(seeds))
+        print(
+            _estimate_words(missing, stream, len(seeds), seconds)
+            if missing
+            else f"{len(some)} settings × {len(seeds)} seeds ({stream}): all kept in {job.parts}"
+        )

@@ -1,0 +1,19 @@
+"""`python -m papers.routing_evolution`: every row of the routing record again, and its figures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from papers.record.command import reproduce
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    from papers.routing_evolution.record import RECORD
+
+    return reproduce(RECORD, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

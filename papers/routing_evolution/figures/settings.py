@@ -1,0 +1,147 @@
+"""What the figures simulate: settings named `policy|place`, built from the record's groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from papers.record.settings import RunSetting, of_groups
+from papers.routing_evolution.record import RECORD
+
+TRACK = "track"
+RR, LEAST_LOADED, DEFAULT, FOUR_THREE, THREE_TWO = "rr", "ll", "def", "a43", "a32"
+GATE, PRIORITY, BOTH = "gate", "prio", "both"
+# weight of prefix-affinity : weight of queue-depth
+RATIOS = (
+    (1, 2),
+    (4, 5),
+    (1, 1),
+    (9, 8),
+    (5, 4),
+    (4, 3),
+    (3, 2),
+    (5, 3),
+    (2, 1),
+    (5, 2),
+    (3, 1),
+    (4, 1),
+    (6, 1),
+)
+# workload, tokens of its prefix, prompt tokens behind it from and to
+PREFIXES = (("orth_short_prefix", 128), ("orth", 512), ("orth_long_prefix", 2048))
+OWN_TOKENS = (64, 512)
+MAP_REQUESTS = 1000
+# the arms of the ablation, with what each adds to its routing
+ABLATION = {
+    "round-robin": (RR,),
+    "default scorers": (DEFAULT,),
+    "4:3": (FOUR_THREE,),
+    "4:3, priorities": (FOUR_THREE, PRIORITY),
+    "4:3, gate": (FOUR_THREE, GATE),
+    "4:3, both (compound)": (FOUR_THREE, BOTH),
+    "3:2, both": (THREE_TWO, BOTH),
+    "round-robin, both": (RR, BOTH),
+    "least-loaded, both": (LEAST_LOADED, BOTH),
+}
+VARIATIONS = (1, 1.5, 2, 2.5, 3, 3.5)  # of the gaps between a client's arrivals; 1 is Poisson
+COUNTS = (1000, 2000)
+ROUND_ROBIN, COMPOUND, GATED = "round-robin", "compound", "gate"
+GAINS = {ROUND_ROBIN: (RR,), COMPOUND: (FOUR_THREE, BOTH), GATED: (FOUR_THREE, GATE)}
+SIZES = (4, 8, 16, 32)
+PUBLISHED_COUNT, EQUAL_DURATION = "published", "equal"
+RATE_PER_INSTANCE = 250
+BLOCKS = (132139, 5000, 3000, 2500, 2000, 1500, 1250, 1000)
+MEMORY_HORIZON = 20_000_000  # µs; a run that is well takes half of it
+MEMORY = {"round-robin": (RR,), "with kv-utilization": (DEFAULT,), "without": (THREE_TWO,)}
+POOL_RATES = (100, 200, 300, 400)
+SHARED, SHARED_ALL, PREFILL4, PREFILL2 = "shared", "shared, all blocks", "prefill 4", "prefill 2"
+POOLS: dict[str, tuple[str, dict[str, Any]]] = {
+    SHARED: ("groups8", {"total_kv_blocks": 5000}),
+    SHARED_ALL: ("groups8", {}),
+    PREFILL4: ("groups8_prefill", {"num_instances": 4, "total_kv_blocks": 5000}),
+    PREFILL2: ("groups8_prefill", {"num_instances": 2, "total_kv_blocks": 5000}),
+}
+SERIAL = ", serial"
+
+
+def _made(name: str, groups: Sequence[str], workload: Any, **changes: Any) -> RunSetting:
+    return of_groups(name, RECORD.groups, (TRACK, *groups), changes, workload)
+
+
+def _orth(rate: float, count: int, **numbers: Any) -> dict[str, Any]:
+    return {"name": "orth", "aggregate_rate": rate, "num_requests": count, **numbers}
+
+
+def ratios() -> list[RunSetting]:
+    """Ratios of the two weights under the compound, on prompts of which different parts are shared."""
+    found = []
+    for workload, tokens in PREFIXES:
+        for affinity, depth in RATIOS:
+            scorers = f"prefix-affinity:{affinity},queue-depth:{depth}"
+            found.append(
+                _made(
+                    f"{tokens}|{affinity / depth:g}",
+                    (BOTH,),
+                    {"name": workload, "num_requests": MAP_REQUESTS},
+                    routing_policy="weighted",
+                    routing_scorers=scorers,
+                )
+            )
+    return found
+
+
+def ablation() -> list[RunSetting]:
+    """The parts of the compound on 2,000 bursty requests."""
+    workload = {"name": "orth_gamma2", "num_requests": 2000}
+    return [_made(name, groups, workload) for name, groups in ABLATION.items()]
+
+
+def bursts() -> list[RunSetting]:
+    """Round-robin, compound and gate as arrivals vary more, with the same number of requests."""
+    return [
+        _made(f"{name}|{count} {cv:g}", groups, _orth(2000, count, cv=cv))
+        for name, groups in GAINS.items()
+        for count in COUNTS
+        for cv in VARIATIONS
+    ]
+
+
+def sizes() -> list[RunSetting]:
+    """Cluster sizes: 2,000 requests at every size, and 1 s of arrivals at every size."""
+    found = []
+    for name in (ROUND_ROBIN, COMPOUND):
+        for size in SIZES:
+            rate = RATE_PER_INSTANCE * size
+            for load, count in ((PUBLISHED_COUNT, 2000), (EQUAL_DURATION, rate)):
+                place = f"{name}|{load} {size}"
+                found.append(_made(place, GAINS[name], _orth(rate, count), num_instances=size))
+    return found
+
+
+def memory() -> list[RunSetting]:
+    """Routers with and without a memory term at several pools of blocks."""
+    workload = {"name": "mixed_slo", "aggregate_rate": 50, "num_requests": 300}
+    return [
+        _made(
+            f"{name}|{blocks}",
+            groups,
+            workload,
+            num_instances=4,
+            total_kv_blocks=blocks,
+            horizon=MEMORY_HORIZON,
+        )
+        for name, groups in MEMORY.items()
+        for blocks in BLOCKS
+    ]
+
+
+def pools() -> list[RunSetting]:
+    """Shared instances and pools for prefill, as BLIS computes them and without its defects."""
+    found = []
+    for corrected, suffix in ((False, ""), (True, SERIAL)):
+        for name, (workload, changes) in POOLS.items():
+            for rate in POOL_RATES:
+                choice = {"name": workload, "aggregate_rate": rate}
+                place = f"{name}{suffix}|{rate}"
+                found.append(_made(place, (FOUR_THREE,), choice, corrected=corrected, **changes))
+    return found

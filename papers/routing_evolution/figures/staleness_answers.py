@@ -1,0 +1,174 @@
+"""What the staleness map answers: from which age on a strategy is worse than with new signals, and which signal it is.
+
+python -m papers.routing_evolution.figures.staleness_answers        prints the tables, from saved data
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Parser
+from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
+from blis_jax.statistics.paired import WORSE, Difference, Pair, differences
+from papers.routing_evolution.figures.staleness_data import (
+    ALL,
+    DATA,
+    METRIC,
+    ONE_AGE_MS,
+    RATES,
+    READS_EVERYTHING,
+    READS_NOTHING,
+    SIGNALS,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME = "papers.routing_evolution.figures.staleness_answers"
+WORDS: Mapping[str, str] = {
+    "round-robin": "round robin: reads nothing",
+    "queue-depth": "least load (scorer queue-depth)",
+    "kv-utilization": "most free KV (kv-utilization)",
+    "affinity 3, load 2": "prefix affinity 3, load 2",
+    "affinity 3, load 2, KV 2": "prefix affinity 3, load 2, KV 2",
+    "power of two": "power of two choices by load",
+}
+IN_FLIGHT: Mapping[bool, str] = {True: "in-flight requests count", False: "snapshots alone"}
+LINE = ["strategy", "signal", "counts_in_flight", "rate"]
+
+
+def read(path: Path = DATA) -> pd.DataFrame:
+    """The saved cells, with an array of the metric by seed in `values`."""
+    import pandas as pd
+
+    table = pd.read_csv(path)
+    values = [np.array(text.split(), float) for text in table[f"{METRIC} by seed"].astype(str)]
+    return table[[*LINE, "age_ms"]].assign(values=values)
+
+
+def compared(table: pd.DataFrame) -> pd.DataFrame:
+    """Every cell with its mean, its change against age 0 on the same seeds, and a verdict that holds for its line.
+
+    Intervals are 95 % by Student's t over seeds; those of changes hold for all ages of a line together.
+    """
+    import pandas as pd
+
+    rows = []
+    for line, cells in table[table["signal"] == ALL].groupby(LINE, sort=False):
+        fresh = cells.loc[cells["age_ms"] == 0, "values"].iloc[0]
+        old = cells[cells["age_ms"] > 0]
+        found = differences([Pair(fresh, values) for values in old["values"]], BY_STUDENT)
+        changes = dict(zip(old["age_ms"], found, strict=True))
+        for age, values in zip(cells["age_ms"], cells["values"], strict=True):
+            mean, change = estimate(values), changes.get(age)
+            row = {"age_ms": age, "mean": mean.mean, "low": mean.low, "high": mean.high}
+            if change is not None:
+                percent = change.simultaneous_percent
+                row |= {"percent": percent.mean, "percent_low": percent.low}
+                row |= {"percent_high": percent.high, "verdict": change.verdict}
+            rows.append(dict(zip(LINE, line, strict=True)) | row)
+    return pd.DataFrame(rows)
+
+
+def first_losses(comparison: pd.DataFrame) -> pd.DataFrame:
+    """Of every line, the least age in ms from which on every one is worse than age 0; infinity if there is none."""
+    import pandas as pd
+
+    rows = []
+    for line, cells in comparison.groupby(LINE, sort=False):
+        first = np.inf
+        for age, verdict in zip(cells["age_ms"][::-1], cells["verdict"][::-1], strict=True):
+            if verdict != WORSE:
+                break
+            first = age
+        rows.append(dict(zip(LINE, line, strict=True)) | {"first_ms": first})
+    found = pd.DataFrame(rows)
+    return found[~found["strategy"].isin(READS_NOTHING)]
+
+
+def pooled(table: pd.DataFrame) -> dict[int, Estimate]:
+    """The change in % at each age, over all strategies and loads where in-flight requests count.
+
+    The mean of the logarithms of the ratios to age 0 on each seed; a 95 % interval by Student's t over seeds.
+    """
+    mine = table[(table["signal"] == ALL) & table["counts_in_flight"]]
+    mine = mine[~mine["strategy"].isin(READS_NOTHING)]
+    wide = mine.pivot(index=["strategy", "rate"], columns="age_ms", values="values")
+    logs = {age: np.log(np.stack(list(wide[age]))) for age in wide.columns}
+    changes = {age: (logs[age] - logs[0]).mean(axis=0) for age in wide.columns if age > 0}
+    return {age: _in_percent(estimate(change)) for age, change in changes.items()}
+
+
+def _in_percent(logarithm: Estimate) -> Estimate:
+    mean, low, high = (
+        100 * float(np.expm1(end)) for end in (logarithm.mean, logarithm.low, logarithm.high)
+    )
+    return Estimate(mean, low, high, logarithm.num_seeds)
+
+
+def one_signal_old(table: pd.DataFrame) -> list[tuple[str, int, Difference]]:
+    """For each signal that is old alone, and load: the change against all of them new."""
+    found = []
+    mine = table[(table["strategy"] == READS_EVERYTHING) & table["counts_in_flight"]]
+    for rate in RATES:
+        here = mine[mine["rate"] == rate]
+        fresh = here.loc[here["age_ms"] == 0, "values"].iloc[0]
+        old = here[here["age_ms"] == ONE_AGE_MS].set_index("signal")["values"]
+        names = [*SIGNALS, ALL]
+        changes = differences([Pair(fresh, old[name]) for name in names], BY_STUDENT)
+        found += [(name, rate, change) for name, change in zip(names, changes, strict=True)]
+    return found
+
+
+def tables(table: pd.DataFrame) -> str:
+    """Three tables in Markdown: harm by age, from which age on each line is worse, and harm of one signal alone."""
+    comparison, all_lines = compared(table), pooled(table)
+    ages = [_row(["age", "lines clearly worse", "all lines together"]), _row(["---"] * 3)]
+    for age, change in all_lines.items():
+        verdicts = comparison.loc[comparison["age_ms"] == age, "verdict"]
+        ages.append(
+            _row([f"{age} ms", f"{sum(verdicts == WORSE)} of {len(verdicts)}", _percent(change)])
+        )
+    first = first_losses(comparison).set_index(["strategy", "counts_in_flight", "rate"])
+    head = [f"{rate}/s, {words}" for words in IN_FLIGHT.values() for rate in RATES]
+    rows = [_row(["strategy", *head]), _row(["---"] * (1 + len(head)))]
+    for name in dict.fromkeys(first.index.get_level_values(0)):
+        begins = [first["first_ms"][name, counts, rate] for counts in IN_FLIGHT for rate in RATES]
+        rows.append(_row([WORDS[name], *(f"{age:g} ms" for age in begins)]))
+    signals = [_row(["old signal", *(f"{rate}/s" for rate in RATES)]), _row(["---"] * 4)]
+    found = {(name, rate): change for name, rate, change in one_signal_old(table)}
+    for name in [*SIGNALS, ALL]:
+        changes = [found[name, rate].simultaneous_percent for rate in RATES]
+        signals.append(_row([name, *map(_percent, changes)]))
+    return "\n\n".join("\n".join(lines) for lines in (ages, rows, signals))
+
+
+def _percent(change: Estimate) -> str:
+    return f"{change.mean:+.1f} % [{change.low:+.1f}, {change.high:+.1f}]"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+
+    def printed(words: Sequence[str] | None) -> int:
+        """Reads the saved data and prints."""
+        parser = Parser(prog=f"python -m {NAME}", description="Print what the staleness map says.")
+        parser.given(sys.argv[1:] if words is None else words)
+        print(tables(read()))
+        return 0
+
+    return cli.run_command(NAME, printed, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

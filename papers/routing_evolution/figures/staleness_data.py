@@ -1,0 +1,151 @@
+"""The runs behind the staleness map: how TTFT grows with the age of what the router knows.
+
+python -m papers.routing_evolution.figures.staleness_data          runs all cells, and writes data/staleness_map.csv
+
+Each strategy is one compiled program for all ages, rates and seeds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from blis_jax import ClusterConfig, figures_of, run_grid
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser, whole
+from blis_jax.files.atomic_write import replacing
+from blis_jax.workload.spec import WorkloadSpec, override, parse_spec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME = "papers.routing_evolution.figures.staleness_data"
+DATA = Path(__file__).parents[1] / "data" / "staleness_map.csv"
+METRIC = "ttft_p99_ms"
+INSTANCES, GROUPS = 8, 8
+AGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
+RATES = (200, 400, 600)  # requests/s of the cluster
+NUM_REQUESTS = 1500
+SEEDS = tuple(range(1, 9))
+STRATEGIES: Mapping[str, Mapping[str, Any]] = {
+    "round-robin": {"routing_policy": "round-robin"},
+    "queue-depth": {"routing_policy": "weighted", "routing_scorers": "queue-depth:1"},
+    "kv-utilization": {"routing_policy": "weighted", "routing_scorers": "kv-utilization:1"},
+    "affinity 3, load 2": {
+        "routing_policy": "weighted",
+        "routing_scorers": "prefix-affinity:3,queue-depth:2",
+    },
+    "affinity 3, load 2, KV 2": {"routing_policy": "weighted"},
+    "power of two": {"routing_policy": "power-of-two"},
+}
+READS_NOTHING = ("round-robin",)
+ALL = "all"
+SIGNALS: Mapping[str, str] = {
+    "load": "load_refresh_interval",
+    "KV": "snapshot_refresh_interval",
+    "index": "prefix_index_delay",
+}
+READS_EVERYTHING, ONE_AGE_MS = "affinity 3, load 2, KV 2", 100
+_CLIENT = """\
+  - id: group-{number}
+    tenant_id: tenant
+    slo_class: standard
+    rate_fraction: {fraction}
+    arrival: {{process: poisson}}
+    input_distribution: {{type: gaussian, params: {{mean: 256, std_dev: 100, min: 32, max: 2048}}}}
+    output_distribution: {{type: exponential, params: {{mean: 128}}}}
+    prefix_group: group-{number}
+    prefix_length: 512
+"""
+
+
+class Cell(NamedTuple):
+    """One point of the map."""
+
+    strategy: str
+    signal: str  # the one that is old, or ALL
+    counts_in_flight: bool
+    rate: int
+    age_ms: int
+
+    def config(self) -> ClusterConfig:
+        """The cluster, in which one signal has the age and the others are new, or all have it."""
+        old = {
+            setting: 1000 * self.age_ms * (self.signal in (ALL, name))
+            for name, setting in SIGNALS.items()
+        }
+        settings: Mapping[str, Any] = {**STRATEGIES[self.strategy], **old}
+        return ClusterConfig(
+            num_instances=INSTANCES,
+            in_flight_counts=self.counts_in_flight,
+            snapshot_phases="drawn",
+            **settings,
+        )
+
+    def workload(self, num_requests: int = NUM_REQUESTS) -> WorkloadSpec:
+        """Eight groups of requests, each with a prefix of 512 tokens."""
+        clients = [_CLIENT.format(number=one, fraction=1 / GROUPS) for one in range(GROUPS)]
+        head = (
+            'version: "2"\nseed: 1\ncategory: language\naggregate_rate: 100.0\nnum_requests: 100\n'
+        )
+        spec = parse_spec(f"{head}clients:\n{''.join(clients)}", "staleness map")
+        return override(spec, aggregate_rate=float(self.rate), num_requests=num_requests)
+
+
+def cells(ages: Sequence[int] = AGES_MS, rates: Sequence[int] = RATES) -> list[Cell]:
+    """All points: of a strategy that reads nothing only age 0; of one that reads all also each signal old alone."""
+    whole = [
+        Cell(strategy, ALL, counts, rate, age)
+        for strategy in STRATEGIES
+        for counts in ((True,) if strategy in READS_NOTHING else (True, False))
+        for rate in rates
+        for age in ((0,) if strategy in READS_NOTHING else ages)
+    ]
+    alone = [
+        Cell(READS_EVERYTHING, signal, True, rate, ONE_AGE_MS)
+        for signal in SIGNALS
+        for rate in rates
+    ]
+    return whole + alone
+
+
+def measured(
+    wanted: Sequence[Cell], seeds: Sequence[int] = SEEDS, num_requests: int = NUM_REQUESTS
+) -> pd.DataFrame:
+    """A row for each cell: TTFT P99 in ms on every seed."""
+    import pandas as pd
+
+    rows = []
+    for strategy in dict.fromkeys(cell.strategy for cell in wanted):
+        mine = [cell for cell in wanted if cell.strategy == strategy]
+        configs = [cell.config() for cell in mine]
+        specs = [cell.workload(num_requests) for cell in mine]
+        grid = run_grid(configs, specs, seeds, figures_of([METRIC]))
+        for cell, runs in zip(mine, grid.rows, strict=True):
+            values = [one.metrics[METRIC] for one in runs]
+            rows.append((*cell, " ".join(f"{value:.3f}" for value in values)))
+    return pd.DataFrame(rows, columns=[*Cell._fields, f"{METRIC} by seed"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+
+    def run(words: Sequence[str] | None) -> int:
+        """Reads the options, runs and writes."""
+        parser = Parser(prog=f"python -m {NAME}", description="Run the cells of the staleness map.")
+        seeds = Flag("seeds", whole, len(SEEDS), "N", "seeds of each cell")
+        parser.add_flags("options", [seeds])
+        given = parser.given(sys.argv[1:] if words is None else words)
+        table = measured(cells(), range(1, 1 + given.get("seeds", len(SEEDS))))
+        with replacing(DATA) as path:
+            table.to_csv(path, index=False)
+        print(f"Written: {DATA}")
+        return 0
+
+    return cli.run_command(NAME, run, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

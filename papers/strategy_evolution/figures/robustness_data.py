@@ -1,0 +1,89 @@
+"""`python -m papers.strategy_evolution.figures.robustness_data CELLS.csv`: figure 10's data from a robustness map."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
+from papers.record.figures import shipped_data
+from papers.strategy_evolution.figures import PACKAGE
+from papers.strategy_evolution.figures.robustness_map import AXES, COLOURS, NAME
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_DESCRIPTION = """\
+Count in the table of cells that sweeps.robustness writes how often each strategy is recommended, by
+the value of each axis, and write figure 10's data.
+"""
+_EXAMPLES = """\
+examples:
+  the map of the figure (24,016 runs), then its data:
+    python -m sweeps.robustness baseline=iter00_baseline tuned=iter08_token_budget@published \\
+        found=iter13_class_lead@found --output out/map.zarr
+    %(prog)s out/map.csv
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command("papers.strategy_evolution.figures.robustness_data", _write, arguments)
+
+
+def _write(arguments: Sequence[str] | None) -> int:
+    import pandas as pd
+
+    parser = Parser(
+        prog="python -m papers.strategy_evolution.figures.robustness_data",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("cells", metavar="CELLS.csv", nargs="?", help="the table of a map")
+    parser.add_flags(
+        "files", (Flag("data", str, None, "FOLDER", "where to write (default: here)"),)
+    )
+    given = parser.given(sys.argv[1:] if arguments is None else arguments)
+    path = Path(given.get("cells") or "")
+    if not path.is_file():
+        raise ConfigError(f"{path} is no file; give the .csv that sweeps.robustness writes")
+    cells = pd.read_csv(path, keep_default_na=False)
+    lacking = [name for name in (*AXES, "recommended") if name not in cells]
+    if lacking:
+        raise ConfigError(f"{path} has no column {lacking[0]}; give the .csv of a robustness map")
+    unknown = sorted(set(cells["recommended"]) - set(COLOURS))
+    if unknown:
+        raise ConfigError(
+            f"{path} recommends {unknown[0]!r}; the figure knows {', '.join(COLOURS)}: label the "
+            "arms of the map so"
+        )
+    target = Path(given.get("data", shipped_data(PACKAGE))) / f"{NAME}.csv"
+    cli.check_writable(target)
+    with cli.writing(target), replacing(target) as written:
+        counts(cells).to_csv(written, index=False)
+    print(f"Written: {target}")
+    return 0
+
+
+def counts(cells: pd.DataFrame) -> pd.DataFrame:
+    """Share of the cells by axis, value and recommendation; zero where there is none."""
+    import pandas as pd
+
+    rows = []
+    for axis in AXES:
+        for value, group in cells.groupby(axis):
+            name = value if axis == "shape" else str(value)
+            for label in COLOURS:
+                count = int((group["recommended"] == label).sum())
+                rows.append((axis, name, label, count, round(100 * count / len(group), 3)))
+        rows.append((axis, "all", "all", len(cells), 100.0))
+    return pd.DataFrame(rows, columns=["axis", "x", "recommended", "mean", "percent"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+"""The scheduling record of strategy evolution, as a record to reproduce."""
+
+from __future__ import annotations
+
+from papers.record.definition import PaperRecord
+from papers.record.measures import scalars
+
+RECORD = PaperRecord(
+    package="papers.strategy_evolution",
+    title="the scheduling record",
+    seeds=(42, 43, 44),
+    measurement=scalars(),
+    row_example="5,8-opt",
+    figure_example="rate_sweep",
+)

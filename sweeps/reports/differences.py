@@ -1,0 +1,31 @@
+"""Differences between strategies, from values of every seed to what a report shows."""
+
+from __future__ import annotations
+
+from blis_jax.reports.study import ShownDifference, ShownInterval, finite
+from blis_jax.results.metrics.scalars import lookup
+from blis_jax.results.metrics.summaries import ALL
+from blis_jax.statistics.paired import Difference
+
+
+def shown_difference(
+    change: Difference, strategy: str, reference: str, metric: str, place: str = ""
+) -> ShownDifference:
+    """One metric, `[class]` behind where it is of a class, of a strategy against its reference."""
+    kind, slo_class = lookup(metric)
+    absolute, percent = change.absolute, change.percent
+    return ShownDifference(
+        strategy=strategy,
+        reference=reference,
+        slo_class=slo_class or ALL,
+        metric=kind.name,
+        unit=kind.unit,
+        better=kind.direction,
+        reference_mean=finite([change.first_mean])[0],
+        mean=finite([change.second_mean])[0],
+        absolute=ShownInterval.of(absolute.mean, absolute.low, absolute.high),
+        percent=ShownInterval.of(percent.mean, percent.low, percent.high),
+        num_pairs=change.num_pairs,
+        verdict=change.verdict,
+        place=place,
+    )

@@ -1,0 +1,56 @@
+"""The page of results says what the tables that come with the package say."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+
+from papers.record import published
+from tests.support.reference_data import REPO_ROOT
+
+
+def test_the_page_accounts_for_every_claim() -> None:
+    def counts(name: str, column: str) -> Counter[str]:
+        path = REPO_ROOT / "papers" / "strategy_evolution" / "results" / name
+        with path.open(encoding="utf-8", newline="") as file:
+            return Counter(row[column] for row in csv.DictReader(file))
+
+    text = " ".join(
+        (REPO_ROOT / "docs" / "results" / "scheduling-record.md")
+        .read_text(encoding="utf-8")
+        .split()
+    )
+    found = re.search(
+        r"(\d+) are exact, (\d+) are of seed 42 alone, (\d+) are found on another basis [^,]*, (\d+) on none "
+        r"[^,]*, (\d+) of (\d+) qualitative ones hold, (\d+) cannot be had because BLIS crashes, and for "
+        r"(\d+) the record has no number: (\d+) in all",
+        text,
+    )
+    assert found is not None
+    *said, total = map(int, found.groups())
+    kinds = counts("published.csv", "class")
+    figures = [
+        kinds[kind]
+        for kind in (
+            published.EXACT,
+            published.ONE_SEED,
+            published.OTHER_BASIS,
+            published.CONTRADICTED,
+        )
+    ]
+    holds, holds_not = kinds[published.HOLDS], kinds[published.HOLDS_NOT]
+    crashed, unpublished = kinds[published.CRASHED], kinds[published.UNPUBLISHED]
+    assert said == [*figures, holds, holds + holds_not, crashed, unpublished]
+    assert sum(said) - holds == total == kinds.total() == 110
+    found = re.search(
+        r"(\d+) survive, (\d+) keep only their direction, (\d+) do not survive, (\d+) stay undecided, and (\d+) "
+        "have no figure",
+        text,
+    )
+    assert found is not None
+    verdicts = counts("survival_jax_1000.csv", "verdict")
+    names = ("survives", "direction only", "does not survive", "undecided")
+    without = verdicts["no figures"] + verdicts["nothing published"]
+    assert list(map(int, found.groups())) == [*(verdicts[name] for name in names), without]
+    assert sum(map(int, found.groups())) == 110
