@@ -81,7 +81,7 @@ def test_requests_that_move_are_refused_beside_precise_routing() -> None:
 
 def test_an_index_of_its_own_is_empty_where_the_caches_feed_the_router_s() -> None:
     with jax.enable_x64(True):
-        cases = gateway_scenes("scorer", 3)
+        cases = gateway_scenes(by_own_index, 3)
         one = jax.tree.map(lambda leaf: leaf[0], cases)
         matched = np.arange(len(one.snapshots.prefix_match_blocks), dtype=np.int32)
         seen = dataclasses.replace(one.snapshots, prefix_match_blocks=matched)

@@ -53,7 +53,7 @@ def no_touch(ctx: Context, state: State) -> RouterWrite | None:
     if router is None:
         return None
     spare = jnp.full((ctx.shape.path_depth,), ctx.shape.num_nodes, jnp.int32)
-    nobody = jnp.int32(ctx.shape.num_requests)
+    nobody = zero if router.own is None else jnp.int32(ctx.shape.num_requests)
     since = None if router.since is None else jnp.zeros(spare.shape, ctx.clock)
     counts = router.num_blocks, router.oldest, router.num_sent
     return RouterWrite(spare, zero, nobody, zero, *counts, since)
