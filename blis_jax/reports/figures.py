@@ -103,7 +103,7 @@ def save(
     if legend:
         made.legend(
             handles=list(legend), loc="upper left", bbox_to_anchor=(0.0, 1 - top / total),
-            labelspacing=0.25, handlelength=1.8, columnspacing=1.3, ncols=columns, borderaxespad=0.2,
+            labelspacing=0.25, handlelength=handle_length(legend), columnspacing=1.3, ncols=columns, borderaxespad=0.2,
         )  # fmt: skip
     words = "\n".join(lines)
     made.text(0.012, 0.05 / total, words, fontsize=CAPTION_SIZE, color=CAPTION_COLOUR, va="bottom")
@@ -112,6 +112,12 @@ def save(
         made.tight_layout(pad=0.5, w_pad=1.2, h_pad=1.2, rect=room)
     with replacing(path) as written:
         made.savefig(written, dpi=DPI, format="png")
+
+
+def handle_length(legend: Sequence[Any]) -> float:
+    """Of a legend's handles, in letters: long enough that dashes show beside a marker."""
+    marked = [one for one in legend if getattr(one, "get_marker", lambda: "None")() != "None"]
+    return 3.2 if any(one.get_linestyle() not in ("-", "None") for one in marked) else 1.8
 
 
 def columns_of(legend: Sequence[Any], width: float) -> int:

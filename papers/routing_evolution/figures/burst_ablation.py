@@ -96,7 +96,7 @@ def _draw_gains(panel: Any, table: Any) -> None:
     )
     panel.set_ylabel("change of TTFT P99 (%)")
     panel.set_title("against round-robin, all requests of the cluster")
-    panel.legend(loc="upper left", ncols=2)
+    panel.legend(loc="upper left", ncols=2, handlelength=3.2)
     panel.set_ylim(-85, -20)
 
 

@@ -62,7 +62,7 @@ def draw(data: Path, path: Path) -> None:
             "it computes any number of steps in parallel. And the shared instances run out of their 5,000 blocks at "
             "400 requests/s. Seeds 42, 123 and 7777 with BLIS's own requests; bars: 95 % interval of the mean."
         )
-        title = "A pool for prefill gains by parallel steps and exhausted caches, and loses without"
+        title = "A pool for prefill gains by parallel steps and by exhausted caches; without them it loses"
         legend = [
             style.line_handle(words, color=colour, linestyle=kind, marker="o")
             for colour, kind, words in LINES.values()
