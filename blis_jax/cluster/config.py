@@ -200,6 +200,7 @@ class ClusterConfig(PolicySettings):
 
 # settings that BLIS has no flags for
 OUR_POLICY_SETTINGS: tuple[str, ...] = ("routing_picker", "policy_numbers")
+OUR_POLICY_SETTINGS += ("cluster_policy", "hand_over_policy")
 OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
 OUR_POLICY_SETTINGS += ("prefix_index_delay",)
 OUR_POLICY_SETTINGS += ("slo_deadline_critical", "slo_deadline_standard")

@@ -125,7 +125,7 @@ def test_optimize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert config.instances == ClusterConfig(instances=groups(20_000.0)).instances
     # a search on other instances is another search
     assert optimize([*words, "--resume"]) == 2
-    assert "strategy" in capsys.readouterr().err
+    assert "instances" in capsys.readouterr().err
 
 
 TWO = "groups of instances add up to 2"

@@ -54,6 +54,7 @@ def test_every_feature_can_be_left_out() -> None:
         kv_cpu_blocks=1, admission_policy="slo-gated", slo_priority_bridge=True, slo_prefill=True,
         scheduler="priority-fcfs", priority_policy="load-adaptive", slo_preemption=True,
         max_num_scheduled_tokens=512, snapshot_refresh_interval=5, routing_policy="weighted",
+        precise_kv_routing=True,
     )  # fmt: skip
     features = list(features_of(everything, has_scorers=True))
     assert len(features) == len(FEATURES) + 3  # the default scorers
