@@ -41,6 +41,7 @@ CASES = (
     "pressure-2000",
     "index-of-routings",
     "index-of-caches",
+    "bursts-2000",
     "multi-turn",
     "multi-turn-pressure",
     "reference-requests",
