@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from blis_jax.errors import ConfigError
 from blis_jax.files.user_files import is_file
 from blis_jax.policies import named
 from blis_jax.policies.contract import Policy
@@ -51,6 +52,7 @@ def plugins_of(promotion: Promotion) -> Plugins:
 
     Raises:
         NotMappedError: a policy needs a signal or a primitive without a counterpart; the sentence has its line.
+        ConfigError: the target is unknown, or two policies have one name.
     """
     target = load(promotion.target)
     return plugins_for(
@@ -62,6 +64,12 @@ def plugins_for(rules: list[PromotedRule], target: TargetVersion) -> Plugins:
     """The plugins of some rules; one that the target has too may be among them, as a control."""
     files: dict[str, str] = {}
     made = [plugin_of(rule, target) for rule in rules]
+    paths = [plugin.names.path for plugin in made]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ConfigError(
+                f"two policies would be the package {path}; give one function another name"
+            )
     for plugin in made:
         files |= files_of(plugin)
     if made:

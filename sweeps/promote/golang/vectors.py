@@ -19,10 +19,9 @@ from sweeps.promote.golang.expected import Batch, ExpectedDecisions, expected
 from sweeps.promote.golang.parts import Plugin
 from sweeps.promote.golang.target import TargetReading
 
-SIZES = (1, 2, 8)  # endpoints
-_PER_SIZE = 344
+SIZES = (1, 4)  # endpoints
+_PER_SIZE = 512
 _NUM_EMPTY = 8
-_SHARP_SIZE = 2  # endpoints of vectors at the edges of decisions
 _HALVINGS = 10
 _PARAMETER_SETS = 8
 _SEED = 20260821
@@ -35,11 +34,11 @@ def vectors_json(plugin: Plugin) -> str:
     sets = parameter_sets(function.parameters, generator)
     lines = []
     with jax.enable_x64(True):
-        for turn, size in enumerate((2, 2, 2) if function.rule.is_order else SIZES):
+        for turn, size in enumerate((2, 2) if function.rule.is_order else SIZES):
             batch = _drawn(plugin, size, len(sets), generator, sets)
             decided = expected(plugin, batch, sets)
             found = list(_lines(plugin, batch, decided))
-            if size == _SHARP_SIZE and turn < 2:
+            if turn == 1:
                 found += _edges(plugin, batch, decided, sets)
             if size == 1:
                 lines += [_emptied(plugin, line) for line in found[:_NUM_EMPTY]]

@@ -215,7 +215,17 @@ def _rank_of(compiled: Compiled) -> str:
 
 def _check_order(rule: PromotedRule, writer: Writer) -> None:
     for node in writer.plan.nodes:
-        if node.op in ("iota", "length", "draw", "cumulated", "arg", "reduce"):
+        if node.op in (
+            "iota",
+            "length",
+            "draw",
+            "cumulated",
+            "arg",
+            "reduce",
+            "at",
+            "reversed",
+            "broadcast",
+        ):
             raise NotMappedError(
                 f"{rule.what}: {node.op} at {node.origin or 'its result'} looks at more than one request, but an "
                 "ordering policy compares two; write the value of a request from its own fields"

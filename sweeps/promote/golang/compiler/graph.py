@@ -41,7 +41,10 @@ class Node:
 class Graph:
     """Makes nodes, each once, simplified."""
 
-    def __init__(self, folds: dict[str, Callable[..., Any]]) -> None:
+    def __init__(self, folds: dict[str, Callable[..., Any]], is_order: bool = False) -> None:
+        self.is_order = (
+            is_order  # then scalars stand for one request's values among those of others
+        )
         self._folds = folds  # elementwise operations on numpy scalars
         self._known: dict[Hashable, Node] = {}
         self.origin = ""  # of the equation that is being translated
@@ -98,6 +101,8 @@ class Graph:
 
     def reduced(self, kind: str, arg: Node, axis: int, dtype: str) -> Node:
         """Over the endpoints of one axis; kinds: sum, min, max, prod, or, and."""
+        if self.is_order:
+            return self.make("reduce", (arg,), (kind, axis), dtype, 0)
         if arg.rank == 0 and kind in ("min", "max", "or", "and"):
             return arg
         if arg.rank == 0 and kind == "sum" and (dtype != "float64" or is_literal(arg, 1.0)):
@@ -240,6 +245,8 @@ def _extreme(infinity: float) -> Callable[[Graph, Node, Node], Node | None]:
 
 def _equal_whole(value: bool) -> Callable[[Graph, Node, Node], Node | None]:
     def simpler(graph: Graph, left: Node, right: Node) -> Node | None:
+        if left.dtype == "bool" and right.op == "literal":
+            return left if bool(right.value) is value else graph.negated(left)
         is_whole = left is right and not left.is_float
         return graph.literal(value, "bool") if is_whole else None
 

@@ -7,7 +7,6 @@ the policy depends on the size of the cluster in a way that Go would not follow.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,11 @@ _IDENTITY = ("optimization_barrier", "copy", "stop_gradient", "copy_p", "shardin
 class Lowering:
     """Translates the equations of both jaxprs side by side."""
 
-    def __init__(self, graph: Graph, sizes: tuple[int, int], what: str) -> None:
+    def __init__(self, graph: Graph, sizes: tuple[int, int], what: str, place: str) -> None:
         self.graph = graph
         self.origins = Origins()
         self._sizes = sizes
-        self._what = what  # the policy, for messages
+        self._what, self._place = what, place  # the policy and its line, for messages
 
     def outputs(self, jaxprs: tuple[Any, Any], inputs: Sequence[Value]) -> list[Value]:
         """The results of the closed jaxprs for these inputs."""
@@ -55,7 +54,7 @@ class Lowering:
         for one, other in zip(small.eqns, large.eqns, strict=True):
             if one.primitive.name != other.primitive.name:
                 raise self.error(one.primitive.name, "is there for some numbers of endpoints only")
-            self.graph.origin = origin or self.origins.place_of(one)
+            self.graph.origin = origin or self.origins.place_of(one) or self._place
             arguments = [
                 self._operand(known, a, b) for a, b in zip(one.invars, other.invars, strict=True)
             ]
@@ -120,7 +119,7 @@ class Lowering:
         if hasattr(inner[0], "consts"):
             pairs = zip(inner[0].consts, inner[1].consts, strict=True)
             consts = [self._constant(a, b) for a, b in pairs]
-        return self._run((small, large), [*consts, *arguments], self.graph.origin or "?")
+        return self._run((small, large), [*consts, *arguments], self.graph.origin)
 
     def unsupported(
         self, name: str, dtype: str, shape: Sequence[Length], arguments: Sequence[Value]
@@ -198,7 +197,7 @@ class Lowering:
 
     def error(self, what: str, why: str) -> NotMappedError:
         """What cannot be translated, with the line that it comes from."""
-        where = f" at {self.graph.origin}" if self.graph.origin else ""
+        where = f" at {self.graph.origin or self._place}"
         return NotMappedError(
             f"{self._what}: {what}{where} {why}; write it with jnp over the whole array, or leave out this policy"
         )
@@ -216,12 +215,6 @@ def _is_same(one: Any, other: Any) -> bool:
         return bool(one == other) or one is other
     except (TypeError, ValueError):
         return one is other
-
-
-def is_user_file(name: str) -> bool:
-    """Whether a frame of this file may be the policy's own line."""
-    path = Path(name)
-    return path.suffix == ".py" and "site-packages" not in path.parts
 
 
 def check_dtypes(nodes: Sequence[Node], what: str) -> None:

@@ -13,9 +13,9 @@ from sweeps.promote.golang.compiler.graph import Node
 _ROOT = Path(__file__).resolve().parents[4]
 _NOT_THE_POLICY = (
     "site-packages",
-    "sweeps/promote/golang",
-    "blis_jax/engine/exact.py",
-    "blis_jax/lazy.py",
+    str(_ROOT / "sweeps/promote/golang"),
+    str(_ROOT / "blis_jax/engine/exact.py"),
+    str(_ROOT / "blis_jax/lazy.py"),
 )
 
 
@@ -67,7 +67,7 @@ def _frames(equation: Any) -> tuple[tuple[str, int], ...]:
     found = []
     for frame in traceback.frames:
         name = frame.file_name
-        if name.endswith("sweeps/promote/golang/compiler/tracing.py"):
+        if name == str(_ROOT / "sweeps/promote/golang/compiler/tracing.py"):
             break
         if name.endswith(".py") and not any(part in name for part in _NOT_THE_POLICY):
             found.append((name, frame.line_num))

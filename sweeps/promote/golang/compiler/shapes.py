@@ -102,11 +102,19 @@ def _elements(lowering: Any, nodes: Any, index: Node, shape: Shape) -> Value | N
     graph = lowering.graph
     if any(node.rank > 1 for node in nodes.reshape(-1)):
         return None
-    picked = [
-        node if node.rank == 0 else graph.make("at", (node, index), (), node.dtype, 0)
-        for node in nodes.reshape(-1)
-    ]
+    picked = [_element(graph, node, index) for node in nodes.reshape(-1)]
     return value_of(shape, picked)
+
+
+def _element(graph: Any, node: Node, index: Node) -> Node:
+    """A converted signal is converted where it is picked, so that no slice of all of them is made."""
+    if node.rank == 0 and not graph.is_order:
+        return node
+    if node.op == "convert":
+        found: Node = graph.convert(_element(graph, node.args[0], index), node.dtype)
+        return found
+    made: Node = graph.make("at", (node, index), (), node.dtype, 0)
+    return made
 
 
 def _dynamic_slice(
@@ -162,7 +170,9 @@ def _rev(
             return None
         else:
             flat = [
-                node if node.rank == 0 else graph.make("reversed", (node,), (), node.dtype, 1)
+                node
+                if node.rank == 0 and not graph.is_order
+                else graph.make("reversed", (node,), (), node.dtype, 1)
                 for node in nodes.reshape(-1)
             ]
             nodes = value_of(shape, flat).nodes

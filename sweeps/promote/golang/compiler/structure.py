@@ -152,7 +152,7 @@ def _arg(kind: str) -> Translation:
         if tuple(given.shape) != (ENDPOINTS,) or tuple(shape) != ():
             return None
         node, dtype = given.node, str(np.dtype(params["dtype"]))
-        if node.rank == 0:
+        if node.rank == 0 and not lowering.graph.is_order:
             return value_of((), lowering.graph.literal(0, dtype))
         return value_of((), lowering.graph.make("arg", (node,), (kind,), dtype, 0))
 
@@ -166,7 +166,7 @@ def _cumsum(
     if tuple(given.shape) != (ENDPOINTS,) or params.get("reverse"):
         return None
     graph, node, dtype = lowering.graph, given.node, params["dtype"]
-    if node.rank == 0 and dtype != "float64":
+    if node.rank == 0 and dtype != "float64" and not graph.is_order:
         place = graph.make("iota", (), (0,), dtype, 1)
         count = graph.elementwise("add", (place, graph.literal(1, dtype)), dtype)
         return value_of(shape, graph.elementwise("mul", (count, node), dtype))

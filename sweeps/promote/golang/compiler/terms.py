@@ -103,7 +103,7 @@ class Terms:
     def of(self, node: Node, index: tuple[str, ...]) -> Expression:
         """The expression at the loop variables of its axes."""
         if node.order in self.slices and index:
-            return Index(self.slices[node.order], self._at(index[0]))
+            return Index(self.slices[node.order], self._place(index[0]))
         if node.order in self.names:
             return Text(self.names[node.order])
         maker = getattr(self, f"_{node.op}", None)
@@ -173,7 +173,7 @@ class Terms:
 
     def _draw(self, node: Node, index: tuple[str, ...]) -> Expression:
         name = self.draws[node.order]
-        return Index(name, self._at(index[0])) if node.rank else Text(name)
+        return Index(name, self._place(index[0])) if node.rank else Text(name)
 
     def _length(self, node: Node, index: tuple[str, ...]) -> Expression:
         del index
@@ -185,9 +185,9 @@ class Terms:
         return call(node.dtype, count)
 
     def _iota(self, node: Node, index: tuple[str, ...]) -> Expression:
-        return call(node.dtype, self._at(index[int(node.attrs[0])]))  # type: ignore[call-overload]
+        return call(node.dtype, self._place(index[int(node.attrs[0])]))  # type: ignore[call-overload]
 
-    def _at(self, name: str) -> Expression:
+    def _place(self, name: str) -> Expression:
         self.used.add(name)
         return Text(name)
 
@@ -223,15 +223,13 @@ class Terms:
         name = self.draws.get(array.order) or self.slices[array.order]
         return Text(f"{name}[{at}]")
 
-    def _at_node(self, node: Node, index: tuple[str, ...]) -> Expression:
+    def _at(self, node: Node, index: tuple[str, ...]) -> Expression:
         array, place = node.args
         if array.op == "iota":
             return call(array.dtype, self.of(place, index))
         return self._indexed(array, printed(self.of(place, index), 2))
 
     def _elementwise(self, node: Node, index: tuple[str, ...]) -> Expression:
-        if node.op == "at":
-            return self._at_node(node, index)
         known = GO[node.op]
         is_float = bool(node.args) and node.args[0].is_float
         is_whole = bool(node.args) and node.args[0].dtype.startswith("int")

@@ -77,8 +77,8 @@ def compiled(rule: PromotedRule) -> Compiled:
 
 
 def _compiled(rule: PromotedRule) -> Compiled:
-    graph = Graph(FOLDS)
-    lowering = Lowering(graph, SIZES, rule.what)
+    graph = Graph(FOLDS, rule.is_order)
+    lowering = Lowering(graph, SIZES, rule.what, place_of_policy(rule.policies[0]))
     small, large = (decide_jaxpr(rule, size) for size in SIZES)
     inputs = [
         _input(graph, rule, path, one, other)
