@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -47,17 +47,24 @@ class Plugins:
     generated: tuple[GeneratedPlugin, ...]
 
 
-def plugins_of(promotion: Promotion) -> Plugins:
+def plugins_of(promotion: Promotion, leave_out: Collection[str] = ()) -> Plugins:
     """The plugins that the promoted strategy needs beside the target's own.
+
+    Args:
+        promotion: what is promoted.
+        leave_out: kinds that a person has decided to promote without, after a `NotMappedError`.
 
     Raises:
         NotMappedError: a policy needs a signal or a primitive without a counterpart; the sentence has its line.
         ConfigError: the target is unknown, or two policies have one name.
     """
     target = load(promotion.target)
-    return plugins_for(
-        [rule for rule in rules_of(promotion) if not _is_built_in(target, rule)], target
-    )
+    needed = [
+        rule
+        for rule in rules_of(promotion)
+        if rule.kind not in leave_out and not _is_built_in(target, rule)
+    ]
+    return plugins_for(needed, target)
 
 
 def plugins_for(rules: list[PromotedRule], target: TargetVersion) -> Plugins:

@@ -81,6 +81,11 @@ def _differences(plugin: Plugin) -> str:
             "`max-score-picker`. "
             "Between equals the first of the list is taken, and the list has no fixed order."
         )
+    if plugin.kind == "order":
+        found.append(
+            "In the simulator the order holds in the wait queue of every instance; here it holds in the router's "
+            "queues, inside one priority band."
+        )
     if plugin.kind == "order" and any(
         one.signal.path == "now_us" for one in plugin.function.inputs
     ):

@@ -64,6 +64,10 @@ def test_an_order_that_reads_the_queue_is_refused() -> None:
         match=r"order load-adaptive\+priority-fcfs: the signal queue_depth at .*slo-tiered",
     ):
         plugins_of(promotion("iter02_load_adaptive"))
+    kinds = {
+        one.kind for one in plugins_of(promotion("iter02_load_adaptive"), ("order",)).generated
+    }
+    assert "order" not in kinds
 
 
 def test_names_of_plugins_are_their_own() -> None:
