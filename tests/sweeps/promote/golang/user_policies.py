@@ -54,7 +54,8 @@ def whole_functions(params, state, context):
     """Whole numbers: quotients, remainders, signs, conversions, sums that go on."""
     seen = context.snapshots
     depth, batch = seen.queue_depth, seen.batch_size
-    parts = depth // 3 + batch % 5 + jnp.abs(depth - 4) + jnp.sign(depth - batch)
+    sign = jnp.sign(depth - batch) + 2  # a name that Go has too
+    parts = depth // 3 + batch % 5 + jnp.abs(depth - 4) + sign * sign
     by_zero = lax.div(depth, batch) + lax.rem(depth, batch)
     cut = (depth.astype(jnp.float64) * 1.7 - params.queue).astype(jnp.int32)
     so_far = jnp.cumsum(depth, dtype=jnp.int32)
