@@ -243,7 +243,7 @@ class Terms:
         if text == "remainder" and node.args[1].op == "literal" and node.args[1].value != 0:
             text = "%"
         parts = [self._operand(node, arg, index) for arg in node.args]
-        if len(parts) == 1 and text in ("-", "!"):
+        if len(parts) == 1 and text in ("-", "!", "^"):
             return Unary(text, parts[0])
         if text in PRECEDENCE:
             one = Binary(text, parts[0], parts[1])
@@ -254,6 +254,11 @@ class Terms:
                 if text in ("isFinite",)
                 else {text.partition(".")[0]}
             )
+        if text.startswith("math."):
+            parts = [
+                part if arg.is_float else call("float64", part)
+                for part, arg in zip(parts, node.args, strict=True)
+            ]
         return Invocation(text, tuple(parts))
 
     def _operand(self, node: Node, arg: Node, index: tuple[str, ...]) -> Expression:

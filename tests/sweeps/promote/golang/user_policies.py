@@ -76,6 +76,20 @@ def between_endpoints(params, state, context):
     return rank.astype(jnp.float64) + picked + stack + jnp.where(is_tight, 1.0, 0.25), state
 
 
+@scorer()
+def library_functions(params, state, context):
+    """What jax.nn and jax.numpy are made of: softmax, select, products of vectors and matrices, NaN put away."""
+    seen = context.snapshots
+    load = seen.effective_load.astype(jnp.float64)
+    cases = jnp.select([load > 10.0, load > 5.0, load > 1.0], [0.1, 0.2, 0.3], 0.9)
+    mixed = jnp.array([0.3, 0.7]) @ jnp.stack([load, seen.kv_utilization])
+    known = jnp.nan_to_num(load / (load - load))
+    apart = jnp.sum(jnp.abs(load[:, None] - load[None, :]), axis=0)
+    spread = jnp.var(load) * 1e-6 + jnp.sqrt(load @ load) * 1e-3
+    bits = (~seen.queue_depth ^ (seen.batch_size & 3)).astype(jnp.float64)
+    return jax.nn.softmax(-load) + cases + mixed + known * 0.0 + apart + spread + bits, state
+
+
 @pytree
 class Smoothed:
     """A smoothed load, and how often it was looked at."""
