@@ -121,7 +121,7 @@ class Urgent:
 @priority_policy(Urgent)
 def short_first(params, state, context):
     """Shorter prompts are more urgent."""
-    return -params.per_token * context.request.input_len.astype(jnp.float64), state
+    return -(params.per_token * context.request.input_len.astype(jnp.float64)), state
 
 
 # --- what no plugin can do ------------------------------------------------------------------------
