@@ -75,6 +75,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     if "saved" not in given:
         folder = Path(given.get("output", FOLDER))
         cli.check_writable(folder, is_folder=True)
+        prepare_backend(use_cache="no_cache" not in given)
         for name, make in _tables(folder, given):
             _write(folder / f"{name}.csv", make())
     from papers.two_tracks import page
@@ -113,7 +114,6 @@ def _tables(
 
 
 def _joint(folder: Path, given: dict[str, Any]) -> list[dict[str, str]]:
-    prepare_backend(use_cache="no_cache" not in given)
     from papers.record.runs import PaperRuns
     from papers.two_tracks import joint
 
