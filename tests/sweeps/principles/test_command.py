@@ -32,12 +32,13 @@ from sweeps.principles.catalogue import (
     parse_catalogue,
 )
 from sweeps.principles.experiments import probes, tuner
-from sweeps.principles.experiments.lab import Lab, arm_of, list_workloads, workload_named
+from sweeps.principles.experiments.lab import Lab, arm_of, workload_named
 from sweeps.principles.figures import LabFigures, information
 from sweeps.principles.record import PrinciplesRecord, identity
 from sweeps.principles.rules.fairness import check_fair
 from sweeps.principles.statistics import KINDS, Bound, compute
 from sweeps.principles.verdicts import MISSED, Finding, check, metrics_of, verdict_of, words_of
+from sweeps.runs.workload_names import list_workloads
 from tests.sweeps.tiny import TINY as TINY_STRATEGY
 
 TINY = """
