@@ -52,7 +52,7 @@ def _is_met(condition: RuleCondition, value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class RegimeJudgement:
     """How a choice of arms fares on cells: where it keeps the constraints, and how far from the best."""
 
     num_cells: int
@@ -100,7 +100,7 @@ class RobustnessMap:
             return math.inf
         return float(found)
 
-    def judged(self, chosen: Sequence[tuple[Cell, str]]) -> Judgement:
+    def judged(self, chosen: Sequence[tuple[Cell, str]]) -> RegimeJudgement:
         """How the chosen arms fare; cells in which no arm is feasible are left out."""
         able = [(cell, arm) for cell, arm in chosen if math.isfinite(self._best(cell))]
         excesses = [
@@ -110,7 +110,9 @@ class RobustnessMap:
         ]
         near = sum(excess <= NEAR_PERCENT for excess in excesses)
         mean = sum(excesses) / len(excesses) if excesses else math.nan
-        return Judgement(len(able), len(excesses), near, mean, max(excesses, default=math.nan))
+        return RegimeJudgement(
+            len(able), len(excesses), near, mean, max(excesses, default=math.nan)
+        )
 
     def _best(self, cell: Cell) -> float:
         return min(self.value(cell, arm) for arm in self.arms)
