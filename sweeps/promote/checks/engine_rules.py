@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,11 +50,16 @@ def _flags(document: Document, flags: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("CRITICAL", "offload-half", document.path, message)
 
 
+LEAST_URGENT = tuple(name for name, priority in CLASS_PRIORITY.items() if priority < 0)
+
+
 def _priorities(document: Document, content: dict[str, Any]) -> Iterator[Finding]:
     classes = content.get("classes")
     known = classes if isinstance(classes, dict) else {}
-    order = [name for name in CLASS_PRIORITY if isinstance(known.get(name), dict)]
-    for above, below in itertools.pairwise(order):
+    # a policy may put sheddable, batch and background in any order among themselves
+    for above, below in (("critical", "standard"), *(("standard", one) for one in LEAST_URGENT)):
+        if not (isinstance(known.get(above), dict) and isinstance(known.get(below), dict)):
+            continue
         first, second = (known[name].get("offset_ms") for name in (above, below))
         if isinstance(first, int) and isinstance(second, int) and first < second:
             message = (

@@ -17,7 +17,13 @@ from sweeps.strategies.file import list_library
 from tests.sweeps.promote.promotions import MINE, TARGET, FakePlugin, plugins, promotion
 
 ARMS = "configs/arms"
-NOT_IN_THE_TARGET = {"iter06_sjf": "scheduler"}  # what the library has and the target cannot
+# what the library has and the target cannot
+NOT_IN_THE_TARGET = {
+    "iter06_sjf": "scheduler",
+    "routing15_epochs": "routing_policy",
+    "routing17_sessions": "routing_policy",
+    "routing19_sixteen": "routing_policy",
+}
 
 
 def made(given: str, **options: Any) -> dict[str, Any]:
