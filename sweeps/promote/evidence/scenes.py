@@ -1,0 +1,95 @@
+"""What is simulated for a hypothesis: a workload at a rate, and the concern that disturbs it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.errors import ConfigError
+from sweeps.promote.evidence.concerns import Concern
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.workload.spec import WorkloadSpec
+    from sweeps.promote.promotion import Promotion
+
+USUAL_WORKLOAD = "mixed"
+
+
+@dataclass(frozen=True)
+class SimulatedScene:
+    """A workload, and what is different from the simulation that found the strategy."""
+
+    name: str
+    workload: str
+    spec: WorkloadSpec
+    concern: Concern | None = None
+    stream: str = "reference"
+
+    @property
+    def about(self) -> str:
+        """In words."""
+        return f"workload {self.workload}" + (f" with {self.concern.name}" if self.concern else "")
+
+    @property
+    def key(self) -> str:
+        """Equal for scenes of the same requests under the same concern."""
+        content = [self.spec.content(), self.concern.name if self.concern else "", self.stream]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def spec_with_concern(self) -> WorkloadSpec:
+        """The workload that is drawn."""
+        if self.concern is None or self.concern.change_workload is None:
+            return self.spec
+        return self.concern.change_workload(self.spec)
+
+    def config_with_concern(self, config: ClusterConfig) -> ClusterConfig:
+        """The configuration that is run."""
+        return config if self.concern is None else self.concern.applied(config, self.spec)[0]
+
+    def rate(self, seconds: float, num_requests: int) -> float:
+        """Requests per second that are offered; of a workload that does not say, those that came."""
+        return self.spec.aggregate_rate or num_requests / seconds
+
+
+def workload_of_promotion(
+    promotion: Promotion, num_requests: int | None = None
+) -> tuple[WorkloadSpec, str]:
+    """The workload that the strategy was found on, and its name."""
+    from sweeps.runs.bench import workload_from, workload_of
+
+    strategy = promotion.arm.strategy
+    if strategy is None:
+        return workload_from(USUAL_WORKLOAD, num_requests=num_requests), USUAL_WORKLOAD
+    name = strategy.workload if isinstance(strategy.workload, str) else f"of {strategy.name}"
+    return workload_of(strategy, num_requests), name
+
+
+def workload_named(
+    name: str, promotion: Promotion, num_requests: int | None = None
+) -> WorkloadSpec:
+    """A built-in workload, one of the searches, a file, or the strategy's own."""
+    from importlib import resources
+
+    from sweeps.runs.bench import workload_from
+
+    own, own_name = workload_of_promotion(promotion, num_requests)
+    if name == own_name:
+        return own
+    ours = resources.files("sweeps") / "workloads" / f"{name}.yaml"
+    folder = promotion.arm.strategy.folder if promotion.arm.strategy else None
+    return workload_from(str(ours) if ours.is_file() else name, "", folder, num_requests)
+
+
+def scene_of(
+    entry: Mapping[str, Any], name: str, promotion: Promotion, num_requests: int | None
+) -> SimulatedScene:
+    """The scene of a hypothesis.
+
+    Raises:
+        ConfigError: it cannot be simulated; the sentence says why.
+    """
+    raise ConfigError("not simulated yet")
