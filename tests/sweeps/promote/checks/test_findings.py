@@ -1,0 +1,192 @@
+"""Every rule finds its planted defect, and nothing where none is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from blis_jax.errors import ConfigError
+from sweeps.promote.checks.findings import findings_of
+from tests.sweeps.promote.checks.sound import (
+    CONFIG,
+    FLAGS,
+    MIX,
+    OBJECTS,
+    OVERLAY,
+    PRIORITY,
+    documents,
+    texts,
+)
+
+TARGET = "llm-d-router@0.10.0"
+Plant = Callable[[dict[str, Any]], Any]
+
+
+def plugin(files: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next(one for one in files[CONFIG]["plugins"] if one["type"] == kind)
+
+
+def profile(files: dict[str, Any]) -> list[dict[str, Any]]:
+    return files[CONFIG]["schedulingProfiles"][0]["plugins"]
+
+
+TEN: dict[str, Plant] = {
+    "unknown-field": lambda files: files[CONFIG].update(schedulingProfile=[]),
+    "wrong-reference": lambda files: profile(files)[3].update(pluginRef="queue-depth"),
+    "quantity-as-integer": lambda files: files[CONFIG]["flowControl"].update(maxRequests=500),
+    "wrong-group": lambda files: files[OBJECTS][0].update(
+        apiVersion="inference.networking.x-k8s.io/v1alpha2"
+    ),
+    "duplicate-port": lambda files: files[OBJECTS][2]["spec"].update(
+        targetPorts=[{"number": 8000}, {"number": 8000}]
+    ),
+    "negative-block": lambda files: plugin(files, "approx-prefix-cache-producer")[
+        "parameters"
+    ].update(blockSizeTokens=-64),
+    "alpha-plugin-without-flag": lambda files: files[OVERLAY]["router"]["epp"].pop("flags"),
+    "priority-sign": lambda files: files[OBJECTS][0]["spec"].update(priority=-4),
+    "missing-decode-filter": lambda files: profile(files).pop(0),
+    "batched-tokens-below-sequences": lambda files: files[FLAGS].update({"max-num-seqs": 2048}),
+}
+FURTHER: dict[str, Plant] = {
+    "duplicate-name": lambda files: files[CONFIG]["plugins"].append({"type": "queue-scorer"}),
+    "unknown-gate": lambda files: files[CONFIG].update(featureGates=["flowControl", "flow"]),
+    "flow-control-without-gate": lambda files: files[CONFIG].pop("featureGates"),
+    "weight-on-non-scorer": lambda files: profile(files)[4].update(weight=1.0),
+    "weight-not-written": lambda files: profile(files)[3].pop("weight"),
+    "picker-not-written": lambda files: profile(files).pop(),
+    "admitter-in-profile": lambda files: profile(files).append({"pluginRef": "probabilistic-admitter"}),
+    "unknown-plugin-type": lambda files: files[CONFIG]["plugins"].append({"type": "queue-depth"}),
+    "deprecated": lambda files: files[CONFIG].update(apiVersion="inference.networking.x-k8s.io/v1alpha1"),
+    "handler-missing": lambda files: files[CONFIG]["schedulingProfiles"].append(
+        {"name": "other", "plugins": [{"pluginRef": "decode-filter"}]}
+    ),
+    "block-size-below-least": lambda files: plugin(files, "approx-prefix-cache-producer")[
+        "parameters"
+    ].update(blockSizeTokens=16),
+    "threshold-not-integer": lambda files: plugin(files, "concurrency-detector").update(
+        parameters={"maxConcurrency": 96.5}
+    ),
+    "unit-string": lambda files: files[CONFIG]["flowControl"].update(defaultRequestTTL="60"),
+    "order-across-bands": lambda files: files[CONFIG]["flowControl"]["priorityBands"].append(
+        {"priority": -1, "orderingPolicyRef": "slo-deadline-ordering-policy"}
+    ),
+    "zero-means-default": lambda files: files[CONFIG]["flowControl"]["priorityBands"][0].update(maxRequests="0"),
+    "weights-under-random-picker": lambda files: plugin(files, "max-score-picker").update(
+        name="max-score-picker", type="weighted-random-picker"
+    ),
+    "missing-field": lambda files: files[OBJECTS][2]["spec"]["endpointPickerRef"].pop("port"),
+    "wrong-type": lambda files: files[OBJECTS][0]["spec"].update(priority="high"),
+    "not-allowed": lambda files: files[FLAGS].update({"scheduling-policy": "sjf"}),
+    "chunked-prefill-model-length": lambda files: files[FLAGS].update(
+        {"enable-chunked-prefill": False, "max-model-len": 4096}
+    ),
+    "chunked-prefill-off": lambda files: files[FLAGS].update(
+        {"enable-chunked-prefill": False, "max-model-len": 512, "long-prefill-token-threshold": 256}
+    ),
+    "offload-half": lambda files: files[FLAGS].update({"kv-offloading-size": 8.0}),
+    "priority-negated-once": lambda files: files[PRIORITY]["classes"]["critical"].update(offset_ms=-900),
+    "flags-differ": lambda files: files[FLAGS].update({"max-num-seqs": 128}),
+    "sheds-by-default": lambda files: [files[CONFIG].pop("featureGates"), files[CONFIG].pop("flowControl")],
+}  # fmt: skip
+OTHER_PLACES: list[tuple[str, Plant]] = [
+    ("negative-block", lambda files: files[FLAGS].update({"block-size": -16})),
+    ("wrong-reference", lambda files: files[OBJECTS][0]["spec"]["poolRef"].update(name="other")),
+    ("wrong-reference", lambda files: files[MIX]["trafficClasses"][0].update(objective="x")),
+    ("wrong-group", lambda files: files[CONFIG].update(apiVersion="llm-d.ai/v1")),
+    ("wrong-group", lambda files: files[OBJECTS][0]["spec"]["poolRef"].update(group="llm-d.ai")),
+    ("duplicate-name", lambda files: files[OBJECTS].append(files[OBJECTS][0])),
+    ("priority-sign", lambda files: files[MIX]["trafficClasses"][0].update(priority=-4)),
+    (
+        "wrong-reference",
+        lambda files: files[CONFIG]["flowControl"]["saturationDetector"].update(
+            pluginRef="queue-scorer"
+        ),
+    ),
+    ("unknown-field", lambda files: plugin(files, "queue-scorer").update(config={})),
+    ("unknown-field", lambda files: files[MIX]["load"].update(rate=1)),
+    ("unknown-field", lambda files: files[FLAGS].update({"max-num-partial-prefills": 2})),
+]
+
+
+def rules(files: dict[str, Any]) -> set[str]:
+    return {one.rule for one in findings_of(texts(files), TARGET)}
+
+
+def test_sound_files_have_no_finding() -> None:
+    assert findings_of(texts(documents()), TARGET) == []
+
+
+@pytest.mark.parametrize("rule", [*TEN, *FURTHER])
+def test_a_planted_defect_is_found_by_name(rule: str) -> None:
+    files = documents()
+    (TEN | FURTHER)[rule](files)
+    assert rule in rules(files)
+
+
+def test_the_ten_defects_close_a_gate() -> None:
+    assert len(TEN) == 10
+    for rule, plant in TEN.items():
+        files = documents()
+        plant(files)
+        found = findings_of(texts(files), TARGET)
+        assert any(one.rule == rule and one.severity == "CRITICAL" for one in found), rule
+
+
+@pytest.mark.parametrize("place", range(len(OTHER_PLACES)))
+def test_a_defect_is_found_in_other_places_too(place: int) -> None:
+    rule, plant = OTHER_PLACES[place]
+    files = documents()
+    plant(files)
+    assert rule in rules(files)
+
+
+def test_a_sentence_says_what_where_and_the_fix() -> None:
+    files = documents()
+    profile(files)[3].update(pluginRef="queue-score")
+    (found,) = findings_of(texts(files), TARGET)
+    assert found.path == CONFIG
+    assert "plugins[3].pluginRef names 'queue-score'" in found.message
+    assert found.message.endswith("did you mean 'queue-scorer'?")
+
+
+def test_a_configuration_inside_an_overlay_is_checked_too() -> None:
+    files = documents()
+    inner = texts({CONFIG: files[CONFIG] | {"schedulingProfile": []}})[CONFIG]
+    files[OVERLAY]["router"]["epp"]["pluginsCustomConfig"] = {"custom-plugins.yaml": inner}
+    assert "unknown-field" in rules(files)
+
+
+def test_plugins_of_the_promotion_are_known_with_their_parameters() -> None:
+    files = documents()
+    plugin(files, "queue-scorer").update(
+        type="calm-scorer", name="queue-scorer", parameters={"scale": 8.0}
+    )
+    assert "unknown-plugin-type" in rules(files)
+    declared = {
+        "type": "calm-scorer", "kind": "scorer", "stability": "Alpha", "simulated": "calm",
+        "package": "pkg/calm", "parameters": {"scale": 8.0},
+    }  # fmt: skip
+    files["arms/generated-plugins.yaml"] = [declared]
+    assert rules(files) == set()
+    declared["parameters"] = {"gain": 8.0}
+    assert rules(files) == {"unknown-field"}
+
+
+def test_a_file_that_is_no_yaml_is_a_finding() -> None:
+    assert [one.rule for one in findings_of({FLAGS: "a: [1"}, TARGET)] == ["unreadable"]
+
+
+@pytest.mark.parametrize(
+    "content", [3, "text", [], {"plugins": 3, "schedulingProfiles": [4]}, None]
+)
+@pytest.mark.parametrize("path", [CONFIG, FLAGS, OVERLAY, PRIORITY, MIX, "generated-plugins.yaml"])
+def test_any_content_gives_findings_and_no_traceback(path: str, content: object) -> None:
+    findings_of(texts({path: content}), TARGET)
+
+
+def test_an_unknown_target_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"use one of llm-d-router@0.10.0"):
+        findings_of({}, "llm-d-router@0.9.0")

@@ -1,0 +1,112 @@
+"""Every setting, policy, parameter and signal has its row."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from blis_jax.cluster.config import FIELDS
+from blis_jax.engine.types import RequestView, Snapshots
+from blis_jax.errors import ConfigError
+from blis_jax.policies import contract, registry
+from sweeps.promote.maps import rows
+from sweeps.promote.maps.page import reference_page
+from sweeps.promote.maps.reads import CONTEXTS, signals_read
+from sweeps.strategies.file import list_library, load_strategy
+from sweeps.strategies.space import space_of
+from tests.support.reference_data import REPO_ROOT
+
+READABLE = {
+    "gateway": contract.GatewayContext,
+    "picker": contract.PickerContext,
+    "queue": contract.QueueContext,
+    "completion": contract.Completion,
+    "cluster": contract.ClusterContext,
+    "hand_over": contract.HandOverContext,
+    "snapshots": Snapshots,
+    "request": RequestView,
+}
+
+
+def test_map_a_has_every_setting_once() -> None:
+    named = [name for row in rows.setting_rows() for name in row.settings]
+    assert sorted(named) == sorted(FIELDS)
+
+
+def test_map_a_has_every_policy_once() -> None:
+    named = [row.policy for row in rows.policy_rows()]
+    assert sorted(named) == sorted(
+        f"{kind}/{name}" for kind, names in registry.NAMES.items() for name in names
+    )
+
+
+def test_map_a_has_every_kind() -> None:
+    assert {row.kind for row in rows.interface_rows()} == set(contract.KINDS)
+
+
+@pytest.mark.parametrize("name", list_library())
+def test_map_a_has_every_parameter_of_the_library(name: str) -> None:
+    strategy = load_strategy(name)
+    targets = [one.target for one in space_of(strategy).dimensions]
+    for setting in (*targets, *strategy.mechanism, "scorer.Mine.gain"):
+        assert rows.setting_row(setting).status in ("exact", "approximate", "code", "none")
+
+
+def test_map_b_has_every_field_that_a_policy_may_read() -> None:
+    named = [row.name for row in rows.signal_rows()]
+    fields = {
+        f"{place}.{field.name}"
+        for place, owner in READABLE.items()
+        for field in dataclasses.fields(owner)
+    }
+    assert sorted(named) == sorted(fields)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, names in registry.NAMES.items() if names])
+def test_what_policies_read_is_found_and_has_rows(kind: str) -> None:
+    for name in registry.NAMES[kind]:
+        for signal in signals_read(registry.find(kind, name)):
+            assert rows.signal_row(signal).name == signal
+
+
+def test_what_is_read_is_what_the_function_asks_for() -> None:
+    read = signals_read(registry.find("scorer", "cost-benefit"))
+    assert {"snapshots.prefix_match_blocks", "request.input_len", "gateway.block_size"} < read
+    assert "snapshots.kv_utilization" not in read
+    assert set(CONTEXTS) == set(contract.KINDS)
+
+
+def test_signals_of_gaps_have_rows() -> None:
+    for row in rows.gap_rows():
+        for signal in row.signals:
+            rows.signal_row(signal)
+    ids = [row.id for row in rows.gap_rows()]
+    assert len(ids) == len(set(ids)) >= 14
+
+
+def test_simulated_gaps_are_settings_of_a_cluster() -> None:
+    from blis_jax.cluster.config import ClusterConfig
+
+    concerns = [row.simulate for row in rows.gap_rows() if row.simulate]
+    assert len(concerns) >= 5
+    for settings in concerns:
+        assert ClusterConfig(num_instances=2, routing_policy="weighted").replace(**settings)
+
+
+def test_a_field_alone_is_understood() -> None:
+    assert rows.signal_row("queue_depth").name == "snapshots.queue_depth"
+    assert rows.signal_row("input_len").name == "request.input_len"
+    with pytest.raises(ConfigError, match="has no row in Map B"):
+        rows.signal_row("snapshots.queue_dept")
+
+
+def test_a_row_without_a_fallback_is_refused() -> None:
+    row = rows.setting_row("kv_offload_threshold").model_dump() | {"fallback": ""}
+    with pytest.raises(ConfigError, match="needs a fallback"):
+        rows.parsed_rows(rows.SettingRow, [row], "settings")
+
+
+def test_the_page_of_the_docs_is_current() -> None:
+    page = REPO_ROOT / "docs/reference/promotion-maps.md"
+    assert page.read_text(encoding="utf-8") == reference_page()

@@ -1,0 +1,87 @@
+"""Promotions, and generated plugins of the form that the compiler gives, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blis_jax.files.user_files import is_file
+from sweeps.promote.promotion import Promotion
+from sweeps.strategies.arms import Arm, arm_of
+
+TARGET = "llm-d-router@0.10.0"
+MINE = '''
+"""A scorer of a user's own."""
+
+from blis_jax.lazy import jnp
+from blis_jax.policies import GatewayContext, NoState, number, pytree, scorer
+
+
+@pytree
+class CalmParams:
+    """How strongly full batches are avoided."""
+
+    scale: float = number(8.0, "requests", "batch at which the score is one half", low=0, excludes_low=True)
+
+
+@scorer(CalmParams)
+def calm(params, state, context: GatewayContext):
+    """Prefers instances with small batches."""
+    batch = context.snapshots.batch_size.astype(jnp.float64)
+    return params.scale / (params.scale + batch), state
+'''
+
+
+def promotion(given: str, baseline: str = "iter00_baseline") -> Promotion:
+    """`routing_scorers=A~1+B~2` stands for a list of scorers, which an arm's text cannot hold."""
+    text, mark, scorers = given.partition(":routing_scorers=")
+    arm = arm_of(text)
+    if mark:
+        listed = scorers.replace("~", ":").replace("+", ",")
+        arm = Arm(given, arm.config.replace(routing_scorers=listed), arm.strategy)
+    return Promotion(given, arm, arm_of(baseline), TARGET)
+
+
+@dataclass(frozen=True)
+class FakePlugin:
+    """What the compiler says about a plugin that it wrote."""
+
+    kind: str
+    simulated_name: str
+    type_name: str
+    package_path: str = "pkg/epp/framework/plugins/scheduling/scorer/simulated"
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    parameter_docs: Mapping[str, Any] = field(default_factory=dict)
+    signals: tuple[str, ...] = ()
+    stability: str = "Alpha"
+
+
+BUILT_IN = ("prefix-affinity", "queue-depth", "kv-utilization")
+
+
+def plugins(given: Promotion) -> tuple[FakePlugin, ...]:
+    """A plugin for each scorer that the target has not, and for the admission policy."""
+    from sweeps.promote.maps.reads import policies_of, signals_read
+    from sweeps.promote.maps.stage import named_policies
+
+    functions = {
+        (kind, one.name.replace("_", "-")): one for kind, one in policies_of(given.arm.config)
+    }
+    found = []
+    for kind, name in sorted(named_policies(given)):
+        short = name.rpartition(":")[2] if is_file(name) else name
+        policy = functions.get((kind, short.replace("_", "-")))
+        is_needed = (kind == "scorer" and name not in BUILT_IN) or (
+            kind == "admission" and name != "always-admit"
+        )
+        if is_needed and policy is not None:
+            numbers = {key: float(value) for key, value in vars(policy.values()).items()}
+            word = {"scorer": "scorer", "admission": "admitter"}[kind]
+            found.append(
+                FakePlugin(
+                    kind, name, f"{short.replace('_', '-')}-{word}",
+                    parameters=numbers, signals=tuple(sorted(signals_read(policy))),
+                )
+            )  # fmt: skip
+    return tuple(found)
