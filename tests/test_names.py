@@ -8,9 +8,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("blis_jax", "sweeps", "surrogate", "papers")
-# Each is the word of its own field: an engine's table, a request in a protocol, a page of a trace.
+# Each is the word of its own field: an engine's table, a request in a protocol, a page of a trace, what a checker
+# found.
 ALIKE = {
-    "Answer", "Batch", "Demand", "Grid", "Header", "Network", "Report", "Request", "Row", "Sizes",
+    "Answer", "Batch", "Demand", "Finding", "Grid", "Header", "Network", "Report", "Request", "Row", "Sizes",
     "Window",
 }  # fmt: skip
 

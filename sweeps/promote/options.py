@@ -125,18 +125,17 @@ _DECISION = (
 
 def whole_parser(description: str, examples: str) -> Parser:
     """The parser of a promotion from its first stage on."""
+    width = max(map(len, ACTIONS)) + 2
+    actions = "".join(f"  {name:<{width}}{text}\n" for name, text in ACTIONS.items())
     parser = Parser(
         prog=f"python -m {NAME}",
         usage="%(prog)s STRATEGY[@POINT] [options]\n       %(prog)s ACTION [options]",
         description=description,
-        epilog=examples,
+        epilog=f"actions, each with a --help of its own:\n{actions}\n{examples}",
     )
     parser.add_argument(
         "strategy", metavar="STRATEGY", nargs="?", help="[LABEL=]STRATEGY[@POINT][:NAME=VALUE…]"
     )
-    group = parser.add_argument_group("actions, each with a --help of its own")
-    for name, text in ACTIONS.items():
-        group.add_argument(name, help=text, nargs="?", metavar=name)
     parser.add_flags("promotion", _OF)
     parser.add_flags("output", (_OUTPUT,))
     parser.add_flags("evidence", EVIDENCE)

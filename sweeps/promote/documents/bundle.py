@@ -7,9 +7,11 @@ from typing import Any
 
 import yaml
 
+from sweeps.promote.documents.branch import branch_files, change_name, change_patch
 from sweeps.promote.documents.content import PromotionContent, Verdict, main_change
-from sweeps.promote.documents.patch import patch_of
 from sweeps.promote.documents.render import number, percent, render
+from sweeps.promote.evidence.priority_mix import CLASSES
+from sweeps.promote.evidence.reports import AGGREGATE
 from sweeps.promote.evidence.survival import LARGER, NOTHING, SMALLER, SURVIVES
 from sweeps.promote.promotion import Files, Promotion
 from sweeps.promote.store import hashes_of
@@ -26,14 +28,12 @@ _WIDTH = 72  # of a commit message
 
 def bundle_files(promotion: Promotion, files: Files) -> dict[str, str]:
     """The bundle, by path."""
-    from sweeps.promote.documents.branch import branch_files
-
     content = PromotionContent(promotion, files)
-    branch = branch_files(files)
+    branch = branch_files(promotion, files)
     sets = report_sets(content)
     made = {f"{BRANCH}/{path}": text for path, text in branch.items()}
     made |= {
-        PATCH: patch_of(branch),
+        PATCH: change_patch(promotion, files),
         MESSAGE: _message(content, branch),
         BODY: _body(content, branch, sets),
     }
@@ -125,13 +125,11 @@ def _survived(content: PromotionContent) -> dict[str, Any]:
 def _message(content: PromotionContent, branch: Files) -> str:
     import textwrap
 
-    strategy = content.promotion.arm.strategy
-    name = strategy.name if strategy else content.promotion.given
     confirmed = sum(one["verdict"] == CONFIRMED for one in content.verdicts)
     names = [gate["by"] for gate in content.gates() if gate["by"]]
     return render(
         "commit-message.txt.j2",
-        title=f"Add {name} as an alpha strategy"[:_WIDTH],
+        title=f"Add {change_name(content.promotion)} as an alpha strategy"[:_WIDTH],
         body=textwrap.fill(_what(content, branch), _WIDTH),
         promotion=content.promotion,
         identities=content.document["identities"],

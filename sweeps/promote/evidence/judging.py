@@ -46,7 +46,7 @@ MOST_LOST = 0.01  # of the share of requests served in time, where a latency is 
 
 
 @dataclass(frozen=True)
-class Change:
+class ArmChange:
     """What one arm has more than another, run by run."""
 
     first: str
@@ -70,7 +70,7 @@ class TransferVerdict:
     reason: str
     evidence: Evidence
     problem: str = ""  # of the precondition that failed
-    changes: Mapping[str, Change] = field(default_factory=dict)  # by `second - first`
+    changes: Mapping[str, ArmChange] = field(default_factory=dict)  # by `second - first`
     run_ids: tuple[str, ...] = ()
 
 
@@ -181,7 +181,7 @@ def _pair(one: _Measured, first: str) -> Pair:
     )
 
 
-def _change(one: _Measured, first: str, second: str, confidence: float) -> Change:
+def _change(one: _Measured, first: str, second: str, confidence: float) -> ArmChange:
     before, after = one.values[first], one.values[second]
     change = np.divide(after - before, np.abs(before), out=np.zeros_like(after), where=before != 0)
     hypothesis = one.hypothesis
@@ -189,13 +189,13 @@ def _change(one: _Measured, first: str, second: str, confidence: float) -> Chang
         is_expected = np.abs(change) <= hypothesis.tolerance_percent / 100
     else:
         is_expected = change < 0 if hypothesis.direction == LOWER else change > 0
-    return Change(
+    return ArmChange(
         first, second, float(before.mean()), float(after.mean()),
         relative_change(before, after, confidence), len(before), int(is_expected.sum()),
     )  # fmt: skip
 
 
-def _changes(one: _Measured, confidence: float) -> dict[str, Change]:
+def _changes(one: _Measured, confidence: float) -> dict[str, ArmChange]:
     pairs = [(BASELINE, TREATMENT)]
     if CONTROL in one.values:
         pairs += [(CONTROL, TREATMENT), (BASELINE, CONTROL)]
@@ -227,7 +227,7 @@ def _directed(one: _Measured, by_arm: Mapping[str, Difference]) -> TransferVerdi
 
 
 def _direction_verdict(
-    hypothesis: PromotedHypothesis, by_arm: Mapping[str, Difference], main: Change, many: str
+    hypothesis: PromotedHypothesis, by_arm: Mapping[str, Difference], main: ArmChange, many: str
 ) -> tuple[str, str, str]:
     words = {arm: found.verdict for arm, found in by_arm.items()}
     against = " and ".join(words)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.errors import ConfigError
-from sweeps.promote.evidence.concerns import Concern
+from sweeps.promote.evidence.concerns import Concern, concern_named
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -92,4 +92,35 @@ def scene_of(
     Raises:
         ConfigError: it cannot be simulated; the sentence says why.
     """
-    raise ConfigError("not simulated yet")
+    from blis_jax.workload.spec import override
+
+    given = entry.get("workload")
+    fields: Mapping[str, Any] = given if isinstance(given, Mapping) else {"name": given}
+    if fields.get("spec"):
+        from sweeps.runs.bench import workload_from
+
+        spec, workload = workload_from(fields["spec"], name), str(fields.get("name") or name)
+        spec = override(spec, num_requests=num_requests) if num_requests else spec
+    elif fields.get("name"):
+        workload = str(fields["name"])
+        spec = workload_named(workload, promotion, num_requests)
+    else:
+        spec, workload = workload_of_promotion(promotion, num_requests)
+    if fields.get("rate"):
+        spec = override(spec, aggregate_rate=float(fields["rate"]))
+    gap = gap_of(entry)
+    concern = concern_named(gap) if gap else None
+    if concern is not None:
+        for config in (promotion.baseline.config, promotion.arm.config):
+            concern.applied(config, spec)
+    return SimulatedScene(name, workload, spec, concern)
+
+
+def gap_of(entry: Mapping[str, Any]) -> str | None:
+    """The row of Map C that a hypothesis of track B comes from."""
+    from sweeps.promote.maps.rows import gap_rows
+
+    if entry.get("track") != "B":
+        return None
+    words = set(re.findall(r"[a-z0-9-]+", str(entry.get("origin"))))
+    return next((row.id for row in gap_rows() if row.id in words), None)

@@ -10,7 +10,7 @@ import yaml
 from blis_jax.errors import ConfigError
 from sweeps.ledger.chain import digest
 from sweeps.promote.evidence.hypothesis import PromotedHypothesis, hypotheses_of, hypotheses_path
-from sweeps.promote.evidence.judging import Change, TransferVerdict, judge
+from sweeps.promote.evidence.judging import ArmChange, TransferVerdict, judge
 from sweeps.promote.evidence.runs import ARMS, BASELINE, FOLDER, TREATMENT, SceneRuns, scenes_of
 from sweeps.promote.promotion import Files, Promotion
 from sweeps.promote.store import hashes_of
@@ -153,7 +153,7 @@ def _verdict(one: TransferVerdict) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: ArmChange) -> dict[str, Any]:
     return {
         "first_mean": rounded(change.first_mean),
         "second_mean": rounded(change.second_mean),
