@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeps.promote.checks.documents import Document, Documents
@@ -12,23 +12,28 @@ from sweeps.promote.checks.picker_rules import FLOW_GATE, PickerConfig
 from sweeps.promote.checks.target_types import TargetTypes
 from sweeps.promote.promotion import Finding
 
+BASELINE = "baseline"  # folder of the arm whose overlay the others change
 ROLE_LABEL = "llm-d.ai/role"
 
 
 def arm_findings(documents: Documents, target: TargetTypes) -> Iterator[Finding]:
     """Findings that need several files."""
-    may_shed = _sheddable(documents)
     for document in documents.of("endpoint-picker-config"):
         config = PickerConfig(document, target)
-        overlays = [
-            one for one in documents.of("scenario-overlay") if one.folder == document.folder
-        ]
+        beside = Documents([one for one in documents.found if one.folder == document.folder], [])
+        overlays = [one for one in documents.of("scenario-overlay") if _is_of(one, document)]
         yield from _alpha(config, overlays)
-        yield from _roles(config, documents, overlays)
-        if may_shed:
+        yield from _roles(config, beside, overlays)
+        if _sheddable(beside):
             yield from _shed_by_default(config)
     yield from _flags_agree(documents)
     yield from _objectives_agree(documents)
+
+
+def _is_of(overlay: Document, document: Document) -> bool:
+    """Whether an overlay counts for an arm: its own, or the baseline's, which it changes."""
+    above, _, _ = document.folder.rpartition("/")
+    return overlay.folder in (document.folder, f"{above}/{BASELINE}" if above else BASELINE)
 
 
 def _part(document: Document, *keys: str) -> Any:
@@ -131,29 +136,40 @@ def _flags_agree(documents: Documents) -> Iterator[Finding]:
 
 
 def _objectives_agree(documents: Documents) -> Iterator[Finding]:
-    """The overlay's objectives are the objects', and a profile's classes name them."""
-    known = {
-        str(_part(one, "metadata", "name")): _part(one, "spec", "priority")
-        for one in documents.of("inference-objective")
-    }
-    if not known:
-        return
+    """The overlay's objectives are the objects' beside it, and a profile's classes name those of some arm."""
+    everywhere = list(documents.of("inference-objective"))
     for overlay in documents.of("scenario-overlay"):
         listed = _part(overlay, "router", "inferenceObjectives")
+        known = _priorities([one for one in everywhere if one.folder == overlay.folder])
         for one in listed if isinstance(listed, list) else ():
-            yield from _agrees(overlay, known, one.get("name"), one.get("priority"))
+            if isinstance(one, dict):
+                yield from _agrees(overlay, known, one.get("name"), one.get("priority"))
     for profile in documents.of("profile-priority-mix"):
         classes = _part(profile, "trafficClasses")
         for one in classes if isinstance(classes, list) else ():
-            yield from _agrees(profile, known, one.get("objective"), one.get("priority"))
+            if isinstance(one, dict):
+                known = _priorities(everywhere)
+                yield from _agrees(profile, known, one.get("objective"), one.get("priority"))
+
+
+def _priorities(objectives: Sequence[Document]) -> dict[str, set[Any]]:
+    """The priorities that each objective has in some arm."""
+    found: dict[str, set[Any]] = {}
+    for one in objectives:
+        name = str(_part(one, "metadata", "name"))
+        found.setdefault(name, set()).add(_part(one, "spec", "priority"))
+    return found
 
 
 def _agrees(
-    document: Document, known: Mapping[str, Any], name: Any, priority: Any
+    document: Document, known: Mapping[str, set[Any]], name: Any, priority: Any
 ) -> Iterator[Finding]:
+    if not known:
+        return
     if name not in known:
         message = f"names the objective {name!r}; there are {', '.join(known)}"
         yield Finding("CRITICAL", "wrong-reference", document.path, message)
-    elif priority != known[name]:
-        message = f"objective {name} has priority {priority} here and {known[name]} in its object; write one of them"
+    elif priority not in known[name]:
+        has = " or ".join(sorted(map(str, known[name])))
+        message = f"objective {name} has priority {priority} here and {has} in its object; write one of them"
         yield Finding("CRITICAL", "priority-sign", document.path, message)

@@ -16,17 +16,20 @@ POOL_GROUP = "inference.networking.k8s.io"
 
 
 def kubernetes_findings(documents: Documents, target: TargetTypes) -> Iterator[Finding]:
-    """Findings about objectives and pools."""
-    pools = list(documents.of("inference-pool"))
-    objectives = list(documents.of("inference-objective"))
-    for pool in pools:
-        yield from _version(pool, target.pool_api_version)
-        yield from _ports(pool)
-    for objective in objectives:
-        yield from _version(objective, target.objective_api_version)
-        yield from _pool_reference(objective, [_name(one) for one in pools])
-    yield from _unique(objectives)
-    yield from priority_order(objectives)
+    """Findings about objectives and pools; each folder is an arm of its own."""
+    kinds = ("inference-pool", "inference-objective")
+    for folder in sorted({one.folder for one in documents.of(*kinds)}):
+        pools, objectives = (
+            [one for one in documents.of(kind) if one.folder == folder] for kind in kinds
+        )
+        for pool in pools:
+            yield from _version(pool, target.pool_api_version)
+            yield from _ports(pool)
+        for objective in objectives:
+            yield from _version(objective, target.objective_api_version)
+            yield from _pool_reference(objective, [_name(one) for one in pools])
+        yield from _unique(objectives)
+        yield from priority_order(objectives)
 
 
 def _version(document: Document, wanted: str) -> Iterator[Finding]:

@@ -201,8 +201,11 @@ def _gates(config: PickerConfig) -> Iterator[Finding]:
         known = config.target.feature_gates
         message = f"featureGates: {gate!r} is unknown; use {', '.join(known)}{closest(gate, known)}"
         yield config.finding("CRITICAL", "unknown-gate", message)
-    if config.flow and FLOW_GATE not in config.gates:
-        message = "flowControl is there, but the gate flowControl is off, so it has no effect; add the gate"
+    idle = sorted(
+        set(config.flow) - {"saturationDetector"}
+    )  # the detector counts without the gate too
+    if idle and FLOW_GATE not in config.gates:
+        message = f"flowControl has {', '.join(idle)}, but the gate flowControl is off: they have no effect; add it"
         yield config.finding("CRITICAL", "flow-control-without-gate", message)
 
 

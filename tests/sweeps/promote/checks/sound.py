@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 CONFIG, OVERLAY = "arms/a/endpoint-picker-config.yaml", "arms/a/scenario-overlay.yaml"
-FLAGS, OBJECTS = "arms/a/vllm-flags.yaml", "kubernetes/objects.yaml"
+FLAGS, OBJECTS = "arms/a/vllm-flags.yaml", "arms/a/kubernetes.yaml"
 PRIORITY, MIX = "engine-priority.yaml", "profiles/priority-mix/a1.yaml.in"
 
 _CONFIG: dict[str, Any] = {

@@ -1,0 +1,293 @@
+"""The EndpointPickerConfig of one arm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.types import ROLES
+from blis_jax.policies.named import admission_name, numbered
+from sweeps.promote.checks.target_types import TargetTypes
+from sweeps.promote.configs.generated import (
+    PluginLike,
+    numbers_of_policy,
+    parameters_of,
+    plugin_for,
+)
+from sweeps.promote.configs.places import not_mapped
+from sweeps.promote.maps.rows import policy_row
+from sweeps.promote.promotion import Promotion
+
+FILE = "custom-plugins.yaml"  # name of the configuration inside the router's chart
+DETECTOR, IN_FLIGHT_DETECTOR = "utilization-detector", "concurrency-detector"
+LIFTED = {"queueDepthThreshold": 999_999_999, "kvCacheUtilThreshold": 1.0}  # nothing is shed
+PREFIX_PRODUCER = "approx-prefix-cache-producer"
+HANDLER, DECIDER = "disagg-profile-handler", "prefix-based-pd-decider"
+FCFS, DEADLINE = "fcfs-ordering-policy", "slo-deadline-ordering-policy"
+QUEUE_TTL = "3600s"  # the simulated queues have no limit of time
+
+
+@dataclass(frozen=True)
+class RouterQueue:
+    """Flow control of an arm: how the router's queue is ordered, in how many bands, and when it holds back."""
+
+    ordering: str  # type of the ordering plugin
+    priorities: tuple[int, ...]  # of the bands
+    most_in_flight: int  # per endpoint, from which requests wait in the router
+
+
+@dataclass
+class _Picker:
+    """A configuration under construction."""
+
+    plugins: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, parameters: Mapping[str, Any] | None = None) -> None:
+        """A plugin, once."""
+        if all(one["type"] != kind for one in self.plugins):
+            given = {"parameters": dict(parameters)} if parameters else {}
+            self.plugins.append({"type": kind, **given})
+
+    def step(self, kind: str, weight: float | None = None) -> None:
+        """A plugin in the profile."""
+        self.steps.append({"pluginRef": kind} | ({} if weight is None else {"weight": weight}))
+
+
+def picker_config(
+    promotion: Promotion,
+    config: ClusterConfig,
+    generated: Sequence[PluginLike],
+    target: TargetTypes,
+    queue: RouterQueue | None,
+) -> tuple[dict[str, Any], list[str]]:
+    """The configuration as plain data, and notes for the report.
+
+    Raises:
+        NotMappedError: a policy has no counterpart and none was generated.
+    """
+    picker = _Picker()
+    _roles(promotion, config, picker)
+    _routing(promotion, config, generated, target, picker)
+    flow = _admission(promotion, config, generated, picker)
+    return _document(target, picker, _with_queue(picker, queue, flow)), picker.notes
+
+
+def with_idle_plugins(
+    document: Mapping[str, Any], generated: Sequence[PluginLike]
+) -> tuple[dict[str, Any], list[str]]:
+    """A configuration with the promotion's plugins at work but without effect: the control arm."""
+    plugins = [dict(one) for one in document["plugins"]]
+    profiles = [{**one, "plugins": list(one["plugins"])} for one in document["schedulingProfiles"]]
+    notes = []
+    present = {one["type"] for one in plugins}
+    for plugin in generated:
+        if plugin.kind in ("scorer", "routing") and plugin.type_name not in present:
+            entry = {"parameters": dict(plugin.parameters)} if plugin.parameters else {}
+            plugins.insert(0, {"type": plugin.type_name, **entry})
+            for profile in profiles:
+                steps = profile["plugins"]
+                steps.insert(_first_scorer(steps), {"pluginRef": plugin.type_name, "weight": 0.0})
+            notes.append(
+                f"{plugin.type_name} runs with weight 0, so it is computed and changes no pick."
+            )
+        elif plugin.kind == "admission":
+            neutral = _neutral(plugin)
+            if neutral is None:
+                notes.append(
+                    f"{plugin.type_name} has no numbers under which it admits everything, so the control arm is "
+                    "without it."
+                )
+            else:
+                plugins.insert(0, {"type": plugin.type_name, "parameters": neutral})
+                notes.append(
+                    f"{plugin.type_name} runs with numbers under which it admits everything."
+                )
+    return {**document, "plugins": plugins, "schedulingProfiles": profiles}, notes
+
+
+def _first_scorer(steps: Sequence[Mapping[str, Any]]) -> int:
+    return next((place for place, step in enumerate(steps) if "weight" in step), len(steps) - 1)
+
+
+def _neutral(plugin: PluginLike) -> dict[str, Any] | None:
+    row = policy_row("admission", plugin.simulated_name)
+    if row is None or row.neutral is None:
+        return None
+    return parameters_of(plugin, row.neutral)
+
+
+def _roles(promotion: Promotion, config: ClusterConfig, picker: _Picker) -> None:
+    if any(group.numbers() for group in config.instances):
+        problem = (
+            "groups of instances have numbers of their own, and one deployment has one set of flags"
+        )
+        proposal = "promote the strategy on equal instances, and test mixed ones by gap mixed-gpus"
+        raise not_mapped(promotion, "instances", problem, proposal)
+    if any(group.role != ROLES[0] for group in config.instances):
+        picker.add("decode-filter")
+        picker.step("decode-filter")
+    if any(group.role == "prefill" for group in config.instances):
+        picker.add("prefill-filter")
+        picker.add(DECIDER, {"nonCachedTokens": config.block_size_in_tokens})
+        names = {"decode": "decode", "prefill": "prefill"}
+        picker.add(HANDLER, {"profiles": names, "deciders": {"prefill": DECIDER}})
+        picker.notes.append(
+            f"{DECIDER} moves every prompt with more than {config.block_size_in_tokens} uncached tokens to a prefill "
+            "endpoint, before it runs."
+        )
+
+
+def _routing(
+    promotion: Promotion,
+    config: ClusterConfig,
+    generated: Sequence[PluginLike],
+    target: TargetTypes,
+    picker: _Picker,
+) -> None:
+    name = config.routing_policy
+    own = plugin_for(generated, "routing", name)
+    if own is not None:
+        numbers = numbers_of_policy(numbered(config).routing)
+        picker.add(own.type_name, parameters_of(own, numbers))
+        picker.step(own.type_name, 1.0)
+        _end(picker, "max-score-picker")
+        return
+    if name != "weighted":
+        row = policy_row("routing", name)
+        if row is None or not row.plugin:
+            problem = row.rule if row else "a routing policy of a file is compiled only as a scorer"
+            proposal = (row.proposal if row else "") or "write it as a scorer of weighted routing"
+            raise not_mapped(promotion, "routing_policy", f"{name}: {problem}", proposal)
+        picker.notes.append(f"{name}: {row.plugin}; {row.rule}.")
+        if target.plugins[row.plugin].kind == "picker":
+            _end(picker, row.plugin)
+            return
+        picker.add(row.plugin)
+        picker.step(row.plugin, 1.0)
+        _end(picker, "max-score-picker")
+        return
+    policies = {text: policy for (text, _), (policy, _) in _pairs(config)}
+    for text, weight in config.scorers():
+        _scorer(promotion, text, weight, numbers_of_policy(policies[text]), generated, picker)
+    row = policy_row("picker", config.routing_picker)
+    if row is None:
+        problem = "a picker of a file is not compiled"
+        raise not_mapped(promotion, "routing_picker", problem, "use first-best or weighted-random")
+    _end(picker, row.plugin)
+
+
+def _pairs(config: ClusterConfig) -> Any:
+    return zip(config.scorers(), numbered(config).scorers, strict=True)
+
+
+def _end(picker: _Picker, kind: str) -> None:
+    picker.add(kind, {"maxNumOfEndpoints": 1})
+    picker.step(kind)
+
+
+def _scorer(
+    promotion: Promotion,
+    text: str,
+    weight: float,
+    numbers: Mapping[str, float],
+    generated: Sequence[PluginLike],
+    picker: _Picker,
+) -> None:
+    row = policy_row("scorer", text)
+    own = plugin_for(generated, "scorer", text)
+    if own is not None:
+        picker.add(own.type_name, parameters_of(own, numbers))
+        picker.step(own.type_name, weight)
+    elif row is not None and row.plugin:
+        if row.producer:
+            picker.add(row.producer, {"autoTune": False, "blockSizeTokens": 64})
+            picker.add(row.plugin, {"prefixMatchInfoProducerName": row.producer})
+        else:
+            picker.add(row.plugin)
+        picker.step(row.plugin, weight)
+    else:
+        problem = "the target has no such scorer, and none was generated for it"
+        setting = f"routing_scorers.{text}"
+        raise not_mapped(promotion, setting, problem, "make it pass the compiler, or leave it out")
+
+
+def _admission(
+    promotion: Promotion,
+    config: ClusterConfig,
+    generated: Sequence[PluginLike],
+    picker: _Picker,
+) -> dict[str, Any]:
+    """The admitter or the detector's thresholds; returns the detector's part of flow control."""
+    name = admission_name(config)
+    own = plugin_for(generated, "admission", name)
+    thresholds: dict[str, Any] = dict(LIFTED)
+    row = policy_row("admission", name)
+    if own is not None:
+        picker.add(own.type_name, parameters_of(own, numbers_of_policy(numbered(config).admission)))
+    elif row is not None and row.fallback:
+        depth = max(1, round(config.slo_gated_threshold))
+        thresholds = {"queueDepthThreshold": depth, "kvCacheUtilThreshold": 1.0}
+        picker.notes.append(f"{name}: no plugin was generated; {row.fallback}.")
+    elif row is None or row.status != "exact":
+        problem = row.rule if row else "an admission policy of a file needs a generated plugin"
+        proposal = (row.proposal if row else "") or "make it pass the compiler, or use always-admit"
+        raise not_mapped(promotion, "admission_policy", f"{name}: {problem}", proposal)
+    picker.add(DETECTOR, thresholds)
+    return {"saturationDetector": {"pluginRef": DETECTOR}}
+
+
+def sheds_by_detector(config: ClusterConfig, generated: Sequence[PluginLike]) -> bool:
+    """Whether classes are shed by the detector's thresholds, for want of a plugin."""
+    name = admission_name(config)
+    row = policy_row("admission", name)
+    has_own = plugin_for(generated, "admission", name) is not None
+    return not has_own and row is not None and bool(row.fallback)
+
+
+def _with_queue(picker: _Picker, queue: RouterQueue | None, flow: dict[str, Any]) -> dict[str, Any]:
+    if queue is None:
+        return flow
+    picker.plugins[:] = [one for one in picker.plugins if one["type"] != DETECTOR]
+    numbers = {"concurrencyMode": "requests", "maxConcurrency": queue.most_in_flight}
+    picker.add(IN_FLIGHT_DETECTOR, numbers)
+    picker.add(queue.ordering)
+    picker.add("global-strict-fairness-policy")
+    return {
+        "defaultRequestTTL": QUEUE_TTL,
+        "saturationDetector": {"pluginRef": IN_FLIGHT_DETECTOR},
+        "priorityBands": [
+            {
+                "priority": priority,
+                "fairnessPolicyRef": "global-strict-fairness-policy",
+                "orderingPolicyRef": queue.ordering,
+            }
+            for priority in sorted(queue.priorities, reverse=True)
+        ],
+    }
+
+
+def _document(target: TargetTypes, picker: _Picker, flow: Mapping[str, Any]) -> dict[str, Any]:
+    gates = {"featureGates": ["flowControl"]} if "priorityBands" in flow else {}
+    return {
+        "apiVersion": target.config_api_version,
+        "kind": "EndpointPickerConfig",
+        **gates,
+        "plugins": picker.plugins,
+        "schedulingProfiles": _profiles(picker),
+        "flowControl": dict(flow),
+    }
+
+
+def _profiles(picker: _Picker) -> list[dict[str, Any]]:
+    """One profile, or one for each role where prompts move."""
+    if all(one["type"] != HANDLER for one in picker.plugins):
+        return [{"name": "default", "plugins": picker.steps}]
+    rest = [dict(step) for step in picker.steps if step["pluginRef"] != "decode-filter"]
+    return [
+        {"name": "prefill", "plugins": [{"pluginRef": "prefill-filter"}, *rest]},
+        {"name": "decode", "plugins": picker.steps},
+    ]
