@@ -50,11 +50,14 @@ def modules(findings: list[Finding] | None = None) -> dict[str, ModuleType]:
         return SimpleNamespace(files={"plugins/a.go": "package a\n"}, generated=())
 
     def of(name: str) -> Any:
-        """Files that depend on everything before them."""
+        """Files that depend on everything before them, and on the options."""
 
-        def make(promotion: Any, files: Mapping[str, str], *_: Any) -> dict[str, str]:
-            size = sum(map(len, files.values()))
-            return {f"{name}/one.txt": f"{size} characters before\n", f"{name}/two.txt": "two\n"}
+        def make(promotion: Any, files: Mapping[str, str], *options: Any) -> dict[str, str]:
+            size = sum(map(len, files.values())) + len(str(options))
+            return {
+                f"{name}/one.txt": f"{size} characters before, {options}\n",
+                f"{name}/two.txt": "two\n",
+            }
 
         return make
 
