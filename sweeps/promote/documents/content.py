@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from sweeps.promote.evidence.hypothesis import PromotedHypothesis, hypotheses_of
-from sweeps.promote.evidence.stage import MAIN_CHANGE, SURVIVAL, VERDICTS
+from sweeps.promote.evidence.stage import SURVIVAL, VERDICTS
 from sweeps.promote.promotion import Files, Promotion
 from sweeps.promote.stages import GATES, decision_path, findings_path
 from sweeps.tracks.verdicts import CONFIRMED, INCONCLUSIVE, REFUTED
@@ -90,6 +90,5 @@ class PromotionContent:
 
 
 def main_change(verdict: Verdict) -> Mapping[str, Any] | None:
-    """Treatment against baseline, if it was compared."""
-    found: Mapping[str, Any] | None = verdict["changes"].get(MAIN_CHANGE)
-    return found
+    """The subject against the baseline, if it was compared: the first of the changes."""
+    return next(iter(verdict["changes"].values()), None)

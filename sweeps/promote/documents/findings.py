@@ -9,7 +9,6 @@ from sweeps.promote.documents.content import PromotionContent, Verdict, main_cha
 from sweeps.promote.documents.render import NOT_MEASURED, percent, render
 from sweeps.promote.evidence.hypothesis import PromotedHypothesis
 from sweeps.promote.evidence.preconditions import FEWEST_RUNS
-from sweeps.promote.evidence.stage import MAIN_CHANGE
 from sweeps.tracks.verdicts import CONFIRMED, REFUTED, WITH_NUANCE
 
 FOLDER = "documents/findings"
@@ -124,7 +123,7 @@ def _implications(verdict: Verdict) -> str:
     main = main_change(verdict)
     change = percent(main["percent"]) if main else NOT_MEASURED
     if verdict["verdict"] == CONFIRMED:
-        return f"The change may claim {MAIN_CHANGE.replace(' - ', ' against ')}: {change} ({verdict['evidence']})."
+        return f"The change may claim a change against the baseline of {change} ({verdict['evidence']})."
     if verdict["verdict"] == REFUTED:
         return f"The change must not claim this ({change}, {verdict['evidence']}); `feedback/` says what follows."
     return "The change must not claim this; it needs runs on a cluster."

@@ -12,6 +12,8 @@ from blis_jax.errors import ConfigError
 from sweeps.promote.promotion import Files
 
 NAME = "hypotheses.yaml"
+BASELINE, CONTROL, TREATMENT = "baseline", "control", "treatment"
+ARMS = (BASELINE, CONTROL, TREATMENT)
 LOWER, HIGHER, SAME = "lower", "higher", "same"
 MARGIN_PERCENT = 5.0  # of track C
 
@@ -40,6 +42,16 @@ class PromotedHypothesis:
     scene: str  # the folder of its reports
     runs: int  # that are asked for per arm
     whole: Mapping[str, Any]  # as the file has it
+
+    @property
+    def subject(self) -> str:
+        """The arm that is compared with the baseline: the treatment, or where it is left out the control."""
+        return CONTROL if CONTROL in self.arms and TREATMENT not in self.arms else TREATMENT
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """What it is compared with."""
+        return (BASELINE,) if self.subject == CONTROL else (BASELINE, CONTROL)
 
     @property
     def is_equivalence(self) -> bool:

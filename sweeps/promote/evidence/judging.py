@@ -29,10 +29,16 @@ from blis_jax.results.metrics.scalars import HIGHER as HIGHER_IS_BETTER
 from blis_jax.results.metrics.scalars import LOWER as LOWER_IS_BETTER
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
 from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
-from sweeps.promote.evidence.hypothesis import LOWER, PromotedHypothesis
+from sweeps.promote.evidence.hypothesis import (
+    ARMS,
+    BASELINE,
+    CONTROL,
+    LOWER,
+    PromotedHypothesis,
+)
 from sweeps.promote.evidence.preconditions import FEWEST_RUNS, Precondition, agreement
 from sweeps.promote.evidence.priority_mix import GOODPUT
-from sweeps.promote.evidence.runs import BASELINE, CONTROL, TREATMENT, ArmRuns, SceneRuns
+from sweeps.promote.evidence.runs import ArmRuns, SceneRuns
 from sweeps.promote.promotion import Evidence
 from sweeps.tracks.verdicts import CONFIRMED, INCONCLUSIVE, REFUTED, WITH_NUANCE
 
@@ -42,6 +48,9 @@ if TYPE_CHECKING:
     Values = Float[np.ndarray, "run"]
 
 TEST_LEVEL = 0.05  # of each of the two one-sided tests
+NO_OVERHEAD = (
+    "not simulated yet: the simulator has no plugin path, so only a cluster can tell what it costs"
+)
 MOST_LOST = 0.01  # of the share of requests served in time, where a latency is to count
 
 
@@ -84,6 +93,16 @@ class _Measured:
     run_ids: tuple[str, ...]
     evidence: Evidence
 
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The arms with runs that the subject is compared with."""
+        return tuple(arm for arm in self.hypothesis.references if arm in self.values)
+
+    @property
+    def subject(self) -> str:
+        """The arm that is compared with them."""
+        return self.hypothesis.subject
+
 
 def judge(
     hypotheses: Sequence[PromotedHypothesis],
@@ -109,15 +128,10 @@ def judge(
         else:
             measured.append(read)
     directed = [one for one in measured if not one.hypothesis.is_equivalence]
-    pairs = [
-        _pair(one, first)
-        for one in directed
-        for first in (BASELINE, CONTROL)
-        if first in one.values
-    ]
+    pairs = [_pair(one, first) for one in directed for first in one.references]
     answers = iter(differences(pairs, BY_STUDENT))
     for each in directed:
-        by_arm = {first: next(answers) for first in (BASELINE, CONTROL) if first in each.values}
+        by_arm = {first: next(answers) for first in each.references}
         found[each.hypothesis.id] = _directed(each, by_arm)
     for each in measured:
         if each.hypothesis.is_equivalence:
@@ -131,7 +145,8 @@ def judge(
 def _measured(
     hypothesis: PromotedHypothesis, runs: SceneRuns, targets: Mapping[str, float], absent: str
 ) -> _Measured | TransferVerdict:
-    arms = [arm for arm in (BASELINE, CONTROL, TREATMENT) if arm in runs]
+    wanted = hypothesis.arms or ARMS
+    arms = [arm for arm in ARMS if arm in runs and arm in (BASELINE, *wanted)]
     everything = [run for arm in arms for run in runs[arm].values()]
     ids = tuple(dict.fromkeys(uid for run in everything for uid in run.uids))
     is_simulated = any(run.evidence == "simulated" for run in everything)
@@ -142,7 +157,9 @@ def _measured(
             hypothesis, INCONCLUSIVE, INCONCLUSIVE, reason, evidence, problem, {}, ids
         )
 
-    for arm in dict.fromkeys((BASELINE, TREATMENT, *hypothesis.arms)):
+    if is_simulated and hypothesis.subject == CONTROL:
+        return without("no overhead", NO_OVERHEAD)
+    for arm in dict.fromkeys((BASELINE, hypothesis.subject, *hypothesis.arms)):
         if not runs.get(arm):
             return without("missing arm", absent or f"there are no reports of arm {arm}")
     names = sorted(set.intersection(*(set(runs[arm]) for arm in arms)))
@@ -155,7 +172,7 @@ def _measured(
                 return without(reading.problem, f"{arm}, run {name}: {reading.reason}")
             values[arm].append(reading.value)
     common = {arm: {name: runs[arm][name] for name in names} for arm in arms}
-    broken = agreement(common, is_goodput=metric.path.endswith(f".{GOODPUT}"))
+    broken = agreement(common, hypothesis.subject, is_goodput=metric.path.endswith(f".{GOODPUT}"))
     if isinstance(broken, Precondition):
         return without(broken.problem, broken.reason)
     if len(names) < FEWEST_RUNS:
@@ -177,7 +194,9 @@ def _pair(one: _Measured, first: str) -> Pair:
     """Of which an expected change is called better."""
     is_lower = one.hypothesis.direction == LOWER
     return Pair(
-        one.values[first], one.values[TREATMENT], LOWER_IS_BETTER if is_lower else HIGHER_IS_BETTER
+        one.values[first],
+        one.values[one.subject],
+        LOWER_IS_BETTER if is_lower else HIGHER_IS_BETTER,
     )
 
 
@@ -196,9 +215,9 @@ def _change(one: _Measured, first: str, second: str, confidence: float) -> ArmCh
 
 
 def _changes(one: _Measured, confidence: float) -> dict[str, ArmChange]:
-    pairs = [(BASELINE, TREATMENT)]
-    if CONTROL in one.values:
-        pairs += [(CONTROL, TREATMENT), (BASELINE, CONTROL)]
+    pairs = [(first, one.subject) for first in one.references]
+    if CONTROL in one.references:
+        pairs.append((BASELINE, CONTROL))
     return {
         f"{second} - {first}": _change(one, first, second, confidence) for first, second in pairs
     }
@@ -209,11 +228,11 @@ def _changes(one: _Measured, confidence: float) -> dict[str, ArmChange]:
 
 def _directed(one: _Measured, by_arm: Mapping[str, Difference]) -> TransferVerdict:
     changes = _changes(one, BY_STUDENT.confidence)
-    main = changes[f"{TREATMENT} - {BASELINE}"]
+    main = changes[f"{one.subject} - {BASELINE}"]
     many = f"{main.num_as_expected} of {main.num_runs} runs in the expected direction"
     verdict, status, reason = _direction_verdict(one.hypothesis, by_arm, main, many)
     if verdict == CONFIRMED and one.goodput:
-        before, after = one.goodput[BASELINE], one.goodput[TREATMENT]
+        before, after = one.goodput[BASELINE], one.goodput[one.subject]
         lost = estimate(after - before)
         served = f"requests served in time {before.mean():.1%} → {after.mean():.1%}"
         if not lost.low > -MOST_LOST:
@@ -254,7 +273,7 @@ def _direction_verdict(
 def _equivalent(one: _Measured) -> TransferVerdict:
     """Two one-sided tests, by the interval of twice the tests' level."""
     changes = _changes(one, 1 - 2 * TEST_LEVEL)
-    main = changes[f"{TREATMENT} - {BASELINE}"]
+    main = changes[f"{one.subject} - {BASELINE}"]
     limit, percent = one.hypothesis.tolerance_percent, main.percent
     is_lower_better = one.hypothesis.metric.better == LOWER
     worst, best = (percent.high, percent.low) if is_lower_better else (-percent.low, -percent.high)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sweeps.promote.evidence.hypothesis import BASELINE
 from sweeps.promote.evidence.priority_mix import sheds_only
-from sweeps.promote.evidence.runs import BASELINE, TREATMENT, RunEvidence, SceneRuns
+from sweeps.promote.evidence.runs import RunEvidence, SceneRuns
 
 FEWEST_RUNS = 3  # per arm
 MOST_FAILURES = 0.01  # of the requests, in any arm
@@ -24,20 +25,22 @@ class Precondition:
     reason: str
 
 
-def agreement(arms: SceneRuns, *, is_goodput: bool) -> Precondition | bool:
+def agreement(arms: SceneRuns, subject: str, *, is_goodput: bool) -> Precondition | bool:
     """What keeps the arms from being compared; else whether something is shed in one of them.
 
     Args:
         arms: the runs by arm, the same names in each.
+        subject: the arm that is compared with the baseline.
         is_goodput: whether the metric itself counts what is not served, so that failures are part of it.
     """
     first = next(iter(arms[BASELINE].values()), None)
-    other = next(iter(arms[TREATMENT].values()), None)
+    other = next(iter(arms[subject].values()), None)
     if first is None or other is None:
         return Precondition("too few runs", "the arms have no run in common")
     if first.stack() is not None and first.stack() == other.stack():
         return Precondition(
-            "same stack", "baseline and treatment ran the same configuration, so nothing was tested"
+            "same stack",
+            f"baseline and {subject} ran the same configuration, so nothing was tested",
         )
     is_shedding = False
     for name in arms[BASELINE]:

@@ -8,10 +8,9 @@ from typing import Any
 import yaml
 
 from blis_jax.errors import ConfigError
-from sweeps.promote.evidence.hypothesis import hypotheses_of, hypotheses_path
+from sweeps.promote.evidence.hypothesis import BASELINE, hypotheses_of, hypotheses_path
 from sweeps.promote.evidence.priority_mix import CLASSES, GOODPUT
 from sweeps.promote.evidence.reports import AGGREGATE, UNITS
-from sweeps.promote.evidence.runs import ARMS
 from sweeps.promote.evidence.stage import VERDICTS
 from sweeps.promote.promotion import Files, Finding
 from sweeps.tracks.verdicts import CONFIRMED, INCONCLUSIVE, REFUTED
@@ -53,7 +52,8 @@ def _hypothesis_findings(files: Files) -> Iterator[Finding]:
         if not str(one.whole.get("diagnostic") or "").strip():
             message = f"{one.id}: no diagnostic; say what it indicates if it fails"
             yield Finding("CRITICAL", "diagnostic-empty", path, message)
-        missing = [arm for arm in ARMS if arm not in one.arms]
+        wanted = dict.fromkeys((BASELINE, *one.references, one.subject))
+        missing = [arm for arm in wanted if arm not in one.arms]
         if missing:
             message = (
                 f"{one.id}: arm {missing[0]} is missing, so the plugin path and the policy are one"

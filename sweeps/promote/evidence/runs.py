@@ -26,8 +26,6 @@ from sweeps.promote.evidence.reports import (
 from sweeps.promote.promotion import Evidence, Files
 
 FOLDER = "evidence/reports"
-BASELINE, CONTROL, TREATMENT = "baseline", "control", "treatment"
-ARMS = (BASELINE, CONTROL, TREATMENT)
 ENDINGS = (".yaml", ".yml", ".json")
 
 

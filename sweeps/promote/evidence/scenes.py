@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeps.promote.evidence.concerns import Concern, concern_named
+from blis_jax.errors import ConfigError
+from sweeps.promote.evidence.concerns import NOT_YET, Concern, concern_named
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -109,6 +110,10 @@ def scene_of(
     if fields.get("rate"):
         spec = override(spec, aggregate_rate=float(fields["rate"]))
     gap = gap_of(entry)
+    if entry.get("track") == "B" and gap is None:
+        raise ConfigError(
+            f"{NOT_YET}: no row of Map C brings {entry.get('origin')} into a simulation"
+        )
     concern = concern_named(gap) if gap else None
     if concern is not None:
         for config in (promotion.baseline.config, promotion.arm.config):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from sweeps.promote.evidence.runs import ARMS
+from sweeps.promote.evidence.hypothesis import ARMS
 from sweeps.promote.promotion import Files, Promotion
 
 PATH = "tests/evaluate.sh"

@@ -9,9 +9,15 @@ import yaml
 
 from blis_jax.errors import ConfigError
 from sweeps.ledger.chain import digest
-from sweeps.promote.evidence.hypothesis import PromotedHypothesis, hypotheses_of, hypotheses_path
+from sweeps.promote.evidence.hypothesis import (
+    ARMS,
+    TREATMENT,
+    PromotedHypothesis,
+    hypotheses_of,
+    hypotheses_path,
+)
 from sweeps.promote.evidence.judging import ArmChange, TransferVerdict, judge
-from sweeps.promote.evidence.runs import ARMS, BASELINE, FOLDER, TREATMENT, SceneRuns, scenes_of
+from sweeps.promote.evidence.runs import FOLDER, SceneRuns, scenes_of
 from sweeps.promote.promotion import Files, Promotion
 from sweeps.promote.store import hashes_of
 
@@ -176,6 +182,3 @@ def rounded(value: float) -> float | None:
 
 def _yaml(document: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110)
-
-
-MAIN_CHANGE = f"{TREATMENT} - {BASELINE}"

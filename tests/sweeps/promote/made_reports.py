@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from sweeps.promote.evidence.hypothesis import PromotedHypothesis, ReportMetric
-from sweeps.promote.evidence.runs import ARMS, FOLDER, scenes_of
+from sweeps.promote.evidence.hypothesis import ARMS, PromotedHypothesis, ReportMetric
+from sweeps.promote.evidence.runs import FOLDER, scenes_of
 
 TTFT = "results.request_performance.aggregate.latency.time_to_first_token"
 CRITICAL = "summary.traffic_classes.critical.ttft_ms"

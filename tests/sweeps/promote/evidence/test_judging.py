@@ -162,6 +162,17 @@ def test_a_fall_of_what_should_be_high_is_a_regression() -> None:
     assert verdict(three_arms(SLOW, FAST), equivalence(metric=metric)).verdict == "refuted"
 
 
+def test_the_control_alone_can_be_the_subject() -> None:
+    path = hypothesis().metric
+    one = equivalence(metric=path, arms=("baseline", "control"))
+    found = verdict(three_arms(SLOW, FAST), one)
+    assert found.verdict == "confirmed" and list(found.changes) == ["control - baseline"]
+    assert (
+        verdict(three_arms(SLOW, FAST, control=[1.2 * value for value in SLOW]), one).verdict
+        == "refuted"
+    )
+
+
 # --- where something is shed ----------------------------------------------------------------------
 
 

@@ -11,9 +11,9 @@ import yaml
 
 from blis_jax.errors import ConfigError
 from sweeps.promote.evidence.concerns import concern_named, concerns
-from sweeps.promote.evidence.hypothesis import ReportMetric
+from sweeps.promote.evidence.hypothesis import ARMS, ReportMetric
 from sweeps.promote.evidence.judging import judge
-from sweeps.promote.evidence.runs import ARMS, scenes_of
+from sweeps.promote.evidence.runs import scenes_of
 from sweeps.promote.evidence.scenes import scene_of
 from sweeps.promote.evidence.simulation import simulate
 from sweeps.promote.maps.rows import gap_rows
