@@ -10,6 +10,7 @@ import yaml
 from sweeps.promote.documents.branch import branch_files, change_name, change_patch
 from sweeps.promote.documents.content import PromotionContent, Verdict, main_change
 from sweeps.promote.documents.render import number, percent, render
+from sweeps.promote.evidence.hypothesis import LOWER, SAME
 from sweeps.promote.evidence.priority_mix import CLASSES
 from sweeps.promote.evidence.reports import AGGREGATE
 from sweeps.promote.evidence.survival import LARGER, NOTHING, SMALLER, SURVIVES
@@ -104,8 +105,17 @@ def _gain(verdict: Verdict, sets: Mapping[str, list[str]]) -> dict[str, str]:
         "before": f"{number(main['first_mean'])} {metric['unit']}",
         "after": f"{number(main['second_mean'])} {metric['unit']}",
         "percent": percent(main["percent"]),
+        "effect": _effect(verdict, main),
         "reports": _set_name(verdict, sets),
     }
+
+
+def _effect(verdict: Verdict, main: Mapping[str, Any]) -> str:
+    """Whether the change is for the better; the same where the hypothesis says so."""
+    if verdict["expected"] == SAME:
+        return "same"
+    is_lower = main["second_mean"] < main["first_mean"]
+    return "better" if is_lower == (verdict["metric"]["better"] == LOWER) else "worse"
 
 
 def _survived(content: PromotionContent) -> dict[str, Any]:

@@ -38,10 +38,10 @@ def percent(found: Any) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four significant digits; "not measured" for none."""
+    """Four significant digits, whole numbers from 1,000 on; "not measured" for none."""
     if value is None or not math.isfinite(value):
         return NOT_MEASURED
-    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def filled(text: object) -> str:

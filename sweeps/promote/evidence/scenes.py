@@ -60,13 +60,14 @@ def workload_of_promotion(
     promotion: Promotion, num_requests: int | None = None
 ) -> tuple[WorkloadSpec, str]:
     """The workload that the strategy was found on, and its name."""
-    from sweeps.runs.bench import workload_from, workload_of
+    from blis_jax.workload.spec import override
+    from sweeps.promote.configs import engine
 
+    spec = engine.workload_of_promotion(promotion)
+    spec = override(spec, num_requests=num_requests) if num_requests else spec
     strategy = promotion.arm.strategy
-    if strategy is None:
-        return workload_from(USUAL_WORKLOAD, num_requests=num_requests), USUAL_WORKLOAD
-    name = strategy.workload if isinstance(strategy.workload, str) else f"of {strategy.name}"
-    return workload_of(strategy, num_requests), name
+    given = USUAL_WORKLOAD if strategy is None else strategy.workload
+    return spec, given if isinstance(given, str) else f"of {strategy.name if strategy else ''}"
 
 
 def workload_named(

@@ -140,8 +140,12 @@ def test_the_body_counts_and_cites(bundle: Files, before: Files) -> None:
     assert "2 of 7 hypotheses are confirmed" in body
     (row,) = re.findall(r"^\| .*A-gain.* \|$", body, re.MULTILINE)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1:4] == ["300 ms", "200.2 ms", cells[3]] and cells[3].startswith("−33.2 %")
-    ids = manifest["runs"][cells[4]]
+    assert (
+        cells[1:3] == ["300 ms", "200.2 ms"]
+        and cells[4] == "better"
+        and cells[3].startswith("−33.2 %")
+    )
+    ids = manifest["runs"][cells[5]]
     verdict = next(
         one for one in yaml.safe_load(before[VERDICTS])["verdicts"] if one["id"] == "A-gain"
     )
