@@ -41,6 +41,7 @@ CASES = (
     "pressure-2000",
     "index-of-routings",
     "index-of-caches",
+    "bursts-2000",
     "multi-turn",
     "multi-turn-pressure",
     "reference-requests",
@@ -105,7 +106,7 @@ def table(results: dict[str, dict[str, object]]) -> str:
 
 
 def side_by_side(
-    revision: str, names: Sequence[str], counts: tuple[int, int], output: Path | None
+    revision: str, names: Sequence[str], counts: tuple[int, int, int], output: Path | None
 ) -> int:
     """Every case here and at the revision; the exit code is 1 if some case did not run on both sides."""
     from benchmarks.speed.trace_cases import data_folder
@@ -117,7 +118,9 @@ def side_by_side(
         for name in names:
             try:
                 trees = (tree, against.REPO)
-                results.append(against.compare_case(name, trees, data_folder(), flags, counts))
+                results.append(
+                    against.compare_case_again(name, trees, data_folder(), flags, counts)
+                )
             except against.AgainstError as error:
                 failures.append(str(error))
                 print(error, file=sys.stderr)
@@ -127,8 +130,8 @@ def side_by_side(
     words = words[:1] if list(names) == list(worker.CASES) else words
     print(
         f"Measured with `python -m benchmarks {' '.join(words)}` on {cpu_name()}, "
-        f"{os.cpu_count()} cores, {counts[0]} repetitions in turns; medians, and the ratio with its "
-        "95 % bootstrap interval; above 1 is faster here.\n"
+        f"{os.cpu_count()} cores, {counts[0]} pairs of fresh processes, {counts[1]} repetitions in turns; medians, and "
+        "the ratio with its 95 % interval over the pairs; above 1 is faster here.\n"
     )
     print(against.table(revision, results))
     if output is not None:
@@ -146,8 +149,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--window", type=int, help="blocks moved in a scan step, at block level")
     parser.add_argument("--write", action="store_true", help="also write docs/results/speed.md")
     parser.add_argument("--against", metavar="REV", help="commit, branch or tag to compare with")
-    parser.add_argument("--repetitions", type=int, default=7, help="pairs of runs (7)")
-    parser.add_argument("--compilations", type=int, default=3, help="pairs of compilations (3)")
+    parser.add_argument("--processes", type=int, default=4, help="pairs of fresh processes (4)")
+    parser.add_argument("--repetitions", type=int, default=3, help="runs in each (3)")
+    parser.add_argument("--compilations", type=int, default=1, help="compilations in each (1)")
     parser.add_argument("--output", type=Path, metavar="FILE.json", help="every repetition")
     return parser
 
@@ -158,6 +162,8 @@ def _refusal(arguments: argparse.Namespace) -> str:
         return "--output belongs to --against REV; give both" if arguments.output else ""
     if arguments.write or arguments.window is not None:
         return "--write and --window do not go with --against; leave them out"
+    if arguments.processes < 2:
+        return f"--processes: got {arguments.processes}, allowed is 2 or more: the interval is over them"
     for name in ("repetitions", "compilations"):
         if getattr(arguments, name) < 1:
             return f"--{name}: got {getattr(arguments, name)}, allowed is 1 or more"
@@ -174,7 +180,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     refusal = _refusal(arguments)
     if not refusal and arguments.against is not None:
-        counts = arguments.repetitions, arguments.compilations
+        counts = arguments.processes, arguments.repetitions, arguments.compilations
         names = arguments.case or list(worker.CASES)
         try:
             return side_by_side(arguments.against, names, counts, arguments.output)

@@ -1,6 +1,6 @@
-"""The tables of settings and of metrics, made from where they are declared.
+"""The tables of settings, of metrics and of what compiles to Go, made from where they are declared.
 
-python -m benchmarks.reference           both tables in Markdown on stdout
+python -m benchmarks.reference           the tables in Markdown on stdout
 python -m benchmarks.reference --write   the same, and into docs/reference/ between their markers
 """
 
@@ -125,11 +125,18 @@ def metrics_table() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"settings": settings_table, "metrics": metrics_table}
+def promoted_go() -> str:
+    """Primitives and policies that compile to Go, and an example."""
+    from sweeps.promote.golang.page import page
+
+    return page()
+
+
+TABLES = {"settings": settings_table, "metrics": metrics_table, "promoted-go": promoted_go}
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.reference",
         description=__doc__,

@@ -1,11 +1,15 @@
 """This tree beside another revision: the same cases, turn by turn, in one process of each side.
 
 The other revision is checked out into a temporary worktree. Each side has a worker of its own that compiles once
-and then answers; the sides take turns, so that what disturbs the machine disturbs both.
+and then answers; the sides take turns, so that what disturbs the machine disturbs both. How fast a process is depends
+by some 5 % on where its memory lies, so a case is measured in several pairs of fresh workers, and the interval is over
+these pairs.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import os
 import signal
@@ -19,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
+
+from blis_jax.statistics.intervals import half_width
 
 REPO = Path(__file__).resolve().parents[2]
 WORKER = Path(__file__).with_name("worker.py")
-DRAWS = 10_000  # of the bootstrap
-INTERVAL = (2.5, 97.5)  # percent
 
 
 class AgainstError(Exception):
@@ -129,18 +134,27 @@ class Side:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Seconds of the other revision and of this tree, measured in turns; NaN where nothing was compiled."""
+    """Seconds `[pair of workers, repetition]` of the other revision and of this tree, measured in turns."""
 
-    other_s: np.ndarray
-    here_s: np.ndarray
+    other_s: Float[np.ndarray, "workers repetition"]
+    here_s: Float[np.ndarray, "workers repetition"]
 
     @property
     def ratio(self) -> tuple[float, float, float]:
-        """How many times as fast this tree is: median of the pairs' ratios, and its 95 % bootstrap interval."""
-        ratios = self.other_s / self.here_s
-        draws = np.random.default_rng(0).choice(ratios, (DRAWS, len(ratios)))
-        low, high = np.percentile(np.median(draws, axis=1), INTERVAL)
-        return float(np.median(ratios)), float(low), float(high)
+        """How many times as fast this tree is: geometric mean over the pairs of workers, 95 % Student interval.
+
+        Of the repetitions of one pair of workers the median counts.
+        """
+        logs = np.log(np.median(self.other_s / self.here_s, axis=1))
+        middle, half = float(np.mean(logs)), half_width(logs)
+        return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
+
+    def joined(self, later: Pairs) -> Pairs:
+        """Both, one below the other."""
+        return Pairs(
+            np.concatenate([self.other_s, later.other_s]),
+            np.concatenate([self.here_s, later.here_s]),
+        )
 
 
 @dataclass(frozen=True)
@@ -183,7 +197,7 @@ def _pairs(found: Sequence[tuple[Any, Any]], field: str) -> Pairs | None:
     if not values or any(value is None for pair in values for value in pair):
         return None
     other, here = np.asarray(values, float).T
-    return Pairs(other, here)
+    return Pairs(other[None], here[None])
 
 
 def compare(name: str, sides: tuple[Side, Side], repetitions: int, compilations: int) -> Comparison:
@@ -206,7 +220,7 @@ def compare_case(
     flags: Mapping[str, str],
     counts: tuple[int, int],
 ) -> Comparison:
-    """The case in two fresh workers, which end with it."""
+    """The case in one pair of fresh workers, which end with it."""
     command = [sys.executable, "-P", str(WORKER), name, str(data)]
     with ExitStack() as ends:
         sides = []
@@ -219,6 +233,21 @@ def compare_case(
             ends.callback(side.end)
             sides.append(side)
         return compare(name, (sides[0], sides[1]), *counts)
+
+
+def compare_case_again(
+    name: str,
+    trees: tuple[Path, Path],
+    data: Path,
+    flags: Mapping[str, str],
+    counts: tuple[int, int, int],
+) -> Comparison:
+    """The case in several pairs of fresh workers; `counts`: pairs of workers, repetitions, compilations."""
+    found = [compare_case(name, trees, data, flags, counts[1:]) for _ in range(counts[0])]
+    both = functools.reduce(Pairs.joined, [one.run for one in found])
+    parts = [one.compile for one in found if one.compile is not None]
+    compiled = functools.reduce(Pairs.joined, parts) if len(parts) == len(found) else None
+    return dataclasses.replace(found[0], run=both, compile=compiled)
 
 
 def document(revision: str, commit: str, results: Sequence[Comparison]) -> dict[str, Any]:

@@ -48,6 +48,17 @@ ROUTED: dict[str, Any] = PRESSED | {
     "total_kv_blocks": 2000,
 }
 ROUTED_PRECISELY: dict[str, Any] = ROUTED | {"precise_kv_routing": True}
+# the routing track's bursts, and the strategy that the track found
+BURSTS = str(Path(__file__).parents[2] / "sweeps" / "workloads" / "orth_gamma2.yaml")
+OF_BURSTS: dict[str, Any] = {"aggregate_rate": 2000.0, "num_requests": 2000}
+COMPOUND: dict[str, Any] = {
+    "num_instances": 8,
+    "routing_policy": "weighted",
+    "routing_scorers": "prefix-affinity:4,queue-depth:3",
+    "admission_policy": "slo-gated",
+    "scheduler": "priority-fcfs",
+    "priority_policy": "slo-class",
+}
 SEEDS = 256
 LEAST_S = 0.25  # a repetition makes so many runs that it takes at least this long
 MOONCAKE = "mooncake_fast25/conversation_trace.jsonl"
@@ -74,9 +85,10 @@ class Case(NamedTuple):
 
 
 def _workload(name: str, **changes: Any) -> Any:
-    from blis_jax.workload.spec import load_builtin, override
+    from blis_jax.workload.spec import load_builtin, load_spec, override
 
-    return override(load_builtin(name), **changes) if changes else load_builtin(name)
+    spec = load_spec(name) if name.endswith(".yaml") else load_builtin(name)
+    return override(spec, **changes) if changes else spec
 
 
 def _on_cores(cores: int | None) -> None:
@@ -239,6 +251,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "pressure-2000": lambda _: single(PRESSED | {"total_kv_blocks": 2000}),
     "index-of-routings": lambda _: single(ROUTED, "multiprefix"),
     "index-of-caches": lambda _: single(ROUTED_PRECISELY, "multiprefix"),
+    "bursts-2000": lambda _: single(COMPOUND, BURSTS, **OF_BURSTS),
     "multi-turn": lambda _: single(BASELINE, "multiturn"),
     "multi-turn-pressure": lambda _: single(PRESSED | {"total_kv_blocks": 4000}, "multiturn"),
     "reference-requests": lambda _: reference_requests(),

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from blis_jax.engine.block_counts import ceil_div, in_last_block
 from blis_jax.engine.context import Context
-from blis_jax.engine.phases.mid_step import Work, ceil_div
+from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.types import pytree
 from blis_jax.memory.block_rows import Tenant
@@ -69,7 +69,7 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
     free_pins = jnp.where(pins > 0, demand.found.num_free, 0)
     free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks
     is_short = in_prefill & (ceil_div(tokens, size) > free)
-    in_last = lax.rem(held, jnp.int32(size))
+    in_last = in_last_block(held, size)
     stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, jnp.int32(size) - in_last))
     takes = ceil_div(tokens - stored, size)
     runs_out = ~is_short & (takes > free - free_pins)
@@ -78,7 +78,7 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
     is_doomed = runs_out & (pins > 0)
     fresh = ((pins == 0) | demand.found.is_clean) & (demand.start == pins * jnp.int32(size))
     is_clean = jnp.where(has_list, (one.life.is_clean == 1) & (demand.start == held), fresh)
-    fills = (stored > 0) & (lax.rem(held + stored, jnp.int32(size)) == 0)
+    fills = (stored > 0) & (in_last_block(held + stored, size) == 0)
     then = jnp.int32(Do.RELEASE if demand.is_last else Do.NOTHING)
     then = jnp.where((takes > 0) | fills, jnp.int32(Do.TAKE), then)
     failed = after_failure(ctx, one.is_retry)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.engine.block_counts import full_blocks, in_last_block
 from blis_jax.engine.branching import branch
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.phases.mid_step import Work, count_of, failing
@@ -55,7 +56,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def look_up(self, ctx: Context, state: State, work: Work, one: Tenant) -> Found:
         """Leading blocks of the prompt that the instance's table names, where it may matter."""
-        prompt_blocks = lax.div(one.fixed.input_len, jnp.int32(ctx.shape.block_size))
+        prompt_blocks = full_blocks(one.fixed.input_len, ctx.shape.block_size)
         at = (ctx, blocks_of(state), one.instance, one.slot, one.request)
         return ctx.when(
             one.is_queued | one.is_retry,
@@ -169,7 +170,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
             return found_blocks(ctx, blocks, slots.instance, slot, request, prompt, new).count
 
         slot = lax.iota(jnp.int32, input_len.shape[0])
-        return jax.vmap(one)(slot, slots.request, input_len // ctx.shape.block_size)
+        return jax.vmap(one)(slot, slots.request, full_blocks(input_len, ctx.shape.block_size))
 
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
         """Decode members whose next token is more than one in their last block."""
@@ -191,7 +192,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         wants = jnp.sum(jnp.where(is_prefill, wanted, 0), dtype=jnp.int32)
         visit_all = wants + work.inst.num_decode > budget
         counted = jnp.where(visit_all, 0, count_of(is_decode & ~due))
-        in_last = lax.rem(index + slots.alloc_offset, size)
+        in_last = in_last_block(index + slots.alloc_offset, ctx.shape.block_size)
         most = (size - 1 if ctx.shape.tracks_outputs else size) - in_last
         most_steps = jnp.maximum(jnp.min(jnp.where(is_decode, most, size)), 1)
         is_pure = is_pure & ~jnp.any(due) & (work.pool.pending_reloads == 0)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from blis_jax.engine.block_counts import in_last_block
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.state import RUNAWAY, State
@@ -64,9 +64,9 @@ def blocks_of(state: State) -> Blocks:
 
 def is_due(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
     """Decode members whose next token needs a block, fills one that matters, or does not exist."""
-    size = jnp.int32(ctx.shape.block_size)
+    size = ctx.shape.block_size
     finish = slots.finish
-    in_last = lax.rem(step_index + slots.alloc_offset, size)
+    in_last = in_last_block(step_index + slots.alloc_offset, size)
     due = (in_last == 0) | (finish == RUNAWAY)
     if ctx.shape.tracks_outputs:
         due = due | (in_last == size - 1)

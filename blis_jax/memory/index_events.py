@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.engine.block_counts import full_blocks
 from blis_jax.engine.context import Context
 from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.phases.router_index import (
@@ -58,7 +59,7 @@ def allocated(ctx: Context, state: State, work: Work, one: Subject, visit: Visit
         return work
     tells = ctx.params.cluster.kv_cpu_blocks[one.instance] == 0
     is_touched = visit.asks & visit.is_granted & ~one.in_decode & tells
-    num_blocks = lax.div(one.fixed.input_len, jnp.int32(ctx.shape.block_size))
+    num_blocks = full_blocks(one.fixed.input_len, ctx.shape.block_size)
 
     def write() -> RouterWrite:
         nodes = nodes_of(ctx.requests, one.request)
@@ -100,7 +101,7 @@ def popped(turn: Turn, name: Int[Array, "window"], is_touched: jax.Array) -> Rem
     number = shared_number_of(ctx, name)
     number = jnp.where(number < spare_number, number, spare_number)
     request, position = owner_of(ctx, name)
-    prompt_blocks = lax.div(ctx.requests.table[request, Req.INPUT_LEN], jnp.int32(shape.block_size))
+    prompt_blocks = full_blocks(ctx.requests.table[request, Req.INPUT_LEN], shape.block_size)
     is_own = (position >= 0) & (position < prompt_blocks)
     is_own = is_own & (position < jnp.int32(shape.list_blocks))
     request = jnp.where(is_own, request, jnp.int32(shape.num_requests))

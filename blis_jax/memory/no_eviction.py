@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from blis_jax.engine.block_counts import ceil_div, full_blocks, in_last_block
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.exact import exact_quotient
-from blis_jax.engine.phases.mid_step import Work, ceil_div, count_of, failing
+from blis_jax.engine.phases.mid_step import Work, count_of, failing
 from blis_jax.engine.state import SEQUENTIAL_LAGGING, SharedBlocks, State
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.slot_write import SlotWrite
@@ -73,7 +73,7 @@ class NoEviction(Memory[OnPath, PathRows]):
 
     def look_up(self, ctx: Context, state: State, work: Work, one: OnPath) -> Found:
         """Leading blocks of the prompt that the instance's table names."""
-        prompt_blocks = lax.div(one.fixed.input_len, jnp.int32(ctx.shape.block_size))
+        prompt_blocks = full_blocks(one.fixed.input_len, ctx.shape.block_size)
         return Found(cached_blocks(one.path, prompt_blocks), jnp.int32(0), jnp.array(True))
 
     def allocate(
@@ -91,8 +91,8 @@ class NoEviction(Memory[OnPath, PathRows]):
         outcome = failing(work.lane.outcome, is_short, Outcome.KV_CHECK_TRIPPED)
         if ctx.shape.has_shared_outputs or not demand.is_last:
             fills = ~one.in_decode | _keeps_prefix(ctx, one)
-            end = lax.div(jnp.where(fills, held, base), jnp.int32(size))
-            start = lax.div(base, jnp.int32(size))
+            end = full_blocks(jnp.where(fills, held, base), size)
+            start = full_blocks(base, size)
             allocation = shared_blocks.allocate(path, one.is_queued, hits, start, end)
             path = allocation.rows
             outcome = failing(outcome, allocation.is_full == 1, Outcome.COPIES_FULL)
@@ -147,7 +147,7 @@ class NoEviction(Memory[OnPath, PathRows]):
         """Leading prompt blocks that the instance's table names."""
         if ctx.shape.num_nodes == 0:
             return jnp.zeros_like(slots.input_len)
-        prompt_blocks = slots.input_len // ctx.shape.block_size
+        prompt_blocks = full_blocks(slots.input_len, ctx.shape.block_size)
         at = (_shared(slots.state), ctx.requests, slots.instance, slots.request)
         return shared_blocks.cached_for_all(*at, prompt_blocks)
 
@@ -172,11 +172,11 @@ class NoEviction(Memory[OnPath, PathRows]):
         """Blocks follow from the tokens held, so members that are counted take theirs all at once."""
         size, is_decode = ctx.shape.block_size, slots.finish != LAST
         held = step_index + slots.alloc_offset
-        in_last = lax.rem(held, jnp.int32(size))
+        in_last = in_last_block(held, size)
         room = jnp.where(in_last == 0, 0, jnp.int32(size) - in_last)
         beyond = jnp.maximum(num_steps - room, 0)
-        full, part = lax.div(beyond, jnp.int32(size)), lax.rem(beyond, jnp.int32(size))
-        summed = jnp.int32(size) * lax.div(full * (full + 1), jnp.int32(2)) + part * (full + 1)
+        full, part = full_blocks(beyond, size), in_last_block(beyond, size)
+        summed = jnp.int32(size) * full_blocks(full * (full + 1), 2) + part * (full + 1)
         return (
             jnp.sum(jnp.where(is_decode, ceil_div(beyond, size), 0), dtype=jnp.int32),
             jnp.sum(jnp.where(is_decode, summed, 0), dtype=jnp.int32),
@@ -202,12 +202,12 @@ class NoEviction(Memory[OnPath, PathRows]):
 
 def _steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[Array, "slot"]:
     """Steps before the one in which a decode member fills a block that others may look up; LAST if never."""
-    finish, size = slots.finish, jnp.int32(ctx.shape.block_size)
+    finish, size = slots.finish, ctx.shape.block_size
     # a block of one token is never looked up, see _keeps_prefix
     if not ctx.shape.has_shared_outputs or ctx.shape.block_size == 1:
         return jnp.full_like(finish, LAST)
     held = step_index + slots.alloc_offset
-    return jnp.where(finish == LAST, jnp.int32(LAST), size - 1 - lax.rem(held, size))
+    return jnp.where(finish == LAST, jnp.int32(LAST), size - 1 - in_last_block(held, size))
 
 
 def _keeps_prefix(ctx: Context, one: OnPath) -> jax.Array:
@@ -220,5 +220,5 @@ def _keeps_prefix(ctx: Context, one: OnPath) -> jax.Array:
         return jnp.array(False)
     size, past = ctx.shape.block_size, one.past
     is_prefix = past.cached_first * size < one.fixed.input_len
-    is_partial = lax.rem(one.held, jnp.int32(size)) != 0
+    is_partial = in_last_block(one.held, size) != 0
     return is_prefix & is_partial & (past.lag == 0)

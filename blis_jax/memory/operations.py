@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.engine.block_counts import ceil_div, in_last_block
 from blis_jax.engine.context import row
 from blis_jax.engine.exact import exact_quotient
-from blis_jax.engine.phases.mid_step import ceil_div, failing
+from blis_jax.engine.phases.mid_step import failing
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.types import Outcome, pytree
 from blis_jax.memory.blocks import NO_BLOCK, Asker, Do, Pinning
@@ -148,7 +149,7 @@ def _filled(turn: Turn) -> tuple[jax.Array, jax.Array]:
     """The last block of the list and the name it gets, if the first tokens fill it; else no name."""
     task, size = turn.task, turn.ctx.shape.block_size
     held, stored = task.held, task.stored
-    fills = (stored > 0) & (lax.rem(held + stored, jnp.int32(size)) == 0)
+    fills = (stored > 0) & (in_last_block(held + stored, size) == 0)
     fills = fills & (task.done == 0) & turn.is_on
     last = jnp.maximum(ceil_div(held, size) - 1, 0)
     block = turn.listed(last, task.slot)[0]

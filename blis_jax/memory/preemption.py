@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from blis_jax.engine.block_counts import ceil_div
 from blis_jax.engine.context import Context, SlotRows, least_key, slot_of
-from blis_jax.engine.phases.mid_step import Work, ceil_div, count_of, failing
+from blis_jax.engine.phases.mid_step import Work, count_of, failing
 from blis_jax.engine.state import Lane, Past, Resident, State
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.slot_write import SlotWrite

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.engine.types import BACKGROUND, BATCH, CRITICAL, SHEDDABLE, STANDARD
 from blis_jax.lazy import jax, jnp
+from blis_jax.policies.numbers import FIXED, number
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
@@ -31,3 +32,11 @@ def of_class(
     for code, one in rest:
         value = jnp.where(slo_class == code, one, value)
     return value
+
+
+def ttft_budget(default: float, slo_class: str) -> Any:
+    """A policy's number: the time to first token in µs that requests of a class may take. BLIS has no option for it."""
+    return number(
+        default, "µs", f"time to first token that {slo_class} requests may take",
+        low=0, excludes_low=True, setting=FIXED,
+    )  # fmt: skip

@@ -21,7 +21,7 @@ from blis_jax.results.kv_invariants import (
     preemptions_located,
     used_blocks_within_capacity,
 )
-from blis_jax.results.metrics.arrays import namespace
+from blis_jax.results.metrics.arrays import namespace, stacked
 from blis_jax.results.metrics.reductions import Counts, count, of_instance, per_instance
 from blis_jax.results.records import InstanceRecords, RequestRecords, RunRecord, Status
 from blis_jax.results.step_records import completed_itl_counts, order_of_execution
@@ -311,9 +311,9 @@ class _Stacked:
         self._parts = parts
 
     def __getattr__(self, name: str) -> np.ndarray:
-        stacked = np.stack([getattr(part, name) for part in self._parts])
-        setattr(self, name, stacked)
-        return stacked
+        column = stacked(*(getattr(part, name) for part in self._parts))
+        setattr(self, name, column)
+        return column
 
 
 def cheap_violations(records: Sequence[RunRecord]) -> list[dict[str, int]]:

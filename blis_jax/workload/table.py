@@ -169,18 +169,23 @@ def pad_to(table: RequestTable, num_requests: int, num_nodes: int, depth: int) -
     padding["prompt_key"] = NO_PROMPT_KEY
     columns = {name: np.asarray(getattr(table, name)) for name in RequestTable.__dataclass_fields__}
     padded = {
-        name: np.pad(column, (0, more), constant_values=padding.get(name, 0))
+        name: _extended(column, more, padding.get(name, 0))
         for name, column in columns.items()
         if name not in ("tie_rank", "path_nodes", "node_start", "node_blocks")
     }
     more_ranks = np.arange(table.num_rows, num_requests, dtype=np.int32)
     padded["tie_rank"] = np.concatenate([columns["tie_rank"], more_ranks])
-    padded["path_nodes"] = np.pad(
-        columns["path_nodes"], ((0, more), (0, depth - table.depth)), constant_values=NO_NODE
-    )
+    paths = np.full((num_requests, depth), NO_NODE, columns["path_nodes"].dtype)
+    paths[: table.num_rows, : table.depth] = columns["path_nodes"]
+    padded["path_nodes"] = paths
     for name in ("node_start", "node_blocks"):
-        padded[name] = np.pad(columns[name], (0, num_nodes - table.num_nodes))
+        padded[name] = _extended(columns[name], num_nodes - table.num_nodes, 0)
     return RequestTable(**cast(Any, padded))
+
+
+def _extended(column: np.ndarray, more: int, value: int) -> np.ndarray:
+    """The column with `more` entries behind; `np.pad` takes ten times as long."""
+    return np.concatenate([column, np.full(more, value, column.dtype)])
 
 
 _PER_REQUEST = [

@@ -80,7 +80,7 @@ def draw_indices(study: SensitivityStudy, model: str, path: Path, strategy: str)
     title = f"How much of each metric's variance every parameter explains, {strategy}"
     height = 0.55 + 0.3 * count
     caption = study.runs.in_text(caption)
-    with _figure(rows, COLUMNS, height, path, title, caption, _index_handles()) as panels:
+    with _figure(rows, COLUMNS, height, path, title, caption, _index_handles(study)) as panels:
         for panel, metric in panel_each(panels, metrics):
             _draw_bars(panel, study, model, metric)
         for row in panels:
@@ -109,11 +109,11 @@ def _draw_bars(panel: Axes, study: SensitivityStudy, model: str, metric: str) ->
     panel.set_xlabel("share of variance")
 
 
-def _index_handles() -> list[Any]:
+def _index_handles(study: SensitivityStudy) -> list[Any]:
     return [
         area_handle("total index", color=TOTAL),
         area_handle("alone (first order)", color=FIRST),
-        line_handle("dummy: other seeds only", color=NOISE, linestyle="--"),
+        line_handle(study.runs.in_text("dummy: other seeds only"), color=NOISE, linestyle="--"),
     ]
 
 
@@ -129,8 +129,8 @@ def draw_morris(study: SensitivityStudy, model: str, path: Path, strategy: str) 
     )
     rows = -(-len(metrics) // COLUMNS)
     title = f"How strongly each parameter acts on every metric, {strategy}"
-    legend = _parameter_handles(study.names)
-    legend.append(line_handle("a new draw of the seeds", color=NOISE, linestyle="--"))
+    noise = study.runs.in_text("a new draw of the seeds")
+    legend = [*_parameter_handles(study.names), line_handle(noise, color=NOISE, linestyle="--")]
     with _figure(rows, COLUMNS, 1.95, path, title, study.runs.in_text(caption), legend) as panels:
         for panel, metric in panel_each(panels, metrics):
             _draw_plane(panel, study, model, metric)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 NUM_SEEDS = 16  # everywhere, so that tests share compiled programs
+SMALL = ["--num-seeds", str(NUM_SEEDS), "--bootstrap", "199"]
 SEEDS = tuple(range(42, 42 + NUM_SEEDS))
 WORKLOAD = """
   version: '2'
@@ -54,3 +57,9 @@ def write_strategies(folder: Path) -> tuple[str, str]:
     for path, text in zip(paths, (BASE, PRIORITY), strict=True):
         path.write_text(text)
     return str(paths[0]), str(paths[1])
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """What a command wrote into `out.json` of the folder."""
+    found: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return found

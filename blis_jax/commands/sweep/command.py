@@ -326,7 +326,7 @@ def _report(given: Mapping[str, Any], plan: SweepPlan, done: Done, written: Sequ
     elif "quiet" not in given:
         _print_tables(plan, done, comparisons, written)
     if num_whole < num_runs and ("quiet" in given or "json" in given):
-        for line in report.check_lines(done.dataset):
+        for line in report.check_lines(done.dataset, report.runs_of(plan)):
             cli.say(NAME, line)
     if done.is_interrupted:
         cli.say(
@@ -365,7 +365,7 @@ def _print_tables(
         lines.append(f"Verdicts: {family_sentence(comparisons)}.")
     lines.append(report.target_line(done.dataset.attrs["slo_targets"], classes))
     lines.append(report.window_line(done.dataset.attrs["measure"]))
-    lines += report.check_lines(done.dataset)
+    lines += report.check_lines(done.dataset, report.runs_of(plan))
     lines.append(report.time_line(done.timing, done.num_known))
     lines.append(f"Written: {', '.join(map(str, written))}")
     for line in lines:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands.sweep.data import INVARIANTS, NOT_RUN, WHOLE, outcome_counts
 from blis_jax.engine.types import Outcome
-from blis_jax.reports.run_words import SEEDS
+from blis_jax.reports.run_words import SEEDS, RunWords, run_words
 from blis_jax.results.metrics.scalars import TOKEN_RATES
 from blis_jax.statistics.compared import ComparedMetric, Comparison
 from blis_jax.statistics.intervals import Estimate
@@ -242,6 +242,12 @@ def requests_text(plan: SweepPlan) -> str:
     )
 
 
+def runs_of(plan: SweepPlan) -> RunWords:
+    """What the runs of a strategy are called."""
+    trace = plan.spec.about() if isinstance(plan.spec, TraceSource) else None
+    return run_words(trace, len(plan.seeds))
+
+
 def method_line(plan: SweepPlan, method: str) -> str:
     """How means and intervals are made."""
     if isinstance(plan.spec, TraceSource):
@@ -280,7 +286,7 @@ def time_line(timing: Timing, num_known: int) -> str:
     return line + "."
 
 
-def check_lines(dataset: xr.Dataset) -> list[str]:
+def check_lines(dataset: xr.Dataset, runs: RunWords = SEEDS) -> list[str]:
     """Outcomes of all runs by strategy, ties and invariants; nothing is left out."""
     lines, codes = [], set()
     parts = []
@@ -294,7 +300,7 @@ def check_lines(dataset: xr.Dataset) -> list[str]:
         outcome_code = Outcome(code)
         lines.append(
             f"  {outcome_code.name.lower()}: {outcome_code.sentence}; these runs have no figures, "
-            "and their seeds are left out of the comparison"
+            f"and their {runs.many} are left out of the comparison"
         )
     if int(Outcome.HORIZON) in codes:
         lines.append(
@@ -308,7 +314,8 @@ def check_lines(dataset: xr.Dataset) -> list[str]:
         f"Ties: in {int((ties > 0).sum())} runs, events fell into one microsecond on one instance; their "
         f"order was not checked against BLIS ({int(ties.sum())} such events in all)."
     )
-    lines.append(f"Invariants: {len(INVARIANTS)} checked in every run, {_broken(dataset)}.")
+    broken = runs.in_text(_broken(dataset))
+    lines.append(f"Invariants: {len(INVARIANTS)} checked in every run, {broken}.")
     return lines
 
 

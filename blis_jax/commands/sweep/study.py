@@ -12,9 +12,15 @@ import numpy as np
 from blis_jax.commands.report_flags import ReportPaths
 from blis_jax.commands.sweep.data import CURVE, WHOLE, window_of
 from blis_jax.commands.sweep.plan import WORKLOAD_PREFIX
-from blis_jax.commands.sweep.report import check_lines, place_text, target_line, window_line
+from blis_jax.commands.sweep.report import (
+    check_lines,
+    place_text,
+    runs_of,
+    target_line,
+    window_line,
+)
 from blis_jax.reports import study as reports
-from blis_jax.reports.run_words import SEEDS, RunWords, run_words
+from blis_jax.reports.run_words import SEEDS, RunWords
 from blis_jax.reports.runs import parts_of, timelines_of
 from blis_jax.reports.study import (
     CURVE_LEVELS,
@@ -93,8 +99,7 @@ def study_of(
 ) -> Study:
     """The report; `records` are of the first place and of these seeds, by strategy."""
     plan, dataset = swept.plan, swept.dataset
-    about = plan.spec.about() if isinstance(plan.spec, TraceSource) else None
-    runs_are = run_words(about, len(plan.seeds))
+    runs_are = runs_of(plan)
     names = list(dict.fromkeys(swept.labels(point)[0] for point in plan.points))
     classes = tuple(str(name) for name in dataset["slo_class"].values)
     timelines = {name: runs[0] for name, runs in records.items() if runs}
@@ -123,7 +128,7 @@ def study_of(
             target_line(dataset.attrs["slo_targets"], classes),
             window_line(dataset.attrs["measure"]),
         ),
-        checks=tuple(line.strip() for line in check_lines(dataset)),
+        checks=tuple(line.strip() for line in check_lines(dataset, runs_are)),
         provenance=_provenance(swept, runs_are),
     )
 
@@ -249,7 +254,6 @@ def _records(
 ) -> dict[str, tuple[RunRecord, ...]]:
     """The runs of these points on these seeds again, whole."""
     from blis_jax.engine.runner.many_runs import run_given, run_grid
-    from blis_jax.traces.source import TraceSource
     from blis_jax.workload.spec import WorkloadSpec
 
     names = [swept.labels(point)[0] for point in points]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.engine.block_counts import ceil_div, full_blocks
 from blis_jax.engine.calendar import later
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.phases.mid_step import failing, waking_time
@@ -88,7 +89,7 @@ def _context(
     journey = None if state.movement is None else state.movement.of(request)
     return GatewayContext(
         request=view,
-        num_prompt_blocks=lax.div(view.input_len, jnp.int32(ctx.shape.block_size)),
+        num_prompt_blocks=full_blocks(view.input_len, ctx.shape.block_size),
         prompt_key=ctx.request(request).prompt_key,
         snapshots=snapshots(ctx, state, now, seen, matched, rejected),
         now_us=now,
@@ -219,7 +220,7 @@ def _question(
 ) -> _Question:
     nodes, router = nodes_of(ctx.requests, request), state.router
     matched = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
-    num_blocks = lax.div(ctx.request(request).input_len, jnp.int32(ctx.shape.block_size))
+    num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
     if router is not None:
         if not ctx.mechanism.is_precise:
             router = trimmed(ctx, router)
@@ -260,7 +261,7 @@ def _place(
     expected: jax.Array,
 ) -> Decisions:
     """Give the request a free slot of the chosen instance, pending until its queueing time has passed."""
-    cluster, size = ctx.params.cluster, jnp.int32(ctx.shape.block_size)
+    cluster = ctx.params.cluster
     slots, view = SlotRows(state, chosen), context.request
     after, input_len = ctx.request(request).after_steps, view.input_len
     free = first_where(slots.request == NO_REQUEST)
@@ -269,7 +270,7 @@ def _place(
         delay = jnp.where(context.computed_tokens > 0, 0.0, delay)
     queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.queued == queued) & (after < 0)
-    is_oversized = lax.div(input_len + size - 1, size) > cluster.total_kv_blocks[chosen]
+    is_oversized = ceil_div(input_len, ctx.shape.block_size) > cluster.total_kv_blocks[chosen]
     inst = instance_of(ctx, state, chosen)
     starts = (inst.is_idle == 1) | is_oversized
     event, busy = inst.event, inst.busy_until

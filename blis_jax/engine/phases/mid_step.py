@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.state import Instance, InstTime, Lane
@@ -32,11 +31,6 @@ class Work:
     gateway: Any = ()  # states of the gateway's policies, where requests are handed over; likewise:
     movement: MovementWrite | None = None
     router: RouterWrite | None = None  # where the caches feed the router's index
-
-
-def ceil_div(value: jax.Array, size: int) -> jax.Array:
-    """Blocks needed for `value` tokens."""
-    return lax.div(value + jnp.int32(size - 1), jnp.int32(size))
 
 
 def failing(outcome: jax.Array, predicate: jax.Array, code: Outcome) -> jax.Array:

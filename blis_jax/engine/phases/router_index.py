@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.engine.block_counts import full_blocks
 from blis_jax.engine.branching import branch
 from blis_jax.engine.context import Context, row
 from blis_jax.engine.phases.mid_step import failing
@@ -226,7 +227,7 @@ def _without_oldest(
 
     request = router.sent[0, number]
     nodes = nodes_of(ctx.requests, request)
-    num_prompt_blocks = lax.div(ctx.request(request).input_len, jnp.int32(ctx.shape.block_size))
+    num_prompt_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
     counts = _is_prompt(nodes, num_prompt_blocks)
     entry = lax.iota(jnp.int32, depth)
     is_latest = router.touched[nodes.node, instance] == number * stride + entry + 1

@@ -16,6 +16,7 @@ from blis_jax.engine.runner.runs import GivenRun, Run, larger_plan, observed
 from blis_jax.engine.runner.sizes import larger_shape
 from blis_jax.engine.types import Outcome
 from blis_jax.results.from_tables import Observation, unstack
+from blis_jax.results.metrics.arrays import stacked
 from blis_jax.results.metrics.on_device.compiled import Drawn, Report
 from blis_jax.results.metrics.on_device.summary import CompiledSummary
 
@@ -69,12 +70,12 @@ class Call(NamedTuple):
 
     def arguments(self, given: Sequence[Any]) -> tuple[Any, ...]:
         """What the program is called with for these rows."""
-        stacked = jax.tree.map(_stacked, *given)
+        arguments = jax.tree.map(stacked, *given)
         options = self.runs[0].sizes.options
         steps = np.int32(options.max_scan_steps)
         if options.form == "rows":
-            return *stacked, steps
-        return *stacked, steps, self.measured.numbers if self.measured else None
+            return *arguments, steps
+        return *arguments, steps, self.measured.numbers if self.measured else None
 
     @property
     def long_run(self) -> GivenRun | None:
@@ -102,11 +103,6 @@ class Call(NamedTuple):
                 measuring = beside.submit(lowered.compile)
                 program.lower(*arguments).compile()
                 measuring.result()
-
-
-def _stacked(*leaves: Any) -> np.ndarray:
-    """The same leaf of all rows; `np.stack` costs ten times as much for a single one."""
-    return np.stack(leaves) if len(leaves) > 1 else np.asarray(leaves[0])[None]
 
 
 @dataclass(frozen=True)

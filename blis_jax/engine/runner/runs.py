@@ -196,10 +196,11 @@ class GivenRun(Run):
             zero = np.zeros(1, np.int32)
             table = dataclasses.replace(table, path_nodes=empty, node_start=zero, node_blocks=zero)
         table = pad_to(table, shape.num_requests, max(shape.num_nodes, 1), shape.path_depth)
-        spare = shape.num_requests - len(self.order.queue_rank)
+        count = len(self.order.queue_rank)
         rank = np.arange(shape.num_requests, dtype=np.int32)
-        rank[: len(self.order.queue_rank)] = self.order.queue_rank
-        after = np.pad(self.order.after_steps, (0, spare), constant_values=-1).astype(np.int32)
+        rank[:count] = self.order.queue_rank
+        after = np.full(shape.num_requests, -1, np.int32)
+        after[:count] = self.order.after_steps
         return table, EngineOrder(rank, after)
 
     def inputs(self, shape: EngineShape) -> Inputs:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.engine.exact import exact_product, exact_quotient
 from blis_jax.engine.types import BACKGROUND, CRITICAL, pytree
 from blis_jax.lazy import jax, jnp
-from blis_jax.policies.classes import of_class
+from blis_jax.policies.classes import of_class, ttft_budget
 from blis_jax.policies.contract import GatewayContext, NoState, admission_policy
 from blis_jax.policies.numbers import FIXED, number
 
@@ -20,20 +20,13 @@ if TYPE_CHECKING:
 INDEX_BLOCK = 16  # tokens of a block of the policy's own index, whatever the cluster's are
 
 
-def _budget(default: float, slo_class: str) -> Any:
-    return number(
-        default, "µs", f"time to first token that {slo_class} requests may take",
-        low=0, excludes_low=True, setting=FIXED,
-    )  # fmt: skip
-
-
 @pytree
 class PredictiveParams:
     """Budgets by class and what the estimate is made of; BLIS has no options for them."""
 
-    budget_standard_us: Float[Array, ""] = _budget(500_000, "standard and unclassed")
-    budget_sheddable_us: Float[Array, ""] = _budget(300_000, "sheddable")
-    budget_batch_us: Float[Array, ""] = _budget(5_000_000, "batch")
+    budget_standard_us: Float[Array, ""] = ttft_budget(500_000, "standard and unclassed")
+    budget_sheddable_us: Float[Array, ""] = ttft_budget(300_000, "sheddable")
+    budget_batch_us: Float[Array, ""] = ttft_budget(5_000_000, "batch")
     headroom: Float[Array, ""] = number(
         1.0, "", "factor on the budgets", low=0, search=(0.5, 3), setting=FIXED
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.engine.exact import exact_product, exact_quotient
 from blis_jax.engine.types import BACKGROUND, pytree
 from blis_jax.lazy import jax, jnp
-from blis_jax.policies.classes import of_class
+from blis_jax.policies.classes import of_class, ttft_budget
 from blis_jax.policies.contract import GatewayContext, NoState, scorer
 from blis_jax.policies.numbers import FIXED, number
 
@@ -18,21 +18,14 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
 
-def _budget(default: float, slo_class: str) -> Any:
-    return number(
-        default, "µs", f"time to first token that {slo_class} requests may take",
-        low=0, excludes_low=True, setting=FIXED,
-    )  # fmt: skip
-
-
 @pytree
 class HeadroomParams:
     """Budgets by class, and the latency coefficients that BLIS writes into the scorer."""
 
-    budget_critical_us: Float[Array, ""] = _budget(50_000, "critical")
-    budget_standard_us: Float[Array, ""] = _budget(200_000, "standard and unclassed")
-    budget_sheddable_us: Float[Array, ""] = _budget(500_000, "sheddable")
-    budget_batch_us: Float[Array, ""] = _budget(5_000_000, "batch")
+    budget_critical_us: Float[Array, ""] = ttft_budget(50_000, "critical")
+    budget_standard_us: Float[Array, ""] = ttft_budget(200_000, "standard and unclassed")
+    budget_sheddable_us: Float[Array, ""] = ttft_budget(500_000, "sheddable")
+    budget_batch_us: Float[Array, ""] = ttft_budget(5_000_000, "batch")
     step_us: Float[Array, ""] = number(6910.42, "µs", "time of a step", low=0, setting=FIXED)
     prefill_us: Float[Array, ""] = number(
         17.67, "µs/token", "time that a prompt token adds to a step", low=0, setting=FIXED

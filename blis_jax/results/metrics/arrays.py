@@ -18,6 +18,11 @@ def namespace(array: Any) -> Any:
     return jnp
 
 
+def stacked(*leaves: Any) -> np.ndarray:
+    """The same array of several runs, with the runs in front; `np.stack` costs ten times as much for a single one."""
+    return np.stack(leaves) if len(leaves) > 1 else np.asarray(leaves[0])[None]
+
+
 def sums(index: Any, values: Any, size: int) -> Any:
     """Sums of the values of each index in [0, size); entries with another index count nowhere.
 

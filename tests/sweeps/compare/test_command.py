@@ -17,23 +17,11 @@ from sweeps.runs.bench import Bench
 from sweeps.runs.measured import Measured
 from tests.support.browser import opened
 from tests.support.report_page import embedded, row, rows
-from tests.sweeps.busy import write_strategies
-
-SMALL = ["--num-seeds", "16", "--bootstrap", "199"]
-
-
-@pytest.fixture
-def arms(tmp_path: Path) -> tuple[str, str]:
-    return write_strategies(tmp_path)
+from tests.sweeps.busy import SMALL, result, write_strategies
 
 
 def compare(folder: Path, *words: str) -> int:
     return main([*words, "--output", str(folder / "out.json")])
-
-
-def result(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "out.json").read_text())
-    return found
 
 
 @pytest.fixture(scope="module")

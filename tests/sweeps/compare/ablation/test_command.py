@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,24 +15,13 @@ from sweeps.runs.bench import Bench
 from sweeps.runs.measured import Measured
 from tests.support.browser import opened
 from tests.support.report_page import embedded, row
-from tests.sweeps.busy import write_strategies
+from tests.sweeps.busy import SMALL, result, write_strategies
 
-SMALL = ["--num-seeds", "16", "--bootstrap", "199"]
 GATED = ":slo_age_weight=0.001;slo_threshold_sheddable=0;max_num_scheduled_tokens=900"
-
-
-@pytest.fixture
-def arms(tmp_path: Path) -> tuple[str, str]:
-    return write_strategies(tmp_path)
 
 
 def ablate(folder: Path, *words: str) -> int:
     return main([*words, "--output", str(folder / "out.json")])
-
-
-def result(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "out.json").read_text())
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""From a policy to a Go function: traced, lowered to a graph, planned in loops, written."""

@@ -1,0 +1,227 @@
+"""From two jaxprs of one policy, traced at two numbers of endpoints, to one graph for any number.
+
+Numbers that differ between the two as the number of endpoints does are that number; any other difference means that
+the policy depends on the size of the cluster in a way that Go would not follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sweeps.promote.golang.compiler.graph import Graph, Node
+from sweeps.promote.golang.compiler.origins import Origins
+from sweeps.promote.golang.compiler.primitives import ELEMENTWISE, ROUNDINGS
+from sweeps.promote.golang.compiler.structure import STRUCTURE
+from sweeps.promote.golang.compiler.values import ENDPOINTS, Affine, Length, Value, mapped, value_of
+from sweeps.promote.promotion import NotMappedError
+
+SIZES = (
+    11,
+    13,
+)  # numbers of endpoints that the policy is traced with; no usual length of anything else
+_INLINED = ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat", "core_call")
+_IDENTITY = ("optimization_barrier", "copy", "stop_gradient", "copy_p", "sharding_constraint")
+
+
+class Lowering:
+    """Translates the equations of both jaxprs side by side."""
+
+    def __init__(self, graph: Graph, sizes: tuple[int, int], what: str, place: str) -> None:
+        self.graph = graph
+        self.origins = Origins()
+        self._sizes = sizes
+        self._what, self._place = what, place  # the policy and its line, for messages
+
+    def outputs(self, jaxprs: tuple[Any, Any], inputs: Sequence[Value]) -> list[Value]:
+        """The results of the closed jaxprs for these inputs."""
+        small, large = jaxprs
+        consts = [
+            self._constant(one, other)
+            for one, other in zip(small.consts, large.consts, strict=True)
+        ]
+        return self._run((small.jaxpr, large.jaxpr), [*consts, *inputs], "")
+
+    def _run(self, jaxprs: tuple[Any, Any], given: Sequence[Value], origin: str) -> list[Value]:
+        small, large = jaxprs
+        known: dict[Any, Value] = dict(zip([*small.constvars, *small.invars], given, strict=True))
+        if len(small.eqns) != len(large.eqns):
+            raise self.error(
+                "the computation", "has another length for another number of endpoints"
+            )
+        for one, other in zip(small.eqns, large.eqns, strict=True):
+            if one.primitive.name != other.primitive.name:
+                raise self.error(one.primitive.name, "is there for some numbers of endpoints only")
+            self.graph.origin = origin or self.origins.place_of(one) or self._place
+            arguments = [
+                self._operand(known, a, b) for a, b in zip(one.invars, other.invars, strict=True)
+            ]
+            for variable, value in zip(
+                one.outvars, self._translated(one, other, arguments), strict=True
+            ):
+                known[variable] = value
+                if not origin and value.nodes.size == 1:
+                    self.origins.record(one, value.node)
+        return [
+            self._operand(known, a, b) for a, b in zip(small.outvars, large.outvars, strict=True)
+        ]
+
+    def _translated(self, one: Any, other: Any, arguments: list[Value]) -> list[Value]:
+        name = one.primitive.name
+        if name in _INLINED:
+            if one.params.get("name") == "_uniform":
+                shape = self._shape(one.outvars[0], other.outvars[0])
+                drawn = STRUCTURE["draw"](self, {}, arguments, shape)
+                if drawn is not None:
+                    return [drawn]
+            key = next(key for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in one.params)
+            return self._call((one.params[key], other.params[key]), arguments)
+        if name in _IDENTITY:
+            return arguments
+        params = self._params(one, other)
+        shapes = [self._shape(a, b) for a, b in zip(one.outvars, other.outvars, strict=True)]
+        dtype = _dtype(one.outvars[0])
+        if name in ELEMENTWISE:
+            operation = ELEMENTWISE[name].operation
+            return [
+                mapped(
+                    self.graph,
+                    lambda *args: self.graph.elementwise(operation, args, dtype),
+                    shapes[0],
+                    arguments,
+                )
+            ]
+        if name == "round":
+            rounding = ROUNDINGS[int(params["rounding_method"])]
+            return [
+                mapped(
+                    self.graph,
+                    lambda arg: self.graph.elementwise(rounding, (arg,), dtype),
+                    shapes[0],
+                    arguments,
+                )
+            ]
+        if name in STRUCTURE:
+            found = STRUCTURE[name](self, params | {"dtype": dtype}, arguments, shapes[0])
+            if found is not None:
+                return [found]
+        return [
+            self.unsupported(name, _dtype(var), shape, arguments)
+            for var, shape in zip(one.outvars, shapes, strict=True)
+        ]
+
+    def _call(self, inner: tuple[Any, Any], arguments: list[Value]) -> list[Value]:
+        """Inlined; its equations belong to the line of the call, as a traced function may be an older one."""
+        small, large = (getattr(one, "jaxpr", one) for one in inner)
+        consts: list[Value] = []
+        if hasattr(inner[0], "consts"):
+            pairs = zip(inner[0].consts, inner[1].consts, strict=True)
+            consts = [self._constant(a, b) for a, b in pairs]
+        return self._run((small, large), [*consts, *arguments], self.graph.origin)
+
+    def unsupported(
+        self, name: str, dtype: str, shape: Sequence[Length], arguments: Sequence[Value]
+    ) -> Value:
+        """A value that no Go gives; an error only if something needs it."""
+        rank = sum(length == ENDPOINTS for length in shape)
+        args = [node for argument in arguments for node in argument.nodes.reshape(-1)]
+        node = self.graph.make("unsupported", args, (name,), dtype, rank)
+        return (
+            value_of(shape, node)
+            if all(one == ENDPOINTS for one in shape)
+            else Value(
+                tuple(shape), np.full([n for n in shape if isinstance(n, int)], node, dtype=object)
+            )
+        )
+
+    # --- what differs between the two sizes --------------------------------------------------------
+
+    def merged(self, one: Any, other: Any) -> Any:
+        """One of two parameters: equal, or following the number of endpoints."""
+        if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+            if len(one) == len(other):
+                return tuple(self.merged(a, b) for a, b in zip(one, other, strict=True))
+        elif isinstance(one, (int, np.integer)) and not isinstance(one, bool) and one != other:
+            if other - one == self._sizes[1] - self._sizes[0]:
+                return Affine(int(one) - self._sizes[0])
+        elif _is_same(one, other):
+            return one
+        raise self.error(repr(one), f"becomes {other!r} when the number of endpoints changes")
+
+    def _params(self, one: Any, other: Any) -> dict[str, Any]:
+        kept = {}
+        for key, value in one.params.items():
+            if not hasattr(value, "eqns") and not hasattr(value, "jaxpr"):
+                kept[key] = self.merged(value, other.params[key])
+        return kept
+
+    def _shape(self, one: Any, other: Any) -> tuple[Length, ...]:
+        return tuple(
+            self._length(a, b) for a, b in zip(one.aval.shape, other.aval.shape, strict=True)
+        )
+
+    def _length(self, one: int, other: int) -> Length:
+        if one == other:
+            return int(one)
+        if (one, other) == self._sizes:
+            return ENDPOINTS
+        raise self.error(f"an array of length {one}", f"has length {other} when an endpoint more or less is there; "
+                         "arrays must be as long as the list of endpoints or of fixed length")  # fmt: skip
+
+    def _operand(self, known: Mapping[Any, Value], one: Any, other: Any) -> Value:
+        if hasattr(one, "val"):
+            return self._constant(one.val, other.val)
+        return known[one]
+
+    def _constant(self, one: Any, other: Any) -> Value:
+        small, large = np.asarray(one), np.asarray(other)
+        dtype = str(small.dtype)
+        shape = tuple(self._length(a, b) for a, b in zip(small.shape, large.shape, strict=True))
+        if ENDPOINTS in shape:
+            if small.size and (small == small.flat[0]).all() and (large == small.flat[0]).all():
+                return value_of(shape, self.graph.literal(small.flat[0], dtype))
+            raise self.error(
+                "a constant array",
+                "has one number for each endpoint; give it as a function of signals",
+            )
+        if _is_same(small, large):
+            return value_of(shape, [self.graph.literal(one, dtype) for one in small.reshape(-1)])
+        if small.ndim == 0 and float(large - small) == self._sizes[1] - self._sizes[0]:
+            offset = int(small) - self._sizes[0]
+            return value_of((), self.graph.make("length", (), (offset,), dtype, 0))
+        raise self.error(
+            f"the number {small}", f"becomes {large} when the number of endpoints changes"
+        )
+
+    def error(self, what: str, why: str) -> NotMappedError:
+        """What cannot be translated, with the line that it comes from."""
+        where = f" at {self.graph.origin or self._place}"
+        return NotMappedError(
+            f"{self._what}: {what}{where} {why}; write it with jnp over the whole array, or leave out this policy"
+        )
+
+
+def _dtype(variable: Any) -> str:
+    name = str(variable.aval.dtype)
+    return "key" if name.startswith("key<") else name
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
+    try:
+        return bool(one == other) or one is other
+    except (TypeError, ValueError):
+        return one is other
+
+
+def check_dtypes(nodes: Sequence[Node], what: str) -> None:
+    """Go has the dtypes of the simulator; a policy that computes in others is refused."""
+    for node in nodes:
+        if node.dtype not in ("bool", "int32", "int64", "float64") and node.op != "unsupported":
+            raise NotMappedError(
+                f"{what}: a number of dtype {node.dtype} at {node.origin or 'its result'} has no counterpart; "
+                "compute in float64, int32, int64 or bool"
+            )

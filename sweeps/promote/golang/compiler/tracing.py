@@ -1,0 +1,294 @@
+"""Policies as jaxprs: traced with shapes alone, at two numbers of endpoints, with a name for every input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.engine.signals import LeadingContents
+from blis_jax.engine.types import EngineShape, RequestView, Snapshots
+from blis_jax.policies.contract import GatewayContext, Policy, QueueContext
+from sweeps.promote.golang.compiler.graph import Graph, Node
+from sweeps.promote.golang.compiler.lowering import SIZES, Lowering, check_dtypes
+from sweeps.promote.golang.compiler.origins import place_of_function, place_of_policy
+from sweeps.promote.golang.compiler.primitives import FOLDS
+from sweeps.promote.golang.compiler.values import ENDPOINTS, Value, value_of
+from sweeps.promote.promotion import NotMappedError
+
+IS_TRUE = ("context.snapshots.is_active",)  # the router's list holds active endpoints only
+_PATH_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class PromotedRule:
+    """What is compiled as one plugin: a policy, or a priority with the scheduler that reads it."""
+
+    kind: str  # scorer, admission, routing or order
+    name: str  # in the simulator
+    policies: tuple[Policy, ...]
+    has_cpu_tier: bool = False  # of the simulated cluster: only then its signals are there
+
+    @property
+    def what(self) -> str:
+        """For messages."""
+        return f"{self.kind} {self.name}"
+
+    @property
+    def is_order(self) -> bool:
+        """Whether two requests are compared, so that a slot is a request."""
+        return self.kind == "order"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The graph of a rule: its decisions, its next state and its first one."""
+
+    rule: PromotedRule
+    graph: Graph
+    decisions: tuple[Node, ...]
+    state: dict[str, Node]  # after the decision, by field
+    start: dict[str, Node]  # before the first
+
+    @property
+    def outputs(self) -> tuple[Node, ...]:
+        """Everything that the plugin computes when it decides."""
+        return (*self.decisions, *self.state.values())
+
+
+def compiled(rule: PromotedRule) -> Compiled:
+    """The graph of a rule.
+
+    Raises:
+        NotMappedError: the policy does what no plugin can; the sentence names the line.
+    """
+    for policy in rule.policies:
+        if policy.observe is not None:
+            raise NotMappedError(
+                f"{rule.what}: it is told of completions at {place_of_function(policy.observe)}, "
+                "and no plugin of the router hears of them with these numbers; leave the observer out, or write a "
+                "Map C row and a hypothesis of track B"
+            )
+    with jax.enable_x64(True):
+        return _compiled(rule)
+
+
+def _compiled(rule: PromotedRule) -> Compiled:
+    graph = Graph(FOLDS, rule.is_order)
+    lowering = Lowering(graph, SIZES, rule.what, place_of_policy(rule.policies[0]))
+    small, large = (decide_jaxpr(rule, size) for size in SIZES)
+    inputs = [
+        _input(graph, rule, path, one, other)
+        for path, one, other in zip(
+            small.paths, small.jaxpr.in_avals, large.jaxpr.in_avals, strict=True
+        )
+    ]
+    outputs = lowering.outputs((small.jaxpr, large.jaxpr), inputs)
+    graph.names |= lowering.origins.names()
+    num_decisions = 2 if rule.is_order else 1
+    decisions = tuple(value.node for value in outputs[:num_decisions])
+    fields = [path.partition(".")[2] for path in small.paths if path.startswith("state.")]
+    state = dict(zip(fields, (value.node for value in outputs[num_decisions:]), strict=True))
+    start = _first_state(rule, graph, lowering) if fields else {}
+    found = Compiled(rule, graph, decisions, state, start)
+    check_dtypes([node for node in found.outputs if node.dtype != "key"], rule.what)
+    return found
+
+
+def _first_state(rule: PromotedRule, graph: Graph, lowering: Lowering) -> dict[str, Node]:
+    (policy,) = rule.policies
+    jaxprs = []
+    for size in SIZES:
+        shape = _shape(size)
+        jaxprs.append(
+            jax.make_jaxpr(lambda params, shape=shape: policy.start(params, shape))(policy.values())
+        )
+    paths = _paths("params", policy.values())
+    inputs = [
+        value_of((), graph.make("param", (), (path.partition(".")[2],), "float64", 0))
+        for path in paths
+    ]
+    outputs = lowering.outputs((jaxprs[0], jaxprs[1]), inputs)
+    state = policy.start(policy.values(), _shape(SIZES[0]))
+    names = [path.partition(".")[2] for path in _paths("state", state)]
+    return dict(zip(names, (value.node for value in outputs), strict=True))
+
+
+def _input(graph: Graph, rule: PromotedRule, path: str, one: Any, other: Any) -> Value:
+    shape = tuple(
+        int(a) if a == b else ENDPOINTS for a, b in zip(one.shape, other.shape, strict=True)
+    )
+    dtype = "key" if str(one.dtype).startswith("key<") else str(one.dtype)
+    if path in IS_TRUE:
+        return value_of(shape, graph.literal(True, "bool"))
+    sort, _, rest = path.partition(".")
+    if sort == "state" and shape:
+        raise NotMappedError(
+            f"{rule.what}: its state {rest} at {place_of_policy(rule.policies[0])} is an array, "
+            "but endpoints and prompts come and go in a router; keep scalars in the state, or leave out this policy "
+            "and write a Map C row"
+        )
+    if sort in ("params", "state"):
+        return value_of(
+            shape, graph.make({"params": "param"}.get(sort, sort), (), (rest,), dtype, 0)
+        )
+    name = rest
+    rank = 0 if rule.is_order else sum(length == ENDPOINTS for length in shape)
+    fixed = [length for length in shape if isinstance(length, int)]
+    count = 1
+    for length in fixed:
+        count *= length
+    nodes = [
+        graph.make("input", (), (name, at) if fixed else (name,), dtype, rank)
+        for at in range(count)
+    ]
+    return value_of(shape, nodes)
+
+
+# --- what is traced -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A jaxpr with the names of its inputs: `params.x`, `state.x` and `context.x`."""
+
+    jaxpr: Any  # closed
+    paths: tuple[str, ...]
+    arguments: tuple[Any, ...]  # params, state, context: shapes
+
+
+def decide_jaxpr(rule: PromotedRule, size: int) -> Traced:
+    """The rule's decision at a number of endpoints, or of requests where these are compared."""
+    function, arguments = _order(rule, size) if rule.is_order else _at_gateway(rule, size)
+    jaxpr = jax.make_jaxpr(function)(*arguments)
+    names = ("params", "state", "context")
+    paths = [path for name, one in zip(names, arguments, strict=True) for path in _paths(name, one)]
+    return Traced(jaxpr, tuple(paths), arguments)
+
+
+def _at_gateway(rule: PromotedRule, size: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    (policy,) = rule.policies
+    params = _shapes(policy.values())
+    state = jax.eval_shape(lambda values: policy.start(values, _shape(size)), params)
+    return policy.decide, (params, state, gateway_context(policy, size, rule.has_cpu_tier))
+
+
+def _order(rule: PromotedRule, size: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    priority, scheduler = rule.policies
+    for policy in rule.policies:
+        state = policy.start(policy.values(), _shape(size))
+        if jax.tree_util.tree_leaves(state):
+            raise NotMappedError(
+                f"{rule.what}: {policy.name} at {place_of_policy(policy)} keeps a state, and the order of "
+                "a queue may not change by being asked; leave the state out, or keep the policy in the engine and "
+                "write a Map C row"
+            )
+
+    def decide(params: Any, state: Any, context: QueueContext) -> Any:
+        none = [
+            policy.start(values, _shape(size))
+            for policy, values in zip(rule.policies, params, strict=True)
+        ]
+        urgency, _ = priority.decide(params[0], none[0], context)
+        asked = QueueContext(
+            **{
+                name: getattr(context, name)
+                for name in QueueContext.__dataclass_fields__
+                if name != "priority"
+            },
+            priority=urgency,
+        )
+        order, _ = scheduler.decide(params[1], none[1], asked)
+        return order, state
+
+    params = tuple(_shapes(policy.values()) for policy in rule.policies)
+    return decide, (params, (), queue_context(size))
+
+
+def gateway_context(policy: Policy, size: int, has_cpu_tier: bool) -> GatewayContext:
+    """Shapes of what a policy at the gateway is asked with."""
+    whole, each_real = _scalar(jnp.int32), _array(size, jnp.float64)
+    reads_tier = each_real if policy.reads_cpu_tier and has_cpu_tier else None
+    path = _array(_PATH_DEPTH, jnp.int32)
+    return GatewayContext(
+        request=RequestView(whole, whole, _scalar(jnp.int64), whole, whole, whole),
+        num_prompt_blocks=whole,
+        prompt_key=whole,
+        snapshots=_snapshots(size, reads_tier),
+        now_us=_scalar(jnp.int64),
+        key=_key(),
+        scores=each_real,
+        picked=whole,
+        run_key=_key(),
+        contents=LeadingContents(path, path, path) if policy.reads_contents else None,
+        block_size=whole,
+    )
+
+
+def _snapshots(size: int, tier: Any) -> Snapshots:
+    each, real = _array(size, jnp.int32), _array(size, jnp.float64)
+    return Snapshots(
+        effective_load=each,
+        queue_depth=each,
+        batch_size=each,
+        num_pending=each,
+        kv_utilization=real,
+        free_kv_blocks=real,
+        cache_hit_rate=real,
+        prefix_match_blocks=each,
+        num_rejected=_scalar(jnp.int32),
+        is_active=_array(size, jnp.bool_),
+        role=each,
+        pending_transfer_us=tier,
+        kv_thrashing_rate=tier,
+    )
+
+
+def queue_context(size: int) -> QueueContext:
+    """Shapes of what a policy inside an instance is asked with."""
+    whole, each = _scalar(jnp.int32), _array(size, jnp.int32)
+    times = _array(size, jnp.int64)
+    return QueueContext(
+        request=RequestView(each, each, times, each, each, each),
+        is_waiting=_array(size, jnp.bool_),
+        queued_us=times,
+        num_expected_blocks=each,
+        queue_depth=whole,
+        now_us=_scalar(jnp.int64),
+        instance=whole,
+        key=_key(),
+        num_cached_blocks=each,
+    )
+
+
+def _scalar(dtype: Any) -> Any:
+    return jax.ShapeDtypeStruct((), dtype)
+
+
+def _array(size: int, dtype: Any) -> Any:
+    return jax.ShapeDtypeStruct((size,), dtype)
+
+
+def _key() -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+def _shapes(params: Any) -> Any:
+    return jax.tree_util.tree_map(lambda _: _scalar(jnp.float64), params)
+
+
+def _shape(size: int) -> EngineShape:
+    return EngineShape(num_instances=size, num_slots=1, num_requests=1, num_nodes=1, path_depth=1)
+
+
+def _paths(name: str, tree: Any) -> list[str]:
+    """A dotted name for each leaf; places of tuples are left as they are."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [f"{name}.{_dotted(path)}" for path, _ in leaves]
+
+
+def _dotted(path: Any) -> str:
+    return ".".join(str(getattr(part, "name", getattr(part, "idx", part))) for part in path)

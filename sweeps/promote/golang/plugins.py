@@ -1,0 +1,187 @@
+"""The plugins of a promotion: what the target has no counterpart for, compiled from the simulated policies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from blis_jax.errors import ConfigError
+from blis_jax.files.user_files import is_file
+from blis_jax.policies import named
+from blis_jax.policies.contract import Policy
+from sweeps.promote.golang.compiler.functions import function_of
+from sweeps.promote.golang.compiler.tracing import PromotedRule, compiled
+from sweeps.promote.golang.gotests import test_text
+from sweeps.promote.golang.parts import Names, Plugin
+from sweeps.promote.golang.readme import readme
+from sweeps.promote.golang.registration import registration
+from sweeps.promote.golang.sources import described, source
+from sweeps.promote.golang.target import TargetVersion, load
+from sweeps.promote.golang.vectors import vectors_json
+from sweeps.promote.promotion import Files, NotMappedError, Promotion
+
+FOLDER = "go"  # of the output: below it, paths are those of the target's repository
+
+
+@dataclass(frozen=True)
+class GeneratedPlugin:
+    """A plugin that the promotion brings along."""
+
+    kind: str  # scorer, admission, routing or order
+    simulated_name: str
+    type_name: str  # in the target's configuration
+    package_path: str  # below the target's module
+    parameters: Mapping[str, float]  # as the strategy has them
+    parameter_docs: Mapping[str, str]
+    signals: tuple[str, ...]  # of the simulator, such as snapshots.queue_depth
+    stability: str
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """Files by path, and what they are."""
+
+    files: Files
+    generated: tuple[GeneratedPlugin, ...]
+
+
+def plugins_of(promotion: Promotion, leave_out: Collection[str] = ()) -> Plugins:
+    """The plugins that the promoted strategy needs beside the target's own.
+
+    Args:
+        promotion: what is promoted.
+        leave_out: kinds that a person has decided to promote without, after a `NotMappedError`.
+
+    Raises:
+        NotMappedError: a policy needs a signal or a primitive without a counterpart; the sentence has its line.
+        ConfigError: the target is unknown, or two policies have one name.
+    """
+    target = load(promotion.target)
+    needed = [
+        rule
+        for rule in rules_of(promotion)
+        if rule.kind not in leave_out and not _is_built_in(target, rule)
+    ]
+    return plugins_for(needed, target)
+
+
+def plugins_for(rules: list[PromotedRule], target: TargetVersion) -> Plugins:
+    """The plugins of some rules; one that the target has too may be among them, as a control."""
+    files: dict[str, str] = {}
+    made = [plugin_of(rule, target) for rule in rules]
+    paths = [plugin.names.path for plugin in made]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ConfigError(
+                f"two policies would be the package {path}; give one function another name"
+            )
+    for plugin in made:
+        files |= files_of(plugin)
+    if made:
+        files |= {f"{FOLDER}/{path}": text for path, text in registration(made, target).items()}
+    return Plugins(MappingProxyType(dict(sorted(files.items()))), tuple(map(_generated, made)))
+
+
+def rules_of(promotion: Promotion) -> Iterator[PromotedRule]:
+    """Everything that a strategy decides with at the router, the target's own included."""
+    config = promotion.arm.config
+    chosen = named.numbered(config)
+    has_cpu_tier = config.kv_cpu_blocks > 0
+
+    def rule(kind: str, name: str, *policies: Policy) -> PromotedRule:
+        return PromotedRule(kind, short_name(name), policies, has_cpu_tier)
+
+    yield rule("admission", named.admission_name(config), chosen.admission)
+    if config.routing_policy == "weighted":
+        for (name, _), (policy, _) in zip(config.scorers(), chosen.scorers, strict=True):
+            yield rule("scorer", name, policy)
+        _check_picker(config.routing_picker, promotion.target)
+    else:
+        yield rule("routing", config.routing_policy, chosen.routing)
+    yield order_rule(config.priority_policy, config.scheduler, chosen.priority, chosen.scheduler)
+
+
+def order_rule(priority: str, scheduler: str, urgency: Policy, order: Policy) -> PromotedRule:
+    """The order that a scheduler makes of a priority; a scheduler that reads none has its own name."""
+    reads_priority = scheduler not in ("fcfs", "sjf")
+    name = f"{short_name(priority)}+{short_name(scheduler)}" if reads_priority else scheduler
+    return PromotedRule("order", name, (urgency, order))
+
+
+def _check_picker(name: str, target: str) -> None:
+    if not load(target).is_built_in("picker", name):
+        raise NotMappedError(
+            f"picker {short_name(name)}: a picker of one's own has no generated plugin for {target}; use first-best, "
+            "random-best or weighted-random, or make it a routing policy, which becomes a scorer"
+        )
+
+
+def _is_built_in(target: TargetVersion, rule: PromotedRule) -> bool:
+    return target.is_built_in(rule.kind, rule.name)
+
+
+def short_name(name: str) -> str:
+    """A policy's name, of a policy in a file its function's, in kebab case."""
+    own = name.rpartition(":")[2] if is_file(name) else name
+    return re.sub(r"[^a-z0-9]+", "-", own.lower()).strip("-")
+
+
+# --- one plugin -----------------------------------------------------------------------------------
+
+
+def plugin_of(rule: PromotedRule, target: TargetVersion) -> Plugin:
+    """The compiled rule with its names."""
+    function = function_of(compiled(rule), target)
+    return Plugin(function, target, names_of(rule, target), _sentence(rule))
+
+
+def names_of(rule: PromotedRule, target: TargetVersion) -> Names:
+    """What the plugin of a rule is called in Go."""
+    kind = target.manifest["kinds"][rule.kind]
+    words = [word for word in re.split(r"[^a-z0-9]+", rule.name) if word]
+    ending = kind["ending"]
+    plugin_type = "-".join([*words, ending])
+    if plugin_type in target.manifest["plugin_types"]:
+        plugin_type = "-".join([*words, "simulated", ending])
+    parts = plugin_type.split("-")
+    package = "".join([*words, *(["routing"] if rule.kind == "routing" else [])])
+    if package[0].isdigit():
+        package = f"policy{package}"
+    struct = "".join(part.capitalize() for part in parts)
+    struct = f"Policy{struct}" if struct[0].isdigit() else struct
+    return Names(plugin_type, package, struct, f"{kind['area']}/{package}", "_".join(words) + ".go")
+
+
+def _sentence(rule: PromotedRule) -> str:
+    docs = [
+        (policy.decide.__doc__ or policy.name).strip().splitlines()[0] for policy in rule.policies
+    ]
+    return " ".join(docs)
+
+
+def files_of(plugin: Plugin) -> dict[str, str]:
+    """The plugin's package: source, test, vectors, README."""
+    folder = f"{FOLDER}/{plugin.names.path}"
+    stem = plugin.names.file.removesuffix(".go")
+    return {
+        f"{folder}/{plugin.names.file}": source(plugin),
+        f"{folder}/{stem}_test.go": test_text(plugin),
+        f"{folder}/testdata/vectors.json": vectors_json(plugin),
+        f"{folder}/README.md": readme(plugin),
+    }
+
+
+def _generated(plugin: Plugin) -> GeneratedPlugin:
+    function = plugin.function
+    return GeneratedPlugin(
+        kind=plugin.kind,
+        simulated_name=function.rule.name,
+        type_name=plugin.names.plugin_type,
+        package_path=plugin.names.path,
+        parameters=MappingProxyType({one.key: one.value for one in function.parameters}),
+        parameter_docs=MappingProxyType({one.key: described(one) for one in function.parameters}),
+        signals=tuple(one.signal.path for one in function.inputs),
+        stability=str(plugin.target.manifest["stability"]),
+    )

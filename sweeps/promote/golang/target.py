@@ -1,0 +1,220 @@
+"""A version of the target as its manifest tells: signatures, signals, built-in plugins. No code knows a version."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.errors import ConfigError, closest
+from sweeps.promote.golang.compiler.expressions import Binary, Expression, Text, call, printed
+from sweeps.promote.golang.compiler.origins import camel
+
+_SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+_ALLOWED = "names, numbers, + - * /, max and min"
+FOLDER = Path(__file__).resolve().parents[1] / "targets"
+DEFAULT = "llm-d-router@0.10.0"
+
+
+@dataclass(frozen=True)
+class TargetReading:
+    """What the target can be asked for."""
+
+    name: str
+    of: str  # metrics, an attribute, request, item or clock
+    type: str  # in Go
+    declared: Mapping[str, Any]
+
+    @property
+    def go(self) -> str:
+        """The name in Go."""
+        return camel(self.name)
+
+    @property
+    def is_of_endpoint(self) -> bool:
+        """Whether every endpoint has one."""
+        return self.of not in ("request", "item", "clock")
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal of the simulator, and what it is made of in the target."""
+
+    path: str
+    declared: Mapping[str, Any]
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """Names of the readings in its formula."""
+        if "reading" in self.declared:
+            return (str(self.declared["reading"]),)
+        found = [node.id for node in ast.walk(self._tree()) if isinstance(node, ast.Name)]
+        return tuple(dict.fromkeys(name for name in found if name not in ("max", "min")))
+
+    @property
+    def is_aggregated(self) -> bool:
+        """Whether it is one number for the request, of what the endpoints say."""
+        return "aggregate" in self.declared
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it is an SLO class, told by the priority."""
+        return "codes" in self.declared
+
+    @property
+    def freshness(self) -> tuple[str, ...]:
+        """Map B's words: where it is from, how old it is there, how old in the simulator."""
+        one = self.declared
+        return (
+            f"Map B: {self.path} is {one['metric']}.",
+            f"Freshness here: {one['refresh']}.",
+            f"In the simulator: {one['simulator']}.",
+        )
+
+    def _tree(self) -> ast.expr:
+        return ast.parse(str(self.declared["formula"]), mode="eval").body
+
+    def go(self, dtype: str, types: Mapping[str, str], named: Callable[[str], str]) -> str:
+        """The formula in Go, with the dtype that the policy reads."""
+        if self.is_code:
+            return f"sloClassOf({named(self.readings[0])})"
+        tree = self._tree()
+        if isinstance(tree, ast.Name):
+            return named(tree.id) if types[tree.id] == dtype else f"{dtype}({named(tree.id)})"
+        wide = "float64" if dtype == "float64" else "int64"
+        expression = _go(tree, wide, types, named)
+        return printed(expression if wide == dtype else call(dtype, expression))
+
+    def values(self, readings: Mapping[str, Any]) -> Any:
+        """The formula computed in Python on arrays of readings, for test vectors."""
+        if self.is_code:
+            return _codes(self.declared["codes"], readings[self.readings[0]])
+        return _computed(self._tree(), readings)
+
+
+def _go(
+    tree: ast.expr, dtype: str, types: Mapping[str, str], named: Callable[[str], str]
+) -> Expression:
+    if isinstance(tree, ast.Name):
+        name = Text(named(tree.id))
+        return name if types[tree.id] == dtype else call(dtype, name)
+    if isinstance(tree, ast.Constant):
+        return Text(repr(tree.value))
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+        return call(tree.func.id, *(_go(one, dtype, types, named) for one in tree.args))
+    if isinstance(tree, ast.BinOp):
+        left, right = (_go(one, dtype, types, named) for one in (tree.left, tree.right))
+        return Binary(_SIGNS[type(tree.op)], left, right)
+    raise ConfigError(f"formula {ast.unparse(tree)!r} of a target: use {_ALLOWED}")
+
+
+def _computed(tree: ast.expr, readings: Mapping[str, Any]) -> Any:
+    if isinstance(tree, ast.Name):
+        return readings[tree.id]
+    if isinstance(tree, ast.Constant):
+        return tree.value
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+        choose = {"max": np.maximum, "min": np.minimum}[tree.func.id]
+        return functools.reduce(choose, (_computed(one, readings) for one in tree.args))
+    if isinstance(tree, ast.BinOp):
+        left, right = _computed(tree.left, readings), _computed(tree.right, readings)
+        return _COMPUTED[_SIGNS[type(tree.op)]](left, right)
+    raise ConfigError(f"formula {ast.unparse(tree)!r} of a target: use {_ALLOWED}")
+
+
+def _codes(cases: list[Mapping[str, Any]], priority: Any) -> Any:
+    conditions = [
+        (priority == case.get("equals", priority))
+        & (priority >= case.get("at_least", priority))
+        & (priority <= case.get("at_most", priority))
+        for case in cases
+    ]
+    return np.select(conditions, [SLO_CLASSES.index(case["is"]) for case in cases])
+
+
+@dataclass(frozen=True)
+class TargetVersion:
+    """A version of the target."""
+
+    name: str
+    manifest: Mapping[str, Any]
+
+    @property
+    def module(self) -> str:
+        """The Go module."""
+        return str(self.manifest["module"])
+
+    def is_built_in(self, kind: str, name: str) -> bool:
+        """Whether the target has a plugin for this policy, so that none is generated."""
+        return name in self.manifest["built_in"].get(kind, {})
+
+    @property
+    def readings(self) -> dict[str, TargetReading]:
+        """All readings by name."""
+        return {
+            name: TargetReading(name, one["of"], one["type"], one)
+            for name, one in self.manifest["readings"].items()
+        }
+
+    def signal(self, path: str) -> Signal | None:
+        """The signal with this path in the simulator; None if the target has none."""
+        one = self.manifest["signals"].get(path)
+        return Signal(path, one) if one else None
+
+    def imported(self, name: str) -> str:
+        """The line of an import: of the module by its name in Go, or of Go's library by its path."""
+        below = self.manifest["imports"].get(name)
+        if below is None:
+            return f'"{name}"'
+        path = f"{self.module}/{below}"
+        return f'"{path}"' if path.rpartition("/")[2] == name else f'{name} "{path}"'
+
+
+@functools.cache
+def load(name: str) -> TargetVersion:
+    """The target with this name, a folder of sweeps/promote/targets.
+
+    Raises:
+        ConfigError: there is none; the sentence lists what there is.
+    """
+    path = FOLDER / name / "manifest.yaml"
+    if not path.is_file():
+        known = names()
+        raise ConfigError(
+            f"target {name!r} is not known; use one of {', '.join(known)}{closest(name, known)}"
+        )
+    manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if "extends" in manifest:
+        manifest = _merged(load(manifest["extends"]).manifest, manifest)
+    return TargetVersion(name, manifest)
+
+
+def _merged(base: Any, change: Any) -> Any:
+    """A manifest with what another one says in its place; mappings are merged, everything else is replaced."""
+    if not isinstance(base, Mapping) or not isinstance(change, Mapping):
+        return change
+    return {**base, **{key: _merged(base.get(key), value) for key, value in change.items()}}
+
+
+def names() -> tuple[str, ...]:
+    """All targets that have a manifest."""
+    return tuple(sorted(path.parent.name for path in FOLDER.glob("*/manifest.yaml")))
+
+
+def is_built_in(kind: str, name: str, target: str = DEFAULT) -> bool:
+    """Whether the target has a plugin for this policy; kinds: scorer, admission, order, picker."""
+    return load(target).is_built_in(kind, name)

@@ -1,0 +1,269 @@
+"""Test vectors: readings of the target, and what the simulated policy decides on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from blis_jax.policies.numbers import Number
+from sweeps.promote.golang.compiler.functions import Function, PluginParameter
+from sweeps.promote.golang.compiler.origins import camel
+from sweeps.promote.golang.compiler.tracing import PromotedRule
+from sweeps.promote.golang.expected import Batch, ExpectedDecisions, expected
+from sweeps.promote.golang.parts import Plugin
+from sweeps.promote.golang.target import TargetReading
+
+SIZES = (1, 4)  # endpoints
+_PER_SIZE = 512
+_NUM_EMPTY = 8
+_HALVINGS = 10
+_PARAMETER_SETS = 8
+_SEED = 20260821
+
+
+def vectors_json(plugin: Plugin) -> str:
+    """The file that the Go test reads: parameter sets, then one vector a line."""
+    generator = np.random.Generator(np.random.PCG64(_SEED))
+    function = plugin.function
+    sets = parameter_sets(function.parameters, generator)
+    lines = []
+    with jax.enable_x64(True):
+        for turn, size in enumerate((2, 2) if function.rule.is_order else SIZES):
+            batch = _drawn(plugin, size, len(sets), generator, sets)
+            decided = expected(plugin, batch, sets)
+            found = list(_lines(plugin, batch, decided))
+            if turn == 1:
+                found += _edges(plugin, batch, decided, sets)
+            if size == 1:
+                lines += [_emptied(plugin, line) for line in found[:_NUM_EMPTY]]
+            lines += found
+    given = ",\n".join(json.dumps(one) for one in sets)
+    return f'{{"parameters": [\n{given}\n],\n"vectors": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+# --- parameters -----------------------------------------------------------------------------------
+
+
+def parameter_sets(parameters: Sequence[PluginParameter], generator: Any) -> list[dict[str, float]]:
+    """Numbers to test with: the strategy's, the declared ones, and others that are allowed."""
+    sets = [
+        {one.key: one.value for one in parameters},
+        {one.key: float(one.number.default) for one in parameters},
+    ]
+    while len(sets) < _PARAMETER_SETS:
+        sets.append({one.key: _allowed(one.number, generator) for one in parameters})
+    return sets
+
+
+def _allowed(number: Number, generator: Any) -> float:
+    low, high = number.searched or _around(number)
+    if number.prior == "log-uniform" and low > 0:
+        value = math.exp(generator.uniform(math.log(low), math.log(high)))
+    else:
+        value = generator.uniform(low, high)
+    value = float(np.round(value, 6))
+    value = float(round(value)) if number.is_whole else value
+    return value if number.permits(value) else float(number.default)
+
+
+def _around(number: Number) -> tuple[float, float]:
+    size = abs(number.default) or 1.0
+    low = number.low if math.isfinite(number.low) else number.default - 2 * size
+    return low, max(3 * size, low + size)
+
+
+# --- readings -------------------------------------------------------------------------------------
+
+
+def _drawn(plugin: Plugin, size: int, num_sets: int, generator: Any, sets: Any) -> Batch:
+    count = _PER_SIZE
+    readings: dict[str, Any] = {}
+    order = sorted(plugin.readings, key=lambda one: "at_most" in one.declared["draws"])
+    for one in order:
+        is_row = one.is_of_endpoint or (plugin.function.rule.is_order and one.of != "clock")
+        readings[one.name] = _values(
+            one, (count, size) if is_row else (count,), readings, generator
+        )
+    draws = generator.random((count, _num_draws(plugin.function, size)))
+    parameter_set = generator.integers(0, num_sets, count)
+    state = {
+        name: _state_values(dtype, sets, parameter_set, generator)
+        for name, dtype in plugin.function.state.items()
+    }
+    batch = Batch(size, readings, parameter_set, draws, state)
+    return _continued(plugin, batch, sets, generator) if state else batch
+
+
+def _continued(plugin: Plugin, batch: Batch, sets: Any, generator: Any) -> Batch:
+    """Most states are those after a decision, some with one field of another size, as they occur in a long run."""
+    after = expected(plugin, batch, sets).state
+    count = len(batch.parameter_set)
+    is_after, scaled = (
+        generator.random(count) < 0.75,
+        generator.integers(-1, len(batch.state), count),
+    )
+    state = {}
+    for place, (name, values) in enumerate(batch.state.items()):
+        sizes = np.where(scaled == place, 10.0 ** generator.uniform(-1, 3, count), 1.0)
+        state[name] = np.where(is_after, (after[name] * sizes).astype(values.dtype), values)
+    readings = {
+        name: np.where(_rows(is_after, values), np.roll(values, 1, axis=0), values)
+        for name, values in batch.readings.items()
+    }
+    return dataclasses.replace(batch, state=state, readings=readings)
+
+
+def _rows(where: Any, values: Any) -> Any:
+    return where.reshape(-1, *(1,) * (values.ndim - 1))
+
+
+def _values(
+    one: TargetReading, shape: tuple[int, ...], known: Mapping[str, Any], generator: Any
+) -> Any:
+    """By turns: random, all equal, zero, tied, small, huge."""
+    draws = one.declared["draws"]
+    low, high = draws.get("low", 0), draws["high"]
+    is_real = one.type == "float64"
+    values = (
+        generator.uniform(low, high, shape) if is_real else generator.integers(low, high + 1, shape)
+    )
+    rows = values if values.ndim == 2 else values[:, None]
+    styles = generator.integers(0, 8, len(rows))
+    few = (
+        np.array([low, (low + high) / 2, high])
+        if is_real
+        else np.arange(low, min(low + 3, high + 1))
+    )
+    for row, style in enumerate(styles):
+        if style == 1 or draws.get("shared"):
+            rows[row] = rows[row, 0]
+        if style == 2:
+            rows[row] = low
+        elif style in (3, 4):
+            rows[row] = generator.choice(few, rows.shape[1])
+        elif style == 5 and "huge" in draws:
+            rows[row] = generator.integers(draws["huge"] // 2, draws["huge"], rows.shape[1])
+        if draws.get("shared"):
+            rows[row] = rows[row, 0]
+    values = rows if values.ndim == 2 else rows[:, 0]
+    most = known.get(str(draws.get("at_most")))
+    return values if most is None else np.minimum(values, most)
+
+
+def _num_draws(function: Function, size: int) -> int:
+    return sum(size if draw.is_of_endpoint else 1 for draw in function.draws)
+
+
+def _state_values(dtype: str, sets: Any, parameter_set: Any, generator: Any) -> Any:
+    """States of the size of the parameters, or 0."""
+    scales = [max(one.values(), default=100.0) for one in sets]
+    scale = np.array([scales[at] for at in parameter_set])
+    values = generator.uniform(0, 1, len(scale)) * scale
+    values[generator.random(len(scale)) < 0.2] = 0
+    return np.floor(values).astype(np.int64) if dtype.startswith("int") else values
+
+
+def _edges(plugin: Plugin, batch: Batch, decided: ExpectedDecisions, sets: Any) -> list[str]:
+    """Pairs of vectors just before and just after a decision changes: a slightly wrong number fails on one of them.
+
+    Found by halving the way from a vector to its neighbour, whose class stays.
+    """
+    if plugin.kind == "scorer":
+        return []
+    far = {
+        name: values if name == "priority" else np.roll(values, 1, axis=0)
+        for name, values in batch.readings.items()
+    }
+    low, high = batch, dataclasses.replace(batch, readings=far)
+    first, last = _choices(decided), _choices(expected(plugin, high, sets))
+    changes = first != last
+    for _ in range(_HALVINGS):
+        middle = dataclasses.replace(batch, readings=_between_readings(low.readings, high.readings))
+        is_low = _choices(expected(plugin, middle, sets)) == first
+        low, high = _chosen(is_low, middle, low), _chosen(~is_low, middle, high)
+    found = []
+    for edge in (low, high):
+        lines = list(_lines(plugin, edge, expected(plugin, edge, sets)))
+        found += [line for line, is_edge in zip(lines, changes, strict=True) if is_edge]
+    return found
+
+
+def _choices(decided: ExpectedDecisions) -> Any:
+    """A number for each vector that tells decisions apart."""
+    one = decided.decisions[0]
+    if one.ndim == 1:
+        return one
+    rank = decided.decisions[1]
+    return np.where(one[:, 0] != one[:, 1], one[:, 0] < one[:, 1], rank[:, 0] < rank[:, 1])
+
+
+def _between_readings(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: (low[name] + high[name]) / 2
+        if low[name].dtype.kind == "f"
+        else (low[name] + high[name]) // 2
+        for name in low
+    }
+
+
+def _chosen(where: Any, one: Batch, other: Batch) -> Batch:
+    readings = {
+        name: np.where(_rows(where, values), values, other.readings[name])
+        for name, values in one.readings.items()
+    }
+    return dataclasses.replace(one, readings=readings)
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def _lines(plugin: Plugin, batch: Batch, found: ExpectedDecisions) -> Iterator[str]:
+    for at in range(len(batch.parameter_set)):
+        vector: dict[str, Any] = {"set": int(batch.parameter_set[at]), "size": batch.size}
+        for name, values in batch.readings.items():
+            vector[camel(name)] = _plain(values[at])
+        if plugin.function.draws:
+            vector["draws"] = _plain(batch.draws[at])
+        if plugin.function.state:
+            vector["before"] = {name: _plain(values[at]) for name, values in batch.state.items()}
+            vector["after"] = {name: _plain(values[at]) for name, values in found.state.items()}
+        vector["expected"] = _decision(plugin.function.rule, found, at, batch.size)
+        yield json.dumps(vector)
+
+
+def _decision(
+    rule: PromotedRule, found: ExpectedDecisions, at: int, size: int
+) -> list[float | None]:
+    """Scores; for an admission and an order 1 or 0; for a routing the place."""
+    one = found.decisions[0][at]
+    if rule.kind == "order":
+        left, right = one
+        is_less = (
+            left < right if left != right else found.decisions[1][at][0] < found.decisions[1][at][1]
+        )
+        return [float(is_less)]
+    numbers = np.broadcast_to(one, (size,)) if rule.kind == "scorer" else np.reshape(one, (1,))
+    return [float(value) if math.isfinite(value) else None for value in numbers.astype(float)]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value.item()
+
+
+def _emptied(plugin: Plugin, line: str) -> str:
+    """No endpoint at all: no scores; an admission that looks at endpoints lets the scheduler answer."""
+    vector = json.loads(line) | {"size": 0}
+    vector |= {camel(one.name): [] for one in plugin.readings if one.is_of_endpoint}
+    if plugin.kind in ("scorer", "routing"):
+        vector["expected"] = []
+    elif plugin.reads_endpoints:
+        vector["expected"] = [1.0]
+    if plugin.has_state and (plugin.reads_endpoints or plugin.kind != "admission"):
+        vector["after"] = vector["before"]
+    return json.dumps(vector)

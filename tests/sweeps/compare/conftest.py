@@ -1,0 +1,15 @@
+"""Fixtures of the commands that compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sweeps.busy import write_strategies
+
+
+@pytest.fixture
+def arms(tmp_path: Path) -> tuple[str, str]:
+    """Paths of two strategies, without and with priorities."""
+    return write_strategies(tmp_path)
