@@ -194,7 +194,7 @@ GATEWAY_FLAGS = (
     Flag(
         "slo-priority-bridge", truth, False, "BOOL", "router stamps priorities (changes no result)"
     ),
-    *_numbers(("admission", "routing", "scorer", "picker")),
+    *_numbers(("admission", "routing", "scorer", "picker", "cluster", "hand_over")),
     Flag(
         "policy-numbers",
         policy_numbers,

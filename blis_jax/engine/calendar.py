@@ -88,6 +88,9 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
         is_beyond = is_late & is_blocked & (jnp.minimum(route, move) < ctx.never)
         route, move = jnp.maximum(route, earliest), jnp.maximum(move, earliest)
         events = jnp.minimum(events, movement.leave_at[:-1])
+        # a cluster policy may go on for ever; the run ends with the last request
+        next_work = jnp.minimum(jnp.minimum(admit, route), jnp.minimum(move, jnp.min(events)))
+        change = jnp.where(next_work >= ctx.never, ctx.never, change)
     cluster = jnp.minimum(admit, route)
     if movement is not None:
         kind = jnp.where(move < cluster, jnp.int32(Kind.MOVE), kind)

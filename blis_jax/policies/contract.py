@@ -14,132 +14,54 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from blis_jax.engine.types import EngineShape, RequestView, Snapshots, pytree
+from blis_jax.engine.types import EngineShape, pytree
 from blis_jax.errors import ConfigError
+from blis_jax.policies.contexts import (
+    ClusterChange,
+    ClusterContext,
+    Completion,
+    GatewayContext,
+    HandOver,
+    HandOverContext,
+    PickerContext,
+    QueueContext,
+)
 from blis_jax.policies.numbers import checked, numbers_of
 
 if TYPE_CHECKING:
     import jax
-    from jaxtyping import Array, Bool, Float, Int
 
     Key = jax.Array
 
+__all__ = [
+    "DECORATORS",
+    "KINDS",
+    "ClusterChange",
+    "ClusterContext",
+    "Completion",
+    "GatewayContext",
+    "HandOver",
+    "HandOverContext",
+    "NoParams",
+    "NoState",
+    "PickerContext",
+    "Policies",
+    "Policy",
+    "QueueContext",
+    "admission_policy",
+    "cluster_policy",
+    "hand_over_policy",
+    "no_state",
+    "picker",
+    "priority_policy",
+    "routing_policy",
+    "scheduler",
+    "scorer",
+]
 P = TypeVar("P", contravariant=True)
 S = TypeVar("S")
 C = TypeVar("C", contravariant=True)
 D = TypeVar("D", covariant=True)
-
-
-# --- what a policy is asked with ------------------------------------------------------------------
-
-
-@pytree
-class GatewayContext:
-    """One request at admission or routing, and the cluster as the router sees it then."""
-
-    request: RequestView  # scalars
-    num_prompt_blocks: Int[Array, ""]  # full blocks of the prompt
-    prompt_key: Int[Array, ""]  # equal for two requests iff their last full prompt blocks are
-    snapshots: Snapshots
-    now_us: Any  # clock dtype
-    key: Any  # random key of this decision and this policy; unused, it costs nothing
-    scores: Any = None  # routing only: float64[instance], the weighted sum of the scorers, or zeros
-    picked: Any = None  # routing: the picker's instance by these scores; admission, with `reads_route`: the router's
-    run_key: Any = None  # the same in all decisions of a run, for hashes; unused, it costs nothing
-    contents: Any = None  # LeadingContents, only for a policy with `reads_contents`
-    # only where requests move (Policies.cluster, Policies.hand_over), else None:
-    came_from: Any = (
-        None  # the instance that the request was routed to first, -1: not routed before
-    )
-    computed_tokens: Any = None  # prompt tokens whose KV moves with the request
-    block_size: Any = None  # tokens of a KV block; there in every run
-
-
-@pytree
-class PickerContext:
-    """The scores among which a picker chooses, `[instance]`."""
-
-    scores: Float[Array, "instance"]
-    is_eligible: Bool[Array, "instance"]
-    request: RequestView  # scalars
-    key: Any
-
-
-@pytree
-class QueueContext:
-    """The slots of one instance when a waiting request is to be chosen, `[slot]` unless said otherwise.
-
-    Slots that are not waiting hold junk. A policy is asked again for every request that a step takes.
-    """
-
-    request: RequestView
-    is_waiting: Bool[Array, "slot"]
-    queued_us: Any  # clock dtype
-    num_expected_blocks: Int[Array, "slot"]  # prompt blocks that the router expected to be cached
-    queue_depth: Int[Array, ""]  # requests waiting when the step began
-    now_us: Any  # scalar, clock dtype
-    instance: Int[Array, ""]
-    key: Any  # the same in all questions of one step
-    num_cached_blocks: Any = None  # int32[slot], only for a policy with `reads_cached_blocks`
-    priority: Any = None  # float64[slot], schedulers only
-
-
-@pytree
-class Completion:
-    """A request that has completed, as an observer is told; times in µs, clock dtype."""
-
-    request: RequestView  # scalars
-    instance: Int[Array, ""]
-    num_output_tokens: Int[Array, ""]
-    ttft_us: Any
-    e2e_us: Any
-    completed_us: Any
-
-
-@pytree
-class ClusterContext:
-    """The cluster when a cluster policy acts; every instance event before `now_us` has happened."""
-
-    snapshots: Snapshots
-    is_up: Bool[Array, "instance"]
-    now_us: Any  # clock dtype
-    key: Any
-
-
-@pytree
-class ClusterChange:
-    """What a cluster policy changes.
-
-    An instance that goes down is routed to no more, and finishes what it runs. Where its queue leaves, requests
-    that wait or are on their way into the queue are routed again after the delay.
-    """
-
-    is_up: Bool[Array, "instance"]
-    queue_leaves: Bool[Array, "instance"]
-    delay_us: Any  # before they are routed again, at least 0
-
-
-@pytree
-class HandOverContext:
-    """A request whose prompt is computed by the step in progress, with more than one output token to make."""
-
-    request: RequestView  # scalars
-    instance: Int[Array, ""]
-    is_up: Bool[Array, "instance"]
-    now_us: Any  # start of the step, clock dtype
-    key: Any
-
-
-@pytree
-class HandOver:
-    """Whether the request moves on with its KV when the step ends, and how long the transfer takes.
-
-    When the transfer ends, it is routed again (`GatewayContext.computed_tokens` is then its prompt length) and
-    makes its other tokens there.
-    """
-
-    moves: Bool[Array, ""]
-    delay_us: Any
 
 
 class DecideFn(Protocol[P, S, C, D]):
@@ -169,6 +91,14 @@ class NextTimeFn(Protocol):
 
     def __call__(self, params: Any, state: Any, /) -> Any:
         """The time, which must lie after the last change."""
+        ...
+
+
+class PoolFn(Protocol):
+    """`(params, GatewayContext) -> bool[instance]`: the instances that a request may be routed to."""
+
+    def __call__(self, params: Any, context: GatewayContext, /) -> Any:
+        """Where none of them is up, the request may go to any that is."""
         ...
 
 
@@ -230,6 +160,7 @@ class Policy:
     next_time: NextTimeFn | None = None  # of a cluster policy: when it acts
     reads_contents: bool = False  # looks at context.contents
     reads_route: bool = False  # of an admission policy: looks at context.picked
+    pool: PoolFn | None = None  # of a hand-over policy: where requests may be routed
     numbers: tuple[tuple[str, float], ...] = ()  # given ones; the others have their defaults
 
     @property
@@ -284,21 +215,26 @@ class MakesPolicy:
         next_time: NextTimeFn | None = None,
         reads_contents: bool = False,
         reads_route: bool = False,
+        pool: PoolFn | None = None,
     ) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
         """What decorates the function; the arguments are the fields of `Policy` with these names.
 
         Raises:
-            ConfigError: a field of `params` is not declared with `number`, or a cluster policy does not say
-                when it acts.
+            ConfigError: a field of `params` is not declared with `number`, a cluster policy does not say
+                when it acts, or a policy that hands nothing over has a pool.
         """
         numbers_of(params)
         if (next_time is None) == (self.kind == "cluster"):
             raise ConfigError(
                 "next_time=… says when a cluster policy acts: a cluster policy needs it, no other has it"
             )
+        if pool is not None and self.kind != "hand_over":
+            raise ConfigError(
+                f"pool=… is for hand-over policies; leave it out of {self.__name__}()"
+            )
         declared: tuple[Any, ...] = (
             reads_prefix_index, keeps_own_index, reads_cpu_tier, reads_cached_blocks,
-            reads_prompt_key, is_random, next_time, reads_contents, reads_route,
+            reads_prompt_key, is_random, next_time, reads_contents, reads_route, pool,
         )  # fmt: skip
 
         def decorate(decide: DecideFn[Any, Any, Any, Any]) -> Policy:

@@ -74,7 +74,9 @@ SCHEDULERS = {
     "priority-cached": "schedulers.priority_cached",
     "reverse-priority": "schedulers.reverse_priority",
 }
-NONE = "none"  # instances stay up, requests stay where they are; other policies of these kinds come from files
+NONE = "none"  # instances stay up, requests stay where they are
+CLUSTER = {"outages": "movement.outages.outages"}
+HAND_OVER = {"pools": "movement.pools.pools"}
 NAMES: dict[str, dict[str, str]] = {
     "admission": ADMISSION,
     "routing": ROUTING,
@@ -82,8 +84,8 @@ NAMES: dict[str, dict[str, str]] = {
     "picker": PICKERS,
     "priority": PRIORITY,
     "scheduler": SCHEDULERS,
-    "cluster": {},
-    "hand_over": {},
+    "cluster": CLUSTER,
+    "hand_over": HAND_OVER,
 }
 # the setting that names the policy of a kind
 SETTINGS = {
@@ -109,10 +111,15 @@ def find(kind: str, name: str) -> Policy:
     names = NAMES[kind]
     if name not in names:
         raise ConfigError(
-            f"{SETTINGS[kind]} {shortened(name)} is not known; use one of {', '.join(names) or NONE}, or "
+            f"{SETTINGS[kind]} {shortened(name)} is not known; use one of {', '.join((*names, *_no_policy(kind)))}, or "
             f"path/to/file.py:Name{closest(name, names)}"
         )
     return _built_in(names[name])
+
+
+def _no_policy(kind: str) -> tuple[str, ...]:
+    """The word for no policy, where a setting takes it."""
+    return (NONE,) if kind in ("cluster", "hand_over") else ()
 
 
 def located(settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:

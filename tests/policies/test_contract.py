@@ -12,6 +12,7 @@ import pytest
 from blis_jax.engine.exact import runtime_infinity
 from blis_jax.engine.signals import LeadingContents
 from blis_jax.engine.types import (
+    ROLES,
     SLO_CLASSES,
     EngineShape,
     RequestView,
@@ -19,8 +20,10 @@ from blis_jax.engine.types import (
 )
 from blis_jax.policies import registry
 from blis_jax.policies.contract import (
+    ClusterContext,
     Completion,
     GatewayContext,
+    HandOverContext,
     PickerContext,
     Policy,
     QueueContext,
@@ -167,10 +170,23 @@ def queue_scenes(entry: Policy) -> QueueContext:
     )
 
 
+def movement_scenes(entry: Policy, num_active: int) -> ClusterContext | HandOverContext:
+    rng = np.random.default_rng(11)
+    seen = all_snapshots(4, num_active)
+    now_us, key = np.full(CASES, 400_000, np.int32), rng.integers(0, 2**32, (CASES, 2), np.uint32)
+    if entry.kind == "cluster":
+        return ClusterContext(seen, seen.is_active, now_us, key)
+    role = rng.integers(0, len(ROLES), seen.role.shape).astype(np.int32)
+    instance = rng.integers(0, INSTANCES, CASES).astype(np.int32)
+    return HandOverContext(request_views(3, (CASES,)), instance, seen.is_active, role, now_us, key)
+
+
 def scenes(entry: Policy, num_active: int = INSTANCES) -> Any:
     """Contexts of the policy's kind, `[case]` in front."""
     if entry.kind in ("priority", "scheduler"):
         return queue_scenes(entry)
+    if entry.kind in ("cluster", "hand_over"):
+        return movement_scenes(entry, num_active)
     context = gateway_scenes(entry, num_active)
     if entry.kind != "picker":
         return context
@@ -202,6 +218,13 @@ def test_shapes_dtypes_and_ranges(kind: str, entry: Policy):
         elif kind == "priority":
             assert result.shape == (SLOTS,) and result.dtype == np.float64
             assert np.all(np.isfinite(result))
+        elif kind == "cluster":
+            assert result.is_up.shape == result.queue_leaves.shape == (INSTANCES,)
+            assert result.is_up.dtype == result.queue_leaves.dtype == bool
+            assert float(result.delay_us) >= 0
+        elif kind == "hand_over":
+            assert result.moves.shape == () and result.moves.dtype == bool
+            assert np.isfinite(result.delay_us) and float(result.delay_us) >= 0
         else:
             value, rank = result
             assert value.shape == rank.shape == (SLOTS,)

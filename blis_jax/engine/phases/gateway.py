@@ -87,7 +87,7 @@ def _context(
     looks = any(policy.reads_contents for policy in ctx.mechanism.of_gateway)
     nodes = nodes_of(ctx.requests, request) if looks else None
     journey = None if state.movement is None else state.movement.of(request)
-    return GatewayContext(
+    context = GatewayContext(
         request=view,
         num_prompt_blocks=full_blocks(view.input_len, ctx.shape.block_size),
         prompt_key=ctx.request(request).prompt_key,
@@ -101,6 +101,17 @@ def _context(
         computed_tokens=None if journey is None else journey.computed,
         block_size=jnp.int32(ctx.shape.block_size),
     )
+    return _in_pool(ctx, context)
+
+
+def _in_pool(ctx: Context, context: GatewayContext) -> GatewayContext:
+    """The context in which only instances of the request's pool are active; all that are, if none of them is."""
+    policy, seen = ctx.mechanism.hand_over, context.snapshots
+    if policy is None or policy.pool is None:
+        return context
+    is_mine = seen.is_active & policy.pool(ctx.params.policy.hand_over, context)
+    is_mine = jnp.where(jnp.any(is_mine), is_mine, seen.is_active)
+    return dataclasses.replace(context, snapshots=dataclasses.replace(seen, is_active=is_mine))
 
 
 def no_decisions(ctx: Context, state: State) -> Decisions:

@@ -53,6 +53,7 @@ def ask(
         request=request_view(ctx, one.request),
         instance=one.instance,
         is_up=active_instances(ctx, state),
+        role=ctx.params.cluster.roles,
         now_us=work.lane.now,
         key=decision_key(ctx, Purpose.HAND_OVER, one.request),
     )

@@ -38,7 +38,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "in_flight_counts",
     ),
     "prefix index": ("precise_kv_routing", "prefix_index_delay"),
-    "movement": ("cluster_policy", "hand_over_policy"),
+    "movement": ("cluster_policy", "hand_over_policy", *_numbers(("cluster", "hand_over"))),
     "priority": ("scheduler", "priority_policy"),
     "priority numbers": _numbers(("priority", "scheduler")),
     "numbers of policies": ("policy_numbers",),

@@ -1,0 +1,72 @@
+"""Outages: every instance fails after a random time, and comes back after another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.engine.exact import exact_product
+from blis_jax.engine.types import EngineShape, pytree
+from blis_jax.lazy import jax, jnp
+from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_policy
+from blis_jax.policies.numbers import number
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float
+
+
+@pytree
+class OutageParams:
+    """How often instances fail, and how they come back."""
+
+    mtbf_s: Float[Array, ""] = number(
+        3600.0, "s", "mean time from an instance's start to its failure",
+        low=0, excludes_low=True, search=(60, 1e5), prior="log-uniform",
+    )  # fmt: skip
+    mttr_s: Float[Array, ""] = number(
+        60.0, "s", "mean time from a failure to the repair",
+        low=0, excludes_low=True, search=(1, 3600), prior="log-uniform",
+    )  # fmt: skip
+    start_up_s: Float[Array, ""] = number(
+        30.0, "s", "time from the repair until the instance takes requests", low=0, search=(0, 600)
+    )
+    reroute_ms: Float[Array, ""] = number(
+        10.0, "ms", "time until a request of its queue is routed again", low=0, search=(0, 10_000)
+    )
+
+
+@pytree
+class OutageState:
+    """When each instance fails or comes back next `[instance]`; before the first draw all at once, at 0."""
+
+    next_us: Float[Array, "instance"]
+    has_begun: Bool[Array, ""]
+
+
+def not_begun(params: OutageParams, shape: EngineShape) -> OutageState:
+    """The first times are drawn at time 0, where the policy has its key."""
+    del params
+    return OutageState(jnp.zeros(shape.num_instances, jnp.float64), jnp.array(False))
+
+
+def next_change(params: OutageParams, state: OutageState) -> Any:
+    """The earliest of all instances' next times."""
+    del params
+    return jnp.min(state.next_us)
+
+
+@cluster_policy(OutageParams, not_begun, is_random=True, next_time=next_change)
+def outages(
+    params: OutageParams, state: OutageState, context: ClusterContext
+) -> tuple[ClusterChange, OutageState]:
+    """An instance that fails takes no more requests, its queue is routed again, and what it runs it finishes."""
+    now = context.now_us.astype(jnp.float64)
+    # times on the clock are whole
+    is_due = state.has_begun & (jnp.floor(state.next_us) <= now)
+    is_up = context.is_up ^ is_due
+    lasting = jnp.where(is_up, params.mtbf_s, params.mttr_s) * 1e6
+    drawn = jax.random.exponential(context.key, is_up.shape, jnp.float64)
+    start_up_us = jnp.where(is_up, 0.0, exact_product(params.start_up_s, jnp.float64(1e6)))
+    then = now + 1.0 + exact_product(drawn, lasting) + start_up_us
+    following = jnp.where(is_due | ~state.has_begun, then, state.next_us)
+    change = ClusterChange(is_up, is_due & ~is_up, params.reroute_ms * 1e3)
+    return change, OutageState(following, jnp.array(True))

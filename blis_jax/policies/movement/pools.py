@@ -1,0 +1,72 @@
+"""Prefill and decode pools: which pool a request goes to, and how long its KV takes from one to the other.
+
+The roles of the instances say who is in which pool; an instance of role `both` is in both. All routers, scorers and
+pickers work inside a pool without a change: only its instances are active for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from blis_jax.engine.exact import exact_product, exact_quotient
+from blis_jax.engine.types import LAST, ROLES, pytree
+from blis_jax.lazy import jnp
+from blis_jax.policies.contract import (
+    GatewayContext,
+    HandOver,
+    HandOverContext,
+    NoState,
+    hand_over_policy,
+)
+from blis_jax.policies.numbers import number
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float
+
+PREFILL, DECODE = ROLES.index("prefill"), ROLES.index("decode")
+
+
+@pytree
+class PoolParams:
+    """The links between instances, and which requests are split."""
+
+    link_latency_us: Float[Array, ""] = number(
+        100.0, "µs", "time before the first byte of KV arrives", low=0, search=(0, 10_000)
+    )
+    link_gb_per_s: Float[Array, ""] = number(
+        50.0, "GB/s", "bandwidth of a transfer; transfers do not share it",
+        low=0, excludes_low=True, search=(1, 400), prior="log-uniform",
+    )  # fmt: skip
+    kv_bytes_per_token: Float[Array, ""] = number(
+        131_072.0, "bytes", "KV of a token; 131,072 is Llama 3.1 8B in 16 bits", low=0
+    )
+    split_above_tokens: Float[Array, ""] = number(
+        0.0, "tokens", "prompts that are longer are split, shorter ones stay in the decode pool",
+        low=0, search=(0, 8192),
+    )  # fmt: skip
+    split_within_load: Float[Array, ""] = number(
+        1e9, "requests", "requests of the least loaded prefill instance up to which prompts are split",
+        low=0, search=(1, 1000), prior="log-uniform",
+    )  # fmt: skip
+
+
+def pool_of(params: PoolParams, context: GatewayContext) -> Bool[Array, "instance"]:
+    """The prefill pool for a new request that is split, else the decode pool."""
+    seen = context.snapshots
+    is_prefill = seen.is_active & (seen.role == PREFILL)
+    least_load = jnp.min(jnp.where(is_prefill, seen.effective_load, LAST))
+    is_long = context.request.input_len.astype(jnp.float64) > params.split_above_tokens
+    has_room = least_load.astype(jnp.float64) <= params.split_within_load
+    splits = (context.computed_tokens == 0) & is_long & has_room
+    return jnp.where(splits, seen.role != DECODE, seen.role != PREFILL)
+
+
+@hand_over_policy(PoolParams, pool=pool_of)
+def pools(params: PoolParams, state: NoState, context: HandOverContext) -> tuple[HandOver, NoState]:
+    """Requests leave instances that are for prefill only, while another instance is up that makes tokens."""
+    has_decode = jnp.any(context.is_up & (context.role != PREFILL))
+    tokens = context.request.input_len.astype(jnp.float64)
+    num_bytes = exact_product(tokens, params.kv_bytes_per_token)
+    transfer_us = exact_quotient(num_bytes, params.link_gb_per_s * 1e3)
+    moves = (context.role[context.instance] == PREFILL) & has_decode
+    return HandOver(moves, params.link_latency_us + transfer_us), state
