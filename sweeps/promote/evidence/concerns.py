@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError, closest
@@ -23,7 +22,6 @@ SCRAPE_US = 50_000  # the router's least interval between looks at its servers
 EVENT_DELAY_US = 20_000  # KV events over ZMQ; the lag is not specified
 SLOWER = 1.5  # step time of the slower half of mixed GPUs ÷ that of the others
 TARGET_BLOCK_TOKENS = 64  # least block of the router's approximate prefix index
-OUTAGE = f"{Path(__file__).with_name('outage.py')}:one_instance_stops"
 
 Change = Callable[["ClusterConfig", "WorkloadSpec"], "ClusterConfig"]
 ChangeWorkload = Callable[["WorkloadSpec"], "WorkloadSpec"]
@@ -77,14 +75,30 @@ def _mixed_gpus(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
     return config.replace(instances=groups)
 
 
-def _outage(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
-    """Instance 0 is down from a fifth to three fifths of the expected arrivals."""
+def _outages(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+    """Instances fail at random, about two while requests arrive, each for two fifths of that time."""
     seconds = (
         spec.horizon / 1e6 if spec.horizon else spec.num_requests / (spec.aggregate_rate or 1.0)
     )
-    numbers = dict(config.policy_numbers)
-    numbers |= {"cluster.from_us": 0.2e6 * seconds, "cluster.until_us": 0.6e6 * seconds}
-    return config.replace(cluster_policy=OUTAGE, policy_numbers=tuple(numbers.items()))
+    return config.replace(
+        cluster_policy="outages",
+        outages_mtbf_s=seconds * config.num_instances / 2,
+        outages_mttr_s=0.4 * seconds,
+        outages_start_up_s=0.0,
+        outages_reroute_ms=50.0,
+    )
+
+
+def _pools(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+    """A quarter of the instances computes prompts, the others make the tokens."""
+    count = config.num_instances // 4
+    if config.instances or not count:
+        raise ConfigError("roles need four equal instances or more; the strategy has others")
+    groups = [
+        {"count": count, "role": "prefill"},
+        {"count": config.num_instances - count, "role": "decode"},
+    ]
+    return config.replace(instances=groups, hand_over_policy="pools")
 
 
 def _blocks_of_the_target(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
@@ -133,8 +147,11 @@ _SCRAPES = {"load_refresh_interval": SCRAPE_US, "snapshot_refresh_interval": SCR
 _IN_CODE: Mapping[str, tuple[str, Change | None, ChangeWorkload | None]] = {
     "mixed-gpus": ("every step of half of the instances takes 1.5 times as long", _mixed_gpus, None),
     "pod-failure": (
-        "instance 0 is down from one fifth to three fifths of the arrivals; its queue is routed again after 50 ms",
-        _outage, None,
+        "instances fail at random, about two while requests arrive; their queues are routed again after 50 ms",
+        _outages, None,
+    ),
+    "pd-roles": (
+        "a quarter of the instances computes prompts, their KV then goes to the others", _pools, None,
     ),
     "prefix-block-64": (
         "blocks of 64 tokens in index and cache, the memory as large as before", _blocks_of_the_target, None,
@@ -148,7 +165,6 @@ _MISSING = {
     "epp-replicas": "the engine has one router, so no state is split",
     "stale-is-saturated": "no detector of the engine reads how old a signal is",
     "lora-affinity": "the engine has no adapters",
-    "pd-roles": "no routing policy of the package reads the role of an instance",
     "client-retries": "a request that the engine rejects does not come back",
     "start-up": "an instance of the engine is at full speed when it is up",
 }

@@ -131,10 +131,13 @@ def test_concerns_change_what_they_say() -> None:
     slow = changed("mixed-gpus")[0].instances
     assert [group.count for group in slow] == [4, 4]
     assert changed("prefix-block-64")[0].total_kv_blocks == config.total_kv_blocks // 4
-    outage = dict(changed("pod-failure")[0].policy_numbers)
-    assert (
-        outage["cluster.from_us"] < outage["cluster.until_us"] == pytest.approx(0.6e6 * 100 / 2000)
+    outage = changed("pod-failure")[0]
+    assert (outage.cluster_policy, outage.value("outages_mttr_s")) == (
+        "outages",
+        pytest.approx(0.02),
     )
+    roles = [(group.count, group.role) for group in changed("pd-roles")[0].instances]
+    assert roles == [(2, "prefill"), (6, "decode")]
     laws = {client.output_distribution.type for client in changed("real-output-lengths")[1].clients}
     assert laws == {"pareto_lognormal"}
     with pytest.raises(ConfigError, match="not simulated yet: the engine has one router"):
