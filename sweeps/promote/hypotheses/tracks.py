@@ -1,0 +1,349 @@
+"""The three tracks of hypotheses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blis_jax.workload.spec import WorkloadSpec
+from sweeps.ledger.rows.vocabulary import (
+    CROSS_POLICY,
+    DOMINANCE,
+    EQUIVALENCE,
+    ROBUSTNESS,
+    UQ,
+    VALIDATION,
+)
+from sweeps.promote.configs.engine import workload_of_promotion
+from sweeps.promote.hypotheses.confirmed import NOT_MEASURED, SAME_PERCENT, ConfirmedClaim
+from sweeps.promote.hypotheses.document import (
+    Expected,
+    MetricPath,
+    OperatingPoint,
+    ProfileChoice,
+    Traffic,
+    TransferHypothesis,
+)
+from sweeps.promote.hypotheses.inventory import BaselineScenario, inventory, scenario_workload
+from sweeps.promote.hypotheses.metrics import AGGREGATE, CLASSES, GOODPUT, known_metric
+from sweeps.promote.hypotheses.saturation import SEEDS, saturation_rate
+from sweeps.promote.hypotheses.traffic import traffic_of
+from sweeps.promote.maps.rows import GapRow, SignalRow
+from sweeps.promote.promotion import Files, Promotion
+
+PINNED = "llm-d-benchmark"
+_EQUAL_LOAD = "offered load, prompt lengths and output lengths agree between the arms"
+_NO_FAILURES = "no request fails that is not meant to be shed"
+_CALIBRATED = (
+    "saturation is measured on the cluster first, and the rate is set to the same share of it"
+)
+
+
+@dataclass(frozen=True)
+class TrackMaker:
+    """What the hypotheses of one promotion have in common."""
+
+    promotion: Promotion
+    files: Files  # of earlier stages
+
+    @property
+    def workload_name(self) -> str:
+        """The workload of the strategy's file."""
+        strategy = self.promotion.arm.strategy
+        if strategy is None:
+            return "mixed"
+        return strategy.workload if isinstance(strategy.workload, str) else f"of {strategy.name}"
+
+    @property
+    def arm_name(self) -> str:
+        """The strategy's name."""
+        strategy = self.promotion.arm.strategy
+        return strategy.name if strategy is not None else self.promotion.arm.name
+
+    @functools.cached_property
+    def spec(self) -> WorkloadSpec:
+        """The workload that the strategy was made for."""
+        return workload_of_promotion(self.promotion)
+
+    @functools.cached_property
+    def own_traffic(self) -> Traffic:
+        """Its traffic."""
+        return traffic_of(self.spec, self.workload_name, None, self.files)
+
+    def point(
+        self, spec: WorkloadSpec, rate: float, seeds: tuple[int, ...] = SEEDS
+    ) -> OperatingPoint:
+        """A rate as a share of the baseline's saturation."""
+        saturation = saturation_rate(self.promotion.baseline.config, spec, seeds)
+        return OperatingPoint(
+            saturation_rate=saturation,
+            share=float(f"{rate / saturation:.4g}"),
+            measured_by="simulation of the baseline with the target's coefficients, common seeds",
+        )
+
+    def objective(self) -> tuple[MetricPath, str]:
+        """The strategy's first objective that a report has."""
+        from sweeps.promote.hypotheses.metrics import metric_path
+
+        strategy = self.promotion.arm.strategy
+        for objective in strategy.objectives if strategy is not None else ():
+            found = metric_path(objective.metric)
+            if found is not None:
+                return found
+        return known_metric("ttft_p99_ms")
+
+
+# --- A: what was confirmed --------------------------------------------------------------------------
+
+
+def track_a(maker: TrackMaker, claims: Sequence[ConfirmedClaim]) -> Iterator[TransferHypothesis]:
+    """Each confirmed claim; without any the strategy's objective; and that the plugin path costs nothing."""
+    for claim in claims:
+        yield _of_claim(maker, claim)
+    if not any(claim.direction != "same" for claim in claims):
+        yield _of_objective(maker)
+    yield _control(maker)
+
+
+def _of_claim(maker: TrackMaker, claim: ConfirmedClaim) -> TransferHypothesis:
+    metric, words = known_metric(claim.metric)
+    traffic = traffic_of(claim.spec, claim.workload, claim.rate, maker.files)
+    verb = {"lower": "lowers", "higher": "raises", "same": "keeps"}[claim.direction]
+    notes = (claim.note,) if claim.note else ()
+    return TransferHypothesis(
+        id=f"A-{claim.name}",
+        track="A",
+        statement=(
+            f"Under workload {claim.workload}, {maker.arm_name} {verb} the {words} against "
+            f"{maker.promotion.baseline.name}"
+            + (f": {claim.statement}" if claim.statement else ".")
+        ),
+        family=claim.family,
+        vvuq=claim.vvuq,
+        type=claim.type,
+        metric=metric,
+        expected=Expected(
+            direction=claim.direction,  # type: ignore[arg-type]
+            magnitude_sim=claim.magnitude
+            if isinstance(claim.magnitude, str)
+            else dict(claim.magnitude),
+            tolerance=claim.tolerance,
+        ),
+        scene=f"workload-{claim.workload}",
+        workload=traffic,
+        operating_point=maker.point(claim.spec, traffic.rate),
+        profile=_profile(metric, traffic),
+        preconditions=(_EQUAL_LOAD, _NO_FAILURES, _CALIBRATED, *notes),
+        mechanism=claim.mechanism,
+        diagnostic=claim.diagnostic,
+        origin=claim.origin,
+    )
+
+
+def _of_objective(maker: TrackMaker) -> TransferHypothesis:
+    metric, words = maker.objective()
+    strategy = maker.promotion.arm.strategy
+    description = strategy.description if strategy is not None else ""
+    return _own(
+        maker,
+        "A-objective",
+        statement=(
+            f"Under workload {maker.workload_name}, {maker.arm_name} has a better {words} than "
+            f"{maker.promotion.baseline.name}."
+        ),
+        metric=metric,
+        kind=(CROSS_POLICY, DOMINANCE, VALIDATION),
+        direction=metric.better,
+        mechanism=description or "the mechanism of the strategy's policies",
+        diagnostic="If this fails, the simulated gain does not transfer: look at track B for the cause.",
+        origin="objective of the strategy file; no row of the ledger confirms it at this point",
+    )
+
+
+def _control(maker: TrackMaker) -> TransferHypothesis:
+    metric, words = known_metric("ttft_mean_ms")
+    return _own(
+        maker,
+        "A-control",
+        statement=(
+            f"The control arm, with the new plugins at work but without effect, keeps the {words} of "
+            f"{maker.promotion.baseline.name} within {SAME_PERCENT:g} %."
+        ),
+        metric=metric,
+        kind=(CROSS_POLICY, EQUIVALENCE, UQ),
+        direction="same",
+        mechanism="the plugins are computed for each request and change no pick, so only their own time is left",
+        diagnostic="If this fails, the plugin path itself costs time: profile it before judging the policy.",
+        origin="control-negative: the effect must vanish without the policy",
+        arms=("baseline", "control"),
+    )
+
+
+def _own(
+    maker: TrackMaker,
+    name: str,
+    *,
+    statement: str,
+    metric: MetricPath,
+    kind: tuple[str, str, str],
+    direction: str,
+    mechanism: str,
+    diagnostic: str,
+    origin: str,
+    **changes: Any,
+) -> TransferHypothesis:
+    """A hypothesis on the strategy's own workload."""
+    traffic = maker.own_traffic
+    family, type_, vvuq = kind
+    values: dict[str, Any] = {
+        "id": name,
+        "track": name[0],
+        "statement": statement,
+        "family": family,
+        "vvuq": vvuq,
+        "type": type_,
+        "metric": metric,
+        "expected": Expected(
+            direction=direction,  # type: ignore[arg-type]
+            magnitude_sim=NOT_MEASURED,
+            tolerance=SAME_PERCENT,
+        ),
+        "scene": f"workload-{maker.workload_name}".replace(" ", "-"),
+        "workload": traffic,
+        "operating_point": maker.point(maker.spec, traffic.rate),
+        "profile": _profile(metric, traffic),
+        "preconditions": (_EQUAL_LOAD, _NO_FAILURES, _CALIBRATED),
+        "mechanism": mechanism,
+        "diagnostic": diagnostic,
+        "origin": origin,
+    }
+    return TransferHypothesis.model_validate(values | changes)
+
+
+def _profile(metric: MetricPath, traffic: Traffic) -> ProfileChoice:
+    """By class only priority-mix measures; sessions are guidellm's, all else is inference-perf's."""
+    if metric.path.startswith(CLASSES) or (traffic.classes and metric.path == GOODPUT):
+        return ProfileChoice(harness="priority-mix")
+    return ProfileChoice(harness="guidellm" if traffic.turns > 1 else "inference-perf")
+
+
+# --- B: what the simulator has no model of ----------------------------------------------------------
+
+
+def track_b(
+    maker: TrackMaker, gaps: Sequence[GapRow], signals: Sequence[SignalRow]
+) -> Iterator[TransferHypothesis]:
+    """One for each row of Map C, and one for each signal that is read and is less fresh there."""
+    for gap in gaps:
+        yield _of_gap(maker, gap)
+    for signal in signals:
+        if signal.gap:
+            yield _of_freshness(maker, signal, gaps)
+
+
+def _of_gap(maker: TrackMaker, gap: GapRow) -> TransferHypothesis:
+    metric, words = maker.objective()
+    names = {
+        "treatment": maker.arm_name,
+        "baseline": maker.promotion.baseline.name,
+        "metric": words,
+    }
+    choice = ProfileChoice(reason=gap.no_profile) if gap.no_profile else None
+    return _own(
+        maker,
+        f"B-{gap.id}",
+        statement=gap.statement.format(**names),
+        metric=metric,
+        kind=(ROBUSTNESS, DOMINANCE, VALIDATION),
+        direction=metric.better,
+        mechanism=gap.mechanism,
+        diagnostic=gap.diagnostic,
+        origin=f"Map C: {gap.id}",
+        scene=f"gap-{gap.id}",
+        setup=gap.setup,
+        preconditions=(
+            _EQUAL_LOAD,
+            _CALIBRATED,
+            f"the stress is at work in every arm: {gap.stress}",
+        ),
+        **({} if choice is None else {"profile": choice}),
+    )
+
+
+def _of_freshness(
+    maker: TrackMaker, signal: SignalRow, gaps: Sequence[GapRow]
+) -> TransferHypothesis:
+    metric, words = maker.objective()
+    related = next((gap for gap in gaps if signal.name in gap.signals), None)
+    stress = related.stress if related is not None else signal.gap
+    origin = f"Map B: {signal.name}" + (f"; Map C: {related.id}" if related is not None else "")
+    without = related is not None and related.no_profile
+    return _own(
+        maker,
+        f"B-fresh-{signal.name.replace('_', '-')}",
+        statement=(
+            f"With {signal.name} as old as llm-d has it ({signal.gap}), {maker.arm_name} still has a better {words} "
+            f"than {maker.promotion.baseline.name}."
+        ),
+        metric=metric,
+        kind=(ROBUSTNESS, DOMINANCE, VALIDATION),
+        direction=metric.better,
+        mechanism=f"in the simulator the signal is {signal.here}; in llm-d: {signal.there}",
+        diagnostic=(
+            f"If this fails, {signal.name} is too old there for the policy: simulate its age before the next search, "
+            "or read another signal."
+        ),
+        origin=origin,
+        scene=f"gap-{related.id}"
+        if related is not None
+        else f"fresh-{signal.name.replace('.', '-')}",
+        setup=related.setup if related is not None else {},
+        preconditions=(_EQUAL_LOAD, _CALIBRATED, f"the age of the signal is recorded: {stress}"),
+        **({"profile": ProfileChoice(reason=related.no_profile)} if related and without else {}),
+    )
+
+
+# --- C: what must not change ------------------------------------------------------------------------
+
+
+def track_c(maker: TrackMaker) -> Iterator[TransferHypothesis]:
+    """One for each baseline scenario of the pinned inventory: nothing changes by more than 5 %."""
+    for scenario in inventory().scenarios:
+        yield _of_scenario(maker, scenario)
+
+
+def _of_scenario(maker: TrackMaker, scenario: BaselineScenario) -> TransferHypothesis:
+    pinned = inventory()
+    spec = scenario_workload(scenario.workload)
+    traffic = traffic_of(spec, scenario.workload, None, maker.files)
+    instead = (scenario.instead,) if scenario.instead else ()
+    return TransferHypothesis(
+        id=f"C-{scenario.name.replace('/', '-')}",
+        track="C",
+        statement=(
+            f"In the baseline scenario {scenario.name}, {maker.arm_name} keeps the mean time to completion of "
+            f"{maker.promotion.baseline.name} within {SAME_PERCENT:g} %."
+        ),
+        family=CROSS_POLICY,
+        vvuq=UQ,
+        type=EQUIVALENCE,
+        metric=MetricPath(
+            path=f"{AGGREGATE}.latency.request_latency", statistic="mean", unit="ms", better="lower"
+        ),
+        expected=Expected(direction="same", magnitude_sim=NOT_MEASURED, tolerance=SAME_PERCENT),
+        scene=f"workload-{scenario.workload}",
+        workload=traffic,
+        operating_point=maker.point(spec, traffic.rate, SEEDS[:1]),
+        profile=ProfileChoice(
+            reason=f"the scenario's own profile is used: {scenario.harness}/{scenario.profile}"
+        ),
+        preconditions=(_EQUAL_LOAD, _NO_FAILURES, *instead),
+        mechanism="the scenario has no classes and little load, so nothing that the strategy changes comes to bear",
+        diagnostic=(
+            "If this fails, the change is not safe as a default: find the knob that did it in the ablation arms, and "
+            "keep the change to pools that ask for it."
+        ),
+        origin=f"{pinned.repository}@{pinned.commit[:12]} {pinned.folder}/{scenario.name}.yaml",
+    )
