@@ -55,7 +55,7 @@ def _structural(hypothesis: PromotedHypothesis, verdict: Verdict) -> dict[str, A
     entry = hypothesis.whole
     return {
         "kind": "structural-hypothesis",
-        "statement": f"The part of the model that makes “{hypothesis.statement}” behaves otherwise on the cluster, "
+        "statement": f"The part of the model that makes “{entry['statement']}” behaves otherwise on the cluster, "
         f"seen in {hypothesis.metric.path} ({hypothesis.metric.statistic}).",
         "family": STRUCTURAL,
         "vvuq": VALIDATION,
@@ -71,7 +71,7 @@ def _concern(hypothesis: PromotedHypothesis, verdict: Verdict) -> dict[str, Any]
     return {
         "kind": "concern-to-model",
         "concern": entry.get("origin"),
-        "statement": hypothesis.statement,
+        "statement": entry["statement"],
         "what_to_model": entry.get("mechanism"),
         "diagnostic": entry.get("diagnostic"),
         "seen": _seen(verdict),

@@ -96,20 +96,11 @@ def scene_of(
     """
     from blis_jax.workload.spec import override
 
-    given = entry.get("workload")
-    fields: Mapping[str, Any] = given if isinstance(given, Mapping) else {"name": given}
-    if fields.get("spec"):
-        from sweeps.runs.bench import workload_from
-
-        spec, workload = workload_from(fields["spec"], name), str(fields.get("name") or name)
-        spec = override(spec, num_requests=num_requests) if num_requests else spec
-    elif fields.get("name"):
-        workload = str(fields["name"])
-        spec = workload_named(workload, promotion, num_requests)
-    else:
-        spec, workload = workload_of_promotion(promotion, num_requests)
-    if fields.get("rate"):
-        spec = override(spec, aggregate_rate=float(fields["rate"]))
+    given = entry.get("workload") or {}
+    workload = str(given.get("name") or workload_of_promotion(promotion)[1])
+    spec = workload_named(workload, promotion, num_requests)
+    if given.get("rate"):
+        spec = override(spec, aggregate_rate=float(given["rate"]))
     gap = gap_of(entry)
     if entry.get("track") == "B" and gap is None:
         raise ConfigError(

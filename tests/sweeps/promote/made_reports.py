@@ -8,11 +8,19 @@ from typing import Any
 
 import yaml
 
-from sweeps.promote.evidence.hypothesis import ARMS, PromotedHypothesis, ReportMetric
+from sweeps.promote.evidence.hypothesis import ARMS, PromotedHypothesis
 from sweeps.promote.evidence.runs import FOLDER, scenes_of
+from sweeps.promote.hypotheses.document import MetricPath
 
 TTFT = "results.request_performance.aggregate.latency.time_to_first_token"
 CRITICAL = "summary.traffic_classes.critical.ttft_ms"
+
+
+def metric_of(path: str, statistic: str, unit: str, better: str) -> MetricPath:
+    """A figure of a report."""
+    return MetricPath.model_validate(
+        {"path": path, "statistic": statistic, "unit": unit, "better": better}
+    )
 
 
 def hypothesis(**changes: Any) -> PromotedHypothesis:
@@ -20,13 +28,11 @@ def hypothesis(**changes: Any) -> PromotedHypothesis:
     values: dict[str, Any] = {
         "id": "A-1",
         "track": "A",
-        "statement": "The treatment is faster.",
-        "metric": ReportMetric(TTFT, "p99", "ms", "lower"),
+        "metric": metric_of(TTFT, "p99", "ms", "lower"),
         "direction": "lower",
         "tolerance_percent": 5.0,
         "arms": ARMS,
         "scene": "mixed",
-        "runs": 3,
         "whole": {"id": "A-1"},
     }
     return PromotedHypothesis(**(values | changes))

@@ -42,10 +42,19 @@ def entry(name: str, **changes: Any) -> dict[str, Any]:
         "metric": METRIC,
         "expected": {
             "direction": "same" if name[0] == "C" else "lower",
-            "magnitude_sim": {"mean": -33.0},
+            "magnitude_sim": {"percent": -33.0},
+            "tolerance": 5.0,
         },
         "arms": ["baseline", "control", "treatment"],
-        "workload": "mixed",
+        "workload": {
+            "name": "mixed",
+            "rate": 2000.0,
+            "requests": 1000,
+            "prompt": {"mean": 256.0},
+            "output": {"mean": 128.0},
+        },
+        "operating_point": {"saturation_rate": 1000.0, "share": 2.0, "measured_by": "simulation"},
+        "profile": {"harness": "inference-perf"},
         "scene": name,
         "preconditions": ["an offered load below saturation"],
         "runs": 3,
@@ -60,6 +69,15 @@ ENTRIES = [
     entry("B-outage", origin="Map C: pod-failure"), entry("B-lora", origin="Map C: lora-affinity"),
     entry("C-same"), entry("C-worse"),
 ]  # fmt: skip
+
+
+def text_of(entries: list[dict[str, Any]]) -> str:
+    """The file of hypotheses."""
+    head = {
+        "strategy": "iter13_class_lead@found", "baseline": "iter00_baseline", "target": "llm-d-router@0.10.0",
+        "inventory": "llm-d/llm-d-benchmark@8bc9f1d",
+    }  # fmt: skip
+    return yaml.safe_dump(head | {"hypotheses": entries})
 
 
 def reports(is_simulated: bool) -> dict[str, str]:
@@ -121,7 +139,7 @@ def promotion() -> Promotion:
 def files(is_simulated: bool, entries: list[dict[str, Any]] | None = None) -> Mapping[str, str]:
     """Everything before the documents."""
     made = {
-        "hypotheses.yaml": yaml.safe_dump({"hypotheses": entries or ENTRIES}),
+        "hypotheses.yaml": text_of(entries or ENTRIES),
         "go/pkg/epp/framework/plugins/a/a.go": "package a\n",
         "go/registration.patch": PATCH,
         "gates/gate-1.findings.yaml": yaml.safe_dump(

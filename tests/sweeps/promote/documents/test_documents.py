@@ -239,20 +239,22 @@ def test_gate_three_finds_verdicts_that_do_not_fit(before: Files) -> None:
                 "path": made_content.TTFT.replace("time_to_first_token", "inter_token_latency")}},
             "chunks-for-tokens",
         ),
-        ({"runs": 1}, "too-few-runs"),
-        ({"diagnostic": " "}, "diagnostic-empty"),
+        ({"runs": 1}, "hypothesis-not-readable"),
+        ({"diagnostic": " "}, "hypothesis-not-readable"),
         ({"arms": ["baseline", "treatment"]}, "arm-missing"),
         ({"metric": None}, "hypothesis-not-readable"),
-        ({"track": "B"}, "track-is-empty"),
+        ({"id": "B-2", "track": "B"}, "track-is-empty"),
     ],
 )  # fmt: skip
 def test_gate_two_finds_what_cannot_be_judged(changes: dict[str, object], rule: str) -> None:
     def found(entries: list[dict[str, object]]) -> set[str]:
-        files = {"hypotheses.yaml": yaml.safe_dump({"hypotheses": entries})}
+        files = {"hypotheses.yaml": made_content.text_of(entries)}
         return {one.rule for one in hypothesis_findings(files)}
 
     sound = [entry("A-1"), entry("B-1"), entry("C-1")]
     assert found(sound) == set()
     assert rule in found([entry("A-1", **changes), *sound[1:]])
-    wrong = entry("C-1", expected={"direction": "lower"})
+    wrong = entry(
+        "C-1", expected={"direction": "lower", "magnitude_sim": "not measured", "tolerance": 5.0}
+    )
     assert found([*sound[:2], wrong]) == {"track-c-is-no-equivalence"}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from sweeps.promote.evidence.hypothesis import ReportMetric
 from sweeps.promote.evidence.judging import TransferVerdict, judge
 from sweeps.promote.evidence.runs import FOLDER
 from tests.sweeps.promote.evidence.test_reports import PUBLISHED
@@ -16,6 +15,7 @@ from tests.sweeps.promote.made_reports import (
     equivalence,
     files_of,
     hypothesis,
+    metric_of,
     report,
     row,
     scenes,
@@ -102,7 +102,7 @@ def test_one_run_confirms_nothing(count: int) -> None:
 
 
 def test_a_missing_percentile_is_missing() -> None:
-    one = hypothesis(metric=ReportMetric(hypothesis().metric.path, "p99p9", "ms", "lower"))
+    one = hypothesis(metric=metric_of(hypothesis().metric.path, "p99p9", "ms", "lower"))
     found = verdict(three_arms(SLOW, FAST), one)
     assert (found.verdict, found.problem) == ("inconclusive", "missing statistic")
 
@@ -158,7 +158,7 @@ def test_better_than_the_tolerance_is_no_regression() -> None:
 
 
 def test_a_fall_of_what_should_be_high_is_a_regression() -> None:
-    metric = ReportMetric(hypothesis().metric.path, "p99", "ms", "higher")
+    metric = metric_of(hypothesis().metric.path, "p99", "ms", "higher")
     assert verdict(three_arms(SLOW, FAST), equivalence(metric=metric)).verdict == "refuted"
 
 
@@ -209,12 +209,12 @@ def test_failures_other_than_429_are_not_shedding() -> None:
 
 
 def test_goodput_can_be_the_metric() -> None:
-    metric = ReportMetric("summary.goodput", "mean", "fraction", "higher")
+    metric = metric_of("summary.goodput", "mean", "fraction", "higher")
     assert (
         verdict(shedding(20, 429), hypothesis(metric=metric, direction="higher")).verdict
         == "confirmed"
     )
-    metric = ReportMetric(CRITICAL.replace("ttft_ms", "goodput"), "mean", "fraction", "higher")
+    metric = metric_of(CRITICAL.replace("ttft_ms", "goodput"), "mean", "fraction", "higher")
     assert (
         verdict(shedding(80, 429), hypothesis(metric=metric, direction="higher")).verdict
         == "refuted"

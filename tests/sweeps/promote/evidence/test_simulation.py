@@ -11,7 +11,7 @@ import yaml
 
 from blis_jax.errors import ConfigError
 from sweeps.promote.evidence.concerns import concern_named, concerns
-from sweeps.promote.evidence.hypothesis import ARMS, ReportMetric
+from sweeps.promote.evidence.hypothesis import ARMS
 from sweeps.promote.evidence.judging import judge
 from sweeps.promote.evidence.runs import scenes_of
 from sweeps.promote.evidence.scenes import scene_of
@@ -20,15 +20,21 @@ from sweeps.promote.maps.rows import gap_rows
 from sweeps.promote.promotion import Promotion
 from sweeps.strategies.arms import arm_of
 from tests.support.reference_data import REPO_ROOT
-from tests.sweeps.promote.made_reports import CRITICAL, TTFT, equivalence, hypothesis
+from tests.sweeps.promote.made_reports import (
+    CRITICAL,
+    TTFT,
+    equivalence,
+    hypothesis,
+    metric_of,
+)
 
 SCHEMA = REPO_ROOT.parent / "shared" / "data" / "llmd_schemas" / "br_v0_2_1_json_schema.json"
 BASELINE = "iter00_baseline"
 SHORT = "short=iter00_baseline:max_num_scheduled_tokens=400"  # the same program with another number
 SEEDS = (42, 43, 44, 45)
-FASTER = hypothesis(metric=ReportMetric(CRITICAL, "p99", "ms", "lower"))
+FASTER = hypothesis(metric=metric_of(CRITICAL, "p99", "ms", "lower"))
 ALL_FASTER = hypothesis(id="A-2")
-SAME = equivalence(metric=ReportMetric(TTFT, "mean", "ms", "lower"))
+SAME = equivalence(metric=metric_of(TTFT, "mean", "ms", "lower"))
 TARGETS = {"critical": 100.0}
 
 
@@ -38,7 +44,7 @@ def promotion(treatment: str) -> Promotion:
 
 def simulated(treatment: str, num_requests: int = 120) -> dict[str, str]:
     one = promotion(treatment)
-    scene = scene_of({"track": "A", "workload": "mixed"}, "mixed", one, num_requests)
+    scene = scene_of({"track": "A", "workload": {"name": "mixed"}}, "mixed", one, num_requests)
     arms = dict.fromkeys(ARMS, one.baseline.config) | {"treatment": one.arm.config}
     return simulate(scene, arms, SEEDS, "translation")
 
@@ -99,7 +105,7 @@ def test_a_known_better_strategy_is_confirmed(treatment: str) -> None:
 def test_shed_requests_have_rows() -> None:
     """Half of the requests are turned away, so latencies alone are not believed."""
     one = promotion("gated=iter00_baseline:admission_policy=slo-gated;slo_gated_threshold=0.5")
-    scene = scene_of({"track": "A", "workload": "mixed"}, "mixed", one, 120)
+    scene = scene_of({"track": "A", "workload": {"name": "mixed"}}, "mixed", one, 120)
     arms = dict.fromkeys(ARMS, one.baseline.config) | {"treatment": one.arm.config}
     files = simulate(scene, arms, SEEDS, "translation")
     document = json.loads(files["evidence/reports/mixed/treatment/seed-42/results.json"])
@@ -122,7 +128,7 @@ def test_every_row_of_map_c_is_a_concern() -> None:
 
 def test_concerns_change_what_they_say() -> None:
     one = promotion(BASELINE)
-    spec = scene_of({"workload": "mixed"}, "mixed", one, 100).spec
+    spec = scene_of({"workload": {"name": "mixed"}}, "mixed", one, 100).spec
     config = one.baseline.config
 
     def changed(name: str) -> Any:
