@@ -53,7 +53,7 @@ def _alpha(config: PickerConfig, overlays: list[Document]) -> Iterator[Finding]:
     ]
     flags = [_part(one, "router", "epp", "flags") for one in overlays]
     is_set = any(str(one.get(flag)).lower() == "true" for one in flags if isinstance(one, dict))
-    if alpha and not is_set:
+    if alpha and flag and not is_set:
         message = (
             f"{', '.join(alpha)} is Alpha, and the picker does not start without --{flag}; set "
             f'router.epp.flags.{flag}: "true" in the overlay beside it'

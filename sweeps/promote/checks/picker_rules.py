@@ -85,11 +85,15 @@ def _versions(config: PickerConfig) -> Iterator[Finding]:
             f"apiVersion is {given!r}, allowed is {wanted}; the picker does not start otherwise"
         )
         yield config.finding("CRITICAL", "wrong-group", message)
+    at_top = config.target.is_detector_at_top
+    if at_top and "saturationDetector" in config.flow:
+        message = "flowControl has saturationDetector, which this version has at the top; move it"
+        yield config.finding("CRITICAL", "unknown-field", message)
     for key, instead in (
         ("saturationDetector", "flowControl.saturationDetector"),
         ("parser", "requestHandler.parsers"),
     ):
-        if key in config.content:
+        if key in config.content and not at_top:
             message = f"{key} at the top is deprecated; write {instead}"
             yield config.finding("IMPORTANT", "deprecated", message)
 
@@ -152,10 +156,11 @@ def _all_references(config: PickerConfig) -> Iterator[tuple[str, Any, tuple[str,
         for key, kind in (("fairnessPolicyRef", "fairness"), ("orderingPolicyRef", "ordering")):
             if key in band:
                 yield f"flowControl.priorityBands[{index}].{key}", band[key], (kind,)
-    detector = config.flow.get("saturationDetector")
-    if isinstance(detector, dict):
-        place = "flowControl.saturationDetector.pluginRef"
-        yield place, detector.get("pluginRef"), ("detector",)
+    for place, holder in (("flowControl.", config.flow), ("", config.content)):
+        detector = holder.get("saturationDetector")
+        if isinstance(detector, dict):
+            path = f"{place}saturationDetector.pluginRef"
+            yield path, detector.get("pluginRef"), ("detector",)
     if "usageLimitPolicyPluginRef" in config.flow:
         key = "usageLimitPolicyPluginRef"
         yield f"flowControl.{key}", config.flow[key], ("usage-limit",)

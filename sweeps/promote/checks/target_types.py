@@ -84,7 +84,8 @@ class TargetTypes(_Part):
     objective_api_version: str
     pool_api_version: str
     feature_gates: tuple[str, ...]
-    alpha_flag: str
+    alpha_flag: str  # empty: the version has no stability levels
+    is_detector_at_top: bool = False  # saturationDetector stands beside flowControl, not in it
     least_prefix_block: int  # tokens
     plugins: dict[str, PluginType]
 
@@ -116,8 +117,19 @@ def target_types(target: str) -> TargetTypes:
             f"target {target!r} is unknown to the checks; use one of {', '.join(list_targets())}"
             f"{closest(target, list_targets())}"
         )
-    text = (_FOLDER / f"{target}.yaml").read_text(encoding="utf-8")
     try:
-        return TargetTypes.model_validate(read_mapping(text, f"{target}.yaml"))
+        return TargetTypes.model_validate(_declared(target))
     except ValidationError as error:
         raise ConfigError(f"{target}.yaml: {sentence(error)}") from None
+
+
+def _declared(target: str) -> dict[str, Any]:
+    """What a file says, on top of the version that it extends."""
+    text = (_FOLDER / f"{target}.yaml").read_text(encoding="utf-8")
+    own = dict(read_mapping(text, f"{target}.yaml"))
+    if "extends" not in own:
+        return own
+    base = _declared(own.pop("extends"))
+    gone = own.pop("without", ())
+    plugins = {name: one for name, one in base["plugins"].items() if name not in gone}
+    return {**base, **own, "plugins": plugins | own.get("plugins", {})}

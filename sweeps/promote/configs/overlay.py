@@ -73,7 +73,7 @@ def _router_flags(
 ) -> dict[str, str]:
     flags = {"v": "2"}
     types = [target.plugins.get(one["type"]) for one in picker["plugins"]]
-    if any(one is not None and one.stability == "Alpha" for one in types):
+    if target.alpha_flag and any(one is not None and one.stability == "Alpha" for one in types):
         flags[target.alpha_flag] = "true"
     interval = max(config.snapshot_refresh_interval, config.load_refresh_interval)
     if interval:

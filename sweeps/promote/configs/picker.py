@@ -132,12 +132,15 @@ def _roles(promotion: Promotion, config: ClusterConfig, picker: _Picker) -> None
         picker.step("decode-filter")
     if any(group.role == "prefill" for group in config.instances):
         picker.add("prefill-filter")
-        picker.add(DECIDER, {"nonCachedTokens": config.block_size_in_tokens})
+        least = config.block_size_in_tokens
+        if config.hand_over_policy == "pools":
+            least = max(1, round(config.pools_split_above_tokens))
+        picker.add(DECIDER, {"nonCachedTokens": least})
         names = {"decode": "decode", "prefill": "prefill"}
         picker.add(HANDLER, {"profiles": names, "deciders": {"prefill": DECIDER}})
         picker.notes.append(
-            f"{DECIDER} moves every prompt with more than {config.block_size_in_tokens} uncached tokens to a prefill "
-            "endpoint, before it runs."
+            f"{DECIDER} moves every prompt with more than {least} uncached tokens to a prefill endpoint, before it "
+            "runs."
         )
 
 
@@ -278,8 +281,17 @@ def _document(target: TargetTypes, picker: _Picker, flow: Mapping[str, Any]) -> 
         **gates,
         "plugins": picker.plugins,
         "schedulingProfiles": _profiles(picker),
-        "flowControl": dict(flow),
+        **_flow(target, flow),
     }
+
+
+def _flow(target: TargetTypes, flow: Mapping[str, Any]) -> dict[str, Any]:
+    """Flow control, with the detector where the version has it."""
+    if not target.is_detector_at_top:
+        return {"flowControl": dict(flow)}
+    rest = {name: value for name, value in flow.items() if name != "saturationDetector"}
+    detector = {"saturationDetector": flow["saturationDetector"]}
+    return detector | ({"flowControl": rest} if rest else {})
 
 
 def _profiles(picker: _Picker) -> list[dict[str, Any]]:

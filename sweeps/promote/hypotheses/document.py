@@ -34,7 +34,7 @@ class MetricPath(_Part):
     better: Literal["lower", "higher"]
 
 
-class Expected(_Part):
+class ExpectedChange(_Part):
     """What the treatment does to the metric against the baseline."""
 
     direction: Literal["lower", "higher", "same"]
@@ -42,7 +42,7 @@ class Expected(_Part):
     tolerance: Annotated[float, Field(gt=0, le=100)]  # %, within which values count as the same
 
 
-class Traffic(_Part):
+class OfferedTraffic(_Part):
     """The requests of a test; lengths in tokens."""
 
     name: Text  # workload of the simulator
@@ -87,10 +87,10 @@ class TransferHypothesis(_Part):
     vvuq: Text
     type: Text
     metric: MetricPath
-    expected: Expected
+    expected: ExpectedChange
     arms: tuple[Text, ...] = ARMS
     scene: Text  # hypotheses on the same traffic under the same stress share their runs
-    workload: Traffic
+    workload: OfferedTraffic
     operating_point: OperatingPoint
     setup: dict[str, Any] = Field(
         default_factory=dict

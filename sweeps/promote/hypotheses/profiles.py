@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sweeps.promote.hypotheses.document import (
-    Traffic,
+    OfferedTraffic,
     TransferHypothesis,
     parse_hypotheses,
 )
@@ -109,7 +109,7 @@ def _inference_perf(one: TransferHypothesis) -> dict[str, Any]:
     }
 
 
-def _prefix_data(traffic: Traffic) -> dict[str, Any]:
+def _prefix_data(traffic: OfferedTraffic) -> dict[str, Any]:
     """Shared prefixes; the harness knows one length of questions and of answers, the mean."""
     groups = traffic.prefix_groups
     return {
@@ -125,7 +125,7 @@ def _prefix_data(traffic: Traffic) -> dict[str, Any]:
     }
 
 
-def _random_data(traffic: Traffic) -> dict[str, Any]:
+def _random_data(traffic: OfferedTraffic) -> dict[str, Any]:
     return {
         "type": "random",
         "input_distribution": _distribution(traffic.prompt, traffic.requests),

@@ -19,11 +19,11 @@ from sweeps.ledger.rows.vocabulary import (
 from sweeps.promote.configs.engine import workload_of_promotion
 from sweeps.promote.hypotheses.confirmed import NOT_MEASURED, SAME_PERCENT, ConfirmedClaim
 from sweeps.promote.hypotheses.document import (
-    Expected,
+    ExpectedChange,
     MetricPath,
+    OfferedTraffic,
     OperatingPoint,
     ProfileChoice,
-    Traffic,
     TransferHypothesis,
 )
 from sweeps.promote.hypotheses.inventory import BaselineScenario, inventory, scenario_workload
@@ -68,7 +68,7 @@ class TrackMaker:
         return workload_of_promotion(self.promotion)
 
     @functools.cached_property
-    def own_traffic(self) -> Traffic:
+    def own_traffic(self) -> OfferedTraffic:
         """Its traffic."""
         return traffic_of(self.spec, self.workload_name, None, self.files)
 
@@ -124,7 +124,7 @@ def _of_claim(maker: TrackMaker, claim: ConfirmedClaim) -> TransferHypothesis:
         vvuq=claim.vvuq,
         type=claim.type,
         metric=metric,
-        expected=Expected(
+        expected=ExpectedChange(
             direction=claim.direction,  # type: ignore[arg-type]
             magnitude_sim=claim.magnitude
             if isinstance(claim.magnitude, str)
@@ -205,7 +205,7 @@ def _own(
         "vvuq": vvuq,
         "type": type_,
         "metric": metric,
-        "expected": Expected(
+        "expected": ExpectedChange(
             direction=direction,  # type: ignore[arg-type]
             magnitude_sim=NOT_MEASURED,
             tolerance=SAME_PERCENT,
@@ -222,7 +222,7 @@ def _own(
     return TransferHypothesis.model_validate(values | changes)
 
 
-def _profile(metric: MetricPath, traffic: Traffic) -> ProfileChoice:
+def _profile(metric: MetricPath, traffic: OfferedTraffic) -> ProfileChoice:
     """By class only priority-mix measures; sessions are guidellm's, all else is inference-perf's."""
     if metric.path.startswith(CLASSES) or (traffic.classes and metric.path == GOODPUT):
         return ProfileChoice(harness="priority-mix")
@@ -332,7 +332,9 @@ def _of_scenario(maker: TrackMaker, scenario: BaselineScenario) -> TransferHypot
         metric=MetricPath(
             path=f"{AGGREGATE}.latency.request_latency", statistic="mean", unit="ms", better="lower"
         ),
-        expected=Expected(direction="same", magnitude_sim=NOT_MEASURED, tolerance=SAME_PERCENT),
+        expected=ExpectedChange(
+            direction="same", magnitude_sim=NOT_MEASURED, tolerance=SAME_PERCENT
+        ),
         scene=f"workload-{scenario.workload}",
         workload=traffic,
         operating_point=maker.point(spec, traffic.rate, SEEDS[:1]),

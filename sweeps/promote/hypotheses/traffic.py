@@ -9,7 +9,7 @@ from sweeps.promote.checks.documents import PRIORITY
 from sweeps.promote.checks.kubernetes_rules import CLASS_LABEL
 from sweeps.promote.configs.engine import class_shares
 from sweeps.promote.configs.objects import objective_name
-from sweeps.promote.hypotheses.document import Traffic
+from sweeps.promote.hypotheses.document import OfferedTraffic
 from sweeps.promote.hypotheses.lengths import lengths
 from sweeps.promote.promotion import Files
 
@@ -17,7 +17,7 @@ _OBJECTS = "arms/treatment/kubernetes.yaml"
 USUAL_REQUESTS = 1000
 
 
-def traffic_of(spec: WorkloadSpec, name: str, rate: float | None, files: Files) -> Traffic:
+def traffic_of(spec: WorkloadSpec, name: str, rate: float | None, files: Files) -> OfferedTraffic:
     """The traffic of a workload.
 
     Args:
@@ -39,7 +39,7 @@ def traffic_of(spec: WorkloadSpec, name: str, rate: float | None, files: Files) 
         client.prefix_group: client.prefix_length for client in spec.clients if client.prefix_group
     }
     turns = [client.multi_turn.max_rounds for client in spec.clients if client.multi_turn]
-    return Traffic(
+    return OfferedTraffic(
         name=name,
         rate=float(f"{rate or spec.aggregate_rate or 1.0:.6g}"),
         requests=spec.num_requests or USUAL_REQUESTS,

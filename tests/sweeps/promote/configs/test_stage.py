@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +235,20 @@ def test_what_the_target_has_not_is_one_sentence_with_a_proposal(given: str, sen
         config_files(found, generated)
     with pytest.raises(NotMappedError, match="; proposal: "):
         config_files(found, generated)
+
+
+@pytest.mark.parametrize(
+    "name", ["iter00_baseline", "iter13_class_lead@found", "iter16_class_gate@found"]
+)
+def test_an_older_version_of_the_target_is_a_file(name: str) -> None:
+    given = dataclasses.replace(promotion(name), target="llm-d-inference-scheduler@0.8")
+    files = config_files(given, plugins(given))
+    assert findings_of(files, given.target) == []
+    document = yaml.safe_load(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    assert "saturationDetector" in document
+    assert "allow-experimental-plugins" not in "".join(files.values())
+    assert "unknown-field" in {
+        one.rule for one in findings_of(config_files(promotion(name), plugins(given)), given.target)
+    }
+    objective = list(yaml.safe_load_all(files[f"{ARMS}/treatment/kubernetes.yaml"]))[1]
+    assert objective["apiVersion"] == "inference.networking.x-k8s.io/v1alpha2"
