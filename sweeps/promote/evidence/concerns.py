@@ -98,7 +98,7 @@ def _pools(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
         {"count": count, "role": "prefill"},
         {"count": config.num_instances - count, "role": "decode"},
     ]
-    return config.replace(instances=groups, hand_over_policy="pools")
+    return config.replace(instances=groups, hand_over_policy="pools", corrected=True)
 
 
 def _blocks_of_the_target(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
@@ -151,7 +151,8 @@ _IN_CODE: Mapping[str, tuple[str, Change | None, ChangeWorkload | None]] = {
         _outages, None,
     ),
     "pd-roles": (
-        "a quarter of the instances computes prompts, their KV then goes to the others", _pools, None,
+        "a quarter of the instances computes prompts, their KV then goes to the others; without BLIS's defects, by "
+        "which steps of one instance overlap", _pools, None,
     ),
     "prefix-block-64": (
         "blocks of 64 tokens in index and cache, the memory as large as before", _blocks_of_the_target, None,
