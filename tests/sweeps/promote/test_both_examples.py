@@ -125,3 +125,7 @@ def test_the_page_shows_what_is_generated(
     assert len(generated) >= 4
     for path, text in generated:
         assert text in files[path], path
+    assert (
+        dict(blocks)["examples/policies/calm.py"]
+        in (REPO_ROOT / "examples/policies/calm.py").read_text()
+    )
