@@ -35,7 +35,11 @@ def findings_of(files: Files, target: str) -> list[Finding]:
     """
     documents = documents_of(files)
     types = target_types(target).with_plugins(dict(_generated(documents)))
-    found = {*documents.broken, *_all(documents, types)}
+    from sweeps.promote.hypotheses.coverage import (
+        coverage_findings,  # it needs what is checked here
+    )
+
+    found = {*documents.broken, *_all(documents, types), *coverage_findings(files)}
     return sorted(
         found, key=lambda one: (_ORDER.index(one.severity), one.path, one.rule, one.message)
     )

@@ -50,6 +50,21 @@ def plugin_for(generated: Sequence[PluginLike], kind: str, name: str) -> PluginL
     return None
 
 
+def order_plugin(
+    generated: Sequence[PluginLike], scheduler: str, priority: str
+) -> PluginLike | None:
+    """The generated order of a queue; its name is the priority's and the scheduler's with + between them."""
+    for one in generated:
+        if one.kind == "order" and {scheduler, priority} & set(one.simulated_name.split("+")):
+            return one
+    return None
+
+
+def stability_of(plugin: PluginLike) -> str:
+    """Alpha, Beta or Stable; a version of the target without levels takes all for Beta."""
+    return plugin.stability if plugin.stability in ("Alpha", "Stable") else "Beta"
+
+
 def parameters_of(plugin: PluginLike, numbers: Mapping[str, float]) -> dict[str, Any]:
     """The plugin's parameters with a policy's numbers; a name matches in any spelling."""
     known = {_plain(name): float(value) for name, value in numbers.items()}
@@ -78,7 +93,7 @@ def plugin_rows(generated: Sequence[PluginLike]) -> list[dict[str, Any]]:
         {
             "type": one.type_name,
             "kind": KINDS[one.kind],
-            "stability": one.stability,
+            "stability": stability_of(one),
             "simulated": one.simulated_name.rpartition("/")[2],
             "package": one.package_path,
             "parameters": dict(one.parameters),

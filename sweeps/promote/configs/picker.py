@@ -36,6 +36,7 @@ class RouterQueue:
     ordering: str  # type of the ordering plugin
     priorities: tuple[int, ...]  # of the bands
     most_in_flight: int  # per endpoint, from which requests wait in the router
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the ordering plugin
 
 
 @dataclass
@@ -257,7 +258,7 @@ def _with_queue(picker: _Picker, queue: RouterQueue | None, flow: dict[str, Any]
     picker.plugins[:] = [one for one in picker.plugins if one["type"] != DETECTOR]
     numbers = {"concurrencyMode": "requests", "maxConcurrency": queue.most_in_flight}
     picker.add(IN_FLIGHT_DETECTOR, numbers)
-    picker.add(queue.ordering)
+    picker.add(queue.ordering, queue.parameters)
     picker.add("global-strict-fairness-policy")
     return {
         "defaultRequestTTL": QUEUE_TTL,

@@ -13,9 +13,11 @@ from sweeps.promote.configs import engine, objects, overlay, report
 from sweeps.promote.configs.generated import (
     KINDS,
     PluginLike,
+    order_plugin,
     plugin_for,
     plugin_rows,
     reads_class,
+    stability_of,
 )
 from sweeps.promote.configs.layers import BASELINE, CONTROL, TREATMENT, arms_of_promotion
 from sweeps.promote.configs.ordering import CLASSES, StaticOrder, order_of
@@ -29,7 +31,7 @@ from sweeps.promote.configs.picker import (
 )
 from sweeps.promote.maps.classes import UNCLASSED_PRIORITY
 from sweeps.promote.maps.plain import yaml_text, yaml_texts
-from sweeps.promote.promotion import Files, Promotion
+from sweeps.promote.promotion import Files, NotMappedError, Promotion
 
 FOLDER = "configs"
 REPORT = f"{FOLDER}/translation-report.md"
@@ -57,7 +59,7 @@ def config_files(promotion: Promotion, generated: Sequence[PluginLike]) -> Files
     """
     target = target_types(promotion.target).with_plugins(_types(generated))
     configs, notes = arms_of_promotion(promotion)
-    order = _order(promotion, promotion.arm.config, generated)
+    order, _ = _order(promotion, promotion.arm.config, generated)
     arms: dict[str, _Arm] = {}
     for name, config in configs.items():
         arms[name], more = _arm(promotion, name, config, generated, target, order)
@@ -82,7 +84,7 @@ def _types(generated: Sequence[PluginLike]) -> dict[str, PluginType]:
         one.type_name: PluginType.model_validate(
             {
                 "kind": KINDS[one.kind],
-                "stability": one.stability,
+                "stability": stability_of(one),
                 "parameters": dict.fromkeys(one.parameters, "number"),
             }
         )
@@ -97,14 +99,18 @@ def _short_name(promotion: Promotion) -> str:
 
 def _order(
     promotion: Promotion, config: ClusterConfig, generated: Sequence[PluginLike]
-) -> StaticOrder | None:
-    """The static order, unless a plugin was generated for the router's queue."""
-    has_own = any(plugin_for(generated, "order", name) for name in _order_names(config))
-    return None if has_own else order_of(promotion, config)
+) -> tuple[StaticOrder | None, PluginLike | None]:
+    """The static key of the order; where there is none, the plugin that was generated for the router's queue.
 
-
-def _order_names(config: ClusterConfig) -> tuple[str, str]:
-    return config.scheduler, config.priority_policy
+    A key comes first: it holds in the engine too, and needs no class, which in the router's queue is a band of its own.
+    """
+    try:
+        return order_of(promotion, config), None
+    except NotMappedError:
+        own = order_plugin(generated, config.scheduler, config.priority_policy)
+        if own is None:
+            raise
+        return None, own
 
 
 def _arm(
@@ -117,7 +123,7 @@ def _arm(
 ) -> tuple[_Arm, list[str]]:
     is_plain = name in (BASELINE, CONTROL)
     is_by_class = not is_plain and (
-        reads_class(_in_use(config, generated)) or sheds_by_detector(config, generated)
+        reads_class(_in_use(promotion, config, generated)) or sheds_by_detector(config, generated)
     )
     priorities = objects.class_priorities(CLASSES, is_by_class)
     queue = _queue(promotion, config, generated, priorities)
@@ -136,12 +142,14 @@ def _arm(
     return _Arm(picker, flags, priorities, whole), notes
 
 
-def _in_use(config: ClusterConfig, generated: Sequence[PluginLike]) -> list[PluginLike]:
+def _in_use(
+    promotion: Promotion, config: ClusterConfig, generated: Sequence[PluginLike]
+) -> list[PluginLike]:
     """The generated plugins of policies that a configuration names."""
     names = {("admission", config.admission_policy), ("routing", config.routing_policy)}
     names |= {("scorer", name) for name, _ in config.scorers()}
-    names |= {("order", name) for name in _order_names(config)}
     found = [plugin_for(generated, kind, name) for kind, name in sorted(names)]
+    found.append(_order(promotion, config, generated)[1])
     return [one for one in found if one is not None]
 
 
@@ -154,15 +162,13 @@ def _queue(
     """The router's queue of an arm, where the order is not first come first served."""
     if sheds_by_detector(config, generated):
         return None  # with the gate on, nothing is shed by priority
-    for name in _order_names(config):
-        own = plugin_for(generated, "order", name)
-        if own is not None and config.scheduler != "fcfs":
-            return RouterQueue(own.type_name, _bands(priorities), config.max_num_running_reqs)
-    order = order_of(promotion, config)
+    order, own = _order(promotion, config, generated)
+    bands, most = _bands(priorities), config.max_num_running_reqs
+    if own is not None:
+        return RouterQueue(own.type_name, bands, most, own.parameters)
     if order is None or not order.is_by_class:
         return None
-    bands = _bands(priorities)
-    return RouterQueue(DEADLINE if len(bands) == 1 else FCFS, bands, config.max_num_running_reqs)
+    return RouterQueue(DEADLINE if len(bands) == 1 else FCFS, bands, most)
 
 
 def _bands(priorities: Mapping[str, int]) -> tuple[int, ...]:
@@ -209,8 +215,15 @@ def _common_notes(
     promotion: Promotion, generated: Sequence[PluginLike], order: StaticOrder | None
 ) -> list[str]:
     notes = []
-    if generated:
-        names = ", ".join(one.type_name for one in generated)
+    used = _in_use(promotion, promotion.arm.config, generated)
+    for one in generated:
+        if one not in used:
+            notes.append(
+                f"{one.type_name} is in no arm: the order is a static key, which holds in the engine too, and in one "
+                "band of the router's queue the plugin could not tell the classes apart."
+            )
+    if used:
+        names = ", ".join(one.type_name for one in used)
         notes.append(
             f"The endpoint picker must be built with {names}; set router.epp.image to that build."
         )

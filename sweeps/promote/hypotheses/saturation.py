@@ -24,11 +24,14 @@ DIGITS = 3
 
 
 def saturation_rate(
-    config: ClusterConfig, spec: WorkloadSpec, seeds: tuple[int, ...] = SEEDS
+    config: ClusterConfig,
+    spec: WorkloadSpec,
+    seeds: tuple[int, ...] = SEEDS,
+    fills: int = FILLS,
 ) -> float:
     """Requests per second that a cluster completes while work waits at every instance.
 
-    Each kind of instance is measured alone, with a queue that fills its batch three times, and counts as often as the
+    Each kind of instance is measured alone, with a queue that fills its batch several times, and counts as often as the
     cluster has it; so the router's balance is taken for perfect, and the CPU tier is left out. Median over the seeds,
     kept per configuration.
 
@@ -36,6 +39,7 @@ def saturation_rate(
         config: the cluster with its coefficients; nothing is turned away, and no clock ends the run.
         spec: the workload; its lengths and prefixes count, its rate does not.
         seeds: of the runs; one is enough where all lengths are alike.
+        fills: requests for each place of the running batch, at least 2; 2 are enough where all lengths are alike.
     """
     content = json.dumps(spec.content(), sort_keys=True)
     admission = tuple(one for one in config.policy_numbers if not one[0].startswith("admission."))
@@ -51,18 +55,20 @@ def saturation_rate(
             **((group.numbers() if group is not None else {}) | {"kv_cpu_blocks": 0}),
         )
         count = group.count if group is not None else config.num_instances
-        total += count * _of_one_instance(one, content, seeds)
+        total += count * _of_one_instance(one, content, seeds, fills)
     return float(f"{total:.{DIGITS}g}")
 
 
 @functools.lru_cache(maxsize=64)
-def _of_one_instance(config: ClusterConfig, content: str, seeds: tuple[int, ...]) -> float:
+def _of_one_instance(
+    config: ClusterConfig, content: str, seeds: tuple[int, ...], fills: int
+) -> float:
     from sweeps.runs.bench import Bench
 
     spec = parse_spec(content)
     blocks = tokens_of_request(spec) / config.block_size_in_tokens
     fitting = int(MOST_KV * config.total_kv_blocks / blocks)
-    count = max(1, min(FILLS * config.max_num_running_reqs, fitting))
+    count = max(1, min(fills * config.max_num_running_reqs, fitting))
     bench = Bench(
         override(spec, num_requests=count, aggregate_rate=AT_ONCE, horizon=0), seeds, "jax", ()
     )

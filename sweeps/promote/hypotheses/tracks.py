@@ -28,7 +28,7 @@ from sweeps.promote.hypotheses.document import (
 )
 from sweeps.promote.hypotheses.inventory import BaselineScenario, inventory, scenario_workload
 from sweeps.promote.hypotheses.metrics import AGGREGATE, CLASSES, GOODPUT, known_metric
-from sweeps.promote.hypotheses.saturation import SEEDS, saturation_rate
+from sweeps.promote.hypotheses.saturation import FILLS, SEEDS, saturation_rate
 from sweeps.promote.hypotheses.traffic import traffic_of
 from sweeps.promote.maps.rows import GapRow, SignalRow
 from sweeps.promote.promotion import Files, Promotion
@@ -73,10 +73,10 @@ class TrackMaker:
         return traffic_of(self.spec, self.workload_name, None, self.files)
 
     def point(
-        self, spec: WorkloadSpec, rate: float, seeds: tuple[int, ...] = SEEDS
+        self, spec: WorkloadSpec, rate: float, seeds: tuple[int, ...] = SEEDS, fills: int = FILLS
     ) -> OperatingPoint:
         """A rate as a share of the baseline's saturation."""
-        saturation = saturation_rate(self.promotion.baseline.config, spec, seeds)
+        saturation = saturation_rate(self.promotion.baseline.config, spec, seeds, fills)
         return OperatingPoint(
             saturation_rate=saturation,
             share=float(f"{rate / saturation:.4g}"),
@@ -337,7 +337,7 @@ def _of_scenario(maker: TrackMaker, scenario: BaselineScenario) -> TransferHypot
         ),
         scene=f"workload-{scenario.workload}",
         workload=traffic,
-        operating_point=maker.point(spec, traffic.rate, SEEDS[:1]),
+        operating_point=maker.point(spec, traffic.rate, SEEDS[:1], 2),
         profile=ProfileChoice(
             reason=f"the scenario's own profile is used: {scenario.harness}/{scenario.profile}"
         ),

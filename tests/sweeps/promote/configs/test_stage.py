@@ -14,7 +14,7 @@ from sweeps.promote.configs.layers import arms_of_promotion
 from sweeps.promote.configs.stage import REPORT, config_files
 from sweeps.promote.promotion import NotMappedError
 from sweeps.strategies.file import list_library
-from tests.sweeps.promote.promotions import MINE, TARGET, plugins, promotion
+from tests.sweeps.promote.promotions import MINE, TARGET, FakePlugin, plugins, promotion
 
 ARMS = "configs/arms"
 NOT_IN_THE_TARGET = {"iter06_sjf": "scheduler"}  # what the library has and the target cannot
@@ -252,3 +252,40 @@ def test_an_older_version_of_the_target_is_a_file(name: str) -> None:
     }
     objective = list(yaml.safe_load_all(files[f"{ARMS}/treatment/kubernetes.yaml"]))[1]
     assert objective["apiVersion"] == "inference.networking.x-k8s.io/v1alpha2"
+
+
+def test_an_order_without_a_key_is_the_plugin_s_in_the_router_s_queue() -> None:
+    given = promotion("iter06_sjf")
+    order = FakePlugin("order", "sjf", "sjf-ordering-policy", signals=("request.input_len",))
+    files = config_files(given, [order])
+    assert findings_of(files, TARGET) == []
+    document = yaml.safe_load(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    (band,) = document["flowControl"]["priorityBands"]
+    assert band["orderingPolicyRef"] == "sjf-ordering-policy"
+    flags = yaml.safe_load(files[f"{ARMS}/treatment/vllm-flags.yaml"])
+    assert flags["scheduling-policy"] == "fcfs"
+
+
+def test_a_key_comes_before_a_plugin_that_could_not_tell_the_classes_apart() -> None:
+    given = promotion("iter05_simplified")
+    name = "slo-tiered-priority-fcfs-ordering-policy"
+    order = FakePlugin("order", "slo-tiered+priority-fcfs", name, signals=("request.slo_class",))
+    files = config_files(given, [order])
+    assert findings_of(files, TARGET) == []
+    assert name not in files[f"{ARMS}/treatment/endpoint-picker-config.yaml"]
+    assert f"{name} is in no arm" in files[REPORT]
+
+
+def test_numbers_find_the_plugin_s_own_spelling() -> None:
+    given = promotion("iter00_baseline:admission_policy=slo-gated;slo_gated_threshold=20.5")
+    gate = FakePlugin(
+        "admission", "slo-gated", "slo-gated-admitter", parameters={"loadThreshold": 1.0}
+    )
+    files = config_files(given, [gate])
+    found = {
+        arm: parameters(
+            yaml.safe_load(files[f"{ARMS}/{arm}/endpoint-picker-config.yaml"]), gate.type_name
+        )
+        for arm in ("treatment", "control")
+    }
+    assert found == {"treatment": {"loadThreshold": 20.5}, "control": {"loadThreshold": 1e12}}
