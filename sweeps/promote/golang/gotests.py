@@ -119,12 +119,13 @@ def _endpoints_of(plugin: Plugin) -> str:
     attributes = plugin.target.manifest["attributes"]
     metrics = [one for one in plugin.readings if one.of == "metrics"]
     fields = ", ".join(f"{one.declared['field']}: v.{exported(one.name)}[i]" for one in metrics)
+    named = _metadata(plugin, 'fmt.Sprint("endpoint-", i)')
     lines = [
         "// endpointsOf makes the endpoints of a vector's readings.",
         "func endpointsOf(v vector) []fwksched.Endpoint {",
         "\tendpoints := make([]fwksched.Endpoint, v.Size)",
         "\tfor i := range endpoints {",
-        '\t\tmetadata := &fwkdl.EndpointMetadata{Name: fmt.Sprintf("endpoint-%d", i)}',
+        f"\t\tmetadata := {named}",
         f"\t\tmetrics := &fwkdl.Metrics{{{fields}}}",
         "\t\tattributes := fwkdl.NewAttributes()",
     ]
@@ -143,6 +144,10 @@ def _endpoints_of(plugin: Plugin) -> str:
             "}",
         ]
     )
+
+
+def _metadata(plugin: Plugin, name: str) -> str:
+    return str(plugin.target.manifest["metadata_of"]).replace("{name}", name)
 
 
 def _items(plugin: Plugin) -> list[str]:
@@ -343,7 +348,8 @@ def _contract(plugin: Plugin) -> list[str]:
         call = call.replace("{request}", "&fwksched.InferenceRequest{}").replace(
             "{endpoints}", "[]fwksched.Endpoint{silent}"
         )
-        blocks.append(_MISSING_METRICS.replace("{call}", call))
+        silent = _metadata(plugin, '"silent"')
+        blocks.append(_MISSING_METRICS.replace("{call}", call).replace("{metadata}", silent))
     return blocks
 
 
@@ -357,7 +363,7 @@ func TestMissing(t *testing.T) {
 }"""
 _MISSING_METRICS = """// TestMissingMetrics gives an endpoint without metrics the score 0.
 func TestMissingMetrics(t *testing.T) {
-	silent := fwksched.NewEndpoint(&fwkdl.EndpointMetadata{Name: "silent"}, nil, nil)
+	silent := fwksched.NewEndpoint({metadata}, nil, nil)
 	got := pluginOf(t, []byte(`{}`)).{call}
 	if len(got) != 1 || got[silent] != 0 {
 		t.Errorf("the scores are %v", got)

@@ -22,6 +22,14 @@ from sweeps.promote.golang.target import TargetVersion, load
 from sweeps.promote.golang.vectors import vectors_json
 from sweeps.promote.promotion import Files, NotMappedError, Promotion
 
+# words of Go, and packages that a runner imports by the same name
+_TAKEN = {
+    "any", "bool", "break", "bytes", "case", "chan", "cmd", "const", "context", "continue", "default", "defer", "else",
+    "error", "errors", "fallthrough", "flag", "fmt", "for", "func", "go", "goto", "http", "if", "import", "init",
+    "interface", "internal", "io", "json", "log", "main", "map", "math", "max", "min", "net", "nil", "os", "package",
+    "plugin", "rand", "range", "regexp", "return", "runtime", "select", "sort", "strings", "struct", "switch", "sync",
+    "testing", "time", "type", "types", "var", "vendor",
+}  # fmt: skip
 FOLDER = "go"  # of the output: below it, paths are those of the target's repository
 
 
@@ -147,7 +155,7 @@ def names_of(rule: PromotedRule, target: TargetVersion) -> Names:
         plugin_type = "-".join([*words, "simulated", ending])
     parts = plugin_type.split("-")
     package = "".join([*words, *(["routing"] if rule.kind == "routing" else [])])
-    if package[0].isdigit():
+    if package[0].isdigit() or package in _TAKEN:
         package = f"policy{package}"
     struct = "".join(part.capitalize() for part in parts)
     struct = f"Policy{struct}" if struct[0].isdigit() else struct

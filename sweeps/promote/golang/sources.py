@@ -247,7 +247,8 @@ def _struct(plugin: Plugin) -> list[str]:
         )
     if plugin.attributes:
         blocks.append(_consumes(plugin))
-    return blocks
+    more = str(plugin.target.manifest["kinds"][plugin.kind].get("more", ""))
+    return [*blocks, more.replace("{struct}", names.struct).rstrip("\n")]
 
 
 def category(plugin: Plugin) -> str:

@@ -15,7 +15,6 @@ PRECEDENCE = {
     "*": 5, "/": 5, "%": 5, "<<": 5, ">>": 5, "&": 5,
 }  # fmt: skip
 _UNARY = 6
-_ATOM = 7
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,8 @@ def _walked(one: Binary) -> tuple[bool, bool, int]:
         has_sum, has_product, problem = _joined((has_sum, has_product, problem), _walked(one.left))
     if isinstance(one.right, Binary) and PRECEDENCE[one.right.operator] > precedence:
         has_sum, has_product, problem = _joined((has_sum, has_product, problem), _walked(one.right))
-    if isinstance(one.right, Unary) and one.operator + one.right.operator == "--":
-        problem = max(problem, 4)
+    if isinstance(one.right, Unary):
+        problem = max(problem, {"--": 4, "&^": 5}.get(one.operator + one.right.operator, 0))
     return has_sum, has_product, problem
 
 

@@ -68,7 +68,6 @@ class Function:
     start: Mapping[str, str]  # field in Go -> expression of the parameters
     constants: Mapping[str, tuple[str, str]]  # name -> value, and where the policy has it
     helpers: tuple[str, ...]
-    uses_math: bool
     text: str
     rank: str  # of an order: the input by which equal values are ordered
 
@@ -133,7 +132,6 @@ def function_of(compiled: Compiled, target: TargetVersion) -> Function:
         start,
         dict(sorted(terms.constants.items())),
         helpers,
-        "math" in terms.used or "math." in "".join((text, *(HELPERS[one] for one in helpers))),
         text,
         rank,
     )

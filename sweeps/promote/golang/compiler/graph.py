@@ -186,6 +186,11 @@ def _not(graph: Graph, arg: Node) -> Node | None:
     return None
 
 
+def _neg(graph: Graph, arg: Node) -> Node | None:
+    del graph
+    return arg.args[0] if arg.op == "neg" else None
+
+
 def _logical(absorbs: bool) -> Callable[[Graph, Node, Node], Node | None]:
     def simpler(graph: Graph, left: Node, right: Node) -> Node | None:
         del graph
@@ -255,6 +260,7 @@ def _equal_whole(value: bool) -> Callable[[Graph, Node, Node], Node | None]:
 
 _SIMPLER: dict[str, Callable[..., Node | None]] = {
     "not": _not,
+    "neg": _neg,
     "or": _logical(True),
     "and": _logical(False),
     "div": _quotient,

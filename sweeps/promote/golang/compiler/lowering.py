@@ -153,7 +153,8 @@ class Lowering:
     def _params(self, one: Any, other: Any) -> dict[str, Any]:
         kept = {}
         for key, value in one.params.items():
-            if not hasattr(value, "eqns") and not hasattr(value, "jaxpr"):
+            parts = value if isinstance(value, tuple) else (value,)
+            if not any(hasattr(part, "eqns") or hasattr(part, "jaxpr") for part in parts):
                 kept[key] = self.merged(value, other.params[key])
         return kept
 

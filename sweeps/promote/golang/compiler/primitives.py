@@ -80,7 +80,7 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "and": Elementwise("and", np.bitwise_and, "&&", "&"),
     "or": Elementwise("or", np.bitwise_or, "||", "|"),
     "xor": Elementwise("xor", np.bitwise_xor, "!=", "^"),
-    "not": Elementwise("not", np.invert, "!"),
+    "not": Elementwise("not", np.invert, "!", "^"),
     "is_finite": Elementwise("is_finite", np.isfinite, "isFinite"),
 }
 ROUNDINGS = {0: "round_away", 1: "round_even"}
@@ -128,8 +128,9 @@ STRUCTURAL = {
     "reduce_min": "a loop with min",
     "reduce_or": "a loop with ||",
     "reduce_and": "a loop with &&",
-    "argmax": "a loop that keeps the first of the greatest",
-    "argmin": "a loop that keeps the first of the least",
+    "argmax": "a loop that keeps the first of the greatest, or a switch along a fixed axis",
+    "argmin": "a loop that keeps the first of the least, or a switch along a fixed axis",
+    "dot_general": "of two vectors, or a vector and a matrix: products and a sum",
     "cumsum": "a sum that the loop carries on",
     "random_bits": "inside `jax.random.uniform` and `bernoulli`: a draw of `math/rand/v2`",
     "random_split": "further draws",
@@ -141,9 +142,10 @@ PROPOSALS = {
     "scan": "write the loop out if its length is fixed",
     "cond": "use jnp.where: both branches are cheap",
     "gather": "index with one scalar at a time",
+    "scatter-add": "use jnp.where with the index that jnp.arange gives",
     "scatter": "keep scalars in the state, or leave out this part of the strategy",
     "dynamic_update_slice": "keep scalars in the state, or leave out this part of the strategy",
-    "dot_general": "write the sum out: jnp.sum(a * b)",
+    "dot_general": "write the sum out: jnp.sum(a * b), where it is more than a vector times a vector or a matrix",
     "random_fold_in": "draw from context.key; a draw that a run repeats has no counterpart in a router",
 }
 NO_PROPOSAL = "use the primitives of docs/reference/promoted-go.md, or leave out this policy and write a Map C row"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sweeps.promote.golang.compiler.expressions import printed
 from sweeps.promote.golang.compiler.graph import Graph, Node, live
 from sweeps.promote.golang.compiler.plan import LoopPlan
-from sweeps.promote.golang.compiler.terms import Terms
+from sweeps.promote.golang.compiler.terms import HELPERS, Terms
 
 _RESERVED = {
     "break", "case", "chan", "const", "continue", "default", "defer", "else", "fallthrough", "for", "func", "go",
@@ -39,7 +39,7 @@ class Writer:
         self.plan = LoopPlan(graph, tuple(outputs))
         self.terms = terms
         terms.rounded = self.plan.products_in_sums()
-        self._taken = set(_RESERVED) | set(terms.draws.values())
+        self._taken = set(_RESERVED) | set(HELPERS) | set(terms.draws.values())
         self.lines: list[str] = []
 
     def write(self, scores: Node | None) -> list[str]:
@@ -92,7 +92,7 @@ class Writer:
 
     def _new_name(self, node: Node, ending: str = "") -> str:
         wanted = (self._names.get(node.order) or self._described(node)) + ending
-        if wanted in _RESERVED:
+        if wanted in _RESERVED or wanted in HELPERS:
             wanted = {"min": "least", "max": "most"}.get(
                 wanted, f"the{wanted[0].upper()}{wanted[1:]}"
             )

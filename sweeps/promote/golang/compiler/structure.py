@@ -5,6 +5,7 @@ Each rule is `(lowering, params, arguments, shape) -> value`; None means that Go
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -148,15 +149,84 @@ def _arg(kind: str) -> Translation:
     def found(
         lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape
     ) -> Value | None:
-        (given,) = arguments
-        if tuple(given.shape) != (ENDPOINTS,) or tuple(shape) != ():
+        (given,), (axis,) = arguments, params["axes"]
+        graph, dtype = lowering.graph, str(np.dtype(params["dtype"]))
+        if given.shape[axis] != ENDPOINTS:
+            return _arg_of_fixed(graph, kind, given, axis, shape, dtype)
+        if tuple(given.shape) != (ENDPOINTS,):
             return None
-        node, dtype = given.node, str(np.dtype(params["dtype"]))
-        if node.rank == 0 and not lowering.graph.is_order:
-            return value_of((), lowering.graph.literal(0, dtype))
-        return value_of((), lowering.graph.make("arg", (node,), (kind,), dtype, 0))
+        node = given.node
+        if node.rank == 0 and not graph.is_order:
+            return value_of((), graph.literal(0, dtype))
+        return value_of((), graph.make("arg", (node,), (kind,), dtype, 0))
 
     return found
+
+
+def _arg_of_fixed(
+    graph: Any, kind: str, given: Value, axis: int, shape: Shape, dtype: str
+) -> Value:
+    """The first of the greatest along an axis of fixed length."""
+    moved = np.moveaxis(given.nodes, fixed_axis(given.shape, axis), 0)
+    parts = [Value(tuple(shape), moved[place, ...]) for place in range(len(moved))]
+    best, place = parts[0], value_of(shape, [graph.literal(0, dtype)] * parts[0].nodes.size)
+
+    def is_better(one: Node, than: Node) -> Node:
+        if one.dtype == "bool":
+            one, than = (one, than) if kind == "max" else (than, one)
+            found: Node = graph.elementwise("and", (one, graph.negated(than)), "bool")
+            return found
+        found = graph.elementwise("gt" if kind == "max" else "lt", (one, than), "bool")
+        return found
+
+    for at, part in enumerate(parts[1:], 1):
+        here = graph.literal(at, dtype)
+        better = mapped(graph, is_better, shape, [part, best])
+        place = mapped(
+            graph, lambda yes, no, here=here: graph.select(yes, here, no), shape, [better, place]
+        )
+        best = mapped(graph, graph.select, shape, [better, part, best])
+    return place
+
+
+def _dot(
+    lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape
+) -> Value | None:
+    """A vector times a vector, or times a matrix along an axis of fixed length."""
+    ((left_axes, right_axes), batch) = params["dimension_numbers"]
+    if batch != ((), ()) or len(left_axes) != 1 or not all(one.shape for one in arguments):
+        return None
+    graph, dtype = lowering.graph, params["dtype"]
+
+    def product(one: Node, other: Node) -> Node:
+        found: Node = graph.elementwise("mul", (one, other), dtype)
+        return found
+
+    left, right = arguments
+    (left_axis,), (right_axis,) = left_axes, right_axes
+    if left.shape[left_axis] == ENDPOINTS:
+        if shape:
+            return None
+        return value_of((), graph.reduced("sum", product(left.node, right.node), 0, dtype))
+    if len(left.shape) > 1 and len(right.shape) > 1:
+        return None
+    total = None
+    for one, other in zip(_along(left, left_axis), _along(right, right_axis), strict=True):
+        term = mapped(graph, product, shape, [one, other])
+        add = functools.partial(_added, graph, dtype)
+        total = term if total is None else mapped(graph, add, shape, [total, term])
+    return total
+
+
+def _added(graph: Any, dtype: str, one: Node, other: Node) -> Node:
+    found: Node = graph.elementwise("add", (one, other), dtype)
+    return found
+
+
+def _along(given: Value, axis: int) -> list[Value]:
+    moved = np.moveaxis(given.nodes, fixed_axis(given.shape, axis), 0)
+    rest = given.shape[:axis] + given.shape[axis + 1 :]
+    return [Value(rest, moved[place, ...]) for place in range(len(moved))]
 
 
 def _cumsum(
@@ -243,6 +313,7 @@ STRUCTURE: dict[str, Translation] = {
     "argmax": _arg("max"),
     "argmin": _arg("min"),
     "cumsum": _cumsum,
+    "dot_general": _dot,
     "random_split": _split,
     "draw": _draw,
 }

@@ -97,7 +97,7 @@ class Terms:
         self.rounded: set[int] = set()  # products that enter sums, which Go may fuse otherwise
         self.used: set[str] = (
             set()
-        )  # of i, j, endpoint, other, request, endpoints, state, math, helpers
+        )  # i, j, endpoint, other, request, endpoints, state, parameters, helpers
         self.constants: dict[str, tuple[str, str]] = {}  # name -> value and origin
 
     def of(self, node: Node, index: tuple[str, ...]) -> Expression:
@@ -128,12 +128,10 @@ class Terms:
         if dtype == "bool":
             return Text("true" if value else "false")
         if dtype == "float64" and not math.isfinite(value):
-            self.used.add("math")
             return Text(
                 "math.NaN()" if math.isnan(value) else f"math.Inf({1 if value > 0 else -1})"
             )
         if dtype != "float64" and int(value) in _LIMITS:
-            self.used.add("math")
             return Text(f"math.{_LIMITS[int(value)]}")
         if value < 0:
             return Unary("-", self.number(-value, dtype, origin))
@@ -201,7 +199,7 @@ class Terms:
         (arg,) = node.args
         inner = self.of(arg, index)
         if arg.is_float and node.dtype.startswith("int"):
-            self.used |= {"whole", "math"}
+            self.used.add("whole")
             size = node.dtype.removeprefix("int")
             return Invocation(
                 f"whole[{node.dtype}]",
@@ -235,7 +233,6 @@ class Terms:
         is_whole = bool(node.args) and node.args[0].dtype.startswith("int")
         text = known.go_whole if known.go_whole and is_whole else known.go
         if node.op in ("eq", "ne") and is_float and node.args[0] is node.args[1]:
-            self.used.add("math")
             test = call("math.IsNaN", self.of(node.args[0], index))
             return Unary("!", test) if node.op == "eq" else test
         if text == "quotient" and node.args[1].op == "literal" and node.args[1].value != 0:
@@ -243,17 +240,18 @@ class Terms:
         if text == "remainder" and node.args[1].op == "literal" and node.args[1].value != 0:
             text = "%"
         parts = [self._operand(node, arg, index) for arg in node.args]
-        if len(parts) == 1 and text in ("-", "!"):
+        if len(parts) == 1 and text in ("-", "!", "^"):
             return Unary(text, parts[0])
         if text in PRECEDENCE:
             one = Binary(text, parts[0], parts[1])
             return call("float64", one) if node.order in self.rounded else one
-        if text.startswith("math.") or text in HELPERS:
-            self.used |= (
-                {text.partition(".")[0], "math"}
-                if text in ("isFinite",)
-                else {text.partition(".")[0]}
-            )
+        if text in HELPERS:
+            self.used.add(text)
+        if text.startswith("math."):
+            parts = [
+                part if arg.is_float else call("float64", part)
+                for part, arg in zip(parts, node.args, strict=True)
+            ]
         return Invocation(text, tuple(parts))
 
     def _operand(self, node: Node, arg: Node, index: tuple[str, ...]) -> Expression:

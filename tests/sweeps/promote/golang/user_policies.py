@@ -54,7 +54,8 @@ def whole_functions(params, state, context):
     """Whole numbers: quotients, remainders, signs, conversions, sums that go on."""
     seen = context.snapshots
     depth, batch = seen.queue_depth, seen.batch_size
-    parts = depth // 3 + batch % 5 + jnp.abs(depth - 4) + jnp.sign(depth - batch)
+    sign = jnp.sign(depth - batch) + 2  # a name that Go has too
+    parts = depth // 3 + batch % 5 + jnp.abs(depth - 4) + sign * sign
     by_zero = lax.div(depth, batch) + lax.rem(depth, batch)
     cut = (depth.astype(jnp.float64) * 1.7 - params.queue).astype(jnp.int32)
     so_far = jnp.cumsum(depth, dtype=jnp.int32)
@@ -73,6 +74,20 @@ def between_endpoints(params, state, context):
     is_tight = jnp.any(seen.queue_depth > 5) & ~jnp.all(seen.batch_size > 2)
     picked = load[fullest] + load[first_busy] + load[-1] - load[0]
     return rank.astype(jnp.float64) + picked + stack + jnp.where(is_tight, 1.0, 0.25), state
+
+
+@scorer()
+def library_functions(params, state, context):
+    """What jax.nn and jax.numpy are made of: softmax, select, products of vectors and matrices, NaN put away."""
+    seen = context.snapshots
+    load = seen.effective_load.astype(jnp.float64)
+    cases = jnp.select([load > 10.0, load > 5.0, load > 1.0], [0.1, 0.2, 0.3], 0.9)
+    mixed = jnp.array([0.3, 0.7]) @ jnp.stack([load, seen.kv_utilization])
+    known = jnp.nan_to_num(load / (load - load))
+    apart = jnp.sum(jnp.abs(load[:, None] - load[None, :]), axis=0)
+    spread = jnp.var(load) * 1e-6 + jnp.sqrt(load @ load) * 1e-3
+    bits = (~seen.queue_depth ^ (seen.batch_size & 3)).astype(jnp.float64)
+    return jax.nn.softmax(-load) + cases + mixed + known * 0.0 + apart + spread + bits, state
 
 
 @pytree
@@ -106,7 +121,7 @@ class Urgent:
 @priority_policy(Urgent)
 def short_first(params, state, context):
     """Shorter prompts are more urgent."""
-    return -params.per_token * context.request.input_len.astype(jnp.float64), state
+    return -(params.per_token * context.request.input_len.astype(jnp.float64)), state
 
 
 # --- what no plugin can do ------------------------------------------------------------------------

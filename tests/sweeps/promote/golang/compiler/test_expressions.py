@@ -28,6 +28,7 @@ CASES: dict[str, Expression] = {
     "a / (b * c)": Binary("/", A, Binary("*", B, C)),
     "-(a + b)": Unary("-", SUM),
     "a - -b": Binary("-", A, Unary("-", B)),
+    "a + b & ^c": Binary("+", A, Binary("&", B, Unary("^", C))),
     "min(a+b, c)": call("min", SUM, C),
     "float64(a * b)": call("float64", PRODUCT),
     "float64(a*b) + c": Binary("+", call("float64", PRODUCT), C),

@@ -95,6 +95,9 @@ def test_an_order_computes_the_value_of_one_request() -> None:
     found = function(user_rule("priority", "short_first"))
     assert found.rank == "request.tie_rank"
     assert "func (p *parameters) value(request requestSignals) float64 {" in found.text
+    assert (
+        "return p.PerToken * float64(request.inputLen)" in found.text
+    )  # least first, negated twice
 
 
 @pytest.mark.parametrize(
