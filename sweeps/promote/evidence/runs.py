@@ -101,9 +101,11 @@ class RunEvidence:
         return float(value) if is_number(value) else None
 
     def failures(self) -> float | None:
-        """Requests that were not answered with success."""
+        """Requests that were not answered with success, or not to the end."""
         if self.aggregate is not None:
-            return self._number(f"{AGGREGATE}.requests.failures")
+            failures = self._number(f"{AGGREGATE}.requests.failures")
+            incomplete = self._number(f"{AGGREGATE}.requests.incomplete") or 0.0
+            return None if failures is None else failures + incomplete
         value = self.by_class.at("summary.errors") if self.by_class else None
         return float(value) if is_number(value) else None
 

@@ -53,7 +53,7 @@ class SimulatedScene:
 
     def rate(self, seconds: float, num_requests: int) -> float:
         """Requests per second that are offered; of a workload that does not say, those that came."""
-        return self.spec.aggregate_rate or num_requests / seconds
+        return self.spec.aggregate_rate or num_requests / max(seconds, 1e-6)
 
 
 def workload_of_promotion(

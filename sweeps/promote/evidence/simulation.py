@@ -43,6 +43,7 @@ class SimulatedRun:
     """What the reports of one run are made of: an entry for each request, times in µs, NaN where there is none."""
 
     outcome: str
+    is_whole: bool  # it came to its end; a run that did not has no reports
     classes: Sequence[str]  # of each request
     status: Sequence[int]  # 200, 429, or 0 for what was dropped or not finished
     input_len: np.ndarray
@@ -53,6 +54,10 @@ class SimulatedRun:
     decided_us: np.ndarray  # until the answer 429
     seconds: float  # until the last completion
     num_unfinished: int = 0
+
+    def per_second(self, amount: float) -> float:
+        """A rate; 0 where nothing ran."""
+        return _rounded(amount / self.seconds) if self.seconds else 0.0
 
     @property
     def is_served(self) -> np.ndarray:
@@ -72,9 +77,8 @@ def run_of(record: RunRecord) -> SimulatedRun:
         return np.where(is_served & (values >= 0), values, np.nan).astype(np.float64)
 
     return SimulatedRun(
-        outcome=record.outcome.name
-        if record.outcome in WHOLE
-        else f"not whole: {record.outcome.name}",
+        outcome=record.outcome.name,
+        is_whole=record.outcome in WHOLE,
         classes=[CLASS_NAMES[code] or "default" for code in requests.slo_class],
         status=status.tolist(),
         input_len=np.asarray(requests.input_len),
@@ -93,6 +97,8 @@ def simulate(
 ) -> dict[str, str]:
     """The reports of every arm on every seed, by path; arms with one configuration are run once.
 
+    A seed on which an arm does not come to its end (BLIS crashes or never ends) has no reports.
+
     Args:
         scene: workload and concern.
         arms: configurations by name, without the concern.
@@ -103,6 +109,8 @@ def simulate(
     files: dict[str, str] = {}
     for place, seed in enumerate(seeds):
         of_seed = {arm: of_arm[place] for arm, of_arm in runs.items()}
+        if not all(run.is_whole for run in of_seed.values()):
+            continue
         sheds = any(not run.is_served.all() for run in of_seed.values())
         for arm, run in of_seed.items():
             folder = f"{FOLDER}/{scene.name}/{arm}/seed-{seed}"
@@ -174,11 +182,8 @@ def _report(run: SimulatedRun, labels: _Labels) -> dict[str, Any]:
     }
     tokens["total_token_rate"] = sum(tokens.values())
     throughput = {
-        name: {"units": "tokens/s", "mean": _rounded(value / run.seconds)}
-        for name, value in tokens.items()
-    } | {
-        "request_rate": {"units": "queries/s", "mean": _rounded(float(served.sum()) / run.seconds)}
-    }
+        name: {"units": "tokens/s", "mean": run.per_second(value)} for name, value in tokens.items()
+    } | {"request_rate": {"units": "queries/s", "mean": run.per_second(float(served.sum()))}}
     requests = {
         "total": len(served),
         "failures": int((~served).sum()) - run.num_unfinished,

@@ -108,9 +108,13 @@ def _simulated(
     for name, one in {each.scene: each for each in hypotheses}.items():
         try:
             scene = scene_of(one.whole, name, promotion, options["num_requests"])
-            reports |= simulate(scene, arms, options["seeds"], identity)
+            made = simulate(scene, arms, options["seeds"], identity)
         except ConfigError as error:
             absent[name] = str(error)
+            continue
+        if not made:
+            absent[name] = "on no seed did every arm come to its end"
+        reports |= made
     return reports, absent
 
 

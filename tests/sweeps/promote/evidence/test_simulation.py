@@ -115,6 +115,13 @@ def test_shed_requests_have_rows() -> None:
     assert found.verdict == "inconclusive" and "requests served in time" in found.reason
 
 
+def test_a_run_that_does_not_end_has_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeps.promote.evidence import simulation
+
+    monkeypatch.setattr(simulation, "WHOLE", ())
+    assert simulated(BASELINE) == {}
+
+
 # --- concerns -------------------------------------------------------------------------------------
 
 
