@@ -8,10 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("blis_jax", "sweeps", "surrogate", "papers")
-# Each is the word of its own field: an engine's table, a request in a protocol, a page of a trace, what a checker
-# found.
+# Each is the word of its own field: an engine's table, a request in a protocol, a page of a trace.
 ALIKE = {
-    "Answer", "Batch", "Demand", "Finding", "Grid", "Header", "Network", "Report", "Request", "Row", "Sizes",
+    "Answer", "Batch", "Demand", "Grid", "Header", "Network", "Report", "Request", "Row", "Sizes",
     "Window",
 }  # fmt: skip
 

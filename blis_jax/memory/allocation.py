@@ -18,6 +18,7 @@ from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.types import pytree
 from blis_jax.memory.block_rows import Tenant
 from blis_jax.memory.blocks import Do, Pinning
+from blis_jax.memory.contents import NO_JUMPS, after_jump
 from blis_jax.memory.memory import Demand
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Answer:
 
     is_granted: Bool[Array, ""]
     is_lost: Bool[Array, ""]  # the request's list is deleted by the roll-back
-    is_clean: Bool[Array, ""]
+    jumps: Int[Array, ""]  # of the list then, and the offset behind them, see `contents.after_jump`
+    offset: Int[Array, ""]
     crashes: Bool[Array, ""]
     held: Int[Array, ""]  # tokens in the list afterwards, if granted
     task: Any  # changes of the task, by column
@@ -76,8 +78,7 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
     crashes = beyond | (in_prefill & (tokens < 0))
     is_granted = ~is_short & ~runs_out & ~crashes
     is_doomed = runs_out & (pins > 0)
-    fresh = ((pins == 0) | demand.found.is_clean) & (demand.start == pins * jnp.int32(size))
-    is_clean = jnp.where(has_list, (one.life.is_clean == 1) & (demand.start == held), fresh)
+    jumps, offset = _jumps(ctx, one, demand, pins * jnp.int32(size))
     fills = (stored > 0) & (in_last_block(held + stored, size) == 0)
     then = jnp.int32(Do.RELEASE if demand.is_last else Do.NOTHING)
     then = jnp.where((takes > 0) | fills, jnp.int32(Do.TAKE), then)
@@ -105,7 +106,7 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
         "stored": stored,
         "takes": takes,
         "in_prefill": as_int(in_prefill),
-        "is_clean": as_int(is_clean),
+        "jumps": jumps,
         "pinning": pinning,
         "is_old": as_int(is_old),
         "freed_slot": one.slot,
@@ -113,4 +114,22 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
         "after_release": jnp.where(is_doomed, failed, after_release(ctx)),
         "after_offload": jnp.int32(Do.NOTHING),
     }
-    return Answer(is_granted, is_lost, is_clean, crashes, after, task)
+    return Answer(is_granted, is_lost, jumps, offset, crashes, after, task)
+
+
+def _jumps(
+    ctx: Context, one: Tenant, demand: Demand, pinned: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The jumps of the list once the demand is stored; a new list begins with `pinned` tokens that were found."""
+    has_list = one.held > 0
+    # found blocks whose tokens are gone leave fewer tokens than they count for
+    is_whole = (pinned == 0) | demand.found.is_clean
+    at_first = jnp.where(is_whole, jnp.int32(NO_JUMPS), pinned)
+    held = jnp.where(has_list, one.held, pinned)
+    before = jnp.where(has_list, one.life.jumps, at_first)
+    old = jnp.where(has_list, one.life.offset, 0)
+    offset = demand.start - held
+    after = jnp.int32(1)
+    if ctx.shape.has_cpu_tier:  # which alone asks what content it is
+        after = after_jump(ctx, before, one.request, held, old, offset)
+    return jnp.where(offset == old, before, after), offset

@@ -333,9 +333,11 @@ def _life(work: Work, one: Tenant, answer: Answer, visit: Visit) -> BlockLife:
     # a request computed beyond its prompt never gets a first token
     is_exact = visit.done == one.fixed.input_len
     token = jnp.where(visit.gains & is_exact, work.lane.num_records + 1, first)
+    is_stored = visit.asks & answer.is_granted
     return BlockLife.make(
         visited_at=one.step,
-        is_clean=jnp.where(visit.asks, as_int(answer.is_clean), life.is_clean),
+        jumps=jnp.where(is_stored, answer.jumps, life.jumps),
+        offset=jnp.where(is_stored, answer.offset, life.offset),
         first_token=jnp.where(visit.gains, token, life.first_token),
         old_first_token=old("old_first_token", life.first_token),
         old_token_record=old("old_token_record", past.token_record),

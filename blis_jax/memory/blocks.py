@@ -74,7 +74,7 @@ class MemoryTask(Row):
     takes: Whole  # blocks to pop
     done: Whole  # blocks dealt with so far
     in_prefill: Whole
-    is_clean: Whole  # the list will hold the request's own prefix
+    jumps: Whole  # of the list as it will be, see `contents.after_jump`
     freed_slot: Whole
     freed_blocks: Whole
     after_release: Whole  # Do: what follows the release
@@ -112,7 +112,8 @@ class BlockLife(Row):
     """What a request has been through at block level."""
 
     visited_at: Whole  # number of the step in which it was visited last
-    is_clean: Whole
+    jumps: Whole  # of its list: 0 while that holds the request's own prefix
+    offset: Whole  # position of the token to store next, less the tokens in the list
     first_token: Whole  # record of its last first token, plus 1; 0 if none was recorded
     old_first_token: Whole  # the same before this step, likewise the next two
     old_token_record: Whole

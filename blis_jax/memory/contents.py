@@ -2,8 +2,9 @@
 
 A content is the whole prefix of a request up to some token. Its name is a number that two requests share exactly
 where they share the prefix: the shared block and the place in it, else the request and the position. What a
-disturbed block list holds is no prefix; it is named by request and position too, apart from the prefixes, and
-matches nothing else. The lowest bit of a name says that a roll-back lost the block's tokens.
+disturbed block list holds is no prefix: the request's tokens with jumps in between. It is named by who has its last
+token, and by a number made of the position and all jumps. The lowest bit of a name says that a roll-back lost the
+block's tokens.
 
 Only full blocks of prefixes can be looked up, so only they have a place in the table: one for each shared block,
 and one for each position of a resident request. A place that a request has left may still hold its
@@ -18,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.engine.block_counts import full_blocks
 from blis_jax.engine.context import Context, row
 from blis_jax.engine.types import pytree
 from blis_jax.memory.blocks import LOOK_UP_BLOCKS, Blocks, num_contents
@@ -46,18 +48,45 @@ def shared_numbers(
     return jnp.where(is_shared, number, 0), is_shared
 
 
-def names(ctx: Context, request: jax.Array, end: Int[Array, "n"], is_clean: jax.Array) -> jax.Array:
-    """Names of the contents that end before token `end`, int64; of a prefix if `is_clean`."""
+NO_JUMPS = 0
+MIXING = 1_000_003  # an odd prime: products wrap
+
+
+def holder(number: jax.Array, is_shared: jax.Array, request: jax.Array, ctx: Context) -> jax.Array:
+    """Who has the tokens up to a block of a request: the shared block of this number, or the request alone."""
+    return jnp.where(is_shared, number, jnp.int32(ctx.shape.num_shared_blocks) + request)
+
+
+def after_jump(
+    ctx: Context, jumps: jax.Array, request: jax.Array, held: jax.Array, old: Any, offset: jax.Array
+) -> jax.Array:
+    """The number of a list's jumps after one more, from the offset `old` to another with `held` tokens in the list.
+
+    Who has the tokens before the jump is part of it, so that two requests have one name for the same tokens.
+    """
+    last = jnp.maximum(held + old - 1, 0)
+    number, is_shared = shared_numbers(ctx, request, full_blocks(last, ctx.shape.block_size)[None])
+    whose = holder(number[0], is_shared[0], request, ctx)
+    mixed = jumps
+    for part in (held, offset, whose):
+        mixed = (mixed * jnp.int32(MIXING)) ^ (part + 1)
+    return jnp.where(mixed == NO_JUMPS, jnp.int32(1), mixed)
+
+
+def names(ctx: Context, request: jax.Array, end: Int[Array, "n"], jumps: jax.Array) -> jax.Array:
+    """Names of the contents that end before token `end`, int64; of a prefix if there are no `jumps`."""
+    is_clean = jumps == NO_JUMPS
     size = jnp.int32(ctx.shape.block_size)
     last = end - 1
     number, is_shared = shared_numbers(ctx, request, lax.div(last, size))
-    is_shared = is_shared & is_clean
-    disturbed = jnp.broadcast_to(~is_clean, end.shape).astype(jnp.int64)
     of_shared = number.astype(jnp.int64) * size.astype(jnp.int64)
     of_shared = of_shared + lax.rem(last, size).astype(jnp.int64) + 1
-    owner = (request.astype(jnp.int64) + 1) << OWNER_BITS
-    of_own = owner | (end.astype(jnp.int64) * 2 + disturbed)
-    return jnp.where(is_shared, of_shared, of_own) << 1
+    owner, wide = (request.astype(jnp.int64) + 1) << OWNER_BITS, end.astype(jnp.int64)
+    of_prefix = jnp.where(is_shared, of_shared, owner | (wide * 2))
+    of_jumps = (jumps.astype(jnp.int64) * 31 + wide * MIXING) & jnp.int64(2 ** (OWNER_BITS - 1) - 1)
+    whose = holder(number, is_shared, request, ctx).astype(jnp.int64) + 1
+    disturbed = (whose << OWNER_BITS) | (of_jumps * 2 + 1)
+    return jnp.where(is_clean, of_prefix, disturbed) << 1
 
 
 def shared_number_of(ctx: Context, name: jax.Array) -> jax.Array:
@@ -122,7 +151,7 @@ def shared_or_own(
 
 def _expected(ctx: Context, request: jax.Array, position: Int[Array, "n"]) -> jax.Array:
     end = (position + 1) * jnp.int32(ctx.shape.block_size)
-    return names(ctx, request, end, jnp.array(True))
+    return names(ctx, request, end, jnp.int32(NO_JUMPS))
 
 
 def found_blocks(

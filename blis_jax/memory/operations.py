@@ -20,7 +20,7 @@ from blis_jax.engine.phases.mid_step import failing
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.types import Outcome, pytree
 from blis_jax.memory.blocks import NO_BLOCK, Asker, Do, Pinning
-from blis_jax.memory.contents import LOST, is_same, names, places, shared_or_own
+from blis_jax.memory.contents import LOST, NO_JUMPS, is_same, names, places, shared_or_own
 from blis_jax.memory.index_events import popped as removed_from_index
 from blis_jax.memory.turn import Moves, Turn
 
@@ -154,8 +154,7 @@ def _filled(turn: Turn) -> tuple[jax.Array, jax.Array]:
     last = jnp.maximum(ceil_div(held, size) - 1, 0)
     block = turn.listed(last, task.slot)[0]
     end = task.start + stored
-    is_clean = task.is_clean == 1
-    name = names(turn.ctx, task.request, end[None], is_clean)[0]
+    name = names(turn.ctx, task.request, end[None], task.jumps)[0]
     return jnp.where(fills, block, turn.spare_block), jnp.where(fills, name, jnp.int64(0))
 
 
@@ -172,7 +171,7 @@ def take(turn: Turn) -> Moves:
     is_full = popped.is_taken & (tokens <= task.tokens)
     is_full = is_full & (task.in_prefill == 1)
     request = task.request
-    new = names(ctx, request, task.start + tokens, jnp.array(True))
+    new = names(ctx, request, task.start + tokens, jnp.int32(NO_JUMPS))
     new = jnp.where(is_full, new, jnp.int64(0))
     old = jnp.where(popped.is_taken, blocks.key[turn.instance, popped.block], jnp.int64(0))
     last_block, filled = _filled(turn)
@@ -280,7 +279,7 @@ def roll_back(turn: Turn) -> Moves:
     number = done + turn.window
     end = (number + 1) * jnp.int32(size)
     is_full = (number < num_free) & (end <= task.tokens)
-    name = names(turn.ctx, task.request, task.start + end, jnp.array(True))
+    name = names(turn.ctx, task.request, task.start + end, jnp.int32(NO_JUMPS))
     name = jnp.where(is_full, name, jnp.int64(0))
     place, bits = places(turn.ctx, blocks, name), forgotten_bits(turn, ((name, None),))
     is_over = done + window >= num_free

@@ -350,6 +350,11 @@ class Observation:
         """Events of one microsecond whose order nobody has verified."""
         return int(self.raw.registers[Reg.NUM_OPEN_TIES])
 
+    @property
+    def last_step_us(self) -> int:
+        """When the last recorded steps began: everything before that has happened."""
+        return int(self.log_time[:, LogTime.START].max(initial=0))
+
     def histories(self) -> list[InstanceHistory]:
         """What every instance recorded, from which ties.py replays events of one microsecond."""
         evicted = self.lives.evictions[:, Eviction.RECORD]

@@ -88,10 +88,10 @@ def _curves(record: RunRecord) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def _parts(record: RunRecord) -> np.ndarray:
+def _parts(record: RunRecord, classes: Sequence[str]) -> np.ndarray:
     """Mean parts of TTFT in ms: of a class, then of its slowest requests, class after class."""
     rows = []
-    for slo_class in CLASSES:
+    for slo_class in classes:
         is_member = _of_class(record, slo_class) & (record.requests.ttft_us >= 0)
         times, parts = record.requests.ttft_us[is_member], record.requests.ttft_parts_us[is_member]
         if not len(times):
@@ -105,6 +105,8 @@ def _parts(record: RunRecord) -> np.ndarray:
 def _of_class(record: RunRecord, slo_class: str) -> Any:
     from blis_jax.results.metrics.reference import class_code
 
+    if slo_class == ALL:
+        return np.ones(len(record.requests.slo_class), bool)
     return record.requests.slo_class == class_code(slo_class)
 
 
@@ -119,14 +121,15 @@ def curves() -> Measurement:
     return Measurement("curves", names, _curves)
 
 
-def ttft_parts() -> Measurement:
-    """Parts of TTFT by class, of all its requests and of the slowest."""
+def ttft_parts(classes: Sequence[str] = CLASSES) -> Measurement:
+    """Parts of TTFT by class, or of `all` requests, of all of them and of the slowest."""
     from blis_jax.results.records import TTFT_PARTS
 
     names = tuple(
         f"{slo_class}/{which}/{part}"
-        for slo_class in CLASSES
+        for slo_class in classes
         for which in (ALL, "slowest")
         for part in TTFT_PARTS
     )
-    return Measurement("ttft_parts", names, _parts)
+    name = "_".join(["ttft_parts", *(classes if classes != CLASSES else ())])
+    return Measurement(name, names, partial(_parts, classes=classes))

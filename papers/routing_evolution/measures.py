@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from papers.record.measures import Measurement, scalars
-from sweeps.principles.figures import worst_p99_ms
+from sweeps.runs.metrics import worst_p99_ms
 
 if TYPE_CHECKING:
     from blis_jax.results.records import RunRecord

@@ -12,11 +12,12 @@ from blis_jax.errors import ConfigError, closest
 from sweeps.ledger import chain
 from sweeps.ledger.chain import Contents, Record
 from sweeps.ledger.rows.hypothesis import Hypothesis, hypothesis_of
-from sweeps.tracks.problem import FILE, Problem, list_problems, load_problem
+from sweeps.tracks.problem import FILE, Problem, load_problem
 from sweeps.tracks.verdicts import VERDICTS
 
 RECORDS, PAGE = "ledger.jsonl", "ledger.md"
 HYPOTHESIS, RESULT, NOTE = "hypothesis", "result", "note"
+FIRST_PROBLEM = "scheduling"  # of a ledger that does not say
 TRACKS = "tracks"  # where the tracks of a project are
 
 
@@ -64,7 +65,7 @@ class Ledger:
                 self._problem = load_problem(str(self.folder))
             else:
                 records = chain.read(self.path).records
-                name = records[0].get("problem") if records else list_problems()[0]
+                name = records[0].get("problem") if records else FIRST_PROBLEM
                 self._problem = load_problem(str(name))
         return self._problem
 

@@ -16,6 +16,7 @@ from blis_jax.results.metrics.reference import class_code
 from blis_jax.results.metrics.scalars import evaluate, lookup
 from blis_jax.results.metrics.summaries import SloTargets, Target
 from blis_jax.results.records import RequestRecords, RunRecord, Status
+from sweeps.runs.metrics import worst_p99_ms
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -101,24 +102,9 @@ def _chosen(record: RunRecord, slo_class: str | None) -> Bool[np.ndarray, "reque
     return np.ones(len(codes), bool) if slo_class is None else codes == class_code(slo_class)
 
 
-def worst_p99_ms(
-    record: RunRecord, times_us: Int[np.ndarray, "request"], slo_class: str | None = None
-) -> float:
-    """The largest of the instances' P99 and the cluster's of some times, µs, negative where there is none.
-
-    It is the routing track's own metric, over the blocks that BLIS prints: an instance on which nothing
-    completed has none. In ms, and NaN if there is no time at all.
-    """
-    is_timed = (times_us >= 0) & _chosen(record, slo_class)
-    printed = np.flatnonzero(record.instances.completed_requests)
-    groups = [is_timed, *(is_timed & (record.requests.instance == i) for i in printed)]
-    found = [float(np.percentile(times_us[group], 99)) for group in groups if group.any()]
-    return max(found) / 1000 if found else math.nan
-
-
 def _worst_ttft_p99_ms(record: RunRecord, slo_class: str | None) -> float:
     """The largest of the instances' TTFT P99 and the cluster's."""
-    return worst_p99_ms(record, record.requests.ttft_us, slo_class)
+    return worst_p99_ms(record, record.requests.ttft_us, _chosen(record, slo_class))
 
 
 def _completion_rate(record: RunRecord, slo_class: str | None) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from sweeps.principles.catalogue import Catalogue, Entry, content_of
-from sweeps.principles.verdicts import Finding, Verdict, words_of
+from sweeps.principles.verdicts import EntryFinding, Verdict, words_of
 
 VERSION = 1
 PACKAGES = ("blis_jax", "sweeps")
@@ -107,7 +107,7 @@ def to_document(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _claim(finding: Finding) -> dict[str, Any]:
+def _claim(finding: EntryFinding) -> dict[str, Any]:
     claim, statistic = finding.claim, finding.statistic
     document: dict[str, Any] = {
         "says": claim.says,

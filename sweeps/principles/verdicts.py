@@ -32,7 +32,7 @@ REPORTED = "reported"
 
 
 @dataclass(frozen=True)
-class Finding:
+class EntryFinding:
     """A claim with its figure and what became of it."""
 
     claim: PrincipleClaim
@@ -54,7 +54,7 @@ class Verdict:
 
     entry: Entry
     verdict: str
-    findings: tuple[Finding, ...]
+    findings: tuple[EntryFinding, ...]
     seeds: tuple[int, ...]
     stream: str
     arms: Mapping[str, Any] = field(default_factory=dict)  # settings and figures by arm
@@ -116,24 +116,24 @@ def _not_run(claim: PrincipleClaim, arms: Mapping[str, LabArm], is_slow: bool) -
     return "; ".join(dict.fromkeys(reasons))
 
 
-def _judged(claim: PrincipleClaim, statistic: Statistic | None, reason: str) -> Finding:
+def _judged(claim: PrincipleClaim, statistic: Statistic | None, reason: str) -> EntryFinding:
     if statistic is None:
-        return Finding(claim, NOT_RUN, reason=reason)
+        return EntryFinding(claim, NOT_RUN, reason=reason)
     if claim.expected is None:
-        return Finding(claim, REPORTED, statistic, statistic.failure)
+        return EntryFinding(claim, REPORTED, statistic, statistic.failure)
     is_core = claim.role == CORE
     if statistic.failure or math.isnan(statistic.value):
         reason = statistic.failure or "there is no figure"
-        return Finding(claim, NOT_RUN if is_core else UNMET, statistic, reason)
+        return EntryFinding(claim, NOT_RUN if is_core else UNMET, statistic, reason)
     if claim.expected.holds(statistic.value):
-        return Finding(claim, MET, statistic)
+        return EntryFinding(claim, MET, statistic)
     if not is_core:
-        return Finding(claim, UNMET, statistic)
+        return EntryFinding(claim, UNMET, statistic)
     is_between = claim.falsified is not None and not claim.falsified.holds(statistic.value)
-    return Finding(claim, BETWEEN if is_between else MISSED, statistic)
+    return EntryFinding(claim, BETWEEN if is_between else MISSED, statistic)
 
 
-def verdict_of(entry: Entry, findings: Sequence[Finding]) -> str:
+def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
     """One word for all claims.
 
     A core claim that is falsified refutes the entry, whatever else could not be run. Otherwise a core
@@ -177,7 +177,7 @@ def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
     return described
 
 
-def words_of(finding: Finding, max_parts: int = 6) -> str:
+def words_of(finding: EntryFinding, max_parts: int = 6) -> str:
     """A finding as one line: claim, figure with interval and seeds, expectation, state."""
     claim, statistic = finding.claim, finding.statistic
     text = f"{claim.says}: "

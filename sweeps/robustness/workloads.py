@@ -10,7 +10,8 @@ from typing import Any
 from blis_jax.commands.sweep.measure import Measure, read_window
 from blis_jax.errors import ConfigError, closest
 from blis_jax.traces.source import TraceSource
-from blis_jax.workload.spec import WorkloadSpec, list_builtin, load_builtin, load_spec, override
+from blis_jax.workload.spec import WorkloadSpec, load_spec, override
+from sweeps.runs.workload_names import list_workloads, load_workload
 
 PUBLISHED_DURATION_S = 0.5  # 1,000 requests at 2,000 a second
 MOST_REQUESTS = 1_000_000
@@ -117,15 +118,15 @@ class TraceShape:
 
 
 def load_shape(name: str) -> Shape:
-    """A built-in workload or a .yaml file, as a shape."""
-    if name in list_builtin():
-        spec = load_builtin(name)
+    """A workload by its name, or a .yaml file, as a shape."""
+    if name in list_workloads():
+        spec = load_workload(name)
     elif name.endswith((".yaml", ".yml")):
         spec = load_spec(Path(name))
     else:
         raise ConfigError(
-            f"--shape: workload {name!r} is unknown; use one of {', '.join(list_builtin())}, or a "
-            f".yaml file{closest(name, list_builtin())}"
+            f"--shape: workload {name!r} is unknown; use one of {', '.join(list_workloads())}, or a "
+            f".yaml file{closest(name, list_workloads())}"
         )
     if not spec.clients or spec.servegen_data or spec.inference_perf:
         raise ConfigError(

@@ -17,12 +17,11 @@ from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
 from blis_jax.traces.source import TraceSource
 from blis_jax.workload.spec import (
     WorkloadSpec,
-    list_builtin,
-    load_builtin,
     load_spec,
     override,
     parse_spec,
 )
+from sweeps.runs.workload_names import list_workloads, load_workload
 from sweeps.search.objectives import Runs
 from sweeps.strategies.file import Strategy
 
@@ -47,12 +46,12 @@ def workload_from(
     folder: Path | None = None,
     num_requests: int | None = None,
 ) -> WorkloadSpec:
-    """A built-in workload, one in a file, or the content of one; `source` names its key in errors."""
+    """A workload by its name, one in a file, or the content of one; `source` names its key in errors."""
     where = f"{source}: workload" if source else "workload"
     if not isinstance(given, str):
         spec = parse_spec(yaml.safe_dump(dict(given)), where)
-    elif given in list_builtin():
-        spec = load_builtin(given)
+    elif given in list_workloads():
+        spec = load_workload(given)
     else:
         spec = load_spec(_workload_path(given, where, folder or Path()))
     return override(spec, num_requests=num_requests) if num_requests else spec
@@ -65,7 +64,7 @@ def _workload_path(given: str, where: str, folder: Path) -> Path:
             return place
     raise ConfigError(
         f"{where}: {given!r} is neither a file, here or beside the strategy, nor a built-in "
-        f"workload ({', '.join(list_builtin())}){closest(given, list_builtin())}"
+        f"workload ({', '.join(list_workloads())}){closest(given, list_workloads())}"
     )
 
 

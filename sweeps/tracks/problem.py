@@ -17,12 +17,11 @@ from blis_jax.cluster.config import FIELDS, is_setting
 from blis_jax.errors import ConfigError, closest
 from blis_jax.workload.spec import (
     WorkloadSpec,
-    list_builtin,
-    load_builtin,
     load_spec,
     override,
 )
 from blis_jax.workload.strict_yaml import read_mapping, sentence
+from sweeps.runs.workload_names import list_workloads, load_workload
 from sweeps.strategies.file import Bounds
 from sweeps.tracks.claims import Claim, parse_claim
 
@@ -186,14 +185,14 @@ def load_problem(name_or_path: str) -> Problem:
 def workload_named(
     name_or_path: str, folder: Path | None = None, rate: float | None = None
 ) -> WorkloadSpec:
-    """A built-in workload, or one in a file, here or in `folder`; with another rate if wanted."""
-    if name_or_path in list_builtin():
-        spec = load_builtin(name_or_path)
+    """A workload by its name, or one in a file, here or in `folder`; with another rate if wanted."""
+    if name_or_path in list_workloads():
+        spec = load_workload(name_or_path)
     elif name_or_path.endswith((".yaml", ".yml")):
         beside = (folder or Path()) / name_or_path
         spec = load_spec(beside if beside.is_file() else Path(name_or_path))
     else:
-        names = list_builtin()
+        names = list_workloads()
         raise ConfigError(
             f"workload {name_or_path!r} is unknown; use one of {', '.join(names)}, or a .yaml file"
             f"{closest(name_or_path, names)}"

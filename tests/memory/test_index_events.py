@@ -97,7 +97,7 @@ def told(ctx: Context, lengths: jax.Array) -> Any:
 def names_of(ctx: Context, owner: int, count: int) -> list[int]:
     """The engine's names of the leading blocks of a request's prompt."""
     ends = jnp.arange(1, count + 1, dtype=jnp.int32)
-    return [int(name) for name in np.asarray(names(ctx, jnp.int32(owner), ends, jnp.array(True)))]
+    return [int(name) for name in np.asarray(names(ctx, jnp.int32(owner), ends, jnp.int32(0)))]
 
 
 @pytest.mark.parametrize("when", [branch, always])

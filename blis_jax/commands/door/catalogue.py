@@ -67,6 +67,8 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     ("reproduce", (
         _package("papers strategy_evolution", "papers.strategy_evolution", "the claims of the scheduling record"),
         _package("papers routing_evolution", "papers.routing_evolution", "the claims of the routing record"),
+        _package("papers corrected", "papers.corrected", "both records with BLIS's defects and without them"),
+        _package("papers two_tracks", "papers.two_tracks", "the winners of both tracks on both tracks' workloads"),
         _package("papers sensitivity", "papers.sensitivity", "indices of every space, and of its surrogate"),
         _package("papers calibration", "papers.calibration", "fits to the published measured runs"),
         _package("papers surrogate", "papers.surrogate", "every surrogate, from its dataset to its tables"),

@@ -18,7 +18,7 @@ import numpy as np
 from blis_jax.engine.loop import CHUNK, Raw, beginning_of, raw_of, stretch_of
 from blis_jax.engine.runner.programs import compiled
 from blis_jax.engine.state import Reg, Req, Requests, State, Time
-from blis_jax.engine.types import EngineShape, Mechanism, Params
+from blis_jax.engine.types import EngineShape, Mechanism, Outcome, Params
 from blis_jax.memory.blocks import Eviction
 from blis_jax.results.histories import InstanceHistory, entry_times, histories
 from blis_jax.results.tied_stretches import stretches
@@ -26,6 +26,7 @@ from blis_jax.results.ties import TieOrder, correct
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 STRETCH = 4096  # chunks of scan steps; a checkpoint costs what some 300 of them do
+_IN_ORDER = (0, Outcome.REFERENCE_CRASH, Outcome.LIVELOCK)  # if the ties before came in BLIS's
 KEPT = 3  # checkpoints, the beginning beside them
 
 
@@ -80,7 +81,7 @@ class LongRun:
             kept = deque([first], maxlen=KEPT)
             while True:
                 made = self._stretch(requests, last)
-                if made.outcome != 0:
+                if made.outcome not in _IN_ORDER:
                     break
                 since = kept[-2] if last is kept[-1] and len(kept) > 1 else first
                 changed = self._first_changed(made, last.last_event, since.num_records)
@@ -89,7 +90,7 @@ class LongRun:
                         kept.pop()
                     last = kept[-1] if kept[-1].next_route <= changed else first
                     requests = self._in_order(requests)
-                elif made.is_done or made.num_chunks >= self.most_chunks:
+                elif made.outcome or made.is_done or made.num_chunks >= self.most_chunks:
                     break
                 else:
                     last = made

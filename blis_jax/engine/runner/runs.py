@@ -35,6 +35,8 @@ from blis_jax.workload.spec import WorkloadSpec
 from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
 
 _WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
+# a run that stops where BLIS does, if its ties came in BLIS's order up to there
+_ORDERED = (*_WHOLE, Outcome.REFERENCE_CRASH, Outcome.LIVELOCK)
 Inputs = tuple[Params, RequestTable, EngineOrder]
 
 
@@ -86,8 +88,8 @@ class Run(ABC):
         """Whether there is an order of ties to look for."""
 
     @abstractmethod
-    def _is_in_order(self, seen: Observation) -> bool:
-        """Whether ties came in the reference's order; else it is corrected for the next time."""
+    def _is_in_order(self, seen: Observation, until_us: int) -> bool:
+        """Whether ties before a time came in the reference's order; else it is corrected for the next time."""
 
     def numbers(self, num_instances: int) -> Params:
         """Everything numeric that the run depends on besides its requests."""
@@ -104,7 +106,7 @@ class Run(ABC):
             return False
         if grown(self.sizes, outcome) is not None:
             return self.is_last
-        return outcome not in _WHOLE or not self._is_tied(num_open_ties)
+        return outcome not in _ORDERED or not self._is_tied(num_open_ties)
 
     @property
     def is_last(self) -> bool:
@@ -123,11 +125,13 @@ class Run(ABC):
             self.sizes = larger
             return None
         seen, changes = look(), dict[str, Any](outcome=outcome)
-        if outcome in _WHOLE and self._is_tied(seen.num_open_ties()):
-            is_in_order = self._is_in_order(seen)
+        if outcome in _ORDERED and self._is_tied(seen.num_open_ties()):
+            until_us = NEVER_US if outcome in _WHOLE else seen.last_step_us
+            is_in_order = self._is_in_order(seen, until_us)
             if not (is_in_order or is_last):
                 return None
-            changes = {"num_open_ties": 0} if is_in_order else {"outcome": Outcome.OPEN_TIE}
+            verified = {"num_open_ties": 0} if is_in_order else {"outcome": Outcome.OPEN_TIE}
+            changes |= verified
         return dataclasses.replace(seen.record(repairs), **changes)
 
     def _goes_on(self, outcome: Outcome) -> bool:
@@ -234,9 +238,10 @@ class GivenRun(Run):
         self.in_order = observed(run.run(), given[0], given[1], shape, self.functions)
         return self.in_order
 
-    def _is_in_order(self, seen: Observation) -> bool:
+    def _is_in_order(self, seen: Observation, until_us: int) -> bool:
         self.has_replayed = True
-        return seen is self.in_order or correct(seen.histories(), self.order)
+        is_known = seen is self.in_order
+        return is_known or correct(seen.histories(), self.order, before_us=until_us)
 
 
 class Point:
@@ -309,7 +314,7 @@ class DrawnRun(Run):
     def _is_tied(self, num_open_ties: int) -> bool:
         return False
 
-    def _is_in_order(self, seen: Observation) -> bool:
+    def _is_in_order(self, seen: Observation, until_us: int) -> bool:
         return True
 
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig, parse_scorers
 from blis_jax.commands.sweep.strategies import converted
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.named import NAMED_KINDS
 from blis_jax.workload.spec import (
     WorkloadSpec,
-    list_builtin,
-    load_builtin,
     override,
-    parse_spec,
 )
 from sweeps.principles.catalogue import Catalogue, Entry, WorkloadChoice
+from sweeps.runs.workload_names import load_workload
 
 if TYPE_CHECKING:
     from blis_jax.engine.runner.driver import Runner
@@ -41,26 +38,9 @@ class LabArm:
     missing: str = ""
 
 
-def list_workloads() -> tuple[str, ...]:
-    """Workloads that come with this package, beside those of blis_jax."""
-    folder = resources.files("sweeps") / FOLDER
-    return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
-
-
 def workload_named(choice: WorkloadChoice) -> WorkloadSpec:
     """A workload of either package with the numbers of the choice."""
-    own = list_workloads()
-    if choice.name in own:
-        file = resources.files("sweeps") / FOLDER / f"{choice.name}.yaml"
-        spec = parse_spec(file.read_text(encoding="utf-8"), file.name)
-    elif choice.name in list_builtin():
-        spec = load_builtin(choice.name)
-    else:
-        known = (*own, *list_builtin())
-        raise ConfigError(
-            f"workload {choice.name!r} is unknown; use one of {', '.join(known)}"
-            f"{closest(choice.name, known)}"
-        )
+    spec = load_workload(choice.name)
     numbers = choice.model_dump(include={"aggregate_rate", "num_requests", "horizon"})
     changes: dict[str, Any] = {key: value for key, value in numbers.items() if value is not None}
     clients = [client.model_dump() for client in spec.clients]

@@ -152,24 +152,25 @@ def _objectives_agree(documents: Documents) -> Iterator[Finding]:
                 yield from _agrees(profile, known, one.get("objective"), one.get("priority"))
 
 
-def _priorities(objectives: Sequence[Document]) -> dict[str, set[Any]]:
+def _priorities(objectives: Sequence[Document]) -> dict[str, set[str]]:
     """The priorities that each objective has in some arm."""
-    found: dict[str, set[Any]] = {}
+    found: dict[str, set[str]] = {}
     for one in objectives:
         name = str(_part(one, "metadata", "name"))
-        found.setdefault(name, set()).add(_part(one, "spec", "priority"))
+        found.setdefault(name, set()).add(str(_part(one, "spec", "priority")))
     return found
 
 
 def _agrees(
-    document: Document, known: Mapping[str, set[Any]], name: Any, priority: Any
+    document: Document, known: Mapping[str, set[str]], name: Any, priority: Any
 ) -> Iterator[Finding]:
     if not known:
         return
+    name = str(name)
     if name not in known:
         message = f"names the objective {name!r}; there are {', '.join(known)}"
         yield Finding("CRITICAL", "wrong-reference", document.path, message)
-    elif priority not in known[name]:
-        has = " or ".join(sorted(map(str, known[name])))
+    elif str(priority) not in known[name]:
+        has = " or ".join(sorted(known[name]))
         message = f"objective {name} has priority {priority} here and {has} in its object; write one of them"
         yield Finding("CRITICAL", "priority-sign", document.path, message)

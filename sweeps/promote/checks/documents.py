@@ -64,15 +64,17 @@ def documents_of(files: Files) -> Documents:
         try:
             contents = [one for one in yaml.safe_load_all(text) if one is not None]
         except yaml.YAMLError as error:
-            problem = " ".join(str(error).split())
-            message = f"is no YAML: {problem}; write the file anew"
-            documents.broken.append(Finding("CRITICAL", "unreadable", path, message))
+            documents.broken.append(_unreadable(path, "is", error))
             continue
         for content in contents:
             what = _what(path, content)
             if what is not None:
                 documents.found.append(Document(path, what, content))
-                documents.found += _embedded(path, what, content)
+                for inner in _embedded(path, what, content):
+                    if isinstance(inner, Document):
+                        documents.found.append(inner)
+                    else:
+                        documents.broken.append(inner)
     return documents
 
 
@@ -88,13 +90,22 @@ def _what(path: str, content: Any) -> str | None:
     return KINDS.get(kind) if isinstance(kind, str) else None
 
 
-def _embedded(path: str, what: str, content: Any) -> Iterator[Document]:
+def _embedded(path: str, what: str, content: Any) -> Iterator[Document | Finding]:
     """Configurations of the picker that an overlay holds as a text."""
     if what != "scenario-overlay" or not isinstance(content, dict):
         return
     held: Any = content
     for key in ("router", "epp", "pluginsCustomConfig"):
         held = held.get(key) if isinstance(held, dict) else None
-    for text in held.values() if isinstance(held, dict) else ():
-        if isinstance(text, str):
+    for name, text in held.items() if isinstance(held, dict) else ():
+        if not isinstance(text, str):
+            continue
+        try:
             yield Document(path, "endpoint-picker-config", yaml.safe_load(text))
+        except yaml.YAMLError as error:
+            yield _unreadable(path, f"router.epp.pluginsCustomConfig.{name} is", error)
+
+
+def _unreadable(path: str, what: str, error: yaml.YAMLError) -> Finding:
+    problem = " ".join(str(error).split())
+    return Finding("CRITICAL", "unreadable", path, f"{what} no YAML: {problem}; write it anew")

@@ -54,8 +54,9 @@ def _spec(document: Document) -> dict[str, Any]:
 
 def _ports(pool: Document) -> Iterator[Finding]:
     ports = _spec(pool).get("targetPorts")
-    numbers = [one.get("number") for one in ports or () if isinstance(one, dict)]
-    for number in sorted({one for one in numbers if numbers.count(one) > 1}, key=str):
+    listed = ports if isinstance(ports, list) else []
+    numbers = [str(one.get("number")) for one in listed if isinstance(one, dict)]
+    for number in sorted({one for one in numbers if numbers.count(one) > 1}):
         message = f"InferencePool {_name(pool)}: port {number} is there twice; each port is an endpoint of its own"
         yield Finding("CRITICAL", "duplicate-port", pool.path, message)
     picker = _spec(pool).get("endpointPickerRef")
@@ -96,7 +97,7 @@ def class_of(objective: Document) -> str | None:
     metadata = objective.content.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
     found = labels.get(CLASS_LABEL) if isinstance(labels, dict) else None
-    return found if found in CLASS_PRIORITY else None
+    return found if isinstance(found, str) and found in CLASS_PRIORITY else None
 
 
 def priority_order(objectives: Sequence[Document]) -> Iterator[Finding]:

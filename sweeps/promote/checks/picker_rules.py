@@ -128,16 +128,17 @@ def _types(config: PickerConfig) -> Iterator[Finding]:
 
 
 def _references(config: PickerConfig) -> Iterator[Finding]:
-    for place, name, kinds in _all_references(config):
+    for place, given, kinds in _all_references(config):
+        name = str(given)
         if name not in config.by_name:
             known = list(config.by_name)
             message = (
                 f"{place} names {name!r}, which is no plugin of the file; there are "
-                f"{', '.join(known) or 'none'}{closest(str(name), known)}"
+                f"{', '.join(known) or 'none'}{closest(name, known)}"
             )
             yield config.finding("CRITICAL", "wrong-reference", message)
             continue
-        found = config.type_of(str(name))
+        found = config.type_of(name)
         if found is not None and kinds and found.kind not in kinds:
             message = f"{place} names {name!r}, a plugin of kind {found.kind}; it takes {' or '.join(kinds)}"
             is_admitter = found.kind == "admitter" and place.startswith("schedulingProfiles")
@@ -238,7 +239,7 @@ def _blocks(config: PickerConfig) -> Iterator[Finding]:
 
 
 def _band_rules(config: PickerConfig) -> Iterator[Finding]:
-    priorities = [band.get("priority", 0) for band in config.bands()]
+    priorities = [str(band.get("priority", 0)) for band in config.bands()]
     for priority in sorted({one for one in priorities if priorities.count(one) > 1}):
         message = f"priority {priority} has {priorities.count(priority)} bands; keep one"
         yield config.finding("CRITICAL", "duplicate-name", message)

@@ -11,7 +11,7 @@ from sweeps.promote.configs.engine import prefill_threshold
 from sweeps.promote.configs.ordering import StaticOrder
 from sweeps.promote.maps.page import table
 from sweeps.promote.maps.rows import policy_row, setting_row
-from sweeps.promote.maps.stage import named_policies
+from sweeps.promote.maps.stage import named_policies, without_folders
 from sweeps.promote.promotion import Promotion
 
 
@@ -61,7 +61,9 @@ def _policy_cells(promotion: Promotion) -> list[list[str]]:
     for kind, name in sorted(named_policies(promotion)):
         row = policy_row(kind, name)
         if row is None:
-            found.append([f"{kind} {name}", "code", "generated plugin", "from a file"])
+            found.append(
+                [f"{kind} {without_folders(name)}", "code", "generated plugin", "from a file"]
+            )
         else:
             found.append([f"{kind} {name}", row.status, row.knob, row.rule])
     return found
@@ -77,7 +79,9 @@ def _setting_cells(
         row = setting_row(name)
         status, rule = _status(promotion, strategy, name)
         values = (plain_value(getattr(config, name)) for config in (strategy, baseline))
-        value, before = (str(one) if one not in ("", [], ()) else "none" for one in values)
+        value, before = (
+            without_folders(str(one)) if one not in ("", [], ()) else "none" for one in values
+        )
         found.append(
             [f"`{name}`", value, "same" if value == before else before, status, row.knob, rule]
         )

@@ -73,17 +73,14 @@ def workload_of_promotion(
 def workload_named(
     name: str, promotion: Promotion, num_requests: int | None = None
 ) -> WorkloadSpec:
-    """A built-in workload, one of the searches, a file, or the strategy's own."""
-    from importlib import resources
-
+    """A workload by its name, a file, or the strategy's own."""
     from sweeps.runs.bench import workload_from
 
     own, own_name = workload_of_promotion(promotion, num_requests)
     if name == own_name:
         return own
-    ours = resources.files("sweeps") / "workloads" / f"{name}.yaml"
     folder = promotion.arm.strategy.folder if promotion.arm.strategy else None
-    return workload_from(str(ours) if ours.is_file() else name, "", folder, num_requests)
+    return workload_from(name, "", folder, num_requests)
 
 
 def scene_of(

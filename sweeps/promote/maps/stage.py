@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sweeps.promote.maps import page, rows
@@ -29,7 +30,11 @@ def dictionary(promotion: Promotion) -> dict[str, Any]:
         "strategy": promotion.given,
         "baseline": promotion.baseline.name,
         "target": promotion.target,
-        "policies_from_files": sorted(name for name in names if rows.policy_row(*name) is None),
+        "policies_from_files": sorted(
+            (kind, without_folders(name))
+            for kind, name in names
+            if rows.policy_row(kind, name) is None
+        ),
         "map_a": {
             "interfaces": [
                 _plain(row) | {"used": row.kind in kinds} for row in rows.interface_rows()
@@ -74,3 +79,8 @@ def _plain(row: Any) -> dict[str, Any]:
         for key, value in plain.items()
         if value is not None and (value != "" or key == "gap")
     }
+
+
+def without_folders(text: str) -> str:
+    """A text in which policies of files have no folders, so that it is the same on every machine."""
+    return re.sub(r"[^,\s]*/([^/,]+\.py:)", r"\1", text)

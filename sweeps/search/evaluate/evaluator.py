@@ -20,11 +20,11 @@ from blis_jax.errors import ConfigError
 from blis_jax.results.metrics.reference import class_code
 from blis_jax.statistics.intervals import METHOD, estimate
 from blis_jax.traces.source import STREAM, TraceSource
-from blis_jax.workload.spec import list_builtin
 from sweeps.compare.document import plain, versions
 from sweeps.runs.bench import Bench, check_seeds, measure_of, targets_of, workload_from
 from sweeps.runs.failures import failure_of, no_figure
 from sweeps.runs.metrics import found, our_name, reported_names
+from sweeps.runs.workload_names import list_workloads
 from sweeps.search.evaluate.schema import VERSION, Answer, Request, parse_request
 from sweeps.search.objectives import Runs, Valuation
 from sweeps.search.result import arguments, by_class
@@ -223,7 +223,7 @@ def _workload(request: Request, space: Space | None, where: str) -> tuple[Worklo
     own = strategy if request.workload is None else None
     given = own.workload if own is not None else request.workload or "mixed"
     try:
-        if isinstance(given, str) and given in list_builtin():
+        if isinstance(given, str) and given in list_workloads():
             spec = _built_in(given, count)
         elif own is not None:
             spec = workload_from(given, own.source, own.folder, count)

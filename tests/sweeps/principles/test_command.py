@@ -32,12 +32,13 @@ from sweeps.principles.catalogue import (
     parse_catalogue,
 )
 from sweeps.principles.experiments import probes, tuner
-from sweeps.principles.experiments.lab import Lab, arm_of, list_workloads, workload_named
+from sweeps.principles.experiments.lab import Lab, arm_of, workload_named
 from sweeps.principles.figures import LabFigures, information
 from sweeps.principles.record import PrinciplesRecord, identity
 from sweeps.principles.rules.fairness import check_fair
 from sweeps.principles.statistics import KINDS, Bound, compute
-from sweeps.principles.verdicts import MISSED, Finding, check, metrics_of, verdict_of, words_of
+from sweeps.principles.verdicts import MISSED, EntryFinding, check, metrics_of, verdict_of, words_of
+from sweeps.runs.workload_names import list_workloads
 from tests.sweeps.tiny import TINY as TINY_STRATEGY
 
 TINY = """
@@ -300,18 +301,21 @@ def entry_of(**fields: Any) -> Entry:
 )
 def test_one_word_for_all_claims(states: dict[str, str], verdict: str) -> None:
     findings = [
-        Finding(claim_of("value", role=role, expected={"max": 1}), state)
+        EntryFinding(claim_of("value", role=role, expected={"max": 1}), state)
         for role, state in states.items()
     ]
     assert verdict_of(entry_of(), findings) == verdict
-    more = [*findings, Finding(claim_of("value", role="core", expected={"max": 1}), "falsified")]
+    more = [
+        *findings,
+        EntryFinding(claim_of("value", role="core", expected={"max": 1}), "falsified"),
+    ]
     assert verdict_of(entry_of(), more) == REFUTED
 
 
 def test_advice_on_method_stays_advice_unless_refuted() -> None:
     core = claim_of("value", role="core", expected={"max": 1})
-    assert verdict_of(entry_of(verdict="process"), [Finding(core, "met")]) == "process"
-    assert verdict_of(entry_of(verdict="process"), [Finding(core, MISSED)]) == REFUTED
+    assert verdict_of(entry_of(verdict="process"), [EntryFinding(core, "met")]) == "process"
+    assert verdict_of(entry_of(verdict="process"), [EntryFinding(core, MISSED)]) == REFUTED
 
 
 def test_ranges() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -159,6 +160,12 @@ def test_a_configuration_inside_an_overlay_is_checked_too() -> None:
     assert "unknown-field" in rules(files)
 
 
+def test_an_overlay_s_text_that_is_no_yaml_is_a_finding() -> None:
+    files = documents()
+    files[OVERLAY]["router"]["epp"]["pluginsCustomConfig"] = {"custom-plugins.yaml": "a: [1"}
+    assert rules(files) == {"unreadable"}
+
+
 def test_plugins_of_the_promotion_are_known_with_their_parameters() -> None:
     files = documents()
     plugin(files, "queue-scorer").update(
@@ -190,3 +197,26 @@ def test_any_content_gives_findings_and_no_traceback(path: str, content: object)
 def test_an_unknown_target_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"use one of .*llm-d-router@0.10.0"):
         findings_of({}, "llm-d-router@0.9.0")
+
+
+def changed_somewhere(content: Any, rng: random.Random) -> None:
+    """Puts something else in one place."""
+    node = content
+    while True:
+        key = rng.choice(list(node)) if isinstance(node, dict) else rng.randrange(len(node))
+        inner = node[key]
+        if not isinstance(inner, (dict, list)) or not inner or rng.random() < 0.3:
+            node[key] = rng.choice([None, -1, "x", [], {}, {"a": 1}, [[1]], 3.5, True])
+            return
+        node = inner
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_change_in_any_place_gives_findings_and_no_traceback(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(40):
+        files = documents()
+        changed_somewhere(files, rng)
+        given = {path: content for path, content in files.items() if path != OBJECTS}
+        objects = files[OBJECTS] if isinstance(files[OBJECTS], list) else [files[OBJECTS]]
+        findings_of(texts(given | {OBJECTS: objects}), TARGET)

@@ -39,6 +39,6 @@ def test_a_policy_from_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     given = f"iter00_baseline:routing_scorers={tmp_path}/mine.py:calm~1"
     document = yaml.safe_load(maps_files(promotion(given))[DICTIONARY])
-    assert document["policies_from_files"] == [["scorer", f"{tmp_path}/mine.py:calm"]]
+    assert document["policies_from_files"] == [["scorer", "mine.py:calm"]]
     used = {row["name"] for row in document["map_b"] if row["used"]}
     assert "snapshots.batch_size" in used

@@ -1,0 +1,257 @@
+"""The tables of both profiles, as text for a terminal and as the page of results."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import yaml
+
+from papers.corrected.explained import PARTS
+from papers.corrected.profiles import (
+    CONCLUSION,
+    LOST,
+    NO_FIGURES,
+    NUMBER,
+    SURVIVES,
+    TURNED,
+    UNPUBLISHED,
+    VERDICTS,
+    ProfileVerdict,
+)
+from papers.record.claims import SHARES, metric_label
+
+Row = Mapping[str, str]
+COLUMNS = (
+    "track",
+    "row",
+    "title",
+    "claim",
+    "kind",
+    "published",
+    "exact",
+    "corrected",
+    "shift",
+    "verdict",
+    "reason",
+    "moved",
+    "moved exact",
+    "moved corrected",
+)
+TRACKS = {"strategy_evolution": "scheduling", "routing_evolution": "routing"}
+WIDE_POINTS, WIDE_PERCENT = 5.0, 10.0  # as the records' own tolerances
+MINUS = "−"
+_SHOWN = ("row", "claim", "published", "exact", "corrected", "shift", "verdict")
+
+
+def row_of(verdict: ProfileVerdict) -> dict[str, str]:
+    """One claim as a row of the table."""
+    claim, moved = verdict.claim, verdict.moved
+    unlike = getattr(claim, "unlike", "")
+    return {
+        "track": verdict.record.name,
+        "row": claim.row,
+        "title": claim.title,
+        "claim": claim.label + (f"; but {unlike}" if unlike else ""),
+        "kind": verdict.kind,
+        "published": verdict.published,
+        "exact": verdict.exact,
+        "corrected": verdict.corrected,
+        "shift": verdict.shift,
+        "verdict": verdict.verdict,
+        "reason": verdict.reason,
+        "moved": "" if moved is None else f"{moved.of} of {moved.setting}",
+        "moved exact": "" if moved is None else f"{moved.exact:.6g}",
+        "moved corrected": "" if moved is None else f"{moved.corrected:.6g}",
+    }
+
+
+def printed(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
+    """Lines of a terminal: what the defects turn, how many of each verdict, and the parts of TTFT."""
+    lines = []
+    for row in claims:
+        if row["verdict"] in TURNED:
+            words = f"{row['published']} | {row['exact']} | {row['corrected']} | {row['verdict']}"
+            lines += [f"{TRACKS[row['track']]} {row['row']}: {row['claim']}", f"    {words}"]
+            lines += [f"    {line}" for line in textwrap.wrap(row["reason"], 110)]
+    for name in TRACKS:
+        for kind in (CONCLUSION, NUMBER):
+            found = _counts(claims, name, kind)
+            words = ", ".join(
+                f"{verdict}: {found[verdict]}" for verdict in VERDICTS if found[verdict]
+            )
+            lines.append(f"{TRACKS[name]}, {kind}s: {words}")
+    lines += ["", *(_printed_part(row) for row in parts)]
+    return lines
+
+
+def _printed_part(row: Row) -> str:
+    values = ", ".join(f"{name} {row[name]}" for name in PARTS)
+    who = f"{row['setting']}, {row['profile']}, {row['requests']}"
+    return f"{who}: TTFT {row['TTFT']} ms ({values})"
+
+
+def _counts(claims: Sequence[Row], track: str, kind: str) -> Counter[str]:
+    return Counter(
+        row["verdict"] for row in claims if row["track"] == track and row["kind"] == kind
+    )
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def page(claims: Sequence[Row], parts: Sequence[Row]) -> str:
+    """The page of results, in Markdown."""
+    return "\n".join(
+        [
+            *_beginning(claims),
+            *_counted(claims),
+            *_surprises(claims, parts),
+            *_tables(claims),
+        ]
+    )
+
+
+def _beginning(claims: Sequence[Row]) -> list[str]:
+    text = yaml.safe_load(_texts("page"))
+    return [line.rstrip() for line in text["beginning"].splitlines()] + [""]
+
+
+def _texts(name: str) -> str:
+    from importlib.resources import files
+    from pathlib import Path
+
+    path = Path(str(files("papers.corrected"))) / f"{name}.yaml"
+    return path.read_text(encoding="utf-8")
+
+
+def _counted(claims: Sequence[Row]) -> list[str]:
+    """How many conclusions and numbers of each track have which verdict."""
+    columns = [(name, kind) for name in TRACKS for kind in (CONCLUSION, NUMBER)]
+    heads = [f"{TRACKS[name]}, {kind}s" for name, kind in columns]
+    lines = [_line(["verdict", *heads]), _rule(1 + len(heads))]
+    for verdict in VERDICTS:
+        counts = [_counts(claims, *column)[verdict] for column in columns]
+        if any(counts):
+            lines.append(_line([verdict, *map(str, counts)]))
+    equal = sum(row["shift"] == "none" for row in claims)
+    able = sum(bool(row["shift"]) for row in claims)
+    return [
+        *lines,
+        "",
+        f"{equal} of {able} numbers are equal to the last digit under both profiles.",
+        "",
+    ]
+
+
+def _surprises(claims: Sequence[Row], parts: Sequence[Row]) -> list[str]:
+    """What time to first token consists of where the defects turn a conclusion most."""
+    reasons = yaml.safe_load(_texts("page"))["reasons"]
+    lines = ["## The five largest turns, by the parts of TTFT", "", *_wrapped(_PARTS_WORDS), ""]
+    places = dict.fromkeys((row["track"], row["row"], row["setting"]) for row in parts)
+    for number, (track, row, setting) in enumerate(places, 1):
+        claim = next(
+            one
+            for one in claims
+            if one["track"] == track
+            and one["row"] == row
+            and one["moved"].endswith(f" of {setting}")
+            and one["verdict"] in TURNED
+            and one["kind"] == CONCLUSION
+        )
+        words = f"**{number}. {_sentence(claim['claim'])}** ({TRACKS[track]}, iteration {row}: {claim['verdict']}.)"
+        lines += [*_wrapped(f"{words} {_moved(claim, setting)}"), ""]
+        lines += [*_wrapped(reasons[setting]), ""]
+        lines += [_line(["profile, requests", "TTFT", *PARTS]), _rule(2 + len(PARTS))]
+        for part in parts:
+            if (part["track"], part["row"], part["setting"]) == (track, row, setting):
+                who = "all" if part["requests"] == "all" else "slowest 5 %"
+                values = [part[name] for name in ("TTFT", *PARTS)]
+                lines.append(_line([f"{part['profile']}, {who}", *values]))
+        lines.append("")
+    return lines
+
+
+def _moved(claim: Row, setting: str) -> str:
+    """What the defects move most, in a sentence."""
+    metric = claim["moved"].partition(" of ")[0]
+    scale, unit = (100, "%") if metric.partition("[")[0] in SHARES else (1, "ms")
+    exact, corrected = (scale * float(claim[f"moved {name}"]) for name in ("exact", "corrected"))
+    label = metric_label(metric)
+    values = f"{exact:,.1f} {unit} exact, {corrected:,.1f} {unit} corrected"
+    return f"{label[:1].upper()}{label[1:]} of `{setting}`: {values}."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+_PARTS_WORDS = (
+    "Of the conclusions that turn, those whose figures move most, one of each workload and number of blocks. Means "
+    "over the requests with a first token and then over the seeds, in ms."
+)
+
+
+def _tables(claims: Sequence[Row]) -> list[str]:
+    lines = ["## Every conclusion", ""]
+    lines += [*_wrapped(_TABLE_WORDS), ""]
+    for name in TRACKS:
+        lines += [f"### {_sentence(TRACKS[name])[:-1]}", "", _line(_SHOWN), _rule(len(_SHOWN))]
+        lines += [
+            _line([_minus(row[key]) for key in _SHOWN]) for row in claims if _is_listed(row, name)
+        ]
+        lines.append("")
+    moved = [row for row in claims if row["kind"] == NUMBER and _is_wide(row) and row["exact"]]
+    lines += ["## Numbers of single settings that the defects move", ""]
+    lines += [*_wrapped(_NUMBER_WORDS.format(len(moved))), ""]
+    columns = ("track", *_SHOWN)
+    lines += [_line(columns), _rule(len(columns))]
+    for row in moved:
+        lines.append(_line([TRACKS[row["track"]], *(_minus(row[key]) for key in _SHOWN)]))
+    return [*lines, ""]
+
+
+_TABLE_WORDS = (
+    "Statements, changes and ratios. `exact` and `corrected` are the means of the published seeds; `shift` goes from "
+    "exact to corrected."
+)
+_NUMBER_WORDS = (
+    "All {0} that move by more than 10 %, or 5 points. The others, and every reason, are in "
+    "`papers/corrected/data/claims.csv`."
+)
+
+
+def _is_listed(row: Row, track: str) -> bool:
+    return row["track"] == track and row["kind"] == CONCLUSION and row["verdict"] not in (LOST,)
+
+
+def _is_wide(row: Row) -> bool:
+    """Whether a number moves by more than the tolerance, or has a figure under one profile alone."""
+    if row["verdict"] in (*TURNED, NO_FIGURES):
+        return True
+    amount, _, unit = row["shift"].partition(" ")
+    if not unit:
+        return False
+    return abs(float(amount)) > (WIDE_POINTS if unit == "points" else WIDE_PERCENT)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 138, break_on_hyphens=False)
+
+
+def _minus(text: str) -> str:
+    """A negative number with a minus instead of a hyphen; table separators stay text."""
+    is_signed = text.startswith("-") and text[1:2].isdigit()
+    return text.replace("|", "\\|").replace("-", MINUS, int(is_signed))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _rule(count: int) -> str:
+    return f"|{'---|' * count}"
+
+
+__all__ = ["COLUMNS", "SURVIVES", "UNPUBLISHED", "page", "printed", "row_of"]

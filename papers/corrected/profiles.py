@@ -1,0 +1,227 @@
+"""Claims under two profiles, the reference's and that without its defects, and whether they survive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from papers.record.claims import AnyClaim, PublishedClaim, metric_label
+from papers.record.definition import PaperRecord
+from papers.record.published import CRASHED, HOLDS, NO_FIGURE, ONE_SEED, Classifier, PublishedRow
+from papers.record.quantities import Samples, column, mean_value, runs_of
+from papers.record.settings import RunSetting
+
+SURVIVES = "survives"
+DIRECTION = "direction only"
+NEEDS_DEFECTS = "needs the defects"
+NEEDS_NONE = "holds only without them"
+BOTH_SIDES = "direction in both"
+NEITHER = "holds in neither"
+NO_FIGURES = "no figures"
+UNPUBLISHED = "nothing published"
+LOST = "not reconstructible"
+VERDICTS = (
+    SURVIVES,
+    DIRECTION,
+    NEEDS_DEFECTS,
+    NEEDS_NONE,
+    BOTH_SIDES,
+    NEITHER,
+    NO_FIGURES,
+    UNPUBLISHED,
+    LOST,
+)
+TURNED = (DIRECTION, NEEDS_DEFECTS, NEEDS_NONE)
+CONCLUSION, NUMBER = "conclusion", "number"
+_WHOLE, _SIDE, _NOT = 2, 1, 0  # how much of a claim holds: all of it, its direction, nothing
+
+
+def without_defects(setting: RunSetting) -> RunSetting:
+    """The same setting under the corrected profile, under the same name."""
+    return replace(setting, made=setting.config.replace(corrected=True))
+
+
+@dataclass(frozen=True)
+class MovedFigure:
+    """A setting's metric, the mean over the seeds, under both profiles; NaN where a run has none."""
+
+    setting: str
+    of: str
+    exact: float
+    corrected: float
+
+    @property
+    def log_ratio(self) -> float:
+        """The logarithm of corrected ÷ exact; 0 where one of them is no positive number."""
+        values = (self.exact, self.corrected)
+        if not all(math.isfinite(value) and value > 0 for value in values):
+            return 0.0
+        return math.log(self.corrected / self.exact)
+
+    @property
+    def words(self) -> str:
+        """Both numbers with what they are of."""
+        return (
+            f"{metric_label(self.of)} of {self.setting}: {self.exact:.1f} to {self.corrected:.1f}"
+        )
+
+
+@dataclass(frozen=True)
+class ProfileVerdict:
+    """One claim under both profiles."""
+
+    record: PaperRecord
+    claim: AnyClaim
+    published: str
+    exact: str
+    corrected: str
+    shift: str  # from exact to corrected
+    verdict: str  # one of VERDICTS
+    reason: str
+    moved: MovedFigure | None = None  # what moved most of all that the claim is about
+
+    @property
+    def kind(self) -> str:
+        """Whether the claim compares runs or is a number of one setting."""
+        claim = self.claim
+        if isinstance(claim, PublishedClaim) and claim.against is None and claim.of != "gap":
+            return NUMBER
+        return CONCLUSION
+
+
+def judged_profiles(
+    record: PaperRecord, claims: Sequence[AnyClaim], exact: Samples, corrected: Samples
+) -> list[ProfileVerdict]:
+    """Every claim of a record with its verdict; samples by the settings' names."""
+    settings = record.settings.values()
+    missing = {setting.name: setting.missing for setting in settings if setting.missing}
+    rows = [
+        Classifier(samples, record.seeds, {}, missing).classified(claims)
+        for samples in (exact, corrected)
+    ]
+    both = {"exact": exact, "corrected": corrected}
+    return [_verdict(record, one, other, both) for one, other in zip(*rows, strict=True)]
+
+
+def _verdict(
+    record: PaperRecord, exact: PublishedRow, corrected: PublishedRow, both: Mapping[str, Samples]
+) -> ProfileVerdict:
+    claim = exact.claim
+    if (
+        claim.lost
+        or not exact.claim.settings
+        or any(name not in both["exact"] for name in claim.settings)
+    ):
+        return ProfileVerdict(record, claim, exact.published, "", "", "", LOST, exact.reason)
+    levels = [_level(record, row, both[name]) for name, row in _named(exact, corrected)]
+    verdict = _weighed(claim, *levels)
+    moved = _most_moved(claim, both["exact"], both["corrected"])
+    shift = _shift(record, claim, both)
+    reason = _reason(exact, corrected, verdict, moved)
+    return ProfileVerdict(
+        record,
+        claim,
+        exact.published,
+        _shown(exact),
+        _shown(corrected),
+        shift,
+        verdict,
+        reason,
+        moved,
+    )
+
+
+def _shown(row: PublishedRow) -> str:
+    """What a profile gives; of a statement whether it holds on all seeds together."""
+    return (
+        f"{row.ours} on {row.kind[:-5]} alone"
+        if row.kind == ONE_SEED and row.ours == "true"
+        else row.ours
+    )
+
+
+def _named(exact: PublishedRow, corrected: PublishedRow) -> tuple[tuple[str, PublishedRow], ...]:
+    return ("exact", exact), ("corrected", corrected)
+
+
+def _level(record: PaperRecord, row: PublishedRow, samples: Samples) -> int | None:
+    """How much of the claim holds; None if there is nothing to hold it against."""
+    claim = row.claim
+    if not isinstance(claim, PublishedClaim):
+        if row.ours not in ("true", "false"):
+            return None
+        return _WHOLE if row.kind == HOLDS else _NOT
+    value = mean_value(runs_of(claim, samples).on(claim.seeds or record.seeds))
+    if not math.isfinite(value) or math.isnan(claim.published.value):
+        return None
+    target = claim.published.value
+    is_close = abs(value - target) <= claim.tolerance
+    if not claim.is_change or claim.published.is_near:
+        return _WHOLE if is_close else _NOT
+    if value * target <= 0:
+        return _NOT
+    return _WHOLE if is_close else _SIDE
+
+
+def _weighed(claim: AnyClaim, exact: int | None, corrected: int | None) -> str:
+    if isinstance(claim, PublishedClaim) and math.isnan(claim.published.value):
+        return UNPUBLISHED
+    if corrected is None:
+        return NO_FIGURES
+    if exact == _WHOLE:
+        return {_WHOLE: SURVIVES, _SIDE: DIRECTION, _NOT: NEEDS_DEFECTS}[corrected]
+    if corrected == _WHOLE:
+        return NEEDS_NONE
+    return BOTH_SIDES if exact == corrected == _SIDE else NEITHER
+
+
+def _shift(record: PaperRecord, claim: AnyClaim, both: Mapping[str, Samples]) -> str:
+    """What the defects' absence changes: points of a change or share, percent of any other number."""
+    if not isinstance(claim, PublishedClaim):
+        return ""
+    seeds = claim.seeds or record.seeds
+    exact, corrected = (mean_value(runs_of(claim, one).on(seeds)) for one in both.values())
+    if not (math.isfinite(exact) and math.isfinite(corrected)):
+        return ""
+    if exact == corrected:
+        return "none"
+    if claim.published.unit == "%":
+        return f"{corrected - exact:+.1f} points"
+    return f"{100 * (corrected / exact - 1):+.1f} %" if exact else ""
+
+
+def _figures_of(claim: AnyClaim) -> list[tuple[str, str]]:
+    """The settings and metrics that a claim is about."""
+    if isinstance(claim, PublishedClaim):
+        pairs = [(claim.at, claim.of), (claim.against, claim.of)]
+        if claim.of == "gap":
+            pairs = [(claim.at, f"ttft_p99_ms[{name}]") for name in ("sheddable", "critical")]
+        if claim.plus is not None:
+            pairs.append((claim.plus.at, claim.plus.of))
+    else:
+        pairs = [(name, each.of) for each in claim.conditions for name in each.settings]
+    return [(setting, of) for setting, of in dict.fromkeys(pairs) if setting is not None]
+
+
+def _most_moved(claim: AnyClaim, exact: Samples, corrected: Samples) -> MovedFigure | None:
+    figures = [
+        MovedFigure(name, of, *(float(column(one[name], of).mean()) for one in (exact, corrected)))
+        for name, of in _figures_of(claim)
+    ]
+    return max(figures, key=lambda figure: abs(figure.log_ratio), default=None)
+
+
+def _reason(
+    exact: PublishedRow, corrected: PublishedRow, verdict: str, moved: MovedFigure | None
+) -> str:
+    if verdict == NO_FIGURES:
+        return corrected.reason
+    parts = []
+    if not isinstance(exact.claim, PublishedClaim):
+        parts.append(corrected.reason)
+    elif exact.kind in (CRASHED, NO_FIGURE):
+        parts.append(f"with the defects: {exact.reason}")
+    if verdict in TURNED and moved is not None and moved.log_ratio:
+        parts.append(f"moved most: {moved.words}")
+    return "; ".join(dict.fromkeys(part for part in parts if part))

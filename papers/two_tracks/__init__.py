@@ -1,0 +1,1 @@
+"""Both tracks together: the winners of each on the workloads of both, and which to take where."""

@@ -1,0 +1,44 @@
+"""The routing track's own ledger: unchanged, rendered, and each row as its file of hypotheses has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeps.ledger import render
+from sweeps.ledger.book import Ledger
+from sweeps.ledger.check import check
+from sweeps.ledger.rows.adding import read_rows
+from sweeps.strategies.file import load_strategy
+from tests.support.reference_data import REPO_ROOT
+
+FOLDER = REPO_ROOT / "sweeps" / "tracks" / "routing"
+
+
+@pytest.fixture(scope="module")
+def ledger() -> Ledger:
+    return Ledger(FOLDER)
+
+
+def test_no_record_was_changed_and_the_page_is_rendered(ledger: Ledger) -> None:
+    assert not check(ledger).problems
+    assert render.rendered(ledger) == render.page_text(ledger)
+
+
+def test_every_hypothesis_of_the_file_has_its_row_and_result(ledger: Ledger) -> None:
+    entries = {entry["id"]: entry for entry in read_rows(FOLDER / "iterations.yaml")}
+    rows = {row.id: row for row in ledger.rows()}
+    assert set(rows) == set(entries) >= {str(number) for number in range(11, 21)}
+    for name, row in rows.items():
+        assert row.hypothesis.statement == entries[name]["hypothesis"]
+        assert list(row.hypothesis.predictions) == entries[name]["predict"]
+        assert row.result is not None and row.findings and row.resolution
+
+
+def test_rows_are_judged_on_seeds_that_their_searches_did_not_see(ledger: Ledger) -> None:
+    for row in ledger.rows():
+        arm = row.hypothesis.arms["strategy"].text
+        strategy = load_strategy(Path(arm.partition("@")[0]).name)
+        assert strategy.search.calls == (50 if row.id == "20" else 30)
+        assert not set(row.hypothesis.seeds) & set(strategy.seeds)
