@@ -24,6 +24,7 @@ EXTRAS = (
     Extra("search", ("optuna",), "optimize --engine tpe"),
     Extra("export", ("h5netcdf", "h5py"), "outputs that end in .nc"),
     Extra("parquet", ("pyarrow",), "traces in Parquet"),
+    Extra("promote", ("jsonschema", "go"), "promote: the checks at its gates, generated Go"),
     Extra("gpu", ("jax_cuda13_plugin",), "sweep --device gpu"),
     Extra("notebooks", ("jupytext", "nbclient", "ipykernel"), "the notebooks"),
 )

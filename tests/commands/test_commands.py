@@ -69,6 +69,7 @@ PREPARES = {
     "sweeps.ledger": "replay 5",
     "sweeps.optimize": "iter08_token_budget --output {}/o.json",
     "sweeps.principles": "--output {}",
+    "sweeps.promote": "iter13_class_lead@found --output {}/p --dry-run",
     "sweeps.review": "--output {}",
     "sweeps.robustness": "a=iter00_baseline b=iter08_token_budget --output {}/r.zarr",
     "sweeps.sensitivity": "iter08_token_budget --output {}",

@@ -83,9 +83,16 @@ def write_part(folder: Path) -> None:
     Store(folder / "parts.zarr", "test").write(2, PART)
 
 
+def promote(folder: Path) -> None:
+    """Makes every stage of a promotion in `promotion`."""
+    from tests.sweeps.promote.fakes import finish
+
+    finish(folder / "promotion")
+
+
 STEPS = {
     step.__name__: step
-    for step in (replace_folder, replace_file, discard, begin_journal, write_part)
+    for step in (replace_folder, replace_file, discard, begin_journal, write_part, promote)
 }
 
 
@@ -105,5 +112,7 @@ def main(folder: Path, step: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[2] == "write_part":
-        import tests.commands.made_parts  # noqa: F401 (once for all forked processes)
+        import tests.commands.made_parts
+    if sys.argv[2] == "promote":
+        import tests.sweeps.promote.fakes  # noqa: F401 (once for all forked processes)
     main(Path(sys.argv[1]), sys.argv[2])

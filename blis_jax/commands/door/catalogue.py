@@ -50,6 +50,9 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         _package("ledger", "sweeps.ledger", "hypotheses before their runs, results behind them"),
         _package("principles", "sweeps.principles", "the principles of the record, each as an experiment"),
     )),
+    ("put to use", (
+        _package("promote", "sweeps.promote", "a strategy as a change for llm-d, with evidence and gates"),
+    )),
     ("your own data", (
         _package("traces", "blis_jax.traces", "what a recorded trace holds; the same in another format"),
         _package("calibrate", "blis_jax.calibrate", "latency coefficients from a measured run"),
@@ -80,8 +83,14 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
 COMMANDS = {one.name: one for _, group in GROUPS for one in group}
 
 
+WITH_ACTIONS = {
+    "ledger": "sweeps.ledger.options",
+    "promote": "sweeps.promote.options",
+}  # that list them
+
+
 def actions_of(name: str) -> tuple[str, ...]:
-    """The second words that follow a first one: of `surrogate` and `papers`, and of `ledger` its actions."""
-    if name == "ledger":
-        return tuple(import_module("sweeps.ledger.options").ACTIONS)
+    """The second words that follow a first one: of `surrogate` and `papers`, and of commands their actions."""
+    if name in WITH_ACTIONS:
+        return tuple(import_module(WITH_ACTIONS[name]).ACTIONS)
     return tuple(one.split()[1] for one in COMMANDS if one.startswith(f"{name} "))

@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-from blis_jax.commands.door.catalogue import COMMANDS, actions_of
+from blis_jax.commands.door.catalogue import COMMANDS, WITH_ACTIONS, actions_of
 from blis_jax.commands.parser import Parser, called_as, declared
+
+NEEDS_ACTION = ("ledger",)  # commands that do nothing without one
 
 
 def parsers() -> dict[str, Parser]:
     """The parser of every command, by the words behind `blis-jax`; nothing is run."""
     found = {}
     for name, command in COMMANDS.items():
-        actions = actions_of(name) if name == "ledger" else ()
+        actions = actions_of(name) if name in WITH_ACTIONS else ()
+        words_alone = ("",) if name not in NEEDS_ACTION else ()
         with called_as(command.module, f"blis-jax {name}"):
-            for action in actions or ("",):
+            for action in (*words_alone, *actions):
                 words = [action] if action else []
                 found[f"{name} {action}".strip()] = declared(command.main(), words)
     return found

@@ -1,0 +1,1 @@
+"""Evidence: benchmark reports, read or made by simulation, and the verdicts that they give."""

@@ -1,0 +1,218 @@
+"""What is different on a real cluster and can be put into a simulation: the rows of Map C.
+
+A concern changes the configuration, or the workload, of every arm alike. What the engine cannot do yet has the reason
+in place of a change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.errors import ConfigError, closest
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.workload.spec import WorkloadSpec
+
+NOT_YET = "not simulated yet"
+SCRAPE_US = 50_000  # the router's least interval between looks at its servers
+EVENT_DELAY_US = 20_000  # KV events over ZMQ; the lag is not specified
+SLOWER = 1.5  # step time of the slower half of mixed GPUs ÷ that of the others
+TARGET_BLOCK_TOKENS = 64  # least block of the router's approximate prefix index
+
+Change = Callable[["ClusterConfig", "WorkloadSpec"], "ClusterConfig"]
+ChangeWorkload = Callable[["WorkloadSpec"], "WorkloadSpec"]
+
+
+@dataclass(frozen=True)
+class Concern:
+    """One row; `change` is None where the engine cannot do it yet, and `about` then says what is missing."""
+
+    name: str
+    gap: str  # the row of Map C
+    title: str
+    about: str
+    change: Change | None = None
+    change_workload: ChangeWorkload | None = None
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether runs can have it."""
+        return self.change is not None or self.change_workload is not None
+
+    def applied(
+        self, config: ClusterConfig, spec: WorkloadSpec
+    ) -> tuple[ClusterConfig, WorkloadSpec]:
+        """A configuration and a workload with it.
+
+        Raises:
+            ConfigError: it is not simulated yet, or this configuration cannot have it.
+        """
+        if not self.is_simulated:
+            raise ConfigError(f"concern {self.name}: {NOT_YET}: {self.about}")
+        changed = config if self.change is None else self.change(config, spec)
+        return changed, spec if self.change_workload is None else self.change_workload(spec)
+
+
+def _settings(**changes: Any) -> Change:
+    return lambda config, spec: config.replace(**changes)
+
+
+def _mixed_gpus(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+    """Every second half of the instances is slower."""
+    if config.instances:
+        return config
+    slow = config.num_instances // 2
+    if not slow:
+        raise ConfigError("mixed GPUs need two instances or more; the strategy has one")
+    groups = [
+        {"name": "fast", "count": config.num_instances - slow},
+        {"name": "slow", "count": slow, "beta": [SLOWER * value for value in config.beta_coeffs]},
+    ]
+    return config.replace(instances=groups)
+
+
+def _outages(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+    """Instances fail at random, about two while requests arrive, each for two fifths of that time."""
+    seconds = (
+        spec.horizon / 1e6 if spec.horizon else spec.num_requests / (spec.aggregate_rate or 1.0)
+    )
+    return config.replace(
+        cluster_policy="outages",
+        outages_mtbf_s=seconds * config.num_instances / 2,
+        outages_mttr_s=0.4 * seconds,
+        outages_start_up_s=0.0,
+        outages_reroute_ms=50.0,
+    )
+
+
+def _pools(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+    """A quarter of the instances computes prompts, the others make the tokens."""
+    count = config.num_instances // 4
+    if config.instances or not count:
+        raise ConfigError("roles need four equal instances or more; the strategy has others")
+    groups = [
+        {"count": count, "role": "prefill"},
+        {"count": config.num_instances - count, "role": "decode"},
+    ]
+    return config.replace(instances=groups, hand_over_policy="pools", corrected=True)
+
+
+def _blocks_of_the_target(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+    """Blocks as coarse as the router's, the memory as large as before."""
+    share = config.block_size_in_tokens / TARGET_BLOCK_TOKENS
+    return config.replace(
+        block_size_in_tokens=TARGET_BLOCK_TOKENS,
+        total_kv_blocks=int(config.total_kv_blocks * share),
+        kv_cpu_blocks=int(config.kv_cpu_blocks * share),
+    )
+
+
+def _longer_tails(spec: WorkloadSpec) -> WorkloadSpec:
+    """Answers with the same means, but of a lognormal law: most are short, a few are very long."""
+    from blis_jax.workload.spec import override
+
+    return override(spec, clients=[_with_tail(client.model_dump()) for client in spec.clients])
+
+
+def _with_tail(client: Mapping[str, Any]) -> dict[str, Any]:
+    law = client["output_distribution"]
+    mean = (
+        law["params"].get("mean", law["params"].get("value"))
+        if isinstance(law["params"], dict)
+        else None
+    )
+    if mean is None:
+        raise ConfigError(f"answers of law {law['type']} have no mean that another law could keep")
+    tail = {"type": "exponential", "params": {"mean": float(mean)}}
+    if law["type"] == "exponential":
+        tail = {"type": "pareto_lognormal", "params": _heavy(float(mean))}
+    return dict(client) | {"output_distribution": tail}
+
+
+def _heavy(mean: float) -> dict[str, float]:
+    sigma = 1.2
+    return {
+        "alpha": 2.5, "xm": mean * 1.5 / 2.5, "mu": math.log(mean) - sigma**2 / 2, "sigma": sigma,
+        "mix_weight": 0.2,
+    }  # fmt: skip
+
+
+# --- by row of Map C ------------------------------------------------------------------------------
+
+_SCRAPES = {"load_refresh_interval": SCRAPE_US, "snapshot_refresh_interval": SCRAPE_US}
+_IN_CODE: Mapping[str, tuple[str, Change | None, ChangeWorkload | None]] = {
+    "mixed-gpus": ("every step of half of the instances takes 1.5 times as long", _mixed_gpus, None),
+    "pod-failure": (
+        "instances fail at random, about two while requests arrive; their queues are routed again after 50 ms",
+        _outages, None,
+    ),
+    "pd-roles": (
+        "a quarter of the instances computes prompts, their KV then goes to the others; without BLIS's defects, by "
+        "which steps of one instance overlap", _pools, None,
+    ),
+    "prefix-block-64": (
+        "blocks of 64 tokens in index and cache, the memory as large as before", _blocks_of_the_target, None,
+    ),
+    "real-output-lengths": (
+        "answers of the same mean with a heavier tail: exponential ones become a mix of Pareto and lognormal",
+        None, _longer_tails,
+    ),
+}  # fmt: skip
+_MISSING = {
+    "epp-replicas": "the engine has one router, so no state is split",
+    "stale-is-saturated": "no detector of the engine reads how old a signal is",
+    "lora-affinity": "the engine has no adapters",
+    "client-retries": "a request that the engine rejects does not come back",
+    "start-up": "an instance of the engine is at full speed when it is up",
+}
+_VARIANTS = (
+    Concern(
+        "inconsistent-snapshots", "metric-staleness", "Snapshots that contradict each other",
+        "metrics up to 50 ms old, each endpoint looked at times of its own",
+        _settings(**_SCRAPES, snapshot_phases="drawn"),
+    ),
+    Concern(
+        "no-books", "concurrent-scheduling", "Old metrics, and no count of requests in flight",
+        "metrics up to 50 ms old, and what was sent since the last look is not known",
+        _settings(**_SCRAPES, in_flight_counts=False),
+    ),
+    Concern(
+        "event-delay", "concurrent-scheduling", "Cache events arrive late",
+        "the router's prefix index knows of a prompt 20 ms after it was sent",
+        _settings(prefix_index_delay=EVENT_DELAY_US),
+    ),
+)  # fmt: skip
+
+
+def concerns() -> tuple[Concern, ...]:
+    """One for each row of Map C, with what varies a row further behind it."""
+    from sweeps.promote.maps.rows import gap_rows
+
+    found: list[Concern] = []
+    for row in gap_rows():
+        if row.id in _IN_CODE:
+            about, change, of_workload = _IN_CODE[row.id]
+            found.append(Concern(row.id, row.id, row.title, about, change, of_workload))
+        elif row.simulate:
+            about = ", ".join(f"{name} {value}" for name, value in row.simulate.items())
+            found.append(Concern(row.id, row.id, row.title, about, _settings(**row.simulate)))
+        else:
+            found.append(Concern(row.id, row.id, row.title, _MISSING.get(row.id, row.simulated)))
+        found += [one for one in _VARIANTS if one.gap == row.id]
+    return tuple(found)
+
+
+def concern_named(name: str) -> Concern:
+    """The concern with this name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    known = {one.name: one for one in concerns()}
+    if name not in known:
+        raise ConfigError(f"concern {name!r} is no row of Map C{closest(name, known)}")
+    return known[name]

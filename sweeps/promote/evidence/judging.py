@@ -1,0 +1,301 @@
+"""The rule by which benchmark reports confirm or refute a hypothesis.
+
+Three arms: the baseline, the control (the new plugin with the baseline's behaviour) and the treatment. Runs with the
+same name served the same requests, so differences are taken run by run.
+
+1. Preconditions. Both arms have reports of three or more common runs, no file is malformed, every figure is there in a
+   unit that fits, the stacks differ, failures, offered load, and lengths of prompts and answers agree. Otherwise the
+   verdict is inconclusive, with the reason.
+2. A direction (tracks A and B): the 95 % intervals of the mean paired difference, adjusted for the number of
+   hypotheses (Holm). Wholly in the expected direction against baseline and control: confirmed; wholly in the other:
+   refuted. Equal in every run: refuted, nothing changed. Otherwise inconclusive.
+3. Equivalence (track C): two one-sided tests of the change in %, each at 5 %. Both reject: confirmed. Worse than the
+   tolerance by such a test: refuted. Better than the tolerance: confirmed with nuance, as nothing became worse.
+   Otherwise inconclusive.
+4. Where something is shed, failures differ. If every one is an answer 429 and there are rows of requests, a latency
+   counts only together with the share of requests served in time: the 95 % interval of its change must end above
+   −1 point in a hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.results.metrics.scalars import HIGHER as HIGHER_IS_BETTER
+from blis_jax.results.metrics.scalars import LOWER as LOWER_IS_BETTER
+from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate, relative_change
+from blis_jax.statistics.paired import BETTER, SAME, WORSE, Difference, Pair, differences
+from sweeps.promote.evidence.hypothesis import (
+    ARMS,
+    BASELINE,
+    CONTROL,
+    LOWER,
+    PromotedHypothesis,
+)
+from sweeps.promote.evidence.preconditions import FEWEST_RUNS, Precondition, agreement
+from sweeps.promote.evidence.priority_mix import GOODPUT
+from sweeps.promote.evidence.runs import ArmRuns, SceneRuns
+from sweeps.promote.promotion import Evidence
+from sweeps.tracks.verdicts import CONFIRMED, INCONCLUSIVE, REFUTED, WITH_NUANCE
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    Values = Float[np.ndarray, "run"]
+
+TEST_LEVEL = 0.05  # of each of the two one-sided tests
+NO_OVERHEAD = (
+    "not simulated yet: the simulator has no plugin path, so only a cluster can tell what it costs"
+)
+MOST_LOST = 0.01  # of the share of requests served in time, where a latency is to count
+
+
+@dataclass(frozen=True)
+class ArmChange:
+    """What one arm has more than another, run by run."""
+
+    first: str
+    second: str
+    first_mean: float
+    second_mean: float
+    percent: Estimate
+    num_runs: int
+    num_as_expected: (
+        int  # runs that differ in the expected direction; with an equivalence, within the tolerance
+    )
+
+
+@dataclass(frozen=True)
+class TransferVerdict:
+    """What became of one hypothesis."""
+
+    hypothesis: PromotedHypothesis
+    verdict: str  # confirmed, refuted, inconclusive
+    status: str
+    reason: str
+    evidence: Evidence
+    problem: str = ""  # of the precondition that failed
+    changes: Mapping[str, ArmChange] = field(default_factory=dict)  # by `second - first`
+    run_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The figures of one hypothesis, by arm, in the order of the common runs."""
+
+    hypothesis: PromotedHypothesis
+    values: Mapping[str, Values]
+    goodput: Mapping[str, Values]  # empty where nothing is shed
+    run_ids: tuple[str, ...]
+    evidence: Evidence
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The arms with runs that the subject is compared with."""
+        return tuple(arm for arm in self.hypothesis.references if arm in self.values)
+
+    @property
+    def subject(self) -> str:
+        """The arm that is compared with them."""
+        return self.hypothesis.subject
+
+
+def judge(
+    hypotheses: Sequence[PromotedHypothesis],
+    scenes: Mapping[str, SceneRuns],
+    ttft_targets_ms: Mapping[str, float],
+    absent: Mapping[str, str] | None = None,
+) -> list[TransferVerdict]:
+    """The verdicts on all hypotheses of a promotion, which are one family.
+
+    Args:
+        hypotheses: what is to be judged.
+        scenes: the runs of each scene, by arm.
+        ttft_targets_ms: by class, what is in time where requests are shed.
+        absent: why a scene has no reports, by its name.
+    """
+    measured: list[_Measured] = []
+    found: dict[str, TransferVerdict] = {}
+    for one in hypotheses:
+        runs = scenes.get(one.scene, {})
+        read = _measured(one, runs, ttft_targets_ms, (absent or {}).get(one.scene, ""))
+        if isinstance(read, TransferVerdict):
+            found[one.id] = read
+        else:
+            measured.append(read)
+    directed = [one for one in measured if not one.hypothesis.is_equivalence]
+    pairs = [_pair(one, first) for one in directed for first in one.references]
+    answers = iter(differences(pairs, BY_STUDENT))
+    for each in directed:
+        by_arm = {first: next(answers) for first in each.references}
+        found[each.hypothesis.id] = _directed(each, by_arm)
+    for each in measured:
+        if each.hypothesis.is_equivalence:
+            found[each.hypothesis.id] = _equivalent(each)
+    return [found[one.id] for one in hypotheses]
+
+
+# --- what is read ---------------------------------------------------------------------------------
+
+
+def _measured(
+    hypothesis: PromotedHypothesis, runs: SceneRuns, targets: Mapping[str, float], absent: str
+) -> _Measured | TransferVerdict:
+    wanted = hypothesis.arms or ARMS
+    arms = [arm for arm in ARMS if arm in runs and arm in (BASELINE, *wanted)]
+    everything = [run for arm in arms for run in runs[arm].values()]
+    ids = tuple(dict.fromkeys(uid for run in everything for uid in run.uids))
+    is_simulated = any(run.evidence == "simulated" for run in everything)
+    evidence: Evidence = "simulated" if is_simulated or not everything else "measured"
+
+    def without(problem: str, reason: str) -> TransferVerdict:
+        return TransferVerdict(
+            hypothesis, INCONCLUSIVE, INCONCLUSIVE, reason, evidence, problem, {}, ids
+        )
+
+    if is_simulated and hypothesis.subject == CONTROL:
+        return without("no overhead", NO_OVERHEAD)
+    for arm in dict.fromkeys((BASELINE, hypothesis.subject, *hypothesis.arms)):
+        if not runs.get(arm):
+            return without("missing arm", absent or f"there are no reports of arm {arm}")
+    names = sorted(set.intersection(*(set(runs[arm]) for arm in arms)))
+    values: dict[str, list[float]] = {arm: [] for arm in arms}
+    metric = hypothesis.metric
+    for arm in arms:
+        for name in names:
+            reading = runs[arm][name].figure(metric.path, metric.statistic, metric.unit, targets)
+            if not reading.is_there:
+                return without(reading.problem, f"{arm}, run {name}: {reading.reason}")
+            values[arm].append(reading.value)
+    common = {arm: {name: runs[arm][name] for name in names} for arm in arms}
+    broken = agreement(common, hypothesis.subject, is_goodput=metric.path.endswith(f".{GOODPUT}"))
+    if isinstance(broken, Precondition):
+        return without(broken.problem, broken.reason)
+    if len(names) < FEWEST_RUNS:
+        count = f"{len(names)} run{'s' * (len(names) != 1)} per arm"
+        return without("too few runs", f"{count}, but {FEWEST_RUNS} are needed for a verdict")
+    arrays = {arm: np.array(of_arm) for arm, of_arm in values.items()}
+    shed = {arm: _goodput(common[arm], targets) for arm in arms} if broken else {}
+    return _Measured(hypothesis, arrays, shed, ids, evidence)
+
+
+def _goodput(runs: ArmRuns, targets: Mapping[str, float]) -> Values:
+    readings = [
+        run.figure(f"summary.{GOODPUT}", "mean", "fraction", targets) for run in runs.values()
+    ]
+    return np.array([one.value for one in readings])
+
+
+def _pair(one: _Measured, first: str) -> Pair:
+    """Of which an expected change is called better."""
+    is_lower = one.hypothesis.direction == LOWER
+    return Pair(
+        one.values[first],
+        one.values[one.subject],
+        LOWER_IS_BETTER if is_lower else HIGHER_IS_BETTER,
+    )
+
+
+def _change(one: _Measured, first: str, second: str, confidence: float) -> ArmChange:
+    before, after = one.values[first], one.values[second]
+    change = np.divide(after - before, np.abs(before), out=np.zeros_like(after), where=before != 0)
+    hypothesis = one.hypothesis
+    if hypothesis.is_equivalence:
+        is_expected = np.abs(change) <= hypothesis.tolerance_percent / 100
+    else:
+        is_expected = change < 0 if hypothesis.direction == LOWER else change > 0
+    return ArmChange(
+        first, second, float(before.mean()), float(after.mean()),
+        relative_change(before, after, confidence), len(before), int(is_expected.sum()),
+    )  # fmt: skip
+
+
+def _changes(one: _Measured, confidence: float) -> dict[str, ArmChange]:
+    pairs = [(first, one.subject) for first in one.references]
+    if CONTROL in one.references:
+        pairs.append((BASELINE, CONTROL))
+    return {
+        f"{second} - {first}": _change(one, first, second, confidence) for first, second in pairs
+    }
+
+
+# --- a direction ----------------------------------------------------------------------------------
+
+
+def _directed(one: _Measured, by_arm: Mapping[str, Difference]) -> TransferVerdict:
+    changes = _changes(one, BY_STUDENT.confidence)
+    main = changes[f"{one.subject} - {BASELINE}"]
+    many = f"{main.num_as_expected} of {main.num_runs} runs in the expected direction"
+    verdict, status, reason = _direction_verdict(one.hypothesis, by_arm, main, many)
+    if verdict == CONFIRMED and one.goodput:
+        before, after = one.goodput[BASELINE], one.goodput[one.subject]
+        lost = estimate(after - before)
+        served = f"requests served in time {before.mean():.1%} → {after.mean():.1%}"
+        if not lost.low > -MOST_LOST:
+            verdict = status = INCONCLUSIVE
+            reason = f"{reason}; but {served}: who is shed does not show in a latency"
+        else:
+            reason = f"{reason}; {served}"
+    return TransferVerdict(
+        one.hypothesis, verdict, status, reason, one.evidence, "", changes, one.run_ids
+    )
+
+
+def _direction_verdict(
+    hypothesis: PromotedHypothesis, by_arm: Mapping[str, Difference], main: ArmChange, many: str
+) -> tuple[str, str, str]:
+    words = {arm: found.verdict for arm, found in by_arm.items()}
+    against = " and ".join(words)
+    if set(words.values()) == {BETTER}:
+        is_whole = main.num_as_expected == main.num_runs
+        return (
+            CONFIRMED,
+            CONFIRMED if is_whole else WITH_NUANCE,
+            f"{hypothesis.direction} than {against}, {many}",
+        )
+    if words[BASELINE] == SAME:
+        return REFUTED, REFUTED, "equal to the baseline in every run, so nothing changed"
+    if words[BASELINE] == WORSE:
+        return REFUTED, REFUTED, f"the other way than expected against the baseline, {many}"
+    if words[BASELINE] == BETTER:
+        reason = f"{hypothesis.direction} than the baseline, but not than the control: the plugin path changed it"
+        return INCONCLUSIVE, INCONCLUSIVE, f"{reason}; {many}"
+    return INCONCLUSIVE, INCONCLUSIVE, f"the interval of the difference holds 0, {many}"
+
+
+# --- equivalence ----------------------------------------------------------------------------------
+
+
+def _equivalent(one: _Measured) -> TransferVerdict:
+    """Two one-sided tests, by the interval of twice the tests' level."""
+    changes = _changes(one, 1 - 2 * TEST_LEVEL)
+    main = changes[f"{one.subject} - {BASELINE}"]
+    limit, percent = one.hypothesis.tolerance_percent, main.percent
+    is_lower_better = one.hypothesis.metric.better == LOWER
+    worst, best = (percent.high, percent.low) if is_lower_better else (-percent.low, -percent.high)
+    far = f"change {percent.mean:+.2f} % [{percent.low:+.2f}, {percent.high:+.2f}] (90 %)"
+    if not np.isfinite([percent.low, percent.high]).all():
+        verdict, status, reason = INCONCLUSIVE, INCONCLUSIVE, f"{far}: no interval"
+    elif worst < limit and best > -limit:
+        verdict, status, reason = CONFIRMED, CONFIRMED, f"{far}, within ±{limit:g} %"
+    elif best > limit:
+        verdict, status, reason = REFUTED, REFUTED, f"{far}, worse by more than {limit:g} %"
+    elif worst < -limit:
+        verdict, status = CONFIRMED, WITH_NUANCE
+        reason = f"{far}, better by more than {limit:g} %: not equal, but nothing became worse"
+    elif worst < limit:
+        verdict, status = CONFIRMED, WITH_NUANCE
+        reason = f"{far}: not worse by {limit:g} %, perhaps better by more than that"
+    else:
+        verdict, status, reason = (
+            INCONCLUSIVE,
+            INCONCLUSIVE,
+            f"{far}: across the edge of ±{limit:g} %",
+        )
+    return TransferVerdict(
+        one.hypothesis, verdict, status, reason, one.evidence, "", changes, one.run_ids
+    )

@@ -1,0 +1,334 @@
+"""Benchmark reports made by simulation: version 0.2.1, and priority-mix's results for the classes.
+
+A run is one seed of one arm in one scene. Its reports have the form of a cluster's and carry the keyword
+`evidence: simulated`, so that nothing which comes of them can pass for a measurement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from blis_jax import __version__
+from blis_jax.commands.sweep.data import WHOLE
+from blis_jax.results.metrics.reference import CLASS_NAMES, ended_us
+from blis_jax.results.metrics.summaries import tpot_us
+from blis_jax.results.records import RunRecord, Status
+from sweeps.promote.evidence.reports import SIMULATED_MARK
+from sweeps.promote.evidence.runs import FOLDER
+from sweeps.runs.bench import Bench
+from sweeps.runs.measured import key_of
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from sweeps.promote.evidence.scenes import SimulatedScene
+
+TOOL = "blis_jax"
+_QUANTILES = {
+    "p0p1": 0.001, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75,
+    "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99p9": 0.999,
+}  # fmt: skip
+_US = 1e6
+_DIGITS = 9  # of seconds
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """What the reports of one run are made of: an entry for each request, times in µs, NaN where there is none."""
+
+    outcome: str
+    is_whole: bool  # it came to its end; a run that did not has no reports
+    classes: Sequence[str]  # of each request
+    status: Sequence[int]  # 200, 429, or 0 for what was dropped or not finished
+    input_len: np.ndarray
+    output_len: np.ndarray
+    ttft_us: np.ndarray
+    tpot_us: np.ndarray
+    e2e_us: np.ndarray
+    decided_us: np.ndarray  # until the answer 429
+    seconds: float  # until the last completion
+    num_unfinished: int = 0
+
+    def per_second(self, amount: float) -> float:
+        """A rate; 0 where nothing ran."""
+        return _rounded(amount / self.seconds) if self.seconds else 0.0
+
+    @property
+    def is_served(self) -> np.ndarray:
+        """Which requests were answered."""
+        return np.array([status == 200 for status in self.status])
+
+
+def run_of(record: RunRecord) -> SimulatedRun:
+    """Of one record; called from threads."""
+    requests = record.requests
+    is_served = requests.status == Status.COMPLETED
+    is_shed = requests.status == Status.REJECTED
+    status = np.where(is_served, 200, np.where(is_shed, 429, 0))
+    is_left = ~np.isin(requests.status, (Status.COMPLETED, Status.REJECTED, Status.DROPPED))
+
+    def served(values: np.ndarray) -> np.ndarray:
+        return np.where(is_served & (values >= 0), values, np.nan).astype(np.float64)
+
+    return SimulatedRun(
+        outcome=record.outcome.name,
+        is_whole=record.outcome in WHOLE,
+        classes=[CLASS_NAMES[code] or "default" for code in requests.slo_class],
+        status=status.tolist(),
+        input_len=np.asarray(requests.input_len),
+        output_len=np.asarray(requests.output_len),
+        ttft_us=served(np.asarray(requests.ttft_us)),
+        tpot_us=served(np.where(requests.output_len > 1, tpot_us(record), np.nan)),
+        e2e_us=served(np.asarray(requests.e2e_us)),
+        decided_us=np.zeros(len(status)),
+        seconds=ended_us(record) / _US,
+        num_unfinished=int(is_left.sum()),
+    )
+
+
+def simulate(
+    scene: SimulatedScene, arms: Mapping[str, ClusterConfig], seeds: Sequence[int], identity: str
+) -> dict[str, str]:
+    """The reports of every arm on every seed, by path; arms with one configuration are run once.
+
+    A seed on which an arm does not come to its end (BLIS crashes or never ends) has no reports.
+
+    Args:
+        scene: workload and concern.
+        arms: configurations by name, without the concern.
+        seeds: of the workload; the same for all arms.
+        identity: of the translation, part of the ids of the runs.
+    """
+    runs = _runs(scene, arms, seeds)
+    files: dict[str, str] = {}
+    for place, seed in enumerate(seeds):
+        of_seed = {arm: of_arm[place] for arm, of_arm in runs.items()}
+        if not all(run.is_whole for run in of_seed.values()):
+            continue
+        sheds = any(not run.is_served.all() for run in of_seed.values())
+        for arm, run in of_seed.items():
+            folder = f"{FOLDER}/{scene.name}/{arm}/seed-{seed}"
+            labels = _Labels(scene, arm, arms[arm], seed, identity)
+            files[f"{folder}/report.yaml"] = _yaml(_report(run, labels))
+            files[f"{folder}/results.json"] = _json(_by_class(run, labels, with_rows=sheds))
+    return files
+
+
+def _runs(
+    scene: SimulatedScene, arms: Mapping[str, ClusterConfig], seeds: Sequence[int]
+) -> dict[str, tuple[SimulatedRun, ...]]:
+    bench = Bench(scene.spec_with_concern(), seeds, scene.stream, ())
+    done: dict[str, tuple[SimulatedRun, ...]] = {}
+    for config in arms.values():
+        if key_of(config) not in done:
+            (done[key_of(config)],) = bench.summaries([scene.config_with_concern(config)], run_of)
+    return {arm: done[key_of(config)] for arm, config in arms.items()}
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """What names a run."""
+
+    scene: SimulatedScene
+    arm: str
+    config: ClusterConfig
+    seed: int
+    translation: str
+
+    @property
+    def experiment(self) -> str:
+        return f"{self.translation}/{self.scene.name}"
+
+    @property
+    def cluster(self) -> str:
+        """Of what the arms have in common: the coefficients and the number of instances."""
+        config = self.config
+        common = (
+            config.model, config.hardware, config.tp, config.alpha_coeffs, config.beta_coeffs,
+            config.num_instances,
+        )  # fmt: skip
+        return hashlib.sha256(repr(common).encode()).hexdigest()[:16]
+
+    @property
+    def uid(self) -> str:
+        text = f"{self.translation} {self.cluster} {self.scene.key} {self.arm} {self.seed}"
+        return f"sim-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _report(run: SimulatedRun, labels: _Labels) -> dict[str, Any]:
+    served = run.is_served
+    rate = labels.scene.rate(run.seconds, len(served))
+    lengths = {
+        "input_length": _statistics(run.input_len[served].astype(float), "count", 1.0),
+        "output_length": _statistics(run.output_len[served].astype(float), "count", 1.0),
+    }
+    latency = {
+        "time_to_first_token": _statistics(run.ttft_us, "s", _US),
+        "time_per_output_token": _statistics(run.tpot_us, "s/token", _US),
+        "request_latency": _statistics(run.e2e_us, "s", _US),
+    }
+    tokens = {
+        "input_token_rate": float(run.input_len[served].sum()),
+        "output_token_rate": float(run.output_len[served].sum()),
+    }
+    tokens["total_token_rate"] = sum(tokens.values())
+    throughput = {
+        name: {"units": "tokens/s", "mean": run.per_second(value)} for name, value in tokens.items()
+    } | {"request_rate": {"units": "queries/s", "mean": run.per_second(float(served.sum()))}}
+    requests = {
+        "total": len(served),
+        "failures": int((~served).sum()) - run.num_unfinished,
+        "incomplete": run.num_unfinished,
+        **_present(lengths),
+    }
+    return {
+        "version": "0.2.1",
+        "run": {
+            "uid": labels.uid,
+            "eid": labels.experiment,
+            "cid": labels.cluster,
+            "description": f"simulated by {TOOL} {__version__}: {labels.scene.about}, arm {labels.arm}, "
+            f"seed {labels.seed}, {run.outcome}",
+            "keywords": [SIMULATED_MARK, labels.scene.name, labels.arm],
+        },
+        "scenario": {"stack": [_component(labels)], "load": _load(run, rate)},
+        "results": {
+            "request_performance": {
+                "aggregate": {
+                    "requests": requests,
+                    "latency": _present(latency),
+                    "throughput": throughput,
+                }
+            }
+        },
+    }
+
+
+def _component(labels: _Labels) -> dict[str, Any]:
+    """The configuration of the arm. The control is the baseline behind the new plugin, so it has an id of its own."""
+    mark = "plugin path, " if labels.arm == "control" else ""
+    cfg_id = hashlib.sha256(f"{mark}{key_of(labels.config)}".encode()).hexdigest()[:16]
+    return {
+        "metadata": {
+            "label": "cluster",
+            "cfg_id": cfg_id,
+            "description": f"{mark}{labels.config.profile}",
+        },
+        "standardized": {"kind": "generic", "tool": TOOL, "tool_version": __version__},
+        "native": {},
+    }
+
+
+def _load(run: SimulatedRun, rate: float) -> dict[str, Any]:
+    mean_in, mean_out = float(run.input_len.mean()), float(run.output_len.mean())
+    return {
+        "metadata": {"schema_version": "0.0.1"},
+        "standardized": {
+            "tool": TOOL,
+            "tool_version": __version__,
+            "source": "sampled",
+            "stage": 0,
+            "parallelism": 1,
+            "rate_qps": _rounded(rate),
+            "input_seq_len": {"distribution": "other", "value": _rounded(mean_in)},
+            "output_seq_len": {"distribution": "other", "value": _rounded(mean_out)},
+        },
+        "native": {},
+    }
+
+
+def _statistics(values: np.ndarray, units: str, scale: float) -> dict[str, Any] | None:
+    """Of the values that there are."""
+    known = values[np.isfinite(values)] / scale
+    if not len(known):
+        return None
+    found = {"mean": known.mean(), "stddev": known.std(), "min": known.min(), "max": known.max()}
+    found |= dict(zip(_QUANTILES, np.quantile(known, list(_QUANTILES.values())), strict=True))
+    return {"units": units, **{name: _rounded(float(value)) for name, value in found.items()}}
+
+
+# --- by class -------------------------------------------------------------------------------------
+
+
+def _by_class(run: SimulatedRun, labels: _Labels, *, with_rows: bool) -> dict[str, Any]:
+    """As the priority-mix harness writes it, but with the id of the run."""
+    names, served = np.array(run.classes), run.is_served
+    classes = {}
+    for name in dict.fromkeys(run.classes):
+        mine = names == name
+        classes[name] = {
+            "requests": int(mine.sum()),
+            "successes": int((mine & served).sum()),
+            "errors": int((mine & ~served).sum()),
+            "ttft_ms": _summary(run.ttft_us[mine]),
+            "tpot_ms": _summary(run.tpot_us[mine]),
+            "latency_ms": _summary(np.where(served, run.e2e_us, run.decided_us)[mine]),
+            "output_tokens": int(run.output_len[mine & served].sum()),
+        }
+    summary = {
+        "total_requests": len(served),
+        "successes": int(served.sum()),
+        "errors": int((~served).sum()),
+        "traffic_classes": classes,
+    }
+    document = {"run": {"uid": labels.uid, "keywords": [SIMULATED_MARK]}, "summary": summary}
+    return document | ({"requests": _rows(run)} if with_rows else {})
+
+
+def _summary(values_us: np.ndarray) -> dict[str, float]:
+    """With 0.0 for no data, as the harness has it."""
+    known = values_us[np.isfinite(values_us)] / 1000
+    if not len(known):
+        return {"avg": 0.0, "p50": 0.0, "p95": 0.0, "p99": 0.0}
+    at = np.quantile(known, (0.5, 0.95, 0.99))
+    values = dict(zip(("avg", "p50", "p95", "p99"), (known.mean(), *at), strict=True))
+    return {name: _rounded(float(value)) for name, value in values.items()}
+
+
+def _rows(run: SimulatedRun) -> list[dict[str, Any]]:
+    latency = np.where(run.is_served, run.e2e_us, run.decided_us)
+    return [
+        {
+            "traffic_class": run.classes[place],
+            "status_code": run.status[place],
+            "latency_ms": _or_none(latency[place]),
+            "ttft_ms": _or_none(run.ttft_us[place]),
+            "tpot_ms": _or_none(run.tpot_us[place]),
+            "output_tokens": int(run.output_len[place]) if run.status[place] == 200 else 0,
+            "error": None if run.status[place] else "not finished",
+        }
+        for place in range(len(run.status))
+    ]
+
+
+def _or_none(value_us: float) -> float | None:
+    return _rounded(float(value_us) / 1000) if np.isfinite(value_us) else None
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+def _rounded(value: float) -> float:
+    return round(value, _DIGITS)
+
+
+def _present(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _yaml(document: Mapping[str, Any]) -> str:
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=110))
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"

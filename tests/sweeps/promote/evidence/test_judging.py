@@ -1,0 +1,235 @@
+"""Verdicts: what confirms, what refutes, and everything that must not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sweeps.promote.evidence.judging import TransferVerdict, judge
+from sweeps.promote.evidence.runs import FOLDER
+from tests.sweeps.promote.evidence.test_reports import PUBLISHED
+from tests.sweeps.promote.made_reports import (
+    CRITICAL,
+    by_class,
+    equivalence,
+    files_of,
+    hypothesis,
+    metric_of,
+    report,
+    row,
+    scenes,
+    three_arms,
+)
+
+SLOW = (0.30, 0.31, 0.29, 0.30)
+FAST = (0.200, 0.212, 0.188, 0.201)
+TARGETS = {"critical": 100.0}
+
+
+def verdict(files: Any, one: Any = None) -> TransferVerdict:
+    (found,) = judge([one or hypothesis()], scenes(files), TARGETS)
+    return found
+
+
+def test_a_direction_is_confirmed() -> None:
+    found = verdict(three_arms(SLOW, FAST))
+    assert (found.verdict, found.status) == ("confirmed", "confirmed")
+    assert found.changes["treatment - baseline"].percent.mean == pytest.approx(-33.3, abs=0.1)
+    assert "4 of 4 runs" in found.reason
+    assert found.evidence == "measured"
+    assert {
+        f"{arm}-{place}" for arm in ("baseline", "control", "treatment") for place in range(4)
+    } == set(found.run_ids)
+
+
+def test_the_other_direction_is_refuted() -> None:
+    assert verdict(three_arms(FAST, SLOW)).verdict == "refuted"
+
+
+def test_an_effect_that_is_unclear_is_inconclusive() -> None:
+    found = verdict(three_arms(SLOW, (0.2, 0.4, 0.25, 0.33)))
+    assert found.verdict == "inconclusive" and "holds 0" in found.reason
+
+
+def test_nothing_changed_refutes_a_direction() -> None:
+    found = verdict(three_arms(SLOW, SLOW))
+    assert found.verdict == "refuted" and "equal to the baseline" in found.reason
+
+
+def test_an_effect_of_the_plugin_path_is_not_the_policys() -> None:
+    found = verdict(three_arms(SLOW, FAST, control=FAST))
+    assert found.verdict == "inconclusive" and "plugin path" in found.reason
+
+
+def test_verdicts_of_many_hypotheses_are_a_family() -> None:
+    baseline, treatment = (0.30, 0.31, 0.29, 0.30), (0.285, 0.30, 0.28, 0.293)
+    files = scenes(three_arms(baseline, treatment))
+    (alone,) = judge([hypothesis()], files, TARGETS)
+    many = judge([hypothesis(id=f"A-{place}") for place in range(60)], files, TARGETS)
+    assert alone.verdict == "confirmed"
+    assert {one.verdict for one in many} == {"inconclusive"}
+
+
+# --- preconditions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("of_treatment", "problem"),
+    [
+        ({"failures": 20}, "failures"),
+        ({"rate": 25.0}, "offered load"),
+        ({"total": 900}, "requests"),
+        ({"input_length": 700.0}, "input_length"),
+        ({"units": "tokens/s"}, "wrong unit"),
+    ],
+)
+def test_arms_that_do_not_agree_are_not_compared(of_treatment: Any, problem: str) -> None:
+    found = verdict(three_arms(SLOW, FAST, **of_treatment))
+    assert (found.verdict, found.problem) == ("inconclusive", problem)
+    assert found.run_ids
+
+
+def test_units_may_differ_between_arms() -> None:
+    found = verdict(three_arms(SLOW, [1000 * value for value in FAST], units="ms"))
+    assert found.verdict == "confirmed"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_run_confirms_nothing(count: int) -> None:
+    found = verdict(three_arms(SLOW[:count], FAST[:count]))
+    assert (found.verdict, found.problem) == ("inconclusive", "too few runs")
+
+
+def test_a_missing_percentile_is_missing() -> None:
+    one = hypothesis(metric=metric_of(hypothesis().metric.path, "p99p9", "ms", "lower"))
+    found = verdict(three_arms(SLOW, FAST), one)
+    assert (found.verdict, found.problem) == ("inconclusive", "missing statistic")
+
+
+def test_a_malformed_report_is_not_left_out() -> None:
+    files = three_arms(SLOW, FAST) | {f"{FOLDER}/mixed/treatment/run-1/report.yaml": "{broken\n"}
+    found = verdict(files)
+    assert (found.verdict, found.problem) == ("inconclusive", "malformed")
+    assert "treatment/run-1" in found.reason
+
+
+def test_a_missing_arm_is_said() -> None:
+    files = {path: text for path, text in three_arms(SLOW, FAST).items() if "/control/" not in path}
+    found = verdict(files)
+    assert (found.verdict, found.problem) == ("inconclusive", "missing arm")
+    assert verdict(files, hypothesis(arms=("baseline", "treatment"))).verdict == "confirmed"
+
+
+def test_a_strategy_against_itself_confirms_nothing() -> None:
+    arms = {arm: [report(f"{arm}{at}", value) for at, value in enumerate(SLOW)]
+            for arm in ("baseline", "control", "treatment")}  # fmt: skip
+    for one in (hypothesis(), equivalence()):
+        found = verdict(files_of(arms), one)
+        assert (found.verdict, found.problem) == ("inconclusive", "same stack")
+
+
+def test_simulated_evidence_is_never_measured() -> None:
+    files = three_arms(SLOW, FAST, keywords=["evidence: simulated"])
+    assert verdict(files).evidence == "simulated"
+
+
+# --- equivalence ----------------------------------------------------------------------------------
+
+
+def test_equivalence_within_the_tolerance() -> None:
+    found = verdict(three_arms(SLOW, [value * 1.01 for value in SLOW]), equivalence())
+    assert found.verdict == "confirmed" and "within ±5 %" in found.reason
+
+
+def test_a_planted_regression_is_caught() -> None:
+    found = verdict(three_arms(SLOW, [value * 1.08 for value in SLOW]), equivalence())
+    assert found.verdict == "refuted" and "worse by more than 5 %" in found.reason
+
+
+def test_wide_intervals_prove_no_equivalence() -> None:
+    found = verdict(three_arms(SLOW, (0.25, 0.36, 0.29, 0.31)), equivalence())
+    assert found.verdict == "inconclusive"
+
+
+def test_better_than_the_tolerance_is_no_regression() -> None:
+    found = verdict(three_arms(SLOW, FAST), equivalence())
+    assert (found.verdict, found.status) == ("confirmed", "confirmed with nuance")
+
+
+def test_a_fall_of_what_should_be_high_is_a_regression() -> None:
+    metric = metric_of(hypothesis().metric.path, "p99", "ms", "higher")
+    assert verdict(three_arms(SLOW, FAST), equivalence(metric=metric)).verdict == "refuted"
+
+
+def test_the_control_alone_can_be_the_subject() -> None:
+    path = hypothesis().metric
+    one = equivalence(metric=path, arms=("baseline", "control"))
+    found = verdict(three_arms(SLOW, FAST), one)
+    assert found.verdict == "confirmed" and list(found.changes) == ["control - baseline"]
+    assert (
+        verdict(three_arms(SLOW, FAST, control=[1.2 * value for value in SLOW]), one).verdict
+        == "refuted"
+    )
+
+
+# --- where something is shed ----------------------------------------------------------------------
+
+
+def shedding(num_shed: int, status: int, latency_s: float = 0.05) -> dict[str, str]:
+    """The treatment is fast, but does not serve some of 100 requests; half of the baseline's are late."""
+    files: dict[str, str] = {}
+    for arm in ("baseline", "control", "treatment"):
+        is_it = arm == "treatment"
+        whole, parts = [], []
+        for place in range(4):
+            late = [row(ttft_ms=50.0)] * (50 + place) + [row(ttft_ms=300.0)] * (50 - place)
+            shed = [row(status)] * num_shed
+            rows = [row(ttft_ms=50.0)] * (100 - num_shed) + shed if is_it else late
+            failures = sum(one["status_code"] != 200 for one in rows)
+            seconds = latency_s if is_it else 0.3 + 0.001 * place
+            whole.append(report(f"{arm}-{place}", seconds, stack=arm, failures=failures, total=100))
+            parts.append(by_class(f"{arm}-{place}", rows, 1000 * seconds))
+        files |= files_of({arm: whole}) | files_of({arm: parts}, name="results.json")
+    return files
+
+
+def test_shedding_counts_by_what_was_demanded() -> None:
+    found = verdict(shedding(20, 429))
+    assert found.verdict == "confirmed" and "51.5% → 80.0%" in found.reason
+
+
+def test_a_latency_that_is_paid_with_the_demanded_is_not_confirmed() -> None:
+    found = verdict(shedding(80, 429))
+    assert found.verdict == "inconclusive" and "51.5% → 20.0%" in found.reason
+
+
+def test_failures_other_than_429_are_not_shedding() -> None:
+    assert verdict(shedding(20, 500)).problem == "failures"
+
+
+def test_goodput_can_be_the_metric() -> None:
+    metric = metric_of("summary.goodput", "mean", "fraction", "higher")
+    assert (
+        verdict(shedding(20, 429), hypothesis(metric=metric, direction="higher")).verdict
+        == "confirmed"
+    )
+    metric = metric_of(CRITICAL.replace("ttft_ms", "goodput"), "mean", "fraction", "higher")
+    assert (
+        verdict(shedding(80, 429), hypothesis(metric=metric, direction="higher")).verdict
+        == "refuted"
+    )
+
+
+# --- published reports ----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no ../shared/data/benchmark_reports here")
+def test_one_published_run_each_is_inconclusive() -> None:
+    first = PUBLISHED / "br_v0_1_qwen3-32b_16xh100_optimized-baseline_rate60.yaml"
+    other = PUBLISHED / "br_v0_1_qwen3-32b_16xh100_precise-prefix_rate60.yaml"
+    files = {f"{FOLDER}/mixed/baseline/1.yaml": first.read_text(),
+             f"{FOLDER}/mixed/treatment/1.yaml": other.read_text()}  # fmt: skip
+    found = verdict(files, hypothesis(arms=("baseline", "treatment")))
+    assert (found.verdict, found.problem) == ("inconclusive", "too few runs")
+    assert found.evidence == "measured"

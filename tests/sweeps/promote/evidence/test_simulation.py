@@ -1,0 +1,174 @@
+"""Reports made by simulation: their form, their mark, and what they confirm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from blis_jax.errors import ConfigError
+from sweeps.promote.evidence.concerns import concern_named, concerns
+from sweeps.promote.evidence.hypothesis import ARMS
+from sweeps.promote.evidence.judging import judge
+from sweeps.promote.evidence.runs import scenes_of
+from sweeps.promote.evidence.scenes import scene_of
+from sweeps.promote.evidence.simulation import simulate
+from sweeps.promote.maps.rows import gap_rows
+from sweeps.promote.promotion import Promotion
+from sweeps.strategies.arms import arm_of
+from tests.support.reference_data import REPO_ROOT
+from tests.sweeps.promote.made_reports import (
+    CRITICAL,
+    TTFT,
+    equivalence,
+    hypothesis,
+    metric_of,
+)
+
+SCHEMA = REPO_ROOT.parent / "shared" / "data" / "llmd_schemas" / "br_v0_2_1_json_schema.json"
+BASELINE = "iter00_baseline"
+SHORT = "short=iter00_baseline:max_num_scheduled_tokens=400"  # the same program with another number
+SEEDS = (42, 43, 44, 45)
+FASTER = hypothesis(metric=metric_of(CRITICAL, "p99", "ms", "lower"))
+ALL_FASTER = hypothesis(id="A-2")
+SAME = equivalence(metric=metric_of(TTFT, "mean", "ms", "lower"))
+TARGETS = {"critical": 100.0}
+
+
+def promotion(treatment: str) -> Promotion:
+    return Promotion(treatment, arm_of(treatment), arm_of(BASELINE), "llm-d-router@0.10.0")
+
+
+def simulated(treatment: str, num_requests: int = 120) -> dict[str, str]:
+    one = promotion(treatment)
+    scene = scene_of({"track": "A", "workload": {"name": "mixed"}}, "mixed", one, num_requests)
+    arms = dict.fromkeys(ARMS, one.baseline.config) | {"treatment": one.arm.config}
+    return simulate(scene, arms, SEEDS, "translation")
+
+
+@pytest.fixture(scope="module")
+def worse() -> Mapping[str, str]:
+    """Prompts that are cut into small steps."""
+    return simulated(SHORT)
+
+
+def test_reports_have_the_published_form(worse: Mapping[str, str]) -> None:
+    texts = [text for path, text in worse.items() if path.endswith("report.yaml")]
+    documents = [yaml.safe_load(text) for text in texts]
+    assert len(documents) == 12
+    for document in documents:
+        assert "evidence: simulated" in document["run"]["keywords"]
+        assert "time" not in document["run"]
+    assert len({document["run"]["uid"] for document in documents}) == 12
+    if not SCHEMA.is_file():
+        pytest.skip("no ../shared/data/llmd_schemas here")
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    for document in documents:
+        jsonschema.validate(document, schema)
+
+
+def test_reports_are_the_same_bytes_again(worse: Mapping[str, str]) -> None:
+    assert simulated(SHORT) == worse
+
+
+def test_a_planted_regression_is_caught_by_track_c(worse: Mapping[str, str]) -> None:
+    (found,) = judge([SAME], scenes_of(worse), TARGETS)
+    assert (found.verdict, found.evidence) == ("refuted", "simulated")
+    assert "worse by more than 5 %" in found.reason
+    control = found.changes["control - baseline"].percent
+    assert (control.mean, control.low, control.high) == (0, 0, 0)
+
+
+def test_a_strategy_against_itself_confirms_nothing() -> None:
+    found = judge([FASTER, ALL_FASTER, SAME], scenes_of(simulated(BASELINE)), TARGETS)
+    assert {one.verdict for one in found} == {"inconclusive"}
+    assert {one.problem for one in found} == {"same stack"}
+
+
+@pytest.mark.parametrize(
+    "treatment",
+    [
+        "iter08_token_budget@published",
+        pytest.param("iter13_class_lead@found", marks=pytest.mark.slow),
+    ],
+)
+def test_a_known_better_strategy_is_confirmed(treatment: str) -> None:
+    (found,) = judge([FASTER], scenes_of(simulated(treatment, 1000)), TARGETS)
+    assert (found.verdict, found.evidence) == ("confirmed", "simulated")
+    assert found.changes["treatment - baseline"].percent.high < -50
+
+
+def test_shed_requests_have_rows() -> None:
+    """Half of the requests are turned away, so latencies alone are not believed."""
+    one = promotion("gated=iter00_baseline:admission_policy=slo-gated;slo_gated_threshold=0.5")
+    scene = scene_of({"track": "A", "workload": {"name": "mixed"}}, "mixed", one, 120)
+    arms = dict.fromkeys(ARMS, one.baseline.config) | {"treatment": one.arm.config}
+    files = simulate(scene, arms, SEEDS, "translation")
+    document = json.loads(files["evidence/reports/mixed/treatment/seed-42/results.json"])
+    statuses = [row["status_code"] for row in document["requests"]]
+    assert statuses.count(429) == document["summary"]["errors"] > 10
+    (found,) = judge([ALL_FASTER], scenes_of(files), TARGETS)
+    assert found.verdict == "inconclusive" and "requests served in time" in found.reason
+
+
+def test_a_run_that_does_not_end_has_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeps.promote.evidence import simulation
+
+    monkeypatch.setattr(simulation, "WHOLE", ())
+    assert simulated(BASELINE) == {}
+
+
+# --- concerns -------------------------------------------------------------------------------------
+
+
+def test_every_row_of_map_c_is_a_concern() -> None:
+    named = [one.gap for one in concerns()]
+    assert {row.id for row in gap_rows()} == set(named)
+    assert sum(one.is_simulated for one in concerns()) >= 11
+    for one in concerns():
+        assert one.about and one.title
+
+
+def test_concerns_change_what_they_say() -> None:
+    one = promotion(BASELINE)
+    spec = scene_of({"workload": {"name": "mixed"}}, "mixed", one, 100).spec
+    config = one.baseline.config
+
+    def changed(name: str) -> Any:
+        return concern_named(name).applied(config, spec)
+
+    slow = changed("mixed-gpus")[0].instances
+    assert [group.count for group in slow] == [4, 4]
+    assert changed("prefix-block-64")[0].total_kv_blocks == config.total_kv_blocks // 4
+    outage = changed("pod-failure")[0]
+    assert (outage.cluster_policy, outage.value("outages_mttr_s")) == (
+        "outages",
+        pytest.approx(0.02),
+    )
+    roles = [(group.count, group.role) for group in changed("pd-roles")[0].instances]
+    assert roles == [(2, "prefill"), (6, "decode")]
+    laws = {client.output_distribution.type for client in changed("real-output-lengths")[1].clients}
+    assert laws == {"pareto_lognormal"}
+    with pytest.raises(ConfigError, match="not simulated yet: the engine has one router"):
+        changed("epp-replicas")
+    with pytest.raises(ConfigError, match="is no row of Map C; did you mean 'mixed-gpus'"):
+        concern_named("mixed-gpu")
+
+
+def test_a_hypothesis_of_track_b_has_the_concern_of_its_row() -> None:
+    one = promotion(BASELINE)
+    entry = {
+        "track": "B",
+        "origin": "Map C: pod-failure",
+        "workload": {"name": "mixed", "rate": 500},
+    }
+    scene = scene_of(entry, "B-outage", one, 50)
+    assert scene.concern is not None and scene.concern.name == "pod-failure"
+    assert (scene.spec.aggregate_rate, scene.spec.num_requests) == (500, 50)
+    assert scene.about == "workload mixed with pod-failure"
+    with pytest.raises(ConfigError, match="not simulated yet"):
+        scene_of({"track": "B", "origin": "Map C: lora-affinity"}, "B-lora", one, 50)

@@ -1,0 +1,98 @@
+"""The table of what a gain survives: rows, intervals, verdicts; its page in docs/results is what the template makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from blis_jax.statistics.intervals import Estimate
+from sweeps.promote.documents.render import render
+from sweeps.promote.evidence import survival
+from sweeps.promote.evidence.concerns import Concern, concern_named
+from sweeps.promote.evidence.survival import (
+    LARGER,
+    NO_EFFECT,
+    REVERSED,
+    SMALLER,
+    SURVIVES,
+    UNCLEAR,
+    survival_of,
+)
+from sweeps.promote.promotion import Promotion
+from sweeps.strategies.arms import arm_of
+from tests.support.reference_data import REPO_ROOT
+
+PAGE = REPO_ROOT / "docs" / "results" / "survival.md"
+METRIC = "ttft_p99_ms"
+NOISE = np.array([0.0, 1.0, -1.0, 0.5, -0.5, 0.2])
+
+
+def verdicts(**arms: tuple[float, float]) -> Mapping[str, str]:
+    """Of made-up means of baseline and strategy, by concern."""
+    pairs = {
+        name: {METRIC: (before + NOISE, after + NOISE[::-1])}
+        for name, (before, after) in arms.items()
+    }
+    every = [Concern(name, "", name, "made", lambda config, _: config) for name in arms]
+    rows = survival._rows(every, pairs, {}, (METRIC,))
+    return {row.name: row.verdict for row in rows}
+
+
+def test_verdicts_of_the_rows() -> None:
+    found = verdicts(
+        none=(100, 50),
+        same=(100, 50),
+        less=(100, 80),
+        more=(100, 20),
+        lost=(100, 100.2),
+        worse=(100, 150),
+    )
+    assert found == {
+        "none": SURVIVES, "same": SURVIVES, "less": SMALLER, "more": LARGER, "lost": UNCLEAR, "worse": REVERSED,
+    }  # fmt: skip
+
+
+def test_equal_runs_have_no_effect() -> None:
+    pairs = {"none": {METRIC: (100 + NOISE, 100 + NOISE)}}
+    rows = survival._rows(
+        [Concern("none", "", "none", "made", lambda c, _: c)], pairs, {}, (METRIC,)
+    )
+    assert [row.verdict for row in rows] == [NO_EFFECT]
+
+
+def test_a_small_table_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two concerns that share the compiled programs of the runs without one, and two that have no runs."""
+    chosen = tuple(concern_named(name) for name in ("mixed-gpus", "lora-affinity"))
+    one_alone = Concern(
+        "alone", "x", "One instance", "cannot be", lambda c, _: c.replace(num_instances=0)
+    )
+    monkeypatch.setattr(survival, "concerns", lambda: (*chosen, one_alone))
+    treatment = "short=iter00_baseline:max_num_scheduled_tokens=400"
+    promotion = Promotion(
+        treatment, arm_of(treatment), arm_of("iter00_baseline"), "llm-d-router@0.10.0"
+    )
+    table = survival_of(promotion, (1, 2, 3), 60)
+    assert [row.name for row in table.rows] == ["none", "mixed-gpus", "lora-affinity", "alone"]
+    assert table.main == "ttft_p99_ms" and "ttft_p99_ms[critical]" in table.metrics
+    none, mixed, lora, alone = table.rows
+    assert none.against_none is None and isinstance(mixed.against_none, Estimate)
+    assert mixed.changes["ttft_p99_ms"].num_seeds == 3
+    assert lora.verdict == "not simulated yet: the engine has no adapters" and not lora.changes
+    assert "num_instances" in alone.verdict
+    assert json.dumps(table.plain(), allow_nan=False)
+    page = render("survival.md.j2", table=table, command="made")
+    assert (
+        "| Adapters have a place: the engine has no adapters | – | – | not simulated yet |" in page
+    )
+
+
+def test_the_shipped_page_is_made_of_its_numbers() -> None:
+    table = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
+    command = PAGE.read_text(encoding="utf-8").split("```")[1].strip()
+    assert render("survival.md.j2", table=table, command=command) == PAGE.read_text(
+        encoding="utf-8"
+    )
+    assert len(table["seeds"]) >= 64

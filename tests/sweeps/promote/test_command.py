@@ -1,0 +1,148 @@
+"""`python -m sweeps.promote`: one sentence for what cannot be used, exit codes, and the way from gate to gate."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeps.promote.__main__ import main
+from sweeps.promote.promotion import Finding
+from tests.sweeps.promote import fakes
+
+DRY = ["--dry-run", "--seeds", "3", "--survival-seeds", "3"]
+
+
+@pytest.fixture
+def with_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, module in fakes.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    return [*more, "--output", str(folder)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], "no strategy is given"),
+        (["iter13_class_leed"], "strategy 'iter13_class_leed' is unknown"),
+        (["iter13_class_lead@find"], "point 'find' is unknown"),
+        (["iter00_baseline", "--target", "llm-d-router"], "is not NAME@VERSION"),
+        (["iter00_baseline", "--baseline", "iter0"], "strategy 'iter0' is unknown"),
+        (["iter00_baseline", "--dry-run", "--reports", "x"], "give one of them"),
+        (["iter00_baseline", "--reports", "nowhere"], "nowhere is not a folder"),
+        (["iter00_baseline", "--survival-seeds", "1"], "--survival-seeds"),
+        (["approve", "4", "--by", "A", "--reason", "B"], "gate '4' is unknown; give 1, 2 or 3"),
+        (["approve"], "no gate is given"),
+        (["approve", "1", "--by", "A"], "--reason is missing"),
+        (["reject", "1", "--by", "A", "--reason", "B"], "holds no promotion"),
+        (["status"], "holds no promotion"),
+        (
+            ["validate", "iter00_baseline"],
+            "give --reports DIR with benchmark reports, or --dry-run",
+        ),
+        (["maps", "status"], "status is an action; write it first"),
+        (["survival"], "no strategy is given"),
+    ],
+)
+def test_what_cannot_be_used_ends_in_one_sentence(
+    given: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--output", str(tmp_path / "out")] if given[:1] != ["survival"] else []
+    assert main([*given, *more]) == 2
+    said = capsys.readouterr().err
+    assert expected in said and said.count("\n") == 1
+
+
+@pytest.mark.usefixtures("with_fakes")
+def test_from_gate_to_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "out"
+    for gate in ("1", "2", "3"):
+        assert main(words(folder, "iter00_baseline", *DRY)) == 3
+        assert f"gate {gate} is closed: waits for a decision" in capsys.readouterr().err
+        assert main(words(folder, "status")) == 0
+        assert f"gate {gate}: closed, waits for a decision" in capsys.readouterr().out
+        decision = ["--by", "A. Reviewer", "--reason", "read"]
+        assert main(words(folder, "approve", gate, *decision)) == 0
+    assert main(words(folder, "iter00_baseline", *DRY)) == 0
+    assert "Done:" in capsys.readouterr().out
+    assert main(words(folder, "iter00_baseline", *DRY)) == 0
+    capsys.readouterr()
+    assert main(words(folder, "--dry-run", "--seeds", "4", "--survival-seeds", "3")) == 3
+    said = capsys.readouterr()
+    assert "validate: 2 files" in said.out
+    assert "gate 3 is closed: evidence/one.txt was changed after A. Reviewer decided" in said.err
+
+
+@pytest.mark.usefixtures("with_fakes")
+def test_stages_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "out"
+    assert main(words(folder, "maps", "iter00_baseline")) == 0
+    assert capsys.readouterr().out == f"{folder}/maps.yaml\n"
+    assert main(words(folder, "hypothesise")) == 3
+    assert "needs stage translate, which is not made" in capsys.readouterr().err
+    assert main(words(folder, "gate", "1")) == 3
+    assert "stage translate is not made" in capsys.readouterr().err
+    assert main(words(folder, "translate")) == 0
+    assert main(words(folder, "hypothesise")) == 3
+    assert "gate 1 is closed: no findings yet" in capsys.readouterr().err
+    assert main(words(folder, "gate", "1")) == 3
+    assert "gate 1 is closed: waits for a decision" in capsys.readouterr().out
+    assert main(words(folder, "approve", "1", "--by", "A", "--reason", "B")) == 0
+    assert main(words(folder, "gate", "1")) == 0
+    assert main(words(folder, "hypothesise")) == 0
+    assert main(words(folder, "maps", "iter05_simplified")) == 2
+    assert "was made with another strategy" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("with_fakes")
+def test_a_critical_finding_cannot_be_approved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = [Finding("CRITICAL", "unknown-field", "configs/epp.yaml", "wieght is unknown")]
+    for name, module in fakes.modules(planted).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    folder = tmp_path / "out"
+    assert main(words(folder, "iter00_baseline", *DRY)) == 3
+    assert "CRITICAL unknown-field: configs/epp.yaml: wieght is unknown" in capsys.readouterr().out
+    assert main(words(folder, "approve", "1", "--by", "A", "--reason", "B")) == 3
+    assert "stays closed: 1 CRITICAL finding" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("with_fakes")
+def test_a_real_promotion_needs_evidence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    for gate in ("1", "2"):
+        assert main(words(folder, "iter00_baseline")) == 3
+        assert main(words(folder, "approve", gate, "--by", "A", "--reason", "B")) == 0
+    capsys.readouterr()
+    assert main(words(folder, "iter00_baseline")) == 2
+    assert "give --reports DIR with benchmark reports, or --dry-run" in capsys.readouterr().err
+    (tmp_path / "reports" / "mixed" / "baseline").mkdir(parents=True)
+    (tmp_path / "reports" / "mixed" / "baseline" / "1.yaml").write_text("version: '0.2'\n")
+    assert main(words(folder, "iter00_baseline", "--reports", str(tmp_path / "reports"))) == 3
+    assert "gate 3 is closed" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("with_fakes")
+def test_a_policy_file_that_changed_is_noticed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.support.reference_data import REPO_ROOT
+
+    for name in ("calm.py", "calm.yaml"):
+        text = (REPO_ROOT / "examples" / "policies" / name).read_text()
+        (tmp_path / name).write_text(text)
+    strategy = str(tmp_path / "calm.yaml")
+    assert main(words(tmp_path / "out", "maps", strategy)) == 0
+    assert main(words(tmp_path / "out", "maps", strategy)) == 0
+    policy = tmp_path / "calm.py"
+    policy.write_text(policy.read_text().replace("2.0", "3.0"))
+    capsys.readouterr()
+    assert main(words(tmp_path / "out", "maps", strategy)) == 2
+    assert "was made with another content" in capsys.readouterr().err
