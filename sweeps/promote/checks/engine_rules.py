@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,7 +58,8 @@ def _priorities(document: Document, content: dict[str, Any]) -> Iterator[Finding
     classes = content.get("classes")
     known = classes if isinstance(classes, dict) else {}
     # a policy may put sheddable, batch and background in any order among themselves
-    for above, below in (("critical", "standard"), *(("standard", one) for one in LEAST_URGENT)):
+    pairs = itertools.product(("critical", "standard"), ("standard", *LEAST_URGENT))
+    for above, below in pairs:
         if not (isinstance(known.get(above), dict) and isinstance(known.get(below), dict)):
             continue
         first, second = (known[name].get("offset_ms") for name in (above, below))
