@@ -246,7 +246,8 @@ def _lives(both: _Comparison, steps: int) -> None:
     if np.any((scheduled[0] > 0) != (scheduled[1] > 0)) or np.any(scheduled[1] < scheduled[0]):
         raise Differs("dyn")
     both.changes.append(Change("dyn", (rows, Dyn.NUM_SCHEDULED), scheduled[1] - scheduled[0]))
-    both.same("life", (rows, Life.IS_CLEAN))
+    both.same("life", (rows, Life.JUMPS))
+    both.same("life", (rows, Life.OFFSET))
     for life in (Life.VISITED_AT, Life.OLD_TOKEN_INDEX):
         both.moves("life", (rows, life), 0, steps)
     both.same("slot_of", rows)
