@@ -33,10 +33,35 @@ def _num_preemptions(selection: LaneSelection, _: int | None) -> jax.Array:
     return jnp.sum(selection.run.instances.preemption_count)
 
 
+def _worst_ttft_p99_ms(selection: LaneSelection, code: int | None) -> jax.Array:
+    """Over the instances on which something completed, and the cluster."""
+    requests, completed = selection.run.requests, selection.run.instances.completed_requests
+    is_timed = selection.is_of[selection.place(code)] & (requests.ttft_us >= 0)
+    instances = jnp.arange(len(completed), dtype=requests.instance.dtype)
+    is_there = (requests.instance[None, :] == instances[:, None]) & (completed > 0)[:, None]
+    groups = jnp.concatenate([is_timed[None, :], is_there & is_timed[None, :]])
+    times = requests.ttft_us.astype(jnp.float64)
+    ranked = jnp.sort(jnp.where(groups, times[None, :], jnp.inf), axis=1)
+    count = jnp.sum(groups, axis=1)
+    last = jnp.maximum(count - 1, 0)
+    rank = 0.99 * last
+    below = jnp.floor(rank).astype(count.dtype)
+    low, high = (
+        jnp.take_along_axis(ranked, at[:, None], axis=1)[:, 0]
+        for at in (below, jnp.minimum(below + 1, last))
+    )
+    is_empty = count == 0
+    # an empty group has infinity at both places
+    gap = jnp.where(is_empty, 0.0, high - low)
+    worst = jnp.max(jnp.where(is_empty, -jnp.inf, low + gap * (rank - below)))
+    return jnp.where(jnp.isfinite(worst), worst / 1000, jnp.nan)
+
+
 for _name, _compute in (
     ("reject_rate", _reject_rate),
     ("slo_miss_rate", _slo_miss_rate),
     ("class_fairness", _class_fairness),
     ("num_preemptions", _num_preemptions),
+    ("worst_ttft_p99_ms", _worst_ttft_p99_ms),
 ):
     register_figure(_name, _compute)
