@@ -79,6 +79,7 @@ def _whole(words: list[str]) -> int:
 
 def _stage(name: str) -> Callable[[list[str]], int]:
     def run(words: list[str]) -> int:
+        """Makes this one stage and prints the paths of its files."""
         given = options.parser_of(name).given(words)
         folder = options.folder_of(given)
         evidence = options.evidence_options(given) if name == "validate" else {}
@@ -126,6 +127,7 @@ def _gate(words: list[str]) -> int:
 
 def _decide(decision: str) -> Callable[[list[str]], int]:
     def run(words: list[str]) -> int:
+        """Writes this decision about a gate as a signed-off file."""
         given = options.parser_of(decision).given(words)
         gate, (by, reason) = options.gate_of(given), options.signed(given)
         from sweeps.promote.gates import decide

@@ -6,25 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sweeps.tracks.templates import rendered
+
 NOT_MEASURED = "not measured"
 
 
 def render(name: str, **values: object) -> str:
     """The text of a template; a value that is missing is an error."""
-    import jinja2
-
-    from sweeps.tracks.templates import cell
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("sweeps.promote.documents", "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown, not HTML
-    )
-    environment.filters |= {"cell": cell, "percent": percent, "number": number, "filled": filled}
-    return environment.get_template(name).render(**values)
+    filters = {"percent": percent, "number": number, "filled": filled}
+    return rendered("sweeps.promote.documents", name, filters, values)
 
 
 def percent(found: Any) -> str:

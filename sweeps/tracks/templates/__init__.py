@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 
 def render(name: str, **values: object) -> str:
-    """The text of a template; a value that is missing is an error."""
+    """The text of a template of the tracks; a value that is missing is an error."""
+    return rendered("sweeps.tracks", name, {"signed": signed, "plain": plain}, values)
+
+
+def rendered(
+    package: str, name: str, filters: Mapping[str, Callable[..., str]], values: Mapping[str, object]
+) -> str:
+    """The text of a template in the folder `templates` of a package; `cell` is among its filters."""
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("sweeps.tracks", "templates"),
+        loader=jinja2.PackageLoader(package, "templates"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,  # Markdown, not HTML
     )
-    environment.filters |= {"cell": cell, "signed": signed, "plain": plain}
+    environment.filters |= {"cell": cell, **filters}
     return environment.get_template(name).render(**values)
 
 

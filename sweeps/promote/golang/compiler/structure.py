@@ -67,6 +67,7 @@ def _integer_pow(
     graph, dtype, power = lowering.graph, params["dtype"], int(params["y"])
 
     def raised(base: Node) -> Node:
+        """The power by repeated squaring, as XLA forms it."""
         result, square, left = None, base, abs(power)
         while left:
             if left & 1:
@@ -120,6 +121,7 @@ def _reduce(kind: str, operation: str) -> Translation:
     def reduced(
         lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape
     ) -> Value | None:
+        """Over endpoints a loop, over fixed axes one operation after the other."""
         graph, (given,) = lowering.graph, arguments
         dtype = params["dtype"]
         for axis in sorted(params["axes"], reverse=True):
@@ -149,6 +151,7 @@ def _arg(kind: str) -> Translation:
     def found(
         lowering: Any, params: dict[str, Any], arguments: list[Value], shape: Shape
     ) -> Value | None:
+        """The first place of the extreme value; None where the compiler has no loop for the shape."""
         (given,), (axis,) = arguments, params["axes"]
         graph, dtype = lowering.graph, str(np.dtype(params["dtype"]))
         if given.shape[axis] != ENDPOINTS:

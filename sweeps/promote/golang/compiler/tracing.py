@@ -188,6 +188,7 @@ def _order(rule: PromotedRule, size: int) -> tuple[Callable[..., Any], tuple[Any
             )
 
     def decide(params: Any, state: Any, context: QueueContext) -> Any:
+        """The scheduler's order by the priority policy's urgency, both from their first states."""
         none = [
             policy.start(values, _shape(size))
             for policy, values in zip(rule.policies, params, strict=True)

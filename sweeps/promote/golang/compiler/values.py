@@ -83,6 +83,7 @@ def broadcast(graph: Graph, given: Value, shape: Sequence[Length], places: Seque
     moved = tuple(new[places[axis]] for axis in own)
 
     def at(place: tuple[int, ...]) -> Node:
+        """What stands at this place of the fixed axes, spread over the endpoint axes."""
         chosen = []
         index = dict(zip(_fixed_axes(shape), place, strict=True))
         for axis in _fixed_axes(given.shape):
