@@ -16,7 +16,7 @@ from blis_jax.files.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.calibration import Calibration, CalibrationPlan
-    from blis_jax.calibrate.measured import MeasuredRun
+    from blis_jax.calibrate.measured_run import MeasuredRun
     from blis_jax.cluster.config import ClusterConfig
 
 NAME = "blis_jax.calibrate"

@@ -10,7 +10,7 @@ import numpy as np
 
 from blis_jax.calibrate import settings as server
 from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit
-from blis_jax.calibrate.measured import MeasuredRun
+from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.posterior import CONTEXT_MODEL, FORMAT, KIND
 from blis_jax.calibrate.simulated import Simulator
 from blis_jax.calibrate.starts import starting_points

@@ -195,9 +195,9 @@ def test_real_runs_have_the_published_means():
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is not here")
 def test_estimated_blocks_against_stated_ones():
     """The one run that states its blocks and logs their use: 2,588, found within 3 %."""
-    from blis_jax.calibrate import measured
+    from blis_jax.calibrate.formats import engine_log
 
     folder = REAL / "RTX4090_Llama-3.1-8B"
-    columns = measured._json_lines(folder / "requests.jsonl")
+    columns = engine_log._json_lines(folder / "requests.jsonl")
     found = blocks_from_series(folder / "timeseries.csv", columns, settings.ServerSettings())
     assert found.blocks == pytest.approx(2588, rel=0.03)
