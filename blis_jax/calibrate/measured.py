@@ -1,75 +1,135 @@
-"""Measured runs: the requests of a real server with the latencies that each of them had.
+"""Measured runs from files: what people have, recognised by its content.
 
-Three formats are read, `blis_jax.calibrate.formats` has one file for each.
+`blis_jax.calibrate.formats` has one file for each format. Files of benchmark clients may lack the requests;
+then there is a `Summary` in place of a run.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from blis_jax.calibrate.formats import engine_log, latency_csv, observed_trace
+from blis_jax.calibrate.formats import (
+    aiperf,
+    engine_log,
+    guidellm,
+    inference_perf,
+    latency_csv,
+    observed_trace,
+    vllm_serve,
+)
+from blis_jax.calibrate.formats.contract import Benchmark, Summary, at
+from blis_jax.calibrate.formats.documents import parse
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 
-FORMATS = ("vllm-bench", "trace-v2", "latency-csv")
+CLIENTS = {reader.NAME: reader for reader in (vllm_serve, guidellm, inference_perf, aiperf)}
+FORMATS = ("vllm-bench", "trace-v2", "latency-csv", *CLIENTS)
 LEAST_REQUESTS = 20
-_BENCH_SERVE = ("request_throughput", "mean_ttft_ms")  # names in any result of vllm bench serve
+_FILES_OF_RUNS = (  # in a folder; those with requests first
+    *("requests.jsonl", "trace.csv", "profile_export.jsonl", "per_request_lifecycle_metrics.json"),
+    *("benchmarks.json", "profile_export_aiperf.json", "summary_lifecycle_metrics.json"),
+)
 
 
 def read_measured(
-    path: Path, wanted: str | None = None, num_fitted: int | None = None
+    path: Path, wanted: str | None = None, num_fitted: int | None = None, stage: int | None = None
 ) -> MeasuredRun:
-    """A measured run from a file or folder; the format is found out if not given.
+    """A measured run from a file or folder; see `read_result`.
+
+    Raises:
+        ConfigError: the file has no requests.
+    """
+    found = read_result(path, wanted, num_fitted, stage)
+    if isinstance(found, Summary):
+        raise ConfigError(no_requests(path, found))
+    return found
+
+
+def no_requests(path: Path | str, found: Summary) -> str:
+    """Why nothing can be fitted to a summary, in words."""
+    return f"{path} has figures of {found.tool} but no requests to fit coefficients to: {found.lacking}"
+
+
+def read_result(
+    path: Path, wanted: str | None = None, num_fitted: int | None = None, stage: int | None = None
+) -> MeasuredRun | Summary:
+    """A measured run, or its figures where the file has no more; the format is found out if not given.
 
     Settings that are worked out from latencies see those of the first `num_fitted` requests by
-    arrival, all if None; give what the fit gets, so that requests held out stay unseen.
+    arrival, all if None; give what the fit gets, so that requests held out stay unseen. `stage` is the
+    number of a run in a file with several.
     """
     path = _rows_path(path)
-    name = wanted or _format_of(path)
-    if name == "vllm-bench":
-        run = engine_log.read(path, num_fitted)
+    name, document = _recognised(path, wanted)
+    if name in CLIENTS:
+        found = _chosen(CLIENTS[name].read(document, str(path)), path, stage)
+    elif stage is not None:
+        raise ConfigError(f"--stage: {path} has one run; leave the option out")
+    elif name == "vllm-bench":
+        found = engine_log.read(path, num_fitted)
     else:
-        run = {"trace-v2": observed_trace.read, "latency-csv": latency_csv.read}[name](path)
-    run = _by_arrival(run)
-    _check(run, path)
-    return run
+        found = {"trace-v2": observed_trace.read, "latency-csv": latency_csv.read}[name](path)
+    if isinstance(found, MeasuredRun):
+        found = _by_arrival(found)
+        _check(found, path)
+    return found
 
 
 def _rows_path(path: Path) -> Path:
     if not path.is_dir():
         return path
-    found = [path / name for name in ("requests.jsonl", "trace.csv") if (path / name).is_file()]
+    found = [path / name for name in _FILES_OF_RUNS if (path / name).is_file()]
     if not found:
         raise ConfigError(
-            f"{path} holds neither requests.jsonl nor trace.csv; give the file of the requests"
+            f"{path} holds neither {', '.join(_FILES_OF_RUNS[:-1])} nor {_FILES_OF_RUNS[-1]}; give the "
+            "file of the requests"
         )
     return found[0]
 
 
-def _format_of(path: Path) -> str:
-    text = cli.read_text(path, "a measured run").lstrip()
-    first = text[:2000].splitlines()
-    head = first[0] if first else ""
-    if text.startswith("{") and all(f'"{name}"' in text for name in _BENCH_SERVE):
-        raise ConfigError(
-            f"{path} is a result of vllm bench serve, which is not read; give the engine's "
-            f"requests.jsonl with {', '.join(engine_log.COLUMNS)}, or a CSV with arrival_us, "
-            "input_tokens, output_tokens, ttft_ms and e2e_ms"
-        )
-    if head.startswith("{"):
-        return "vllm-bench"
+def _recognised(path: Path, wanted: str | None) -> tuple[str, Any]:
+    """The name of a file's format, and its document where a client wrote it."""
+    if wanted is not None and wanted not in CLIENTS:
+        return wanted, None
+    document = parse(path)
+    names = [name for name, reader in CLIENTS.items() if reader.matches(document)]
+    if wanted is not None and wanted not in names:
+        raise ConfigError(f"--format: {path} is no file of {wanted}; leave the option out")
+    if names:
+        return wanted or names[0], document
+    first = document[0] if isinstance(document, tuple) and document else document
+    if any(at(first, name) is not None for name in engine_log.COLUMNS):
+        return "vllm-bench", None
+    if at(first, "trace_version") is not None:
+        return "trace-v2", None
+    return _name_of_table(path), None
+
+
+def _name_of_table(path: Path) -> str:
+    lines = cli.read_text(path, "a measured run").lstrip()[:2000].splitlines()
+    head = lines[0] if lines else ""
     if "first_chunk_time_us" in head:
         return "trace-v2"
-    if "ttft_ms" in head:
+    if "ttft_ms" in head and "," in head and not head.startswith("{"):
         return "latency-csv"
     raise ConfigError(
-        f"{path} has no measured latencies: its first line is {head[:80]!r}; allowed are "
-        "JSON lines with queued_ts, first_token_ts and last_token_ts, TraceV2 with chunk times, or a "
-        "CSV with ttft_ms and e2e_ms"
+        f"{path} has no measured latencies that are known here: its first line is {head[:80]!r}; read are "
+        "results of vllm bench serve, GuideLLM, inference-perf and AIPerf, TraceV2 with chunk times, the "
+        "engine's requests.jsonl, and a CSV with arrival_us, input_tokens, output_tokens, ttft_ms and e2e_ms"
     )
+
+
+def _chosen(benchmarks: list[Benchmark], path: Path, stage: int | None) -> MeasuredRun | Summary:
+    if stage is None and len(benchmarks) > 1:
+        listed = "; ".join(f"{place}: {one.label}" for place, one in enumerate(benchmarks))
+        raise ConfigError(f"{path} has {len(benchmarks)} runs; choose one with --stage ({listed})")
+    if not 0 <= (stage or 0) < len(benchmarks):
+        raise ConfigError(f"--stage: got {stage}, allowed is 0 to {len(benchmarks) - 1}")
+    return benchmarks[stage or 0].read()
 
 
 def _by_arrival(run: MeasuredRun) -> MeasuredRun:

@@ -153,7 +153,7 @@ def test_files_that_are_no_measured_runs(tmp_path: Path):
     path.write_text("arrival_us,input_tokens,output_tokens\n0,1,1\n")
     with pytest.raises(ConfigError, match="has no measured latencies"):
         read_measured(path)
-    with pytest.raises(ConfigError, match=r"neither requests\.jsonl nor"):
+    with pytest.raises(ConfigError, match=r"neither requests\.jsonl, .* nor summary_lifecycle"):
         read_measured(tmp_path)
     path.write_text('{"input_toks": 3}\n')
     with pytest.raises(ConfigError, match="line 1: no output_toks"):
