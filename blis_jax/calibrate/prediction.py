@@ -15,12 +15,13 @@ from blis_jax.calibrate.formats.contract import Load, Summary, at, number
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.posterior import Posterior
 from blis_jax.calibrate.simulated import Simulator
-from blis_jax.calibrate.validation import ErrorRow, errors, figures, table
+from blis_jax.calibrate.validation import LATENCIES, ErrorRow, errors, figures, table
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 
 KIND = "prediction"
+MOST_APART = 0.25  # a mean of ratios may differ from the ratio of means by so much
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def by_run(measured: MeasuredRun | Summary, results: Path, trace: str) -> Predic
     simulated, remarks = _simulated(results)
     if isinstance(measured, Summary):
         real, kind = measured.figures, f"figures of {measured.tool}"
+        remarks += _chunks(measured)
     else:
         real = figures(measured.ttft_us, measured.e2e_us, measured.rows.output_len)
         remarks, kind = [*measured.notes, *remarks], f"{len(measured)} requests"
@@ -84,6 +86,18 @@ def by_run(measured: MeasuredRun | Summary, results: Path, trace: str) -> Predic
     return Prediction(
         f"{trace}: {kind} beside the simulation in {results}.", tuple(rows), tuple(remarks)
     )
+
+
+def _chunks(measured: Summary) -> list[str]:
+    """A remark where the stated TPOT is not that of the other means: some clients divide by chunks."""
+    ttft, tpot, e2e = (measured.figures.get((name, "mean"), math.nan) for name in LATENCIES)
+    expected = (e2e - ttft) / (measured.load.output_tokens - 1.0)
+    if not abs(tpot / expected - 1.0) > MOST_APART:
+        return []
+    return [
+        f"the stated mean TPOT is {tpot:.1f} ms, but (E2E − TTFT) ÷ (output tokens − 1) of the means is "
+        f"{expected:.1f} ms: the client may count chunks in place of tokens; trust E2E and TTFT"
+    ]
 
 
 def _simulated(path: Path) -> tuple[dict[tuple[str, str], float], list[str]]:

@@ -228,3 +228,16 @@ def test_a_simulation_is_held_against_figures(tmp_path: Path, capsys, truth: Mea
         rows = json.loads(output.read_text())["errors"]
         assert [row["error"] for row in rows] == pytest.approx([1.0] * len(rows), abs=4e-3)
     assert len(rows) == 12
+
+
+def test_a_tpot_that_counts_chunks_is_said(tmp_path: Path, capsys):
+    """Half of the true value, as of a client that gets two tokens in a chunk."""
+    requests = [{"ttft_ms": 30.0, "e2e_ms": 900.0, "num_decode_tokens": 60}]
+    (tmp_path / "run.json").write_text(json.dumps({"requests": requests}))
+    document = json.loads((FILES / "inference_perf_summary.json").read_text())
+    for factor, is_said in ((1.0, False), (0.5, True)):
+        document["successes"]["latency"]["time_per_output_token"]["mean"] *= factor
+        (tmp_path / "report.json").write_text(json.dumps(document))
+        command = [str(tmp_path / "report.json"), "--predicted", str(tmp_path / "run.json")]
+        assert main(command) == 0
+        assert ("may count chunks in place of tokens" in capsys.readouterr().err) == is_said

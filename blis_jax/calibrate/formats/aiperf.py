@@ -1,8 +1,8 @@
 """AIPerf's exports: profile_export.jsonl, one record a request, and profile_export_aiperf.json, figures.
 
-AIPerf 0.1.1 to 0.8 (export schema 1.0). A record has metadata.request_start_ns and benchmark_phase, and in `metrics`
-values with units. E2E is request_latency, from sending to the last answer with content. Requests of
-another phase than profiling (warm-up) arrive, but count as not measured.
+AIPerf 0.1.1 to 0.10 (export schemas 1.0 to 1.3). A record has metadata.request_start_ns and
+benchmark_phase, and in `metrics` values with units. E2E is request_latency, from sending to the last
+answer with content. Requests of another phase than profiling (warm-up) arrive, but count as not measured.
 """
 
 from __future__ import annotations
