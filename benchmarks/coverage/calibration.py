@@ -17,7 +17,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 
 if TYPE_CHECKING:
-    from blis_jax.calibrate.measured import MeasuredRun
+    from blis_jax.calibrate.measured_run import MeasuredRun
 
 NAME = "benchmarks.coverage.calibration"
 TERMS = ("alpha0", "beta0", "beta1", "beta2")
@@ -84,7 +84,7 @@ def coverage(
 
 def server(kind: str, requests: int, seed: int) -> tuple[MeasuredRun, object]:
     """A measured run of a made-up server, and the cluster without its coefficients."""
-    from blis_jax.calibrate.measured import MeasuredRun
+    from blis_jax.calibrate.measured_run import MeasuredRun
     from blis_jax.calibrate.simulated import Simulator
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.traces.rows import make_rows

@@ -16,7 +16,8 @@ from blis_jax.files.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.calibration import Calibration, CalibrationPlan
-    from blis_jax.calibrate.measured import MeasuredRun
+    from blis_jax.calibrate.formats.contract import Summary
+    from blis_jax.calibrate.measured_run import MeasuredRun
     from blis_jax.cluster.config import ClusterConfig
 
 NAME = "blis_jax.calibrate"
@@ -24,34 +25,56 @@ _DESCRIPTION = """\
 Fit the coefficients of the step-time model to the TTFT, TPOT and E2E of a real server. The fit
 follows derivatives through the simulator, from several starts, and simulates without the reference's
 defects.
-TRACE is what vLLM's engine recorded of a benchmark (requests.jsonl, one object a line with
-input_toks, output_toks, queued_ts, first_token_ts and last_token_ts, or its folder), a TraceV2
-trace with chunk times, or a CSV with arrival_us, input_tokens, output_tokens, ttft_ms and e2e_ms.
-The result file of `vllm bench serve` is not read. Prints the coefficients with
-intervals, what the run cannot tell, and the errors of mean, P50, P90 and P99, also for requests
+TRACE is recognised by its content: the result of `vllm bench serve --save-result --save-detailed`,
+GuideLLM's benchmarks.json, inference-perf's per_request_lifecycle_metrics.json, AIPerf's
+profile_export.jsonl, a TraceV2 trace of BLIS's observe, the requests.jsonl of vLLM's engine (one object
+a line with input_toks, output_toks, queued_ts, first_token_ts and last_token_ts), a CSV with arrival_us,
+input_tokens, output_tokens, ttft_ms and e2e_ms, or a folder of one of them. Prints the coefficients
+with intervals, what the run cannot tell, and the errors of mean, P50, P90 and P99, also for requests
 that were held out.
+A result with figures only, such as that of `vllm bench serve` without --save-detailed, cannot be fitted
+to. --predicted holds a simulation against it.
 """
 _EXAMPLES = """\
 examples:
   fit on the first 150 requests, predict the others, with a cost per token of context:
     %(prog)s runs/llama-3.1-8b --fit-first 150 --context-term
 
-  a server whose files do not say how it was set:
-    %(prog)s latencies.csv --max-num-running-reqs 128 --total-kv-blocks 20000 --output fit.json
+  from the result file of a benchmark, of whose server the file says little:
+    %(prog)s vllm-10qps.json --max-num-running-reqs 128 --total-kv-blocks 20000 --output fit.json
+
+  the same server at another pace: how well the fit predicts a run that it has not seen:
+    %(prog)s vllm-14qps.json --coefficients-from fit.json
 
   strategies compared on what is known of the server:
     python -m sweeps.compare iter00_baseline iter05_simplified --coefficients-from fit.json
 
 exit codes: 0 done; 2 input that cannot be used, nothing was written.
 """
-_FIT = (
+_TRACE = (
     Flag(
         "format",
-        cli.one_of("vllm-bench", "trace-v2", "latency-csv"),
+        cli.one_of(
+            *("vllm-bench", "trace-v2", "latency-csv"),
+            *("vllm-bench-serve", "guidellm", "inference-perf", "aiperf"),
+        ),
         None,
         "NAME",
-        "TRACE's format",
+        "TRACE's format, where its content does not show it; vllm-bench is the engine's requests.jsonl",
     ),
+    Flag("stage", cli.at_least(0), None, "N", "which run of a TRACE with several, from 0"),
+)
+_PREDICTION = (
+    Flag("coefficients-from", str, None, "FIT", "fit nothing: the errors of this fit on TRACE"),
+    Flag(
+        "predicted",
+        str,
+        None,
+        "RUN",
+        "fit nothing: the errors of the figures in a result of blis_jax.run --results-path",
+    ),
+)
+_FIT = (
     Flag("fit-first", cli.whole, None, "N", "fit on the first N requests, predict the others"),
     Flag(
         "terms",
@@ -99,7 +122,9 @@ def _parser() -> Parser:
         epilog=_EXAMPLES,
     )
     parser.add_argument("trace", metavar="TRACE", nargs="?", help="the measured run")
+    parser.add_flags("trace", _TRACE)
     parser.add_flags("fit", _FIT)
+    parser.add_flags("prediction, in place of a fit", _PREDICTION)
     parser.add_flags("server, where the run's own files are silent or wrong", _SERVER)
     parser.add_flags("output", _OUTPUT)
     parser.add_switches("switches", SWITCH)
@@ -111,20 +136,19 @@ def _command(arguments: Sequence[str] | None) -> int:
     if "trace" not in given:
         raise ConfigError("TRACE is missing; give the file or folder of a measured run, see --help")
     prepare_backend()
+    if "coefficients_from" in given or "predicted" in given:
+        return _predict(given)
     output, figure = cli.result_paths(given, "out/calibration.json")
     refuse_existing(given, {"--output": output, "--figure": figure})
     notes = Notes(NAME, given.get("log", "warn"))
-
-    from blis_jax.calibrate.measured import read_measured
-
     plan = _plan(given)
-    run = read_measured(Path(given["trace"]), given.get("format"), plan.num_fitted)
+    run = _run(given, plan.num_fitted)
 
     from blis_jax.calibrate import settings
     from blis_jax.calibrate.calibration import calibrate
 
     config = _config(run, given)
-    stated = settings.silent(run.settings, given) if not run.notes else []
+    stated = settings.silent(run.settings, given, run.notes)
     with progress.phase("fitting", plan.num_starts, "starts") as work:
         found = calibrate(
             run,
@@ -138,6 +162,66 @@ def _command(arguments: Sequence[str] | None) -> int:
     for remark in dict.fromkeys([*stated, *found.remarks]):
         notes.warn(remark)
     return 0
+
+
+def _run(given: Mapping[str, Any], num_fitted: int | None = None) -> MeasuredRun:
+    from blis_jax.calibrate.formats.contract import Summary
+    from blis_jax.calibrate.measured import no_requests
+
+    found = _read(given, num_fitted)
+    if isinstance(found, Summary):
+        from blis_jax.calibrate.prediction import how_to_predict
+
+        raise ConfigError(f"{no_requests(given['trace'], found)}; {how_to_predict(found.load)}")
+    return found
+
+
+def _read(given: Mapping[str, Any], num_fitted: int | None = None) -> MeasuredRun | Summary:
+    from blis_jax.calibrate.measured import read_result
+
+    return read_result(Path(given["trace"]), given.get("format"), num_fitted, given.get("stage"))
+
+
+def _predict(given: Mapping[str, Any]) -> int:
+    """Errors of a prediction; a result file only where one was asked for, and no figure."""
+    from blis_jax.calibrate import prediction
+
+    _refuse_beside_prediction(given)
+    output = None
+    if "output" in given:
+        output, _ = cli.result_paths({**given, "figure": "none"}, "")
+        refuse_existing(given, {"--output": output})
+    if "predicted" in given:
+        found = prediction.by_run(_read(given), Path(given["predicted"]), given["trace"])
+    else:
+        from blis_jax.calibrate.posterior import load
+
+        run = _run(given)
+        fit = load(Path(given["coefficients_from"]))
+        found = prediction.by_fit(run, fit, _server(given), given["trace"])
+    print(found.text())
+    if output is not None:
+        from blis_jax.files.atomic_write import write_json
+
+        with cli.writing(output):
+            write_json(output, found.document())
+        print(f"Written: {output}")
+    notes = Notes(NAME, given.get("log", "warn"))
+    for remark in dict.fromkeys(found.remarks):
+        notes.warn(remark)
+    return 0
+
+
+def _refuse_beside_prediction(given: Mapping[str, Any]) -> None:
+    first = "predicted" if "predicted" in given else "coefficients_from"
+    idle = {flag.name for flag in (*_FIT, Flag("figure", str, None, "FILE", ""))}
+    if first == "predicted":
+        idle |= {"coefficients-from", *(flag.name for flag in _SERVER)}
+    for name in sorted(idle):
+        if name.replace("-", "_") in given:
+            raise ConfigError(
+                f"--{name} has no meaning beside --{first.replace('_', '-')}; leave one of them out"
+            )
 
 
 def _plan(given: Mapping[str, Any]) -> CalibrationPlan:
@@ -167,9 +251,13 @@ def _config(run: MeasuredRun, given: Mapping[str, Any]) -> ClusterConfig:
     from blis_jax.calibrate.settings import cluster_values
     from blis_jax.cluster.config import ClusterConfig
 
-    names = {flag.name.replace("-", "_") for flag in _SERVER}
-    values = cluster_values(run.settings, {name: given[name] for name in names if name in given})
-    return ClusterConfig(**values, corrected=True)
+    return ClusterConfig(**cluster_values(run.settings, _server(given)), corrected=True)
+
+
+def _server(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that say how the server was set."""
+    names = [flag.name.replace("-", "_") for flag in _SERVER]
+    return {name: given[name] for name in names if name in given}
 
 
 def _write(found: Calibration, stated: Sequence[str], output: Path, figure: Path | None) -> None:

@@ -10,12 +10,19 @@ import numpy as np
 
 from blis_jax.calibrate import settings as server
 from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit
-from blis_jax.calibrate.measured import MeasuredRun
+from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.posterior import CONTEXT_MODEL, FORMAT, KIND
 from blis_jax.calibrate.simulated import Simulator
 from blis_jax.calibrate.starts import starting_points
 from blis_jax.calibrate.uncertainty import LEVEL, Uncertainty, uncertainty
-from blis_jax.calibrate.validation import ErrorRow, errors
+from blis_jax.calibrate.validation import (
+    HELD_OUT,
+    ErrorRow,
+    RequestErrors,
+    by_request,
+    errors,
+    naive,
+)
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import find, name_of
@@ -42,6 +49,7 @@ class Calibration:
     uncertainty: Uncertainty
     latencies: Latencies
     errors: tuple[ErrorRow, ...]
+    by_request: tuple[RequestErrors, ...]  # of the requests held out
     remarks: tuple[str, ...]
 
 
@@ -71,19 +79,21 @@ def calibrate(
         known,
         latencies,
         tuple(_errors(run, latencies, is_fitted)),
+        tuple(by_request(run, latencies.ttft_us, latencies.e2e_us, is_fitted)),
         (*run.notes, *known.remarks),
     )
 
 
 def _errors(run: MeasuredRun, latencies: Latencies, is_fitted: np.ndarray) -> list[ErrorRow]:
-    parts = {"fitted": is_fitted, "held out": ~is_fitted, "all": np.ones(len(run), bool)}
+    parts = {"fitted": is_fitted, HELD_OUT: ~is_fitted, "all": np.ones(len(run), bool)}
     if np.all(is_fitted):
         parts = {"all": parts["all"]}
-    return [
-        row
-        for part, mask in parts.items()
-        for row in errors(run, latencies.ttft_us, latencies.e2e_us, mask, part)
-    ]
+    rows = []
+    for part, mask in parts.items():
+        rows += errors(run, latencies.ttft_us, latencies.e2e_us, mask, part)
+        if part == HELD_OUT:
+            rows += naive(run, is_fitted)
+    return rows
 
 
 def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any]:
@@ -134,11 +144,8 @@ def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any
             "start_costs": list(found.fit.start_costs),
             "num_simulations": found.fit.num_simulations,
         },
-        "errors": [
-            {**row._asdict(), "error": row.error}
-            for row in found.errors
-            if np.isfinite(row.measured) and row.measured > 0
-        ],
+        "errors": [{**row._asdict(), "error": row.error} for row in found.errors if row.is_there],
+        "held_out_by_request": [row._asdict() for row in found.by_request],
         "remarks": [*stated, *found.remarks],
     }
 

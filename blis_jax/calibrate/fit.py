@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.calibrate.measured import MeasuredRun
+from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ class Posterior:
     covariance: Float[np.ndarray, "term term"]
     fixed: Mapping[str, float]
     source: str
+    cluster: Mapping[str, Any] = field(default_factory=dict)  # that the fit was made for
 
     @property
     def latency_model(self) -> str:
@@ -102,4 +103,7 @@ def _posterior(document: Mapping[str, Any], source: str) -> Posterior:
         raise ValueError("terms or covariance")
     if np.any(values < 0) or not np.all(np.isfinite(values)):
         raise ValueError("coefficients must be finite and at least 0")
-    return Posterior(terms, values, covariance, dict(document.get("fixed", {})), source)
+    cluster = document.get("cluster", {})
+    if not isinstance(cluster, dict):
+        raise TypeError("cluster")
+    return Posterior(terms, values, covariance, dict(document.get("fixed", {})), source, cluster)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from blis_jax.calibrate.calibration import UNITS, Calibration
 from blis_jax.calibrate.uncertainty import LEVEL
-from blis_jax.calibrate.validation import table
+from blis_jax.calibrate.validation import HELD_OUT, NAIVE, table
 
 
 def text(found: Calibration) -> str:
     """What the command prints."""
-    return "\n".join([*_head(found), "", *_coefficients(found), "", table(found.errors)])
+    return "\n".join(
+        [*_head(found), "", *_coefficients(found), "", table(found.errors), *_held_out(found)]
+    )
 
 
 def _head(found: Calibration) -> list[str]:
@@ -40,6 +42,23 @@ def _coefficients(found: Calibration) -> list[str]:
         mark = "" if is_identified else "  (not identifiable)"
         lines.append(f"{term:<7} {_number(value):>12}  {interval:<28} {UNITS[term]}{mark}")
     return lines
+
+
+def _held_out(found: Calibration) -> list[str]:
+    """What the errors of the requests held out are worth."""
+    if not found.by_request:
+        return []
+    pairs = ", ".join(
+        f"{row.latency.partition('_')[0].upper()} {row.simulated:.1f} ms ({row.training_mean:.1f})"
+        for row in found.by_request
+    )
+    return [
+        "",
+        f"{HELD_OUT}: the same episode as the fitted requests, so the same server, hour and mix; "
+        "--coefficients-from gives the errors on another run.",
+        f"{NAIVE}: each figure of these requests predicted by that of the fitted ones, without a simulator.",
+        f"Mean absolute error of a request held out, in brackets if all were given the training mean: {pairs}.",
+    ]
 
 
 def _number(value: float) -> str:

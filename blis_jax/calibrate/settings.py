@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,8 +91,27 @@ def cluster_values(settings: ServerSettings, given: Mapping[str, Any]) -> dict[s
     return values
 
 
-def silent(settings: ServerSettings, given: Mapping[str, Any]) -> list[str]:
-    """What neither the run's files nor the options say, in words."""
+def completed(settings: ServerSettings, cluster: Mapping[str, Any]) -> ServerSettings:
+    """The settings, with fields of a fitted cluster where they are silent."""
+    found = {
+        name: cluster.get(field)
+        for name, field in _FIELDS.items()
+        if getattr(settings, name) is None
+    }
+    if found.get("total_kv_blocks") == UNKNOWN_KV_BLOCKS:
+        del found["total_kv_blocks"]
+    return dataclasses.replace(settings, **found)
+
+
+def routing_of(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """The router of a fitted cluster, if it says one."""
+    return {name: cluster[name] for name in ("routing_policy",) if name in cluster}
+
+
+def silent(
+    settings: ServerSettings, given: Mapping[str, Any], notes: Sequence[str] = ()
+) -> list[str]:
+    """What neither the run's files nor the options say, in words; not what the run's notes say already."""
     told = {
         "max_num_seqs": "most requests in the running batch are unknown: the fit takes the default, 256",
         "max_num_batched_tokens": "token budget of a step is unknown: the fit takes the default, 2048",
@@ -101,7 +120,9 @@ def silent(settings: ServerSettings, given: Mapping[str, Any]) -> list[str]:
     return [
         words
         for name, words in told.items()
-        if getattr(settings, name) is None and _FIELDS[name] not in given
+        if getattr(settings, name) is None
+        and _FIELDS[name] not in given
+        and not any(note.startswith(words.partition(" are unknown")[0]) for note in notes)
     ]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.calibrate.measured import MeasuredRun
+from blis_jax.calibrate.measured_run import MeasuredRun
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from blis_jax.calibrate.measured import MeasuredRun
+from blis_jax.calibrate.measured_run import MeasuredRun
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
-METRICS = ("ttft_ms", "tpot_ms", "e2e_ms")
+LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
+HELD_OUT, NAIVE = "held out", "naive"  # parts
 STATISTICS = ("mean", "p50", "p90", "p99")
 
 
@@ -26,9 +27,14 @@ class ErrorRow(NamedTuple):
     simulated: float
 
     @property
+    def is_there(self) -> bool:
+        """Whether both were found, so that there is an error."""
+        return bool(np.isfinite(self.simulated) and self.measured > 0)
+
+    @property
     def error(self) -> float:
-        """Relative error of the simulation."""
-        return self.simulated / self.measured - 1.0
+        """Relative error of the simulation; NaN where one of the two is missing."""
+        return self.simulated / self.measured - 1.0 if self.is_there else float("nan")
 
 
 def errors(
@@ -40,15 +46,72 @@ def errors(
 ) -> list[ErrorRow]:
     """Every statistic of every latency over the requests of a part that were measured."""
     used = is_part & np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
+    output_len = run.rows.output_len[used]
+    measured = figures(run.ttft_us[used], run.e2e_us[used], output_len)
+    simulated = figures(ttft_us[used], e2e_us[used], output_len)
+    return [ErrorRow(part, *key, value, simulated[key]) for key, value in measured.items()]
+
+
+def naive(
+    run: MeasuredRun, is_fitted: Bool[np.ndarray, " request"], part: str = NAIVE
+) -> list[ErrorRow]:
+    """The requests held out, predicted without a simulator: each figure by that of the fitted requests."""
+    seen = np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
+    held_out, fitted = (
+        figures(run.ttft_us[used], run.e2e_us[used], run.rows.output_len[used])
+        for used in (seen & ~is_fitted, seen & is_fitted)
+    )
+    return [ErrorRow(part, *key, value, fitted[key]) for key, value in held_out.items()]
+
+
+class RequestErrors(NamedTuple):
+    """How far predictions of single requests that were held out are off, on average; ms."""
+
+    latency: str
+    simulated: float
+    training_mean: float  # if every request were given the mean of the fitted ones
+
+
+def by_request(
+    run: MeasuredRun,
+    ttft_us: Float[np.ndarray, " request"],
+    e2e_us: Float[np.ndarray, " request"],
+    is_fitted: Bool[np.ndarray, " request"],
+) -> list[RequestErrors]:
+    """Mean absolute errors over the requests held out, of the simulation and of the training mean."""
     gaps = np.where(run.rows.output_len > 1, run.rows.output_len - 1.0, np.nan)
-    measured = (run.ttft_us, run.tpot_us, run.e2e_us)
-    simulated = (ttft_us, (e2e_us - ttft_us) / gaps, e2e_us)
     rows = []
-    for metric, real, made in zip(METRICS, measured, simulated, strict=True):
-        for statistic in STATISTICS:
-            pair = (_statistic(values[used] / 1e3, statistic) for values in (real, made))
-            rows.append(ErrorRow(part, metric, statistic, *pair))
+    for latency, real, made in zip(
+        LATENCIES,
+        (run.ttft_us, run.tpot_us, run.e2e_us),
+        (ttft_us, (e2e_us - ttft_us) / gaps, e2e_us),
+        strict=True,
+    ):
+        has_both = np.isfinite(real) & np.isfinite(made)
+        held_out, fitted = has_both & ~is_fitted, has_both & is_fitted
+        if not (np.any(held_out) and np.any(fitted)):
+            continue
+        real, made = real / 1e3, made / 1e3
+        off = (made[held_out], np.mean(real[fitted]))
+        rows.append(
+            RequestErrors(latency, *(float(np.mean(np.abs(real[held_out] - one))) for one in off))
+        )
     return rows
+
+
+def figures(
+    ttft_us: Float[np.ndarray, " request"],
+    e2e_us: Float[np.ndarray, " request"],
+    output_len: Float[np.ndarray, " request"] | Int[np.ndarray, " request"],
+) -> dict[tuple[str, str], float]:
+    """Every statistic of every latency, ms; requests of one token have no TPOT."""
+    gaps = np.where(output_len > 1, output_len - 1.0, np.nan)
+    values = (ttft_us, (e2e_us - ttft_us) / gaps, e2e_us)
+    return {
+        (latency, statistic): _statistic(of / 1e3, statistic)
+        for latency, of in zip(LATENCIES, values, strict=True)
+        for statistic in STATISTICS
+    }
 
 
 def _statistic(values: np.ndarray, name: str) -> float:
@@ -66,7 +129,11 @@ def table(rows: Sequence[ErrorRow]) -> str:
     for part, metric in keys:
         cells = []
         for name in STATISTICS:
-            row = by_place[part, metric, name]
-            cells.append(f"{row.measured:>11.1f} →{row.simulated:>9.1f} {100 * row.error:+6.1f}%")
+            row = by_place.get((part, metric, name))
+            cells.append(_cell(row) if row is not None and row.is_there else f"{'–':>29}")
         lines.append(f"{part:<10} {metric:<8} " + " ".join(cells))
     return "\n".join(lines)
+
+
+def _cell(row: ErrorRow) -> str:
+    return f"{row.measured:>11.1f} →{row.simulated:>9.1f} {100 * row.error:+6.1f}%"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.backend import prepare_backend
+from blis_jax.calibrate.validation import NAIVE
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
@@ -146,10 +147,15 @@ def _tables(
     data: Path,
     names: Sequence[str],
 ) -> str:
-    lines = [f"Fitted on the first {NUM_FITTED}, errors on the requests held out, %:", _head()]
+    lines = [
+        f"Fitted on the first {NUM_FITTED}, errors on the requests held out, of the same episode, %; naive: each "
+        "figure predicted by that of the fitted requests:",
+        _head(),
+    ]
     for name in names:
         for model in TERMS:
             lines.append(_line(rows, name, model, "first", "held out"))
+        lines.append(_line(rows, name, next(iter(TERMS)), "first", NAIVE, NAIVE))
     lines += ["", *_verdicts(rows, names), "", "Fitted on all 300, errors on them, %:", _head()]
     for name in names:
         for model in TERMS:
@@ -170,14 +176,16 @@ def _head() -> str:
     return f"{'run':<40}{'model':<14}" + "".join(f"{title:>11}" for title in titles)
 
 
-def _line(rows: Sequence[Mapping[str, Any]], name: str, model: str, part: str, of: str) -> str:
+def _line(
+    rows: Sequence[Mapping[str, Any]], name: str, model: str, part: str, of: str, title: str = ""
+) -> str:
     found = {
         (row["metric"], row["statistic"]): row["error"]
         for row in rows
         if (row["run"], row["model"], row["part"], row["of"]) == (name, model, part, of)
     }
     cells = [f"{100 * found[metric, s]:>+11.1f}" for metric in _METRICS for s in _STATISTICS]
-    return f"{name:<40}{model:<14}" + "".join(cells)
+    return f"{name:<40}{title or model:<14}" + "".join(cells)
 
 
 def _published_line(data: Path, name: str) -> str:

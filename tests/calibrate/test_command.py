@@ -24,6 +24,14 @@ def test_the_example_run(tmp_path: Path, capsys):
     }
     assert abs(held_out["tpot_ms"]) < 0.03 and abs(held_out["ttft_ms"]) < 0.1
     assert output.with_suffix(".png").stat().st_size > 10_000
+    assert "same episode" in printed.out and "training mean" in printed.out
+    # the same coefficients on the same requests, without a fit
+    assert main([EXAMPLE, "--coefficients-from", str(output)]) == 0
+    predicted = capsys.readouterr().out
+    of_all = [line for line in printed.out.splitlines() if line.startswith("all  ")]
+    assert of_all and of_all == [
+        line for line in predicted.splitlines() if line.startswith("all  ")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, robust_cost
 from blis_jax.calibrate.simulated import Simulator
 from blis_jax.calibrate.starts import mean_concurrency, starting_points
 from blis_jax.calibrate.uncertainty import uncertainty
-from blis_jax.calibrate.validation import errors, table
+from blis_jax.calibrate.validation import by_request, errors, naive, table
 from blis_jax.errors import ConfigError
 from tests.calibrate import runs
 
@@ -19,8 +19,11 @@ def exact():
 def test_known_coefficients_come_back(exact):
     found = calibrate(exact, runs.CLUSTER, CalibrationPlan(runs.TERMS, num_fitted=30, num_starts=2))
     assert found.fit.values == pytest.approx(runs.TRUE, rel=0.02)
-    assert max(abs(row.error) for row in found.errors if row.metric == "tpot_ms") < 1e-3
-    assert {row.part for row in found.errors} == {"fitted", "held out", "all"}
+    off = {row.part: abs(row.error) for row in found.errors if row.metric == "tpot_ms"}
+    assert off.pop("naive") > 0.01 and max(off.values()) < 1e-3
+    assert {row.part for row in found.errors} == {"fitted", "held out", "naive", "all"}
+    assert [row.latency for row in found.by_request] == ["ttft_ms", "tpot_ms", "e2e_ms"]
+    assert all(row.simulated < 0.1 * row.training_mean for row in found.by_request)
     document = to_document(found)
     assert document["beta_coeffs"] == pytest.approx(found.fit.values[1:].tolist())
     assert document["fit"]["num_fitted"] == 30
@@ -117,6 +120,20 @@ def test_errors_by_hand(exact):
     ttft = next(row for row in rows if (row.metric, row.statistic) == ("ttft_ms", "p90"))
     assert ttft.measured == pytest.approx(np.percentile(exact.ttft_us[:10] / 1e3, 90))
     assert "+10.0%" in table(rows)
+
+
+def test_the_naive_prediction_by_hand(exact):
+    """The fitted requests' own figures, and per request their mean."""
+    is_fitted = np.arange(40) < 30
+    rows = {(row.metric, row.statistic): row for row in naive(exact, is_fitted)}
+    ttft, e2e = exact.ttft_us / 1e3, exact.e2e_us / 1e3
+    p90 = rows["ttft_ms", "p90"]
+    assert p90.measured == pytest.approx(np.percentile(ttft[30:], 90))
+    assert p90.simulated == pytest.approx(np.percentile(ttft[:30], 90))
+    found = by_request(exact, exact.ttft_us, exact.e2e_us + 5000.0, is_fitted)[2]
+    assert found.simulated == pytest.approx(5.0)
+    assert found.training_mean == pytest.approx(np.mean(np.abs(e2e[30:] - e2e[:30].mean())))
+    assert not by_request(exact, exact.ttft_us, exact.e2e_us, np.ones(40, bool))
 
 
 def test_plan_is_checked(exact):

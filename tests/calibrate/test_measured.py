@@ -153,7 +153,7 @@ def test_files_that_are_no_measured_runs(tmp_path: Path):
     path.write_text("arrival_us,input_tokens,output_tokens\n0,1,1\n")
     with pytest.raises(ConfigError, match="has no measured latencies"):
         read_measured(path)
-    with pytest.raises(ConfigError, match=r"neither requests\.jsonl nor"):
+    with pytest.raises(ConfigError, match=r"neither requests\.jsonl, .* nor summary_lifecycle"):
         read_measured(tmp_path)
     path.write_text('{"input_toks": 3}\n')
     with pytest.raises(ConfigError, match="line 1: no output_toks"):
@@ -195,9 +195,9 @@ def test_real_runs_have_the_published_means():
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"{REAL} is not here")
 def test_estimated_blocks_against_stated_ones():
     """The one run that states its blocks and logs their use: 2,588, found within 3 %."""
-    from blis_jax.calibrate import measured
+    from blis_jax.calibrate.formats import engine_log
 
     folder = REAL / "RTX4090_Llama-3.1-8B"
-    columns = measured._json_lines(folder / "requests.jsonl")
+    columns = engine_log._json_lines(folder / "requests.jsonl")
     found = blocks_from_series(folder / "timeseries.csv", columns, settings.ServerSettings())
     assert found.blocks == pytest.approx(2588, rel=0.03)

@@ -103,12 +103,3 @@ def test_ledger_without_an_action_is_bad_input(capsys):
     assert ledger.main([]) == 2
     out, err = capsys.readouterr()
     assert out == "" and "no action is given; use one of plan, add" in err
-
-
-def test_result_of_vllm_bench_serve_is_named(tmp_path, capsys):
-    serve = {"backend": "vllm", "request_throughput": 9.1, "mean_ttft_ms": 20.0, "ttfts": [0.1]}
-    for indent in (None, 2):
-        (tmp_path / "serve.json").write_text(json.dumps(serve, indent=indent))
-        assert calibrate.main(["serve.json"]) == 2
-        err = capsys.readouterr().err
-        assert err.count("\n") == 1 and "is a result of vllm bench serve, which is not read" in err

@@ -24,10 +24,31 @@ def test_three_runs_of_four_keep_the_bars_with_the_context_term():
     assert verdicts[0].endswith("not kept") and verdicts[1].endswith(": kept")
 
 
+def test_fits_beat_the_naive_prediction():
+    """Mean TPOT and E2E of the requests held out, where the run has no evictions."""
+    errors = {
+        (row["run"], row["of"], row["metric"]): abs(row["error"])
+        for row in _rows()
+        if (row["model"], row["part"], row["statistic"]) == ("with context", "first", "mean")
+    }
+    for name in paper.RUNS[1:]:
+        for metric in ("tpot_ms", "e2e_ms"):
+            assert errors[name, "held out", metric] < 0.5 * errors[name, "naive", metric]
+
+
 def test_rows_are_complete():
     table = pd.read_csv(SHIPPED)
-    assert len(table) == len(paper.RUNS) * len(paper.TERMS) * (3 + 1) * 12
+    assert len(table) == len(paper.RUNS) * len(paper.TERMS) * (4 + 1) * 12
     assert table["error"].notna().all()
+
+
+@needs_runs
+def test_the_naive_prediction_stands_below_the_fits():
+    lines = paper._tables(_rows(), [], REAL, paper.RUNS).splitlines()
+    assert lines[0].startswith("Fitted on the first 150") and "same episode" in lines[0]
+    models = [line[40:54].strip() for line in lines[2:14]]
+    assert models == ["blackbox", "with context", "naive"] * 4
+    assert lines[4].split()[2] == "-71.2"  # the TTFT mean of the RTX 4090
 
 
 @needs_runs

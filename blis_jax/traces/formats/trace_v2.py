@@ -5,12 +5,17 @@ whatever its status, and for rows of a prefix group 50 shared tokens put *before
 Columns go by name where another revision has moved them. Contents are otherwise private. Send and
 chunk times, modalities and the reason ratio are checked, but change nothing in a simulation. The
 header is checked, and may be absent.
+
+A later BLIS (trace_version 3, its 0.7.15 writes it) has 27 columns or more. Its replay takes send_time_us
+as the arrival where it is above 0, prefix_length shared tokens for a group (those of the group's first
+row that has some), and server_input_tokens in place of input_tokens for a row without a group.
+Deadlines are not simulated.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -71,12 +76,17 @@ class Network(Strict):
 class Header(Strict):
     """The YAML header."""
 
-    trace_version: Literal[2] = 2
+    trace_version: Literal[2, 3] = 2
     time_unit: Literal["", "us", "microseconds"] = "microseconds"
     created_at: str = ""
     mode: str = "generated"
     warm_up_requests: int = 0
     workload_spec: str = ""
+    workload_seed: int | None = None
+    session_context_growth: str = ""
+    goodput_slo_targets: dict[str, Any] | None = None
+    kv_offload: dict[str, Any] | None = None
+    observed_kv_metrics: dict[str, Any] | None = None
     server: Server | None = None
     network: Network | None = None
 
@@ -84,6 +94,15 @@ class Header(Strict):
 _HAS_PROMPT = Check(
     "input_tokens is 0, and no prefix group adds to it",
     lambda found: (found["input_tokens"] > 0) | (found["prefix_group"] != ""),
+)
+_LATER_COLUMNS = ("prefix_length", "server_input_tokens")
+_HAS_PROMPT_LATER = Check(
+    "input_tokens, prefix_length and server_input_tokens are all 0",
+    lambda found: (
+        (found["input_tokens"] > 0)
+        | (found["prefix_length"] > 0)
+        | (found["server_input_tokens"] > 0)
+    ),
 )
 
 
@@ -97,16 +116,18 @@ def read(path: Path, reading: Reading) -> TraceRows:
     """The requests in the order of the file; `path` is that of the rows or of the header."""
     header = Path(reading.header) if reading.header else header_path(path)
     if path.suffix in (".yaml", ".yml"):
-        header, path = path, _rows_beside(path)
+        header, path = path, rows_beside(path)
     if header is None:
         reading.report.notes.append(f"{path.name} has no YAML header beside it; read without one")
     else:
         read_header(header)
-    found = read_columns(path, _columns(path), reading, [_HAS_PROMPT])
-    is_member = found["prefix_group"] != ""
-    input_len = found["input_tokens"] + np.where(is_member, PREFIX_TOKENS, 0)
+    columns = _columns(path)
+    check = _HAS_PROMPT_LATER if "prefix_length" in columns else _HAS_PROMPT
+    arrival_us, input_len, prefix_len, found = _replayed(
+        read_columns(path, columns, reading, [check])
+    )
     return make_rows(
-        found["arrival_time_us"],
+        arrival_us,
         input_len,
         found["output_tokens"],
         texts={
@@ -118,8 +139,34 @@ def read(path: Path, reading: Reading) -> TraceRows:
         slo_class=found["slo_class"],
         round_index=found["round_index"],
         request_id=found["request_id"],
-        prefix_len=np.where(is_member, PREFIX_TOKENS, 0),
+        prefix_len=prefix_len,
     )
+
+
+class _Replayed(NamedTuple):
+    """Arrivals in µs, and tokens of the prompts and of what these share with their group."""
+
+    arrival_us: np.ndarray
+    input_len: np.ndarray
+    prefix_len: np.ndarray
+    columns: dict[str, np.ndarray]
+
+
+def _replayed(found: dict[str, np.ndarray]) -> _Replayed:
+    """As the replay of the revision takes them that writes such columns."""
+    group = found["prefix_group"]
+    if "prefix_length" not in found:
+        prefix = np.where(group != "", PREFIX_TOKENS, 0)
+        return _Replayed(found["arrival_time_us"], found["input_tokens"] + prefix, prefix, found)
+    lengths: dict[str, int] = {}
+    for name, length in zip(group, found["prefix_length"], strict=True):
+        if name and length > 0:
+            lengths.setdefault(name, int(length))
+    prefix = np.array([lengths.get(name, 0) for name in group], np.int64)
+    is_counted = (found["server_input_tokens"] > 0) & (group == "")
+    own = np.where(is_counted, found["server_input_tokens"], found["input_tokens"])
+    sent = np.where(found["send_time_us"] > 0, found["send_time_us"], found["arrival_time_us"])
+    return _Replayed(sent, own + prefix, prefix, found)
 
 
 def read_header(path: Path) -> Header:
@@ -212,10 +259,14 @@ def _columns(path: Path) -> dict[str, Column]:
         **{name: Column(parse=count, wanted=wanted) for name in _COUNTS},
         **{name: Column(parse=whole(-(2**62), 2**62), wanted="a whole number") for name in _TIMES},
     }
-    return {
+    found = {
         name: parsers[name]._replace(names=(name,), place=None if is_elsewhere else place)
         for place, name in enumerate(COLUMNS)
     }
+    if is_elsewhere and set(_LATER_COLUMNS) <= set(names):
+        later = Column(parse=whole(0, MOST_TOKENS // 2), wanted=wanted)  # their sum is a length
+        found |= {name: later._replace(names=(name,)) for name in ("input_tokens", *_LATER_COLUMNS)}
+    return found
 
 
 def _truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
@@ -225,7 +276,8 @@ def _truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
     return values.to_numpy(object), known.to_numpy()
 
 
-def _rows_beside(header: Path) -> Path:
+def rows_beside(header: Path) -> Path:
+    """The rows that a header belongs to: same name with .csv or .csv.gz, else data.csv."""
     names = [f"{header.stem}.csv", f"{header.stem}.csv.gz", "data.csv"]
     found = next((header.parent / name for name in names if (header.parent / name).is_file()), None)
     if found is None:

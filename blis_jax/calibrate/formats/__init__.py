@@ -1,0 +1,1 @@
+"""Formats of measured runs: each a file that recognises it and reads it."""
