@@ -17,7 +17,7 @@ def ineffective_settings(spec: WorkloadSpec) -> list[str]:
         for key in ("servegen_data", "inference_perf")
         if spec.clients and getattr(spec, key) is not None
     ]
-    lengths = prefix_lengths(spec)
+    lengths = prefix_lengths(spec.clients)
     for index, client in enumerate(spec.clients):
         used = lengths.get(client.prefix_group, 0)
         for parts in (

@@ -172,7 +172,7 @@ def compile_plan(
             "give num_requests or horizon"
         )
     num_rows, num_gaps = _sizes(spec, wanted)
-    groups = {name: index for index, name in enumerate(prefix_lengths(spec))}
+    groups = {name: index for index, name in enumerate(prefix_lengths(spec.clients))}
     params = params_of(spec)
     clients = tuple(
         ClientShape(
