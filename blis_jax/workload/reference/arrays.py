@@ -1,4 +1,4 @@
-"""Drawn requests as arrays of the golden format, and as the table that the engine takes."""
+"""DrawnWorkload requests as arrays of the golden format, and as the table that the engine takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
 from blis_jax.workload.reference.contents import block_ids, short_prompt_ids
-from blis_jax.workload.reference.generate import LATEST_US, Drawn, drawn
+from blis_jax.workload.reference.generate import LATEST_US, DrawnWorkload, drawn
 from blis_jax.workload.reference.prompts import MOST_TOKENS
 from blis_jax.workload.reference.requests import DrawnRequest
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
@@ -59,7 +59,7 @@ def golden_arrays(
     return arrays_of(drawn(spec, seed, timeout_us), block_size)
 
 
-def arrays_of(workload: Drawn, block_size: int) -> dict[str, np.ndarray]:
+def arrays_of(workload: DrawnWorkload, block_size: int) -> dict[str, np.ndarray]:
     """The arrays of requests that are drawn."""
     return request_arrays(workload.clients, workload.requests, block_size)
 

@@ -13,7 +13,7 @@ from blis_jax.workload.inference_perf import Pace
 from blis_jax.workload.reference.deadlines import deadline_us
 from blis_jax.workload.reference.gaps import Gap, gap_law, paced_gaps
 from blis_jax.workload.reference.lengths import length_law
-from blis_jax.workload.reference.prompts import Contents, Drawer, drawer_of
+from blis_jax.workload.reference.prompts import Drawer, DrawnContents, drawer_of
 from blis_jax.workload.reference.requests import (
     ClientLimits,
     DrawnRequest,
@@ -114,7 +114,7 @@ class Sender:
 
 
 def single_request(
-    client: int, spec: ClientSpec, arrival_us: int, contents: Contents, prefix: Tokens
+    client: int, spec: ClientSpec, arrival_us: int, contents: DrawnContents, prefix: Tokens
 ) -> DrawnRequest:
     """A request of its own, behind the prefix that its group shares."""
     return DrawnRequest(
@@ -129,7 +129,7 @@ def single_request(
     )
 
 
-SessionDrawer = Callable[[Stream], tuple[str, list[Contents]]]
+SessionDrawer = Callable[[Stream], tuple[str, list[DrawnContents]]]
 
 
 def session_drawer(spec: ClientSpec, draw: Drawer) -> SessionDrawer:
@@ -139,7 +139,7 @@ def session_drawer(spec: ClientSpec, draw: Drawer) -> SessionDrawer:
     ratio = reasoning.reason_ratio_distribution
     reason_ratio = None if ratio is None else length_law(ratio)
 
-    def session(stream: Stream) -> tuple[str, list[Contents]]:
+    def session(stream: Stream) -> tuple[str, list[DrawnContents]]:
         name, rounds = f"sess_{stream.int63()}", []
         for _ in range(turns.max_rounds):
             rounds.append(draw(stream))
@@ -155,7 +155,7 @@ def session_requests(
     spec: ClientSpec,
     begins_us: int,
     name: str,
-    rounds: Sequence[Contents],
+    rounds: Sequence[DrawnContents],
     prefix: Tokens,
 ) -> list[DrawnRequest]:
     """All rounds of a session; each waits for the output before it, at 1 us a token, and a think time."""

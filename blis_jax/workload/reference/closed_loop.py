@@ -49,7 +49,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Pools:
+class UserPools:
     """The users of all clients that keep a number of requests in the cluster."""
 
     requests: list[DrawnRequest]  # each user's first one
@@ -102,10 +102,10 @@ def _prefix(client: RevisedClient, begun: Sequence[DrawnRequest]) -> Tokens:
 
 def pools_of(
     clients: Sequence[ClientSpec], prefixes: Mapping[str, Tokens], seed: int, most: float
-) -> Pools:
+) -> UserPools:
     """Concurrent users and their first requests, spread over one think time; at most so many requests."""
     seeds = Stream(signed(seed + POOL_SEED))
-    pools = Pools([], [], sum(map(_num_users, clients)))
+    pools = UserPools([], [], sum(map(_num_users, clients)))
     names: dict[str, int] = {}
     for index, client in enumerate(clients):
         if not isinstance(client, RevisedClient) or not client.concurrency:

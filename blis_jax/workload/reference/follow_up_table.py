@@ -8,7 +8,7 @@ of the last step of row `parent[i]`, if that one completes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,8 @@ from blis_jax.errors import ConfigError
 from blis_jax.workload.lengths.distribution import MOST_REQUESTS
 from blis_jax.workload.reference.arrays import names_of, request_arrays
 from blis_jax.workload.reference.closed_loop import rounds_after
-from blis_jax.workload.reference.generate import Drawn, drawn
+from blis_jax.workload.reference.generate import LATEST_US, DrawnWorkload, drawn
+from blis_jax.workload.reference.requests import DrawnRequest
 from blis_jax.workload.spec import WorkloadSpec
 from blis_jax.workload.table import NEVER_US, RequestTable, WorkloadNames, from_golden
 
@@ -73,7 +74,7 @@ def draw_closed_loop(
 
 
 def closed_loop_table(
-    workload: Drawn, block_size: int = 16, most_rounds: int | None = None
+    workload: DrawnWorkload, block_size: int = 16, most_rounds: int | None = None
 ) -> ClosedLoop:
     """The table of a workload that is drawn."""
     limit = _most_later_rounds(workload, most_rounds)
@@ -95,7 +96,7 @@ def closed_loop_table(
     return _table(workload, requests, parent, is_cut, block_size)
 
 
-def _most_later_rounds(workload: Drawn, most_rounds: int | None) -> float:
+def _most_later_rounds(workload: DrawnWorkload, most_rounds: int | None) -> float:
     if most_rounds is not None:
         if most_rounds < 1:
             raise ConfigError(f"most_rounds: got {most_rounds}, allowed is 1 or more")
@@ -112,18 +113,24 @@ def _most_later_rounds(workload: Drawn, most_rounds: int | None) -> float:
 
 
 def _table(
-    workload: Drawn, requests: list, parent: list[int], is_cut: list[bool], block_size: int
+    workload: DrawnWorkload,
+    requests: list[DrawnRequest],
+    parent: list[int],
+    is_cut: list[bool],
+    block_size: int,
 ) -> ClosedLoop:
     arrays = request_arrays(workload.clients, requests, block_size)
     parents = np.array(parent, np.int32)
     is_later = parents != NO_PARENT
     sessions = [workload.sessions.get(request.session) for request in requests]
     deadline, arrival = arrays["deadline_us"], arrays["arrival_us"]
-    arrays["arrival_us"] = np.where(is_later, NEVER_US, arrival)
+    arrays["arrival_us"] = np.where(is_later, LATEST_US, arrival)  # behind all others, by id
     arrays["id_rank"] = _id_rank(requests, is_later)
     later = zip(sessions, is_later.tolist(), strict=True)
     return ClosedLoop(
-        table=from_golden(arrays),
+        table=replace(
+            from_golden(arrays), arrival_us=np.where(is_later, np.int64(NEVER_US), arrival)
+        ),
         names=names_of(arrays),
         session_names=tuple(map(str, arrays["session_names"])),
         parent=parents,
@@ -138,7 +145,7 @@ def _table(
     )
 
 
-def _id_rank(requests: list, is_later: np.ndarray) -> np.ndarray:
+def _id_rank(requests: list[DrawnRequest], is_later: np.ndarray) -> np.ndarray:
     """Rank of the ids as texts.
 
     BLIS ends the id of a later round with a counter of the run. It never decides, since no two

@@ -26,6 +26,7 @@ from blis_jax.workload.reference.requests import ClientLimits, DrawnRequest, Req
 from blis_jax.workload.reference.windows import WindowSender
 from blis_jax.workload.revised.expansion import Expansion, expanded
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec, prefix_lengths
+from blis_jax.workload.versions import FIRST_REVISION
 
 if TYPE_CHECKING:
     from jaxtyping import Int32
@@ -37,7 +38,7 @@ LATEST_US = 2**60  # arrivals from here on would overflow a clock's sums
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnWorkload:
     """The requests of a workload before any run."""
 
     clients: tuple[ClientSpec, ...]
@@ -51,7 +52,9 @@ class Drawn:
         return FollowUps(self.sessions, self.budget, self.horizon_us)
 
 
-def drawn(spec: WorkloadSpec, seed: int | None = None, timeout_us: int | None = None) -> Drawn:
+def drawn(
+    spec: WorkloadSpec, seed: int | None = None, timeout_us: int | None = None
+) -> DrawnWorkload:
     """The requests that BLIS draws, with their contents.
 
     Args:
@@ -81,7 +84,9 @@ def drawn(spec: WorkloadSpec, seed: int | None = None, timeout_us: int | None = 
         sessions = {name: replace(one, timeout_us=timeout_us) for name, one in sessions.items()}
     budget = most - len(kept) if pools.num_users else math.inf
     _check_drawn(spec, expansion.clients, kept)
-    return Drawn(expansion.clients, kept, sessions, max(budget, 0), spec.horizon or math.inf)
+    return DrawnWorkload(
+        expansion.clients, kept, sessions, max(budget, 0), spec.horizon or math.inf
+    )
 
 
 def _with_timeout(request: DrawnRequest, timeout_us: int) -> DrawnRequest:
@@ -103,8 +108,8 @@ def _check(spec: WorkloadSpec) -> None:
 def _check_drawn(
     spec: WorkloadSpec, clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]
 ) -> None:
-    if not requests and not spec.horizon:
-        raise ConfigError(NO_REQUEST)
+    if not requests and not spec.horizon and spec.revision == FIRST_REVISION:
+        raise ConfigError(NO_REQUEST)  # where the first revision does not end
     for request in requests:
         if not any(map(len, request.prompt)):
             place = request.client

@@ -22,7 +22,7 @@ VOCABULARY = 128_000  # tokens are uniform below it
 MOST_TOKENS = 2**28  # of one workload; they are held in memory to tell which contents are equal
 
 
-class Contents(NamedTuple):
+class DrawnContents(NamedTuple):
     """What one request asks and is answered."""
 
     new: Tokens  # without a shared prefix or earlier rounds
@@ -30,7 +30,7 @@ class Contents(NamedTuple):
     parts: tuple[int, int, int, int] = NO_PARTS  # of multimodal prompts
 
 
-Drawer = Callable[[Stream], Contents]
+Drawer = Callable[[Stream], DrawnContents]
 Parts = Callable[[Stream], tuple[int, int, int, int]]
 
 
@@ -41,10 +41,10 @@ def drawer_of(client: ClientSpec) -> Drawer:
     prompt_parts = modality_parts(client.multimodal)
     output_length = length_law(client.output_distribution)
 
-    def multimodal(stream: Stream) -> Contents:
+    def multimodal(stream: Stream) -> DrawnContents:
         parts = prompt_parts(stream)
         new = draw_tokens(stream, max(sum(parts), 1))
-        return Contents(new, draw_tokens(stream, output_length(stream)), parts)
+        return DrawnContents(new, draw_tokens(stream, output_length(stream)), parts)
 
     return multimodal
 
@@ -53,9 +53,9 @@ def language(input_law: AnyLaw, output_law: AnyLaw) -> Drawer:
     """What draws prompts of text alone: both lengths, then both contents."""
     input_length, output_length = length_law(input_law), length_law(output_law)
 
-    def contents(stream: Stream) -> Contents:
+    def contents(stream: Stream) -> DrawnContents:
         num_inputs, num_outputs = input_length(stream), output_length(stream)
-        return Contents(draw_tokens(stream, num_inputs), draw_tokens(stream, num_outputs))
+        return DrawnContents(draw_tokens(stream, num_inputs), draw_tokens(stream, num_outputs))
 
     return contents
 

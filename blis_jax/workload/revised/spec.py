@@ -197,7 +197,7 @@ class CohortSpec(Strict):
         return self
 
 
-class SloTargets(Strict):
+class ClassTargets(Strict):
     """Bounds that a good request meets, in ms; 0: none."""
 
     ttft_ms: NonNegative = 0.0
@@ -226,7 +226,7 @@ class RevisedWorkload(WorkloadSpec):
     clients: tuple[RevisedClient, ...] = ()
     cohorts: tuple[CohortSpec, ...] = ()
     servegen_data: RevisedServeGen | None = None  # type: ignore[assignment]
-    goodput_slo_targets: dict[str, SloTargets] = Field(default_factory=dict)
+    goodput_slo_targets: dict[str, ClassTargets] = Field(default_factory=dict)
 
     @property
     def slo_classes(self) -> tuple[str, ...]:
