@@ -1,4 +1,4 @@
-"""DrawnWorkload requests as arrays of the golden format, and as the table that the engine takes."""
+"""Drawn requests as arrays of the golden format, and as the table that the engine takes."""
 
 from __future__ import annotations
 
@@ -72,8 +72,7 @@ def request_arrays(
     tenant, tenant_names = _numbered([client.tenant_id for client in senders])
     group, group_names = _numbered([request.prefix_group for request in requests], none="")
     is_streaming = [
-        client.streaming and not client.multi_turn and not request.round_index
-        for client, request in zip(senders, requests, strict=True)
+        has_stream(client, request) for client, request in zip(senders, requests, strict=True)
     ]
     return content_arrays(requests, block_size) | {
         "slo_class": np.array([SLO_CLASSES.index(client.slo_class) for client in senders], np.int8),
@@ -84,6 +83,11 @@ def request_arrays(
         "prefix_group_names": group_names,
         "client_names": np.array([client.id for client in clients], np.str_),
     }
+
+
+def has_stream(client: ClientSpec, request: DrawnRequest) -> bool:
+    """Whether BLIS marks the request as streaming: not as a round of a session."""
+    return client.streaming and not client.multi_turn and not request.round_index
 
 
 def _numbered(names: Sequence[str], none: str | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -106,6 +110,7 @@ def content_arrays(requests: Sequence[DrawnRequest], block_size: int) -> dict[st
         "output_len": output_len.astype(np.int32),
         "max_output_len": output_len.astype(np.int32),
         "deadline_us": np.array([request.deadline_us for request in requests], np.int64),
+        "slo_target_us": np.array([request.slo_target_us for request in requests], np.int64),
         "prefix_length": np.array([request.prefix_len for request in requests], np.int32),
         "multimodal": np.array([any(request.parts) for request in requests], np.int8),
         "client": np.array([request.client for request in requests], np.int32),

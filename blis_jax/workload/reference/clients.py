@@ -10,7 +10,7 @@ import numpy as np
 
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.inference_perf import Pace
-from blis_jax.workload.reference.deadlines import deadline_us
+from blis_jax.workload.reference.deadlines import deadline_us, slo_target_us
 from blis_jax.workload.reference.gaps import Gap, gap_law, paced_gaps
 from blis_jax.workload.reference.lengths import length_law
 from blis_jax.workload.reference.prompts import Drawer, DrawnContents, drawer_of
@@ -125,6 +125,7 @@ def single_request(
         prefix_group=spec.prefix_group,
         prefix_len=len(prefix),
         deadline_us=deadline_us(spec, arrival_us, is_round=False),
+        slo_target_us=slo_target_us(spec),
         parts=contents.parts,
     )
 
@@ -140,11 +141,12 @@ def session_drawer(spec: ClientSpec, draw: Drawer) -> SessionDrawer:
     reason_ratio = None if ratio is None else length_law(ratio)
 
     def session(stream: Stream) -> tuple[str, list[DrawnContents]]:
-        name, rounds = f"sess_{stream.int63()}", []
+        name = f"sess_{stream.int63()}"
+        rounds: list[DrawnContents] = []
         for _ in range(turns.max_rounds):
-            rounds.append(draw(stream))
-            if reason_ratio is not None:
-                reason_ratio(stream)  # has no effect but on the stream
+            contents = draw(stream)
+            percent = 0 if reason_ratio is None else reason_ratio(stream)
+            rounds.append(contents._replace(reason_ratio=min(percent / 100.0, 1.0)))
         return name, rounds
 
     return session
@@ -179,6 +181,8 @@ def session_requests(
                 round_index=turn,
                 prefix_len=len(prefix),
                 deadline_us=deadline_us(spec, arrival_us, is_round=True),
+                slo_target_us=slo_target_us(spec),
+                reason_ratio=contents.reason_ratio,
             )
         )
         end += len(contents.output)

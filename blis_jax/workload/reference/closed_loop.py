@@ -17,7 +17,7 @@ import numpy as np
 from blis_jax.errors import UnsupportedError
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.reference.clients import single_request
-from blis_jax.workload.reference.deadlines import deadline_us, timeout_of
+from blis_jax.workload.reference.deadlines import deadline_us, slo_target_us, timeout_of
 from blis_jax.workload.reference.prompts import Drawer, drawer_of, language
 from blis_jax.workload.reference.requests import NO_DEADLINE, DrawnRequest
 from blis_jax.workload.reference.seeds import signed
@@ -43,6 +43,7 @@ class Session:
     is_growing: bool  # prompts begin with all earlier rounds
     think_time_us: int
     timeout_us: int  # from arrival to deadline, 0: none
+    slo_target_us: int
     seed: int  # of its stream
     prefix: Tokens
     draw: Drawer
@@ -84,6 +85,7 @@ def sessions_of(
                 is_growing=turns.context_growth == "accumulate",
                 think_time_us=turns.think_time_us,
                 timeout_us=timeout_of(client, is_round=True),
+                slo_target_us=slo_target_us(client),
                 seed=seeds.int63(),
                 prefix=prefix,
                 draw=drawer_of(client),
@@ -134,6 +136,7 @@ def pools_of(
                     is_growing=False,
                     think_time_us=client.think_time_us,
                     timeout_us=timeout_of(client, is_round=True),
+                    slo_target_us=slo_target_us(client),
                     seed=seeds.int63(),
                     prefix=prefix,
                     draw=draw,
@@ -174,6 +177,7 @@ class Rounds:
             session=session.name,
             round_index=request.round_index + 1,
             deadline_us=arrival_us + timeout_us if timeout_us else NO_DEADLINE,
+            slo_target_us=session.slo_target_us,
         )
 
     def _told(self, first: DrawnRequest) -> Tokens:

@@ -1,4 +1,4 @@
-"""When a client gives up waiting."""
+"""When a client gives up waiting, and how soon it wants its first token."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def timeout_of(spec: ClientSpec, is_round: bool) -> int:
     if spec.timeout is not None:
         return spec.timeout
     return SESSION_TIMEOUT_US if is_round or spec.is_closed_loop else 0
+
+
+def slo_target_us(spec: ClientSpec) -> int:
+    """The client's bound on the time to the first token, 0 for none."""
+    return (spec.slo_target_us or 0) if isinstance(spec, RevisedClient) else 0
 
 
 def deadline_us(spec: ClientSpec, arrival_us: int, is_round: bool) -> int:

@@ -28,6 +28,7 @@ class DrawnContents(NamedTuple):
     new: Tokens  # without a shared prefix or earlier rounds
     output: Tokens
     parts: tuple[int, int, int, int] = NO_PARTS  # of multimodal prompts
+    reason_ratio: float = 0.0  # of rounds
 
 
 Drawer = Callable[[Stream], DrawnContents]

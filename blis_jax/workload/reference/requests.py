@@ -29,7 +29,9 @@ class DrawnRequest(NamedTuple):
     prefix_group: str = ""  # as BLIS reports it: not for rounds of sessions
     prefix_len: int = 0  # leading tokens of a prefix group, as BLIS reports them
     deadline_us: int = NO_DEADLINE
+    slo_target_us: int = 0  # bound on the time to the first token, 0 for none
     parts: tuple[int, int, int, int] = NO_PARTS  # tokens of text, images, audio, video
+    reason_ratio: float = 0.0  # share of reasoning tokens, which changes nothing
 
     @property
     def input_len(self) -> int:

@@ -85,7 +85,10 @@ class WindowSender:
                 drawn = session_requests(
                     self._index, self._spec, start_us, name, rounds, self._prefix
                 )
-                requests += [one for one in drawn if one.arrival_us < window.end_us]
+                # BLIS gives these rounds no target
+                requests += [
+                    one._replace(slo_target_us=0) for one in drawn if one.arrival_us < window.end_us
+                ]
             return requests
         nothing = np.empty(0, np.int32)
         for start_us in starts_us:
