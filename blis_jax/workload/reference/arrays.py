@@ -34,13 +34,20 @@ def draw(
     Raises:
         ConfigError: the workload needs a mechanism that is not there, or draws more tokens than allowed.
     """
-    arrays = golden_arrays(spec, seed, block_size)
+    return table_of(drawn(spec, seed), block_size)
+
+
+def table_of(workload: DrawnWorkload, block_size: int) -> tuple[RequestTable, WorkloadNames]:
+    """The requests that arrive by themselves, of a workload that is drawn."""
+    arrays = arrays_of(workload, block_size)
     return from_golden(arrays), names_of(arrays)
 
 
 def names_of(arrays: dict[str, np.ndarray]) -> WorkloadNames:
-    """The texts behind the codes of golden arrays."""
+    """The texts behind the codes of golden arrays, and the deadlines if there are any."""
+    deadline_us = arrays["deadline_us"]
     return WorkloadNames(
+        deadline_us=deadline_us if deadline_us.any() else None,
         tenant_names=tuple(map(str, arrays["tenant_names"])),
         prefix_group_names=tuple(map(str, arrays["prefix_group_names"])),
     )
