@@ -86,7 +86,10 @@ def source_of(given: Mapping[str, Any]) -> Source:
                 f"give another with --seed"
             )
         timeout_us = _timeout_us(given) if "timeout" in given else None
-        return Source(given["workload_spec"], stream, seed, seed, spec=spec, timeout_us=timeout_us)
+        policy_seed = own if spec.revision == REVISED else seed  # which never has the file's
+        return Source(
+            given["workload_spec"], stream, policy_seed, seed, spec=spec, timeout_us=timeout_us
+        )
     return _simple_source(given, stream)
 
 

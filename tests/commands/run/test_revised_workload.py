@@ -54,6 +54,14 @@ def test_the_first_revision_goes_on_drawing_its_own():
     assert table.arrival_us[0] == 0 and names.deadline_us is None
 
 
+def test_policies_never_draw_from_the_seed_of_a_file():
+    given = {"workload_spec": str(FOLDER / "specs" / "mixed3_seed7.yaml")}
+    assert source_of(given).policy_seed == source_of(given).seed == 7
+    revised = source_of(REVISED | given)
+    assert (revised.policy_seed, revised.seed) == (42, 7)
+    assert source_of(REVISED | given | {"seed": 3}).policy_seed == 3
+
+
 def test_the_option_timeout_gives_every_request_a_deadline():
     spec = str(FOLDER / "specs" / "timeouts.yaml")
     for seconds, timeout_us in ((2.5, 2_500_000), (None, 1_500_000), (-1, 0)):
