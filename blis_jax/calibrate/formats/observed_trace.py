@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +17,9 @@ from blis_jax.calibrate.formats.latency_csv import read_table
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.settings import ServerSettings, of_header
 from blis_jax.errors import ConfigError
-from blis_jax.traces.formats import trace_v2
+from blis_jax.traces.formats import trace_v2, trace_v3
 from blis_jax.traces.rows import Reading
+from blis_jax.traces.sniff import sniff
 
 
 def read(path: Path) -> MeasuredRun:
@@ -29,11 +31,12 @@ def read(path: Path) -> MeasuredRun:
     if path.suffix in (".yaml", ".yml"):
         path = trace_v2.rows_beside(path)
     reading = Reading()
-    rows = trace_v2.read(path, reading)
+    form: Any = trace_v3 if trace_v3.matches(sniff(path)) else trace_v2
+    rows = form.read(path, reading)
     if reading.report.num_bad:
         reading.report.refuse_bad(path)
     place = trace_v2.header_path(path)
-    header = trace_v2.read_header(place) if place else trace_v2.Header()
+    header = form.read_header(place) if place else trace_v2.Header()
     times = read_table(path)
     sent, first, last = (
         times[name].to_numpy(np.float64)

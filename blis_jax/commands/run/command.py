@@ -16,14 +16,17 @@ from blis_jax.commands.run.requests import dashed, is_whole, simulated
 from blis_jax.commands.run.scenarios import replay
 from blis_jax.commands.run.workload import (
     Source,
+    refuse_late,
     requests_of,
     source_of,
     warn_of_idle_options,
     with_workload_spec,
+    write_revised_trace,
 )
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 from blis_jax.policies.seeds import draws
+from blis_jax.workload.versions import FIRST_REVISION
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -83,12 +86,16 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         notes.info(line)
     started = time.perf_counter()
     record = simulated(config, table, given, source.policy_seed)
+    refuse_late(record, names)
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
     _write(given, config, record, table, names, source)
-    trace_flags.write_output(given, record, trace, (table, names, source.spec), notes)
+    if source.spec is not None and source.spec.revision != FIRST_REVISION:
+        write_revised_trace(given, record, source, config)
+    else:
+        trace_flags.write_output(given, record, trace, (table, names, source.spec), notes)
     _note_inert_tier(config, record, notes)
     from blis_jax.results.blis_files import results_text
 

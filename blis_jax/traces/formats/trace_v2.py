@@ -1,21 +1,16 @@
-"""BLIS's TraceV2: 22 columns as CSV, a YAML header in a second file.
+"""BLIS's TraceV2 as of February 2026: 22 columns as CSV, a YAML header in a second file.
 
 Read as the reference's replay does: columns by place, arrival_time_us as the arrival, every row
 whatever its status, and for rows of a prefix group 50 shared tokens put *before* input_tokens.
 Columns go by name where another revision has moved them. Contents are otherwise private. Send and
 chunk times, modalities and the reason ratio are checked, but change nothing in a simulation. The
 header is checked, and may be absent.
-
-A later BLIS (trace_version 3, its 0.7.15 writes it) has 27 columns or more. Its replay takes send_time_us
-as the arrival where it is above 0, prefix_length shared tokens for a group (those of the group's first
-row that has some), and server_input_tokens in place of input_tokens for a row without a group.
-Deadlines are not simulated.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import ValidationError
@@ -76,17 +71,12 @@ class Network(Strict):
 class Header(Strict):
     """The YAML header."""
 
-    trace_version: Literal[2, 3] = 2
+    trace_version: Literal[2] = 2
     time_unit: Literal["", "us", "microseconds"] = "microseconds"
     created_at: str = ""
     mode: str = "generated"
     warm_up_requests: int = 0
     workload_spec: str = ""
-    workload_seed: int | None = None
-    session_context_growth: str = ""
-    goodput_slo_targets: dict[str, Any] | None = None
-    kv_offload: dict[str, Any] | None = None
-    observed_kv_metrics: dict[str, Any] | None = None
     server: Server | None = None
     network: Network | None = None
 
@@ -95,19 +85,10 @@ _HAS_PROMPT = Check(
     "input_tokens is 0, and no prefix group adds to it",
     lambda found: (found["input_tokens"] > 0) | (found["prefix_group"] != ""),
 )
-_LATER_COLUMNS = ("prefix_length", "server_input_tokens")
-_HAS_PROMPT_LATER = Check(
-    "input_tokens, prefix_length and server_input_tokens are all 0",
-    lambda found: (
-        (found["input_tokens"] > 0)
-        | (found["prefix_length"] > 0)
-        | (found["server_input_tokens"] > 0)
-    ),
-)
 
 
 def matches(sniff: Sniff) -> bool:
-    """Whether the columns are there, or this is a header."""
+    """Whether the columns are there, or this is a header; asked after the later form."""
     is_header = any(line.startswith("trace_version:") for line in sniff.lines)
     return is_header or sniff.has_columns("request_id", "input_tokens", "arrival_time_us")
 
@@ -121,13 +102,11 @@ def read(path: Path, reading: Reading) -> TraceRows:
         reading.report.notes.append(f"{path.name} has no YAML header beside it; read without one")
     else:
         read_header(header)
-    columns = _columns(path)
-    check = _HAS_PROMPT_LATER if "prefix_length" in columns else _HAS_PROMPT
-    arrival_us, input_len, prefix_len, found = _replayed(
-        read_columns(path, columns, reading, [check])
-    )
+    found = read_columns(path, _columns(path), reading, [_HAS_PROMPT])
+    is_member = found["prefix_group"] != ""
+    input_len = found["input_tokens"] + np.where(is_member, PREFIX_TOKENS, 0)
     return make_rows(
-        arrival_us,
+        found["arrival_time_us"],
         input_len,
         found["output_tokens"],
         texts={
@@ -139,34 +118,8 @@ def read(path: Path, reading: Reading) -> TraceRows:
         slo_class=found["slo_class"],
         round_index=found["round_index"],
         request_id=found["request_id"],
-        prefix_len=prefix_len,
+        prefix_len=np.where(is_member, PREFIX_TOKENS, 0),
     )
-
-
-class _Replayed(NamedTuple):
-    """Arrivals in µs, and tokens of the prompts and of what these share with their group."""
-
-    arrival_us: np.ndarray
-    input_len: np.ndarray
-    prefix_len: np.ndarray
-    columns: dict[str, np.ndarray]
-
-
-def _replayed(found: dict[str, np.ndarray]) -> _Replayed:
-    """As the replay of the revision takes them that writes such columns."""
-    group = found["prefix_group"]
-    if "prefix_length" not in found:
-        prefix = np.where(group != "", PREFIX_TOKENS, 0)
-        return _Replayed(found["arrival_time_us"], found["input_tokens"] + prefix, prefix, found)
-    lengths: dict[str, int] = {}
-    for name, length in zip(group, found["prefix_length"], strict=True):
-        if name and length > 0:
-            lengths.setdefault(name, int(length))
-    prefix = np.array([lengths.get(name, 0) for name in group], np.int64)
-    is_counted = (found["server_input_tokens"] > 0) & (group == "")
-    own = np.where(is_counted, found["server_input_tokens"], found["input_tokens"])
-    sent = np.where(found["send_time_us"] > 0, found["send_time_us"], found["arrival_time_us"])
-    return _Replayed(sent, own + prefix, prefix, found)
 
 
 def read_header(path: Path) -> Header:
@@ -213,9 +166,6 @@ def write(
 
 
 def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
-    def named(codes: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
-        return np.array([*names, ""], object)[np.where(codes == NO_CODE, len(names), codes)]
-
     zeros = np.zeros(len(rows), np.int64)
     columns: dict[str, Any] = dict.fromkeys(COLUMNS, zeros)
     columns |= {
@@ -238,6 +188,11 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
     return columns | outcome
 
 
+def named(codes: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    """Codes as the texts behind them, empty for NO_CODE."""
+    return np.array([*names, ""], object)[np.where(codes == NO_CODE, len(names), codes)]
+
+
 def _columns(path: Path) -> dict[str, Column]:
     """By place as in the reference, or by name where another revision has them in other places."""
     names = csv_reader.read_header(path).names
@@ -251,7 +206,7 @@ def _columns(path: Path) -> dict[str, Column]:
         "output_tokens": Column(parse=count, wanted=wanted),
         "arrival_time_us": Column(parse=whole(0, LATEST_US), wanted=f"{wanted} below 2^60"),
         "reason_ratio": Column(parse=numbers(-np.inf, np.inf), wanted="a number"),
-        "streaming": Column(parse=_truths, wanted="true or false", is_text=True),
+        "streaming": Column(parse=truths, wanted="true or false", is_text=True),
         "slo_class": Column(
             parse=classes, wanted=f"one of {', '.join(SLO_CLASSES[1:])}", is_text=True
         ),
@@ -259,17 +214,14 @@ def _columns(path: Path) -> dict[str, Column]:
         **{name: Column(parse=count, wanted=wanted) for name in _COUNTS},
         **{name: Column(parse=whole(-(2**62), 2**62), wanted="a whole number") for name in _TIMES},
     }
-    found = {
+    return {
         name: parsers[name]._replace(names=(name,), place=None if is_elsewhere else place)
         for place, name in enumerate(COLUMNS)
     }
-    if is_elsewhere and set(_LATER_COLUMNS) <= set(names):
-        later = Column(parse=whole(0, MOST_TOKENS // 2), wanted=wanted)  # their sum is a length
-        found |= {name: later._replace(names=(name,)) for name in ("input_tokens", *_LATER_COLUMNS)}
-    return found
 
 
-def _truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+def truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Texts that Go reads as true or false."""
     known = values.isin(
         ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"]
     )
@@ -277,7 +229,7 @@ def _truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rows_beside(header: Path) -> Path:
-    """The rows that a header belongs to: same name with .csv or .csv.gz, else data.csv."""
+    """The rows beside a header: same name with .csv or .csv.gz, else data.csv."""
     names = [f"{header.stem}.csv", f"{header.stem}.csv.gz", "data.csv"]
     found = next((header.parent / name for name in names if (header.parent / name).is_file()), None)
     if found is None:

@@ -123,7 +123,7 @@ def test_rows_and_header_find_each_other(tmp_path):
     ("text", "words"),
     [
         (YAML + "colour: red\n", "colour: unknown key, allowed here"),
-        (YAML.replace("2", "4", 1), "trace_version"),
+        (YAML.replace("2", "3", 1), "trace_version"),
         (YAML.replace("microseconds", "ms"), "time_unit"),
         (YAML + "server: {modell: x}\n", "server.modell: unknown key"),
     ],
@@ -140,35 +140,6 @@ def test_columns_moved_by_another_revision_are_found_by_name(tmp_path):
     cells = [*line(0, 5, tenant_id="t", slo_class="batch").strip().split(",")]
     moved = ",".join(["model", *trace_v2.COLUMNS]) + "\n" + ",".join(["m", *cells]) + "\n"
     assert_same_rows(read_text(tmp_path, moved).rows, first.rows)
-
-
-def later(*rows: str) -> str:
-    """Rows with prefix_length and server_input_tokens before the usual columns, as a later BLIS names them."""
-    names = ",".join(["prefix_length", "server_input_tokens", *trace_v2.COLUMNS])
-    return "\n".join([names, *(row.strip() for row in rows)]) + "\n"
-
-
-def test_a_later_revision_says_shared_tokens_and_what_the_server_counted(tmp_path):
-    """Values by hand from the rules of its replay (sim/workload/replay.go of version 0.7.15)."""
-    header = YAML.replace("2", "3", 1) + "goodput_slo_targets: {critical: {ttft_ms: 200}}\n"
-    (tmp_path / "trace.yaml").write_text(header)
-    group = {"prefix_group": "g", "input_tokens": "30"}
-    text = later(
-        "0,45," + line(0, 1000, send_time_us="1200", input_tokens="40"),
-        "0,0," + line(1, 2000, input_tokens="40"),
-        "64,99," + line(2, 3000, send_time_us="3000", **group),
-        "7,0," + line(3, 4000, send_time_us="4000", **group),  # the group's first length counts
-        "0,0," + line(4, 5000, prefix_group="h", input_tokens="30"),
-    )
-    rows = read_text(tmp_path, text).rows
-    assert rows.arrival_us.tolist() == [1200, 2000, 3000, 4000, 5000]
-    assert rows.input_len.tolist() == [45, 40, 94, 94, 30]
-    assert rows.prefix_len.tolist() == [0, 0, 64, 64, 0]
-
-
-def test_a_later_row_without_any_prompt_is_malformed(tmp_path):
-    with pytest.raises(ConfigError, match="are all 0"):
-        read_text(tmp_path, later("0,0," + line(0, input_tokens="0")), strict=True)
 
 
 def test_round_trip(tmp_path):
