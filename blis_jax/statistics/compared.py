@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import lookup
+from blis_jax.results.metrics.scalars import lookup, pooled_latency
 from blis_jax.results.metrics.summaries import LATENCIES
+from blis_jax.results.metrics.tails import Tails
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
 from blis_jax.statistics.paired import Difference, Pair, differences
+from blis_jax.statistics.pooled import contributions_ms, only, whole
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -24,8 +26,10 @@ COMPARED = (
     "ttft_mean_ms",
     "ttft_p50_ms",
     "ttft_p90_ms",
+    "pooled_ttft_p99_ms",
     "ttft_p99_ms",
     "e2e_mean_ms",
+    "pooled_e2e_p99_ms",
     "e2e_p99_ms",
     "tpot_mean_ms",
     "output_tokens_per_s",
@@ -64,12 +68,60 @@ class Comparison:
 
 
 def values_of(dataset: xr.Dataset, metric: str) -> xr.DataArray:
-    """A metric by name, such as `ttft_p99_ms`, from a sweep's Dataset."""
+    """A metric by name, such as `ttft_p99_ms`, from a sweep's Dataset; of a pooled one each seed's contribution."""
+    if pooled_latency(metric) is not None:
+        return _contributions(dataset, metric)
     for latency in LATENCIES:
         name, _, rest = metric.partition("_p")
         if name == latency and rest.endswith("_ms") and rest[:-3].isdecimal():
             return dataset[f"{latency}_ms"].sel(quantile=int(rest[:-3]) / 100, method="nearest")
     return dataset[metric]
+
+
+def _is_kept(dataset: xr.Dataset, metric: str) -> bool:
+    """Whether a Dataset has a metric: those of earlier versions have no pooled ones."""
+    latency = pooled_latency(metric)
+    return latency is None or f"{latency}_top_us" in dataset
+
+
+def _contributions(dataset: xr.Dataset, metric: str) -> xr.DataArray:
+    tails = _KeptTails(dataset, metric)
+    found = np.full(tails.shape, np.nan)
+    for at in np.ndindex(*tails.shape[:-1]):
+        found[at] = contributions_ms(tails.of(at))
+    return tails.labelled(found)
+
+
+class _KeptTails:
+    """What a Dataset keeps of the latency that a pooled metric is about, with the seeds as the last axis."""
+
+    def __init__(self, dataset: xr.Dataset, metric: str) -> None:
+        """Runs that did not end have no duration."""
+        latency = pooled_latency(metric)
+        self._top_us = dataset[f"{latency}_top_us"].transpose(..., "seed", "rank")
+        order = self._top_us.dims[:-1]
+        count = dataset[f"{latency}_count"].where(np.isfinite(dataset["duration_s"]), -1)
+        self._count = count.transpose(*order).values
+        self.shape = self._count.shape
+
+    def of(self, at: tuple[int, ...]) -> Tails:
+        """Those of all seeds at one place of the other axes."""
+        return Tails(self._count[at], self._top_us.values[at])
+
+    def labelled(self, values: np.ndarray) -> xr.DataArray:
+        """Values of the same shape as a variable of the Dataset."""
+        return self._top_us.isel(rank=0, drop=True).copy(data=values)
+
+
+def _common(
+    tails: _KeptTails | None, values: np.ndarray, first: tuple[int, ...], second: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """A metric of two points by seed; what is pooled is pooled over the seeds on which both ended."""
+    if tails is None or (np.isfinite(values[first]) == np.isfinite(values[second])).all():
+        return values[first], values[second]
+    is_common = whole(tails.of(first)) & whole(tails.of(second))
+    before, after = (contributions_ms(only(tails.of(at), is_common)) for at in (first, second))
+    return before, after
 
 
 def compare(dataset: xr.Dataset, metrics: Sequence[str] = COMPARED) -> list[Comparison]:
@@ -78,6 +130,7 @@ def compare(dataset: xr.Dataset, metrics: Sequence[str] = COMPARED) -> list[Comp
     With one strategy alone, the first place of the grid is the reference of the others. Runs that
     did not end (outcome) have no figures; a seed counts where both have one.
     """
+    metrics = [name for name in metrics if _is_kept(dataset, name)]
     axes = [str(dim) for dim in dataset["outcome"].dims if dim not in ("strategy", "seed")]
     classes = [str(name) for name in dataset["slo_class"].values]
     order = ("strategy", *axes, "slo_class", "seed")
@@ -89,9 +142,12 @@ def compare(dataset: xr.Dataset, metrics: Sequence[str] = COMPARED) -> list[Comp
     points = list(np.ndindex(*(len(values) for values in labels)))
     firsts = {at: (0, *at[1:]) if len(labels[0]) > 1 else (0,) * len(at) for at in points}
     asked = [(at, row, name) for at in points for row in range(len(classes)) for name in metrics]
+    tails = {name: _KeptTails(dataset.transpose(*order, ...), name)
+             for name in metrics if pooled_latency(name) is not None}  # fmt: skip
     pairs = {
         (at, row, name): Pair(
-            columns[name][firsts[at]][row], columns[name][at][row], lookup(name)[0].direction
+            *_common(tails.get(name), columns[name], (*firsts[at], row), (*at, row)),
+            lookup(name)[0].direction,
         )
         for at, row, name in asked
         if firsts[at] != at

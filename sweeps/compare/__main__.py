@@ -178,7 +178,8 @@ def _criteria(
 def _needed(
     setting: ComparedSetting, criteria: Mapping[str, tuple[SuccessCriterion, ...]]
 ) -> tuple[str, ...]:
-    """Every metric that is compared or judged; the default ones too, so that a record can be used again."""
+    """Every metric of single runs that is compared or judged; the default ones too, for later use of a record."""
+    from blis_jax.results.metrics.scalars import pooled_latency
     from sweeps.compare.document import OF_CLASS, OF_RUN
     from sweeps.tracks.success_criteria import metrics_of
 
@@ -186,7 +187,7 @@ def _needed(
     names = [*OF_CLASS, *OF_RUN, *usual, *setting.metrics]
     for of_arm in criteria.values():
         names += metrics_of(of_arm, setting.classes)
-    return tuple(dict.fromkeys(names))
+    return tuple(name for name in dict.fromkeys(names) if pooled_latency(name) is None)
 
 
 def _note_workloads(given: Mapping[str, Any], arms: Sequence[Arm], workload: str) -> None:

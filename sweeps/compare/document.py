@@ -33,6 +33,7 @@ from sweeps.strategies.file import SuccessCriterion
 from sweeps.tracks.success_criteria import JudgedCriterion, judged
 
 OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "e2e_p99_ms", "goodput_rps")
+POOLED = {"ttft_p99_ms": "pooled_ttft_p99_ms", "e2e_p99_ms": "pooled_e2e_p99_ms"}
 OF_RUN = ("output_tokens_per_s",)
 FORMAT = 1
 SIMULTANEOUS = "Student's t at Bonferroni's level, cut at 0 by Holm's verdict"
@@ -79,9 +80,14 @@ def default_metrics(
 ) -> tuple[str, ...]:
     """Latencies and goodput of all requests and of each class, and throughput; rejections if any can be.
 
-    Of one trace the share within targets, which single requests make, takes the place of goodput.
+    Beside each P99 by run stands the P99 of the pooled requests. Of one trace a P99 is that of its requests
+    anyway, and the share within targets, which single requests make, takes the place of goodput.
     """
-    names = ["attainment" if is_one_trace and name == "goodput_rps" else name for name in OF_CLASS]
+    names = []
+    for name in OF_CLASS:
+        if name in POOLED and not is_one_trace:
+            names.append(POOLED[name])
+        names.append("attainment" if is_one_trace and name == "goodput_rps" else name)
     if any(config.admission_policy != "always-admit" for config in configs):
         names.append("reject_rate")
     by_class = [f"{name}[{slo_class}]" for slo_class in classes for name in names]

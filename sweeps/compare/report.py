@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.reports.run_words import words_of
-from blis_jax.results.metrics.scalars import TOKEN_RATES, TOKEN_RATES_EXPLAINED
+from blis_jax.results.metrics.scalars import (
+    PERCENTILES_EXPLAINED,
+    TOKEN_RATES,
+    TOKEN_RATES_EXPLAINED,
+    pooled_names,
+)
 from blis_jax.statistics.paired import BETTER, SAME, WORSE
 from sweeps.compare import coefficient_draws
 from sweeps.compare.ranking import ranking_lines
@@ -73,6 +78,7 @@ def head_lines(document: Mapping[str, Any]) -> list[str]:
         *interval_lines(inference),
         f"Verdicts: Holm's method over a family of {inference['family']}; p-values of the "
         f"{inference['test']}. A verdict is unclear where its interval contains 0.",
+        *percentile_lines(document["comparisons"]),
         *token_rate_lines([*document["comparisons"], *document["criteria"]]),
     ]
 
@@ -85,6 +91,12 @@ def interval_lines(inference: Mapping[str, Any]) -> list[str]:
         "The result file and the figure have intervals that hold for one difference by itself: "
         f"{inference['intervals']}.",
     ]
+
+
+def percentile_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the two kinds of percentiles are, where there are pooled ones."""
+    is_there = any(entry["metric"] in pooled_names() for entry in entries)
+    return [PERCENTILES_EXPLAINED] if is_there else []
 
 
 def token_rate_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:

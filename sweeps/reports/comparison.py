@@ -121,7 +121,11 @@ def study_of(
         parts=tuple(part for arm in arms for part in _parts(arm)),
         parts_of=f"Means over all {runs_are.many} of the comparison; the parts add up to the TTFT.",
         timelines=timelines_of(records, seed) if seed is not None else (),
-        notes=(target_line(document["targets"]), *words.token_rate_lines(document["comparisons"])),
+        notes=(
+            target_line(document["targets"]),
+            *words.percentile_lines(document["comparisons"]),
+            *words.token_rate_lines(document["comparisons"]),
+        ),
         checks=tuple(map(runs_are.in_text, words.failure_lines(document))),
         more={
             "Success criteria": [runs_are.in_text(line) for line in criteria],

@@ -25,9 +25,13 @@ def title(metric: str) -> str:
     if metric in TITLES:
         return TITLES[metric]
     unit = ", ms" if metric.endswith("_ms") else ""
-    words = metric.removesuffix("_ms").split("_")
+    of_run = metric.removeprefix("pooled_")
+    words = of_run.removesuffix("_ms").split("_")
     shown = [UPPER.get(word, word) for word in words]
+    is_percentile = words[-1][1:].isdecimal()
     shown = [word.replace("p", "P", 1) if word[1:].isdecimal() else word for word in shown]
+    if is_percentile:
+        shown.append("by run" if of_run == metric else "pooled")
     return " ".join(shown) + unit
 
 

@@ -346,6 +346,7 @@ def _print_tables(
     from rich.console import Console
 
     from blis_jax.commands.sweep import report
+    from blis_jax.results.metrics.scalars import PERCENTILES_EXPLAINED
     from blis_jax.statistics.compared import family_sentence
     from blis_jax.statistics.intervals import METHOD
 
@@ -363,6 +364,7 @@ def _print_tables(
     lines.append(report.method_line(plan, METHOD))
     if any(one.reference for one in comparisons):
         lines.append(f"Verdicts: {family_sentence(comparisons)}.")
+    lines.append(PERCENTILES_EXPLAINED)
     lines.append(report.target_line(done.dataset.attrs["slo_targets"], classes))
     lines.append(report.window_line(done.dataset.attrs["measure"]))
     lines += report.check_lines(done.dataset, report.runs_of(plan))
