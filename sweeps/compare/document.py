@@ -37,6 +37,7 @@ POOLED = {"ttft_p99_ms": "pooled_ttft_p99_ms", "e2e_p99_ms": "pooled_e2e_p99_ms"
 OF_RUN = ("output_tokens_per_s",)
 FORMAT = 1
 SIMULTANEOUS = "Student's t at Bonferroni's level, cut at 0 by Holm's verdict"
+ANYTIME = "the anytime-valid t-test's at Bonferroni's level, cut at 0 by Holm's verdict"
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,9 @@ def _inference(
 ) -> dict[str, Any]:
     most = max((one.num_pairs for one in found), default=0)
     is_resampled = isinstance(judge, OneTrace)
+    is_anytime = setting.inference.is_anytime
     test = "t-test with the resamples' standard error" if is_resampled else "paired t-test by seed"
+    test = f"anytime-valid {test}" if is_anytime else test
     return {
         **dataclasses.asdict(setting.inference),
         "family": f"{size} comparisons: every metric and class of every arm against the reference",
@@ -178,7 +181,7 @@ def _inference(
         "test": test.replace("seed", setting.run_word),
         "p_values": f"{test.replace('seed', setting.run_word)}, two-sided; adjusted by Holm's method "
         "over the family",
-        "simultaneous_intervals": SIMULTANEOUS,
+        "simultaneous_intervals": ANYTIME if is_anytime else SIMULTANEOUS,
         "intervals": judge.sentence()
         if isinstance(judge, OneTrace)
         else interval_sentence(most, setting.inference, setting.run_word),
@@ -189,6 +192,8 @@ def _inference(
 def interval_sentence(num_pairs: int, inference: Inference, word: str = "seed") -> str:
     """How single intervals are made of so many seeds, or windows of a trace."""
     level = f"{100 * inference.confidence:g} %"
+    if inference.is_anytime:
+        return f"anytime-valid t over {word}s, {level}: they hold however often one has looked"
     if num_pairs < 2:
         return f"none: one {word} has no spread; give more {word}s"
     if num_pairs >= intervals.LEAST_PAIRS_FOR_BOOTSTRAP:

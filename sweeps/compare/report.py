@@ -7,16 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.reports.run_words import words_of
-from blis_jax.results.metrics.scalars import (
-    PERCENTILES_EXPLAINED,
-    TOKEN_RATES,
-    TOKEN_RATES_EXPLAINED,
-    pooled_names,
-)
 from blis_jax.statistics.paired import BETTER, SAME, WORSE
 from sweeps.compare import coefficient_draws
 from sweeps.compare.ranking import ranking_lines
-from sweeps.reports.words import NOTHING, interval, milliseconds, number, p_text, short_title, title
+from sweeps.compare.seeds import stopping_lines
+from sweeps.reports.words import (
+    NOTHING,
+    interval,
+    milliseconds,
+    number,
+    p_text,
+    percentile_lines,
+    short_title,
+    title,
+    token_rate_lines,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +43,7 @@ def show(document: Mapping[str, Any]) -> None:
     said = words_of(document).in_text
     for line in head_lines(document)[1:]:
         console.print(said(line), markup=False)
+    show_titled(console, "Enough seeds:", stopping_lines(document))
     for arm in compared_arms(document):
         console.print(difference_table(document, arm, console.width >= WIDE))
         lines = [said(line) for line in verdict_lines(document, arm)]
@@ -93,18 +99,6 @@ def interval_lines(inference: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def percentile_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the two kinds of percentiles are, where there are pooled ones."""
-    is_there = any(entry["metric"] in pooled_names() for entry in entries)
-    return [PERCENTILES_EXPLAINED] if is_there else []
-
-
-def token_rate_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the throughputs count, where there are any."""
-    is_there = any(entry["metric"] in TOKEN_RATES for entry in entries)
-    return [f"Throughput: {TOKEN_RATES_EXPLAINED}"] if is_there else []
-
-
 def requests_line(document: Mapping[str, Any]) -> str:
     """The workload and the seeds, or the trace and its runs."""
     if document.get("trace"):
@@ -125,11 +119,7 @@ def trace_line(document: Mapping[str, Any]) -> str:
         return f"{text}{count} windows of {trace['span_s'] / count:.4g} s, each a run."
     if count == 1:
         return f"{text}one run each, as nothing is drawn."
-    return f"{text}{count} runs each where something is drawn (seeds {_joined(document['seeds'])})."
-
-
-def _joined(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
+    return f"{text}{count} runs each where something is drawn (seeds {', '.join(map(str, document['seeds']))})."
 
 
 # --- differences ----------------------------------------------------------------------------------

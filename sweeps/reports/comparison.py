@@ -24,6 +24,7 @@ from blis_jax.reports.study import (
 from blis_jax.reports.words import joined
 from blis_jax.results.metrics.summaries import ALL
 from sweeps.compare import report as words
+from sweeps.reports.words import percentile_lines, token_rate_lines
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -123,8 +124,8 @@ def study_of(
         timelines=timelines_of(records, seed) if seed is not None else (),
         notes=(
             target_line(document["targets"]),
-            *words.percentile_lines(document["comparisons"]),
-            *words.token_rate_lines(document["comparisons"]),
+            *percentile_lines(document["comparisons"]),
+            *token_rate_lines(document["comparisons"]),
         ),
         checks=tuple(map(runs_are.in_text, words.failure_lines(document))),
         more={

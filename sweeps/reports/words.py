@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blis_jax.results.metrics.scalars import TOKEN_RATES
+from blis_jax.results.metrics.scalars import (
+    PERCENTILES_EXPLAINED,
+    TOKEN_RATES,
+    TOKEN_RATES_EXPLAINED,
+    pooled_names,
+)
 
 NOTHING = "–"
 TITLES = {
@@ -67,3 +72,15 @@ def p_text(value: float) -> str:
 def milliseconds(us: float) -> str:
     """µs as ms or, where they are many, s."""
     return f"{us / 1e6:.3g} s" if us >= 1e6 else f"{us / 1e3:.4g} ms"
+
+
+def percentile_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the two kinds of percentiles are, where there are pooled ones."""
+    is_there = any(entry["metric"] in pooled_names() for entry in entries)
+    return [PERCENTILES_EXPLAINED] if is_there else []
+
+
+def token_rate_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the throughputs count, where there are any."""
+    is_there = any(entry["metric"] in TOKEN_RATES for entry in entries)
+    return [f"Throughput: {TOKEN_RATES_EXPLAINED}"] if is_there else []

@@ -165,7 +165,7 @@ class KeptRuns:
         on_run: Callable[[str], None] | None = None,
     ) -> None:
         """`on_run` is told the name of each configuration before it runs."""
-        self.bench, self.recorder, self.journal = bench, recorder, journal
+        self.benches, self.recorder, self.journal = [bench], recorder, journal
         self.on_run = on_run or (lambda name: None)
         self.runs: dict[str, tuple[Measured, ...]] = {}
         if journal is not None:
@@ -174,12 +174,35 @@ class KeptRuns:
             }
             journal.begin()
 
+    @property
+    def bench(self) -> Bench:
+        """That of the first seeds."""
+        return self.benches[0]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds on which `of` runs a configuration."""
+        return tuple(seed for bench in self.benches for seed in bench.seeds)
+
+    def add_seeds(self, seeds: Sequence[int]) -> None:
+        """From now on configurations are run on these seeds, too."""
+        self.benches.append(self.bench.on_seeds(seeds))
+
     def of(self, config: ClusterConfig, name: str) -> tuple[Measured, ...]:
         """The runs of a configuration, one a seed."""
+        return tuple(run for bench in self.benches for run in self._on(bench, config, name))
+
+    def on_first_seeds(self, config: ClusterConfig, name: str) -> tuple[Measured, ...]:
+        """The same without the seeds that were added."""
+        return self._on(self.bench, config, name)
+
+    def _on(self, bench: Bench, config: ClusterConfig, name: str) -> tuple[Measured, ...]:
         key = key_of(config)
+        if bench is not self.bench:
+            key += f"@{bench.seeds[0]}-{bench.seeds[-1]}"
         if key not in self.runs:
             self.on_run(name)
-            (runs,) = self.bench.summaries([config], self.recorder)
+            (runs,) = bench.summaries([config], self.recorder)
             self.runs[key] = runs
             if self.journal is not None:
                 self.journal.append([key, [asdict(run) for run in runs]])

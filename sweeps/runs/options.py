@@ -286,6 +286,11 @@ class ArmProgress:
         self.line.show(min(self.count, self.total), name)
         self.count += 1
 
+    def expect(self, more: int) -> None:
+        """So many further configurations are to be run."""
+        self.total += more
+        self.line.total = self.total
+
     def clear(self) -> None:
         """Remove the line."""
         self.line.clear()
