@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from blis_jax.results.metrics.scalars import lookup, pooled_latency
-from blis_jax.results.metrics.summaries import LATENCIES
+from blis_jax.results.metrics.summaries import ALL, LATENCIES
 from blis_jax.results.metrics.tails import Tails
-from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
+from blis_jax.statistics.intervals import BY_STUDENT, Estimate, Inference, estimate
 from blis_jax.statistics.paired import Difference, Pair, differences
 from blis_jax.statistics.pooled import contributions_ms, only, whole
 
@@ -124,58 +124,113 @@ def _common(
     return before, after
 
 
-def compare(dataset: xr.Dataset, metrics: Sequence[str] = COMPARED) -> list[Comparison]:
+class Asked(NamedTuple):
+    """One difference of a sweep: of which point and class, and in which metric."""
+
+    point: str  # the strategy, with its place in the grid
+    slo_class: str
+    metric: str
+
+
+class _Table:
+    """A Dataset's metrics `[strategy, axes, slo_class, seed]`, and what each point is compared with."""
+
+    def __init__(self, dataset: xr.Dataset, metrics: Sequence[str]) -> None:
+        self.axes = [str(dim) for dim in dataset["outcome"].dims if dim not in ("strategy", "seed")]
+        self.classes = [str(name) for name in dataset["slo_class"].values]
+        order = ("strategy", *self.axes, "slo_class", "seed")
+        self.columns = {name: values_of(dataset, name).transpose(*order).values for name in metrics}
+        self.labels = [dataset[name].values.tolist() for name in ("strategy", *self.axes)]
+        self.reference = str(self.labels[0][0])
+        self.has_strategies = len(self.labels[0]) > 1
+        if not self.has_strategies:
+            firsts = (f"{name}={dataset[name].values[0]}" for name in self.axes)
+            self.reference = ", ".join(firsts)
+        self.points = list(np.ndindex(*(len(values) for values in self.labels)))
+        self._tails = {
+            name: _KeptTails(dataset.transpose(*order, ...), name)
+            for name in metrics
+            if pooled_latency(name) is not None
+        }
+
+    def first(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        """What a point is compared with; itself if it is a reference."""
+        return (0, *at[1:]) if self.has_strategies else (0,) * len(at)
+
+    def place(self, at: tuple[int, ...]) -> dict[str, Any]:
+        """A point by axis of the grid."""
+        labels = zip(self.axes, self.labels[1:], at[1:], strict=True)
+        return {name: values[i] for name, values, i in labels}
+
+    def pair(self, at: tuple[int, ...], row: int, name: str) -> Pair:
+        """A metric of a class at a point, and at what it is compared with."""
+        places = (*self.first(at), row), (*at, row)
+        values = _common(self._tails.get(name), self.columns[name], *places)
+        return Pair(*values, lookup(name)[0].direction)
+
+
+def asked_pairs(dataset: xr.Dataset, names: Sequence[str]) -> dict[Asked, Pair]:
+    """The differences in metrics that have `[class]` behind them, or are of all requests."""
+    wanted = [lookup(name) for name in names]
+    table = _Table(dataset, [metric.name for metric, _ in wanted])
+    found = {}
+    for at in table.points:
+        if table.first(at) == at:
+            continue
+        place = ", ".join(f"{name}={value}" for name, value in table.place(at).items())
+        point = f"{table.labels[0][at[0]]}{' at ' if place else ''}{place}"
+        for metric, slo_class in wanted:
+            row = table.classes.index(slo_class or ALL)
+            asked = Asked(point, slo_class or ALL, metric.name)
+            found[asked] = table.pair(at, row, metric.name)
+    return found
+
+
+def compare(
+    dataset: xr.Dataset, metrics: Sequence[str] = COMPARED, inference: Inference = BY_STUDENT
+) -> list[Comparison]:
     """Every point of a sweep's Dataset, against the first strategy at the same place.
 
     With one strategy alone, the first place of the grid is the reference of the others. Runs that
     did not end (outcome) have no figures; a seed counts where both have one.
     """
     metrics = [name for name in metrics if _is_kept(dataset, name)]
-    axes = [str(dim) for dim in dataset["outcome"].dims if dim not in ("strategy", "seed")]
-    classes = [str(name) for name in dataset["slo_class"].values]
-    order = ("strategy", *axes, "slo_class", "seed")
-    columns = {name: values_of(dataset, name).transpose(*order).values for name in metrics}
-    labels = [dataset[name].values.tolist() for name in ("strategy", *axes)]
-    reference = str(labels[0][0])
-    if len(labels[0]) == 1:
-        reference = ", ".join(f"{name}={dataset[name].values[0]}" for name in axes)
-    points = list(np.ndindex(*(len(values) for values in labels)))
-    firsts = {at: (0, *at[1:]) if len(labels[0]) > 1 else (0,) * len(at) for at in points}
-    asked = [(at, row, name) for at in points for row in range(len(classes)) for name in metrics]
-    tails = {name: _KeptTails(dataset.transpose(*order, ...), name)
-             for name in metrics if pooled_latency(name) is not None}  # fmt: skip
+    table = _Table(dataset, metrics)
+    rows = range(len(table.classes))
     pairs = {
-        (at, row, name): Pair(
-            *_common(tails.get(name), columns[name], (*firsts[at], row), (*at, row)),
-            lookup(name)[0].direction,
-        )
-        for at, row, name in asked
-        if firsts[at] != at
+        (at, row, name): table.pair(at, row, name)
+        for at in table.points
+        for row in rows
+        for name in metrics
+        if table.first(at) != at
     }
-    found = dict(zip(pairs, differences(list(pairs.values()), BY_STUDENT), strict=True))
+    found = dict(zip(pairs, differences(list(pairs.values()), inference), strict=True))
+
+    def figure(at: tuple[int, ...], row: int, name: str) -> ComparedMetric:
+        value = estimate(table.columns[name][at][row], is_anytime=inference.is_anytime)
+        return ComparedMetric(name, lookup(name)[0].unit, value, found.get((at, row, name)))
+
     return [
         Comparison(
-            str(labels[0][at[0]]),
-            {name: values[i] for name, values, i in zip(axes, labels[1:], at[1:], strict=True)},
-            None if firsts[at] == at else reference,
+            str(table.labels[0][at[0]]),
+            table.place(at),
+            None if table.first(at) == at else table.reference,
             {
-                slo_class: tuple(
-                    ComparedMetric(
-                        name,
-                        lookup(name)[0].unit,
-                        estimate(columns[name][at][row]),
-                        found.get((at, row, name)),
-                    )
-                    for name in metrics
-                )
-                for row, slo_class in enumerate(classes)
+                slo_class: tuple(figure(at, row, name) for name in metrics)
+                for row, slo_class in enumerate(table.classes)
             },
         )
-        for at in points
+        for at in table.points
     ]
 
 
-def family_sentence(comparisons: Sequence[Comparison]) -> str:
+def family_words(asked: Asked) -> str:
+    """One difference in words."""
+    return f"{asked.point}, {asked.metric}[{asked.slo_class}]"
+
+
+def family_sentence(comparisons: Sequence[Comparison], is_anytime: bool = False) -> str:
     """What the verdicts of a sweep hold for."""
     size = sum(len(of) for one in comparisons if one.reference for of in one.figures.values())
-    return f"paired t-tests by seed, adjusted by Holm's method: at 95 % for all {size} differences at once"
+    test = f"{'anytime-valid ' * is_anytime}paired t-tests by seed"
+    return f"{test}, adjusted by Holm's method: at 95 % for all {size} differences at once"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 METHOD = "Student's t over seeds, paired by seed, 95 %"
+ANYTIME_METHOD = "anytime-valid t over seeds, paired by seed, 95 %"
 LEAST_PAIRS_FOR_BOOTSTRAP = 15
 BOOTSTRAP, PERCENTILE, STUDENT = "bootstrap (BCa)", "bootstrap (percentile)", "Student's t"
 ANYTIME = "anytime-valid t"

@@ -4,32 +4,32 @@ The mean over runs of each run's P99 and the P99 of all their requests are two q
 many requests a run has: of 200 requests the P99 lies between the second and the third largest. The second does not,
 and a few busy runs may make most of it.
 
-With F̂ the share of the N pooled requests at or below a value, q̂ the percentile and f̂ the density there, seed i with
-n_i requests, c_i of them above q̂, contributes
+The estimate is that of F. E. Harrell and C. E. Davis (A new distribution-free quantile estimator, Biometrika 69,
+1982): of N pooled values x_1 ≤ … ≤ x_N the mean with weights of a beta law around the percentile, which are those of
+the neighbours within some √(N p (1 - p)) ranks. It is a smooth function of all values there, so that the infinitesimal
+jackknife holds: with J the beta density and p_k = k ÷ N, a value x_j moves the estimate by
 
-    q̂ + R (d_i - d̄) ÷ (N f̂),    d_i = c_i - (1 - p) n_i,    over R seeds,
+    IF_j = Σ_k J(p_k) (x_{k+1} - x_k) (p_k - [k ≥ j]),
 
-which is the infinitesimal jackknife. The mean of the contributions is q̂, and their spread over seeds gives its
-standard error, whatever the requests of one run have in common. So paired tests, intervals and families treat a
-pooled percentile as any other figure that has one value per seed. f̂ is taken between the two quantiles that lie two
-standard errors of F̂(q̂) to either side (R. S. Woodruff, Confidence intervals for medians and other position measures,
-JASA 47, 1952).
+and seed i of R contributes the estimate and R ÷ N times the sum of its IF_j. The mean of the contributions is the
+estimate, and their spread over seeds gives its standard error, whatever the requests of one run have in common. So
+paired tests, intervals and families treat a pooled percentile as any other figure that has one value per seed.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from blis_jax.results.metrics.tails import RANKS, Tails
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
-ERRORS_TO_EACH_SIDE = 2.0
+REACH = 20.0  # standard deviations of the beta law within which weights are not nothing
 
 
 def whole(tails: Tails) -> Bool[np.ndarray, "run"]:
@@ -55,17 +55,15 @@ def contributions_ms(tails: Tails, percent: float = 99.0) -> Float[np.ndarray, "
     found = np.full(len(tails.count), np.nan)
     runs = np.flatnonzero(whole(tails))
     values = [_values_ms(int(tails.count[run]), tails.top_us[run]) for run in runs]
-    size, share = sum(map(len, values)), 1 - percent / 100
-    if not size:
+    sizes = np.array([len(one) for one in values], int)
+    if not sizes.sum():
         return found
-    pool = np.sort(np.concatenate(values))
-    middle = _quantile(pool, 1 - share)
-    excess = np.array([np.count_nonzero(one > middle) - share * len(one) for one in values])
-    excess -= excess.mean()
-    found[runs] = middle
-    error = math.sqrt(len(runs) / max(len(runs) - 1, 1) * float(np.square(excess).sum())) / size
-    if error:
-        found[runs] += excess * len(runs) / size / _density(pool, share, error)
+    pool = np.concatenate(values)
+    of_run = np.repeat(np.arange(len(runs)), sizes)
+    order = np.argsort(pool, kind="stable")
+    estimate, influence = _harrell_davis(pool[order], percent / 100)
+    moved = np.bincount(of_run[order], influence, len(runs)) * len(runs) / len(pool)
+    found[runs] = estimate + moved - moved.mean()
     return found
 
 
@@ -78,17 +76,34 @@ def _values_ms(count: int, top_us: np.ndarray) -> Float[np.ndarray, "request"]:
     return values
 
 
-def _quantile(pool: Float[np.ndarray, "request"], level: float) -> float:
-    """Linear between neighbours, as every percentile here."""
-    rank = min(max(level, 0.0), 1.0) * (len(pool) - 1)
-    below = math.floor(rank)
-    above = min(below + 1, len(pool) - 1)
-    return float(pool[below] + (pool[above] - pool[below]) * (rank - below))
+class _Weights(NamedTuple):
+    """Of the values in ascending order, from the first on that has any."""
+
+    first: int
+    of_values: Float[np.ndarray, "value"]
+    densities: Float[np.ndarray, "gap"]  # at the shares below the gaps between them
+    shares: Float[np.ndarray, "gap"]
 
 
-def _density(pool: Float[np.ndarray, "request"], share: float, error: float) -> float:
-    """Probability per ms around the quantile; infinite where all values there are equal."""
-    reach = ERRORS_TO_EACH_SIDE * error
-    low, high = max(1 - share - reach, 0.0), min(1 - share + reach, 1 - 0.5 / len(pool))
-    width = _quantile(pool, high) - _quantile(pool, low)
-    return (high - low) / width if width > 0 else math.inf
+def _weights(size: int, level: float) -> _Weights:
+    from scipy import stats
+
+    law = stats.beta((size + 1) * level, (size + 1) * (1 - level))
+    first = max(math.floor(size * (level - REACH * law.std())), 0)
+    places: Int[np.ndarray, "edge"] = np.arange(first, size + 1)
+    shares = places[1:-1] / size
+    return _Weights(first, np.diff(law.cdf(places / size)), law.pdf(shares), shares)
+
+
+def _harrell_davis(
+    ordered: Float[np.ndarray, "value"], level: float
+) -> tuple[float, Float[np.ndarray, "value"]]:
+    """The quantile, and by how much each value moves it."""
+    weights = _weights(len(ordered), level)
+    near = ordered[weights.first :]
+    gaps = weights.densities * np.diff(near)
+    influence = np.full(len(ordered), float((weights.shares * gaps).sum()))
+    above = np.append(np.cumsum(gaps[::-1])[::-1], 0.0)
+    influence[weights.first :] -= above
+    influence[: weights.first] -= above[0]
+    return float(weights.of_values @ near / weights.of_values.sum()), influence
