@@ -42,6 +42,11 @@ SHARED = (
     Shared("targets", "SLO targets `CLASS.LIMIT=MS`, with commas between them or repeated", None),
     Shared("window", "seconds of arrivals at the start and at the end that are not measured", None),
     Shared("metrics", "metrics with commas between them, [class] behind"),
+    Shared("precision", "add seeds until differences are known to so many % of the reference", None),
+    Shared("decide", "add seeds until the verdicts are safe"),
+    Shared("deciding", "metrics that `--precision` and `--decide` look at", None),
+    Shared("most-seeds", "the most seeds that are taken", None,
+           elsewhere={"select": (2000, "a choice among near equals takes more seeds than a comparison")}),
     Shared("confidence", "probability of intervals and verdicts", 0.95,
            elsewhere=dict.fromkeys(
                ("surrogate predict", "surrogate coverage"),

@@ -12,6 +12,7 @@ from blis_jax.reports.words import interval, number, short_title
 Table = dict[str, list[Any]]
 CHART_METRICS = (  # of the overview, where they are there
     "ttft_mean_ms",
+    "pooled_ttft_p99_ms",
     "ttft_p99_ms",
     "tpot_mean_ms",
     "e2e_mean_ms",

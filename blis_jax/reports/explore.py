@@ -7,7 +7,7 @@ from typing import Any
 from blis_jax.reports.charts import WIDTH, class_title, strategy_colour
 from blis_jax.reports.study import Study
 from blis_jax.reports.style import CLASS_COLOURS, GREY
-from blis_jax.reports.words import short_title
+from blis_jax.reports.words import HEADLINE_METRICS, short_title
 
 Spec = dict[str, Any]
 CONTROLS = "#controls-explore"
@@ -21,7 +21,7 @@ def explore(study: Study) -> Spec:
     have = {one.strategy for one in study.values}
     found = (one.strategy for one in study.differences if {one.strategy, one.reference} <= have)
     compared = list(dict.fromkeys(found))
-    first = "ttft_p99_ms" if "ttft_p99_ms" in metrics else metrics[0]
+    first = next((name for name in HEADLINE_METRICS if name in metrics), metrics[0])
     params: list[Spec] = [
         {"name": "metric", "value": first,
          "bind": {"input": "select", "name": "Metric: ", "options": metrics, "element": CONTROLS,

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from blis_jax.results.metrics.scalars import lookup
-from blis_jax.results.metrics.summaries import LATENCIES
-from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
+from blis_jax.results.metrics.scalars import lookup, pooled_latency
+from blis_jax.results.metrics.summaries import ALL, LATENCIES
+from blis_jax.results.metrics.tails import Tails
+from blis_jax.statistics.intervals import BY_STUDENT, Estimate, Inference, estimate
 from blis_jax.statistics.paired import Difference, Pair, differences
+from blis_jax.statistics.pooled import contributions_ms, only, whole
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -24,8 +26,10 @@ COMPARED = (
     "ttft_mean_ms",
     "ttft_p50_ms",
     "ttft_p90_ms",
+    "pooled_ttft_p99_ms",
     "ttft_p99_ms",
     "e2e_mean_ms",
+    "pooled_e2e_p99_ms",
     "e2e_p99_ms",
     "tpot_mean_ms",
     "output_tokens_per_s",
@@ -64,7 +68,9 @@ class Comparison:
 
 
 def values_of(dataset: xr.Dataset, metric: str) -> xr.DataArray:
-    """A metric by name, such as `ttft_p99_ms`, from a sweep's Dataset."""
+    """A metric by name, such as `ttft_p99_ms`, from a sweep's Dataset; of a pooled one each seed's contribution."""
+    if pooled_latency(metric) is not None:
+        return _contributions(dataset, metric)
     for latency in LATENCIES:
         name, _, rest = metric.partition("_p")
         if name == latency and rest.endswith("_ms") and rest[:-3].isdecimal():
@@ -72,54 +78,159 @@ def values_of(dataset: xr.Dataset, metric: str) -> xr.DataArray:
     return dataset[metric]
 
 
-def compare(dataset: xr.Dataset, metrics: Sequence[str] = COMPARED) -> list[Comparison]:
+def _is_kept(dataset: xr.Dataset, metric: str) -> bool:
+    """Whether a Dataset has a metric: those of earlier versions have no pooled ones."""
+    latency = pooled_latency(metric)
+    return latency is None or f"{latency}_top_us" in dataset
+
+
+def _contributions(dataset: xr.Dataset, metric: str) -> xr.DataArray:
+    tails = _KeptTails(dataset, metric)
+    found = np.full(tails.shape, np.nan)
+    for at in np.ndindex(*tails.shape[:-1]):
+        found[at] = contributions_ms(tails.of(at))
+    return tails.labelled(found)
+
+
+class _KeptTails:
+    """What a Dataset keeps of the latency that a pooled metric is about, with the seeds as the last axis."""
+
+    def __init__(self, dataset: xr.Dataset, metric: str) -> None:
+        """Runs that did not end have no duration."""
+        latency = pooled_latency(metric)
+        self._top_us = dataset[f"{latency}_top_us"].transpose(..., "seed", "rank")
+        order = self._top_us.dims[:-1]
+        count = dataset[f"{latency}_count"].where(np.isfinite(dataset["duration_s"]), -1)
+        self._count = count.transpose(*order).values
+        self.shape = self._count.shape
+
+    def of(self, at: tuple[int, ...]) -> Tails:
+        """Those of all seeds at one place of the other axes."""
+        return Tails(self._count[at], self._top_us.values[at])
+
+    def labelled(self, values: np.ndarray) -> xr.DataArray:
+        """Values of the same shape as a variable of the Dataset."""
+        return self._top_us.isel(rank=0, drop=True).copy(data=values)
+
+
+def _common(
+    tails: _KeptTails | None, values: np.ndarray, first: tuple[int, ...], second: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """A metric of two points by seed; what is pooled is pooled over the seeds on which both ended."""
+    if tails is None or (np.isfinite(values[first]) == np.isfinite(values[second])).all():
+        return values[first], values[second]
+    is_common = whole(tails.of(first)) & whole(tails.of(second))
+    before, after = (contributions_ms(only(tails.of(at), is_common)) for at in (first, second))
+    return before, after
+
+
+class Asked(NamedTuple):
+    """One difference of a sweep: of which point and class, and in which metric."""
+
+    point: str  # the strategy, with its place in the grid
+    slo_class: str
+    metric: str
+
+
+class _Table:
+    """A Dataset's metrics `[strategy, axes, slo_class, seed]`, and what each point is compared with."""
+
+    def __init__(self, dataset: xr.Dataset, metrics: Sequence[str]) -> None:
+        self.axes = [str(dim) for dim in dataset["outcome"].dims if dim not in ("strategy", "seed")]
+        self.classes = [str(name) for name in dataset["slo_class"].values]
+        order = ("strategy", *self.axes, "slo_class", "seed")
+        self.columns = {name: values_of(dataset, name).transpose(*order).values for name in metrics}
+        self.labels = [dataset[name].values.tolist() for name in ("strategy", *self.axes)]
+        self.reference = str(self.labels[0][0])
+        self.has_strategies = len(self.labels[0]) > 1
+        if not self.has_strategies:
+            firsts = (f"{name}={dataset[name].values[0]}" for name in self.axes)
+            self.reference = ", ".join(firsts)
+        self.points = list(np.ndindex(*(len(values) for values in self.labels)))
+        self._tails = {
+            name: _KeptTails(dataset.transpose(*order, ...), name)
+            for name in metrics
+            if pooled_latency(name) is not None
+        }
+
+    def first(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        """What a point is compared with; itself if it is a reference."""
+        return (0, *at[1:]) if self.has_strategies else (0,) * len(at)
+
+    def place(self, at: tuple[int, ...]) -> dict[str, Any]:
+        """A point by axis of the grid."""
+        labels = zip(self.axes, self.labels[1:], at[1:], strict=True)
+        return {name: values[i] for name, values, i in labels}
+
+    def pair(self, at: tuple[int, ...], row: int, name: str) -> Pair:
+        """A metric of a class at a point, and at what it is compared with."""
+        places = (*self.first(at), row), (*at, row)
+        values = _common(self._tails.get(name), self.columns[name], *places)
+        return Pair(*values, lookup(name)[0].direction)
+
+
+def asked_pairs(dataset: xr.Dataset, names: Sequence[str]) -> dict[Asked, Pair]:
+    """The differences in metrics that have `[class]` behind them, or are of all requests."""
+    wanted = [lookup(name) for name in names]
+    table = _Table(dataset, [metric.name for metric, _ in wanted])
+    found = {}
+    for at in table.points:
+        if table.first(at) == at:
+            continue
+        place = ", ".join(f"{name}={value}" for name, value in table.place(at).items())
+        point = f"{table.labels[0][at[0]]}{' at ' if place else ''}{place}"
+        for metric, slo_class in wanted:
+            row = table.classes.index(slo_class or ALL)
+            asked = Asked(point, slo_class or ALL, metric.name)
+            found[asked] = table.pair(at, row, metric.name)
+    return found
+
+
+def compare(
+    dataset: xr.Dataset, metrics: Sequence[str] = COMPARED, inference: Inference = BY_STUDENT
+) -> list[Comparison]:
     """Every point of a sweep's Dataset, against the first strategy at the same place.
 
     With one strategy alone, the first place of the grid is the reference of the others. Runs that
     did not end (outcome) have no figures; a seed counts where both have one.
     """
-    axes = [str(dim) for dim in dataset["outcome"].dims if dim not in ("strategy", "seed")]
-    classes = [str(name) for name in dataset["slo_class"].values]
-    order = ("strategy", *axes, "slo_class", "seed")
-    columns = {name: values_of(dataset, name).transpose(*order).values for name in metrics}
-    labels = [dataset[name].values.tolist() for name in ("strategy", *axes)]
-    reference = str(labels[0][0])
-    if len(labels[0]) == 1:
-        reference = ", ".join(f"{name}={dataset[name].values[0]}" for name in axes)
-    points = list(np.ndindex(*(len(values) for values in labels)))
-    firsts = {at: (0, *at[1:]) if len(labels[0]) > 1 else (0,) * len(at) for at in points}
-    asked = [(at, row, name) for at in points for row in range(len(classes)) for name in metrics]
+    metrics = [name for name in metrics if _is_kept(dataset, name)]
+    table = _Table(dataset, metrics)
+    rows = range(len(table.classes))
     pairs = {
-        (at, row, name): Pair(
-            columns[name][firsts[at]][row], columns[name][at][row], lookup(name)[0].direction
-        )
-        for at, row, name in asked
-        if firsts[at] != at
+        (at, row, name): table.pair(at, row, name)
+        for at in table.points
+        for row in rows
+        for name in metrics
+        if table.first(at) != at
     }
-    found = dict(zip(pairs, differences(list(pairs.values()), BY_STUDENT), strict=True))
+    found = dict(zip(pairs, differences(list(pairs.values()), inference), strict=True))
+
+    def figure(at: tuple[int, ...], row: int, name: str) -> ComparedMetric:
+        value = estimate(table.columns[name][at][row], is_anytime=inference.is_anytime)
+        return ComparedMetric(name, lookup(name)[0].unit, value, found.get((at, row, name)))
+
     return [
         Comparison(
-            str(labels[0][at[0]]),
-            {name: values[i] for name, values, i in zip(axes, labels[1:], at[1:], strict=True)},
-            None if firsts[at] == at else reference,
+            str(table.labels[0][at[0]]),
+            table.place(at),
+            None if table.first(at) == at else table.reference,
             {
-                slo_class: tuple(
-                    ComparedMetric(
-                        name,
-                        lookup(name)[0].unit,
-                        estimate(columns[name][at][row]),
-                        found.get((at, row, name)),
-                    )
-                    for name in metrics
-                )
-                for row, slo_class in enumerate(classes)
+                slo_class: tuple(figure(at, row, name) for name in metrics)
+                for row, slo_class in enumerate(table.classes)
             },
         )
-        for at in points
+        for at in table.points
     ]
 
 
-def family_sentence(comparisons: Sequence[Comparison]) -> str:
+def family_words(asked: Asked) -> str:
+    """One difference in words."""
+    return f"{asked.point}, {asked.metric}[{asked.slo_class}]"
+
+
+def family_sentence(comparisons: Sequence[Comparison], is_anytime: bool = False) -> str:
     """What the verdicts of a sweep hold for."""
     size = sum(len(of) for one in comparisons if one.reference for of in one.figures.values())
-    return f"paired t-tests by seed, adjusted by Holm's method: at 95 % for all {size} differences at once"
+    test = f"{'anytime-valid ' * is_anytime}paired t-tests by seed"
+    return f"{test}, adjusted by Holm's method: at 95 % for all {size} differences at once"

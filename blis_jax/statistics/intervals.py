@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 METHOD = "Student's t over seeds, paired by seed, 95 %"
+ANYTIME_METHOD = "anytime-valid t over seeds, paired by seed, 95 %"
 LEAST_PAIRS_FOR_BOOTSTRAP = 15
 BOOTSTRAP, PERCENTILE, STUDENT = "bootstrap (BCa)", "bootstrap (percentile)", "Student's t"
+ANYTIME = "anytime-valid t"
+EFFECT_SPREAD = (
+    0.4  # τ of `sequential`: intervals are narrowest, against Student's, at some 60 seeds
+)
 NO_SPREAD, NO_INTERVAL = "equal on every seed", "none"
 SAME_BUT_FOR_ROUNDING = 1e-9  # of the largest value
 Statistic = Callable[..., "np.ndarray"]  # of one array of seeds per sample, over the last axis
@@ -31,11 +36,15 @@ Statistic = Callable[..., "np.ndarray"]  # of one array of seeds per sample, ove
 
 @dataclass(frozen=True)
 class Inference:
-    """How sure intervals and verdicts are to be, and the resampling; none at all if it is 0."""
+    """How sure intervals and verdicts are to be, and the resampling; none at all if it is 0.
+
+    `is_anytime`: the number of seeds was chosen by looking at them, see `sequential`; no resampling then.
+    """
 
     confidence: float = CONFIDENCE
     num_resamples: int = 9999
     random_state: int = 0
+    is_anytime: bool = False
 
 
 BY_STUDENT = Inference(num_resamples=0)
@@ -70,15 +79,40 @@ def normal_quantile(confidence: float = CONFIDENCE) -> float:
     return float(ndtri(0.5 + confidence / 2))
 
 
+def anytime_quantile(num_seeds: int, confidence: float = CONFIDENCE) -> float:
+    """The same of an interval that holds at every number of seeds at once; infinite for few seeds."""
+    if num_seeds < 2:
+        return math.inf
+    degrees, share = num_seeds - 1, 1 / (1 + num_seeds * EFFECT_SPREAD**2)
+    factor = (1 / ((1 - confidence) * math.sqrt(share))) ** (2 / num_seeds)
+    if factor * share >= 1:
+        return math.inf
+    return math.sqrt(degrees * (factor - 1) / (1 - factor * share))
+
+
+def anytime_p_value(score: float, num_seeds: int) -> float:
+    """Of a t statistic, two-sided, however often one has looked before."""
+    degrees, share = num_seeds - 1, 1 / (1 + num_seeds * EFFECT_SPREAD**2)
+    square = score**2 / degrees
+    evidence = 0.5 * math.log(share) + num_seeds / 2 * (
+        math.log1p(square) - math.log1p(share * square)
+    )
+    return min(1.0, math.exp(-evidence))
+
+
 def half_width(
-    values: Float[np.ndarray, "..."], confidence: float = CONFIDENCE, axis: int = -1
+    values: Float[np.ndarray, "..."],
+    confidence: float = CONFIDENCE,
+    axis: int = -1,
+    is_anytime: bool = False,
 ) -> Float[np.ndarray, "..."]:
     """Half of the t interval of the mean along an axis; NaN where there is one value."""
     count = values.shape[axis]
     if count < 2:
         return np.full(np.delete(values.shape, axis), np.nan)
     error: np.ndarray = values.std(axis=axis, ddof=1) / math.sqrt(count)
-    return t_quantile(count, confidence) * error
+    quantile = anytime_quantile if is_anytime else t_quantile
+    return quantile(count, confidence) * error
 
 
 def percentile_ends(
@@ -97,14 +131,16 @@ def seed_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.asarray(values.mean(axis=axis))
 
 
-def estimate(values: Values, confidence: float = CONFIDENCE) -> Estimate:
+def estimate(values: Values, confidence: float = CONFIDENCE, is_anytime: bool = False) -> Estimate:
     """Mean and Student's interval over the seeds that have a value."""
-    return student_interval(seed_mean, [values[np.isfinite(values)]], confidence)
+    return student_interval(seed_mean, [values[np.isfinite(values)]], confidence, is_anytime)
 
 
 def interval_of(statistic: Statistic, samples: Sequence[Values], inference: Inference) -> Estimate:
     """A statistic of samples that are paired by seed: bootstrap of the pairs, of few Student's t."""
-    found = student_interval(statistic, samples, inference.confidence)
+    found = student_interval(statistic, samples, inference.confidence, inference.is_anytime)
+    if inference.is_anytime:
+        return found
     few = len(samples[0]) < LEAST_PAIRS_FOR_BOOTSTRAP or not inference.num_resamples
     if few or found.method == NO_SPREAD or not math.isfinite(found.mean):
         return found
@@ -112,7 +148,10 @@ def interval_of(statistic: Statistic, samples: Sequence[Values], inference: Infe
 
 
 def student_interval(
-    statistic: Statistic, samples: Sequence[Values], confidence: float = CONFIDENCE
+    statistic: Statistic,
+    samples: Sequence[Values],
+    confidence: float = CONFIDENCE,
+    is_anytime: bool = False,
 ) -> Estimate:
     """Student's t over the jackknife's pseudo-values, which for a mean are the values themselves."""
     count = len(samples[0])
@@ -124,8 +163,9 @@ def student_interval(
         return Estimate(value, math.nan, math.nan, count, NO_INTERVAL)
     if is_constant(pseudo):
         return Estimate(value, value, value, count, NO_SPREAD)
-    half = float(half_width(pseudo, confidence))
-    return Estimate(value, value - half, value + half, count)
+    half = float(half_width(pseudo, confidence, is_anytime=is_anytime))
+    method = ANYTIME if is_anytime else STUDENT
+    return Estimate(value, value - half, value + half, count, method)
 
 
 def is_constant(values: Values) -> bool:
@@ -179,14 +219,17 @@ def percent_change(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.
 
 def percent_interval(first: Values, second: Values, inference: Inference) -> Estimate:
     """A change in % of the first's mean: bootstrap of the pairs, of few Student's t."""
-    if len(first) < LEAST_PAIRS_FOR_BOOTSTRAP or not inference.num_resamples:
-        return relative_change(first, second, inference.confidence)
+    few = len(first) < LEAST_PAIRS_FOR_BOOTSTRAP or not inference.num_resamples
+    if few or inference.is_anytime:
+        return relative_change(first, second, inference.confidence, inference.is_anytime)
     if not first.mean():
         return Estimate(math.nan, math.nan, math.nan, len(first), NO_INTERVAL)
     return interval_of(percent_change, [first, second], inference)
 
 
-def linear_change(first: Values, second: Values, confidence: float = CONFIDENCE) -> Estimate:
+def linear_change(
+    first: Values, second: Values, confidence: float = CONFIDENCE, is_anytime: bool = False
+) -> Estimate:
     """A change in % of the first's mean, with a symmetric interval by linearisation."""
     mean = float(first.mean()) if len(first) else 0.0
     if mean == 0:
@@ -196,13 +239,16 @@ def linear_change(first: Values, second: Values, confidence: float = CONFIDENCE)
     percent = 100 * ratio
     if len(first) < 2:
         return Estimate(percent, math.nan, math.nan, len(first), NO_INTERVAL)
-    half = float(half_width(change - ratio * first, confidence)) * abs(100 / mean)
-    return Estimate(percent, percent - half, percent + half, len(first))
+    error = float(half_width(change - ratio * first, confidence, is_anytime=is_anytime))
+    half, method = error * abs(100 / mean), ANYTIME if is_anytime else STUDENT
+    return Estimate(percent, percent - half, percent + half, len(first), method)
 
 
-def relative_change(first: Values, second: Values, confidence: float = CONFIDENCE) -> Estimate:
+def relative_change(
+    first: Values, second: Values, confidence: float = CONFIDENCE, is_anytime: bool = False
+) -> Estimate:
     """The same with an interval of the logarithm of the ratio; symmetric if a figure is below 0."""
-    found = linear_change(first, second, confidence)
+    found = linear_change(first, second, confidence, is_anytime)
     if not math.isfinite(found.low):
         return found
     if found.high - found.low <= SAME_BUT_FOR_ROUNDING * abs(found.mean):

@@ -270,6 +270,7 @@ def differences(
                 second_mean=pair.second.value,
                 absolute=interval_of(change, num_blocks, inference.confidence),
                 percent=interval_of(_percent(pair), num_blocks, inference.confidence),
+                in_family=_student(change, num_blocks, level),
                 simultaneous=_agreeing(_student(change, num_blocks, level), is_clear),
                 simultaneous_percent=_agreeing(_student_percent(pair, num_blocks, level), is_clear),
                 p_value=float(p),

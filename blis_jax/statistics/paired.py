@@ -21,6 +21,7 @@ from blis_jax.statistics.intervals import (
     BY_STUDENT,
     Estimate,
     Inference,
+    anytime_p_value,
     estimate,
     interval_of,
     is_constant,
@@ -66,7 +67,8 @@ class Difference:
     second_mean: float
     absolute: Estimate
     percent: Estimate  # of the first's mean
-    simultaneous: Estimate
+    in_family: Estimate  # as wide as the family makes it
+    simultaneous: Estimate  # the same, cut at 0 where Holm's method says so
     simultaneous_percent: Estimate
     p_value: float  # two-sided
     p_adjusted: float
@@ -84,7 +86,7 @@ def differences(pairs: Sequence[Pair], inference: Inference | None = None) -> li
     """The differences of a family, judged together."""
     inference = inference or Inference()
     changes = [pair.change() for pair in pairs]
-    p_values = np.array([p_value(change) for change in changes])
+    p_values = np.array([p_value(change, inference.is_anytime) for change in changes])
     adjusted = holm(p_values)
     return [
         _difference(pair, change, inference, float(p), float(p_adjusted), len(pairs))
@@ -104,6 +106,7 @@ def _difference(
     means = [float(values.mean()) if len(values) else math.nan for values in (first, second)]
     absolute = interval_of(seed_mean, [change], inference)
     level = 1 - (1 - inference.confidence) / size
+    in_family = estimate(change, level, inference.is_anytime)
     is_clear = p_adjusted <= 1 - inference.confidence
     if not len(change):
         verdict = UNCLEAR
@@ -119,8 +122,11 @@ def _difference(
         second_mean=means[1],
         absolute=absolute,
         percent=percent_interval(first, second, inference),
-        simultaneous=_agreeing(estimate(change, level), is_clear),
-        simultaneous_percent=_agreeing(relative_change(first, second, level), is_clear),
+        in_family=in_family,
+        simultaneous=_agreeing(in_family, is_clear),
+        simultaneous_percent=_agreeing(
+            relative_change(first, second, level, inference.is_anytime), is_clear
+        ),
         p_value=p,
         p_adjusted=p_adjusted,
         verdict=verdict,
@@ -139,7 +145,7 @@ def own_verdict(pair: Pair) -> str:
     return BETTER if (own.mean < 0) == (pair.direction == LOWER) else WORSE
 
 
-def p_value(change: Float[np.ndarray, "pair"]) -> float:
+def p_value(change: Float[np.ndarray, "pair"], is_anytime: bool = False) -> float:
     """Of the paired t-test; of the sign test where all differences are equal; 1 for fewer than two."""
     from scipy.special import stdtr
 
@@ -149,6 +155,8 @@ def p_value(change: Float[np.ndarray, "pair"]) -> float:
     if is_constant(change):
         return sign_test(change)
     score = change.mean() / (change.std(ddof=1) / math.sqrt(count))
+    if is_anytime:
+        return anytime_p_value(float(score), count)
     return float(2 * stdtr(count - 1, -abs(score)))
 
 

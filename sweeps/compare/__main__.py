@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli, report_flags
+from blis_jax.commands import cli, report_flags, stopping_flags
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.errors import ConfigError
 from blis_jax.progress import phase
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from blis_jax.workload.source import RequestSource
     from sweeps.compare.coefficient_draws import CoefficientDraws
     from sweeps.compare.document import Compared, ComparedSetting
-    from sweeps.runs.bench import Bench
+    from sweeps.compare.seeds import EnoughSeeds
+    from sweeps.runs.measured import KeptRuns
     from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import SuccessCriterion
 
@@ -85,6 +86,8 @@ def _parser() -> Parser:
     parser.add_flags("judgement", _JUDGEMENT)
     parser.add_flags("latency coefficients", coefficient_draws.FLAGS)
     common_options.add_common(parser)
+    parser.add_flags("enough seeds", stopping_flags.FLAGS)
+    parser.add_switches("enough seeds", stopping_flags.SWITCHES)
     parser.add_flags("report", report_flags.FLAGS)
     return parser
 
@@ -98,7 +101,9 @@ def _compare(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     given = _parser().given(words)
     common_options.check_statistics(given)
-    common_options.seeds_of(given)
+    rule, seeds = stopping_flags.rule_of(given), common_options.seeds_of(given)
+    if rule is not None:
+        stopping_flags.first_seeds(seeds, rule)
     arms = _arms(given)
     draws = coefficient_draws.draws_of(given)
     if draws is not None:
@@ -107,30 +112,37 @@ def _compare(arguments: Sequence[str] | None) -> int:
     reports = report_flags.paths_of(given)
     prepare_backend(use_cache="no_cache" not in given)
 
-    from sweeps.compare.document import default_metrics, to_document
+    from sweeps.compare.document import default_metrics, plain, to_document
     from sweeps.compare.one_trace import check_block
     from sweeps.compare.result import setting_of
+    from sweeps.compare.seeds import EnoughSeeds
 
     criteria, configs = _criteria(given, arms), [arm.config for arm in arms]
     spec, setting = setting_of(
         given, arms, NAME, lambda classes, is_one: default_metrics(classes, configs, is_one)
     )
     check_block(given.get("block_s"), common_options.trace_in(spec))
-    names = _needed(setting, criteria)
+    enough = None
+    if rule is not None:
+        asked = stopping_flags.names_of(given, setting.classes)
+        enough = EnoughSeeds(rule, asked, setting.inference.confidence)
+    names = _needed(setting, criteria, () if enough is None else enough.names)
     journal = common_options.journal_of("comparison", paths, spec, setting, names)
     common_options.check_record(given, paths, journal)
     _note_workloads(given, arms, setting.workload)
-    compared, drawn, bench = _run(given, setting, spec, names, journal, arms, criteria, draws)
+    ran = _run(given, setting, (spec, names, journal), arms, criteria, draws, enough)
     with phase("judging differences"):
-        document = to_document(setting, compared, is_ranked="routers" in given)
-    if drawn is not None:
-        document["coefficients"] = drawn
+        document = to_document(ran.setting, ran.compared, is_ranked="routers" in given)
+    if ran.drawn is not None:
+        document["coefficients"] = ran.drawn
+    if ran.stopping is not None:
+        document["stopping"] = plain(ran.stopping)
 
     def write_more() -> None:
         from sweeps.reports.comparison import write_reports
 
-        runs = {one.arm.name: (one.arm.config, one.runs) for one in compared}
-        write_reports(document, runs, bench, reports, cli.command_text(NAME, words))
+        runs = {one.arm.name: (one.arm.config, one.runs) for one in ran.compared}
+        write_reports(document, runs, ran.kept.bench, reports, cli.command_text(NAME, words))
 
     return _written(given, document, paths, reports, write_more)
 
@@ -176,17 +188,20 @@ def _criteria(
 
 
 def _needed(
-    setting: ComparedSetting, criteria: Mapping[str, tuple[SuccessCriterion, ...]]
+    setting: ComparedSetting,
+    criteria: Mapping[str, tuple[SuccessCriterion, ...]],
+    asked: Sequence[str],
 ) -> tuple[str, ...]:
-    """Every metric that is compared or judged; the default ones too, so that a record can be used again."""
+    """Every metric of single runs that is compared or judged; the default ones too, for later use of a record."""
+    from blis_jax.results.metrics.scalars import pooled_latency
     from sweeps.compare.document import OF_CLASS, OF_RUN
     from sweeps.tracks.success_criteria import metrics_of
 
     usual = [f"{name}[{slo_class}]" for slo_class in setting.classes for name in OF_CLASS]
-    names = [*OF_CLASS, *OF_RUN, *usual, *setting.metrics]
+    names = [*OF_CLASS, *OF_RUN, *usual, *setting.metrics, *asked]
     for of_arm in criteria.values():
         names += metrics_of(of_arm, setting.classes)
-    return tuple(dict.fromkeys(names))
+    return tuple(name for name in dict.fromkeys(names) if pooled_latency(name) is None)
 
 
 def _note_workloads(given: Mapping[str, Any], arms: Sequence[Arm], workload: str) -> None:
@@ -196,21 +211,31 @@ def _note_workloads(given: Mapping[str, Any], arms: Sequence[Arm], workload: str
         cli.say(NAME, f"note: the arms' files name several workloads; all arms run on {workload}")
 
 
+class _Ran(NamedTuple):
+    """All runs: the setting with the seeds that were used, arms, other coefficients, looks at the seeds."""
+
+    setting: ComparedSetting
+    compared: list[Compared]
+    drawn: dict[str, Any] | None
+    kept: KeptRuns
+    stopping: dict[str, Any] | None
+
+
 def _run(
     given: Mapping[str, Any],
     setting: ComparedSetting,
-    spec: RequestSource,
-    names: Sequence[str],
-    journal: Journal,
+    source: tuple[RequestSource, Sequence[str], Journal],
     arms: Sequence[Arm],
     criteria: Mapping[str, tuple[SuccessCriterion, ...]],
     draws: CoefficientDraws | None,
-) -> tuple[list[Compared], dict[str, Any] | None, Bench]:
+    enough: EnoughSeeds | None,
+) -> _Ran:
     """Every arm on every seed, without each mechanism that may be inert, and with other coefficients."""
     from sweeps.compare.ablation.inert import features_of, findings
     from sweeps.compare.document import Compared
     from sweeps.compare.result import kept_on_interruption
 
+    spec, names, journal = source
     how = given.get("inert", "records" if "routers" in given else "mechanisms")
     has_scorers = how == "scorers"
     count = len(arms) + sum(len(list(features_of(arm.config, has_scorers))) for arm in arms)
@@ -218,22 +243,27 @@ def _run(
     progress = common_options.ArmProgress(count)
     kept = common_options.kept_runs(setting, spec, names, journal, progress)
     with kept_on_interruption(journal, progress, NAME):
-        runs = [kept.of(arm.config, arm.name) for arm in arms]
-        source = None if how == "records" else kept
+        if enough is None:
+            runs, stopping = [kept.of(arm.config, arm.name) for arm in arms], None
+        else:
+            runs, looks = enough.run(arms, kept, lambda: progress.expect(len(arms)))
+            stopping = enough.document(arms, looks)
+            setting = enough.used(setting, kept.seeds)
+        source_of_inert = None if how == "records" else kept
         compared = [
             Compared(
                 arm,
                 of_arm,
-                tuple(findings(arm.config, of_arm, source, arm.strategy, has_scorers)),
+                tuple(findings(arm.config, of_arm, source_of_inert, arm.strategy, has_scorers)),
                 criteria[arm.name],
             )
             for arm, of_arm in zip(arms, runs, strict=True)
         ]
         if draws is None:
-            return compared, None, kept.bench
+            return _Ran(setting, compared, None, kept, stopping)
         state = setting.inference.random_state
         section = coefficient_draws.section(draws, arms, kept, setting.metrics, state)
-        return compared, section, kept.bench
+        return _Ran(setting, compared, section, kept, stopping)
 
 
 def _written(

@@ -33,9 +33,11 @@ from sweeps.strategies.file import SuccessCriterion
 from sweeps.tracks.success_criteria import JudgedCriterion, judged
 
 OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "e2e_p99_ms", "goodput_rps")
+POOLED = {"ttft_p99_ms": "pooled_ttft_p99_ms", "e2e_p99_ms": "pooled_e2e_p99_ms"}
 OF_RUN = ("output_tokens_per_s",)
 FORMAT = 1
 SIMULTANEOUS = "Student's t at Bonferroni's level, cut at 0 by Holm's verdict"
+ANYTIME = "the anytime-valid t-test's at Bonferroni's level, cut at 0 by Holm's verdict"
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,14 @@ def default_metrics(
 ) -> tuple[str, ...]:
     """Latencies and goodput of all requests and of each class, and throughput; rejections if any can be.
 
-    Of one trace the share within targets, which single requests make, takes the place of goodput.
+    Beside each P99 by run stands the P99 of the pooled requests. Of one trace a P99 is that of its requests
+    anyway, and the share within targets, which single requests make, takes the place of goodput.
     """
-    names = ["attainment" if is_one_trace and name == "goodput_rps" else name for name in OF_CLASS]
+    names = []
+    for name in OF_CLASS:
+        if name in POOLED and not is_one_trace:
+            names.append(POOLED[name])
+        names.append("attainment" if is_one_trace and name == "goodput_rps" else name)
     if any(config.admission_policy != "always-admit" for config in configs):
         names.append("reject_rate")
     by_class = [f"{name}[{slo_class}]" for slo_class in classes for name in names]
@@ -164,7 +171,9 @@ def _inference(
 ) -> dict[str, Any]:
     most = max((one.num_pairs for one in found), default=0)
     is_resampled = isinstance(judge, OneTrace)
+    is_anytime = setting.inference.is_anytime
     test = "t-test with the resamples' standard error" if is_resampled else "paired t-test by seed"
+    test = f"anytime-valid {test}" if is_anytime else test
     return {
         **dataclasses.asdict(setting.inference),
         "family": f"{size} comparisons: every metric and class of every arm against the reference",
@@ -172,7 +181,7 @@ def _inference(
         "test": test.replace("seed", setting.run_word),
         "p_values": f"{test.replace('seed', setting.run_word)}, two-sided; adjusted by Holm's method "
         "over the family",
-        "simultaneous_intervals": SIMULTANEOUS,
+        "simultaneous_intervals": ANYTIME if is_anytime else SIMULTANEOUS,
         "intervals": judge.sentence()
         if isinstance(judge, OneTrace)
         else interval_sentence(most, setting.inference, setting.run_word),
@@ -183,6 +192,8 @@ def _inference(
 def interval_sentence(num_pairs: int, inference: Inference, word: str = "seed") -> str:
     """How single intervals are made of so many seeds, or windows of a trace."""
     level = f"{100 * inference.confidence:g} %"
+    if inference.is_anytime:
+        return f"anytime-valid t over {word}s, {level}: they hold however often one has looked"
     if num_pairs < 2:
         return f"none: one {word} has no spread; give more {word}s"
     if num_pairs >= intervals.LEAST_PAIRS_FOR_BOOTSTRAP:

@@ -13,7 +13,7 @@ from blis_jax.statistics import intervals, paired
 from blis_jax.statistics.intervals import Estimate, Inference
 from blis_jax.statistics.paired import Difference, Pair
 from sweeps.compare.one_trace import OneTrace
-from sweeps.runs.measured import Measured, metric_values
+from sweeps.runs.measured import Measured, metric_values, paired_values
 
 if TYPE_CHECKING:
     from sweeps.compare.document import ComparedSetting
@@ -30,7 +30,7 @@ class BySeeds:
     ) -> list[Difference]:
         """Second minus first of every entry (first, second, metric), judged together."""
         pairs = [
-            Pair(metric_values(first, name), metric_values(second, name), lookup(name)[0].direction)
+            Pair(*paired_values(first, second, name), lookup(name)[0].direction)
             for first, second, name in asked
         ]
         return paired.differences(pairs, self.inference)

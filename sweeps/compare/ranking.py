@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from sweeps.compare.document import Compared, ComparedSetting
     from sweeps.compare.judge import Judge
 
-USUAL = "ttft_p99_ms"
+USUAL = ("pooled_ttft_p99_ms", "ttft_p99_ms")  # the first that is compared
 
 
 def ranking(setting: ComparedSetting, compared: Sequence[Compared], judge: Judge) -> dict[str, Any]:
     """The arms from the best to the worst; differences between any two are judged together."""
     from sweeps.compare.document import difference_json
 
-    name = USUAL if USUAL in setting.metrics else setting.metrics[0]
+    name = next((one for one in USUAL if one in setting.metrics), setting.metrics[0])
     metric, slo_class = lookup(name)
     places = list(combinations(range(len(compared)), 2))
     found = judge.differences(

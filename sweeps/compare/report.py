@@ -7,11 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.reports.run_words import words_of
-from blis_jax.results.metrics.scalars import TOKEN_RATES, TOKEN_RATES_EXPLAINED
 from blis_jax.statistics.paired import BETTER, SAME, WORSE
 from sweeps.compare import coefficient_draws
 from sweeps.compare.ranking import ranking_lines
-from sweeps.reports.words import NOTHING, interval, milliseconds, number, p_text, short_title, title
+from sweeps.compare.seeds import stopping_lines
+from sweeps.reports.words import (
+    NOTHING,
+    interval,
+    milliseconds,
+    number,
+    p_text,
+    percentile_lines,
+    short_title,
+    title,
+    token_rate_lines,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +43,7 @@ def show(document: Mapping[str, Any]) -> None:
     said = words_of(document).in_text
     for line in head_lines(document)[1:]:
         console.print(said(line), markup=False)
+    show_titled(console, "Enough seeds:", stopping_lines(document))
     for arm in compared_arms(document):
         console.print(difference_table(document, arm, console.width >= WIDE))
         lines = [said(line) for line in verdict_lines(document, arm)]
@@ -73,6 +84,7 @@ def head_lines(document: Mapping[str, Any]) -> list[str]:
         *interval_lines(inference),
         f"Verdicts: Holm's method over a family of {inference['family']}; p-values of the "
         f"{inference['test']}. A verdict is unclear where its interval contains 0.",
+        *percentile_lines(document["comparisons"]),
         *token_rate_lines([*document["comparisons"], *document["criteria"]]),
     ]
 
@@ -85,12 +97,6 @@ def interval_lines(inference: Mapping[str, Any]) -> list[str]:
         "The result file and the figure have intervals that hold for one difference by itself: "
         f"{inference['intervals']}.",
     ]
-
-
-def token_rate_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the throughputs count, where there are any."""
-    is_there = any(entry["metric"] in TOKEN_RATES for entry in entries)
-    return [f"Throughput: {TOKEN_RATES_EXPLAINED}"] if is_there else []
 
 
 def requests_line(document: Mapping[str, Any]) -> str:
@@ -113,11 +119,7 @@ def trace_line(document: Mapping[str, Any]) -> str:
         return f"{text}{count} windows of {trace['span_s'] / count:.4g} s, each a run."
     if count == 1:
         return f"{text}one run each, as nothing is drawn."
-    return f"{text}{count} runs each where something is drawn (seeds {_joined(document['seeds'])})."
-
-
-def _joined(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
+    return f"{text}{count} runs each where something is drawn (seeds {', '.join(map(str, document['seeds']))})."
 
 
 # --- differences ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_jax.commands import cli
+from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from sweeps.runs import options as common_options
 
@@ -47,6 +48,7 @@ def setting_of(
     if trace is not None:
         trace.check_classes(metrics or ())
     is_one_trace = trace is not None and trace.num_windows is None
+    check_pooled(metrics or (), is_one_trace)
     return spec, ComparedSetting(
         workload=workload,
         num_requests=spec.num_requests,
@@ -59,6 +61,18 @@ def setting_of(
         trace=trace.about() if trace is not None else None,
         block_s=given.get("block_s"),
     )
+
+
+def check_pooled(metrics: Sequence[str], is_one_trace: bool) -> None:
+    """Refuses to pool the runs of one trace, which all serve the same requests."""
+    from blis_jax.results.metrics.scalars import pooled_latency
+
+    for name in metrics if is_one_trace else ():
+        if pooled_latency(name) is not None:
+            raise ConfigError(
+                f"--metrics: {name} pools the requests of many runs, but a trace has one set of requests; "
+                f"give {name.removeprefix('pooled_')}, or --trace-windows"
+            )
 
 
 @contextmanager

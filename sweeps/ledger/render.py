@@ -36,8 +36,9 @@ Every iteration, failures included. Rows are rendered from `ledger.jsonl`; do no
 remove one.
 
 Changes are against the baseline on the same workload and seeds: TTFT P99 per SLO class, throughput in decode
-tokens per second (BLIS's `tokens_per_sec`). The SLO gap is TTFT P99 of sheddable requests divided by that of
-critical ones.
+tokens per second (BLIS's `tokens_per_sec`). TTFT P99 is the mean over runs of each run's P99, and that of the
+requests of all runs together where *pooled* stands before it. The SLO gap is TTFT P99 of sheddable requests divided
+by that of critical ones, by run.
 
 {begin}
 {end}
@@ -136,7 +137,22 @@ def _ttft(row: LedgerRow, result: Record) -> str:
             parts.append(f"{slo_class} {plain(figure['value'][0])} ms")
         else:
             parts.append(f"{slo_class} {_percent(figure['percent'])}")
-    return "; ".join(parts) or "–"
+    return "; ".join([*parts, *_pooled(row, result)]) or "–"
+
+
+def _pooled(row: LedgerRow, result: Record) -> list[str]:
+    """The same of the pooled requests, in records that have it."""
+    parts = []
+    for slo_class, figures in _classes(result):
+        figure = figures.get("pooled_ttft_p99_ms")
+        if figure is not None:
+            value = (
+                f"{plain(figure['value'][0])} ms"
+                if _is_baseline(row)
+                else _percent(figure["percent"])
+            )
+            parts.append(f"pooled {slo_class} {value}")
+    return parts
 
 
 def _along(row: LedgerRow, result: Record) -> str:

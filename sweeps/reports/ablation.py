@@ -25,7 +25,6 @@ from blis_jax.results.metrics.ttft_parts import VIEWS, grouped
 from sweeps.compare.ablation import report as words
 from sweeps.compare.ablation.document import ADDED, LEFT_OUT, MAIN, SHAPLEY, Ablation
 from sweeps.compare.document import part_table
-from sweeps.compare.report import token_rate_lines
 from sweeps.reports.comparison import (
     common_seed,
     curves_of,
@@ -34,6 +33,7 @@ from sweeps.reports.comparison import (
     values_of,
     write_files,
 )
+from sweeps.reports.words import token_rate_lines
 
 if TYPE_CHECKING:
     from blis_jax.results.records import RunRecord

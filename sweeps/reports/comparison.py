@@ -24,6 +24,7 @@ from blis_jax.reports.study import (
 from blis_jax.reports.words import joined
 from blis_jax.results.metrics.summaries import ALL
 from sweeps.compare import report as words
+from sweeps.reports.words import percentile_lines, token_rate_lines
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -121,7 +122,11 @@ def study_of(
         parts=tuple(part for arm in arms for part in _parts(arm)),
         parts_of=f"Means over all {runs_are.many} of the comparison; the parts add up to the TTFT.",
         timelines=timelines_of(records, seed) if seed is not None else (),
-        notes=(target_line(document["targets"]), *words.token_rate_lines(document["comparisons"])),
+        notes=(
+            target_line(document["targets"]),
+            *percentile_lines(document["comparisons"]),
+            *token_rate_lines(document["comparisons"]),
+        ),
         checks=tuple(map(runs_are.in_text, words.failure_lines(document))),
         more={
             "Success criteria": [runs_are.in_text(line) for line in criteria],

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blis_jax.results.metrics.scalars import TOKEN_RATES
+from blis_jax.results.metrics.scalars import (
+    PERCENTILES_EXPLAINED,
+    TOKEN_RATES,
+    TOKEN_RATES_EXPLAINED,
+    pooled_names,
+)
 
 NOTHING = "–"
+SEEDS_FOR_POOLED = 100  # from which 95 % intervals of a pooled P99 hold it in 93 % and more
 TITLES = {
     **TOKEN_RATES,
     "requests_per_s": "throughput, requests/s",
@@ -25,9 +31,13 @@ def title(metric: str) -> str:
     if metric in TITLES:
         return TITLES[metric]
     unit = ", ms" if metric.endswith("_ms") else ""
-    words = metric.removesuffix("_ms").split("_")
+    of_run = metric.removeprefix("pooled_")
+    words = of_run.removesuffix("_ms").split("_")
     shown = [UPPER.get(word, word) for word in words]
+    is_percentile = words[-1][1:].isdecimal()
     shown = [word.replace("p", "P", 1) if word[1:].isdecimal() else word for word in shown]
+    if is_percentile:
+        shown.append("by run" if of_run == metric else "pooled")
     return " ".join(shown) + unit
 
 
@@ -63,3 +73,19 @@ def p_text(value: float) -> str:
 def milliseconds(us: float) -> str:
     """µs as ms or, where they are many, s."""
     return f"{us / 1e6:.3g} s" if us >= 1e6 else f"{us / 1e3:.4g} ms"
+
+
+def percentile_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the two kinds of percentiles are, where there are pooled ones."""
+    pooled = [entry for entry in entries if entry["metric"] in pooled_names()]
+    if not pooled:
+        return []
+    few = " Of so few seeds a few busy ones make the tail, and intervals of pooled ones hold too seldom."
+    is_few = min(entry["num_pairs"] for entry in pooled) < SEEDS_FOR_POOLED
+    return [PERCENTILES_EXPLAINED + few * is_few]
+
+
+def token_rate_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the throughputs count, where there are any."""
+    is_there = any(entry["metric"] in TOKEN_RATES for entry in entries)
+    return [f"Throughput: {TOKEN_RATES_EXPLAINED}"] if is_there else []

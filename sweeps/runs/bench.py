@@ -107,6 +107,7 @@ class Bench:
         from sweeps.runs.seed_results import seed_results
 
         self.spec, self.seeds, self.stream = spec, tuple(seeds), stream
+        self.configs_per_batch, self.rule_of_policy_seeds = configs_per_batch, policy_seeds
         self.policy_seeds = [policy_seed_under(policy_seeds, seed) for seed in self.seeds]
         self.names = tuple(dict.fromkeys(names))
         self.measure = measure or measure_of(DEFAULT_TARGETS, spec)
@@ -115,6 +116,19 @@ class Bench:
         self.tables: dict[int, list[RequestTable]] = {}
         num_rows = len(self.seeds) * configs_per_batch
         self.runner = Runner(Options(form=default_form()), num_rows)
+
+    def on_seeds(self, seeds: Sequence[int]) -> Bench:
+        """The same on other seeds."""
+        check_seeds(seeds, self.stream)
+        return Bench(
+            self.spec,
+            seeds,
+            self.stream,
+            self.names,
+            self.measure,
+            self.configs_per_batch,
+            self.rule_of_policy_seeds,
+        )
 
     def run(self, configs: Sequence[ClusterConfig]) -> list[Runs]:
         """The runs of each configuration, one a seed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,12 @@ from blis_jax.commands.sweep.data import WHOLE, slo_targets, window_of
 from blis_jax.commands.sweep.measure import Measure
 from blis_jax.reports.study import CURVE_LEVELS
 from blis_jax.results.metrics.reference import class_code
-from blis_jax.results.metrics.scalars import evaluate
+from blis_jax.results.metrics.scalars import evaluate, lookup, pooled_latency
 from blis_jax.results.metrics.summaries import ALL, select
+from blis_jax.results.metrics.tails import Tails, kept_tails, tails_of_runs
 from blis_jax.results.metrics.ttft_parts import ttft_parts_ms
 from blis_jax.results.records import TTFT_PARTS, RunRecord, Status
+from blis_jax.statistics.pooled import contributions_ms, only, whole
 from sweeps.compare import crossover
 from sweeps.compare.crossover import Overtaking
 from sweeps.runs.outcomes import Outcomes, outcomes_of
@@ -55,6 +57,7 @@ class Measured:
     fingerprint: str = ""  # equal for runs in which every request had the same life
     num_broken_invariants: int = 0
     ttft_curve_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)  # at CURVE_LEVELS
+    tails: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)  # `kept_tails`
     requests: Outcomes | None = None  # of every request, where those of one trace are resampled
 
     @property
@@ -97,6 +100,7 @@ class Recorder:
             fingerprint=fingerprint(record),
             num_broken_invariants=sum(record.invariant_failures.values()),
             ttft_curve_ms=self._ttft_curves(record),
+            tails=kept_tails(select(record, window=window), self.classes),
             requests=outcomes_of(record, targets, window) if self.has_requests else None,
         )
 
@@ -161,7 +165,7 @@ class KeptRuns:
         on_run: Callable[[str], None] | None = None,
     ) -> None:
         """`on_run` is told the name of each configuration before it runs."""
-        self.bench, self.recorder, self.journal = bench, recorder, journal
+        self.benches, self.recorder, self.journal = [bench], recorder, journal
         self.on_run = on_run or (lambda name: None)
         self.runs: dict[str, tuple[Measured, ...]] = {}
         if journal is not None:
@@ -170,12 +174,35 @@ class KeptRuns:
             }
             journal.begin()
 
+    @property
+    def bench(self) -> Bench:
+        """That of the first seeds."""
+        return self.benches[0]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds on which `of` runs a configuration."""
+        return tuple(seed for bench in self.benches for seed in bench.seeds)
+
+    def add_seeds(self, seeds: Sequence[int]) -> None:
+        """From now on configurations are run on these seeds, too."""
+        self.benches.append(self.bench.on_seeds(seeds))
+
     def of(self, config: ClusterConfig, name: str) -> tuple[Measured, ...]:
         """The runs of a configuration, one a seed."""
+        return tuple(run for bench in self.benches for run in self._on(bench, config, name))
+
+    def on_first_seeds(self, config: ClusterConfig, name: str) -> tuple[Measured, ...]:
+        """The same without the seeds that were added."""
+        return self._on(self.bench, config, name)
+
+    def _on(self, bench: Bench, config: ClusterConfig, name: str) -> tuple[Measured, ...]:
         key = key_of(config)
+        if bench is not self.bench:
+            key += f"@{bench.seeds[0]}-{bench.seeds[-1]}"
         if key not in self.runs:
             self.on_run(name)
-            (runs,) = self.bench.summaries([config], self.recorder)
+            (runs,) = bench.summaries([config], self.recorder)
             self.runs[key] = runs
             if self.journal is not None:
                 self.journal.append([key, [asdict(run) for run in runs]])
@@ -188,6 +215,26 @@ def key_of(config: ClusterConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def metric_values(runs: Iterable[Measured], name: str) -> np.ndarray:
-    """A metric by seed; NaN where a run has none."""
+def paired_values(
+    first: Sequence[Measured], second: Sequence[Measured], name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """A metric of two arms by seed; what is pooled is pooled over the seeds on which both ended."""
+    if pooled_latency(name) is None:
+        return metric_values(first, name), metric_values(second, name)
+    tails = pooled_tails(first, name), pooled_tails(second, name)
+    is_common = whole(tails[0]) & whole(tails[1])
+    before, after = (contributions_ms(only(one, is_common)) for one in tails)
+    return before, after
+
+
+def pooled_tails(runs: Sequence[Measured], name: str) -> Tails:
+    """What is kept of each run's latencies for the pooled percentile of that name."""
+    latency, slo_class = pooled_latency(name), lookup(name)[1] or ALL
+    return tails_of_runs([run.tails.get(latency or "", {}).get(slo_class) for run in runs])
+
+
+def metric_values(runs: Sequence[Measured], name: str) -> np.ndarray:
+    """A metric by seed, of a pooled one each seed's contribution to it; NaN where a run has none."""
+    if pooled_latency(name) is not None:
+        return contributions_ms(pooled_tails(runs, name))
     return np.array([run.metrics.get(name, np.nan) for run in runs], np.float64)

@@ -263,9 +263,11 @@ def kept_runs(
     progress: ArmProgress,
 ) -> KeptRuns:
     """What runs the arms; `names` are all metrics that are needed."""
+    from blis_jax.results.metrics.scalars import pooled_latency
     from sweeps.runs.bench import Bench, measure_of
     from sweeps.runs.measured import KeptRuns, Recorder
 
+    names = [name for name in names if pooled_latency(name) is None]  # those of single runs
     measure = measure_of(setting.targets, spec)
     bench = Bench(spec, setting.seeds, setting.stream, names, measure)
     recorder = Recorder(bench.names, measure, setting.classes, setting.is_one_trace)
@@ -283,6 +285,11 @@ class ArmProgress:
         """Show the next configuration."""
         self.line.show(min(self.count, self.total), name)
         self.count += 1
+
+    def expect(self, more: int) -> None:
+        """So many further configurations are to be run."""
+        self.total += more
+        self.line.total = self.total
 
     def clear(self) -> None:
         """Remove the line."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.results.metrics.scalars import lookup
-from blis_jax.statistics.intervals import Estimate, estimate, relative_change
+from blis_jax.statistics.intervals import CONFIDENCE, Estimate, estimate, relative_change
 from blis_jax.statistics.paired import Pair
 from sweeps.runs.metrics import our_name
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float
 
-    Relative = Callable[[Float[np.ndarray, "seed"], Float[np.ndarray, "seed"]], Estimate]
+    Relative = Callable[..., Estimate]  # of two values by seed, and the confidence
 
 Figures = Mapping[
     str, "Float[np.ndarray, 'seed']"
@@ -141,20 +141,24 @@ def _tolerance(parts: Mapping[str, str | None]) -> float:
 
 
 def read(
-    claim: Claim, figures: Figures, reference: Figures, relative: Relative = relative_change
+    claim: Claim,
+    figures: Figures,
+    reference: Figures,
+    relative: Relative = relative_change,
+    confidence: float = CONFIDENCE,
 ) -> ClaimReading:
     """The claim's metric as measured, and its mean over the seeds that both arms have."""
     if claim.metric == GAP:
         critical, sheddable = (_of(figures, name) for name in GAP_OF)
-        ratio = relative(*Pair(critical, sheddable).common())
+        ratio = relative(*Pair(critical, sheddable).common(), confidence)
         mean, low, high = (1 + part / 100 for part in (ratio.mean, ratio.low, ratio.high))
         per_seed = (sheddable / critical).tolist()
         return ClaimReading(tuple(per_seed), Estimate(mean, low, high, ratio.num_seeds))
     values = _of(figures, claim.metric)
     if not claim.is_change:
-        return ClaimReading(tuple(values.tolist()), estimate(values))
+        return ClaimReading(tuple(values.tolist()), estimate(values, confidence))
     before = _of(reference, claim.metric)
-    change = relative(*Pair(before, values).common())
+    change = relative(*Pair(before, values).common(), confidence)
     base = np.where(before == 0, np.nan, before)
     return ClaimReading(tuple((100 * (values / base - 1)).tolist()), change)
 

@@ -11,7 +11,7 @@ import numpy as np
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.metrics.summaries import ALL
 from blis_jax.statistics.intervals import Estimate, Inference, estimate, relative_change
-from sweeps.runs.measured import Measured, metric_values
+from sweeps.runs.measured import Measured, metric_values, paired_values
 from sweeps.runs.metrics import our_name
 from sweeps.strategies.file import SuccessCriterion
 
@@ -61,11 +61,12 @@ def judged(
     level = 1 - (1 - inference.confidence) / max(len(asked), 1)
     found = []
     for criterion, name, slo_class, is_asked in asked:
-        values, before = metric_values(runs, name), metric_values(reference, name)
         if criterion.change_percent is None:
+            values = metric_values(runs, name)
             values = values[np.isfinite(values)]
             reached, by_seed = estimate(values, level), values
         else:
+            before, values = paired_values(reference, runs, name)
             both = np.isfinite(values) & np.isfinite(before)
             samples = [before[both], values[both]]
             reached, by_seed = _change(samples, level)

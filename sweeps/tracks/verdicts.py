@@ -1,6 +1,6 @@
 """The rule by which measurements confirm or refute a hypothesis.
 
-Every claim is read as a 95 % interval of its mean over the seeds (Student's t, paired by seed):
+Every claim is read as an interval of its mean over the seeds (Student's t, paired by seed), at 95 % for all claims:
 
 - fewer than three seeds, or a run that did not end: inconclusive;
 - deterministic: confirmed if every seed lies in the claimed region, else refuted;
@@ -9,6 +9,7 @@ Every claim is read as a 95 % interval of its mean over the seeds (Student's t, 
 - an effect under dominance must also be one: a change below 10 % on any seed is inconclusive, and
   20 % or less on any seed is confirmed with nuance;
 - thresholds (UQ) and Pareto claims, which are about means, ask the interval alone, not every seed;
+- a claim about a pooled percentile asks the interval alone, since no seed has a value of its own;
 - along a setting every step from one value to the next is such a claim.
 
 A hypothesis is confirmed if all its claims are, refuted if any claim is, else inconclusive; refuted
@@ -17,7 +18,9 @@ although its first claim is confirmed means partially confirmed.
 The rule has a number, which stands in every record that it judged. Under rule 1 intervals of changes
 in % and of ratios were symmetric and could reach below -100 % or 0; since rule 2 they are those of the
 logarithm of the ratio. Since rule 3 the verdicts of the comparison with the baseline hold for all its
-metrics at once (Holm); before, each stood for itself. Records keep the rule that they were judged by,
+metrics at once (Holm); before, each stood for itself. Since rule 4 the intervals of a hypothesis's claims
+hold together (Bonferroni over its claims and, along a setting, their steps); before, each stood for
+itself. Records keep the rule that they were judged by,
 and are checked by it.
 """
 
@@ -30,15 +33,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blis_jax.statistics.intervals import linear_change, relative_change
+from blis_jax.results.metrics.scalars import pooled_latency
+from blis_jax.statistics.intervals import CONFIDENCE, linear_change, relative_change
 from sweeps.tracks.claims import FALLS, FLAT, Claim, ClaimReading, Figures, read
 
 if TYPE_CHECKING:
     from sweeps.tracks.claims import Relative
 
-RULE = 3  # the version of all of this by which new records are judged
-RELATIVE: Mapping[int, Relative] = {1: linear_change, 2: relative_change, 3: relative_change}
+RULE = 4  # the version of all of this by which new records are judged
+RELATIVE: Mapping[int, Relative] = {
+    1: linear_change, 2: relative_change, 3: relative_change, 4: relative_change,
+}  # fmt: skip
 FIRST_OF_FAMILIES = 3  # the rule from which the verdicts of a comparison hold for all of it at once
+FIRST_OF_CLAIMS_TOGETHER = (
+    4  # the rule from which the intervals of a hypothesis's claims hold together
+)
 CONFIRMED, REFUTED, INCONCLUSIVE = "confirmed", "refuted", "inconclusive"
 VERDICTS = (CONFIRMED, REFUTED, INCONCLUSIVE)
 WITH_NUANCE, PARTLY = "confirmed with nuance", "partially confirmed"
@@ -65,11 +74,18 @@ class Rule:
     is_dominance: bool = False
     is_about_means: bool = False  # a threshold (UQ), or Pareto
     number: int = RULE
+    num_intervals: int = 1  # of the hypothesis
+
+    @property
+    def confidence(self) -> float:
+        """Of each interval."""
+        together = self.num_intervals if self.number >= FIRST_OF_CLAIMS_TOGETHER else 1
+        return 1 - (1 - CONFIDENCE) / max(together, 1)
 
 
 def judge_claim(claim: Claim, rule: Rule, figures: Figures, reference: Figures) -> JudgedClaim:
     """The verdict on a claim about one arm."""
-    reading = read(claim, figures, reference, RELATIVE[rule.number])
+    reading = read(claim, figures, reference, RELATIVE[rule.number], rule.confidence)
     return _judged(claim, rule, reading)
 
 
@@ -81,7 +97,7 @@ def judge_along(claim: Claim, rule: Rule, levels: Sequence[Figures]) -> JudgedCl
     step, found = _step_claim(claim), []
     for place in range(1, len(levels)):
         before = levels[0] if claim.shape == FLAT else levels[place - 1]
-        reading = read(step, levels[place], before, RELATIVE[rule.number])
+        reading = read(step, levels[place], before, RELATIVE[rule.number], rule.confidence)
         found.append(_judged(step, rule, reading))
     verdict = overall([one.verdict for one in found])
     worst = next(one for one in found if one.verdict == verdict)
@@ -118,19 +134,22 @@ def _decided(claim: Claim, rule: Rule, reading: ClaimReading) -> tuple[str, str,
         return REFUTED, REFUTED, f"interval outside of the region, {many}"
     if not claim.holds_all(reading.mean):
         return INCONCLUSIVE, INCONCLUSIVE, f"interval across the edge of the region, {many}"
-    if not (rule.is_about_means or all(inside)):
+    is_pooled = pooled_latency(claim.metric) is not None
+    if is_pooled:
+        many, values = "pooled over the seeds", np.array([reading.mean.mean])
+    elif not (rule.is_about_means or all(inside)):
         return INCONCLUSIVE, INCONCLUSIVE, f"interval in the region, but {many}"
     status, reason = CONFIRMED, f"interval in the region, {many}"
     if rule.is_dominance and claim.is_effect:
-        least = float(np.abs(values).min())
+        least, where = float(np.abs(values).min()), "pooled" if is_pooled else "on one seed"
         if least < FAINT_PERCENT:
             return (
                 INCONCLUSIVE,
                 INCONCLUSIVE,
-                f"{least:.1f} % on one seed, below {FAINT_PERCENT:g} %",
+                f"{least:.1f} % {where}, below {FAINT_PERCENT:g} %",
             )
         if least <= CLEAR_PERCENT:
-            status, reason = WITH_NUANCE, f"{reason}; {least:.1f} % on one seed, not above 20 %"
+            status, reason = WITH_NUANCE, f"{reason}; {least:.1f} % {where}, not above 20 %"
     return CONFIRMED, status, reason
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli, report_flags, trace_flags
+from blis_jax.commands import cli, report_flags, stopping_flags, trace_flags
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.cluster_flags import INSTANCES, SLOTS
 from blis_jax.commands.seed_options import given_seeds, seed_flags, seeds_of
 from blis_jax.commands.shared_options import switches
+from blis_jax.commands.stopping_flags import FEWEST_SEEDS
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from blis_jax.commands.sweep.execution import Done, How
     from blis_jax.commands.sweep.measure import Measure
     from blis_jax.commands.sweep.plan import SweepPlan
+    from blis_jax.commands.sweep.stopping import Stopped
     from blis_jax.statistics.compared import Comparison
 
 NAME = "blis_jax.sweep"
@@ -126,12 +128,14 @@ def _parser() -> Parser:
         ("what is compared", _COMPARED),
         ("trace", trace_flags.STUDY_FLAGS),
         ("seeds", _SEEDS),
+        ("enough seeds", stopping_flags.FLAGS),
         ("what is measured", _MEASURE),
         ("output", _OUTPUT),
         ("how it runs", _HOW),
     ):
         parser.add_flags(title, flags)
     parser.add_switches("switches", _SWITCHES)
+    parser.add_switches("enough seeds", stopping_flags.SWITCHES)
     return parser
 
 
@@ -143,7 +147,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _sweep(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     given = _parser().given(words)
-    plan, measure = _plan(given)
+    rule = stopping_flags.rule_of(given)
+    plan, measure = _plan(given, FEWEST_SEEDS if rule is not None else NUM_SEEDS)
+    if rule is not None:
+        stopping_flags.first_seeds(plan.seeds, rule)
+    deciding = stopping_flags.names_of(given, plan.spec.slo_classes) if rule is not None else ()
     output, figure = _outputs(given)
     reports = report_flags.paths_of(given)
     clock = given.get("clock", "int32")
@@ -154,24 +162,25 @@ def _sweep(arguments: Sequence[str] | None) -> int:
     _interrupt_on_termination()
     _note_idle(plan)
 
-    from blis_jax.commands.sweep.execution import How, run_sweep
+    from blis_jax.commands.sweep.execution import How
+    from blis_jax.commands.sweep.stopping import run_until
 
     how = How(
         slots=given.get("slots"),
         clock=clock,
         command=cli.command_text(NAME, words),
     )
-    done = run_sweep(plan, measure, how, output, is_resumed="resume" in given)
-    written = _draw(plan, measure, how, done, (output, figure), reports)
-    return _report(given, plan, done, written)
+    stopped = run_until(plan, measure, how, output, "resume" in given, rule, deciding)
+    written = _draw(stopped, measure, how, (output, figure), reports)
+    return _report(given, stopped, written)
 
 
 # --- input ----------------------------------------------------------------------------------------
 
 
-def _plan(given: Mapping[str, Any]) -> tuple[SweepPlan, Measure]:
-    """What the options ask for, checked without JAX."""
-    seeds = seeds_of(given, NUM_SEEDS, "jax")
+def _plan(given: Mapping[str, Any], num_seeds: int) -> tuple[SweepPlan, Measure]:
+    """What the options ask for, checked without JAX; so many seeds if they do not say."""
+    seeds = seeds_of(given, num_seeds, "jax")
     from blis_jax.commands.sweep.measure import Measure, read_targets, read_window
     from blis_jax.commands.sweep.plan import DEFAULT_STRATEGIES, make_plan
 
@@ -282,14 +291,14 @@ def _num_whole(done: Done) -> int:
 
 
 def _draw(
-    plan: SweepPlan,
+    stopped: Stopped,
     measure: Measure,
     how: How,
-    done: Done,
     files: tuple[Path, Path | None],
     reports: ReportPaths,
 ) -> list[Path]:
     """The figure and the reports, where there is something to draw; what is written by now."""
+    plan, done = stopped.plan, stopped.done
     output, figure = files
     written = [output]
     if done.is_interrupted or not _num_whole(done):
@@ -304,27 +313,30 @@ def _draw(
         from blis_jax.commands.sweep.study import Swept, write_reports
         from blis_jax.statistics.compared import compare
 
-        write_reports(Swept(plan, measure, how, done.dataset, compare(done.dataset)), reports)
+        comparisons = compare(done.dataset, inference=stopped.inference)
+        write_reports(Swept(plan, measure, how, done.dataset, comparisons), reports)
     return [*written, *reports.files]
 
 
-def _report(given: Mapping[str, Any], plan: SweepPlan, done: Done, written: Sequence[Path]) -> int:
+def _report(given: Mapping[str, Any], stopped: Stopped, written: Sequence[Path]) -> int:
     """Tables and sentences; the exit code."""
+    plan, done = stopped.plan, stopped.done
     from blis_jax.commands.sweep import report
     from blis_jax.commands.sweep.document import to_document
     from blis_jax.statistics.compared import compare
 
-    comparisons = compare(done.dataset)
+    comparisons = compare(done.dataset, inference=stopped.inference)
     num_whole, num_runs = _num_whole(done), done.dataset["outcome"].size
     if "json" in given:
         about = {
             "workload": plan.workload,
             "seeds": list(plan.seeds),
+            **({"enough_seeds": stopped.words()} if stopped.rule is not None else {}),
             "files": [str(p) for p in written],
         }
         print(json.dumps(to_document(done.dataset, comparisons, about), allow_nan=False))
     elif "quiet" not in given:
-        _print_tables(plan, done, comparisons, written)
+        _print_tables(stopped, comparisons, written)
     if num_whole < num_runs and ("quiet" in given or "json" in given):
         for line in report.check_lines(done.dataset, report.runs_of(plan)):
             cli.say(NAME, line)
@@ -341,28 +353,32 @@ def _report(given: Mapping[str, Any], plan: SweepPlan, done: Done, written: Sequ
 
 
 def _print_tables(
-    plan: SweepPlan, done: Done, comparisons: Sequence[Comparison], written: Sequence[Path]
+    stopped: Stopped, comparisons: Sequence[Comparison], written: Sequence[Path]
 ) -> None:
     from rich.console import Console
 
     from blis_jax.commands.sweep import report
+    from blis_jax.results.metrics.scalars import PERCENTILES_EXPLAINED
     from blis_jax.statistics.compared import family_sentence
-    from blis_jax.statistics.intervals import METHOD
+    from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
 
+    plan, done, is_anytime = stopped.plan, stopped.done, stopped.inference.is_anytime
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     lines = [
         f"{report.requests_text(plan)} common to all strategies; profile "
         f"{done.dataset.attrs['profile']}.",
         *(f"{one.name}: {one.description}" for one in plan.strategies),
+        *stopped.words(),
     ]
     for line in lines:
         console.print(line, markup=False)
     report.show_tables(console, comparisons)
     classes = [str(name) for name in done.dataset["slo_class"].values]
     lines = report.verdict_lines(comparisons)
-    lines.append(report.method_line(plan, METHOD))
+    lines.append(report.method_line(plan, ANYTIME_METHOD if is_anytime else METHOD))
     if any(one.reference for one in comparisons):
-        lines.append(f"Verdicts: {family_sentence(comparisons)}.")
+        lines.append(f"Verdicts: {family_sentence(comparisons, is_anytime)}.")
+    lines.append(PERCENTILES_EXPLAINED)
     lines.append(report.target_line(done.dataset.attrs["slo_targets"], classes))
     lines.append(report.window_line(done.dataset.attrs["measure"]))
     lines += report.check_lines(done.dataset, report.runs_of(plan))

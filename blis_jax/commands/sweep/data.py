@@ -25,7 +25,7 @@ from blis_jax.results.metrics.on_device.run_figures import WHOLE as WHOLE
 from blis_jax.results.metrics.on_device.run_figures import numbers_of
 from blis_jax.results.metrics.on_device.summary import VIOLATIONS, CompiledSummary
 from blis_jax.results.metrics.reference import CLASS_NAMES, class_code
-from blis_jax.results.metrics.scalars import evaluate
+from blis_jax.results.metrics.scalars import POOLED_LATENCIES, evaluate
 from blis_jax.results.metrics.summaries import (
     ALL,
     LATENCIES,
@@ -36,6 +36,7 @@ from blis_jax.results.metrics.summaries import (
     class_summary,
     select,
 )
+from blis_jax.results.metrics.tails import NUM_RANKS, RANKS, kept_tails
 from blis_jax.results.records import RunRecord
 from blis_jax.results.schema import NOT_RUN as NOT_RUN
 from blis_jax.results.schema import SWEEP, Provenance, new_dataset, outcome_attributes, unit_of
@@ -111,6 +112,9 @@ class Summarizer(CompiledSummary[np.ndarray]):
         fields += [(name, "f8") for name in (*RUN_METRICS, "itl_mean_ms")]
         fields.append(("itl_ms", "f8", (len(PERCENTS),)))
         fields.append((CURVE, "f4", (len(self.classes), len(LEVELS))))
+        for latency in POOLED_LATENCIES:
+            fields.append((f"{latency}_count", "i8", of_class))
+            fields.append((f"{latency}_top_us", "f4", (len(self.classes), NUM_RANKS)))
         fields += [(name, "i8") for name in RUN_COUNTS]
         fields += [("invariant_violations", "i8", (len(INVARIANTS),)), ("outcome", "i1")]
         return np.dtype(fields)
@@ -146,6 +150,7 @@ class Summarizer(CompiledSummary[np.ndarray]):
             row[name] = numbers[name]
         row["itl_ms"] = [numbers[name] for name in ITL[1:]]
         self._add_curves(row, record, window)
+        self._add_tails(row, record, window)
         counts = record.invariant_failures
         row["invariant_violations"] = [counts.get(name, 0) for name in INVARIANTS]
         return row
@@ -167,6 +172,14 @@ class Summarizer(CompiledSummary[np.ndarray]):
             if chosen.ttft.count:
                 row[CURVE][place] = np.quantile(chosen.ttft.values / 1000, LEVELS)
 
+    def _add_tails(self, row: np.ndarray, record: RunRecord, window: Window) -> None:
+        kept = kept_tails(select(record, None, window), self.classes[1:])
+        for latency, by_class in kept.items():
+            for place, slo_class in enumerate(self.classes):
+                count, *top_us = by_class[slo_class]
+                row[f"{latency}_count"][place] = count
+                row[f"{latency}_top_us"][place, : len(top_us)] = top_us
+
 
 # --- dataset --------------------------------------------------------------------------------------
 
@@ -184,6 +197,7 @@ def to_dataset(
     coords |= {axis.name: [_label(value) for value in axis.values] for axis in plan.axes}
     coords["seed"] = list(plan.seeds)
     coords |= {"slo_class": list(summarizer.classes), "invariant": list(INVARIANTS)}
+    coords |= {"rank": list(RANKS)}
     coords |= {"quantile": [percent / 100 for percent in PERCENTS], "level": LEVELS}
     further = _about(plan, summarizer, table) | dict(about)
     dataset = new_dataset(SWEEP, _provenance(plan), coords, further)
@@ -211,7 +225,12 @@ def _inner_dims(name: str) -> tuple[str, ...]:
         return ("quantile",)
     if name in {f"{latency}_ms" for latency in LATENCIES}:
         return ("slo_class", "quantile")
-    if name in (*COUNTS, *RATES) or name in {f"{latency}_mean_ms" for latency in LATENCIES}:
+    if name in {f"{latency}_top_us" for latency in POOLED_LATENCIES}:
+        return ("slo_class", "rank")
+    counts = {f"{latency}_count" for latency in POOLED_LATENCIES}
+    if name in {*COUNTS, *RATES, *counts} or name in {
+        f"{latency}_mean_ms" for latency in LATENCIES
+    }:
         return ("slo_class",)
     return ("invariant",) if name == "invariant_violations" else ()
 
@@ -277,6 +296,10 @@ def fill_from(
     rows = np.array([place[name] for name in fingerprints])[:, None]
     columns = np.array([seed_place[seed] for seed in seeds])[None, :]
     for name in summarizer.dtype.names or ():
+        if name not in dataset:
+            raise ConfigError(
+                f"{source} has no {name}: an earlier version wrote it; give --overwrite or another --output"
+            )
         values = dataset[name].values
         inner = values.shape[values.ndim - len(_inner_dims(name)) :]
         table[name][rows, columns] = values.reshape(len(fingerprints), len(seeds), *inner)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands.sweep.data import outcome_counts
 from blis_jax.statistics.compared import Comparison, family_sentence
-from blis_jax.statistics.intervals import CONFIDENCE, METHOD, Estimate
+from blis_jax.statistics.intervals import ANYTIME, ANYTIME_METHOD, CONFIDENCE, METHOD, Estimate
 from blis_jax.statistics.paired import Difference
 
 if TYPE_CHECKING:
@@ -22,11 +22,13 @@ def to_document(
     """The tables as a document; what does not exist is null."""
     checks = {"open_ties": int(dataset["num_open_ties"].sum())}
     violations = json.loads(dataset.attrs["invariant_violation_counts"])
+    figures = next(iter(comparisons[0].figures.values()))
+    is_anytime = any(one.value.method == ANYTIME for one in figures)
     document = {
         **about,
         "confidence": CONFIDENCE,
-        "method": METHOD,
-        "verdicts": family_sentence(comparisons),
+        "method": ANYTIME_METHOD if is_anytime else METHOD,
+        "verdicts": family_sentence(comparisons, is_anytime),
         "slo_targets": json.loads(dataset.attrs["slo_targets"]),
         "measure": json.loads(dataset.attrs["measure"]),
         "outcomes": {

@@ -11,7 +11,9 @@ from blis_jax.policies.registry import find
 from blis_jax.results.dataset import RUN_METRICS
 from blis_jax.results.metrics.on_device.figures import figure
 from blis_jax.results.metrics.on_device.lane import LaneSelection
+from blis_jax.results.metrics.scalars import POOLED_LATENCIES
 from blis_jax.results.metrics.summaries import LATENCIES
+from blis_jax.results.metrics.tails import RANKS
 
 INVERSIONS = "priority_inversions"
 
@@ -43,6 +45,10 @@ class SweepFigures:
             figures[f"{latency}_ms"] = selection.percentiles_ms[row]
         ttft = selection.ranked.of([LATENCIES.index("ttft")])
         figures[self.curve] = ttft.quantiles_ms(self.levels)[0].astype(jnp.float32)
+        for latency in POOLED_LATENCIES:
+            one = selection.ranked.of([LATENCIES.index(latency)])
+            figures[f"{latency}_count"] = one.counts[0]
+            figures[f"{latency}_top_us"] = one.largest_us(RANKS)[0].astype(jnp.float32)
         is_constant = selection.run.mechanism.priority == find("priority", "constant")
         for name in RUN_METRICS:  # inversions count under any policy but the constant one
             is_zero = name == INVERSIONS and is_constant

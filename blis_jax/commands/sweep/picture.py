@@ -71,7 +71,7 @@ def _draw_class(
             panel.plot(curves.mean(axis=0), share, color=colour, linewidth=1.8)
             tail = estimate(tails[row])
             panel.plot([tail.mean], [99], "o", color=colour, markersize=5, zorder=4)
-            words = f"99 % within {tail.mean:.0f} ms"
+            words = f"P99 by run {tail.mean:.0f} ms"
             if row > 0:
                 change = difference(tails[0], tails[row]).percent.mean
                 words += f" ({change:+.0f} %)".replace("-", "−")

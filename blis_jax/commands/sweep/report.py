@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MOST_FULL_TABLES = 4  # beyond it, one line per class and point
 IN_BRIEF = {
-    "ttft_p99_ms": "TTFT P99, ms",
+    "pooled_ttft_p99_ms": "TTFT P99 pooled, ms",
     "output_tokens_per_s": TOKEN_RATES["output_tokens_per_s"],
     "goodput_rps": "goodput, 1/s",
 }
@@ -49,8 +49,11 @@ def title(metric: str) -> str:
     """A metric's name for people, with its unit."""
     if metric in TITLES:
         return TITLES[metric]
-    latency, _, rest = metric.removesuffix("_ms").partition("_")
-    return f"{TITLES[latency]} {rest.replace('p', 'P') if rest[0] == 'p' else rest}, ms"
+    of_run = metric.removeprefix("pooled_")
+    latency, _, rest = of_run.removesuffix("_ms").partition("_")
+    if rest[0] != "p":
+        return f"{TITLES[latency]} {rest}, ms"
+    return f"{TITLES[latency]} {rest.upper()} {'by run' if of_run == metric else 'pooled'}, ms"
 
 
 def _scaled(figure: ComparedMetric, value: float) -> float:
@@ -156,7 +159,7 @@ def brief_table(comparisons: Sequence[Comparison]) -> Table:
     axes = list(comparisons[0].place)
     for name in (*axes, "strategy", "class"):
         table.add_column(name, overflow="fold", max_width=14)
-    for heading in (*IN_BRIEF.values(), "TTFT P99, % [95 %]"):
+    for heading in (*IN_BRIEF.values(), "TTFT P99 pooled, % [95 %]"):
         table.add_column(heading, justify="right", no_wrap=True)
     for comparison in comparisons:
         for row, (slo_class, figures) in enumerate(comparison.figures.items()):
@@ -165,7 +168,7 @@ def brief_table(comparisons: Sequence[Comparison]) -> Table:
             cells = [str(comparison.place[name]) if is_first else "" for name in axes]
             cells += [comparison.strategy if is_first else "", slo_class]
             cells += [_mean(chosen[metric]) for metric in IN_BRIEF]
-            change = chosen["ttft_p99_ms"].difference
+            change = chosen["pooled_ttft_p99_ms"].difference
             cells.append(_interval(change.percent) if change else "reference")
             table.add_row(*cells, end_section=row == len(comparison.figures) - 1)
     return table

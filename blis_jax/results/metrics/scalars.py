@@ -36,6 +36,10 @@ TOKEN_RATES = {
     "output_tokens_per_s": "output tokens/s",  # of requests that completed, first tokens included
     "tokens_per_sec": "decode tokens/s",  # the reference's: of decode steps, first tokens left out
 }
+PERCENTILES_EXPLAINED = (
+    "P99 pooled is the 99th percentile of the requests of all runs together; P99 by run is the mean over runs of "
+    "each run's P99, which depends on how many requests a run has."
+)
 TOKEN_RATES_EXPLAINED = (
     "output tokens/s counts all output tokens of the requests that completed; decode tokens/s is BLIS's "
     "tokens_per_sec, which leaves out each request's first token, whatever the window."
@@ -54,6 +58,10 @@ class Metric:
 
 
 _METRICS: dict[str, Metric] = {}
+# Figures of the requests of many runs together, which no single run has; see `statistics.pooled`.
+POOLED_LATENCIES = ("ttft", "e2e")
+POOLED_PERCENT = 99
+_POOLED: dict[str, Metric] = {}
 
 
 def register(
@@ -76,16 +84,27 @@ def metric_names() -> tuple[str, ...]:
     return tuple(_METRICS)
 
 
+def pooled_names() -> tuple[str, ...]:
+    """The figures of many runs together: `sweep`, `compare` and the ledger have them, a single run does not."""
+    return tuple(_POOLED)
+
+
+def pooled_latency(name: str) -> str | None:
+    """The latency of which a name, `[class]` included, means the pooled percentile; None for other metrics."""
+    base = name.partition("[")[0]
+    return base.removeprefix("pooled_").partition("_p")[0] if base in _POOLED else None
+
+
 def lookup(name: str) -> tuple[Metric, str | None]:
     """The metric that a name means and the SLO class in its brackets, None for the whole run."""
     base, bracket, rest = name.partition("[")
-    if base not in _METRICS or (bracket and not rest.endswith("]")):
-        known = ", ".join(_METRICS)
+    known = _METRICS | _POOLED
+    if base not in known or (bracket and not rest.endswith("]")):
         raise ConfigError(
-            f"metric {name!r} is unknown; there are {known}, with [class] behind or not"
-            f"{closest(base, _METRICS)}"
+            f"metric {name!r} is unknown; there are {', '.join(known)}, with [class] behind or not"
+            f"{closest(base, known)}"
         )
-    metric = _METRICS[base]
+    metric = known[base]
     if not bracket:
         return metric, None
     if not metric.has_classes:
@@ -167,6 +186,14 @@ def _priority_inversions(selection: Selection) -> float:
     return priority_inversions(selection.record, selection.priority_policy)
 
 
+def _refuse_pooled(name: str, _: Selection) -> float:
+    """Of a single run, or of anything that takes runs one by one."""
+    raise ConfigError(
+        f"{name} is a figure of many runs together, which sweep, compare and the ledger have; of each run "
+        f"take {name.removeprefix('pooled_')}"
+    )
+
+
 def _hol_blocking_events(selection: Selection) -> float:
     return hol_blocking_events(selection.record)
 
@@ -178,6 +205,9 @@ def _register_all() -> None:
         for percent in PERCENTS:
             compute = partial(_latency_percentile, latency, percent)
             register(f"{latency}_p{percent}_ms", compute, "ms", LOWER, has_classes)
+    for latency in POOLED_LATENCIES:
+        name = f"pooled_{latency}_p{POOLED_PERCENT}_ms"
+        _POOLED[name] = Metric(name, partial(_refuse_pooled, name), "ms", LOWER)
     for name in ("requests_per_s", "output_tokens_per_s", "goodput_rps"):
         register(name, attrgetter(name), "1/s", HIGHER)
     register("attainment", attrgetter("attainment"), "1", HIGHER)

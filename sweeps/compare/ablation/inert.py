@@ -211,7 +211,8 @@ def _judged(
             return ACTIVE, BY_RECORDS, words
     if kept is None:
         return UNKNOWN, BY_RECORDS, "the records alone cannot tell, and no run was made without it"
-    return _switched_off(runs, kept.of(without, f"without {feature.name}"))
+    others = kept.on_first_seeds(without, f"without {feature.name}")
+    return _switched_off(runs[: len(others)], others)
 
 
 def _switched_off(runs: Sequence[Measured], without: Sequence[Measured]) -> tuple[str, str, str]:

@@ -14,9 +14,8 @@ from sweeps.compare.report import (
     new_table,
     requests_line,
     show_titled,
-    token_rate_lines,
 )
-from sweeps.reports.words import NOTHING, interval, number, p_text, title
+from sweeps.reports.words import NOTHING, interval, number, p_text, title, token_rate_lines
 
 if TYPE_CHECKING:
     from rich.table import Table

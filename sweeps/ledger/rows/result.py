@@ -27,9 +27,10 @@ from sweeps.ledger.rows.trial import (
     classes_of,
     config_of,
     levels_of,
+    num_changed,
     run_arms,
     spec_of,
-    with_changed,
+    with_pooled,
     workload_hash,
 )
 from sweeps.ledger.rows.vocabulary import REFERENCE_RUNS
@@ -64,8 +65,9 @@ class MeasuredArms:
 
 def measured_from_runs(runs: Mapping[str, ArmRuns]) -> MeasuredArms:
     """The figures of fresh runs."""
-    figures: dict[str, Figures] = {role: arm.figures for role, arm in runs.items()}
-    figures[STRATEGY] = with_changed(runs[STRATEGY], runs.get(REFERENCE, runs[BASELINE]))
+    figures = with_pooled(runs)
+    changed = num_changed(runs[STRATEGY], runs.get(REFERENCE, runs[BASELINE]))
+    figures[STRATEGY] = {**figures[STRATEGY], CHANGED: changed}
     return MeasuredArms(figures, {role: arm.outcomes for role, arm in runs.items()})
 
 
@@ -122,8 +124,11 @@ def judge_all(
     hypothesis: Hypothesis, measured: MeasuredArms, number: int = RULE
 ) -> list[JudgedClaim]:
     """Every prediction under the rule of that number."""
-    rule = replace(hypothesis.rule, number=number)
     name, values = levels_of(hypothesis.over)
+    num_steps = sum(
+        1 if claim.shape == REGION else max(len(values) - 1, 1) for claim in hypothesis.claims
+    )
+    rule = replace(hypothesis.rule, number=number, num_intervals=num_steps)
     levels = [measured.figures[f"{name}={value}"] for value in values]
     found = []
     for claim in hypothesis.claims:
@@ -262,7 +267,8 @@ def _other_pairs(
             for key, value in condition.settings.items()
         }
         arms = run_arms(bench, [config.replace(**settings) for config in configs])
-        found[name] = FigurePair(arms[0].figures, arms[1].figures)
+        figures = with_pooled({STRATEGY: arms[0], BASELINE: arms[1]})
+        found[name] = FigurePair(figures[STRATEGY], figures[BASELINE])
     return found
 
 

@@ -6,29 +6,36 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import plain_value
+from blis_jax.commands.sweep.data import window_of
 from blis_jax.errors import ConfigError
 from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
+from blis_jax.results.metrics.scalars import pooled_latency
+from blis_jax.results.metrics.summaries import ALL, select
+from blis_jax.results.metrics.tails import Kept, Tails, kept_tails, tails_of_runs
+from blis_jax.statistics.pooled import contributions_ms, only, whole
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.ledger.chain import digest
 from sweeps.ledger.rows.hypothesis import ArmRecord, Hypothesis, WorkloadRecord
 from sweeps.ledger.rows.vocabulary import REFERENCE_RUNS
 from sweeps.strategies.arms import arm_of
-from sweeps.tracks.claims import CHANGED, Figures
+from sweeps.tracks.claims import Figures
 from sweeps.tracks.problem import workload_named
 
 if TYPE_CHECKING:
     from blis_jax.commands.sweep.measure import Measure
     from blis_jax.results.records import RunRecord
     from sweeps.runs.bench import Bench
+    from sweeps.search.objectives import SeedResult
 
 STRATEGY, BASELINE, REFERENCE = "strategy", "baseline", "reference"
 RATE = "rate"
+POOLED = {"ttft": "pooled_ttft_p99_ms", "e2e": "pooled_e2e_p99_ms"}
 ALSO_REPORTED = ("scheduling_delay_p99_ms", "num_rejected", "duration_s")
 CONFIGS_PER_BATCH = 4
 WHOLE = ("COMPLETED", "HORIZON")  # outcomes of runs that have figures
@@ -41,6 +48,7 @@ class ArmRuns:
     outcomes: tuple[str, ...]
     figures: Figures
     num_broken_invariants: int
+    tails: Mapping[str, Tails]  # by the name of the pooled metric that they are for
     fates: tuple[np.ndarray, ...]  # per seed: what became of each request, [request, fact]
 
 
@@ -153,7 +161,8 @@ class Benches:
         from sweeps.runs.bench import Bench
         from sweeps.runs.metrics import reported_names
 
-        wanted = tuple(dict.fromkeys((*reported_names(spec), *ALSO_REPORTED, *self.extra, *names)))
+        asked = (*reported_names(spec), *ALSO_REPORTED, *self.extra, *names)
+        wanted = tuple(name for name in dict.fromkeys(asked) if pooled_latency(name) is None)
         spans = None if measure is None else (measure.warm_up_s, measure.cool_down_s)
         key = workload_hash(spec), tuple(seeds), stream, wanted, spans, policy_seeds
         if key not in self._benches:
@@ -166,25 +175,63 @@ class Benches:
 def run_arms(bench: Bench, configs: Sequence[ClusterConfig]) -> list[ArmRuns]:
     """Every configuration on every seed; equal ones are run once."""
 
-    def seen(record: RunRecord) -> tuple[Any, np.ndarray]:
+    classes = bench.spec.slo_classes
+
+    def seen(record: RunRecord) -> _Seen:
         requests = record.requests
         facts = (requests.instance, requests.status, requests.ttft_us, requests.e2e_us)
-        return bench.result(record), np.stack([np.asarray(fact, np.int64) for fact in facts], 1)
+        fates = np.stack([np.asarray(fact, np.int64) for fact in facts], 1)
+        if record.outcome.name not in WHOLE:
+            return _Seen(bench.result(record), None, fates)
+        measured = select(record, window=window_of(bench.measure, record))
+        return _Seen(bench.result(record), kept_tails(measured, classes), fates)
 
     distinct = list(dict.fromkeys(configs))
     found = dict(zip(distinct, bench.summaries(distinct, seen), strict=True))
-    return [_arm_runs(bench.names, found[config]) for config in configs]
+    return [_arm_runs(bench.names, classes, found[config]) for config in configs]
 
 
-def _arm_runs(names: Sequence[str], seen: Sequence[tuple[Any, np.ndarray]]) -> ArmRuns:
-    results = [result for result, _ in seen]
+class _Seen(NamedTuple):
+    """What is kept of one run."""
+
+    result: SeedResult
+    tails: Mapping[str, Mapping[str, Kept]] | None
+    fates: np.ndarray
+
+
+def _arm_runs(names: Sequence[str], classes: Sequence[str], seen: Sequence[_Seen]) -> ArmRuns:
+    results = [one.result for one in seen]
     nan = float("nan")
     figures = {
         name: np.array([result.metrics.get(name, nan) for result in results]) for name in names
     }
     broken = sum(result.num_broken_invariants for result in results)
     outcomes = tuple(result.outcome for result in results)
-    return ArmRuns(outcomes, figures, broken, tuple(fates for _, fates in seen))
+    tails = {
+        name if of == ALL else f"{name}[{of}]": tails_of_runs(
+            [None if one.tails is None else one.tails[latency][of] for one in seen]
+        )
+        for latency, name in POOLED.items()
+        for of in (ALL, *classes)
+    }
+    return ArmRuns(outcomes, figures, broken, tails, tuple(one.fates for one in seen))
+
+
+def with_pooled(runs: Mapping[str, ArmRuns]) -> dict[str, Figures]:
+    """The figures of every arm, with what each seed contributes to the pooled percentiles.
+
+    Pooled are the seeds on which all arms came to their end.
+    """
+    is_common = np.all(
+        [whole(tails) for arm in runs.values() for tails in arm.tails.values()], axis=0
+    )
+    return {
+        role: {
+            **arm.figures,
+            **{name: contributions_ms(only(one, is_common)) for name, one in arm.tails.items()},
+        }
+        for role, arm in runs.items()
+    }
 
 
 def num_changed(arm: ArmRuns, reference: ArmRuns) -> np.ndarray:
@@ -195,11 +242,6 @@ def num_changed(arm: ArmRuns, reference: ArmRuns) -> np.ndarray:
             differs = arm.fates[place] != reference.fates[place]
             counts[place] = np.count_nonzero(differs.any(axis=1))
     return counts
-
-
-def with_changed(arm: ArmRuns, reference: ArmRuns) -> Figures:
-    """The arm's figures with the number of requests that it treats differently."""
-    return {**arm.figures, CHANGED: num_changed(arm, reference)}
 
 
 def run_hypothesis(

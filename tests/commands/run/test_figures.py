@@ -69,7 +69,7 @@ def always_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "FEWEST_MEASURED", 0)
 
 
-def test_only_some_hundred_bytes_come_back(spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch):
+def test_only_some_kilobytes_come_back(spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch):
     sizes = []
     fetch = jax.device_get
 
@@ -82,7 +82,7 @@ def test_only_some_hundred_bytes_come_back(spec: WorkloadSpec, monkeypatch: pyte
     monkeypatch.setattr(driver, "ROWS_PER_CALL", 1)
     summarizer = Summarizer([load_builtin("mixed")], Measure())
     over_seeds(CONFIG, spec, SEEDS[:1], summarizer)
-    assert len(sizes) == 1 and sizes[0] <= 2048
+    assert len(sizes) == 1 and sizes[0] <= 6144
 
 
 def test_a_sweeps_row_is_that_of_the_record(spec: WorkloadSpec, records: tuple[Figures, ...]):

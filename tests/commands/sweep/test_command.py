@@ -209,7 +209,9 @@ def test_a_comparison(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.err == ""
     for words in (
         "workload tiny.yaml, 4 seeds (0 to 3)",
-        "ttft p99, ms",
+        "ttft p99 pooled, ms",
+        "ttft p99 by run, ms",
+        "p99 pooled is the 99th percentile of the requests of all runs together",
         "short against plain:",
         "critical ttft ≤ 100 ms",
         "outcomes of 8 runs: plain 4 completed; short 4 completed.",

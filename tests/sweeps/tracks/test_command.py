@@ -173,7 +173,7 @@ def test_a_baseline_that_does_not_end_is_refused(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stuck(*_: Any) -> list[ArmRuns]:
-        return [ArmRuns(("COMPLETED", "LIVELOCK", "COMPLETED"), {}, 0, ())]
+        return [ArmRuns(("COMPLETED", "LIVELOCK", "COMPLETED"), {}, 0, {}, ())]
 
     monkeypatch.setattr("sweeps.tracks.baseline.run_arms", stuck)
     assert init() == 2

@@ -43,6 +43,13 @@ class Ranked(NamedTuple):
         found = (low + (high - low) * fraction) / 1000
         return jnp.where(self.counts[..., None] > 0, found, jnp.nan)
 
+    def largest_us(self, ranks: Sequence[int]) -> Float[Array, "quantity group rank"]:
+        """The members of those ranks, 0 for the largest, of samples in µs; NaN where there are fewer."""
+        wanted = jnp.asarray(ranks)[None, None, :]
+        at = self.starts[..., None] + self.counts[..., None] - 1 - wanted
+        found = _at(self.values, _at(self.places, jnp.maximum(at, 0)[None]))[0]
+        return jnp.where(wanted < self.counts[..., None], found, jnp.nan)
+
     def of(self, quantities: Sequence[int]) -> Ranked:
         """Some of the quantities."""
         chosen = np.asarray(quantities)

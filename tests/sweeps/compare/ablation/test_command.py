@@ -112,7 +112,7 @@ def test_words_and_figure(
         "4 components, 16 combinations (all combinations)",
         "priority bridge: slo_priority_bridge off → on — inert",
         "does nothing without priority",
-        "TTFT P99, ms, critical:",
+        "TTFT P99 by run, ms, critical:",
         "0, on every seed",
         "priority × priority numbers",
         "Shapley",

@@ -1,0 +1,173 @@
+"""`python -m benchmarks.coverage.pooled`: how often intervals of pooled P99, and of differences of two, hold them.
+
+Requests of a run share a level, as those of one busy seed do; two strategies share most of it. The truth of
+these lognormal latencies is known. With `--sweep out/sweep.zarr` the runs of a sweep are the world: seeds are
+drawn from its seeds with replacement, and the truth is the P99 of all its requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from blis_jax.results.metrics.tails import Tails, kept_of, tails_of_runs
+from blis_jax.statistics.pooled import contributions_ms
+
+SEEDS = (5, 10, 20, 50, 100, 256)
+MOST_SEEDS_RESAMPLED = 50  # the other methods take long beyond
+NUM_SAMPLES, NUM_REQUESTS, NUM_RESAMPLES = 1000, 200, 200
+LEVELS = (0.95, 0.997)  # of one comparison, and of one of 17 that are looked at together
+BETWEEN, WITHIN, OWN = (
+    0.10,
+    0.35,
+    0.03,
+)  # spread of logarithms: of runs, requests, a strategy's runs
+FASTER = 0.95
+P99 = float(stats.norm.ppf(0.99))
+Runs = Sequence[np.ndarray]  # latencies in µs
+
+
+class World(NamedTuple):
+    """Draws the runs of two strategies on so many seeds; and what is true of them, ms."""
+
+    draw: Callable[[np.random.Generator, int], tuple[Runs, Runs]]
+    first: float
+    second: float
+
+
+def lognormal() -> World:
+    """Both strategies share the level of a run; the second is faster by 5 %, up to what is its own."""
+
+    def draw(rng: np.random.Generator, num_seeds: int) -> tuple[Runs, Runs]:
+        level = rng.normal(0, BETWEEN, num_seeds)
+        found = []
+        for scale in (1.0, FASTER):
+            levels = level + rng.normal(0, OWN, num_seeds)
+            noise = rng.normal(0, WITHIN, (num_seeds, NUM_REQUESTS))
+            found.append(1e5 * scale * np.exp(levels[:, None] + noise))
+        return found[0], found[1]
+
+    spread = np.sqrt(BETWEEN**2 + WITHIN**2 + OWN**2)
+    true_ms = float(100 * np.exp(P99 * spread))
+    return World(draw, true_ms, FASTER * true_ms)
+
+
+def of_sweep(path: str, slo_class: str) -> World:
+    """The seeds of a saved sweep's first two strategies are all the seeds that there are."""
+    import xarray as xr
+
+    dataset = xr.open_dataset(path, engine="zarr").sel(slo_class=slo_class)
+    arms = []
+    for row in (0, 1):
+        one = dataset.isel(strategy=row)
+        tails = Tails(one["ttft_count"].values.astype(int), one["ttft_top_us"].values)
+        arms.append(tails)
+    true_ms = [float(contributions_ms(arm).mean()) for arm in arms]
+
+    def draw(rng: np.random.Generator, num_seeds: int) -> tuple[Runs, Runs]:
+        chosen = rng.integers(0, len(arms[0].count), num_seeds)
+        first, second = (
+            [_whole(int(arm.count[at]), arm.top_us[at]) for at in chosen] for arm in arms
+        )
+        return first, second
+
+    return World(draw, true_ms[0], true_ms[1])
+
+
+def _whole(count: int, top_us: np.ndarray) -> np.ndarray:
+    from blis_jax.results.metrics.tails import RANKS
+
+    kept = np.flatnonzero(np.isfinite(top_us))
+    return np.interp(np.arange(count), np.array(RANKS)[kept], top_us[kept])
+
+
+def p99_ms(runs: Runs) -> float:
+    """Of all requests of the runs."""
+    return float(np.percentile(np.concatenate(runs), 99)) / 1000
+
+
+def by_contributions(runs: Runs) -> tuple[float, np.ndarray]:
+    """The percentile and a value for each seed whose spread is its error: those that the commands use."""
+    parts = contributions_ms(tails_of_runs([kept_of(np.sort(run)) for run in runs]))
+    return float(parts.mean()), parts
+
+
+def by_jackknife(runs: Runs) -> tuple[float, np.ndarray]:
+    """The same by leaving out each run in turn."""
+    whole, count = p99_ms(runs), len(runs)
+    without = [p99_ms([*runs[:at], *runs[at + 1 :]]) for at in range(count)]
+    return whole, count * whole - (count - 1) * np.array(without)
+
+
+def held_by_parts(
+    method: Callable[[Runs], tuple[float, np.ndarray]], runs: tuple[Runs, Runs], world: World
+) -> Iterator[bool]:
+    """Whether the first's interval holds its truth, and the difference's at every level."""
+    (first, parts), (second, others) = (method(of_arm) for of_arm in runs)
+    root, degrees = np.sqrt(len(parts)), len(parts) - 1
+    error = parts.std(ddof=1) / root
+    yield abs(first - world.first) <= stats.t.ppf(0.5 + LEVELS[0] / 2, degrees) * error
+    error, true = (others - parts).std(ddof=1) / root, world.second - world.first
+    for level in LEVELS:
+        yield abs(second - first - true) <= stats.t.ppf(0.5 + level / 2, degrees) * error
+
+
+def held_by_bootstrap(
+    rng: np.random.Generator, runs: tuple[Runs, Runs], world: World
+) -> Iterator[bool]:
+    """The same with the spread over resamples of the seeds as the error."""
+    count = len(runs[0])
+    drawn = [rng.integers(0, count, count) for _ in range(NUM_RESAMPLES)]
+    values = np.array([[p99_ms([arm[at] for at in one]) for arm in runs] for one in drawn])
+    first, second = (p99_ms(arm) for arm in runs)
+    widened, degrees = np.sqrt(count / (count - 1)), count - 1
+    error = values[:, 0].std(ddof=1) * widened
+    yield abs(first - world.first) <= stats.t.ppf(0.5 + LEVELS[0] / 2, degrees) * error
+    error = (values[:, 1] - values[:, 0]).std(ddof=1) * widened
+    for level in LEVELS:
+        yield (
+            abs(second - first - (world.second - world.first))
+            <= stats.t.ppf(0.5 + level / 2, degrees) * error
+        )
+
+
+def coverage(world: World, num_seeds: int, num_samples: int) -> list[str]:
+    """A cell for each method: one strategy, the difference at 95 %, the difference at 99.7 %."""
+    rng = np.random.default_rng(num_seeds)
+    found: dict[str, list[list[bool]]] = {"contributions": [], "jackknife": [], "bootstrap": []}
+    for sample in range(num_samples):
+        runs = world.draw(rng, num_seeds)
+        found["contributions"].append(list(held_by_parts(by_contributions, runs, world)))
+        if num_seeds <= MOST_SEEDS_RESAMPLED and sample < num_samples // 4:
+            found["jackknife"].append(list(held_by_parts(by_jackknife, runs, world)))
+            found["bootstrap"].append(list(held_by_bootstrap(rng, runs, world)))
+    return [
+        " / ".join(f"{100 * share:.1f}" for share in np.mean(held, axis=0)) if held else "–"
+        for held in found.values()
+    ]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=NUM_SAMPLES, help="of each kind")
+    parser.add_argument("--sweep", default=None, help="Dataset of a sweep of two strategies")
+    parser.add_argument("--class", dest="slo_class", default="critical", help="of its requests")
+    given = parser.parse_args()
+    world = lognormal() if given.sweep is None else of_sweep(given.sweep, given.slo_class)
+    print("%: intervals that hold one P99 / a difference at 95 % / a difference at 99.7 %")
+    print("| seeds | contributions | jackknife, one run left out | bootstrap of the runs |")
+    print("|---|---|---|---|")
+    for num_seeds in SEEDS:
+        cells = coverage(world, num_seeds, given.samples)
+        print(f"| {num_seeds} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

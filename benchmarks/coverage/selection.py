@@ -1,0 +1,123 @@
+"""`python -m benchmarks.coverage.selection`: how often the best of several is chosen, and with how many seeds.
+
+Systems share the seeds. In the normal world one system is better than all others by just the indifference zone, the
+hardest case, and each has a constraint that it keeps or misses by just its tolerance. In the queues, M/M/1 with the
+same arrivals, the best serves 6 % faster than the others, and its mean wait is known. `--comparison` takes the seeds
+of a recorded comparison as a world. Beside it stands what is usually done: as many seeds as the procedure took in
+the middle, and the smallest mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.coverage.worlds import from_comparison, mean_wait, queues
+from blis_jax.statistics.selection import Finalists, Slack
+
+NUM_SAMPLES, NUM_FIRST, MOST_SEEDS, STEP = 500, 20, 6000, 10
+FASTER = 1.06
+Drawn = tuple[np.ndarray, np.ndarray | None]  # values, and slacks of a constraint, `[system, seed]`
+World = tuple[Callable[[np.random.Generator], Drawn], int, float, float]
+
+
+def chosen(drawn: Drawn, zone: float, tolerance: float) -> tuple[int, int]:
+    """The system that is chosen, -1 for none or several, and the seeds."""
+    values, slacks = drawn
+    finalists = Finalists(len(values), NUM_FIRST, zone, 0.05)
+    count = NUM_FIRST
+    while True:
+        kept = [
+            [] if slacks is None else [Slack(slacks[at, :count], tolerance)]
+            for at in range(len(values))
+        ]
+        found = finalists.look(list(values[:, :count]), kept)
+        if found.is_over or count + STEP > values.shape[1]:
+            return (found.left[0] if found.is_over and found.left else -1), count
+        count += max(STEP, count // 10)
+        count = min(count, values.shape[1])
+
+
+def normal(num_systems: int, correlation: float, has_constraints: bool) -> World:
+    """The last system that keeps its constraint is best by 0.25 standard deviations."""
+    zone = tolerance = 0.25
+
+    def draw(rng: np.random.Generator) -> Drawn:
+        shared = np.sqrt(correlation) * rng.normal(size=MOST_SEEDS)
+        own = np.sqrt(1 - correlation) * rng.normal(size=(num_systems, MOST_SEEDS))
+        means = np.full(num_systems, zone)
+        means[-1] = 0.0
+        if not has_constraints:
+            return shared + own + means[:, None], None
+        means[0] = -zone  # faster, but it misses the constraint
+        keeps = np.full(num_systems, tolerance)
+        keeps[0] = -tolerance
+        return shared + own + means[:, None], keeps[:, None] + rng.normal(size=own.shape)
+
+    return draw, num_systems - 1, zone, tolerance
+
+
+def of_queues() -> World:
+    """Two queues with the same arrivals; the zone is their true difference."""
+    zone = abs(mean_wait(0.7 / FASTER) / FASTER - mean_wait(0.7))
+
+    def draw(rng: np.random.Generator) -> Drawn:
+        pairs = queues(rng, (1, 2000), faster=FASTER)
+        return np.concatenate([pairs.first, pairs.second]), None
+
+    return draw, 1, zone, zone
+
+
+def of_comparison(path: str, metric: str, slo_class: str) -> World:
+    """Two recorded arms; the zone is their difference."""
+    arms = np.stack(from_comparison(path, metric, slo_class))
+    means = arms.mean(axis=1)
+
+    def draw(rng: np.random.Generator) -> Drawn:
+        return arms[:, rng.integers(0, arms.shape[1], MOST_SEEDS)], None
+
+    return draw, int(means.argmin()), float(abs(means[0] - means[1])), 1.0
+
+
+def row(world: World, num_samples: int) -> str:
+    """Chosen rightly, %; seeds in the middle and at the 90th percentile; rightly by the smallest mean, %."""
+    draw, best, zone, tolerance = world
+    rng = np.random.default_rng(4)
+    drawn = [draw(rng) for _ in range(num_samples)]
+    found = np.array([chosen(one, zone, tolerance) for one in drawn])
+    middle = int(np.median(found[:, 1]))
+    naive = np.mean([int(values[:, :middle].mean(axis=1).argmin()) == best for values, _ in drawn])
+    right = 100 * (found[:, 0] == best).mean()
+    return f"{right:.1f} | {middle} | {np.quantile(found[:, 1], 0.9):.0f} | {100 * naive:.1f}"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=NUM_SAMPLES, help="of each kind")
+    parser.add_argument("--comparison", default=None, help="result file whose seeds are a world")
+    parser.add_argument("--metric", default="pooled_ttft_p99_ms")
+    parser.add_argument("--class", dest="slo_class", default="critical")
+    given = parser.parse_args()
+    worlds = {
+        "normal, 2 systems, no shared seeds": normal(2, 0.0, has_constraints=False),
+        "normal, 5 systems, no shared seeds": normal(5, 0.0, has_constraints=False),
+        "normal, 5 systems, correlated by 0.9": normal(5, 0.9, has_constraints=False),
+        "normal, 5 systems with a constraint": normal(5, 0.0, has_constraints=True),
+        "M/M/1 at 70 %, one 6 % faster": of_queues(),
+    }
+    if given.comparison is not None:
+        name = f"{given.metric}[{given.slo_class}] of two recorded arms"
+        worlds[name] = of_comparison(given.comparison, given.metric, given.slo_class)
+    heads = "chosen rightly, % | seeds, median | 90 % | smallest mean on as many seeds, %"
+    print(f"| world | {heads} |\n|---|---|---|---|---|")
+    for name, world in worlds.items():
+        print(f"| {name} | {row(world, given.samples)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""`python -m benchmarks.coverage.sequential`: what rules that stop by looking at the seeds cost and keep.
+
+Looks are those of `--decide` and `--precision`: 20 seeds, then more, at most 640. For deciding: how often a
+difference is found that is not there (its mean is taken away), by the usual t-test at every look and by the
+anytime-valid one; and for three effects, in standard deviations of a difference, how often it is found and with
+how many seeds. For a precision: how often the interval at the end holds the difference, and with how many seeds.
+`--comparison out/compare.json` adds the seeds of a comparison as a world.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.coverage.worlds import Pairs, from_comparison, normal, queues, recorded
+from blis_jax.statistics.intervals import anytime_quantile, t_quantile
+from blis_jax.statistics.paired import Pair
+from blis_jax.statistics.sequential import StoppingRule, look
+
+NUM_SAMPLES, MOST_SEEDS, CHUNK = 2000, 640, 100
+EFFECTS = (0.1, 0.2, 0.4)
+PRECISIONS = (
+    4.0,
+    8.0,
+    16.0,
+)  # standard deviations of a difference over the half-width that is asked for
+World = Callable[[np.random.Generator, tuple[int, int]], Pairs]
+Quantile = Callable[[int], float]
+
+
+def looks() -> list[int]:
+    """Numbers of seeds at which `--decide` looks."""
+    found, rule = [20], StoppingRule(decides=True, most_seeds=MOST_SEEDS)
+    while found[-1] < MOST_SEEDS:
+        found.append(rule.next_count(found[-1], ()))
+    return found
+
+
+def first_found(change: np.ndarray, quantile: Quantile) -> np.ndarray:
+    """The number of seeds at which each sample's difference was found; 0 where it never was."""
+    found = np.zeros(len(change), int)
+    for count in looks():
+        seen = change[:, :count]
+        error = seen.std(axis=1, ddof=1) / np.sqrt(count)
+        is_clear = np.abs(seen.mean(axis=1)) > quantile(count) * error
+        found[(found == 0) & is_clear] = count
+    return found
+
+
+def decided(world: World, num_samples: int) -> str:
+    """The row of a world."""
+    rng, cells = np.random.default_rng(1), []
+    changes = []
+    for _ in range(0, num_samples, CHUNK):
+        pairs = world(rng, (CHUNK, MOST_SEEDS))
+        changes.append(pairs.second - pairs.first - pairs.truth)
+    change = np.concatenate(changes)
+    for quantile in (t_quantile, anytime_quantile):
+        cells.append(f"{100 * (first_found(change, quantile) > 0).mean():.1f}")
+    spread = change.std()
+    for effect in EFFECTS:
+        found = first_found(change + effect * spread, anytime_quantile)
+        used = np.where(found == 0, MOST_SEEDS, found)
+        cells.append(f"{100 * (found > 0).mean():.0f} ({np.median(used):.0f})")
+    return " | ".join(cells)
+
+
+def precise(world: World, num_samples: int) -> str:
+    """The row of a world: for each precision the coverage, and the median number of seeds."""
+    cells = []
+    for times in PRECISIONS:
+        rng = np.random.default_rng(2)
+        pilot = world(rng, (CHUNK, MOST_SEEDS))
+        wanted = float((pilot.second - pilot.first).std()) / times / abs(float(pilot.first.mean()))
+        rule = StoppingRule(precision=wanted, most_seeds=10 * MOST_SEEDS)
+        held, used = [], []
+        for _ in range(num_samples // 4):
+            pairs = world(rng, (1, MOST_SEEDS))
+            count = 20
+            while True:
+                one = look([Pair(pairs.first[0, :count], pairs.second[0, :count])], rule)
+                if one.end or count == MOST_SEEDS:
+                    break
+                count = min(rule.next_count(count, one.differences), MOST_SEEDS)
+            held.append(one.differences[0].absolute.holds(pairs.truth))
+            used.append(count)
+        cells.append(f"{100 * np.mean(held):.1f} ({np.median(used):.0f})")
+    return " | ".join(cells)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=NUM_SAMPLES, help="of each kind")
+    parser.add_argument("--comparison", default=None, help="result file whose seeds are a world")
+    parser.add_argument("--metric", default="pooled_ttft_p99_ms")
+    parser.add_argument("--class", dest="slo_class", default="critical")
+    given = parser.parse_args()
+    worlds: dict[str, World] = {
+        "normal": normal,
+        "M/M/1 at 70 %, the second 3 % faster": lambda rng, shape: queues(rng, shape, faster=1.03),
+    }
+    if given.comparison is not None:
+        arms = from_comparison(given.comparison, given.metric, given.slo_class)
+        name = f"{given.metric}[{given.slo_class}], {len(arms[0])} recorded seeds"
+        worlds[name] = lambda rng, shape: recorded(rng, shape, *arms)
+    heads = ["found at every look, t-test", "anytime-valid"]
+    heads += [f"effect {effect:g}: found (seeds)" for effect in EFFECTS]
+    print(f"Deciding, % of samples\n| world | {' | '.join(heads)} |\n|{'---|' * (1 + len(heads))}")
+    for name, world in worlds.items():
+        print(f"| {name} | {decided(world, given.samples)} |", flush=True)
+    heads = [f"half-width 1/{times:g} s.d.: held (seeds)" for times in PRECISIONS]
+    print(f"\nPrecision, %\n| world | {' | '.join(heads)} |\n|{'---|' * (1 + len(heads))}")
+    for name, world in worlds.items():
+        print(f"| {name} | {precise(world, given.samples)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

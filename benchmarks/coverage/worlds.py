@@ -1,0 +1,75 @@
+"""Worlds whose truth is known: differences of two strategies by seed, `[sample, seed]`.
+
+The queue is M/M/1, and both strategies serve the same arrivals. Its first customer waits as long as one does in the
+steady state, so that the mean wait of every customer of every run is ρ ÷ (μ - λ), exactly.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+NUM_CUSTOMERS = 100
+
+
+class Pairs(NamedTuple):
+    """A figure of two strategies by seed `[sample, seed]`, and the true difference of their means."""
+
+    first: np.ndarray
+    second: np.ndarray
+    truth: float
+
+
+def mean_wait(load: float) -> float:
+    """Of customers of an M/M/1 queue that serves one a unit of time."""
+    return load / (1 - load)
+
+
+def queues(
+    rng: np.random.Generator, shape: tuple[int, int], load: float = 0.7, faster: float = 1.0
+) -> Pairs:
+    """Mean waits of two queues with the same arrivals; the second serves `faster` times as fast.
+
+    Services are drawn for each queue by itself, so that equal queues differ.
+    """
+    start = rng.uniform(size=shape)
+    gaps = rng.exponential(1 / load, (NUM_CUSTOMERS, *shape))
+    found = []
+    for speed in (1.0, faster):
+        of_this = load / speed
+        is_busy = start > 1 - of_this
+        safe = np.where(is_busy, (1 - start) / of_this, 1.0)
+        wait = np.where(is_busy, -np.log(safe) / (speed * (1 - of_this)), 0.0)
+        total = np.zeros(shape)
+        for gap in gaps:
+            total += wait
+            wait = np.maximum(wait + rng.exponential(1 / speed, shape) - gap, 0.0)
+        found.append(total / NUM_CUSTOMERS)
+    true = [mean_wait(load / speed) / speed for speed in (1.0, faster)]
+    return Pairs(found[0], found[1], true[1] - true[0])
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, int], effect: float = 0.0) -> Pairs:
+    """Differences with a standard deviation of 1, and their mean."""
+    first = 100 + 5 * rng.normal(size=shape)
+    return Pairs(first, first + effect + rng.normal(size=shape), effect)
+
+
+def recorded(
+    rng: np.random.Generator, shape: tuple[int, int], first: np.ndarray, second: np.ndarray
+) -> Pairs:
+    """A bootstrap world: the seeds of a recorded comparison are all the seeds that there are."""
+    chosen = rng.integers(0, len(first), shape)
+    return Pairs(first[chosen], second[chosen], float((second - first).mean()))
+
+
+def from_comparison(path: str, metric: str, slo_class: str) -> tuple[np.ndarray, np.ndarray]:
+    """A metric of the first two arms by seed, from the result file of `sweeps.compare`."""
+    import json
+    from pathlib import Path
+
+    arms = json.loads(Path(path).read_text(encoding="utf-8"))["arms"]
+    values = [np.array(arm["figures"][slo_class][metric]["per_seed"], float) for arm in arms[:2]]
+    both = np.isfinite(values[0]) & np.isfinite(values[1])
+    return values[0][both], values[1][both]

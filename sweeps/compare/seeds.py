@@ -1,0 +1,116 @@
+"""As many seeds as a rule asks for: arms are run on more and more of them, all on the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.results.metrics.scalars import lookup
+from blis_jax.results.metrics.summaries import ALL
+from blis_jax.statistics.paired import Pair
+from blis_jax.statistics.sequential import (
+    DECIDED,
+    PRECISE,
+    SPENT,
+    Look,
+    StoppingRule,
+    look,
+    rule_words,
+)
+from sweeps.reports.words import interval, short_title
+from sweeps.runs.measured import Measured, paired_values
+
+if TYPE_CHECKING:
+    from sweeps.compare.document import ComparedSetting
+    from sweeps.runs.measured import KeptRuns
+    from sweeps.strategies.arms import Arm
+
+ENDS = {
+    DECIDED: "every verdict is safe",
+    PRECISE: "every difference is decided or known well enough",
+    SPENT: "no more seeds are allowed (--most-seeds)",
+}
+
+
+@dataclass(frozen=True)
+class EnoughSeeds:
+    """A rule, and what it looks at."""
+
+    rule: StoppingRule
+    names: tuple[str, ...]  # metrics, of every arm against the first
+    confidence: float
+
+    def run(
+        self,
+        arms: Sequence[Arm],
+        kept: KeptRuns,
+        on_more: Callable[[], None] = lambda: None,
+    ) -> tuple[list[tuple[Measured, ...]], list[Look]]:
+        """The runs of every arm on all seeds that were needed, and what was seen at each look."""
+        looks: list[Look] = []
+        while True:
+            runs = [kept.of(arm.config, arm.name) for arm in arms]
+            found = look(self._pairs(runs), self.rule, self.confidence)
+            looks.append(found)
+            if found.end:
+                return runs, looks
+            count = self.rule.next_count(len(kept.seeds), found.differences)
+            on_more()
+            first = kept.seeds[0]
+            kept.add_seeds(range(first + len(kept.seeds), first + count))
+
+    def used(self, setting: ComparedSetting, seeds: Sequence[int]) -> ComparedSetting:
+        """The setting with the seeds that were used; after looks only what allows for them is inferred."""
+        inference = replace(setting.inference, is_anytime=self.rule.decides)
+        return replace(setting, seeds=tuple(seeds), inference=inference)
+
+    def _pairs(self, runs: Sequence[Sequence[Measured]]) -> list[Pair]:
+        reference, *others = runs
+        return [
+            Pair(*paired_values(reference, other, name), lookup(name)[0].direction)
+            for other in others
+            for name in self.names
+        ]
+
+    def document(self, arms: Sequence[Arm], looks: Sequence[Look]) -> dict[str, Any]:
+        """What was asked for, seen and used."""
+        from sweeps.compare.document import difference_json
+
+        last, asked = looks[-1], [(arm, name) for arm in arms[1:] for name in self.names]
+        return {
+            "rule": rule_words(self.rule, self.confidence),
+            "decides": self.rule.decides,
+            "precision": self.rule.precision,
+            "most_seeds": self.rule.most_seeds,
+            "num_seeds": last.num_seeds,
+            "looks": [one.num_seeds for one in looks],
+            "end": last.end,
+            "differences": [
+                {
+                    "arm": arm.name,
+                    "metric": lookup(name)[0].name,
+                    "class": lookup(name)[1] or ALL,
+                    **difference_json(found),
+                }
+                for (arm, name), found in zip(asked, last.differences, strict=True)
+            ],
+        }
+
+
+def stopping_lines(document: Mapping[str, Any]) -> list[str]:
+    """The same in words."""
+    stopping = document.get("stopping")
+    if not stopping:
+        return []
+    looks = ", ".join(map(str, stopping["looks"]))
+    return [
+        f"{stopping['num_seeds']} seeds: {stopping['rule']}. Looks at {looks}; then {ENDS[stopping['end']]}.",
+        *(
+            f"{one['arm']}, {short_title(one['metric'])} of {one['class']} requests: "
+            f"{interval(one['simultaneous_percent'])} %, {one['verdict']}"
+            for one in stopping["differences"]
+        ),
+        f"These intervals hold for {len(stopping['differences'])} together; the table below judges more figures "
+        "together, so its intervals are wider.",
+    ]

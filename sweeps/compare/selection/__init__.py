@@ -1,0 +1,1 @@
+"""`python -m sweeps.select`: the best of several arms, with a stated probability of being right."""

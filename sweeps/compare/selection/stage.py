@@ -1,0 +1,137 @@
+"""The final stage: arms on more and more common seeds until one is left, then the winner on fresh ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.results.metrics.scalars import LOWER, lookup
+from blis_jax.statistics import paired
+from blis_jax.statistics.intervals import BY_STUDENT
+from blis_jax.statistics.paired import Difference, Pair
+from blis_jax.statistics.selection import MISSED, Finalists, Slack, WhatIsLeft
+from sweeps.robustness.verdict import MapConstraint
+from sweeps.runs.measured import Measured, metric_values, paired_values
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    from sweeps.runs.measured import KeptRuns
+    from sweeps.strategies.arms import Arm
+
+STEP = 10  # least number of seeds from one look to the next, and a tenth of those so far
+
+
+@dataclass(frozen=True)
+class FinalQuestion:
+    """What is to be chosen by, and how surely."""
+
+    metric: str
+    zone: float  # differences below it do not matter, in the metric's unit
+    constraints: tuple[MapConstraint, ...]
+    tolerance: float  # of a constraint, as a share of its limit
+    confidence: float
+    most_seeds: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All metrics that are looked at, once each."""
+        return tuple(dict.fromkeys((self.metric, *(one.metric for one in self.constraints))))
+
+
+@dataclass(frozen=True)
+class FinalAnswer:
+    """What the stage came to."""
+
+    selection: WhatIsLeft
+    num_seeds: int
+    seeds_of: tuple[int, ...]  # how many each arm was run on
+    means: tuple[float, ...]  # of the metric, over those
+    failed: tuple[str, ...]  # arms with a run that did not end
+
+    @property
+    def winner(self) -> int | None:
+        """The arm that is left; None if several are, or none."""
+        return self.selection.left[0] if self.selection.is_over and self.selection.left else None
+
+
+class FinalStage:
+    """Runs the arms; the first is what constraints in % compare with, and is run on all seeds."""
+
+    def __init__(self, choice: FinalQuestion, arms: Sequence[Arm], kept: KeptRuns) -> None:
+        self.choice, self.arms, self.kept = choice, arms, kept
+        self.sign = 1.0 if lookup(choice.metric)[0].direction == LOWER else -1.0
+
+    def run(self, on_more: Callable[[int], None] = lambda count: None) -> FinalAnswer:
+        """Until one arm is left, or the seeds are spent."""
+        error = 1 - self.choice.confidence
+        num_first = len(self.kept.seeds)
+        finalists = Finalists(len(self.arms), num_first, self.choice.zone, error)
+        runs: list[tuple[Measured, ...]] = [() for _ in self.arms]
+        going = list(range(len(self.arms)))
+        while True:
+            for at in sorted({0, *going}):
+                runs[at] = self.kept.of(self.arms[at].config, self.arms[at].name)
+            failed = [at for at in going if not all(run.is_whole for run in runs[at])]
+            for at in failed:
+                finalists.feasible[at] = MISSED
+            found = finalists.look(self._values(runs), self._slacks(runs))
+            going = list(found.left)
+            count = len(self.kept.seeds)
+            if found.is_over or count >= self.choice.most_seeds:
+                return self._chosen(found, runs)
+            more = min(max(STEP, count // 10), self.choice.most_seeds - count)
+            on_more(len({0, *going}))
+            first = self.kept.seeds[0] + count
+            self.kept.add_seeds(range(first, first + more))
+
+    def _values(self, runs: Sequence[tuple[Measured, ...]]) -> list[Float[np.ndarray, "seed"]]:
+        return [self.sign * metric_values(of_arm, self.choice.metric) for of_arm in runs]
+
+    def _slacks(self, runs: Sequence[tuple[Measured, ...]]) -> list[list[Slack]]:
+        return [
+            [self._slack(one, of_arm, runs[0][: len(of_arm)]) for one in self.choice.constraints]
+            for of_arm in runs
+        ]
+
+    def _slack(
+        self, one: MapConstraint, runs: Sequence[Measured], reference: Sequence[Measured]
+    ) -> Slack:
+        values = metric_values(runs, one.metric)
+        limit = np.full(len(values), one.limit)
+        if one.is_relative:
+            before, values = paired_values(reference, runs, one.metric)
+            limit = one.limit / 100 * before
+        kept = limit - values if one.is_upper else values - limit
+        scale = float(np.abs(np.nanmean(limit))) if len(limit) else 0.0
+        return Slack(kept, self.choice.tolerance * scale)
+
+    def _chosen(self, found: WhatIsLeft, runs: Sequence[tuple[Measured, ...]]) -> FinalAnswer:
+        failed = [
+            arm.name
+            for arm, of_arm in zip(self.arms, runs, strict=True)
+            if not all(run.is_whole for run in of_arm)
+        ]
+        return FinalAnswer(
+            found,
+            len(self.kept.seeds),
+            tuple(map(len, runs)),
+            tuple(float(metric_values(of_arm, self.choice.metric).mean()) for of_arm in runs),
+            tuple(failed),
+        )
+
+    def afresh(self, winner: int, num_seeds: int) -> tuple[range, list[Difference]]:
+        """The winner against the first arm on seeds that chose nothing: each metric by itself, and together."""
+        last = self.kept.seeds[-1]
+        seeds = range(last + 1, last + 1 + num_seeds)
+        bench = self.kept.bench.on_seeds(seeds)
+        configs = [self.arms[at].config for at in (0, winner)]
+        first, second = (bench.summaries([one], self.kept.recorder)[0] for one in configs)
+        pairs = [
+            Pair(*paired_values(first, second, name), lookup(name)[0].direction)
+            for name in self.choice.names
+        ]
+        return seeds, paired.differences(pairs, BY_STUDENT)
