@@ -123,6 +123,7 @@ def _check(deployment: Deployment) -> None:
     (),
     needs_members=True,
     has_equal_decode_steps=False,
+    grows_with_context=True,
     overhead=None,
     sizes=FromSizes(vector, (0.0, 0.0, 0.0), (), 0),
 )
@@ -172,10 +173,15 @@ def _compute_seconds(numbers: RooflineNumbers, members: Members, new: jax.Array)
 
 def _weights(numbers: RooflineNumbers, powers: jax.Array, tokens: jax.Array) -> jax.Array:
     """Bytes of the weights that so many tokens touch."""
-    n, left_out = numbers, jnp.ones(tokens.shape, jnp.float64)
-    for bit in range(_BITS):
+    n = numbers
+
+    def times(bit: jax.Array, product: jax.Array) -> jax.Array:
         is_set = (tokens >> bit) & 1 == 1
-        left_out = jnp.where(is_set, exact_product(left_out, powers[bit]), left_out)
+        return jnp.where(is_set, exact_product(product, powers[bit]), product)
+
+    num_bits = 32 - lax.clz(jnp.max(tokens))
+    num_bits = jnp.where(n.moe_layers > 0, num_bits, 0)  # there are no experts to leave out
+    left_out = lax.fori_loop(0, num_bits, times, jnp.ones(tokens.shape, jnp.float64))
     experts = exact_product(n.num_experts, 1.0 - left_out)
     feed_forward = _product(n.expert_weights, experts, n.moe_layers) + n.dense_layer_weights
     return exact_product(n.attention_bytes + feed_forward, n.weight_bytes)

@@ -139,6 +139,17 @@ def test_runs_are_the_oracles(name, model, blocks):
         assert not differences(record, expected)
 
 
+@pytest.mark.parametrize("name", rotating(SIZED, always=SIZED[:1]))
+def test_decode_steps_of_equal_whole_microseconds_are_made_at_once(name):
+    """As many as keep the truncated time, up to the arrival in between; every time is that of its own context."""
+    settings = flags(latency_model=name, tp=1, **COEFFICIENTS[name])
+    prompts = workload_of([Prompt(0, 40, 150), Prompt(400_000, 10, 2)])
+    record, expected = run_both(prompts, settings, OPTIONS)
+    assert not differences(record, expected)
+    assert len(record.steps.num_steps) < 0.4 * record.steps.num_steps.sum()
+    assert len(set(record.steps.duration_us)) > 5
+
+
 def test_every_instance_has_the_step_times_of_its_gpus():
     """One request each on an H100 and an L40S: the engine's second instance is a cluster of L40S alone."""
     prompts = workload_of([Prompt(0, 40, 3), Prompt(0, 40, 3)])
