@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import instance_groups
 from blis_jax.cluster.instance_groups import InstanceGroup
+from blis_jax.cluster.setting_checks import check_type, demand
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
@@ -65,6 +66,9 @@ class ClusterConfig(PolicySettings):
     setting of their own, those of policies from files above all: a mapping, or pairs, such as
     `("routing.candidates", 3.0)`, or `("scorer.Mine.gain", 0.5)` for the scorer `path/to/file.py:Mine`.
 
+    With a latency model that computes step times from sizes, `alpha_coeffs`, `beta_coeffs`, `tp` and `total_kv_blocks`
+    follow from the model and its GPUs where they are not given, also in a copy made by `replace`.
+
     `instances` has groups of instances with numbers in place of the cluster's: `InstanceGroup`s, mappings of
     their keys, or the path of a file with a list of them. They decide `num_instances`.
 
@@ -76,6 +80,10 @@ class ClusterConfig(PolicySettings):
     model: str = "meta-llama/llama-3.1-8b-instruct"
     hardware: str = "H100"
     tp: int = 2
+    dp: int = 1
+    model_config: str = ""
+    moe_comm_backend: str = ""
+    gpu_memory_utilization: float = 0.9
     alpha_coeffs: tuple[float, float, float] = (
         1601.350510688092,
         3.512476196805965,
@@ -132,7 +140,10 @@ class ClusterConfig(PolicySettings):
             ConfigError: there is no such setting.
         """
         refuse_unknown(name for name in settings if name not in FIELDS)
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        given = frozenset(settings) | frozenset(list(FIELDS)[: len(values)])
+        object.__setattr__(made, "_given", given)
+        return made
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy_numbers", as_pairs(self.policy_numbers))
@@ -146,6 +157,11 @@ class ClusterConfig(PolicySettings):
             if self.num_instances != 1:  # the default may stand for a number that was not given
                 instance_groups.check_number(self, self.num_instances)
             object.__setattr__(self, "num_instances", instance_groups.size(groups))
+        _check_types(self)
+        derived = latency.defaults(self, self._given)
+        object.__setattr__(self, "_before", {name: getattr(self, name) for name in derived})
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
         _check(self)
         if groups:
             instance_groups.check(self, source)
@@ -181,9 +197,18 @@ class ClusterConfig(PolicySettings):
             fields["policy_numbers"] = tuple((before | numbers).items())
         if fields.get("instances"):
             fields = {"num_instances": 1, **fields}
-        made = dataclasses.replace(self, **fields)
+        made = ClusterConfig(**{**self._own(), **fields})
         instance_groups.check_number(made, changes.get("num_instances", made.num_instances))
         return made
+
+    def _own(self) -> dict[str, Any]:
+        """The settings that were given, and those with other values than by default; not what followed from these."""
+        values = {name: self._before.get(name, getattr(self, name)) for name in FIELDS}
+        return {
+            name: value
+            for name, value in values.items()
+            if name in self._given or value != FIELDS[name].default
+        }
 
     def value(self, setting: str) -> Any:
         """The value of a setting; of a policy's number that is not given, its default.
@@ -306,7 +331,7 @@ POLICY_NAMES: dict[str, tuple[str, ...]] = {
 SCORER_NAMES = tuple(registry.SCORERS)
 
 _POSITIVE: tuple[str, ...] = ("total_kv_blocks", "block_size_in_tokens", "max_num_running_reqs")
-_POSITIVE += ("max_num_scheduled_tokens",)
+_POSITIVE += ("max_num_scheduled_tokens", "dp")
 _NOT_NEGATIVE: tuple[str, ...] = (
     "admission_latency",
     "routing_latency",
@@ -316,31 +341,33 @@ _NOT_NEGATIVE: tuple[str, ...] = (
 _NOT_NEGATIVE += ("long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
-_SHARES: tuple[str, ...] = ("kv_offload_threshold",)
+_SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization")
 MAX_GATEWAYS = 64  # each has a prefix index and states of its own
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
-LARGEST_COUNT = 2**31 - 2
+
+
+def _check_types(config: ClusterConfig) -> None:
+    for name, field in FIELDS.items():
+        check_type(name, field.type, getattr(config, name))
 
 
 def _check(config: ClusterConfig) -> None:
-    for name, field in FIELDS.items():
-        _check_type(name, field.type, getattr(config, name))
     for name in _POSITIVE:
-        _demand(config, name, lambda value: value > 0, "above 0")
+        demand(config, name, lambda value: value > 0, "above 0")
     for name in _NOT_NEGATIVE:
-        _demand(config, name, lambda value: value >= 0, "at least 0")
+        demand(config, name, lambda value: value >= 0, "at least 0")
     for name in _SHARES:
-        _demand(config, name, lambda value: 0 <= value <= 1, "between 0 and 1")
+        demand(config, name, lambda value: 0 <= value <= 1, "between 0 and 1")
     for name, setting in registry.settings().items():
-        _demand(config, name, setting.number.permits, setting.number.allowed)
-    _demand(config, "kv_transfer_bandwidth", lambda value: value > 0, "above 0")
-    _demand(
+        demand(config, name, setting.number.permits, setting.number.allowed)
+    demand(config, "kv_transfer_bandwidth", lambda value: value > 0, "above 0")
+    demand(
         config,
         "num_instances",
         lambda value: 1 <= value <= MAX_INSTANCES,
         f"between 1 and {MAX_INSTANCES}",
     )
-    _demand(
+    demand(
         config,
         "num_gateways",
         lambda value: 1 <= value <= MAX_GATEWAYS,
@@ -353,28 +380,3 @@ def _check(config: ClusterConfig) -> None:
             raise ConfigError(f"{name} {given!r} is not known; use {' or '.join(choices)}{hint}")
     latency.check(config)
     numbered(config)
-
-
-def _check_type(name: str, kind: Any, value: Any) -> None:
-    expected: dict[str, tuple[Any, str]] = {
-        "int": (int, "a whole number"),
-        "float": ((int, float), "a number"),
-        "bool": (bool, "true or false"),
-        "str": (str, "a text"),
-    }
-    if kind not in expected:
-        return
-    types, words = expected[kind]
-    is_wrong_bool = isinstance(value, bool) and kind != "bool"
-    if not isinstance(value, types) or is_wrong_bool:
-        raise ConfigError(f"{name}: {value!r} is not {words}")
-    if kind == "float" and not math.isfinite(value):
-        raise ConfigError(f"{name}: {value!r} is not finite; give a finite number")
-    if kind == "int" and name != "horizon" and abs(value) > LARGEST_COUNT:
-        raise ConfigError(f"{name}: {value} is too large; at most {LARGEST_COUNT}")
-
-
-def _demand(config: ClusterConfig, name: str, test: Callable[[Any], bool], words: str) -> None:
-    value = getattr(config, name)
-    if not test(value):
-        raise ConfigError(f"{name} must be {words}, got {value}")

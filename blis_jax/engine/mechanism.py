@@ -195,8 +195,8 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     size = config.block_size_in_tokens
     cpu_blocks = own("kv_cpu_blocks", np.int32)
     return {
-        "alpha": own("alpha_coeffs", np.float64),
-        "beta": own("beta_coeffs", np.float64),
+        "alpha": array(latency.alphas(config), np.float64),
+        "beta": array(latency.vectors(config), np.float64),
         "total_kv_blocks": own("total_kv_blocks", np.int32),
         "max_num_running_reqs": own("max_num_running_reqs", np.int32),
         "max_num_scheduled_tokens": own("max_num_scheduled_tokens", np.int32),

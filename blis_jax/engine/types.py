@@ -169,12 +169,19 @@ class Snapshots:
 
 @pytree
 class Members:
-    """The members of a batch by slot; entries of slots that are in no batch are 0."""
+    """The members of a batch by slot; entries of slots that are in no batch are 0.
+
+    Models take what they need; the rest costs nothing in a compiled program.
+    """
 
     in_prefill: Bool[jax.Array, "slot"]  # when the step began
     new_tokens: Int[jax.Array, "slot"]  # counted in this step; in decode 1
     progress: Int[jax.Array, "slot"]  # tokens computed before; 0 in the step that schedules it
     context: Int[jax.Array, "slot"]  # tokens in its KV cache when the step ends
+    in_step: Bool[jax.Array, "slot"]  # has new tokens
+    in_decode: Bool[jax.Array, "slot"]  # has one new token after its prompt
+    input_len: Int[jax.Array, "slot"]  # tokens of the whole prompt
+    order: Int[jax.Array, "slot"]  # place in the batch: a smaller number comes earlier
 
 
 @pytree
@@ -329,7 +336,7 @@ class ClusterParams:
     """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included."""
 
     alpha: Float[jax.Array, "instance 3"]  # µs, µs per prompt token, µs per output token
-    # µs, µs per prefill token, µs per decode token, and what a latency model adds
+    # µs, µs per prefill token, µs per decode token, and what a latency model adds; or its numbers from sizes
     beta: Float[jax.Array, "instance coefficient"]
     total_kv_blocks: Int[jax.Array, "instance"]
     max_num_running_reqs: Int[jax.Array, "instance"]

@@ -30,7 +30,8 @@ def members_of(
     past = Past(jnp.where(is_written[:, None], together(written.past.numbers)[None, :], rows))
 
     index = work.inst.step_index + 1
-    is_member = jnp.where(is_written, written.row.order, slots.order) != LAST
+    order = jnp.where(is_written, written.row.order, slots.order)
+    is_member = order != LAST
     has_token = jnp.where(is_written, written.row.finish, slots.finish) != LAST
     decoded = jnp.where(has_token, index - past.token_index, 0)
     in_decode = is_member & (decoded > 0)
@@ -40,15 +41,30 @@ def members_of(
     new = past.num_new
     if not ctx.mechanism.defects.stale_token_counts:  # a member passed over counts nothing
         new = jnp.where(past.progress == before, 0, new)
+    new = jnp.where(in_prefill, new, in_decode.astype(jnp.int32))
     return Members(
         in_prefill=in_prefill,
-        new_tokens=jnp.where(in_prefill, new, in_decode.astype(jnp.int32)),
+        new_tokens=new,
         progress=jnp.where(in_prefill, before, jnp.where(in_decode, context - 1, 0)),
         context=context,
+        in_step=new > 0,
+        in_decode=in_decode,
+        input_len=jnp.where(is_member, slots.input_len, 0),
+        order=order,
     )
 
 
 def decoding_alike(ctx: Context) -> Members:
     """Stands for the members of a batch that only decodes, where all such steps take the same time."""
     nothing = jnp.zeros((ctx.shape.num_slots,), jnp.int32)
-    return Members(nothing.astype(bool), nothing, nothing, nothing)
+    no_one = nothing.astype(bool)
+    return Members(
+        in_prefill=no_one,
+        new_tokens=nothing,
+        progress=nothing,
+        context=nothing,
+        in_step=no_one,
+        in_decode=no_one,
+        input_len=nothing,
+        order=nothing,
+    )

@@ -1,0 +1,213 @@
+"""What a model's `config.json` says of its size, as the 2026-08 revision of BLIS reads it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blis_jax.errors import ConfigError
+
+_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_DTYPE_BYTES |= dict.fromkeys(("int8", "uint8", "fp8", "int4", "nf4"), 1)
+_EXPERTS: tuple[str, ...] = (
+    "num_experts",
+    "moe_num_experts",
+    "n_routed_experts",
+    "num_local_experts",
+)
+_EXPERTS += ("num_routed_experts",)
+_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "multi_query_group_num")
+_BITS_IN_NAME = re.compile(r"(?:^|[.\-_/])w(\d+)a\d+(?:$|[.\-_/])")
+_FP8_IN_NAME = re.compile(r"(?:^|[.\-_/])fp8(?:$|[.\-_/])")
+_NOT_STRETCHED = ("su", "longrope", "llama3")  # kinds of rope whose length is the stretched one
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """A model's size and precision; 0 and the empty text mean that the file does not say.
+
+    Raises:
+        ConfigError: a number that every model has is missing, or the precision is not known.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    vocab_size: int
+    intermediate_size: int
+    activation_bytes: float  # of one number: activations and the KV cache
+    quantised_weight_bytes: float = (
+        0.0  # of one weight, where weights have a precision of their own
+    )
+    head_dim: int = 0  # as given; `hidden_size // num_heads` is not put in its place
+    hidden_act: str = ""
+    tie_word_embeddings: bool = False
+    num_experts: int = 0  # below 2: the model is dense
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: int = 0
+    shared_expert_size: int = 0  # width of all shared experts together
+    interleave_moe_layer_step: int = 0
+    intermediate_size_mlp: int = 0  # width of dense layers between those with experts
+    first_k_dense_replace: int = 0
+    kv_lora_rank: int = 0  # above 0: multi-head latent attention
+    qk_rope_head_dim: int = 0
+    max_model_len: int = 0  # longest context that the model was made for, tokens; 0: not said
+    # experts are mentioned and their number is not, so that the weights cannot be counted
+    has_uncounted_experts: bool = False
+
+    def __post_init__(self) -> None:
+        needed = {
+            "num_hidden_layers": self.num_layers,
+            "hidden_size": self.hidden_size,
+            "num_attention_heads": self.num_heads,
+            "vocab_size": self.vocab_size,
+            "intermediate_size": self.intermediate_size,
+        }
+        for key, value in needed.items():
+            if value <= 0:
+                raise ConfigError(
+                    f"model {self.name}: {key} must be above 0, got {value}; "
+                    "give the config.json of a language model"
+                )
+        if self.activation_bytes <= 0:
+            raise ConfigError(
+                f"model {self.name}: torch_dtype is missing or not known; "
+                f"use one of {', '.join(_DTYPE_BYTES)}"
+            )
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether tokens choose among experts."""
+        return self.num_experts >= 2
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of one weight."""
+        return self.quantised_weight_bytes or self.activation_bytes
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers with experts; the others are dense."""
+        if not self.is_moe:
+            return 0
+        if self.interleave_moe_layer_step > 0:
+            return self.num_layers // (self.interleave_moe_layer_step + 1)
+        return self.num_layers
+
+    @property
+    def expert_size(self) -> int:
+        """Width of one expert."""
+        return self.moe_intermediate_size or self.intermediate_size
+
+    @property
+    def dense_size(self) -> int:
+        """Width of the feed-forward part of a dense layer."""
+        return self.intermediate_size_mlp or self.intermediate_size
+
+
+def describe(given: Mapping[str, Any], name: str) -> ModelDescription:
+    """The description in the contents of a `config.json`; a nested `text_config` wins over the top level.
+
+    The name tells the weights' precision where the file does not, as in `…-w4a16` and `…-FP8`.
+
+    Raises:
+        ConfigError: a number that every model has is missing, or the precision is not known.
+    """
+    nested = given.get("text_config")
+    values = {**given, **nested} if isinstance(nested, Mapping) else dict(given)
+    name = name.lower()
+
+    def whole(*keys: str, least: int = 1) -> int:
+        found = (_whole(values.get(key)) for key in keys)
+        return next((value for value in found if value >= least), 0)
+
+    def text(*keys: str) -> str:
+        found = (values.get(key) for key in keys)
+        return next((value for value in found if isinstance(value, str)), "")
+
+    inner = whole("intermediate_size", "ffn_hidden_size")
+    expert, experts = whole("moe_intermediate_size"), whole(*_EXPERTS, least=2)
+    shared = whole("shared_expert_intermediate_size")
+    hints = whole("n_shared_experts"), whole("num_experts_per_tok")
+    return ModelDescription(
+        name=name,
+        num_layers=whole("num_hidden_layers"),
+        hidden_size=whole("hidden_size"),
+        num_heads=whole("num_attention_heads"),
+        num_kv_heads=whole(*_KV_HEADS) or whole("num_attention_heads"),
+        vocab_size=whole("vocab_size"),
+        intermediate_size=inner,
+        activation_bytes=float(_DTYPE_BYTES.get(text("torch_dtype", "dtype"), 0)),
+        quantised_weight_bytes=_quantised(values.get("quantization_config")) or _named(name),
+        head_dim=whole("head_dim"),
+        hidden_act=text("hidden_act"),
+        tie_word_embeddings=values.get("tie_word_embeddings") is True,
+        num_experts=experts,
+        num_experts_per_tok=whole("num_experts_per_tok"),
+        moe_intermediate_size=expert,
+        shared_expert_size=shared or hints[0] * (expert or inner),
+        interleave_moe_layer_step=whole("interleave_moe_layer_step"),
+        intermediate_size_mlp=whole("intermediate_size_mlp"),
+        first_k_dense_replace=whole("first_k_dense_replace"),
+        kv_lora_rank=whole("kv_lora_rank"),
+        qk_rope_head_dim=whole("qk_rope_head_dim"),
+        max_model_len=_longest(values, whole("max_position_embeddings"), text("model_type")),
+        has_uncounted_experts=experts == 0 and any(hints),
+    )
+
+
+def _whole(value: Any) -> int:
+    """A JSON number as the reference takes it: without its fraction; anything else counts as 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and math.isfinite(value) else 0
+
+
+def _quantised(config: Any) -> float:
+    """Bytes of one weight in `quantization_config`, 0 if it does not say."""
+    if not isinstance(config, Mapping):
+        return 0.0
+    bits = config.get("bits")
+    if isinstance(bits, str) and re.fullmatch(r"[+-]?\d+", bits):
+        bits = int(bits)
+    if _whole(bits) > 0:
+        return _whole(bits) / 8.0
+    method = str(config.get("quant_method", "")).lower()
+    if method == "fp8":
+        return 1.0
+    groups = config.get("config_groups")
+    if method != "compressed-tensors" or not isinstance(groups, Mapping):
+        return 0.0
+    for name in sorted(groups):
+        weights = groups[name].get("weights") if isinstance(groups[name], Mapping) else None
+        width = weights.get("num_bits") if isinstance(weights, Mapping) else None
+        if isinstance(width, int | float) and width > 0:
+            return width / 8.0
+    return 0.0
+
+
+def _named(name: str) -> float:
+    """Bytes of one weight that a model's name tells, 0 if it does not."""
+    bits = _BITS_IN_NAME.search(name)
+    if bits and int(bits[1]) > 0:
+        return int(bits[1]) / 8.0
+    return 1.0 if _FP8_IN_NAME.search(name) else 0.0
+
+
+def _longest(values: Mapping[str, Any], positions: int, model_type: str) -> int:
+    """The longest context in tokens, stretched as `rope_scaling` says."""
+    scaling = values.get("rope_scaling")
+    if not isinstance(scaling, Mapping) or "gemma3" in model_type:
+        return positions
+    kind = scaling.get("type") or scaling.get("rope_type") or ""
+    factor = scaling.get("factor")
+    if not isinstance(factor, int | float) or not 1 < factor < math.inf or kind in _NOT_STRETCHED:
+        return positions
+    original = _whole(scaling.get("original_max_position_embeddings"))
+    if kind == "yarn" and original > 0:
+        positions = original
+    return int(positions * float(factor))

@@ -1,0 +1,314 @@
+"""`trained-physics` of BLIS's 2026-08 revision: times from sizes, and trained corrections of each.
+
+Every line keeps the reference's order of operations, because the step time is cut to whole microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from blis_jax.engine.exact import exact_product, exact_quotient
+from blis_jax.engine.types import Members, StepBatch
+from blis_jax.latency.contract import FromSizes, latency_model
+from blis_jax.latency.deployment import ALL_TO_ALL, Deployment
+from blis_jax.lazy import jax, jnp, lax
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+# The one set for all models, GPUs and TPs: github.com/inference-sim/inference-sim, commit f90a1e3a,
+# defaults.yaml, Apache-2.0.
+ALPHA = (15563.199579, 777.3455, 45.907545)  # µs: queueing, once after decode, per output token
+BETA = (
+    0.152128,
+    0.0,
+    1.36252915,
+    0.752037,
+    32.09546717,
+    4.41684444,
+    126.024825,
+    481.8613888,
+    0.0,
+    1.94710771,
+    0.752037,
+)
+COEFFICIENTS = (
+    "β1 share of prefill compute",
+    "β2 share of decode compute",
+    "β3 share of weight loading",
+    "β4 share of tensor-parallel exchange",
+    "β5 µs per layer",
+    "β6 µs per request in the step",
+    "β7 µs per step",
+    "β8 µs per layer with experts between dense ones",
+    "β9 share of prefill KV writes",
+    "β10 share of decode KV reads",
+    "β11 share of expert exchange",
+)
+FEWEST = 7  # β8 to β10 are 0 where they are not given, β11 is β4
+KV_BYTES = 2.0  # whatever the model's precision
+
+
+class PhysicsNumbers(NamedTuple):
+    """What the step time takes of a deployment, in this order, all float64."""
+
+    every_step_us: Any  # of weights, layers and the step itself; for records only
+    prefill_compute: Any  # β1
+    prefill_memory: Any  # β9
+    splits_prefill: Any  # 1: both prefill terms add up; 0: the larger counts
+    decode_compute: Any  # β2
+    decode_memory: Any  # β10
+    splits_decode: Any
+    exchange: Any  # β4
+    expert_exchange: Any  # β11
+    weights_us: Any  # β3 · w
+    layers_us: Any  # β5 · L
+    per_request_us: Any  # β6
+    per_step_us: Any  # β7
+    expert_layers_us: Any  # β8 · nM, of interleaved models
+    twice_layers: Any  # L · 2
+    layers: Any
+    hidden: Any  # d
+    projections: Any  # 2d + 2dKV
+    ranks: Any  # tp · dp
+    tp: Any
+    dp: Any
+    group: Any  # GPUs that share the experts
+    experts_per_token: Any
+    moe_layers: Any
+    dense_layers: Any
+    expert_size: Any
+    dense_size: Any
+    shared_size: Any
+    peak: Any  # FLOP/µs
+    bandwidth: Any  # bytes/µs
+    prefill_attention: Any  # 2 · h · hd, h heads on one GPU
+    decode_attention: Any  # L · 4 · h
+    head_dim: Any
+    kv_layers: Any  # L · 2 · (dKV / td)
+    activation_bytes: Any
+    others_share: Any  # (tp − 1) / tp
+    moe_reduces: Any  # 1: experts are summed up as dense layers are
+    gathers: Any  # 1: dp > 1, experts exchange tokens by all-gather
+    sends: Any  # 1: dp > 1, by all-to-all
+    others_in_group: Any  # G − 1
+
+
+def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
+    """`PhysicsNumbers` of a deployment.
+
+    Args:
+        beta: 7 to 11 coefficients; more are ignored, as in the reference.
+        deployment: the model on its GPUs.
+
+    Raises:
+        ConfigError: the model cannot be shared out evenly.
+    """
+    deployment.refuse_uneven()
+    given = [float(one) for one in beta[: len(COEFFICIENTS)]]
+    b = given + [0.0] * (10 - len(given)) if len(given) < 10 else given
+    b11 = b[10] if len(b) > 10 else b[3]
+    model, tp, dp = deployment.model, float(deployment.tp), float(deployment.dp)
+    layers, d, moe = float(model.num_layers), float(model.hidden_size), model.is_moe
+    head_dim = model.hidden_size // model.num_heads
+    kv_dim, heads = float(model.num_kv_heads * head_dim), float(model.num_heads) / tp
+    moe_layers = float(model.num_moe_layers)
+    group = tp * dp if moe else tp
+    spreads = moe and deployment.dp > 1
+    is_sending = deployment.moe_comm_backend in ALL_TO_ALL
+    interleaved = 1.0 if moe and model.interleave_moe_layer_step > 0 else 0.0
+    weights_us = b[2] * _weights_us(deployment, group)
+    expert_layers_us = b[7] * interleaved * moe_layers
+    numbers = PhysicsNumbers(
+        every_step_us=weights_us + b[4] * layers + b[6] + expert_layers_us,
+        prefill_compute=b[0],
+        prefill_memory=b[8],
+        splits_prefill=float(len(given) >= 9),
+        decode_compute=b[1],
+        decode_memory=b[9],
+        splits_decode=float(len(given) >= 10),
+        exchange=b[3],
+        expert_exchange=b11,
+        weights_us=weights_us,
+        layers_us=b[4] * layers,
+        per_request_us=b[5],
+        per_step_us=b[6],
+        expert_layers_us=expert_layers_us,
+        twice_layers=layers * 2,
+        layers=layers,
+        hidden=d,
+        projections=2 * d + 2 * kv_dim,
+        ranks=tp * dp,
+        tp=tp,
+        dp=dp,
+        group=group,
+        experts_per_token=float(max(1, model.num_experts_per_tok)),
+        moe_layers=moe_layers,
+        dense_layers=layers - moe_layers,
+        expert_size=float(model.expert_size),
+        dense_size=float(model.dense_size),
+        shared_size=float(model.shared_expert_size),
+        peak=deployment.peak_tflops * 1e6,
+        bandwidth=deployment.gpu.bandwidth_tbs * 1e6,
+        prefill_attention=2 * heads * head_dim,
+        decode_attention=layers * 4 * heads,
+        head_dim=float(head_dim),
+        kv_layers=layers * 2 * (kv_dim / (tp * dp)),
+        activation_bytes=model.activation_bytes,
+        others_share=(tp - 1) / tp,
+        moe_reduces=float(moe and deployment.dp == 1),
+        gathers=float(spreads and not is_sending),
+        sends=float(spreads and is_sending),
+        others_in_group=group - 1,
+    )
+    return tuple(float(one) for one in numbers)
+
+
+def _weights_us(deployment: Deployment, group: float) -> float:
+    """Time to load the weights of one GPU once, µs."""
+    model, tp = deployment.model, float(deployment.tp)
+    layers, d, size = float(model.num_layers), float(model.hidden_size), model.weight_bytes
+    kv_dim = float(model.num_kv_heads * (model.hidden_size // model.num_heads))
+    attention = layers * d * (2 * d + 2 * kv_dim) * size / tp
+    moe_layers = float(model.num_moe_layers)
+    dense_layers = layers - moe_layers
+    feed_forward = 0.0
+    if moe_layers > 0:
+        experts = float(model.num_experts) / group
+        feed_forward += moe_layers * experts * 3 * d * float(model.expert_size) * size
+        if model.shared_expert_size > 0:
+            feed_forward += moe_layers * 3 * d * float(model.shared_expert_size) * size / tp
+    if dense_layers > 0:
+        feed_forward += dense_layers * 1 * 3 * d * float(model.dense_size) * size / tp
+    return (attention + feed_forward) / (deployment.gpu.bandwidth_tbs * 1e6)
+
+
+@latency_model(
+    COEFFICIENTS,
+    needs_members=True,
+    has_equal_decode_steps=False,
+    grows_with_context=True,
+    overhead=PhysicsNumbers._fields.index("every_step_us"),
+    sizes=FromSizes(vector, ALPHA, BETA, FEWEST, has_time_after_decode=True),
+)
+def trained_physics(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
+    """Compute, KV traffic, weights and exchange between GPUs, each corrected, and constants; at least 1 µs.
+
+    The attention of a prompt counts its whole length in every chunk. Sums over members are whole numbers
+    below 2^53 for prompts and budgets up to millions of tokens, so their order does not matter.
+    """
+    numbers = PhysicsNumbers(*(beta[place] for place in range(len(PhysicsNumbers._fields))))
+    members = batch.members
+    assert members is not None
+    prompt_tokens, attention, decodes, context, requests = _sums(members, numbers)
+    prefill = _both(
+        numbers.prefill_compute,
+        _compute_us(numbers, prompt_tokens, attention),
+        numbers.prefill_memory,
+        _kv_us(numbers, numbers.kv_layers, prompt_tokens),
+        numbers.splits_prefill,
+    )
+    read = _chain(numbers.decode_attention, context, numbers.head_dim)
+    decode = _both(
+        numbers.decode_compute,
+        _compute_us(numbers, decodes, exact_quotient(read, numbers.dp)),
+        numbers.decode_memory,
+        _kv_us(numbers, numbers.kv_layers, context + decodes),
+        numbers.splits_decode,
+    )
+    tokens = prompt_tokens + decodes
+    exchange = exact_product(numbers.exchange, _exchange_us(numbers, tokens))
+    experts = exact_product(numbers.expert_exchange, _dispatch_us(numbers, tokens))
+    per_request = exact_product(numbers.per_request_us, requests)
+    total = (prefill + decode) + numbers.weights_us + exchange + experts
+    total = total + numbers.layers_us + per_request + numbers.per_step_us + numbers.expert_layers_us
+    return jnp.where(requests > 0, jnp.maximum(total, 1.0), 1.0)
+
+
+def _sums(members: Members, numbers: PhysicsNumbers) -> tuple[jax.Array, ...]:
+    """Prompt tokens, L · their attention / dp, decodes, context of these, and members of the step, as float64."""
+    new = members.new_tokens.astype(jnp.int64)
+    lengths = members.input_len.astype(jnp.int64)
+    prompt = jnp.where(members.in_prefill, new, 0)
+    products = jnp.where(members.in_prefill, new * (2 * lengths + new), 0)
+    progress = jnp.where(members.in_decode, members.progress.astype(jnp.int64), 0)
+    attention = exact_product(numbers.prefill_attention, _total(products))
+    attention = exact_quotient(exact_product(numbers.layers, attention), numbers.dp)
+    counts = (_total(one.astype(jnp.int64)) for one in (members.in_decode, members.in_step))
+    decodes, requests = counts
+    return _total(prompt), attention, decodes, _total(progress), requests
+
+
+def _total(values: jax.Array) -> jax.Array:
+    return jnp.sum(values, dtype=jnp.int64).astype(jnp.float64)
+
+
+def _both(
+    compute_share: Any, compute: jax.Array, memory_share: Any, memory: jax.Array, splits: Any
+) -> jax.Array:
+    """Compute and KV traffic of a phase: each with a share of its own, or the larger with one."""
+    apart = exact_product(compute_share, compute) + exact_product(memory_share, memory)
+    return jnp.where(splits > 0, apart, exact_product(compute_share, jnp.maximum(compute, memory)))
+
+
+def _chain(first: Any, *others: Any) -> jax.Array:
+    """The product from left to right, every step rounded."""
+    product = first
+    for other in others:
+        product = exact_product(product, other)
+    return product
+
+
+def _compute_us(numbers: PhysicsNumbers, tokens: jax.Array, attention: jax.Array) -> jax.Array:
+    """Projections, attention and feed-forward parts of so many tokens, µs."""
+    n = numbers
+    six = jnp.float64(6.0)
+    projected = exact_quotient(_chain(n.twice_layers, tokens, n.hidden, n.projections), n.ranks)
+    routed = exact_quotient(exact_product(tokens, n.experts_per_token), n.group)
+    feed_forward = _chain(n.moe_layers, routed, six, n.hidden, n.expert_size)
+    shared = _chain(n.moe_layers, tokens, six, n.hidden, n.shared_size)
+    feed_forward = feed_forward + exact_quotient(shared, n.ranks)
+    dense = _chain(n.dense_layers, tokens, six, n.hidden, n.dense_size)
+    feed_forward = feed_forward + exact_quotient(dense, n.ranks)
+    return exact_quotient(projected + attention + feed_forward, n.peak)
+
+
+def _kv_us(numbers: PhysicsNumbers, per_token: Any, tokens: jax.Array) -> jax.Array:
+    """Time to write or read the KV cache of so many tokens, µs; the factor 2 is exact wherever it stands."""
+    bytes_moved = exact_product(per_token * KV_BYTES, tokens)
+    return exact_quotient(bytes_moved, numbers.bandwidth)
+
+
+def _exchange_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
+    """All-reduces after attention, dense layers and, without data parallelism, layers with experts, µs."""
+
+    def reduce(units: Any) -> jax.Array:
+        n = numbers
+        moved = _chain(units, tokens, n.hidden, n.activation_bytes * 2.0, n.others_share)
+        return exact_quotient(moved, n.bandwidth)
+
+    attention = exact_quotient(_settled(reduce(numbers.layers)), numbers.dp)
+    dense = exact_quotient(_settled(reduce(numbers.dense_layers)), numbers.dp)
+    experts = exact_product(numbers.moe_reduces, reduce(numbers.moe_layers))
+    return (attention + dense) + experts
+
+
+def _dispatch_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
+    """Tokens on their way to experts on other GPUs and back, µs."""
+    n = numbers
+    local = exact_quotient(tokens, n.dp)
+
+    def moved(copies: jax.Array) -> jax.Array:
+        away = exact_quotient(exact_product(copies, n.others_in_group), n.group)
+        return _chain(away * 2.0, n.hidden, n.activation_bytes)
+
+    gathered = exact_quotient(moved(local), n.bandwidth)
+    sent = exact_quotient(moved(exact_product(local, n.experts_per_token)), n.bandwidth)
+    once = jnp.where(n.sends > 0, sent, gathered)
+    return exact_product(exact_product(n.moe_layers, once), n.sends + n.gathers)
+
+
+def _settled(value: jax.Array) -> jax.Array:
+    """The value as it is, out of the compiler's sight, so that a quotient of a quotient stays one."""
+    return lax.optimization_barrier(value)
