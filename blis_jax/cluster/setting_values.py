@@ -50,6 +50,9 @@ _LATER: dict[str, Any] = {
     "in_flight_counts": True,
     "prefix_index_delay": 0,
     "precise_kv_routing": False,
+    "revision": "blis-2026-02",
+    "cache_signal_delay": 50_000,
+    "max_model_len": 0,
 }
 
 

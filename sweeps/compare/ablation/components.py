@@ -36,6 +36,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "load_refresh_interval",
         "snapshot_phases",
         "in_flight_counts",
+        "cache_signal_delay",
     ),
     "prefix index": ("precise_kv_routing", "prefix_index_delay"),
     "movement": ("cluster_policy", "hand_over_policy", *_numbers(("cluster", "hand_over"))),
@@ -48,6 +49,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "token budget": ("max_num_scheduled_tokens",),
     "batch size": ("max_num_running_reqs",),
     "KV memory": ("total_kv_blocks", "block_size_in_tokens"),
+    "longest request": ("max_model_len",),
     "KV tier": (
         "kv_cpu_blocks",
         "kv_offload_threshold",
@@ -56,7 +58,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "preemption": ("slo_preemption",),
     "horizon": ("horizon",),
-    "profile": ("variant", "corrected"),
+    "profile": ("revision", "variant", "corrected"),
 }
 
 
