@@ -15,7 +15,8 @@ from benchmarks.pages import ROOT, hand_over
 FOLDER = ROOT / "docs" / "reference"
 # Settings without an option of their own, or with another meaning in a file than on a command line.
 MEANINGS = {
-    "model": "model to serve; the commands take its coefficients and blocks from the published fits",
+    "model": "model to serve; the commands take its coefficients and blocks from the published fits, "
+    "trained-physics and roofline its sizes from its description",
     "hardware": "GPU type",
     "tp": "GPUs per instance (tensor parallelism)",
     "total_kv_blocks": "KV blocks of one instance",
@@ -49,6 +50,8 @@ UNITS = {
     "kv_transfer_base_latency": "µs",
     "horizon": "µs",
     "tp": "GPUs",
+    "dp": "groups of GPUs",
+    "gpu_memory_utilization": "share",
 }
 
 
@@ -78,6 +81,7 @@ def _default(name: str, value: object) -> str:
 
 def _allowed(name: str) -> str:
     from blis_jax.cluster import config
+    from blis_jax.latency.deployment import ALL_GATHER, ALL_TO_ALL
     from blis_jax.latency.registry import MODELS
     from blis_jax.policies import registry
 
@@ -98,6 +102,9 @@ def _allowed(name: str) -> str:
         "instances": "see [Mix instances](../how-to/instances.md)",
         "alpha_coeffs": "three finite numbers",
         "beta_coeffs": "as many as the latency model has",
+        "model_config": "path of a file, or of its folder",
+        "moe_comm_backend": f"{', '.join((*ALL_GATHER[1:], *ALL_TO_ALL))}, or none",
+        "gpu_memory_utilization": "above 0, at most 1",
     }
     if name in words:
         return words[name]

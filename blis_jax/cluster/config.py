@@ -67,6 +67,9 @@ class ClusterConfig(PolicySettings):
     setting of their own, those of policies from files above all: a mapping, or pairs, such as
     `("routing.candidates", 3.0)`, or `("scorer.Mine.gain", 0.5)` for the scorer `path/to/file.py:Mine`.
 
+    With a latency model that computes step times from sizes, `alpha_coeffs`, `beta_coeffs`, `tp` and `total_kv_blocks`
+    follow from the model and its GPUs where they are not given, also in a copy made by `replace`.
+
     `instances` has groups of instances with numbers in place of the cluster's: `InstanceGroup`s, mappings of
     their keys, or the path of a file with a list of them. They decide `num_instances`.
 
@@ -78,6 +81,10 @@ class ClusterConfig(PolicySettings):
     model: str = "meta-llama/llama-3.1-8b-instruct"
     hardware: str = "H100"
     tp: int = 2
+    dp: int = 1
+    model_config: str = ""
+    moe_comm_backend: str = ""
+    gpu_memory_utilization: float = 0.9
     alpha_coeffs: tuple[float, float, float] = (
         1601.350510688092,
         3.512476196805965,
@@ -136,7 +143,10 @@ class ClusterConfig(PolicySettings):
             ConfigError: there is no such setting.
         """
         refuse_unknown(name for name in settings if name not in FIELDS)
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        given = frozenset(settings) | frozenset(list(FIELDS)[: len(values)])
+        object.__setattr__(made, "_given", given)
+        return made
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy_numbers", as_pairs(self.policy_numbers))
@@ -150,6 +160,13 @@ class ClusterConfig(PolicySettings):
             if self.num_instances != 1:  # the default may stand for a number that was not given
                 instance_groups.check_number(self, self.num_instances)
             object.__setattr__(self, "num_instances", instance_groups.size(groups))
+        _check_types(self)
+        before: dict[str, Any] = {}
+        object.__setattr__(self, "_before", before)
+        for derive in (revisions.defaults, latency.defaults, revisions.limits):
+            for name, value in derive(self, self._given).items():
+                before.setdefault(name, getattr(self, name))
+                object.__setattr__(self, name, value)
         _check(self)
         if groups:
             instance_groups.check(self, source)
@@ -193,9 +210,18 @@ class ClusterConfig(PolicySettings):
             fields["policy_numbers"] = tuple((before | numbers).items())
         if fields.get("instances"):
             fields = {"num_instances": 1, **fields}
-        made = dataclasses.replace(self, **fields)
+        made = ClusterConfig(**{**self._own(), **fields})
         instance_groups.check_number(made, changes.get("num_instances", made.num_instances))
         return made
+
+    def _own(self) -> dict[str, Any]:
+        """The settings that were given, and those with other values than by default; not what followed from these."""
+        values = {name: self._before.get(name, getattr(self, name)) for name in FIELDS}
+        return {
+            name: value
+            for name, value in values.items()
+            if name in self._given or value != FIELDS[name].default
+        }
 
     def value(self, setting: str) -> Any:
         """The value of a setting; of a policy's number that is not given, its default.
@@ -320,7 +346,7 @@ POLICY_NAMES: dict[str, tuple[str, ...]] = {
 SCORER_NAMES = tuple(registry.SCORERS)
 
 _POSITIVE: tuple[str, ...] = ("total_kv_blocks", "block_size_in_tokens", "max_num_running_reqs")
-_POSITIVE += ("max_num_scheduled_tokens",)
+_POSITIVE += ("max_num_scheduled_tokens", "dp")
 _NOT_NEGATIVE: tuple[str, ...] = (
     "admission_latency",
     "routing_latency",
@@ -331,14 +357,17 @@ _NOT_NEGATIVE += ("long_prefill_token_threshold", "slo_prefill_critical", "slo_p
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
 _NOT_NEGATIVE += ("cache_signal_delay", "max_model_len")
-_SHARES: tuple[str, ...] = ("kv_offload_threshold",)
+_SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization")
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
 LARGEST_COUNT = 2**31 - 2
 
 
-def _check(config: ClusterConfig) -> None:
+def _check_types(config: ClusterConfig) -> None:
     for name, field in FIELDS.items():
         _check_type(name, field.type, getattr(config, name))
+
+
+def _check(config: ClusterConfig) -> None:
     for name in _POSITIVE:
         _demand(config, name, lambda value: value > 0, "above 0")
     for name in _NOT_NEGATIVE:

@@ -34,6 +34,9 @@ class InstanceGroup:
     count: int = 1
     name: str = ""
     role: str = "both"
+    hardware: str | None = None
+    tp: int | None = None
+    dp: int | None = None
     alpha_coeffs: tuple[float, ...] | None = None
     beta_coeffs: tuple[float, ...] | None = None
     total_kv_blocks: int | None = None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError
@@ -42,6 +43,38 @@ def registered(config: ClusterConfig, kind: str, name: str) -> str:
     return AUGUST_POLICIES.get((kind, name), name) if config.is_august else name
 
 
+# what August's revision takes where a setting is not given, if that is another value
+_DEFAULTS = {"snapshot_refresh_interval": 50_000, "latency_model": "trained-physics"}
+OF_REVISION = ("snapshot_refresh_interval", "max_model_len")  # whose default the revision decides
+
+
+def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+    """Settings that were not given and have another default in the configuration's revision."""
+    if not config.is_august:
+        return {}
+    is_auto = config.latency_model == "auto"
+    return {
+        name: value
+        for name, value in _DEFAULTS.items()
+        if name not in given or (name == "latency_model" and is_auto)
+    }
+
+
+def limits(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+    """The longest request of August's revision: as given, else of the model; never longer than the KV cache."""
+    from blis_jax.latency.registry import SIZED
+
+    if not config.is_august:
+        return {}
+    longest = config.max_model_len
+    if "max_model_len" not in given and config.latency_model in SIZED:
+        from blis_jax.latency.model_files import model_description
+
+        longest = model_description(config.model, config.model_config).max_model_len
+    room = config.total_kv_blocks * config.block_size_in_tokens
+    return {"max_model_len": min(longest, room) if longest else longest}
+
+
 def check(config: ClusterConfig) -> None:
     """Refuses settings that the configuration's revision does not know.
 
@@ -65,6 +98,10 @@ def check(config: ClusterConfig) -> None:
             raise ConfigError(
                 f"{name} {getattr(config, name)} is not part of blis-2026-08; set revision to blis-2026-02"
             )
+    if config.latency_model.startswith("blackbox"):
+        raise ConfigError(
+            f"latency_model {config.latency_model} is not part of blis-2026-08; use trained-physics or roofline"
+        )
     if config.kv_cpu_blocks or any(one.kv_cpu_blocks for one in config.instances):
         raise ConfigError(
             "kv_cpu_blocks: the CPU tier of blis-2026-08 is not simulated yet; set it to 0"

@@ -40,6 +40,10 @@ _FIRST_NUMBERS = frozenset(
 # other settings that came after the first records, with the values that these were made under
 _LATER: dict[str, Any] = {
     "latency_model": "auto",
+    "dp": 1,
+    "model_config": "",
+    "moe_comm_backend": "",
+    "gpu_memory_utilization": 0.9,
     "routing_picker": "first-best",
     "policy_numbers": (),
     "instances": (),

@@ -33,6 +33,35 @@ MODEL_FLAGS = (
     Flag("model", str, "", "NAME", "model to serve, such as meta-llama/llama-3.1-8b-instruct"),
     Flag("hardware", str, "", "GPU", "GPU type, such as H100; the model's default if not given"),
     Flag("tp", whole, None, "N", "GPUs per instance (tensor parallelism); the model's default"),
+    Flag(
+        "dp",
+        whole,
+        1,
+        "N",
+        "GPU groups per instance (data parallelism) of a model with experts; trained-physics alone",
+    ),
+    Flag(
+        "model-config",
+        str,
+        "",
+        "FILE",
+        "config.json of the model, for trained-physics and roofline; the shipped one if not given",
+    ),
+    Flag(
+        "moe-comm-backend",
+        str,
+        "",
+        "NAME",
+        "how experts exchange tokens with dp above 1: naive, allgather_reducescatter, pplx, "
+        "deepep_high_throughput, deepep_low_latency, mori or flashinfer_all2allv; naive if not given",
+    ),
+    Flag(
+        "gpu-memory-utilization",
+        number,
+        0.9,
+        "X",
+        "share of GPU memory that weights and KV blocks may use, for trained-physics and roofline",
+    ),
     Flag("vllm-version", str, "", "V", "vLLM version of the fit; the model's default"),
     Flag(
         "alpha-coeffs",
@@ -46,7 +75,8 @@ MODEL_FLAGS = (
         numbers,
         None,
         "B0,B1,B2[,B3]",
-        "µs per step, per prefill and per decode token, and what --latency-model adds",
+        "µs per step, per prefill and per decode token, and what --latency-model adds; 7 to 11 corrections for "
+        "trained-physics",
     ),
     Flag(
         "latency-model",
@@ -68,7 +98,8 @@ MODEL_FLAGS = (
         whole,
         None,
         "N",
-        "KV blocks of one instance; the fit's if not given, 1000000 with given coefficients",
+        "KV blocks of one instance; if not given, the fit's, 1000000 with given coefficients, or what "
+        "fits into memory with trained-physics and roofline",
     ),
     Flag("block-size-in-tokens", whole, 16, "N", "tokens in one KV block"),
 )
@@ -290,8 +321,9 @@ def _with_choices(flag: Flag, choices: Mapping[str, Sequence[str]]) -> Flag:
 
 def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
     """The cluster that the given options describe; the rest takes the reference's defaults."""
-    from blis_jax.cluster.config import FIELDS, POLICY_NAMES, ClusterConfig
+    from blis_jax.cluster.config import AUGUST, FIELDS, POLICY_NAMES, ClusterConfig
     from blis_jax.cluster.instance_groups import check_number
+    from blis_jax.cluster.revisions import OF_REVISION
 
     given = _of_revision(given)
     defaults = {name_of(flag): flag.default for flag in CLUSTER_FLAGS}
@@ -307,6 +339,9 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
     named = ("horizon", "variant", "corrected", "revision")
     values |= {name: given[name] for name in named if name in given}
     values |= _latency(given)
+    for name in OF_REVISION if values.get("revision") == AUGUST else ():
+        values[name] = given.get(name)
+    values = {name: value for name, value in values.items() if value is not None}
     _check_scorers(values["routing_policy"], values["routing_scorers"])
     try:
         config = ClusterConfig(**values)
@@ -321,10 +356,6 @@ def name_of(flag: Flag) -> str:
     return flag.name.partition("/")[0].replace("-", "_")
 
 
-# what August's revision takes where an option is not given, if that is another value
-_OF_AUGUST = {"snapshot_refresh_interval": 50_000}
-
-
 def _of_revision(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options with those of a revision under the names that settings have."""
     from blis_jax.cluster.config import AUGUST, REVISIONS
@@ -333,7 +364,7 @@ def _of_revision(given: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("variant") in REVISIONS:
         found["revision"] = found.pop("variant")
     if found.get("revision") == AUGUST:
-        found = _OF_AUGUST | found
+        found.setdefault("latency_model", "trained-physics")
     policy = found.pop("preemption_policy", None)
     if policy is not None:
         found["slo_preemption"] = policy == "priority"
@@ -349,8 +380,12 @@ def _as_option(message: str, fields: Mapping[str, Any]) -> str:
 
 
 def _latency(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Model, GPU, TP, coefficients and KV blocks: given coefficients win, else those of the fit."""
+    """Model, GPU, TP, coefficients and KV blocks: given coefficients win, else those of the fit.
+
+    None stands for what a model that computes from sizes finds by itself.
+    """
     from blis_jax.latency.coefficients import lookup
+    from blis_jax.latency.registry import SIZED
 
     model, gpu, tp = (given.get(name) for name in ("model", "hardware", "tp"))
     if not model:
@@ -360,6 +395,8 @@ def _latency(given: Mapping[str, Any]) -> dict[str, Any]:
     if tp is not None and tp < 0:
         raise ConfigError(f"--tp must be at least 1, got {tp}")
     alpha, beta, fitted = _coefficients(given)
+    if given.get("latency_model") in SIZED:
+        return {"model": model.lower(), "tp": tp or None, **_of_sizes(given)}
     if any(beta):
         blocks = given.get("total_kv_blocks", KV_BLOCKS_WITHOUT_FIT)
         found = {"hardware": gpu or "", "tp": tp or 0}
@@ -375,6 +412,26 @@ def _latency(given: Mapping[str, Any]) -> dict[str, Any]:
         found = {"hardware": fit.gpu, "tp": fit.tp}
         found |= {"alpha_coeffs": fit.alpha, "beta_coeffs": fit.beta, "total_kv_blocks": blocks}
     return {"model": model.lower(), **found, **fitted}
+
+
+def _of_sizes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model that computes from sizes is given besides the served model."""
+    from blis_jax.cluster.config import ClusterConfig
+
+    name = given["latency_model"]
+    if given.get("vllm_version"):
+        raise ConfigError(
+            f"--vllm-version chooses among fits, and {name} has none; leave it out, or leave --latency-model out"
+        )
+    missing = [one for one in ("alpha_coeffs", "beta_coeffs") if one not in given]
+    if name == "roofline" and len(missing) < 2:
+        raise ConfigError("--latency-model roofline has no coefficients; leave them out")
+    if len(missing) == 1:
+        raise ConfigError(
+            f"--{missing[0].replace('_', '-')} is missing: {name} takes both kinds of coefficients or neither"
+        )
+    found = {one: given.get(one) for one in ("alpha_coeffs", "beta_coeffs", "total_kv_blocks")}
+    return {"hardware": given.get("hardware") or ClusterConfig.hardware, **found}
 
 
 def _coefficients(

@@ -222,13 +222,13 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     transfers = column("kv_transfer_base_latency", "kv_transfer_bandwidth")
     size = config.block_size_in_tokens
     cpu_blocks = own("kv_cpu_blocks", np.int32)
-    alpha = own("alpha_coeffs", np.float64)
-    numbers = {"alpha": alpha}
-    if config.is_august:  # queueing does not depend on the prompt; the second number follows decode
-        numbers["post_decode_us"] = alpha[:, 1].astype(np.int64)
-        numbers["alpha"] = alpha * np.array([1.0, 0.0, 1.0])
-    return numbers | {
-        "beta": own("beta_coeffs", np.float64),
+    after_decode = {}
+    if config.is_august:
+        times = latency.times_after_decode(config)
+        after_decode = {"post_decode_us": array(times, np.int64)}
+    return after_decode | {
+        "alpha": array(latency.alphas(config), np.float64),
+        "beta": array(latency.vectors(config), np.float64),
         "total_kv_blocks": own("total_kv_blocks", np.int32),
         "max_num_running_reqs": own("max_num_running_reqs", np.int32),
         "max_num_scheduled_tokens": own("max_num_scheduled_tokens", np.int32),

@@ -359,7 +359,7 @@ class ClusterParams:
     """The numbers of the cluster, all traced; the instance axis is the table's, inactive rows included."""
 
     alpha: Float[jax.Array, "instance 3"]  # µs, µs per prompt token, µs per output token
-    # µs, µs per prefill token, µs per decode token, and what a latency model adds
+    # µs, µs per prefill token, µs per decode token, and what a latency model adds; or its numbers from sizes
     beta: Float[jax.Array, "instance coefficient"]
     total_kv_blocks: Int[jax.Array, "instance"]
     max_num_running_reqs: Int[jax.Array, "instance"]

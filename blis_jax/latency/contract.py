@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
     from blis_jax.engine.types import StepBatch
+    from blis_jax.latency.deployment import Deployment
 
 
 class StepTimeFn(Protocol):
@@ -19,6 +20,30 @@ class StepTimeFn(Protocol):
     def __call__(self, beta: Float[Array, "coefficient"], batch: StepBatch, /) -> jax.Array:
         """The time of one step on one instance."""
         ...
+
+
+class VectorFn(Protocol):
+    """`(coefficients, deployment) -> numbers`, made once on the host; `step_time` gets the numbers."""
+
+    def __call__(self, beta: Sequence[float], deployment: Deployment, /) -> tuple[float, ...]:
+        """As many numbers for every deployment, so that one compiled program serves all models.
+
+        Raises:
+            ConfigError: the model cannot be served so.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FromSizes:
+    """What a latency model adds that computes step times from the sizes of a model and its GPUs."""
+
+    vector: VectorFn
+    alpha: tuple[float, float, float]  # where a configuration gives none
+    beta: tuple[float, ...]  # likewise
+    fewest: int  # coefficients at least
+    # the second α is a time once after decode, which only the 2026-08 revision counts; else it is per prompt token
+    has_time_after_decode: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,7 +55,9 @@ class LatencyModel:
     needs_members: bool = False  # the batch by request (`batch.members`), not only its totals
     # steps of one batch in decode take the same time, so that many can be made at once
     has_equal_decode_steps: bool = True
-    overhead: int | None = 0  # place of the coefficient that every step costs; None: there is none
+    # place of what every step costs among the coefficients, or the numbers from sizes; None: there is none
+    overhead: int | None = 0
+    sizes: FromSizes | None = None  # the step time depends on what is served on what
 
 
 def latency_model(
@@ -38,6 +65,7 @@ def latency_model(
     needs_members: bool = False,
     has_equal_decode_steps: bool = True,
     overhead: int | None = 0,
+    sizes: FromSizes | None = None,
 ) -> Callable[[StepTimeFn], LatencyModel]:
     """Makes a latency model of a function; see `LatencyModel` for what is declared.
 
@@ -47,7 +75,7 @@ def latency_model(
 
     def make(step_time: StepTimeFn) -> LatencyModel:
         return LatencyModel(
-            step_time, tuple(coefficients), needs_members, has_equal_decode_steps, overhead
+            step_time, tuple(coefficients), needs_members, has_equal_decode_steps, overhead, sizes
         )
 
     return make

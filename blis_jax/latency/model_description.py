@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from blis_jax.errors import ConfigError, closest, shortened
+from blis_jax.errors import ConfigError
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _DTYPE_BYTES |= dict.fromkeys(("int8", "uint8", "fp8", "int4", "nf4"), 1)
@@ -217,57 +211,3 @@ def _longest(values: Mapping[str, Any], positions: int, model_type: str) -> int:
     if kind == "yarn" and original > 0:
         positions = original
     return int(positions * float(factor))
-
-
-# --- where descriptions come from -----------------------------------------------------------------
-
-
-def model_description(name: str, config_file: str = "") -> ModelDescription:
-    """The description in this `config.json`, or of the shipped model with this name.
-
-    Args:
-        name: the model's name, in any case.
-        config_file: path of a `config.json`, or of the folder that has it; empty: a shipped model.
-
-    Raises:
-        ConfigError: the file cannot be used, or no model of this name is shipped.
-    """
-    if config_file:
-        return describe(_read(Path(config_file)), name)
-    shipped = _shipped()
-    if name.lower() not in shipped:
-        hint = closest(name.lower(), shipped) or "; give its config.json"
-        raise ConfigError(
-            f"model {name!r} has no shipped description (shipped: {', '.join(shipped)}){hint}"
-        )
-    return describe(shipped[name.lower()], name)
-
-
-def shipped_models() -> tuple[str, ...]:
-    """The models whose descriptions are shipped, in alphabetical order."""
-    return tuple(sorted(_shipped()))
-
-
-@functools.cache
-def _shipped() -> dict[str, Any]:
-    text = resources.files("blis_jax").joinpath("data/models.yaml").read_text("utf-8")
-    table: dict[str, Any] = yaml.safe_load(text)
-    return table
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    from blis_jax.commands.cli import read_text
-
-    path = path / "config.json" if path.is_dir() else path
-    text = read_text(path, "a model's config.json")
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"{path} is not JSON ({error}); give the config.json of a model"
-        ) from None
-    if not isinstance(found, Mapping):
-        raise ConfigError(
-            f"{path}: got {shortened(found)}, allowed is an object; give the config.json of a model"
-        )
-    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from blis_jax.engine.exact import exact_product, exact_quotient
 from blis_jax.engine.types import LAST, Members, StepBatch
 from blis_jax.errors import ConfigError
-from blis_jax.latency.contract import latency_model
+from blis_jax.latency.contract import FromSizes, latency_model
 from blis_jax.latency.deployment import Deployment
 from blis_jax.lazy import jax, jnp, lax
 
@@ -119,7 +119,13 @@ def _check(deployment: Deployment) -> None:
         )
 
 
-@latency_model((), needs_members=True, has_equal_decode_steps=False, overhead=None)
+@latency_model(
+    (),
+    needs_members=True,
+    has_equal_decode_steps=False,
+    overhead=None,
+    sizes=FromSizes(vector, (0.0, 0.0, 0.0), (), 0),
+)
 def roofline(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
     """The larger of arithmetic and memory traffic; at least 1 µs. Sums run over prompts, then over decodes."""
     count = len(RooflineNumbers._fields)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_jax.engine.exact import exact_product, exact_quotient
 from blis_jax.engine.types import Members, StepBatch
-from blis_jax.latency.contract import latency_model
+from blis_jax.latency.contract import FromSizes, latency_model
 from blis_jax.latency.deployment import ALL_TO_ALL, Deployment
 from blis_jax.lazy import jax, jnp, lax
 
@@ -53,6 +53,7 @@ KV_BYTES = 2.0  # whatever the model's precision
 class PhysicsNumbers(NamedTuple):
     """What the step time takes of a deployment, in this order, all float64."""
 
+    every_step_us: Any  # of weights, layers and the step itself; for records only
     prefill_compute: Any  # β1
     prefill_memory: Any  # β9
     splits_prefill: Any  # 1: both prefill terms add up; 0: the larger counts
@@ -117,7 +118,10 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
     spreads = moe and deployment.dp > 1
     is_sending = deployment.moe_comm_backend in ALL_TO_ALL
     interleaved = 1.0 if moe and model.interleave_moe_layer_step > 0 else 0.0
+    weights_us = b[2] * _weights_us(deployment, group)
+    expert_layers_us = b[7] * interleaved * moe_layers
     numbers = PhysicsNumbers(
+        every_step_us=weights_us + b[4] * layers + b[6] + expert_layers_us,
         prefill_compute=b[0],
         prefill_memory=b[8],
         splits_prefill=float(len(given) >= 9),
@@ -126,11 +130,11 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
         splits_decode=float(len(given) >= 10),
         exchange=b[3],
         expert_exchange=b11,
-        weights_us=b[2] * _weights_us(deployment, group),
+        weights_us=weights_us,
         layers_us=b[4] * layers,
         per_request_us=b[5],
         per_step_us=b[6],
-        expert_layers_us=b[7] * interleaved * moe_layers,
+        expert_layers_us=expert_layers_us,
         twice_layers=layers * 2,
         layers=layers,
         hidden=d,
@@ -180,7 +184,13 @@ def _weights_us(deployment: Deployment, group: float) -> float:
     return (attention + feed_forward) / (deployment.gpu.bandwidth_tbs * 1e6)
 
 
-@latency_model(COEFFICIENTS, needs_members=True, has_equal_decode_steps=False, overhead=None)
+@latency_model(
+    COEFFICIENTS,
+    needs_members=True,
+    has_equal_decode_steps=False,
+    overhead=PhysicsNumbers._fields.index("every_step_us"),
+    sizes=FromSizes(vector, ALPHA, BETA, FEWEST, has_time_after_decode=True),
+)
 def trained_physics(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
     """Compute, KV traffic, weights and exchange between GPUs, each corrected, and constants; at least 1 µs.
 

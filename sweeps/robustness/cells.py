@@ -18,6 +18,7 @@ import numpy as np
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.option_values import number_within
 from blis_jax.errors import ConfigError, closest
+from blis_jax.latency.registry import model_of
 
 if TYPE_CHECKING:
     from blis_jax.traces.source import TraceSource
@@ -257,7 +258,16 @@ def _points(design: str, num_axes: int, count: int, seed: int, round_index: int)
 
 
 def config_in(config: ClusterConfig, place: Place) -> ClusterConfig:
-    """The configuration with the cell's memory, instances and step constant."""
+    """The configuration with the cell's memory, instances and step constant.
+
+    Raises:
+        ConfigError: the latency model has no step constant.
+    """
+    if model_of(config).sizes is not None:
+        raise ConfigError(
+            f"latency_model {config.latency_model} has no fixed cost of a step that could be varied; "
+            "use blackbox"
+        )
     return config.replace(
         total_kv_blocks=place["kv_blocks"],
         kv_cpu_blocks=place["kv_cpu_blocks"],

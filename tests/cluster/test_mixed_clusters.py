@@ -16,6 +16,7 @@ from blis_jax.cluster.instance_groups import NUMBERS
 from blis_jax.engine.mechanism import params
 from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.engine.types import ROLES, Outcome
+from blis_jax.latency.trained_physics import BETA
 from blis_jax.policies import routing_policy
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.spec import parse_spec
@@ -244,15 +245,21 @@ def of_instance(record: RunRecord, instance: int) -> dict[str, np.ndarray]:
     }
 
 
+SERVED = {"hardware": "L40S", "tp": 2, "dp": 2}  # acts where step times come from sizes
+SIZED = {"latency_model": "trained-physics", "beta_coeffs": list(BETA), "tp": 1}
+SIZED["model"] = "mistralai/mixtral-8x7b-v0.1"
+
+
 @pytest.mark.parametrize("setting", NUMBERS)
 def test_a_number_acts_on_its_own_instance_alone(setting: str):
     """Routed in turn, the mixed cluster's instances are one of each plain cluster, in every array."""
     table = table_of(busy(), **NODES)
-    usual, other = (
-        config.from_flags(flags(**(TWO | more))) for more in ({}, {setting: CHANGED[setting]})
-    )
-    groups = [{"count": 1}, {"count": 1, setting: CHANGED[setting]}]
-    mixed = config.from_flags(flags(**TWO, instances=groups))
+    two, change = TWO, {setting: (CHANGED | SERVED)[setting]}
+    if setting in SERVED:
+        two = TWO | SIZED
+    usual, other = (config.from_flags(flags(**(two | more))) for more in ({}, change))
+    groups = [{"count": 1}, {"count": 1, **change}]
+    mixed = config.from_flags(flags(**two, instances=groups))
     all_usual, all_other, both = (simulate(one, table, OPTIONS) for one in (usual, other, mixed))
     assert {one.outcome for one in (all_usual, all_other, both)} == {Outcome.COMPLETED}
     is_changed = []

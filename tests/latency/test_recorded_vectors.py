@@ -14,7 +14,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency import roofline, trained_physics
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.kv_capacity import kv_blocks, kv_bytes_per_token
-from blis_jax.latency.model_description import model_description
+from blis_jax.latency.model_files import model_description
 from tests.support import latency_2026_08 as plain
 from tests.support.reference_data import find_golden_dir
 
@@ -25,7 +25,6 @@ FUNCTIONS = {
     "trained-physics": (trained_physics.trained_physics, trained_physics.vector),
     "roofline": (roofline.roofline, roofline.vector),
 }
-PLAIN = {"trained-physics": plain.trained_physics_us, "roofline": plain.roofline_us}
 
 
 def _lines(name: str) -> list[dict[str, Any]]:
@@ -79,7 +78,7 @@ def test_every_step_takes_as_long_as_recorded(recorded, name):
 def test_the_plain_recomputation_is_the_recorded_time(recorded, name):
     """So that the engine can be compared with it on batches that nobody recorded."""
     for deployment, beta, line in recorded[name]:
-        assert PLAIN[name](deployment, beta, line["batch"]) == line["step_us"]
+        assert plain.STEP_TIMES[name](deployment, beta, line["batch"]) == line["step_us"]
 
 
 def test_every_kv_cache_has_the_recorded_blocks():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from blis_jax.engine.types import LAST, Members, StepBatch
-from blis_jax.latency.deployment import ALL_TO_ALL, Deployment
+from blis_jax.latency.deployment import ALL_TO_ALL, Deployment, gpu_description
+from blis_jax.latency.model_files import model_description
 
 Member = Sequence[int]  # input length, output length, progress, new tokens
 
@@ -125,6 +127,18 @@ def roofline_us(deployment: Deployment, beta: Sequence[float], batch: list[Membe
     tokens = sum(one[3] for one in prompts) + len(decodes)
     memory = (weights(tokens) / tp + bytes_moved) / bandwidth
     return max(1, int(max(compute, memory) * 1e6))
+
+
+STEP_TIMES = {"trained-physics": trained_physics_us, "roofline": roofline_us}
+
+
+def served(config: Mapping[str, Any]) -> Deployment:
+    """What an instance serves, from the reference's flags."""
+    model = model_description(config["model"])
+    gpu = gpu_description(config["hardware"])
+    return Deployment(
+        model, gpu, config["tp"], config.get("dp", 1), config.get("moe-comm-backend", "")
+    )
 
 
 def step_batches(batches: Iterable[list[Member]], slots: int) -> StepBatch:

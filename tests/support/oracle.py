@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.support import precise_index
+from tests.support import latency_2026_08, precise_index
 from tests.support.routing_track import (
     EPOCH_SIZE,
     AdaptiveRouter,
@@ -698,6 +698,11 @@ class Instance:
         if self.latency_model == "auto" and len(self.beta) > 3:
             is_routing = profile == "routing"
             self.latency_model = "blackbox-attention" if is_routing else "blackbox-context"
+        self.step_time_of = latency_2026_08.STEP_TIMES.get(self.latency_model)
+        if self.step_time_of is not None:
+            self.served = latency_2026_08.served(config)
+        if self.latency_model == "trained-physics":  # its second number is not of queueing
+            self.alpha = [self.alpha[0], 0.0, self.alpha[2]]
         self.output_processing_us = int(self.alpha[2])
 
         self.events = EventHeap()
@@ -784,6 +789,13 @@ class Instance:
 
     def _step_time_us(self) -> int:
         """Defect: a member not reached counts with the tokens of its last scheduled step."""
+        if self.step_time_of is not None:
+            members = [
+                (each.input_len, each.output_len, each.progress_index, each.num_new_tokens)
+                for each in self.batch
+                if each.num_new_tokens > 0
+            ]
+            return self.step_time_of(self.served, self.beta, members) + self.kv.take_transfer_us()
         prefill = sum(each.num_new_tokens for each in self.batch if each.in_prefill)
         decode = sum(
             each.num_new_tokens

@@ -49,6 +49,7 @@ CPU_COUNTERS = {
     "cpu_thrashing": "thrashing",
 }
 
+OF_WHAT_IS_SERVED = ("latency_model", "model", "model_config", "hardware", "tp", "dp")
 FLAGS: dict[str, Any] = {
     "admission-latency": 0,
     "admission-policy": "always-admit",
@@ -91,7 +92,7 @@ FLAGS: dict[str, Any] = {
     "total-kv-blocks": 100_000,
 } | {
     name.replace("_", "-"): FIELDS[name].default
-    for name in (*OUR_POLICY_SETTINGS, "latency_model", "instances")
+    for name in (*OUR_POLICY_SETTINGS, *OF_WHAT_IS_SERVED, "instances")
 }
 
 OF_ROUTING_TRACK = {"precise-kv-routing"}  # only where they are given: they name the track

@@ -204,9 +204,10 @@ _USE_COEFFICIENTS = "give --alpha-coeffs, --beta-coeffs and --total-kv-blocks"
 _USE_OPTIONS = "give --admission-policy, --routing-policy, --priority-policy and --scheduler"
 _USE_RESULTS = "read the requests in the file of --results-path"
 REFUSED = {
-    "roofline": f"the roofline latency model is not supported yet; {_USE_COEFFICIENTS}",
-    "model-config-folder": f"the roofline latency model is not supported yet; {_USE_COEFFICIENTS}",
-    "hardware-config": f"the roofline latency model is not supported yet; {_USE_COEFFICIENTS}",
+    "roofline": "the roofline latency model of this revision is not supported yet; give --latency-model roofline, "
+    "that of August 2026",
+    "model-config-folder": "folders of descriptions are not supported yet; give --model-config FILE",
+    "hardware-config": "GPUs of one's own are not supported yet; --hardware names those that are described",
     "defaults-filepath": f"the fits come with the package; for others {_USE_COEFFICIENTS}",
     "policy-config": f"policy files are not supported yet; {_USE_OPTIONS}",
     "fitness-weights": f"no fitness is computed; {_USE_RESULTS}",

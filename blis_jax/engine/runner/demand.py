@@ -146,7 +146,8 @@ def slots_for(config: ClusterConfig, table: RequestTable) -> int:
     is_real = arrival != NEVER_US
     count = int(is_real.sum())
     guess = guessed_slots(count, config.num_instances)
-    if count < LONG_TABLE or config.routing_policy not in BALANCED or is_file(config.latency_model):
+    is_fitted = model_of(config).sizes is None and not is_file(config.latency_model)
+    if count < LONG_TABLE or config.routing_policy not in BALANCED or not is_fitted:
         return guess
     (alpha, *_), beta = (_largest(config, name) for name in ("alpha_coeffs", "beta_coeffs"))
     arrival = arrival[is_real].astype(np.float64)

@@ -27,6 +27,7 @@ from blis_jax.engine.runner.programs import compiled
 from blis_jax.engine.runner.runs import GivenRun, Row, observed
 from blis_jax.engine.types import EngineShape, Mechanism, Params
 from blis_jax.errors import ConfigError
+from blis_jax.latency.registry import model_of
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results.from_tables import Observation, unstack
 from blis_jax.results.records import RequestRecords, RunRecord
@@ -128,6 +129,12 @@ class Differentiator:
 
     def run(self, config: ClusterConfig, table: RequestTable, seed: int = 0) -> Derivatives:
         """One run, repaired like any other, and its slopes; `seed` as in `simulate`."""
+        named = {name for one in self.directions for name in one}
+        if model_of(config).sizes is not None and named & {"alpha1", *BETA}:
+            raise ConfigError(
+                f"{min(named & {'alpha1', *BETA})}: step times of latency_model {config.latency_model} come "
+                "from sizes, and nothing is differentiated through them; name other directions"
+            )
         if len(coefficients_of(config)) < 4 and any("beta3" in one for one in self.directions):
             raise ConfigError("beta3: the configuration has three beta_coeffs; give a fourth one")
         last: list[_Slopes] = []

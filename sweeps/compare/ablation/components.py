@@ -18,7 +18,17 @@ def _numbers(kinds: Collection[str]) -> tuple[str, ...]:
 
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "hardware": ("model", "hardware", "tp", "latency_model", "alpha_coeffs", "beta_coeffs"),
+    "hardware": (
+        "model",
+        "model_config",
+        "hardware",
+        "tp",
+        "dp",
+        "moe_comm_backend",
+        "latency_model",
+        "alpha_coeffs",
+        "beta_coeffs",
+    ),
     "instances": ("num_instances", "instances"),
     "admission": (
         "admission_policy",
@@ -48,7 +58,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "chunks by class": ("slo_prefill", "slo_prefill_critical", "slo_prefill_sheddable"),
     "token budget": ("max_num_scheduled_tokens",),
     "batch size": ("max_num_running_reqs",),
-    "KV memory": ("total_kv_blocks", "block_size_in_tokens"),
+    "KV memory": ("total_kv_blocks", "gpu_memory_utilization", "block_size_in_tokens"),
     "longest request": ("max_model_len",),
     "KV tier": (
         "kv_cpu_blocks",

@@ -10,6 +10,8 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import per_instance
+from blis_jax.errors import ConfigError
+from blis_jax.latency.registry import model_of
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
 
 if TYPE_CHECKING:
@@ -104,6 +106,11 @@ def facts_of(config: ClusterConfig, spec: WorkloadSpec, seed: int) -> StrategyFa
     by_class = {client.slo_class or "default": _laws(client) for client in spec.clients}
     has_conversations = any(client.multi_turn for client in spec.clients)
     saved = float((shares * prompt[: len(shares)]).sum()) if len(shares) == len(prompt) else 0.0
+    if model_of(config).sizes is not None:
+        raise ConfigError(
+            f"principles read the cost of a step from its coefficients, and latency_model "
+            f"{config.latency_model} computes it from sizes; use blackbox"
+        )
     slowest = np.max(per_instance(config, "beta_coeffs"), axis=0)
     work = slowest[1] / 1e6 * (prompt.sum() - saved) / len(prompt)
     residence = output * slowest[0] / 1e6

@@ -68,6 +68,8 @@ def _mixed_gpus(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
     slow = config.num_instances // 2
     if not slow:
         raise ConfigError("mixed GPUs need two instances or more; the strategy has one")
+    if not config.beta_coeffs:
+        raise ConfigError(f"latency_model {config.latency_model} has no coefficients to slow down")
     groups = [
         {"name": "fast", "count": config.num_instances - slow},
         {"name": "slow", "count": slow, "beta": [SLOWER * value for value in config.beta_coeffs]},
