@@ -21,6 +21,7 @@ MEANINGS = {
     "tp": "GPUs per instance (tensor parallelism)",
     "total_kv_blocks": "KV blocks of one instance",
     "horizon": "time at which the simulation stops; the default means never",
+    "revision": "revision of BLIS that is reproduced: blis-2026-02 or blis-2026-08",
     "variant": "track of BLIS that is reproduced: scheduling or routing",
     "corrected": "run without the defects of BLIS",
     "instances": "groups of instances with numbers of their own",
@@ -42,6 +43,8 @@ UNITS = {
     "load_refresh_interval": "µs",
     "prefix_index_delay": "µs",
     "num_gateways": "gateways",
+    "cache_signal_delay": "µs",
+    "max_model_len": "tokens",
     "kv_cpu_blocks": "blocks",
     "kv_offload_threshold": "share",
     "kv_transfer_bandwidth": "tokens/µs",
@@ -56,10 +59,10 @@ UNITS = {
 def settings_table() -> str:
     """One row for each field of `ClusterConfig` that is no number of a policy."""
     from blis_jax.cluster.config import FIELDS
-    from blis_jax.commands.cluster_flags import CLUSTER_FLAGS
+    from blis_jax.commands.cluster_flags import CLUSTER_FLAGS, name_of
     from blis_jax.policies import registry
 
-    flags = {flag.name.replace("-", "_"): flag.help for flag in CLUSTER_FLAGS}
+    flags = {name_of(flag): flag.help for flag in CLUSTER_FLAGS}
     lines = ["| setting | meaning | unit | default | allowed |", "|---|---|---|---|---|"]
     for name, field in FIELDS.items():
         if name not in registry.settings():

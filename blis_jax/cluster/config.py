@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.cluster import instance_groups
+from blis_jax.cluster import instance_groups, revisions
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.cluster.setting_checks import check_type, demand
 from blis_jax.errors import ConfigError, UnsupportedError, closest
@@ -28,11 +28,13 @@ from blis_jax.policies.named import (
 )
 
 NO_HORIZON = 2**63 - 1
-PROFILE = "blis-2026-02"
+PROFILE, AUGUST = "blis-2026-02", "blis-2026-08"
+REVISIONS = (PROFILE, AUGUST)
 VARIANTS = ("scheduling", "routing")
 PHASES = ("aligned", "even", "drawn")
-_CHOICES = {"variant": VARIANTS, "snapshot_phases": PHASES}
+_CHOICES = {"revision": REVISIONS, "variant": VARIANTS, "snapshot_phases": PHASES}
 DEFAULT_SCORERS = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
+AUGUST_SCORERS = "precise-prefix-cache:2,queue-depth:1,kv-utilization:1"
 CRITICAL_CLASSES, SHEDDABLE_CLASSES = (1,), (3, 4, 5)
 
 
@@ -125,11 +127,14 @@ class ClusterConfig(PolicySettings):
     prefix_index_delay: int = 0
     num_gateways: int = 1
     precise_kv_routing: bool = False
+    cache_signal_delay: int = 50_000
+    max_model_len: int = 0
     kv_cpu_blocks: int = 0
     kv_offload_threshold: float = 0.9
     kv_transfer_bandwidth: float = 100.0
     kv_transfer_base_latency: int = 0
     horizon: int = NO_HORIZON
+    revision: str = PROFILE
     variant: str = "scheduling"
     corrected: bool = False  # without the defects of the reference; see types.Defects
 
@@ -158,10 +163,12 @@ class ClusterConfig(PolicySettings):
                 instance_groups.check_number(self, self.num_instances)
             object.__setattr__(self, "num_instances", instance_groups.size(groups))
         _check_types(self)
-        derived = latency.defaults(self, self._given)
-        object.__setattr__(self, "_before", {name: getattr(self, name) for name in derived})
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+        before: dict[str, Any] = {}
+        object.__setattr__(self, "_before", before)
+        for derive in (revisions.defaults, latency.defaults, revisions.limits):
+            for name, value in derive(self, self._given).items():
+                before.setdefault(name, getattr(self, name))
+                object.__setattr__(self, name, value)
         _check(self)
         if groups:
             instance_groups.check(self, source)
@@ -169,14 +176,22 @@ class ClusterConfig(PolicySettings):
     @property
     def profile(self) -> str:
         """The reference's revision and track that are reproduced, and in what the run differs from them."""
+        if self.is_august:
+            return AUGUST + latency.profile_suffix(self)
         name = f"{PROFILE}/{self.variant}" + "/corrected" * self.corrected
         return name + latency.profile_suffix(self)
+
+    @property
+    def is_august(self) -> bool:
+        """Whether the reference is BLIS as of August 2026."""
+        return self.revision == AUGUST
 
     def scorers(self) -> list[tuple[str, float]]:
         """Scorers and weights in the order given; none unless routing is weighted."""
         if self.routing_policy != "weighted":
             return []
-        return parse_scorers(self.routing_scorers or DEFAULT_SCORERS)
+        default = AUGUST_SCORERS if self.is_august else DEFAULT_SCORERS
+        return parse_scorers(self.routing_scorers or default)
 
     def replace(self, **changes: Any) -> ClusterConfig:
         """A copy with some settings changed, checked again.
@@ -229,6 +244,8 @@ OUR_POLICY_SETTINGS: tuple[str, ...] = ("routing_picker", "policy_numbers")
 OUR_POLICY_SETTINGS += ("cluster_policy", "hand_over_policy")
 OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
 OUR_POLICY_SETTINGS += ("prefix_index_delay", "num_gateways")
+OUR_POLICY_SETTINGS += ("tier_shed_threshold", "tier_shed_min_priority")
+OUR_POLICY_SETTINGS += ("gaie_qd_threshold", "gaie_kv_threshold")
 OUR_POLICY_SETTINGS += ("slo_deadline_critical", "slo_deadline_standard")
 OUR_POLICY_SETTINGS += ("slo_deadline_sheddable", "slo_deadline_least_left")
 OUR_POLICY_SETTINGS += ("cached_block_priority", "class_gated_standard")
@@ -341,6 +358,7 @@ _NOT_NEGATIVE: tuple[str, ...] = (
 _NOT_NEGATIVE += ("long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
+_NOT_NEGATIVE += ("cache_signal_delay", "max_model_len")
 _SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization")
 MAX_GATEWAYS = 64  # each has a prefix index and states of its own
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
@@ -378,5 +396,6 @@ def _check(config: ClusterConfig) -> None:
         if given not in choices:
             hint = closest(given, choices)
             raise ConfigError(f"{name} {given!r} is not known; use {' or '.join(choices)}{hint}")
+    revisions.check(config)
     latency.check(config)
     numbered(config)

@@ -55,6 +55,9 @@ _LATER: dict[str, Any] = {
     "prefix_index_delay": 0,
     "num_gateways": 1,
     "precise_kv_routing": False,
+    "revision": "blis-2026-02",
+    "cache_signal_delay": 50_000,
+    "max_model_len": 0,
 }
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.commands.cli import Flag, Parser, number, numbers, truth, whole
+from blis_jax.commands.cli import Flag, Parser, number, numbers, one_of, truth, whole
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 
@@ -104,14 +104,29 @@ MODEL_FLAGS = (
     Flag("block-size-in-tokens", whole, 16, "N", "tokens in one KV block"),
 )
 BATCH_FLAGS = (
-    Flag("max-num-running-reqs", whole, 256, "N", "most requests in the running batch"),
-    Flag("max-num-scheduled-tokens", whole, 2048, "N", "token budget of one step"),
+    Flag(
+        "max-num-running-reqs/max-num-seqs", whole, 256, "N", "most requests in the running batch"
+    ),
+    Flag(
+        "max-num-scheduled-tokens/max-num-batched-tokens",
+        whole,
+        2048,
+        "N",
+        "token budget of one step",
+    ),
     Flag(
         "long-prefill-token-threshold",
         whole,
         0,
         "N",
         "most prompt tokens of one request in a step; 0: prompts are not chunked",
+    ),
+    Flag(
+        "max-model-len",
+        whole,
+        0,
+        "N",
+        "most tokens of a request, prompt and output, in blis-2026-08, which drops longer ones; 0: no limit",
     ),
     Flag("slo-prefill", truth, False, "BOOL", "chunk critical and sheddable prompts separately"),
     Flag("slo-prefill-critical", whole, 128, "N", "threshold of critical requests, tokens"),
@@ -120,6 +135,13 @@ BATCH_FLAGS = (
     ),
     Flag(
         "slo-preemption", truth, False, "BOOL", "evict the least priority instead of the batch tail"
+    ),
+    Flag(
+        "preemption-policy",
+        one_of("fcfs", "priority"),
+        None,
+        "NAME",
+        "priority: the same as --slo-preemption true, under the name of blis-2026-08; fcfs: false",
     ),
 )
 
@@ -223,6 +245,13 @@ GATEWAY_FLAGS = (
         "µs from a routing until its prompt counts as cached in the router's index",
     ),
     Flag(
+        "cache-signal-delay",
+        whole,
+        50_000,
+        "US",
+        "µs between two copies of the KV caches that precise-prefix-cache looks at; 0: always fresh",
+    ),
+    Flag(
         "precise-kv-routing",
         truth,
         False,
@@ -299,10 +328,12 @@ def _with_choices(flag: Flag, choices: Mapping[str, Sequence[str]]) -> Flag:
 
 def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
     """The cluster that the given options describe; the rest takes the reference's defaults."""
-    from blis_jax.cluster.config import FIELDS, POLICY_NAMES, ClusterConfig
+    from blis_jax.cluster.config import AUGUST, FIELDS, POLICY_NAMES, ClusterConfig
     from blis_jax.cluster.instance_groups import check_number
+    from blis_jax.cluster.revisions import OF_REVISION
 
-    defaults = {flag.name.replace("-", "_"): flag.default for flag in CLUSTER_FLAGS}
+    given = _of_revision(given)
+    defaults = {name_of(flag): flag.default for flag in CLUSTER_FLAGS}
     values = {
         name: given.get(name, default)
         for name, default in defaults.items()
@@ -312,8 +343,11 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
         values[name] = values[name] or getattr(ClusterConfig, name)
     values["routing_scorers"] = given.get("routing_scorers", "")
     values["policy_numbers"] = given.get("policy_numbers", ())
-    values |= {name: given[name] for name in ("horizon", "variant", "corrected") if name in given}
+    named = ("horizon", "variant", "corrected", "revision")
+    values |= {name: given[name] for name in named if name in given}
     values |= _latency(given)
+    for name in OF_REVISION if values.get("revision") == AUGUST else ():
+        values[name] = given.get(name)
     values = {name: value for name, value in values.items() if value is not None}
     _check_scorers(values["routing_policy"], values["routing_scorers"])
     try:
@@ -322,6 +356,26 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
         return config
     except ConfigError as error:
         raise type(error)(_as_option(str(error), FIELDS)) from None
+
+
+def name_of(flag: Flag) -> str:
+    """The name of an option's value; its other names are behind the first."""
+    return flag.name.partition("/")[0].replace("-", "_")
+
+
+def _of_revision(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with those of a revision under the names that settings have."""
+    from blis_jax.cluster.config import AUGUST, REVISIONS
+
+    found = dict(given)
+    if found.get("variant") in REVISIONS:
+        found["revision"] = found.pop("variant")
+    if found.get("revision") == AUGUST:
+        found.setdefault("latency_model", "trained-physics")
+    policy = found.pop("preemption_policy", None)
+    if policy is not None:
+        found["slo_preemption"] = policy == "priority"
+    return found
 
 
 def _as_option(message: str, fields: Mapping[str, Any]) -> str:

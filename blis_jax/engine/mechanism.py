@@ -9,14 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
+from blis_jax.cluster.config import (
+    CRITICAL_CLASSES,
+    LARGEST_COUNT,
+    NO_HORIZON,
+    SHEDDABLE_CLASSES,
+    ClusterConfig,
+)
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
 from blis_jax.engine.signals import SignalParams
 from blis_jax.engine.types import (
+    AUGUST_DEFECTS,
+    AUGUST_RULES,
+    FEBRUARY_RULES,
     NO_DEFECTS,
     REFERENCE_DEFECTS,
     SLO_CLASSES,
     ClusterParams,
+    Defects,
     Mechanism,
     Params,
     PolicyParams,
@@ -26,7 +36,9 @@ from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.named import Chosen, numbered
+from blis_jax.policies.seeds import router_draws
 
+SPARE_DRAWS = 64  # of the router's stream beyond one a request: Go draws a few numbers again
 PHASES = 1004  # what the draws of phases are for, beyond `policy_calls.Purpose`
 
 
@@ -67,7 +79,8 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         delays_index=config.prefix_index_delay > 0,
         num_gateways=config.num_gateways,
         evicts_lowest_priority=config.slo_preemption,
-        defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
+        defects=_defects(config),
+        rules=AUGUST_RULES if config.is_august else FEBRUARY_RULES,
     )
     if not (config.precise_kv_routing and made.hears_caches):
         return made  # as in the reference, which warns and goes on
@@ -82,6 +95,12 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
             "feed it at once; leave one of them out"
         )
     return dataclasses.replace(made, is_precise=True)
+
+
+def _defects(config: ClusterConfig) -> Defects:
+    if config.is_august:
+        return AUGUST_DEFECTS
+    return NO_DEFECTS if config.corrected else REFERENCE_DEFECTS
 
 
 def without_effect(config: ClusterConfig, policies: Policies | None = None) -> str | None:
@@ -105,6 +124,8 @@ def without_effect(config: ClusterConfig, policies: Policies | None = None) -> s
 
 
 def _ages_signals(config: ClusterConfig) -> bool:
+    if config.is_august:
+        return True
     is_plain = config.load_refresh_interval == 0 and config.in_flight_counts
     return not is_plain or config.snapshot_phases != "aligned"
 
@@ -133,12 +154,20 @@ def params(
     num_rows: int | None = None,
     policy_seed: int = 0,
     policies: Policies | None = None,
+    num_requests: int = 0,
 ) -> Params:
-    """The numbers of a run as a pytree of numpy arrays; `num_rows` is the instance table's size."""
-    return Params(
+    """The numbers of a run as a pytree of numpy arrays; `num_rows` is the instance table's size.
+
+    Where the router draws from the reference's stream, there are draws for `num_requests`.
+    """
+    made = Params(
         _cluster_params(config, num_rows or config.num_instances, policy_seed),
         _policy_params(chosen(config, policies), policy_seed),
     )
+    if not mechanism(config, policies).reads_draws:
+        return made
+    draws: Any = router_draws(policy_seed, num_requests + SPARE_DRAWS)
+    return dataclasses.replace(made, policy=dataclasses.replace(made.policy, draws=draws))
 
 
 def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
@@ -194,7 +223,11 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     transfers = column("kv_transfer_base_latency", "kv_transfer_bandwidth")
     size = config.block_size_in_tokens
     cpu_blocks = own("kv_cpu_blocks", np.int32)
-    return {
+    after_decode = {}
+    if config.is_august:
+        times = latency.times_after_decode(config)
+        after_decode = {"post_decode_us": array(times, np.int64)}
+    return after_decode | {
         "alpha": array(latency.alphas(config), np.float64),
         "beta": array(latency.vectors(config), np.float64),
         "total_kv_blocks": own("total_kv_blocks", np.int32),
@@ -217,13 +250,18 @@ def _signal_params(config: ClusterConfig, rows: int, seed: int) -> SignalParams:
         "even": lambda: np.arange(rows) / config.num_instances % 1.0,
         "drawn": lambda: np.random.default_rng([seed, PHASES]).random(rows),
     }
+    load_interval = config.load_refresh_interval
+    if config.is_august:  # one look for all
+        load_interval = config.snapshot_refresh_interval
     arrays: dict[str, Any] = {
-        "load_interval_us": np.int64(config.load_refresh_interval),
+        "load_interval_us": np.int64(load_interval),
         "index_delay_us": np.int64(config.prefix_index_delay),
         "phase": phases[config.snapshot_phases](),
         "has_phases": np.bool_(config.snapshot_phases != "aligned"),
         "counts_in_flight": np.int32(config.in_flight_counts),
     }
+    if config.is_august:
+        arrays["cache_delay_us"] = np.int64(config.cache_signal_delay)
     return SignalParams(**arrays)
 
 
@@ -237,4 +275,6 @@ def _cluster_params(config: ClusterConfig, rows: int, policy_seed: int) -> Clust
         "infinity": np.float64(np.inf),
         "signals": _signal_params(config, rows, policy_seed),
     }
+    if config.is_august:
+        arrays["max_model_len"] = np.int32(config.max_model_len or LARGEST_COUNT)
     return ClusterParams(**arrays, **_instance_numbers(config, rows))

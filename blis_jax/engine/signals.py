@@ -6,6 +6,7 @@ compiled program, see `Mechanism.ages_signals` and `Mechanism.delays_index`.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -42,6 +43,7 @@ class SignalParams:
         Array, ""
     ]  # looks have fixed times: one interval after the other from the first on
     counts_in_flight: Int[Array, ""]  # 1: pending requests are part of the load
+    cache_delay_us: Any = None  # between two copies of the caches, where the profile has them
 
 
 @pytree
@@ -53,10 +55,18 @@ class AgedView:
     batch_size: Int[Array, "instance"]
     kv_seen_us: Float[Array, "instance"]
     load_seen_us: Float[Array, "instance"]
+    # only where a policy reads the copy of the caches:
+    cached: Any = (
+        None  # int32[instance, node]: leading blocks of each shared content that are registered
+    )
+    cached_seen_us: Any = None
 
 
-def first_view(cluster: ClusterParams, kv: jax.Array) -> AgedView:
-    """An empty cluster, last looked at before time zero by each instance's share of an interval."""
+def first_view(cluster: ClusterParams, kv: jax.Array, num_nodes: int | None = None) -> AgedView:
+    """An empty cluster, last looked at before time zero by each instance's share of an interval.
+
+    `num_nodes` shared contents, where a policy reads the copy of the caches.
+    """
     signals = cluster.signals
     nothing = jnp.zeros(signals.phase.shape, jnp.int32)
 
@@ -64,7 +74,11 @@ def first_view(cluster: ClusterParams, kv: jax.Array) -> AgedView:
         return -jnp.floor(exact_product(signals.phase, interval.astype(jnp.float64)))
 
     of_kv, of_load = cluster.snapshot_refresh_interval_us, signals.load_interval_us
-    return AgedView(kv, nothing, nothing, seen(of_kv), seen(of_load))
+    view = AgedView(kv, nothing, nothing, seen(of_kv), seen(of_load))
+    if num_nodes is None:
+        return view
+    empty = jnp.zeros((*nothing.shape, num_nodes + 1), jnp.int32)
+    return dataclasses.replace(view, cached=empty, cached_seen_us=jnp.zeros((), jnp.float64))
 
 
 def looked_again(

@@ -82,7 +82,7 @@ class Past(Row):
 
     progress: Whole
     num_new: Whole
-    lag: Whole  # decode steps without an allocation
+    lag: Whole  # decode steps without an allocation; with `RevisionRules.passes_over` the last such step
     num_scheduled: Whole  # -1: dropped
     num_prefill_steps: Whole
     cached_first: Whole
@@ -337,6 +337,10 @@ def _no_movement(shape: EngineShape, mechanism: Mechanism) -> Movement | None:
     )
 
 
+def _first_view(shape: EngineShape, mechanism: Mechanism, params: Params, kv: Any) -> Any:
+    return first_view(params.cluster, kv, shape.num_nodes if mechanism.reads_caches else None)
+
+
 def initial_state(
     shape: EngineShape, mechanism: Mechanism, params: Params, gateway: Any, local: Any
 ) -> State:
@@ -365,7 +369,7 @@ def initial_state(
         shared=_no_copies(shape),
         blocks=initial_blocks(shape, mechanism, params),
         router=no_index(shape, mechanism),
-        stale=first_view(params.cluster, kv) if mechanism.ages_signals else kv,
+        stale=_first_view(shape, mechanism, params, kv) if mechanism.ages_signals else kv,
         log=jnp.zeros((shape.log_capacity + 1, len(Log)), i32),
         log_time=jnp.zeros((shape.log_capacity + 1, len(LogTime)), clock),
         gateway=gateway,

@@ -25,6 +25,7 @@ T = TypeVar("T")
 NO_INSTANCE = -1  # a request that was not routed
 REJECTED = -2  # in the instance column: turned away by admission
 NO_REQUEST = -1  # a free slot
+NO_DRAW = -3  # the choice of a policy that has used up its stream
 NO_NODE = -1  # end of a request's path of shared contents
 LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every real one
 
@@ -63,6 +64,7 @@ class Outcome(enum.IntEnum):
     NODES_FULL = 17
     NO_SUCH_INSTANCE = 18
     ROUTINGS_FULL = 19
+    DRAWS_EXHAUSTED = 20
 
     @property
     def sentence(self) -> str:
@@ -83,6 +85,7 @@ _SENTENCES = {
     Outcome.COPIES_FULL: "more copies of one shared block were alive than the table holds",
     Outcome.CHAINS_FULL: "more step chains ran on one instance than the table holds",
     Outcome.ROUTER_INDEX_FULL: "an instance's router index went past its capacity without eviction on",
+    Outcome.DRAWS_EXHAUSTED: "the router broke more ties than the reference's stream was drawn for",
     Outcome.ROUTINGS_FULL: "requests were routed again more often than the router's log holds",
     Outcome.LOG_FULL: "the run made more steps than the step log holds",
     Outcome.LISTS_FULL: "a request held more KV blocks than its list has room for",
@@ -165,6 +168,8 @@ class Snapshots:
     # only for a policy with `reads_cpu_tier` in a cluster with a CPU tier, else None; as stale as the KV fields:
     pending_transfer_us: Any = None  # float64[instance]: reloads that the next step will wait for
     kv_thrashing_rate: Any = None  # float64[instance]: reloads soon after their offload ÷ offloads
+    # int32[instance]: leading prompt blocks in the router's copy of the caches; only with `reads_caches`
+    cached_prompt_blocks: Any = None
 
 
 @pytree
@@ -218,6 +223,23 @@ class Defects:
 
 REFERENCE_DEFECTS = Defects()
 NO_DEFECTS = Defects(*(False,) * 6)
+AUGUST_DEFECTS = Defects(True, *(False,) * 5)  # the others are gone from the revision of 2026-08
+
+
+@dataclass(frozen=True)
+class RevisionRules:
+    """What a later revision of the reference does in another way; each name is one difference."""
+
+    passes_over: bool = False  # a member without tokens in a step makes no progress in it
+    refuses_whole: bool = False  # an allocation that fails changes nothing; found free blocks count
+    restarts_preempted: bool = False  # a preempted request loses its first token and its latencies
+    has_least_step: bool = False  # a step lasts at least 1 µs, one without tokens exactly 1 µs
+    has_order: bool = False  # events of one microsecond come in order of kind and creation
+    sees_old_loads: bool = False  # queues and batches are as old as the KV fields, in-flight is not
+
+
+FEBRUARY_RULES = RevisionRules()
+AUGUST_RULES = RevisionRules(*(True,) * 6)
 
 
 @dataclass(frozen=True)
@@ -239,6 +261,7 @@ class Mechanism:
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
+    rules: RevisionRules = FEBRUARY_RULES
 
     @property
     def of_gateway(self) -> tuple[Policy, ...]:
@@ -294,6 +317,16 @@ class Mechanism:
         return any(policy.reads_cached_blocks for policy in self.of_instance)
 
     @property
+    def reads_draws(self) -> bool:
+        """Whether some policy of the gateway draws from the reference's stream."""
+        return any(policy.reads_draws for policy in self.of_gateway)
+
+    @property
+    def reads_caches(self) -> bool:
+        """Whether some policy of the gateway looks at the router's copy of the caches."""
+        return any(policy.reads_caches for policy in self.of_gateway)
+
+    @property
     def is_told_at_gateway(self) -> bool:
         """Whether some policy of the gateway is told of completions."""
         return any(policy.observe is not None for policy in self.of_gateway)
@@ -318,6 +351,7 @@ class PolicyParams:
     seed: Int[jax.Array, ""]  # of the policies' own random draws, see policies/seeds.py
     cluster: Any = None
     hand_over: Any = None
+    draws: Any = None  # int32[draw], see GatewayContext
 
     @property
     def of_gateway(self) -> tuple[Any, ...]:
@@ -353,6 +387,8 @@ class ClusterParams:
     roles: Int[jax.Array, "instance"]  # index into ROLES
     infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
     signals: Any  # SignalParams
+    max_model_len: Any = None  # int32: tokens of a request, where the profile has a limit
+    post_decode_us: Any = None  # int64[instance]: added to E2E alone, where the profile has it
 
 
 @pytree

@@ -71,6 +71,8 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
     free_pins = jnp.where(pins > 0, demand.found.num_free, 0)
     free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks
     is_short = in_prefill & (ceil_div(tokens, size) > free)
+    if ctx.mechanism.rules.refuses_whole:
+        is_short = jnp.array(False)
     in_last = in_last_block(held, size)
     stored = jnp.where(in_last == 0, 0, jnp.minimum(tokens, jnp.int32(size) - in_last))
     takes = ceil_div(tokens - stored, size)
@@ -78,6 +80,8 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
     crashes = beyond | (in_prefill & (tokens < 0))
     is_granted = ~is_short & ~runs_out & ~crashes
     is_doomed = runs_out & (pins > 0)
+    if ctx.mechanism.rules.refuses_whole:
+        is_doomed = jnp.array(False)
     jumps, offset = _jumps(ctx, one, demand, pins * jnp.int32(size))
     fills = (stored > 0) & (in_last_block(held + stored, size) == 0)
     then = jnp.int32(Do.RELEASE if demand.is_last else Do.NOTHING)

@@ -28,8 +28,8 @@ from blis_jax.memory import preemption
 from blis_jax.memory.allocation import Answer, attempt
 from blis_jax.memory.block_rows import BlockRows, Tenant, blocks_of, is_due, no_block_rows, tenant
 from blis_jax.memory.blocks import Asker, BlockLife, Do, InstanceMemory, MemoryTask
-from blis_jax.memory.contents import Found, found_blocks, nothing_found
-from blis_jax.memory.memory import Choice, Demand, Grant, Memory, Plan, Visit
+from blis_jax.memory.contents import Found, found_blocks, nothing_found, registered_blocks
+from blis_jax.memory.memory import Choice, Demand, Grant, Memory, Plan, Visit, is_passed_over
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -95,6 +95,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         task = choose(demand.asks, kept.replace(**(answer.task | asked)), kept)
         crashes = demand.asks & answer.crashes
         outcome = failing(work.lane.outcome, crashes, Outcome.REFERENCE_CRASH)
+        if not demand.is_last and ctx.mechanism.rules.passes_over:
+            is_full = blocks_of(state).num_evictions >= ctx.shape.eviction_capacity
+            is_full = is_full & is_passed_over(ctx, one, demand.asks)
+            outcome = failing(outcome, is_full, Outcome.EVICTIONS_FULL)
         held = jnp.where(demand.asks & answer.is_granted, answer.held, one.held)
         held = jnp.where(demand.asks & answer.is_lost, 0, held)
         is_granted = answer.is_granted | ~demand.asks
@@ -108,9 +112,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         has_finish = visit.gains | (one.row.finish != LAST)
         progressed = jnp.where(has_finish, computed, visit.done)
         progressed = jnp.where(visit.gains, visit.done - one.step, progressed)
-        progressed = jnp.where(one.in_decode, computed, progressed)
+        is_over = is_passed_over(ctx, one, visit.asks)
+        progressed = jnp.where(one.in_decode, computed - as_int(is_over), progressed)
         rows = dataclasses.replace(
-            no_block_rows(ctx),
+            preemption.passed_over(ctx, state, work, one, is_over),
             life=choose(is_granted, _life(work, one, grant.own, visit), one.life),
             computed=jnp.where(is_granted, progressed, computed),
         )
@@ -171,6 +176,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
         slot = lax.iota(jnp.int32, input_len.shape[0])
         return jax.vmap(one)(slot, slots.request, full_blocks(input_len, ctx.shape.block_size))
+
+    def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
+        """The blocks of each content up to the first that is not named."""
+        return registered_blocks(ctx, blocks_of(state))
 
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
         """Decode members whose next token is more than one in their last block."""

@@ -120,13 +120,17 @@ class BlockLife(Row):
     old_token_index: Whole
 
 
+PASSED_OVER = -1  # EvictionRecord.scheduled_record of a step in which a member only got nothing
+
+
 class EvictionRecord(Row):
     """The record of a preemption."""
 
     request: Whole
     record: Whole  # of the step that evicted it
     index: Whole  # number of that step
-    decode_record: Whole  # record in which this life's decode began, plus 1; 0 if it did not
+    # record in which this life's decode began, plus 1; 0 if it did not; negative if its latencies are forgotten
+    decode_record: Whole
     decode_index: Whole
     first_token: Whole
     scheduled_record: Whole

@@ -193,6 +193,23 @@ def found_blocks(
     return lax.while_loop(goes_on, look, (jnp.int32(0), nothing_found()))[1]
 
 
+def registered_blocks(ctx: Context, blocks: Blocks) -> Int[Array, "instance node"]:
+    """Leading blocks of every shared content that each instance's table names; the spare content has none."""
+    rows, count = ctx.shape.num_instances, ctx.shape.num_shared_blocks
+    size, number = ctx.shape.block_size, lax.iota(jnp.int32, count)
+    name = (((number.astype(jnp.int64) + 1) * size) << 1)[None, :]
+    named = blocks.named[:rows, :count]
+    carried = jnp.take_along_axis(blocks.key[:rows], jnp.maximum(named, 0), axis=1)
+    is_there = (named >= 0) & is_same(carried, name)
+    missing = jnp.where(is_there, jnp.int32(count), number[None, :])
+    next_missing = lax.cummin(missing, axis=1, reverse=True)
+    next_missing = jnp.pad(next_missing, ((0, 0), (0, 1)), constant_values=count)
+    length = ctx.requests.node_blocks
+    start = jnp.cumsum(length, dtype=jnp.int32) - length
+    found = next_missing[:, jnp.minimum(start, count)] - start[None, :]
+    return jnp.clip(found, 0, length[None, :])
+
+
 def is_registered(
     ctx: Context, blocks: Blocks, instance: jax.Array, name: Any, place: jax.Array
 ) -> jax.Array:

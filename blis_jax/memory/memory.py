@@ -147,6 +147,13 @@ class Visit:
     gains: Any  # the prompt is computed: its first token comes with this step
 
 
+def is_passed_over(ctx: Context, one: Subject, asks: jax.Array) -> jax.Array:
+    """Whether a member in decode gets nothing in this step, and makes no progress in it."""
+    if not ctx.mechanism.rules.passes_over:
+        return jnp.array(False)
+    return one.in_decode & ~asks & ~one.is_idle
+
+
 @dataclass(frozen=True)
 class Plan:
     """How the members of the batch are served in a step."""
@@ -203,6 +210,10 @@ class Memory(ABC, Generic[S, R]):
     @abstractmethod
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
         """Leading prompt blocks in the cache for the request in every slot."""
+
+    @abstractmethod
+    def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
+        """Leading blocks of every shared content that each instance's table names; the spare one has none."""
 
     @abstractmethod
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:

@@ -101,6 +101,8 @@ class NoEviction(Memory[OnPath, PathRows]):
         if not demand.is_last:
             is_zero = one.is_queued & (tokens == 0)
             lags = one.in_decode & ~demand.asks
+            if ctx.mechanism.rules.passes_over:  # the other model keeps account of such steps
+                outcome = failing(outcome, lags, Outcome.KV_CHECK_TRIPPED)
             order_now = jnp.where(lags, SEQUENTIAL_LAGGING, as_int(is_zero))
             used = used + allocation.num_revived
             changes |= {
@@ -150,6 +152,13 @@ class NoEviction(Memory[OnPath, PathRows]):
         prompt_blocks = full_blocks(slots.input_len, ctx.shape.block_size)
         at = (_shared(slots.state), ctx.requests, slots.instance, slots.request)
         return shared_blocks.cached_for_all(*at, prompt_blocks)
+
+    def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
+        """No registration is lost, so those that are there are the leading ones."""
+        shared, rows = _shared(state), ctx.shape.num_instances
+        named = shared.holders[:, :, -1] if shared.named is None else shared.named
+        count = jnp.sum(named[:rows] >= 0, axis=2, dtype=jnp.int32)
+        return count.at[:, ctx.shape.num_nodes].set(0)
 
     def is_due(self, ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
         """Members whose next token fills a block that others may look up."""

@@ -22,7 +22,14 @@ from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.engine.types import LAST, Outcome
 from blis_jax.memory.allocation import after_release
 from blis_jax.memory.block_rows import BlockRows, Tenant, blocks_of, is_due, no_block_rows, tenant
-from blis_jax.memory.blocks import Asker, Blocks, Do, EvictionRecord, MemoryTask
+from blis_jax.memory.blocks import (
+    PASSED_OVER,
+    Asker,
+    Blocks,
+    Do,
+    EvictionRecord,
+    MemoryTask,
+)
 from blis_jax.memory.memory import Choice
 
 LATER = 2  # "visit_all": members are visited one by one since an eviction in this step
@@ -72,7 +79,8 @@ def give_up(
     is_moved = evicts & (victim != last) & ctx.mechanism.defects.revisited_victim
     one = tenant(ctx, state, work, Choice(instance, victim, jnp.int32(Asker.MEMBER)))
     is_pending = _is_pending(blocks, task, victim)
-    tokens, given_back = _counts_of(work, batch, one, is_pending)
+    restarts = ctx.mechanism.rules.restarts_preempted
+    tokens, given_back = _counts_of(work, batch, one, is_pending, restarts)
     place = jnp.where(batch.slot == victim, LAST, batch.order)
     place = jnp.where(is_moved & (batch.slot == last), one.row.order, place)
     order = jnp.where(evicts, place, batch.order)
@@ -116,7 +124,14 @@ def _victim(
         return last, last
     priority = _priorities(ctx, state, instance)
     least = jnp.min(jnp.where(is_member, priority, jnp.inf))
-    victim = slot_of(least_key(is_member & (priority == least), batch.order))
+    is_least = is_member & (priority == least)
+    if ctx.mechanism.rules.restarts_preempted:  # of these the latest arrival, then the last member
+        arrival = SlotRows(state, instance).arrival
+        latest = jnp.max(jnp.where(is_least, arrival, jnp.zeros_like(arrival)))
+        is_least = is_least & (arrival == latest)
+        victim = slot_of(least_key(is_least, jnp.int32(LAST) - batch.order))
+    else:
+        victim = slot_of(least_key(is_least, batch.order))
     return jnp.minimum(victim, end), last
 
 
@@ -127,15 +142,20 @@ def _is_pending(blocks: Blocks, task: MemoryTask, slot: jax.Array) -> jax.Array:
 
 
 def _counts_of(
-    work: Work, batch: Batch, one: Tenant, is_pending: jax.Array
+    work: Work, batch: Batch, one: Tenant, is_pending: jax.Array, restarts: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Tokens with which the victim counts in the step so far, and budget kept for it that is free again."""
+    """Tokens with which the victim counts in the step so far, and budget kept for it that is free again.
+
+    With `restarts` that is all that it has got in this step.
+    """
     lane = work.lane
     mode, cursor = lane.visit_all, lane.cursor
     is_passed = one.row.order <= cursor
     is_ahead_of_all = (mode == 0) | ((mode == LATER) & is_passed & ~is_pending)
     is_bulk = one.in_decode & ~batch.is_due[one.slot] & is_ahead_of_all & ~one.is_again
     tokens = jnp.where(one.is_again, one.past.num_new, as_int(is_bulk))
+    if restarts:
+        return tokens, tokens
     return tokens, as_int(is_bulk & ~is_passed)
 
 
@@ -259,6 +279,27 @@ def _victim_rows(one: Tenant, evicts: jax.Array) -> tuple[Resident, Past]:
     )
 
 
+def passed_over(
+    ctx: Context, state: State, work: Work, one: Tenant, is_over: jax.Array
+) -> BlockRows:
+    """The record of a step in which a member got nothing, beside those of preemptions; see `stays.py`."""
+    none = no_block_rows(ctx)
+    if not ctx.mechanism.rules.passes_over:
+        return none
+    at = jnp.minimum(blocks_of(state).num_evictions, none.eviction_at)
+    entry = EvictionRecord.filled().replace(
+        request=one.request,
+        record=work.lane.num_records,
+        index=one.step,
+        scheduled_record=jnp.int32(PASSED_OVER),
+    )
+    return dataclasses.replace(
+        none,
+        eviction_at=jnp.where(is_over, at, none.eviction_at),
+        eviction=entry,
+    )
+
+
 def _rows(
     ctx: Context,
     state: State,
@@ -271,11 +312,14 @@ def _rows(
     blocks = blocks_of(state)
     life, none = one.life, no_block_rows(ctx)
     first = jnp.where(one.has_token, life.old_first_token, life.first_token)
+    decode_record = jnp.where(one.in_decode, one.past.token_record + 1, 0)
+    if ctx.mechanism.rules.restarts_preempted:
+        first, decode_record = jnp.int32(0), -decode_record
     eviction = {
         "request": one.request,
         "record": work.lane.num_records,
         "index": one.step,
-        "decode_record": jnp.where(one.in_decode, one.past.token_record + 1, 0),
+        "decode_record": decode_record,
         "decode_index": one.past.token_index,
         "first_token": jnp.where(one.in_decode, first, 0),
         "scheduled_record": one.past.scheduled_record,

@@ -33,6 +33,7 @@ class GatewayContext:
     )
     computed_tokens: Any = None  # prompt tokens whose KV moves with the request
     block_size: Any = None  # tokens of a KV block; there in every run
+    draws: Any = None  # int32[draw], uniform below 2^31: BLIS's stream, only with `reads_draws`
 
 
 @pytree
@@ -43,6 +44,7 @@ class PickerContext:
     is_eligible: Bool[Array, "instance"]
     request: RequestView  # scalars
     key: Any
+    draws: Any = None  # see GatewayContext
 
 
 @pytree

@@ -102,6 +102,14 @@ class PoolFn(Protocol):
         ...
 
 
+class RoutedFn(Protocol):
+    """`(params, state, context, instance) -> state`, called once a request has been routed."""
+
+    def __call__(self, params: Any, state: Any, context: GatewayContext, instance: Any, /) -> Any:
+        """The state after the decision, which the context led to."""
+        ...
+
+
 class ObserveFn(Protocol):
     """`(params, state, completion) -> state`, called once per completed request, in order of time."""
 
@@ -160,6 +168,9 @@ class Policy:
     next_time: NextTimeFn | None = None  # of a cluster policy: when it acts
     reads_contents: bool = False  # looks at context.contents
     reads_route: bool = False  # of an admission policy: looks at context.picked
+    reads_draws: bool = False  # looks at context.draws
+    reads_caches: bool = False  # looks at snapshots.cached_prompt_blocks
+    routed: RoutedFn | None = None  # of a scorer: told where the request goes
     pool: PoolFn | None = None  # of a hand-over policy: where requests may be routed
     numbers: tuple[tuple[str, float], ...] = ()  # given ones; the others have their defaults
 
@@ -215,6 +226,9 @@ class MakesPolicy:
         next_time: NextTimeFn | None = None,
         reads_contents: bool = False,
         reads_route: bool = False,
+        reads_draws: bool = False,
+        reads_caches: bool = False,
+        routed: RoutedFn | None = None,
         pool: PoolFn | None = None,
     ) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
         """What decorates the function; the arguments are the fields of `Policy` with these names.
@@ -232,9 +246,12 @@ class MakesPolicy:
             raise ConfigError(
                 f"pool=… is for hand-over policies; leave it out of {self.__name__}()"
             )
+        if routed is not None and self.kind != "scorer":
+            raise ConfigError(f"routed=… is for scorers; leave it out of {self.__name__}()")
         declared: tuple[Any, ...] = (
             reads_prefix_index, keeps_own_index, reads_cpu_tier, reads_cached_blocks,
-            reads_prompt_key, is_random, next_time, reads_contents, reads_route, pool,
+            reads_prompt_key, is_random, next_time, reads_contents, reads_route,
+            reads_draws, reads_caches, routed, pool,
         )  # fmt: skip
 
         def decorate(decide: DecideFn[Any, Any, Any, Any]) -> Policy:

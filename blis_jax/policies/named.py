@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster.revisions import registered
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.user_files import is_file
 from blis_jax.policies import registry
@@ -110,14 +111,14 @@ _numbered_once = functools.lru_cache(maxsize=1024)(_numbered)
 def _name_of(config: ClusterConfig, kind: str) -> str:
     if kind == "admission":
         return admission_name(config)
-    return str(getattr(config, registry.SETTINGS[kind]))
+    return registered(config, kind, str(getattr(config, registry.SETTINGS[kind])))
 
 
 def _with_numbers(
     config: ClusterConfig, kind: str, name: str, given: Mapping[str, float]
 ) -> Policy:
     """The policy with the numbers of its settings, and those given to it by name."""
-    policy = registry.find(kind, name)
+    policy = registry.find(kind, registered(config, kind, name))
     if is_file(name):
         return policy.with_numbers(**given)
     numbers = {

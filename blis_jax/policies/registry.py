@@ -27,6 +27,8 @@ ADMISSION = {
     "burst-throttled": "described.burst_throttled.burst_throttled",
     "slo-queue-gated": "admission.gates.slo_queue_gated",
     "predictive-slo": "admission.predictive.predictive_slo",
+    "tier-shed": "gateway_classes.tier_shed",
+    "gaie-legacy": "gateway_classes.gaie_legacy",
 }
 ROUTING = {
     "round-robin": "routing.by_load.round_robin",
@@ -34,6 +36,7 @@ ROUTING = {
     "weighted": "routing.weighted.weighted",
     "prefix-affinity": "routing.prefix_affinity.prefix_affinity",
     "always-busiest": "routing.by_load.always_busiest",
+    "least-loaded-drawn": "routing.drawn.least_loaded_drawn",
     "adaptive-weighted": "routing.adaptive_weighted.adaptive_weighted",
     "kv-adaptive": "routing.kv_adaptive.kv_adaptive",
     "epoch-adaptive": "routing.epoch_adaptive.epoch_adaptive",
@@ -52,11 +55,19 @@ SCORERS = {
     "cost-benefit": "scorers.cost_benefit.cost_benefit",
     "slo-headroom": "scorers.slo_headroom.slo_headroom",
     "slo-priority": "scorers.load.slo_priority",
+    "precise-prefix-cache": "scorers.precise.precise_prefix_cache",
+    "no-hit-lru": "scorers.precise.no_hit_lru",
+    "waiting-requests": "scorers.live_load.waiting_requests",
+    "running-requests": "scorers.live_load.running_requests",
+    "active-requests": "scorers.live_load.active_requests",
+    "load-aware": "scorers.live_load.load_aware",
+    "vllm-dp": "scorers.live_load.vllm_dp",
 }
 PICKERS = {
     "first-best": "pickers.first_best",
     "random-best": "pickers.random_best",
     "weighted-random": "pickers.weighted_random",
+    "drawn-best": "routing.drawn.drawn_best",
 }
 PRIORITY = {
     "constant": "priority.constant",
@@ -66,6 +77,7 @@ PRIORITY = {
     "load-adaptive": "priority.load_adaptive",
     "slo-deadline": "priority.slo_deadline",
     "slo-class": "priority.slo_class",
+    "gateway-class": "gateway_classes.gateway_class",
 }
 SCHEDULERS = {
     "fcfs": "schedulers.fcfs",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from blis_jax.cluster.revisions import registered
 from blis_jax.errors import ConfigError
 from blis_jax.files.user_files import is_file
 from blis_jax.policies import registry
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 BY_WORKLOAD, ALL_ALIKE = "workload", "fixed"  # rules that records name
 FIXED = 0  # what every run drew from before draws followed the seed of its workload
 _POLICIES, _NUM_SEEDS = 2**63, 2**64
+ROUTER = "router"  # the reference's stream for ties, which it seeds with the flag --seed
 
 
 def policy_seed(seed: int) -> int:
@@ -37,12 +41,26 @@ def policy_seed_under(rule: str, seed: int) -> int:
     return policy_seed(seed) if rule == BY_WORKLOAD else FIXED
 
 
+def router_draws(policy_seed: int, count: int) -> np.ndarray:
+    """The first numbers below 2^31 of the stream by which the reference breaks ties, int32[count]."""
+    from blis_jax.workload.go_random.stream import Stream  # workloads read configurations
+    from blis_jax.workload.reference.seeds import subsystem_seed
+
+    stream = Stream(subsystem_seed(policy_seed % _POLICIES, ROUTER))
+    return np.array([stream.int31() for _ in range(count)], np.int32)
+
+
 def draws(config: ClusterConfig) -> bool:
     """Whether a policy of the configuration, or the phases of its snapshots, may draw; a file's policy always may."""
     if config.snapshot_phases == "drawn":
         return True
     kinds = (*NAMED_KINDS, *MOVING_KINDS)
-    names = {kind: str(getattr(config, registry.SETTINGS[kind])) for kind in kinds}
+    names = {
+        kind: registered(config, kind, str(getattr(config, registry.SETTINGS[kind])))
+        for kind in kinds
+    }
     named = [(kind, name) for kind, name in names.items() if name != registry.NONE]
     named += (("scorer", name) for name, _ in config.scorers())
-    return any(is_file(name) or registry.find(kind, name).is_random for kind, name in named)
+    found = (registry.find(kind, name) for kind, name in named if not is_file(name))
+    is_of_file = any(is_file(name) for _, name in named)
+    return is_of_file or any(one.is_random or one.reads_draws for one in found)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime, Reg
-from blis_jax.engine.types import REFERENCE_DEFECTS, REJECTED, Outcome, never
+from blis_jax.engine.types import FEBRUARY_RULES, REFERENCE_DEFECTS, REJECTED, Outcome, never
 from blis_jax.memory.blocks import Eviction, Pool
 from blis_jax.results.histories import InstanceHistory, entry_times, histories
 from blis_jax.results.metrics.arrays import maxima, sums
@@ -127,6 +127,9 @@ class Observation:
         earlier = lives.past_itl_us + lives.past_num_itl * output_time
         again = np.int64(self.defects.double_last_latency)
         e2e = ttft + earlier + total + steps * output_time + again * (last + output_time)
+        if self.cluster.post_decode_us is not None:
+            after = xp.asarray(self.cluster.post_decode_us)[xp.maximum(self.instance, 0)]
+            e2e = e2e + xp.where(self.output_len > 0, after, 0) - lives.passed_over_us
         if self.journey is not None:  # steps on two instances
             whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
             e2e = xp.where(self.journey.first_record >= 0, whole, e2e)
@@ -186,7 +189,7 @@ class Observation:
         """Start of the step in a record, likewise."""
         return self._log_time(LogTime.START, self.xp.clip(record, 0, max(len(self.log) - 1, 0)))
 
-    block_size, defects = 16, REFERENCE_DEFECTS
+    block_size, defects, rules = 16, REFERENCE_DEFECTS, FEBRUARY_RULES
     overhead: int | None = 0  # place of the coefficient that every step costs
 
     def _admitted(self) -> np.ndarray:
@@ -270,6 +273,10 @@ class Observation:
         def counted(status: Status) -> np.ndarray:
             return sums(self.instance, requests.status == status, rows)
 
+        output_tokens = sums(at, log[:, Log.NUM_DECODE] * steps, rows)
+        if self.rules.restarts_preempted:  # all of what completes, and nothing else
+            is_done = requests.status == Status.COMPLETED
+            output_tokens = sums(self.instance, xp.where(is_done, self.output_len, 0), rows)
         is_entered = (requests.queued_at_us >= 0) & (requests.status != Status.DROPPED)
         block_time = log[:, Log.SUM_USED_BLOCKS].astype(np.float64)
         block_time = block_time * self.log_time[:, LogTime.DURATION]
@@ -280,7 +287,7 @@ class Observation:
             still_queued=counted(Status.WAITING),
             still_running=counted(Status.RUNNING),
             total_input_tokens=sums(self.instance, xp.where(is_entered, self.input_len, 0), rows),
-            total_output_tokens=sums(at, log[:, Log.NUM_DECODE] * steps, rows),
+            total_output_tokens=output_tokens,
             gpu_hits=inst[:, Inst.HITS],
             gpu_misses=inst[:, Inst.MISSES],
             used_blocks_at_end=inst[:, Inst.USED_BLOCKS],
@@ -335,7 +342,9 @@ class Observation:
         record = lives.evictions[:, Eviction.RECORD]
         at = np.clip(record, 0, max(len(self.log) - 1, 0))
         time_us = self.log_time[at, LogTime.START] if len(self.log) else record
-        return PreemptionRecords(request, self.instance[request], time_us, record, lives.num_itl)
+        return PreemptionRecords(
+            request, self.instance[request], time_us, record, lives.num_itl, lives.is_forgotten
+        )
 
     def outcome(self) -> Outcome:
         """The engine's own code, or whether the horizon left requests behind."""
@@ -348,6 +357,8 @@ class Observation:
 
     def num_open_ties(self) -> int:
         """Events of one microsecond whose order nobody has verified."""
+        if self.rules.has_order:  # the engine's own
+            return 0
         return int(self.raw.registers[Reg.NUM_OPEN_TIES])
 
     @property

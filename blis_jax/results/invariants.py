@@ -7,6 +7,7 @@ ended with an outcome other than completion or the horizon may break them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -153,15 +154,18 @@ def tokens_of_request_conserved(requests: RequestRecords, instances: InstanceRec
 def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """9. Totals: prompts of requests that were queued; inter-token latencies less completions.
 
-    The corrected profile does not record the last latency of a completion twice, so nothing is taken off.
+    The corrected profile does not record the last latency of a completion twice, so nothing is taken off. The
+    revision of August 2026 counts the outputs of completed requests.
     """
     is_completed = requests.status == Status.COMPLETED
     was_queued = is_completed | np.isin(requests.status, ALIVE)
     inputs = per_instance(was_queued, requests, instances, requests.input_len)
     latencies = per_instance(requests.num_itl > 0, requests, instances, requests.num_itl)
-    outputs = (latencies - per_instance(is_completed, requests, instances), latencies)
+    whole = per_instance(is_completed, requests, instances, requests.output_len)
+    outputs = (latencies - per_instance(is_completed, requests, instances), latencies, whole)
     by_profile = [count(values != instances.total_output_tokens) for values in outputs]
-    return count(inputs != instances.total_input_tokens) + np.minimum(*by_profile)
+    least = functools.reduce(np.minimum, by_profile)
+    return count(inputs != instances.total_input_tokens) + least
 
 
 def counters_not_negative(requests: RequestRecords, instances: InstanceRecords) -> Counts:
@@ -202,11 +206,17 @@ def step_counts_conserved(record: RunRecord) -> int:
 
 
 def step_events_conserved(record: RunRecord) -> int:
-    """17. Records count every completion, and every inter-token latency of every request."""
+    """17. Records count every completion, and every inter-token latency of every request.
+
+    August's revision forgets the latencies of a life that a preemption ends.
+    """
     steps, requests = record.steps, record.requests
     num_completed = int(np.count_nonzero(requests.status == Status.COMPLETED))
     completions = abs(int(steps.num_completed.sum()) - num_completed)
-    return completions + abs(int(steps.num_itl.sum()) - int(requests.num_itl.sum()))
+    recorded = int(requests.num_itl.sum())
+    if record.preemptions.is_forgotten is not None:
+        recorded += int(record.preemptions.num_itl[record.preemptions.is_forgotten].sum())
+    return completions + abs(int(steps.num_itl.sum()) - recorded)
 
 
 def steps_follow_each_other(record: RunRecord) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -127,6 +127,7 @@ class PreemptionRecords:
     time_us: Int[np.ndarray, "preemption"]  # start of the step that evicted it
     step_record: Int[np.ndarray, "preemption"]  # that step among StepRecords
     num_itl: Int[np.ndarray, "preemption"]  # inter-token latencies recorded in the life it ended
+    is_forgotten: Any = None  # bool[preemption]: the profile has dropped them; None: none of them
 
 
 def no_preemptions() -> PreemptionRecords:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.engine.state import Dyn, Journey, Log, LogTime
-from blis_jax.memory.blocks import Eviction, Life
+from blis_jax.memory.blocks import PASSED_OVER, Eviction, Life
 from blis_jax.results.metrics.arrays import replaced, sums
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Lives:
     evictions: Int[np.ndarray, "preemption column"]
     is_eviction: Bool[np.ndarray, "preemption"]  # else the row is there for its room alone
     num_itl: Int[np.ndarray, "preemption"]  # latencies recorded in the life that ended
+    is_forgotten: Bool[np.ndarray, "preemption"]  # the profile has dropped these latencies
     num_preempted: Int[np.ndarray, "request"]
     num_scheduled: Int[
         np.ndarray, "request"
@@ -40,6 +41,7 @@ class Lives:
     is_current_token: Bool[np.ndarray, "request"]  # it was recorded in the current life
     past_num_itl: Int[np.ndarray, "request"]  # latencies recorded in earlier lives
     past_itl_us: Int[np.ndarray, "request"]  # and their sum, without output processing
+    passed_over_us: Any  # time of steps since the first token in which the request got nothing
     preempted_service_us: Int[np.ndarray, "request"]  # in the batch before the token's life
 
 
@@ -50,13 +52,21 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
     """
     n = len(dyn)
     is_block_level = raw.life is not None
+    passed_over_us: Any = 0
     evictions = xp.zeros((0, len(Eviction)), np.int64)
     is_eviction = xp.zeros(0, bool)
     if is_block_level:
         room = raw.evictions.shape[0] - 1
         count = room if xp is not np else min(int(raw.num_evictions), room)
         evictions = raw.evictions[:count].astype(np.int64)
-        is_eviction = xp.arange(count) < raw.num_evictions
+        is_entry = xp.arange(count) < raw.num_evictions
+        is_over = is_entry & (evictions[:, Eviction.SCHEDULED_RECORD] == PASSED_OVER)
+        is_eviction, passed_over_us = (
+            is_entry & ~is_over,
+            _passed_over(evictions, is_over, dyn, log_time, xp),
+        )
+        if xp is np:  # only preemptions have rows
+            evictions, is_eviction = evictions[is_eviction], is_eviction[is_eviction]
     request = xp.where(is_eviction, evictions[:, Eviction.REQUEST], -1)
     of = xp.maximum(request, 0)
     num_preempted = sums(request, is_eviction, n)
@@ -68,6 +78,7 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
     token_record = (
         raw.life[:n, Life.FIRST_TOKEN].astype(np.int64) - 1 if is_block_level else current
     )
+    is_forgotten = is_eviction & (evictions[:, Eviction.DECODE_RECORD] < 0)
     num_itl, itl_us = _ended(evictions, log, log_time, xp)
     token = evictions[:, Eviction.FIRST_TOKEN] - 1
     is_its = is_eviction & (token >= 0) & (token == token_record[of])
@@ -86,6 +97,7 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
         evictions=evictions,
         is_eviction=is_eviction,
         num_itl=num_itl,
+        is_forgotten=is_forgotten,
         num_preempted=num_preempted,
         num_scheduled=xp.maximum(scheduled, 0),
         scheduled_record=dyn[:, Dyn.SCHEDULED_RECORD],
@@ -95,8 +107,9 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
         token_record=token_record,
         token_scheduled=token_scheduled,
         is_current_token=(token_record >= 0) & (token_record == current),
-        past_num_itl=sums(request, num_itl, n),
-        past_itl_us=sums(request, itl_us, n),
+        past_num_itl=sums(request, xp.where(is_forgotten, 0, num_itl), n),
+        past_itl_us=sums(request, xp.where(is_forgotten, 0, itl_us), n),
+        passed_over_us=passed_over_us,
         preempted_service_us=sums(request, xp.where(is_before, spent, 0), n),
     )
 
@@ -130,14 +143,27 @@ def moved(lives: Lives, journey: Journey | None, xp: Any = np) -> Lives:
     )
 
 
+def _passed_over(evictions: Any, is_over: Any, dyn: Any, log_time: Any, xp: Any) -> Any:
+    """Time of the steps of each request's current life in which it got nothing; earlier lives are forgotten."""
+    if not len(evictions) or not len(log_time):
+        return 0
+    request = xp.where(is_over, evictions[:, Eviction.REQUEST], 0)
+    record = xp.minimum(evictions[:, Eviction.RECORD], len(log_time) - 1)
+    is_current = is_over & (evictions[:, Eviction.RECORD] > dyn[request, Dyn.TOKEN_RECORD])
+    is_current &= evictions[:, Eviction.RECORD] > dyn[request, Dyn.SCHEDULED_RECORD]
+    spent = xp.where(is_current, log_time[record, LogTime.DURATION], 0)
+    return sums(xp.where(is_over, request, -1), spent, len(dyn))
+
+
 def _ended(evictions: Any, log: Any, log_time: Any, xp: Any) -> tuple[Any, Any]:
     """Number and sum of the latencies of each life that ended: of the steps between its token and its eviction."""
     if not len(evictions) or not len(log):
         nothing = xp.zeros(len(evictions), np.int64)
         return nothing, nothing
     last = len(log) - 1
-    has_decode = evictions[:, Eviction.DECODE_RECORD] > 0
-    began = xp.clip(evictions[:, Eviction.DECODE_RECORD] - 1, 0, last)
+    decode_record = xp.abs(evictions[:, Eviction.DECODE_RECORD])
+    has_decode = decode_record > 0
+    began = xp.clip(decode_record - 1, 0, last)
     ended = xp.minimum(evictions[:, Eviction.RECORD], last)
     total = log_time[:, LogTime.TOTAL_DURATION]
     own = log[ended, Log.NUM_STEPS] * log_time[ended, LogTime.DURATION]

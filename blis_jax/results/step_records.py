@@ -76,6 +76,8 @@ def _unfinished_decodes(
     goes_on = (requests.status == Status.RUNNING) & (requests.token_step_idx >= 0)
     current = requests.instance[goes_on].astype(np.int64) * span + requests.token_step_idx[goes_on]
     is_unfinished = requests.status[evictions.request] != Status.COMPLETED
+    if evictions.is_forgotten is not None:
+        is_unfinished = is_unfinished | evictions.is_forgotten
     ended = before[evictions.step_record[is_unfinished]]
     began = ended - evictions.num_itl[is_unfinished]
     return np.sort(np.concatenate([current, began])), np.sort(ended)

@@ -104,6 +104,7 @@ def all_snapshots(seed: int, num_active: int = INSTANCES) -> Snapshots:
         num_rejected=rng.integers(0, 9, CASES).astype(np.int32),
         is_active=np.tile(np.arange(INSTANCES) < num_active, (CASES, 1)),
         role=np.zeros(shape, np.int32),
+        cached_prompt_blocks=distinct(0, 8),
     )
 
 
@@ -146,6 +147,7 @@ def gateway_scenes(entry: Policy, num_active: int) -> GatewayContext:
         picked=best if kind == "routing" or entry.reads_route else None,
         run_key=np.tile(np.array([[3, 14]], np.uint32), (CASES, 1)),
         contents=contents() if entry.reads_contents else None,
+        draws=rng.integers(0, 2**31 - 1, (CASES, 8), dtype=np.int32),
     )
 
 
@@ -192,7 +194,8 @@ def scenes(entry: Policy, num_active: int = INSTANCES) -> Any:
         return context
     rng = np.random.default_rng(9)
     scores = rng.permuted(rng.uniform(0, 1, (CASES, INSTANCES)), axis=1)
-    return PickerContext(scores, context.snapshots.is_active, context.request, context.key)
+    active = context.snapshots.is_active
+    return PickerContext(scores, active, context.request, context.key, context.draws)
 
 
 ALL = [
@@ -383,6 +386,7 @@ def test_pickers_draw_as_they_say(name: str):
         "first-best": [0, 1, 0, 0, 0],
         "random-best": [0, 0.5, 0, 0.5, 0],
         "weighted-random": scores / scores.sum(),
+        "drawn-best": [0, 0.5, 0, 0.5, 0],
     }[name]
     keys = jax.random.split(jax.random.key(3), size)
 
@@ -390,7 +394,8 @@ def test_pickers_draw_as_they_say(name: str):
     @jax.vmap
     def pick(key: Any) -> Any:
         request = case(request_views(1, (1,)), 0)
-        among = PickerContext(jnp.asarray(scores), jnp.ones(5, bool), request, key)
+        draws = jax.random.randint(key, (2,), 0, 2**31 - 1, jnp.int32)
+        among = PickerContext(jnp.asarray(scores), jnp.ones(5, bool), request, key, draws)
         return entry.decide(numbers(entry), entry.start(None, SHAPE), among)[0]
 
     found = np.bincount(np.asarray(pick(keys)), minlength=5) / size
@@ -402,7 +407,8 @@ def test_pickers_draw_as_they_say(name: str):
 def test_pickers_take_an_eligible_instance_when_all_scores_are_zero(name: str):
     entry, request = TABLES["picker"][name], case(request_views(1, (1,)), 0)
     eligible = jnp.asarray([False, False, True, False, True])
-    among = PickerContext(jnp.zeros(5), eligible, request, jax.random.key(1))
+    draws = jnp.array([5, 8], jnp.int32)
+    among = PickerContext(jnp.zeros(5), eligible, request, jax.random.key(1), draws)
     assert int(call(entry, numbers(entry), among)[0]) in (2, 4)
 
 

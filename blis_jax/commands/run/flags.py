@@ -71,7 +71,7 @@ def _run_flags() -> tuple[Flag, ...]:
             "µs after which the simulation stops; none if not given",
         ),
         Flag(
-            "results-path/output",
+            "results-path/output/metrics-path",
             str,
             None,
             "PATH",
@@ -181,10 +181,11 @@ def _engine_flags() -> tuple[Flag, ...]:
         SLOTS,
         Flag(
             "variant/profile",
-            cli.one_of("scheduling", "routing"),
+            cli.one_of("scheduling", "routing", "blis-2026-02", "blis-2026-08"),
             "scheduling",
             "NAME",
-            "BLIS's track to reproduce; in routing, slo-gated looks at queue depth",
+            "BLIS's revision, or its track of February 2026, to reproduce; in routing, slo-gated looks at "
+            "queue depth",
         ),
         Flag(
             "corrected",
@@ -230,7 +231,6 @@ REFUSED = {
     "trace-level": f"decision traces are not recorded; {_USE_RESULTS}",
     "counterfactual-k": f"decision traces are not recorded; {_USE_RESULTS}",
     "summarize-trace": f"decision traces are not recorded; {_USE_RESULTS}",
-    "max-model-len": "it changes nothing in BLIS either; leave it out",
 }
 
 

@@ -21,7 +21,7 @@ from blis_jax.engine.types import LAST
 from blis_jax.memory.blocks import Asker
 from blis_jax.memory.contents import Found
 from blis_jax.memory.index_events import allocated
-from blis_jax.memory.memory import Demand, Grant, Subject, Visit
+from blis_jax.memory.memory import Demand, Grant, Subject, Visit, is_passed_over
 
 
 def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
@@ -35,7 +35,7 @@ def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[
     visit = _visit(one, demand, grant, comes)
     moves, work = ask(ctx, state, work, one, visit)
     rows = memory.rows_of_visit(ctx, state, work, one, grant, visit)
-    past = _past(work, one, demand, visit)
+    past = _past(ctx, work, one, demand, visit)
     row = _row(ctx, work, one, grant, visit, moves)
     work = allocated(ctx, state, _counted(ctx, work, one, grant, visit), one, visit)
     return work, SlotWrite(instance, one.slot, row, rows, one.request, past)
@@ -103,6 +103,8 @@ def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit)
     joins, gained = one.is_queued & is_granted, visit.gains & ~one.has_token
     cursor = jnp.where(is_member, one.row.order, lane.cursor)
     cursor = jnp.where(one.asker == Asker.GHOST, jnp.int32(LAST), cursor)
+    num_decode = lane.num_decode + as_int(joins & visit.comes)
+    num_decode = num_decode - as_int(is_passed_over(ctx, one, visit.asks))
     return grant.on(
         work,
         lane={
@@ -113,7 +115,7 @@ def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit)
             "decode_tokens": lane.decode_tokens + jnp.where(in_decode, change, 0),
             "num_waiting": lane.num_waiting - as_int(joins),
             "num_scheduled": lane.num_scheduled + as_int(joins),
-            "num_decode": lane.num_decode + as_int(joins & visit.comes),
+            "num_decode": num_decode,
         },
         inst={
             "next_order": inst.next_order + as_int(joins),
@@ -132,6 +134,7 @@ def _row(
     left = jnp.where(moves, 0, left - as_int(visit.comes))
     finish = jnp.where(left >= 0, step + left, jnp.int32(RUNAWAY))
     finish = jnp.where(visit.gains, finish, row.finish)
+    finish = finish + as_int(is_passed_over(ctx, one, visit.asks))
     is_past = visit.is_granted | one.is_again | one.has_token
     steps = jnp.where(is_past, step, step - 1)
     joins = one.is_queued & visit.is_granted
@@ -143,7 +146,7 @@ def _row(
     )
 
 
-def _past(work: Work, one: Subject, demand: Demand, visit: Visit) -> Past:
+def _past(ctx: Context, work: Work, one: Subject, demand: Demand, visit: Visit) -> Past:
     """The request's row after its visit."""
     past, record = one.past, work.lane.num_records
     scheduled, joins = past.num_scheduled, one.is_queued & visit.is_granted
@@ -157,10 +160,15 @@ def _past(work: Work, one: Subject, demand: Demand, visit: Visit) -> Past:
 
     before = jnp.where(one.is_again, past.step_progress, past.progress)
     before = jnp.where(one.is_queued, 0, before)
+    lag, token_index = past.lag + as_int(is_lagging), past.token_index
+    if ctx.mechanism.rules.passes_over:  # its steps since the first token count without this one
+        is_over = is_passed_over(ctx, one, visit.asks)
+        lag, token_index = jnp.where(is_over, one.step, past.lag), token_index + as_int(is_over)
+    token_index = jnp.where(visit.gains, one.step, token_index)
     return Past.make(
         progress=kept("progress", is_chunk, visit.done),
         num_new=kept("num_new", is_new, visit.tokens),
-        lag=past.lag + as_int(is_lagging),
+        lag=lag,
         num_scheduled=scheduled + as_int(joins),
         num_prefill_steps=jnp.where(joins, 0, past.num_prefill_steps) + as_int(is_chunk),
         cached_first=kept("cached_first", is_first, demand.hits),
@@ -168,7 +176,7 @@ def _past(work: Work, one: Subject, demand: Demand, visit: Visit) -> Past:
         scheduled_record=kept("scheduled_record", joins, record),
         scheduled_index=kept("scheduled_index", joins, one.step),
         token_record=kept("token_record", visit.gains, record),
-        token_index=kept("token_index", visit.gains, one.step),
+        token_index=token_index,
         finish_record=past.finish_record,
         step_progress=kept("step_progress", visit.is_granted & ~one.in_decode, before),
     ).with_rest_of(past)

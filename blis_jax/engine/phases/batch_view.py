@@ -42,13 +42,15 @@ def members_of(
     if not ctx.mechanism.defects.stale_token_counts:  # a member passed over counts nothing
         new = jnp.where(past.progress == before, 0, new)
     new = jnp.where(in_prefill, new, in_decode.astype(jnp.int32))
+    if ctx.mechanism.rules.passes_over:
+        new = jnp.where(past.lag == index, 0, new)
     return Members(
         in_prefill=in_prefill,
         new_tokens=new,
         progress=jnp.where(in_prefill, before, jnp.where(in_decode, context - 1, 0)),
         context=context,
         in_step=new > 0,
-        in_decode=in_decode,
+        in_decode=in_decode & (new > 0),
         input_len=jnp.where(is_member, slots.input_len, 0),
         order=order,
     )

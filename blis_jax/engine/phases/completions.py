@@ -74,6 +74,9 @@ def _completion(
     e2e = (completed - arrival).astype(jnp.float64) + each
     if ctx.mechanism.defects.double_last_latency:
         e2e = e2e + duration.astype(jnp.float64) + output_time
+    post_decode_us = ctx.params.cluster.post_decode_us
+    if post_decode_us is not None:
+        e2e = e2e + jnp.where(num_tokens > 0, post_decode_us[instance], 0).astype(jnp.float64)
     return Completion(
         request=view,
         instance=instance,

@@ -23,7 +23,7 @@ from blis_jax.engine.phases.router_index import (
     touch,
     trimmed,
 )
-from blis_jax.engine.phases.snapshot import View, refreshed, snapshots
+from blis_jax.engine.phases.snapshot import View, cached_prompt_blocks, refreshed, snapshots
 from blis_jax.engine.signals import LeadingContents
 from blis_jax.engine.state import Instance, Lane, Nodes, Resident, State, nodes_of
 from blis_jax.engine.tables.columns import as_int, choose
@@ -32,6 +32,7 @@ from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.engine.tables.rows import Row, Whole
 from blis_jax.engine.types import (
     LAST,
+    NO_DRAW,
     NO_REQUEST,
     REJECTED,
     Outcome,
@@ -87,12 +88,16 @@ def _context(
     view = request_view(ctx, request)
     looks = any(policy.reads_contents for policy in ctx.mechanism.of_gateway)
     nodes = nodes_of(ctx.requests, request) if looks else None
+    num_blocks = full_blocks(view.input_len, ctx.shape.block_size)
+    cached = None
+    if ctx.mechanism.reads_caches:
+        cached = cached_prompt_blocks(ctx, seen, nodes_of(ctx.requests, request), num_blocks)
     journey = None if state.movement is None else state.movement.of(request)
     context = GatewayContext(
         request=view,
-        num_prompt_blocks=full_blocks(view.input_len, ctx.shape.block_size),
+        num_prompt_blocks=num_blocks,
         prompt_key=ctx.request(request).prompt_key,
-        snapshots=snapshots(ctx, state, now, seen, matched, rejected, request),
+        snapshots=snapshots(ctx, state, now, seen, matched, rejected, request, cached),
         now_us=now,
         key=decision_key(ctx, purpose, _number(ctx, state, request)),
         run_key=decision_key(ctx, Purpose.RUN),
@@ -101,6 +106,7 @@ def _context(
         came_from=None if journey is None else journey.came_from,
         computed_tokens=None if journey is None else journey.computed,
         block_size=jnp.int32(ctx.shape.block_size),
+        draws=ctx.params.policy.draws,
     )
     return _in_pool(ctx, context)
 
@@ -201,10 +207,12 @@ def _route(
 ) -> Decisions:
     question = _question(ctx, state, request, now, seen, base.lane.num_rejected)
     context, router = question.context, question.router
-    chosen, is_there, gateway = _choice(ctx, state, base.gateway, request, context)
+    chosen, is_there, has_no_draw, gateway = _choice(ctx, state, base.gateway, request, context)
     expected = context.snapshots.prefix_match_blocks[chosen]
     placed = _place(ctx, state, base, request, chosen, now, context, expected)
     outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)
+    if ctx.mechanism.reads_draws:
+        outcome = failing(outcome, has_no_draw, Outcome.DRAWS_EXHAUSTED)
     placed = dataclasses.replace(placed, gateway=gateway, lane=placed.lane.replace(outcome=outcome))
     if router is None or ctx.mechanism.is_precise:
         return placed
@@ -244,14 +252,18 @@ def _question(
 
 def _choice(
     ctx: Context, state: State, gateway: Any, request: jax.Array, context: GatewayContext
-) -> tuple[jax.Array, jax.Array, Any]:
-    """The router's choice, whether it is an active instance (if not, the first one is taken), and the states then."""
+) -> tuple[jax.Array, jax.Array, jax.Array, Any]:
+    """The router's choice, whether it is an active instance, whether draws ran out, and the states then.
+
+    Where it is no active instance, the first one is taken.
+    """
     own = own_states(ctx, gateway, request)
     chosen, own = route(ctx, own, context, _number(ctx, state, request))
     gateway = with_own(ctx, gateway, own, request)
     is_active = context.snapshots.is_active
     is_there = jnp.any(is_active & (lax.iota(jnp.int32, ctx.shape.num_instances) == chosen))
-    return jnp.where(is_there, chosen, first_where(is_active)), is_there, gateway
+    taken = jnp.where(is_there, chosen, first_where(is_active))
+    return taken, is_there, chosen == NO_DRAW, gateway
 
 
 def _would_be_routed_to(
@@ -286,6 +298,10 @@ def _place(
     queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.queued == queued) & (after < 0)
     is_oversized = ceil_div(input_len, ctx.shape.block_size) > cluster.total_kv_blocks[chosen]
+    if cluster.max_model_len is not None:
+        longest = input_len + ctx.request(request).output_len
+        is_oversized = is_oversized | (input_len >= cluster.max_model_len)
+        is_oversized = is_oversized | (longest > cluster.max_model_len)
     inst = instance_of(ctx, state, chosen)
     starts = (inst.is_idle == 1) | is_oversized
     event, busy = inst.event, inst.busy_until

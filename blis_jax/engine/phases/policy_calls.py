@@ -130,10 +130,17 @@ def route(
         context.snapshots.is_active,
         context.request,
         decision_key(ctx, Purpose.PICKER, request),
+        context.draws,
     )
     picked, picker = mechanism.picker.decide(params.picker, picker, among)
     asked = dataclasses.replace(context, scores=scores, picked=picked)
     chosen, routing = mechanism.routing.decide(params.routing, routing, asked)
+    of_scorers = [
+        scorer.routed(numbers, state, context, chosen) if scorer.routed else state
+        for scorer, numbers, state in zip(
+            mechanism.scorers, params.scorers, of_scorers, strict=True
+        )
+    ]
     mine = (admission, routing, *of_scorers, picker)
     return chosen.astype(jnp.int32), (*mine, *states[num_mine:])
 

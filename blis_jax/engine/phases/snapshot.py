@@ -13,7 +13,7 @@ from blis_jax.engine.context import Context
 from blis_jax.engine.exact import exact_quotient
 from blis_jax.engine.phases.gateways import own_pending, own_rejections
 from blis_jax.engine.signals import AgedView, looked_again
-from blis_jax.engine.state import Instance, State, reads_cpu_tier
+from blis_jax.engine.state import Instance, Nodes, State, reads_cpu_tier
 from blis_jax.engine.tables.columns import choose
 from blis_jax.engine.tables.joined import queued_times
 from blis_jax.engine.types import Snapshots
@@ -70,13 +70,44 @@ def _aged(ctx: Context, state: State, now: jax.Array) -> AgedView:
     of_load = signals, signals.load_interval_us, view.load_seen_us, now
     sees_kv, kv_seen_us = looked_again(*of_kv)
     sees_load, load_seen_us = looked_again(*of_load)
+    cached, cached_seen_us = _copied_caches(ctx, state, now)
     return AgedView(
         choose(sees_kv, kv_fields(ctx, state), view.kv),
         jnp.where(sees_load, queued, view.queue_depth),
         jnp.where(sees_load, _batch_sizes(ctx, state), view.batch_size),
         kv_seen_us,
         load_seen_us,
+        cached,
+        cached_seen_us,
     )
+
+
+def _copied_caches(ctx: Context, state: State, now: jax.Array) -> tuple[Any, Any]:
+    """The router's copy of the caches, made anew if it is old enough, and when it was made."""
+    view = state.stale
+    if view.cached is None:
+        return None, None
+    delay = ctx.params.cluster.signals.cache_delay_us.astype(jnp.float64)
+    time = now.astype(jnp.float64)
+    is_due = (delay <= 0) | (time - view.cached_seen_us >= delay)
+    cached = ctx.when(is_due, lambda: ctx.memory.registered(ctx, state), lambda: view.cached)
+    return cached, jnp.where(is_due, time, view.cached_seen_us)
+
+
+def cached_prompt_blocks(
+    ctx: Context, view: View, nodes: Nodes, num_prompt_blocks: jax.Array
+) -> Int[Array, "instance"] | None:
+    """Leading blocks of a prompt in the copy of every cache; None if no policy looks.
+
+    What only this request has cannot be in a cache before it has run.
+    """
+    if not isinstance(view, AgedView) or view.cached is None:
+        return None
+    found = jnp.where((nodes.start < num_prompt_blocks)[None, :], view.cached[:, nodes.node], 0)
+    is_whole = (found == nodes.length[None, :]).astype(jnp.int32)
+    ones = jnp.ones((found.shape[0], 1), jnp.int32)
+    reached = jnp.concatenate([ones, jnp.cumprod(is_whole, axis=1)[:, :-1]], axis=1)
+    return jnp.sum(found * reached, axis=1, dtype=jnp.int32)
 
 
 def _queue_depths(ctx: Context, state: State, now: jax.Array) -> Int[Array, "instance"]:
@@ -104,6 +135,7 @@ def snapshots(
     prefix_match_blocks: Int[Array, "instance"],
     num_rejected: jax.Array,
     request: jax.Array | None = None,
+    cached: Int[Array, "instance"] | None = None,
 ) -> Snapshots:
     """The router's view at `now`, which is before every instance event of that microsecond.
 
@@ -116,6 +148,8 @@ def snapshots(
         pending = own_pending(ctx, state, now, request)
         load = batch + queued + pending
         num_rejected = own_rejections(ctx, state, num_rejected, request)
+    if ctx.mechanism.rules.sees_old_loads:  # all that the router has sent it knows at once
+        pending = load
     if ctx.mechanism.ages_signals:  # what the router has sent itself it knows at once
         pending = pending * ctx.params.cluster.signals.counts_in_flight
         batch, queued, kv = view.batch_size, view.queue_depth, view.kv
@@ -130,6 +164,7 @@ def snapshots(
         cache_hit_rate=kv[2],
         prefix_match_blocks=prefix_match_blocks,
         num_rejected=num_rejected,
+        cached_prompt_blocks=cached,
         is_active=active_instances(ctx, state),
         role=ctx.params.cluster.roles,
         pending_transfer_us=kv[3] if len(kv) > 3 else None,

@@ -81,6 +81,8 @@ def _duration(
     members = members_of(ctx, state, work, instance, written) if latency.needs_members else None
     batch = StepBatch(prefill, decode, members)
     raw = latency.step_time(row(ctx.params.cluster.beta, instance), batch)
+    if ctx.mechanism.rules.has_least_step:
+        raw = jnp.where(prefill + decode > 0, jnp.maximum(raw, 1.0), 1.0)
     return ctx.memory.with_transfers(ctx, work, ctx.truncated(raw), raw)
 
 

@@ -65,7 +65,7 @@ class Call(NamedTuple):
         """Numbers and source of each run, filled up to the size."""
         shape, num_spare = self.group.shape, self.size - len(self.runs)
         members = [*self.runs, self.runs[-1].filler()] if num_spare else self.runs
-        rows = [(run.numbers(shape.num_instances), run.source(shape)) for run in members]
+        rows = [(run.numbers(shape), run.source(shape)) for run in members]
         return rows + rows[-1:] * (num_spare - 1)
 
     def arguments(self, given: Sequence[Any]) -> tuple[Any, ...]:

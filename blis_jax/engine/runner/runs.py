@@ -91,9 +91,10 @@ class Run(ABC):
     def _is_in_order(self, seen: Observation, until_us: int) -> bool:
         """Whether ties before a time came in the reference's order; else it is corrected for the next time."""
 
-    def numbers(self, num_instances: int) -> Params:
+    def numbers(self, shape: EngineShape) -> Params:
         """Everything numeric that the run depends on besides its requests."""
-        return params(self.config, num_instances, self.policy_seed, self.policies)
+        sizes = shape.num_instances, self.policy_seed, self.policies, shape.num_requests
+        return params(self.config, *sizes)
 
     def hold(self, shape: EngineShape, demand: Mapping[str, Any]) -> None:
         """Take over the sizes of the last call, and what it has shown of the requests."""
@@ -152,7 +153,7 @@ def observed(
     """What happened in one run, from its raw tables and what it was run with."""
     seen = Observation(raw, table, numbers, shape.record_dtype)
     seen.block_size, seen.defects = shape.block_size, functions.defects
-    seen.overhead = functions.latency.overhead
+    seen.overhead, seen.rules = functions.latency.overhead, functions.rules
     return seen
 
 
@@ -209,7 +210,7 @@ class GivenRun(Run):
 
     def inputs(self, shape: EngineShape) -> Inputs:
         """What the call is given."""
-        return self.numbers(shape.num_instances), *self.source(shape)
+        return self.numbers(shape), *self.source(shape)
 
     def filler(self) -> Run:
         """The same without requests, which costs next to nothing."""
@@ -223,6 +224,8 @@ class GivenRun(Run):
         if not self.sizes.options.resolve_ties or self.sizes.shape.is_continuous:
             return False
         if self.functions.moves_requests:  # the reference knows none of this
+            return False
+        if self.functions.rules.has_order:
             return False
         return self.has_replayed or (not self.config.corrected and num_open_ties > 0)
 
@@ -305,7 +308,7 @@ class DrawnRun(Run):
             draw = compiled(draws_of, plan)
             order = first_order(shape.num_requests)
             (table, _), order = jax.device_get((draw(*self.source(shape)), order))
-        return self.numbers(shape.num_instances), table, order
+        return self.numbers(shape), table, order
 
     def filler(self) -> Run:
         """The same once more."""

@@ -47,6 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "snapshot_phases",
         "in_flight_counts",
         "num_gateways",
+        "cache_signal_delay",
     ),
     "prefix index": ("precise_kv_routing", "prefix_index_delay"),
     "movement": ("cluster_policy", "hand_over_policy", *_numbers(("cluster", "hand_over"))),
@@ -59,6 +60,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "token budget": ("max_num_scheduled_tokens",),
     "batch size": ("max_num_running_reqs",),
     "KV memory": ("total_kv_blocks", "gpu_memory_utilization", "block_size_in_tokens"),
+    "longest request": ("max_model_len",),
     "KV tier": (
         "kv_cpu_blocks",
         "kv_offload_threshold",
@@ -67,7 +69,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "preemption": ("slo_preemption",),
     "horizon": ("horizon",),
-    "profile": ("variant", "corrected"),
+    "profile": ("revision", "variant", "corrected"),
 }
 
 

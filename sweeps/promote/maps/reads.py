@@ -87,6 +87,7 @@ def _context(policy: Policy, seen: set[str]) -> _Recorder:
             "scores": jnp.zeros(INSTANCES, jnp.float64),
             "is_eligible": jnp.ones(INSTANCES, bool),
             "key": key,
+            "draws": jnp.zeros(INSTANCES, jnp.int32),
         }
     else:
         fields = _gateway(policy, key)
@@ -122,6 +123,7 @@ def _gateway(policy: Policy, key: Any) -> dict[str, Any]:
     found |= {"key": key, "run_key": key, "is_up": jnp.ones(INSTANCES, bool)}
     found["role"] = jnp.zeros(INSTANCES, jnp.int32)
     found["scores"] = jnp.zeros(INSTANCES, jnp.float64)
+    found["draws"] = jnp.zeros(INSTANCES, jnp.int32)
     if policy.reads_contents:
         from blis_jax.engine.signals import LeadingContents
 

@@ -391,7 +391,7 @@ def test_help_comes_at_once_and_names_everything():
 def test_defaults_are_the_references():
     fitted = {"model", "hardware", "tp", "alpha_coeffs", "beta_coeffs", "total_kv_blocks"}
     for flag in cluster_flags.CLUSTER_FLAGS:
-        name = flag.name.replace("-", "_")
+        name = cluster_flags.name_of(flag)
         if name in FIELDS and name not in fitted | {"routing_scorers"}:
             assert flag.default == FIELDS[name].default, name
     given = cluster_flags.cluster_config({"model": MODEL.upper()})

@@ -73,7 +73,7 @@ class LaneRun:
         """`raw`, `table` and `params` of one lane, traced."""
         self.seen = Observation(raw, table, params, shape.record_dtype, jnp)
         self.seen.block_size, self.seen.defects = shape.block_size, mechanism.defects
-        self.seen.overhead = mechanism.latency.overhead
+        self.seen.overhead, self.seen.rules = mechanism.latency.overhead, mechanism.rules
         self.shape, self.mechanism, self.raw = shape, mechanism, raw
 
     @cached_property

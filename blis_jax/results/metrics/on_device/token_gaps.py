@@ -45,12 +45,13 @@ def _num_unfinished(
     goes_on = (requests.status == int(Status.RUNNING)) & (requests.token_step_idx >= 0)
     evictions = lives.evictions
     of = jnp.where(lives.is_eviction, evictions[:, Eviction.REQUEST], 0)
-    ends = lives.is_eviction & (requests.status[of] != int(Status.COMPLETED))
-    ends &= evictions[:, Eviction.DECODE_RECORD] > 0
+    is_open = (requests.status[of] != int(Status.COMPLETED)) | lives.is_forgotten
+    began = jnp.abs(evictions[:, Eviction.DECODE_RECORD])
+    ends = lives.is_eviction & is_open & (began > 0)
     change = jnp.zeros(size + 1, jnp.int64)
     for is_one, at, amount in (
         (goes_on, place[jnp.clip(seen.dyn[:, Dyn.TOKEN_RECORD], 0, size - 1)], 1),
-        (ends, place[jnp.clip(evictions[:, Eviction.DECODE_RECORD] - 1, 0, size - 1)], 1),
+        (ends, place[jnp.clip(began - 1, 0, size - 1)], 1),
         (ends, place[jnp.clip(evictions[:, Eviction.RECORD], 0, size - 1)] - 1, -1),
     ):
         change = change.at[jnp.where(is_one, at, size)].add(jnp.where(is_one, amount, 0))

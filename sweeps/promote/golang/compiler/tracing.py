@@ -72,6 +72,12 @@ def compiled(rule: PromotedRule) -> Compiled:
                 "and no plugin of the router hears of them with these numbers; leave the observer out, or write a "
                 "Map C row and a hypothesis of track B"
             )
+        if policy.reads_draws or policy.reads_caches:
+            what = "BLIS's seeded stream" if policy.reads_draws else "BLIS's copy of the KV caches"
+            raise NotMappedError(
+                f"{rule.what}: at {place_of_policy(policy)} it reads {what}, which no plugin of the router is given; "
+                "take a policy without it"
+            )
     with jax.enable_x64(True):
         return _compiled(rule)
 

@@ -1,0 +1,109 @@
+"""What belongs to one revision of the reference alone, and is refused in the other.
+
+`blis-2026-08` names the policies of February's revision and of its own; some of its names mean another policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+
+# a policy of August's revision by the name that it has there, where that means another one elsewhere
+AUGUST_POLICIES: dict[tuple[str, str], str] = {
+    ("priority", "constant"): "gateway-class",
+    ("routing", "least-loaded"): "least-loaded-drawn",
+    ("picker", "first-best"): "drawn-best",
+    ("scorer", "queue-depth"): "waiting-requests",
+}
+# settings of mechanisms that August's revision does not have, with the value that leaves each out
+_GONE: dict[str, Any] = {
+    "variant": "scheduling",
+    "corrected": False,
+    "slo_priority_bridge": False,
+    "slo_prefill": False,
+    "precise_kv_routing": False,
+    "load_refresh_interval": 0,
+    "snapshot_phases": "aligned",
+    "in_flight_counts": True,
+    "prefix_index_delay": 0,
+    "num_gateways": 1,
+    "priority_policy": "constant",
+    "cluster_policy": "none",
+    "hand_over_policy": "none",
+}
+_GONE_POLICIES = {"admission_policy": ("slo-gated",), "routing_policy": ("prefix-affinity",)}
+
+
+def registered(config: ClusterConfig, kind: str, name: str) -> str:
+    """The name in the registry of the policy that the configuration calls so."""
+    return AUGUST_POLICIES.get((kind, name), name) if config.is_august else name
+
+
+# what August's revision takes where a setting is not given, if that is another value
+_DEFAULTS = {"snapshot_refresh_interval": 50_000, "latency_model": "trained-physics"}
+OF_REVISION = ("snapshot_refresh_interval", "max_model_len")  # whose default the revision decides
+
+
+def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+    """Settings that were not given and have another default in the configuration's revision."""
+    if not config.is_august:
+        return {}
+    is_auto = config.latency_model == "auto"
+    return {
+        name: value
+        for name, value in _DEFAULTS.items()
+        if name not in given or (name == "latency_model" and is_auto)
+    }
+
+
+def limits(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
+    """The longest request of August's revision: as given, else of the model; never longer than the KV cache."""
+    from blis_jax.latency.registry import SIZED
+
+    if not config.is_august:
+        return {}
+    longest = config.max_model_len
+    if "max_model_len" not in given and config.latency_model in SIZED:
+        from blis_jax.latency.model_files import model_description
+
+        longest = model_description(config.model, config.model_config).max_model_len
+    room = config.total_kv_blocks * config.block_size_in_tokens
+    return {"max_model_len": min(longest, room) if longest else longest}
+
+
+def check(config: ClusterConfig) -> None:
+    """Refuses settings that the configuration's revision does not know.
+
+    Raises:
+        ConfigError: with what to leave out.
+    """
+    if not config.is_august:
+        if config.max_model_len:
+            raise ConfigError(
+                "max_model_len is of the revision blis-2026-08; leave it out, or set revision to blis-2026-08"
+            )
+        return
+    for name, value in _GONE.items():
+        if getattr(config, name) != value:
+            raise ConfigError(
+                f"{name} {getattr(config, name)} is not part of blis-2026-08; leave it at {value}, "
+                "or set revision to blis-2026-02"
+            )
+    for name, values in _GONE_POLICIES.items():
+        if getattr(config, name) in values:
+            raise ConfigError(
+                f"{name} {getattr(config, name)} is not part of blis-2026-08; set revision to blis-2026-02"
+            )
+    if config.latency_model.startswith("blackbox"):
+        raise ConfigError(
+            f"latency_model {config.latency_model} is not part of blis-2026-08; use trained-physics or roofline"
+        )
+    if config.kv_cpu_blocks or any(one.kv_cpu_blocks for one in config.instances):
+        raise ConfigError(
+            "kv_cpu_blocks: the CPU tier of blis-2026-08 is not simulated yet; set it to 0"
+        )

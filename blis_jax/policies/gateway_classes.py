@@ -1,0 +1,111 @@
+"""Priorities of SLO classes as BLIS's revision of August 2026 has them, and what is decided by them.
+
+Source: `sim/slo.go`, `sim/admission.go`. Higher is more urgent here; inside an instance BLIS has the reverse.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.engine.exact import exact_quotient
+from blis_jax.engine.types import pytree
+from blis_jax.lazy import jax, jnp
+from blis_jax.policies.classes import of_class
+from blis_jax.policies.contract import (
+    GatewayContext,
+    NoState,
+    QueueContext,
+    admission_policy,
+    priority_policy,
+)
+from blis_jax.policies.numbers import FIXED, number
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+
+def _priority(default: float, slo_class: str) -> Any:
+    """A class's priority; a policy bundle of BLIS may set it, no option does."""
+    return number(default, "priority", f"priority of {slo_class} requests", low=-100, high=100,
+                  is_whole=True, setting=FIXED)  # fmt: skip
+
+
+@pytree
+class ClassPriorities:
+    """The gateway's priority of each class."""
+
+    critical: Float[Array, ""] = _priority(4, "critical")
+    standard: Float[Array, ""] = _priority(3, "standard and unclassed")
+    batch: Float[Array, ""] = _priority(-1, "batch")
+    sheddable: Float[Array, ""] = _priority(-2, "sheddable")
+    background: Float[Array, ""] = _priority(-3, "background")
+
+
+def _of(params: ClassPriorities, slo_class: jax.Array) -> jax.Array:
+    return of_class(
+        slo_class,
+        critical=params.critical,
+        standard=params.standard,
+        sheddable=params.sheddable,
+        batch=params.batch,
+        background=params.background,
+    )
+
+
+@priority_policy(ClassPriorities)
+def gateway_class(params: ClassPriorities, state: NoState, context: QueueContext) -> Any:
+    """The priority of the request's class, at any age."""
+    return _of(params, context.request.slo_class), state
+
+
+@pytree
+class TierShedParams(ClassPriorities):
+    """Numbers of the tiered shedding."""
+
+    threshold: Float[Array, ""] = number(
+        0, "requests", "largest effective load above which less urgent requests are rejected",
+        low=0, is_whole=True, search=(4, 400), prior="log-uniform", setting="tier_shed_threshold",
+    )  # fmt: skip
+    min_priority: Float[Array, ""] = number(
+        0, "priority", "least priority that is let in above the threshold",
+        low=-100, high=100, is_whole=True, search=(-3, 4), setting="tier_shed_min_priority",
+    )  # fmt: skip
+
+
+@admission_policy(TierShedParams)
+def tier_shed(params: TierShedParams, state: NoState, context: GatewayContext) -> Any:
+    """Reject classes below a priority while some instance's effective load is above the threshold."""
+    seen = context.snapshots
+    most = jnp.max(jnp.where(seen.is_active, seen.effective_load, 0)).astype(jnp.float64)
+    is_low = _of(params, context.request.slo_class) < params.min_priority
+    return ~((most > params.threshold) & is_low), state
+
+
+@pytree
+class GaieLegacyParams(ClassPriorities):
+    """Numbers of the saturation gate."""
+
+    queue_threshold: Float[Array, ""] = number(
+        5.0, "requests", "wait queue of a saturated instance",
+        low=0, excludes_low=True, search=(1, 50), setting="gaie_qd_threshold",
+    )  # fmt: skip
+    kv_threshold: Float[Array, ""] = number(
+        0.8, "", "KV utilization of a saturated instance",
+        low=0, high=1, excludes_low=True, search=(0.2, 1), setting="gaie_kv_threshold",
+    )  # fmt: skip
+
+
+@admission_policy(GaieLegacyParams)
+def gaie_legacy(params: GaieLegacyParams, state: NoState, context: GatewayContext) -> Any:
+    """Reject classes below priority 0 while the instances are saturated on average, by queue or KV cache."""
+    seen = context.snapshots
+    queue = exact_quotient(seen.queue_depth.astype(jnp.float64), params.queue_threshold)
+    kv = exact_quotient(seen.kv_utilization, params.kv_threshold)
+    count = jnp.sum(seen.is_active, dtype=jnp.int32)
+    each = jnp.where(seen.is_active, jnp.maximum(queue, kv), 0.0)
+    total = jnp.float64(0.0)
+    for one in range(each.shape[0]):  # added in the order of instances
+        total = total + each[one]
+    mean = exact_quotient(total, jnp.maximum(count, 1).astype(jnp.float64))
+    is_low = _of(params, context.request.slo_class) < 0
+    return ~((mean >= 1.0) & is_low), state

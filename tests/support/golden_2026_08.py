@@ -1,0 +1,195 @@
+"""Recorded runs of the reference's revision of August 2026: what went in, what came out, and what is not simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.commands.cluster_flags import cluster_config
+from blis_jax.commands.run.flags import make_parser
+from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.results.records import RunRecord, Status
+from blis_jax.results.step_records import expand_steps
+from blis_jax.workload.table import RequestTable, from_golden
+
+DEFAULT_SEED = 42
+# Sizes that serve most runs, so that they share compilations.
+SIZES = Options(num_slots=512, num_blocks=4096, list_blocks=128, num_shared_blocks=512)
+# options of the recorded command lines about requests and figures, which a scenario brings or nobody compares
+_BESIDE = (
+    "workload-spec",
+    "workload",
+    "rate",
+    "num-requests",
+    "seed",
+    "detectors",
+    "policy-config",
+)
+_BESIDE += ("prompt-tokens", "output-tokens", "output-tokens-stdev", "prefix-tokens")
+_BESIDE += ("concurrency", "think-time-ms", "slo-ttft", "slo-e2e", "slo-itl")
+_SWITCHES = ("enable-expert-parallel",)  # without effect on any step, as the semantics say
+_MECHANISMS = {
+    "flow-control": "flow control",
+    "prefill-instances": "prefill and decode pools",
+}
+_BUNDLES: dict[str, dict[str, Any]] = {
+    "gaie": {
+        "admission_policy": "gaie-legacy",
+        "gaie_qd_threshold": 4.0,
+        "gaie_kv_threshold": 0.5,
+    },
+    "tier_shed": {
+        "admission_policy": "tier-shed",
+        "tier_shed_threshold": 12,
+        "tier_shed_min_priority": 3,
+    },
+    "tier_shed0": {
+        "admission_policy": "tier-shed",
+        "tier_shed_threshold": 20,
+        "tier_shed_min_priority": 0,
+    },
+    "prio_over": {
+        "scheduler": "priority-fcfs",
+        "policy_numbers": (("priority.sheddable", 10.0), ("priority.critical", -5.0)),
+    },
+}
+_REFUSED_BUNDLES = {
+    "autoscale": "the autoscaler",
+    "autoscale2": "the autoscaler",
+    "mixed_pool": "node pools",
+    "tenants": "tenant budgets",
+}
+# arrays of a record: those of the recording
+ARRAYS = {
+    "instance": "instance",
+    "queued_at_us": "queued_at_us",
+    "sched_delay_us": "sched_delay_us",
+    "ttft_us": "ttft_us",
+    "e2e_us": "e2e_us",
+    "left_us": "completed_at_us",
+    "preemptions": "preemptions",
+    "num_scheduled": "num_scheduled",
+    "cached_tokens_first_sched": "cached_tokens_first_sched",
+}
+AT_END = ("scheduled_step_idx", "finished_step_idx", "num_itl", "progress_index")
+STATUS = {
+    0: Status.COMPLETED,
+    1: Status.REJECTED,
+    2: Status.DROPPED,
+    3: Status.WAITING,
+    4: Status.RUNNING,
+    5: Status.IN_FLIGHT,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AugustScenario:
+    """A recorded run."""
+
+    folder: Path
+    name: str
+
+    @functools.cached_property
+    def recorded(self) -> dict[str, Any]:
+        """Configuration and aggregates."""
+        text = (self.folder / "scenarios" / f"{self.name}.json").read_text()
+        return dict(json.loads(text))
+
+    @property
+    def why_not(self) -> str | None:
+        """The mechanism that is not simulated yet, or None."""
+        given, bundle = self._options(), self.recorded["policy_bundle"]
+        for option, words in _MECHANISMS.items():
+            if option in given:
+                return words
+        if int(given.get("kv-cpu-blocks", "0")) > 0:
+            return "the CPU tier"
+        if self.recorded["status_counts"].get("timed_out"):
+            return "time-outs"
+        return _REFUSED_BUNDLES.get(bundle)
+
+    def _options(self) -> dict[str, str]:
+        words, found = self.recorded["cli_args"][1:], {}
+        place = 0
+        while place < len(words):
+            name = words[place].removeprefix("--")
+            has_value = place + 1 < len(words) and not words[place + 1].startswith("--")
+            found[name] = words[place + 1] if has_value else ""
+            place += 2 if has_value else 1
+        return found
+
+    @property
+    def seed(self) -> int:
+        """Of the ties: the flag's, not the specification's."""
+        return int(self._options().get("seed", DEFAULT_SEED))
+
+    @property
+    def cluster(self) -> ClusterConfig:
+        """What the recorded command line describes, read by the package's own options."""
+        options = self._options()
+        line = ["--profile", "blis-2026-08"]
+        for name, value in options.items():
+            if name not in (*_BESIDE, *_SWITCHES):
+                line += [f"--{name}", value]
+        config = cluster_config(make_parser().given(line))
+        bundle = self.recorded["policy_bundle"]
+        return config.replace(**_BUNDLES[bundle]) if bundle else config
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What happened to every request and in every step."""
+        with np.load(self.folder / "scenarios" / f"{self.name}.npz") as file:
+            return dict(file)
+
+    def table(self) -> RequestTable:
+        """The recorded requests; arrivals of later rounds are those of the recorded run."""
+        with np.load(self.folder / "workloads" / f"{self.recorded['workload']}.npz") as file:
+            arrays = dict(file)
+        # short prompts are told apart by a policy that the revision no longer has
+        arrays["short_input_id"] = np.zeros(len(arrays["arrival_us"]), np.int64)
+        return from_golden(arrays, self.recorded["block_size"])
+
+    def run(self, options: Options = SIZES) -> RunRecord:
+        """The scenario as the engine runs it."""
+        return simulate(self.cluster, self.table(), options, self.seed)
+
+    @property
+    def grouping(self) -> tuple[Any, ...]:
+        """Scenarios of one compilation lie together."""
+        options = self._options()
+        named = ("routing-policy", "routing-scorers", "scheduler", "num-instances")
+        return (
+            *(options.get(name, "") for name in named),
+            options.get("latency-model", ""),
+            self.recorded["policy_bundle"] or "",
+            "preemption-policy" in options,
+            self.recorded["num_requests"],
+        )
+
+
+def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
+    """Arrays of requests and steps that are not as recorded, with the first difference; empty if all are equal."""
+    recorded, requests = scenario.arrays(), record.requests
+    status = recorded["status"]
+    expected = np.array([int(STATUS.get(int(one), -1)) for one in status], np.int64)
+    pairs: list[tuple[str, Any, Any]] = [("status", requests.status, expected)]
+    is_kept, is_done = status != Status.DROPPED, status == Status.COMPLETED
+    for ours, theirs in ARRAYS.items():
+        pairs.append((ours, getattr(requests, ours)[is_kept], recorded[theirs][is_kept]))
+    for name in AT_END:  # the recording has these of completed requests alone
+        pairs.append((name, getattr(requests, name)[is_done], recorded[name][is_done]))
+    steps = expand_steps(record, scenario.recorded["block_size"])
+    pairs += [(name, getattr(steps, name), recorded[name]) for name in steps._fields]
+    found = []
+    for name, ours, theirs in pairs:
+        if np.shape(ours) != np.shape(theirs):
+            found.append(f"{name}: {len(ours)} entries, recorded {len(theirs)}")
+        elif (wrong := np.flatnonzero(np.asarray(ours) != theirs)).size:
+            at = int(wrong[0])
+            found.append(f"{name}: {wrong.size} differ, first [{at}] {ours[at]} != {theirs[at]}")
+    return found

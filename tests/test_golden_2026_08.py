@@ -1,0 +1,64 @@
+"""Recorded runs of BLIS's revision of August 2026: every array of every request and step."""
+
+import json
+from typing import Any
+
+import pytest
+
+from blis_jax.results import invariants
+from tests.support.golden_2026_08 import AugustScenario, differences
+from tests.support.reference_data import find_golden_dir
+from tests.support.scenes import WHOLE
+
+pytestmark = pytest.mark.golden
+
+FOLDER = find_golden_dir()
+FOLDER = FOLDER / "blis_2026_08" if FOLDER else None
+if FOLDER and not (FOLDER / "index.json").exists():
+    FOLDER = None
+
+FAST = ("lat_l8_h100_tp1_tp_s42", "horizon_cut_s42", "kv_prio_s42", "weighted_prefix4_s42")
+
+
+def scenarios() -> list[Any]:
+    """All recorded runs; most are slow only because they are many."""
+    if FOLDER is None:
+        return []
+    rows = json.loads((FOLDER / "index.json").read_text())["scenarios"]
+    found = [AugustScenario(FOLDER, row["name"]) for row in rows]
+    return sorted(found, key=lambda one: one.grouping)
+
+
+def simulated() -> list[Any]:
+    return [
+        pytest.param(one, id=one.name, marks=[] if one.name in FAST else pytest.mark.slow)
+        for one in scenarios()
+        if one.why_not is None
+    ]
+
+
+@pytest.mark.parametrize("scenario", simulated())
+def test_equals_reference(scenario: AugustScenario):
+    record = scenario.run()
+    assert record.outcome in WHOLE
+    assert record.num_open_ties == 0
+    assert differences(record, scenario) == []
+    assert not any(invariants.violations(record).values())
+
+
+def test_the_set_here_is_large_enough():
+    """So that an empty folder does not look like success; most runs must be equal, not only refused."""
+    if FOLDER is None:
+        pytest.skip("no reference results of August: ../shared/golden/blis_2026_08 is not here")
+    found = scenarios()
+    assert len(found) >= 146
+    assert len(simulated()) >= 100
+    assert {one.why_not for one in found} - {None} <= {
+        "flow control",
+        "prefill and decode pools",
+        "the autoscaler",
+        "node pools",
+        "tenant budgets",
+        "the CPU tier",
+        "time-outs",
+    }
