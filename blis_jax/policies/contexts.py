@@ -32,7 +32,18 @@ class GatewayContext:
         None  # the instance that the request was routed to first, -1: not routed before
     )
     computed_tokens: Any = None  # prompt tokens whose KV moves with the request
+    is_decode: Any = (
+        None  # whether the request goes to the decode pool, as the hand-over policy's `pool` says
+    )
     block_size: Any = None  # tokens of a KV block; there in every run
+
+
+@pytree
+class Pool:
+    """The instances that a request may be routed to, and whether the router of the decode pool chooses."""
+
+    instances: Bool[Array, "instance"]
+    is_decode: Bool[Array, ""]
 
 
 @pytree

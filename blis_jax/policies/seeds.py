@@ -44,5 +44,7 @@ def draws(config: ClusterConfig) -> bool:
     kinds = (*NAMED_KINDS, *MOVING_KINDS)
     names = {kind: str(getattr(config, registry.SETTINGS[kind])) for kind in kinds}
     named = [(kind, name) for kind, name in names.items() if name != registry.NONE]
-    named += (("scorer", name) for name, _ in config.scorers())
+    named += (("scorer", name) for name, _ in (*config.scorers(), *config.decode_scorers()))
+    of_decode = ("routing", config.decode_routing_policy), ("picker", config.decode_routing_picker)
+    named += (pair for pair in of_decode if pair[1] != registry.SAME)
     return any(is_file(name) or registry.find(kind, name).is_random for kind, name in named)

@@ -16,12 +16,13 @@ from blis_jax.policies.contract import (
     HandOver,
     HandOverContext,
     NoState,
+    Pool,
     hand_over_policy,
 )
 from blis_jax.policies.numbers import number
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float
+    from jaxtyping import Array, Float
 
 PREFILL, DECODE = ROLES.index("prefill"), ROLES.index("decode")
 
@@ -50,7 +51,7 @@ class PoolParams:
     )  # fmt: skip
 
 
-def pool_of(params: PoolParams, context: GatewayContext) -> Bool[Array, "instance"]:
+def pool_of(params: PoolParams, context: GatewayContext) -> Pool:
     """The prefill pool for a new request that is split, else the decode pool."""
     seen = context.snapshots
     is_prefill = seen.is_active & (seen.role == PREFILL)
@@ -58,7 +59,7 @@ def pool_of(params: PoolParams, context: GatewayContext) -> Bool[Array, "instanc
     is_long = context.request.input_len.astype(jnp.float64) > params.split_above_tokens
     has_room = least_load.astype(jnp.float64) <= params.split_within_load
     splits = (context.computed_tokens == 0) & is_long & has_room
-    return jnp.where(splits, seen.role != DECODE, seen.role != PREFILL)
+    return Pool(jnp.where(splits, seen.role != DECODE, seen.role != PREFILL), ~splits)
 
 
 @hand_over_policy(PoolParams, pool=pool_of)
