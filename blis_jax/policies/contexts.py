@@ -127,8 +127,12 @@ class HandOver:
     """Whether the request moves on with its KV when the step ends, and how long the transfer takes.
 
     When the transfer ends, it is routed again (`GatewayContext.computed_tokens` is then its prompt length) and
-    makes its other tokens there.
+    makes its other tokens there. Where transfers share a link, each takes `link_us` more for every transfer from the
+    same instance that is under way when it starts; those that have started are not slowed down.
     """
 
     moves: Bool[Array, ""]
     delay_us: Any
+    link_us: Any = (
+        0.0  # the part of `delay_us` for which it has the link to itself; 0: links are not shared
+    )

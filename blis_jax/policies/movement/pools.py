@@ -35,8 +35,12 @@ class PoolParams:
         100.0, "µs", "time before the first byte of KV arrives", low=0, search=(0, 10_000)
     )
     link_gb_per_s: Float[Array, ""] = number(
-        50.0, "GB/s", "bandwidth of a transfer; transfers do not share it",
+        50.0, "GB/s", "bandwidth of an instance's link",
         low=0, excludes_low=True, search=(1, 400), prior="log-uniform",
+    )  # fmt: skip
+    share_link: Float[Array, ""] = number(
+        0, "", "1: a transfer has the link's bandwidth ÷ the transfers from its instance at its start; 0: all of it",
+        low=0, high=1, is_whole=True,
     )  # fmt: skip
     kv_bytes_per_token: Float[Array, ""] = number(
         131_072.0, "bytes", "KV of a token; 131,072 is Llama 3.1 8B in 16 bits", low=0
@@ -70,4 +74,5 @@ def pools(params: PoolParams, state: NoState, context: HandOverContext) -> tuple
     num_bytes = exact_product(tokens, params.kv_bytes_per_token)
     transfer_us = exact_quotient(num_bytes, params.link_gb_per_s * 1e3)
     moves = (context.role[context.instance] == PREFILL) & has_decode
-    return HandOver(moves, params.link_latency_us + transfer_us), state
+    link_us = jnp.where(params.share_link > 0, transfer_us, 0.0)
+    return HandOver(moves, params.link_latency_us + transfer_us, link_us), state
