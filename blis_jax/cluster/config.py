@@ -115,6 +115,9 @@ class ClusterConfig(PolicySettings):
     scheduler: str = "fcfs"
     cluster_policy: str = registry.NONE
     hand_over_policy: str = registry.NONE
+    decode_routing_policy: str = registry.SAME
+    decode_routing_scorers: str = ""
+    decode_routing_picker: str = registry.SAME
     slo_priority_bridge: bool = False
     slo_prefill: bool = False
     slo_prefill_critical: int = 128
@@ -193,6 +196,16 @@ class ClusterConfig(PolicySettings):
         default = AUGUST_SCORERS if self.is_august else DEFAULT_SCORERS
         return parse_scorers(self.routing_scorers or default)
 
+    def decode_scorers(self) -> list[tuple[str, float]]:
+        """Likewise where requests are routed in the decode pool."""
+        policy, text = self.decode_routing_policy, self.decode_routing_scorers
+        if (self.routing_policy if policy == registry.SAME else policy) != "weighted":
+            return []
+        default = self.routing_scorers or DEFAULT_SCORERS
+        return parse_scorers(
+            text or default, "decode_routing_scorers" if text else "routing_scorers"
+        )
+
     def replace(self, **changes: Any) -> ClusterConfig:
         """A copy with some settings changed, checked again.
 
@@ -242,6 +255,7 @@ class ClusterConfig(PolicySettings):
 # settings that BLIS has no flags for
 OUR_POLICY_SETTINGS: tuple[str, ...] = ("routing_picker", "policy_numbers")
 OUR_POLICY_SETTINGS += ("cluster_policy", "hand_over_policy")
+OUR_POLICY_SETTINGS += tuple(registry.DECODE_SETTINGS.values())
 OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
 OUR_POLICY_SETTINGS += ("prefix_index_delay", "num_gateways")
 OUR_POLICY_SETTINGS += ("tier_shed_threshold", "tier_shed_min_priority")
@@ -296,8 +310,8 @@ VLLM_NAMES = {  # what vLLM calls a setting: ours
 }
 
 
-def parse_scorers(text: str) -> list[tuple[str, float]]:
-    """`name:weight,name:weight` as a list."""
+def parse_scorers(text: str, setting: str = "routing_scorers") -> list[tuple[str, float]]:
+    """`name:weight,name:weight` as a list; refusals name the setting."""
     pairs: list[tuple[str, float]] = []
     for part in text.split(","):
         name, colon, weight = part.strip().rpartition(":")
@@ -307,12 +321,12 @@ def parse_scorers(text: str) -> list[tuple[str, float]]:
             value = math.nan
         if not (math.isfinite(value) and value > 0):
             raise ConfigError(
-                f"routing_scorers: {part.strip()!r} is not name:weight with a weight above 0; "
+                f"{setting}: {part.strip()!r} is not name:weight with a weight above 0; "
                 f"write for instance {DEFAULT_SCORERS}"
             )
         if name.strip() in dict(pairs):
             raise ConfigError(
-                f"routing_scorers: {name.strip()!r} is given twice; give each scorer one weight"
+                f"{setting}: {name.strip()!r} is given twice; give each scorer one weight"
             )
         pairs.append((name.strip(), value))
     return pairs
@@ -344,6 +358,9 @@ def unsupported(flags: Mapping[str, Any]) -> str | None:
 POLICY_NAMES: dict[str, tuple[str, ...]] = {
     registry.SETTINGS[kind]: tuple(registry.NAMES[kind]) or (registry.NONE,)
     for kind in (*NAMED_KINDS, *MOVING_KINDS)
+} | {
+    registry.DECODE_SETTINGS[kind]: (registry.SAME, *registry.NAMES[kind])
+    for kind in ("routing", "picker")
 }
 SCORER_NAMES = tuple(registry.SCORERS)
 

@@ -201,6 +201,27 @@ GATEWAY_FLAGS = (
         "NAME",
         "which instance weighted routing takes by the scores",
     ),
+    Flag(
+        "decode-routing-policy",
+        str,
+        "same",
+        "NAME",
+        "which instance of the decode pool gets a request that --hand-over-policy sends there",
+    ),
+    Flag(
+        "decode-routing-scorers",
+        str,
+        "",
+        "LIST",
+        "name:weight pairs for weighted routing there; those of --routing-scorers if not given",
+    ),
+    Flag(
+        "decode-routing-picker",
+        str,
+        "same",
+        "NAME",
+        "which instance weighted routing takes there by the scores",
+    ),
     Flag("routing-latency", whole, 0, "US", "µs from admission to the routing decision"),
     Flag(
         "snapshot-refresh-interval",
@@ -304,7 +325,7 @@ def add_cluster_flags(parser: Parser) -> None:
     from blis_jax.latency.registry import MODELS
 
     choices = {name.replace("_", "-"): names for name, names in POLICY_NAMES.items()}
-    choices["routing-scorers"] = SCORER_NAMES
+    choices["routing-scorers"] = choices["decode-routing-scorers"] = SCORER_NAMES
     choices["latency-model"] = tuple(MODELS)
     for title, flags in _CLUSTER_GROUPS:
         parser.add_flags(title, [_with_choices(flag, choices) for flag in flags])
@@ -349,7 +370,10 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
     for name in OF_REVISION if values.get("revision") == AUGUST else ():
         values[name] = given.get(name)
     values = {name: value for name, value in values.items() if value is not None}
-    _check_scorers(values["routing_policy"], values["routing_scorers"])
+    _check_scorers("--routing-scorers", values["routing_policy"], values["routing_scorers"])
+    policy = values["decode_routing_policy"]
+    policy = values["routing_policy"] if policy == registry.SAME else policy
+    _check_scorers("--decode-routing-scorers", policy, values["decode_routing_scorers"])
     try:
         config = ClusterConfig(**values)
         check_number(config, given.get("num_instances", config.num_instances))
@@ -460,8 +484,8 @@ def _coefficients(
     return *posterior.coefficients(), {"latency_model": posterior.latency_model}
 
 
-def _check_scorers(policy: str, scorers: str) -> None:
+def _check_scorers(option: str, policy: str, scorers: str) -> None:
     names = [part.partition(":")[0].strip() for part in scorers.split(",")]
     for name in names:
         if policy == "weighted" and names.count(name) > 1:
-            raise ConfigError(f"--routing-scorers: {name!r} is given twice; add up its weights")
+            raise ConfigError(f"{option}: {name!r} is given twice; add up its weights")

@@ -9,14 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.cluster.config import (
-    CRITICAL_CLASSES,
-    LARGEST_COUNT,
-    NO_HORIZON,
-    SHEDDABLE_CLASSES,
-    ClusterConfig,
-)
+from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
+from blis_jax.cluster.setting_checks import LARGEST_COUNT
+from blis_jax.engine.routers import Router, RouterParams
 from blis_jax.engine.signals import SignalParams
 from blis_jax.engine.types import (
     AUGUST_DEFECTS,
@@ -35,7 +31,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies
-from blis_jax.policies.named import Chosen, numbered
+from blis_jax.policies.named import Chosen, ChosenRouter, numbered
 from blis_jax.policies.seeds import router_draws
 
 SPARE_DRAWS = 64  # of the router's stream beyond one a request: Go draws a few numbers again
@@ -50,7 +46,7 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
     routing, scorers = policies.routing, policies.scorers
     if routing is None and (scorers is not None or policies.picker is not None):
         routing = registry.find("routing", "weighted")
-    return Chosen(
+    made = Chosen(
         admission=policies.admission or named.admission,
         routing=routing or named.routing,
         scorers=named.scorers if scorers is None else scorers,
@@ -59,6 +55,29 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
         scheduler=policies.scheduler or named.scheduler,
         cluster=policies.cluster or named.cluster,
         hand_over=policies.hand_over or named.hand_over,
+    )
+    return dataclasses.replace(made, decode=_decode_router(made, named.decode, policies))
+
+
+def _decode_router(
+    used: Chosen, named: ChosenRouter | None, policies: Policies
+) -> ChosenRouter | None:
+    """The decode pool's own router: the policies handed in, for the rest the named or the cluster's ones."""
+    routing, scorers, picker = (
+        policies.decode_routing,
+        policies.decode_scorers,
+        policies.decode_picker,
+    )
+    if named is None:
+        if routing is None and scorers is None and picker is None:
+            return None
+        named = ChosenRouter(used.routing, used.scorers, used.picker)
+    if routing is None and (scorers is not None or picker is not None):
+        routing = registry.find("routing", "weighted")
+    return ChosenRouter(
+        routing or named.routing,
+        named.scorers if scorers is None else scorers,
+        picker or named.picker,
     )
 
 
@@ -75,6 +94,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         latency=latency.model_of(config),
         cluster=used.cluster.function() if used.cluster else None,
         hand_over=used.hand_over.function() if used.hand_over else None,
+        decode=_router(used.decode) if used.decode and used.hand_over else None,
         ages_signals=_ages_signals(config),
         delays_index=config.prefix_index_delay > 0,
         num_gateways=config.num_gateways,
@@ -101,6 +121,14 @@ def _defects(config: ClusterConfig) -> Defects:
     if config.is_august:
         return AUGUST_DEFECTS
     return NO_DEFECTS if config.corrected else REFERENCE_DEFECTS
+
+
+def _router(chosen: ChosenRouter) -> Router:
+    return Router(
+        chosen.routing.function(),
+        tuple(scorer.function() for scorer, _ in chosen.scorers),
+        chosen.picker.function(),
+    )
 
 
 def without_effect(config: ClusterConfig, policies: Policies | None = None) -> str | None:
@@ -172,18 +200,33 @@ def params(
 
 def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
     seed: Any = np.uint64(policy_seed)
-    weights: Any = np.asarray([weight for _, weight in used.scorers] or [1.0], np.float64)
+    decode = used.decode if used.hand_over else None
     return PolicyParams(
         admission=used.admission.values(),
         routing=used.routing.values(),
         scorers=tuple(scorer.values() for scorer, _ in used.scorers),
-        scorer_weights=weights,
+        scorer_weights=_weights(used),
         picker=used.picker.values(),
         priority=used.priority.values(),
         scheduler=used.scheduler.values(),
         seed=seed,
         cluster=used.cluster.values() if used.cluster else None,
         hand_over=used.hand_over.values() if used.hand_over else None,
+        decode=_router_params(decode) if decode else None,
+    )
+
+
+def _weights(used: Chosen | ChosenRouter) -> Any:
+    """The weights of the scorers, one of 1 if there are none."""
+    return np.asarray([weight for _, weight in used.scorers] or [1.0], np.float64)
+
+
+def _router_params(chosen: ChosenRouter) -> RouterParams:
+    return RouterParams(
+        chosen.routing.values(),
+        tuple(scorer.values() for scorer, _ in chosen.scorers),
+        _weights(chosen),
+        chosen.picker.values(),
     )
 
 

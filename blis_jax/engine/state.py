@@ -225,8 +225,11 @@ class Journey(Row):
     computed: Whole  # tokens whose KV moves with it
     first_record: Whole  # step record of a first token that was made elsewhere, -1: none
     scheduled_record: Whole  # step record in which it was scheduled there
+    joined_record: Whole  # step record in which it joined the batch after that, -1: not yet
     due: Moment  # when it is routed again, never() while it has a place
     delay: Moment  # from the end of the step that makes its first token to `due`; never(): it stays
+    link: Moment  # the part of `delay` that it spends on its instance's link, alone there
+    transfer: Moment  # how long the transfer of its KV took, or takes; 0 without one
 
 
 @pytree
@@ -328,12 +331,15 @@ def _no_movement(shape: EngineShape, mechanism: Mechanism) -> Movement | None:
     numbers = jnp.zeros((size, len(Journey.columns)), jnp.int32)
     numbers = numbers.at[:, Journey.columns.CAME_FROM].set(-1)
     numbers = numbers.at[:, Journey.columns.FIRST_RECORD].set(-1)
+    numbers = numbers.at[:, Journey.columns.JOINED_RECORD].set(-1)
+    times = jnp.full((size, len(Journey.time_columns)), never(clock), clock)
+    times = times.at[:, Journey.time_columns.TRANSFER].set(0)
     return Movement(
         is_up=jnp.ones((rows,), jnp.int32),
         leave_at=jnp.full((rows + 1,), never(clock), clock),
         leave_delay=jnp.zeros((rows + 1,), clock),
         journey=numbers,
-        journey_time=jnp.full((size, len(Journey.time_columns)), never(clock), clock),
+        journey_time=times,
     )
 
 

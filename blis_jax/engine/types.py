@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import jax
     from jaxtyping import Bool, Float, Int
 
+    from blis_jax.engine.routers import Router
     from blis_jax.latency.contract import LatencyModel
     from blis_jax.policies.contract import Policy
 
@@ -145,9 +146,7 @@ class RequestView:
     arrival_us: jax.Array  # clock dtype
     tenant: Int[jax.Array, "..."]
     tie_rank: Int[jax.Array, "..."]  # rank by (arrival, id as text)
-    queue_rank: Int[
-        jax.Array, "..."
-    ]  # order of entry among requests queued in the same microsecond
+    queue_rank: Int[jax.Array, "..."]  # order of entry among those queued in one microsecond
 
 
 @pytree
@@ -255,6 +254,7 @@ class Mechanism:
     latency: LatencyModel
     cluster: Policy | None = None  # None: all instances stay up
     hand_over: Policy | None = None  # None: requests stay where they are
+    decode: Router | None = None  # routes in the decode pool; None: the cluster's router does
     ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
     delays_index: bool = False  # the router's index learns of a routing later
     num_gateways: int = 1  # which do not know of each other's decisions, see phases/gateways.py
@@ -266,13 +266,15 @@ class Mechanism:
     @property
     def of_gateway(self) -> tuple[Policy, ...]:
         """The policies that decide for the cluster, in the order of their states."""
-        of_cluster = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
-        return (self.admission, self.routing, *self.scorers, self.picker, *of_cluster)
+        moving = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
+        own = () if self.decode is None else self.decode.policies
+        return (self.admission, self.routing, *self.scorers, self.picker, *moving, *own)
 
     @property
-    def num_deciding(self) -> int:
-        """How many of `of_gateway` decide about requests: all but those of the cluster."""
-        return 3 + len(self.scorers)
+    def common_places(self) -> range:
+        """Places in `of_gateway` of the policies that several gateways have in common: those that move things."""
+        first = 3 + len(self.scorers)
+        return range(first, first + (self.cluster is not None) + (self.hand_over is not None))
 
     @property
     def num_indices(self) -> int:
@@ -352,12 +354,14 @@ class PolicyParams:
     cluster: Any = None
     hand_over: Any = None
     draws: Any = None  # int32[draw], see GatewayContext
+    decode: Any = None  # RouterParams, of `Mechanism.decode`
 
     @property
     def of_gateway(self) -> tuple[Any, ...]:
         """In the order of `Mechanism.of_gateway`."""
-        of_cluster = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
-        return (self.admission, self.routing, *self.scorers, self.picker, *of_cluster)
+        moving = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
+        own = () if self.decode is None else self.decode.policies
+        return (self.admission, self.routing, *self.scorers, self.picker, *moving, *own)
 
     @property
     def of_instance(self) -> tuple[Any, ...]:

@@ -32,8 +32,19 @@ class GatewayContext:
         None  # the instance that the request was routed to first, -1: not routed before
     )
     computed_tokens: Any = None  # prompt tokens whose KV moves with the request
+    is_decode: Any = (
+        None  # whether the request goes to the decode pool, as the hand-over policy's `pool` says
+    )
     block_size: Any = None  # tokens of a KV block; there in every run
     draws: Any = None  # int32[draw], uniform below 2^31: BLIS's stream, only with `reads_draws`
+
+
+@pytree
+class Pool:
+    """The instances that a request may be routed to, and whether the router of the decode pool chooses."""
+
+    instances: Bool[Array, "instance"]
+    is_decode: Bool[Array, ""]
 
 
 @pytree
@@ -118,8 +129,12 @@ class HandOver:
     """Whether the request moves on with its KV when the step ends, and how long the transfer takes.
 
     When the transfer ends, it is routed again (`GatewayContext.computed_tokens` is then its prompt length) and
-    makes its other tokens there.
+    makes its other tokens there. Where transfers share a link, each takes `link_us` more for every transfer from the
+    same instance that is under way when it starts; those that have started are not slowed down.
     """
 
     moves: Bool[Array, ""]
     delay_us: Any
+    link_us: Any = (
+        0.0  # the part of `delay_us` for which it has the link to itself; 0: links are not shared
+    )

@@ -8,7 +8,7 @@ imports JAX, so a command can list policies before it computes anything.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from blis_jax.policies.contexts import (
     HandOver,
     HandOverContext,
     PickerContext,
+    Pool,
     QueueContext,
 )
 from blis_jax.policies.numbers import checked, numbers_of
@@ -47,6 +48,7 @@ __all__ = [
     "PickerContext",
     "Policies",
     "Policy",
+    "Pool",
     "QueueContext",
     "admission_policy",
     "cluster_policy",
@@ -95,7 +97,7 @@ class NextTimeFn(Protocol):
 
 
 class PoolFn(Protocol):
-    """`(params, GatewayContext) -> bool[instance]`: the instances that a request may be routed to."""
+    """`(params, GatewayContext) -> Pool`: where a request may be routed to, and by which router."""
 
     def __call__(self, params: Any, context: GatewayContext, /) -> Any:
         """Where none of them is up, the request may go to any that is."""
@@ -297,6 +299,9 @@ class Policies:
         scheduler: which waiting request comes first.
         cluster: which instances are up; None means that all stay up.
         hand_over: which requests move on with their KV; None means that they stay.
+        decode_routing: which instance a request gets in the decode pool; as `routing` if nothing is said of it.
+        decode_scorers: likewise, as `scorers`.
+        decode_picker: likewise, as `picker`.
 
     Raises:
         ConfigError: a policy is of another kind than its field, or a weight is not above 0.
@@ -310,24 +315,33 @@ class Policies:
     scheduler: Policy | None = None
     cluster: Policy | None = None  # instances go down and come up; None: they stay up
     hand_over: Policy | None = None  # requests move on with their KV; None: they stay
+    decode_routing: Policy | None = None
+    decode_scorers: tuple[tuple[Policy, float], ...] | None = None
+    decode_picker: Policy | None = None
 
     def __post_init__(self) -> None:
-        if self.scorers is not None:
-            given: Sequence[Any] = self.scorers
-            pairs = [one if isinstance(one, tuple) else (one, 1.0) for one in given]
-            object.__setattr__(self, "scorers", tuple(pairs))
+        for field in ("scorers", "decode_scorers"):
+            given: Any = getattr(self, field)
+            if given is not None:
+                pairs = [one if isinstance(one, tuple) else (one, 1.0) for one in given]
+                object.__setattr__(self, field, tuple(pairs))
         for field, kind in _FIELD_KINDS:
             given = getattr(self, field)
             for one in [pair[0] for pair in given or ()] if kind == "scorer" else [given]:
                 _check_kind(field, kind, one)
-        for one, weight in self.scorers or ():
-            if not (np.isfinite(weight) and weight > 0):
-                raise ConfigError(
-                    f"scorers: the weight of {one.name} is {weight}; give one above 0"
-                )
+            for one, weight in given or () if kind == "scorer" else ():
+                if not (np.isfinite(weight) and weight > 0):
+                    raise ConfigError(
+                        f"{field}: the weight of {one.name} is {weight}; give one above 0"
+                    )
 
 
-_FIELD_KINDS = tuple((kind + "s" * (kind == "scorer"), kind) for kind in KINDS)
+_FIELD_KINDS = (
+    *((kind + "s" * (kind == "scorer"), kind) for kind in KINDS),
+    ("decode_routing", "routing"),
+    ("decode_scorers", "scorer"),
+    ("decode_picker", "picker"),
+)
 
 
 def _check_kind(field: str, kind: str, given: Any) -> None:

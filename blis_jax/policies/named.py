@@ -21,11 +21,19 @@ if TYPE_CHECKING:
 NAMED_KINDS = ("admission", "routing", "picker", "priority", "scheduler")
 # those whose setting may name none
 MOVING_KINDS = ("cluster", "hand_over")
+# what begins the numbers of a policy that routes in the decode pool: this and the kind
+DECODE = "decode_"
 
 
 def is_policy_number(name: str) -> bool:
     """Whether it is written as a number of a policy in use, such as `routing.candidates`."""
-    return "." in name and name.partition(".")[0] in (*NAMED_KINDS, *MOVING_KINDS, "scorer")
+    kinds = (
+        *NAMED_KINDS,
+        *MOVING_KINDS,
+        "scorer",
+        *(DECODE + kind for kind in registry.DECODE_SETTINGS),
+    )
+    return "." in name and name.partition(".")[0] in kinds
 
 
 def as_pairs(given: Any) -> tuple[tuple[str, float], ...]:
@@ -55,6 +63,15 @@ def admission_name(config: ClusterConfig) -> str:
 
 
 @dataclass(frozen=True)
+class ChosenRouter:
+    """The policies that choose an instance, with their numbers."""
+
+    routing: Policy
+    scorers: tuple[tuple[Policy, float], ...]
+    picker: Policy
+
+
+@dataclass(frozen=True)
 class Chosen:
     """The policies that a configuration names, with their numbers."""
 
@@ -66,6 +83,7 @@ class Chosen:
     scheduler: Policy
     cluster: Policy | None = None
     hand_over: Policy | None = None
+    decode: ChosenRouter | None = None  # None: these route in the decode pool too
 
 
 def numbered(config: ClusterConfig) -> Chosen:
@@ -75,8 +93,10 @@ def numbered(config: ClusterConfig) -> Chosen:
         ConfigError: a name is not known, or a number has no policy to go to.
     """
     kinds = (*NAMED_KINDS, *MOVING_KINDS)
-    has_file = any(is_file(_name_of(config, kind)) for kind in kinds)
-    if has_file or any(is_file(name) for name, _ in config.scorers()):
+    names = [_name_of(config, kind) for kind in kinds]
+    names += [config.decode_routing_policy, config.decode_routing_picker]
+    names += [name for name, _ in (*config.scorers(), *config.decode_scorers())]
+    if any(is_file(name) for name in names):
         return _numbered(config)  # the file may have changed since
     return _numbered_once(config)
 
@@ -90,19 +110,55 @@ def _numbered(config: ClusterConfig) -> Chosen:
             found[kind] = _with_numbers(config, kind, name, given.pop(kind, {}))
     scorers = []
     for name, weight in config.scorers():
-        owner = f"scorer.{name.rpartition(':')[2]}"
-        scorers.append((_with_numbers(config, "scorer", name, given.pop(owner, {})), weight))
+        scorers.append((_with_numbers(config, "scorer", name, given.pop(_owner(name), {})), weight))
+    decode = _decode_router(config, given)
     if given:
         owner = next(iter(given))
-        used = [
-            *found,
-            *(f"scorer.{name.rpartition(':')[2]}" for name, _ in config.scorers()),
-        ]
+        used = [*found, *(_owner(name) for name, _ in config.scorers())]
+        if decode is not None:
+            used += [DECODE + one for one in ("routing", "picker")]
+            used += [DECODE + _owner(name) for name, _ in config.decode_scorers()]
         raise ConfigError(
             f"policy_numbers: {owner}.{next(iter(given[owner]))} belongs to no policy in use; "
             f"numbers begin with {', '.join(used)}{closest(owner, used)}"
         )
-    return Chosen(scorers=tuple(scorers), **found)
+    return Chosen(scorers=tuple(scorers), decode=decode, **found)
+
+
+def _owner(scorer: str) -> str:
+    """What begins the numbers of a scorer."""
+    return f"scorer.{scorer.rpartition(':')[2]}"
+
+
+def _decode_router(
+    config: ClusterConfig, given: dict[str, dict[str, float]]
+) -> ChosenRouter | None:
+    """The policies that route in the decode pool, if a setting says anything of them; takes their numbers out.
+
+    What is the same as the cluster's has the cluster's numbers too, and those given under its own name.
+    """
+    own = {owner: given.pop(owner) for owner in list(given) if owner.startswith(DECODE)}
+    settings = registry.DECODE_SETTINGS
+    if not own and all(getattr(config, one) in ("", registry.SAME) for one in settings.values()):
+        return None
+    of_cluster = _numbers_by_owner(config)
+
+    def policy(kind: str) -> Policy:
+        setting = settings[kind]
+        name, numbers = getattr(config, setting), own.pop(DECODE + kind, {})
+        if name == registry.SAME:
+            name, numbers = _name_of(config, kind), of_cluster.get(kind, {}) | numbers
+        return _with_numbers(config, kind, name, numbers, setting)
+
+    scorers = []
+    for name, weight in config.decode_scorers():
+        owner = _owner(name)
+        numbers = {} if config.decode_routing_scorers else of_cluster.get(owner, {})
+        numbers = numbers | own.pop(DECODE + owner, {})
+        scorers.append((_with_numbers(config, "scorer", name, numbers, settings["scorer"]), weight))
+    router = ChosenRouter(policy("routing"), tuple(scorers), policy("picker"))
+    given |= own  # belong to nobody
+    return router
 
 
 _numbered_once = functools.lru_cache(maxsize=1024)(_numbered)
@@ -115,10 +171,10 @@ def _name_of(config: ClusterConfig, kind: str) -> str:
 
 
 def _with_numbers(
-    config: ClusterConfig, kind: str, name: str, given: Mapping[str, float]
+    config: ClusterConfig, kind: str, name: str, given: Mapping[str, float], naming: str = ""
 ) -> Policy:
-    """The policy with the numbers of its settings, and those given to it by name."""
-    policy = registry.find(kind, registered(config, kind, name))
+    """The policy with the numbers of its settings, and those given to it by name; `naming` as in `registry.find`."""
+    policy = registry.find(kind, registered(config, kind, name), naming)
     if is_file(name):
         return policy.with_numbers(**given)
     numbers = {
@@ -141,6 +197,9 @@ def number_of(config: ClusterConfig, setting: str) -> Number | None:
     used = numbered(config)
     policies = {f"scorer.{one.name}": one for one, _ in used.scorers}
     kinds = {kind: getattr(used, kind) for kind in (*NAMED_KINDS, *MOVING_KINDS)}
+    if used.decode is not None:
+        kinds |= {DECODE + one: getattr(used.decode, one) for one in ("routing", "picker")}
+        policies |= {f"{DECODE}scorer.{one.name}": one for one, _ in used.decode.scorers}
     policies |= {kind: policy for kind, policy in kinds.items() if policy is not None}
     has = {
         f"{name}.{one}": number

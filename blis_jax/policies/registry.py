@@ -99,6 +99,7 @@ NAMES: dict[str, dict[str, str]] = {
     "cluster": CLUSTER,
     "hand_over": HAND_OVER,
 }
+SAME = "same"  # requests that are handed over are routed by the cluster's policy
 # the setting that names the policy of a kind
 SETTINGS = {
     "admission": "admission_policy",
@@ -111,33 +112,41 @@ SETTINGS = {
     "hand_over": "hand_over_policy",
 }
 
+# the setting that names the policy of a kind for requests in the decode pool
+DECODE_SETTINGS = {kind: f"decode_{SETTINGS[kind]}" for kind in ("routing", "scorer", "picker")}
 
-def find(kind: str, name: str) -> Policy:
+
+def find(kind: str, name: str, setting: str = "") -> Policy:
     """The policy of a kind with this name, or the one at `path/to/file.py:Name`.
+
+    `setting` names it, if that is not the kind's of `SETTINGS`.
 
     Raises:
         ConfigError: there is no such name, file or policy; the sentence lists what there is.
     """
     if is_file(name):
-        return _from_file(kind, name)
+        return _from_file(kind, name, setting or SETTINGS[kind])
     names = NAMES[kind]
     if name not in names:
+        allowed = ", ".join((*names, *_no_policy(kind, setting)))
         raise ConfigError(
-            f"{SETTINGS[kind]} {shortened(name)} is not known; use one of {', '.join((*names, *_no_policy(kind)))}, or "
+            f"{setting or SETTINGS[kind]} {shortened(name)} is not known; use one of {allowed}, or "
             f"path/to/file.py:Name{closest(name, names)}"
         )
     return _built_in(names[name])
 
 
-def _no_policy(kind: str) -> tuple[str, ...]:
-    """The word for no policy, where a setting takes it."""
+def _no_policy(kind: str, setting: str) -> tuple[str, ...]:
+    """The word for no policy, or for the cluster's, where a setting takes it."""
+    if setting and kind != "scorer":
+        return (SAME,)
     return (NONE,) if kind in ("cluster", "hand_over") else ()
 
 
 def located(settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """Settings of a file in this folder, in which paths of policies begin at the folder if they are there."""
     found = dict(settings)
-    for setting in (*SETTINGS.values(), "latency_model"):
+    for setting in (*SETTINGS.values(), *DECODE_SETTINGS.values(), "latency_model"):
         given = found.get(setting)
         if folder is not None and isinstance(given, str):
             parts = [_located(part.strip(), folder) for part in given.split(",")]
@@ -160,8 +169,8 @@ def _built_in(where: str) -> Policy:
     return policy
 
 
-def _from_file(kind: str, name: str) -> Policy:
-    wanted = f"{SETTINGS[kind]} {name}"
+def _from_file(kind: str, name: str, setting: str) -> Policy:
+    wanted = f"{setting} {name}"
     policy = value_at(name, wanted, Policy, f"@{DECORATORS[kind].__name__}()")
     if policy.kind != kind:
         raise ConfigError(f"{wanted} is of kind {policy.kind}; give one of kind {kind}")

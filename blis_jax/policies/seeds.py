@@ -60,7 +60,9 @@ def draws(config: ClusterConfig) -> bool:
         for kind in kinds
     }
     named = [(kind, name) for kind, name in names.items() if name != registry.NONE]
-    named += (("scorer", name) for name, _ in config.scorers())
+    of_decode = ("routing", config.decode_routing_policy), ("picker", config.decode_routing_picker)
+    named += (pair for pair in of_decode if pair[1] != registry.SAME)
+    named += (("scorer", name) for name, _ in (*config.scorers(), *config.decode_scorers()))
     found = (registry.find(kind, name) for kind, name in named if not is_file(name))
     is_of_file = any(is_file(name) for _, name in named)
     return is_of_file or any(one.is_random or one.reads_draws for one in found)

@@ -42,8 +42,11 @@ from blis_jax.results.schema import (
     upgraded,
 )
 from blis_jax.results.schema import Provenance as Provenance
+from blis_jax.results.travels import E2E_PARTS, e2e_parts_us
 
-RESERVED_DIMS = ("slo_class", "quantile", "invariant", "instance", "request", "ttft_part")
+RESERVED_DIMS = (
+    "slo_class", "quantile", "invariant", "instance", "request", "ttft_part", "e2e_part",
+)  # fmt: skip
 FORMATS = (".zarr", ".nc")
 TABLE_FORMATS = (".csv", *FORMATS)
 KV_MODELS = (NO_EVICTION, BLOCK_LEVEL)
@@ -216,15 +219,19 @@ def request_dataset(
     shape = _shape(records, coords)
     dims = (*coords, "request")
     sizes = [len(record.requests.arrival_us) for record in records]
-    labels = _labels(coords) | {"ttft_part": list(TTFT_PARTS)}
+    labels = _labels(coords) | {"ttft_part": list(TTFT_PARTS), "e2e_part": list(E2E_PARTS)}
     dataset = new_dataset(REQUESTS, provenance, labels, {})
-    for entry in dataclasses.fields(RequestRecords):
-        arrays = [np.asarray(getattr(record.requests, entry.name)) for record in records]
+    columns = {
+        entry.name: [np.asarray(getattr(record.requests, entry.name)) for record in records]
+        for entry in dataclasses.fields(RequestRecords)
+    }
+    columns["e2e_parts_us"] = [e2e_parts_us(record.requests) for record in records]
+    for name, arrays in columns.items():
         table = np.full((len(records), max(sizes), *arrays[0].shape[1:]), -1, arrays[0].dtype)
         for row, (values, size) in enumerate(zip(arrays, sizes, strict=True)):
             table[row, :size] = values
-        dims_of_entry = (*dims, "ttft_part") if entry.name == "ttft_parts_us" else dims
-        _add_variable(dataset, entry.name, dims_of_entry, table, shape, unit_of(entry.name))
+        dims_of_entry = (*dims, name.replace("_parts_us", "_part")) if table.ndim > 2 else dims
+        _add_variable(dataset, name, dims_of_entry, table, shape, unit_of(name))
     _add_variable(dataset, "num_requests", tuple(coords), np.array(sizes), shape, "1")
     _add_outcome(dataset, records, tuple(coords), shape)
     return dataset

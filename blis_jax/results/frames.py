@@ -10,11 +10,12 @@ import numpy as np
 from blis_jax.errors import ConfigError, closest
 from blis_jax.results.metrics.reference import CLASS_NAMES
 from blis_jax.results.records import TTFT_PARTS, Status
+from blis_jax.results.travels import E2E_PARTS, e2e_parts_us
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from blis_jax.results.records import RunRecord
+    from blis_jax.results.records import RequestRecords, RunRecord
 
 TABLES = ("requests", "steps", "instances", "preemptions")
 # of these columns -1 says that it never happened
@@ -39,7 +40,7 @@ def to_dataframe(record: RunRecord, table: str = "requests") -> pd.DataFrame:
             f"a record has no table {table!r}; it has {allowed}{closest(table, TABLES)}"
         )
     frame = _plain(getattr(record, table), table[:-1])
-    return _readable(frame, record.requests.ttft_parts_us) if table == "requests" else frame
+    return _readable(frame, record.requests) if table == "requests" else frame
 
 
 def _plain(rows: object, name: str) -> pd.DataFrame:
@@ -51,8 +52,8 @@ def _plain(rows: object, name: str) -> pd.DataFrame:
     return frame.rename_axis(name)
 
 
-def _readable(frame: pd.DataFrame, parts_us: np.ndarray) -> pd.DataFrame:
-    """Codes as words, what never happened as missing, and a column `ttft_<part>_us` for each part of TTFT."""
+def _readable(frame: pd.DataFrame, requests: RequestRecords) -> pd.DataFrame:
+    """Codes as words, what never happened as missing, and a column for each part of TTFT and of E2E."""
     import pandas as pd
 
     for name in (*frame.columns,):
@@ -63,7 +64,11 @@ def _readable(frame: pd.DataFrame, parts_us: np.ndarray) -> pd.DataFrame:
     frame["slo_class"] = pd.Categorical.from_codes(frame["slo_class"], list(CLASS_NAMES))
     words = [status.name.lower() for status in Status]
     frame["status"] = pd.Categorical.from_codes(frame["status"], words)
-    has_token = frame["ttft_us"].notna().to_numpy()
-    for part, values in zip(TTFT_PARTS, parts_us.T, strict=True):
-        frame[f"ttft_{part}_us"] = np.where(has_token, values, np.nan)
+    for time, parts, values in (
+        ("ttft", TTFT_PARTS, requests.ttft_parts_us),
+        ("e2e", E2E_PARTS, e2e_parts_us(requests)),
+    ):
+        has_time = frame[f"{time}_us"].notna().to_numpy()
+        for part, column in zip(parts, values.T, strict=True):
+            frame[f"{time}_{part}_us"] = np.where(has_time, column, np.nan)
     return frame

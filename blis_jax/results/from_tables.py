@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime, Reg
-from blis_jax.engine.types import FEBRUARY_RULES, REFERENCE_DEFECTS, REJECTED, Outcome, never
+from blis_jax.engine.types import FEBRUARY_RULES, REFERENCE_DEFECTS, REJECTED, Outcome
 from blis_jax.memory.blocks import Eviction, Pool
 from blis_jax.results.histories import InstanceHistory, entry_times, histories
 from blis_jax.results.metrics.arrays import maxima, sums
@@ -26,6 +26,7 @@ from blis_jax.results.records import (
     StepRecords,
 )
 from blis_jax.results.stays import journeys, lives_of, moved
+from blis_jax.results.travels import after_hand_over, is_on_its_way
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 
@@ -100,7 +101,7 @@ class Observation:
         is_scheduled = self.lives.in_batch
         is_there = self.is_queued
         if self.journey is not None:  # or on its way to another instance
-            is_there = is_there & (self.journey.due == never(self.raw.journey_time.dtype))
+            is_there = is_there & ~is_on_its_way(self.journey, self.raw.journey_time.dtype)
         status = xp.where(is_there, int(Status.WAITING), int(Status.IN_FLIGHT))
         status = xp.where(is_scheduled, int(Status.RUNNING), status)
         status = xp.where(self.dyn[:, Dyn.FINISH_RECORD] > 0, int(Status.COMPLETED), status)
@@ -169,6 +170,7 @@ class Observation:
             num_itl=num_itl,
             progress_index=xp.where(is_scheduled, progress, 0),
             ttft_parts_us=self._parts(has_token, token_us, output_time),
+            **after_hand_over(self.journey, self.num_requests, self._starts, self._ends, xp),
         )
 
     def _last_steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

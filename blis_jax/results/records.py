@@ -69,6 +69,8 @@ class RequestRecords:
     num_itl: Int[np.ndarray, "request"]
     progress_index: Int[np.ndarray, "request"]
     ttft_parts_us: Int[np.ndarray, "request part"]  # TTFT_PARTS; their sum is ttft_us
+    transfer_us: Int[np.ndarray, "request"]  # of its KV to another instance, -1: none has ended
+    handed_wait_us: Int[np.ndarray, "request"]  # from there until it was scheduled
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class RunRecord:
         """The run's `requests`, `steps`, `instances` or `preemptions` as a pandas data frame, a row for each.
 
         Times are in µs, NaN where something never happened; classes and states are words. TTFT has its parts in
-        columns `ttft_<part>_us`. Raises `ConfigError` for another table.
+        columns `ttft_<part>_us`, E2E in columns `e2e_<part>_us`. Raises `ConfigError` for another table.
         """
         from blis_jax.results.frames import to_dataframe
 

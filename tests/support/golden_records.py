@@ -77,7 +77,9 @@ def record_of(
     names = [field.name for field in dataclasses.fields(RequestRecords)]
     requests |= {name: arrays[name] for name in names if name in arrays}
     requests |= {"left_us": left, "token_step_idx": token_step}
-    requests["expected_cached_tokens"] = np.full(len(left), -1)
+    # what the reference does not record, or does not have
+    for name in ("expected_cached_tokens", "transfer_us", "handed_wait_us"):
+        requests[name] = np.full(len(left), -1)
     requests["ttft_parts_us"] = ttft_parts(config, arrays, workload["arrival_us"], output_time)
     steps = StepRecords(
         instance=arrays["step_instance"],

@@ -25,6 +25,7 @@ from blis_jax.commands.run.workload import (
 )
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
+from blis_jax.policies import registry
 from blis_jax.policies.seeds import draws
 from blis_jax.workload.versions import FIRST_REVISION
 
@@ -190,6 +191,14 @@ def _warn_of_idle_options(
     """Options that are valid and yet change nothing here."""
     if given.get("routing_scorers") and config.routing_policy != "weighted":
         notes.warn(f"--routing-scorers has no effect on {config.routing_policy} routing")
+    if given.get("decode_routing_scorers") and not config.decode_scorers():
+        notes.warn(
+            "--decode-routing-scorers has no effect: the decode pool's routing is not weighted"
+        )
+    for setting in registry.DECODE_SETTINGS.values():
+        if setting in given and config.hand_over_policy == registry.NONE:
+            option = f"--{setting.replace('_', '-')}"
+            notes.warn(f"{option} has no effect without --hand-over-policy")
     if config.precise_kv_routing:
         from blis_jax.engine.mechanism import without_effect
 

@@ -114,11 +114,15 @@ def _context(
 def _in_pool(ctx: Context, context: GatewayContext) -> GatewayContext:
     """The context in which only instances of the request's pool are active; all that are, if none of them is."""
     policy, seen = ctx.mechanism.hand_over, context.snapshots
-    if policy is None or policy.pool is None:
+    if policy is None:
         return context
-    is_mine = seen.is_active & policy.pool(ctx.params.policy.hand_over, context)
+    if policy.pool is None:
+        return dataclasses.replace(context, is_decode=context.computed_tokens > 0)
+    pool = policy.pool(ctx.params.policy.hand_over, context)
+    is_mine = seen.is_active & pool.instances
     is_mine = jnp.where(jnp.any(is_mine), is_mine, seen.is_active)
-    return dataclasses.replace(context, snapshots=dataclasses.replace(seen, is_active=is_mine))
+    snapshots = dataclasses.replace(seen, is_active=is_mine)
+    return dataclasses.replace(context, snapshots=snapshots, is_decode=pool.is_decode)
 
 
 def no_decisions(ctx: Context, state: State) -> Decisions:

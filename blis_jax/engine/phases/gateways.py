@@ -32,7 +32,7 @@ def gateway_of(ctx: Context, request: jax.Array) -> jax.Array:
 def on_each(mechanism: Any, place: int, start: Any) -> Any:
     """The first state of a gateway's policy; of one that decides about requests there is one for each gateway."""
     count = mechanism.num_gateways
-    if count == 1 or place >= mechanism.num_deciding:
+    if count == 1 or place in mechanism.common_places:
         return start
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), start)
 
@@ -41,24 +41,29 @@ def own_states(ctx: Context, states: States, request: jax.Array) -> States:
     """The states as the request's gateway has them."""
     if ctx.mechanism.num_gateways == 1:
         return states
-    at, count = gateway_of(ctx, request), ctx.mechanism.num_deciding
+    at, common = gateway_of(ctx, request), ctx.mechanism.common_places
 
     def own(leaf: jax.Array) -> jax.Array:
         return lax.dynamic_index_in_dim(leaf, at, keepdims=False)
 
-    return (*jax.tree.map(own, states[:count]), *states[count:])
+    return tuple(
+        state if place in common else jax.tree.map(own, state) for place, state in enumerate(states)
+    )
 
 
 def with_own(ctx: Context, states: States, own: States, request: jax.Array) -> States:
     """All gateways' states, once the request's gateway has these."""
     if ctx.mechanism.num_gateways == 1:
         return own
-    at, count = gateway_of(ctx, request), ctx.mechanism.num_deciding
+    at, common = gateway_of(ctx, request), ctx.mechanism.common_places
 
     def put(leaf: jax.Array, new: jax.Array) -> jax.Array:
         return lax.dynamic_update_index_in_dim(leaf, new, at, 0)
 
-    return (*jax.tree.map(put, states[:count], own[:count]), *own[count:])
+    return tuple(
+        new if place in common else jax.tree.map(put, state, new)
+        for place, (state, new) in enumerate(zip(states, own, strict=True))
+    )
 
 
 def own_pending(

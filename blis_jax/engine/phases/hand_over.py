@@ -1,9 +1,10 @@
 """Hand-overs: a request whose prompt is computed moves on with its KV, and goes on elsewhere after a transfer.
 
 The hand-over policy is asked in the step that makes a request's first token. If the request moves, that step is its
-last one on the instance, and its blocks are free again when the step has ended. When the transfer has ended, the
-gateway routes it again. The step in which it joins the new batch costs one decode token, stores its whole prompt, and
-makes its next token. A mechanism without hand-overs has nothing of this in its compiled program.
+last one on the instance, and its blocks are free again when the step has ended. Transfers that share an instance's link
+are slower by their number at the start. When the transfer has ended, the gateway routes the request again. The step in
+which it joins the new batch costs one decode token, stores its whole prompt, and makes its next token. A mechanism
+without hand-overs has nothing of this in its compiled program.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.phases.policy_calls import Purpose, decision_key, request_view
 from blis_jax.engine.phases.snapshot import active_instances
 from blis_jax.engine.state import Journey, Movement, Past, State
+from blis_jax.engine.tables.joined import places_of
 from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.memory.memory import Subject, Visit
 from blis_jax.policies.contract import HandOver, HandOverContext
@@ -67,10 +69,15 @@ def ask(
         lambda new, old: jnp.where(is_asked, new, old), after, work.gateway[place]
     )
     gateway = (*work.gateway[:place], states, *work.gateway[place + 1 :])
-    delay = jnp.asarray(decision.delay_us).astype(ctx.clock)
+    delay, link = (
+        jnp.asarray(one).astype(ctx.clock) for one in (decision.delay_us, decision.link_us)
+    )
+    joins = visit.comes & visit.is_granted
     journey = journey.replace(
         delay=jnp.where(moves, delay, journey.delay),
-        computed=jnp.where(visit.comes & visit.is_granted, 0, journey.computed),
+        link=jnp.where(moves, link, journey.link),
+        joined_record=jnp.where(joins, work.lane.num_records, journey.joined_record),
+        computed=jnp.where(joins, 0, journey.computed),
     )
     return moves, _with_journey(dataclasses.replace(work, gateway=gateway), one.request, journey)
 
@@ -112,17 +119,30 @@ def moved_on(
     if ctx.mechanism.hand_over is None:
         return work, past
     journey = _movement(state).of(one.request)
-    due = lane.now + lane.duration + jnp.where(moves, journey.delay, 0)
+    start = lane.now + lane.duration
+    others = _num_on_link(ctx, state, one.instance, start).astype(ctx.clock)
+    transfer = jnp.where(moves, journey.delay + others * jnp.where(moves, journey.link, 0), 0)
     is_first = journey.came_from < 0
     journey = journey.replace(
         came_from=jnp.where(moves & is_first, one.instance, journey.came_from),
         computed=jnp.where(moves, one.fixed.input_len, journey.computed),
         first_record=jnp.where(moves, past.token_record, journey.first_record),
         scheduled_record=jnp.where(moves, past.scheduled_record, journey.scheduled_record),
-        due=jnp.where(moves, due, journey.due),
+        due=jnp.where(moves, start + transfer, journey.due),
+        transfer=jnp.where(moves, transfer, journey.transfer),
         delay=jnp.where(moves, ctx.never, journey.delay),
     )
     return _with_journey(work, one.request, journey), past
+
+
+def _num_on_link(ctx: Context, state: State, instance: jax.Array, start: jax.Array) -> jax.Array:
+    """Transfers from the instance that are under way at this time."""
+    movement = _movement(state)
+    times, columns = movement.journey_time[:-1], Journey.time_columns
+    due = times[:, columns.DUE]
+    has_kv = movement.journey[:-1, Journey.columns.COMPUTED] > 0
+    is_on = (due > start) & (due < ctx.never) & has_kv & (places_of(state)[:-1] == instance)
+    return jnp.sum(is_on, dtype=jnp.int32)
 
 
 def has_completed(ctx: Context, written: SlotWrite, leaves: jax.Array) -> jax.Array:

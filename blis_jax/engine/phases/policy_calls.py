@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.gateways import on_each
 from blis_jax.engine.phases.mid_step import Work, waiting_mask
+from blis_jax.engine.routers import Router, RouterParams, of_cluster
 from blis_jax.engine.state import State
 from blis_jax.engine.types import (
     EngineShape,
@@ -115,16 +116,45 @@ def admit(ctx: Context, states: States, context: GatewayContext) -> tuple[jax.Ar
 def route(
     ctx: Context, states: States, context: GatewayContext, request: jax.Array
 ) -> tuple[jax.Array, States]:
-    """The instance that the request goes to: scorers rate, the picker picks, the routing policy decides."""
+    """The instance that the request goes to, by the router of its pool."""
     mechanism, params = ctx.mechanism, ctx.params.policy
-    num_mine = 3 + len(mechanism.scorers)
-    admission, routing, *of_scorers, picker = states[:num_mine]
+    router = of_cluster(mechanism)
+    end = 1 + len(router.policies)
+
+    def by_cluster() -> tuple[jax.Array, States]:
+        asked = router, params, ctx.scorer_shares, states[1:end], context, request
+        chosen, mine = _chosen_by(ctx, *asked)
+        return chosen, (states[0], *mine, *states[end:])
+
+    decode = mechanism.decode
+    if decode is None:
+        return by_cluster()
+    begin = len(states) - len(decode.policies)
+
+    def by_decode() -> tuple[jax.Array, States]:
+        asked = decode, params.decode, None, states[begin:], context, request
+        chosen, mine = _chosen_by(ctx, *asked)
+        return chosen, (*states[:begin], *mine)
+
+    return ctx.when(context.is_decode, by_decode, by_cluster)
+
+
+def _chosen_by(
+    ctx: Context,
+    router: Router,
+    params: PolicyParams | RouterParams,
+    shares: Any,
+    states: States,
+    context: GatewayContext,
+    request: jax.Array,
+) -> tuple[jax.Array, States]:
+    """One router's choice: scorers rate, the picker picks, the routing policy decides."""
+    routing, *of_scorers, picker = states
     keys = [
-        decision_key(ctx, Purpose.SCORERS + place, request)
-        for place in range(len(mechanism.scorers))
+        decision_key(ctx, Purpose.SCORERS + place, request) for place in range(len(router.scorers))
     ]
-    rated = mechanism.scorers, params, of_scorers, context, keys
-    scores, of_scorers = combined_scores(*rated, ctx.scorer_shares, mechanism.is_precise)
+    rated = router.scorers, params, of_scorers, context, keys
+    scores, of_scorers = combined_scores(*rated, shares, ctx.mechanism.is_precise)
     among = PickerContext(
         scores,
         context.snapshots.is_active,
@@ -132,17 +162,14 @@ def route(
         decision_key(ctx, Purpose.PICKER, request),
         context.draws,
     )
-    picked, picker = mechanism.picker.decide(params.picker, picker, among)
+    picked, picker = router.picker.decide(params.picker, picker, among)
     asked = dataclasses.replace(context, scores=scores, picked=picked)
-    chosen, routing = mechanism.routing.decide(params.routing, routing, asked)
+    chosen, routing = router.routing.decide(params.routing, routing, asked)
     of_scorers = [
         scorer.routed(numbers, state, context, chosen) if scorer.routed else state
-        for scorer, numbers, state in zip(
-            mechanism.scorers, params.scorers, of_scorers, strict=True
-        )
+        for scorer, numbers, state in zip(router.scorers, params.scorers, of_scorers, strict=True)
     ]
-    mine = (admission, routing, *of_scorers, picker)
-    return chosen.astype(jnp.int32), (*mine, *states[num_mine:])
+    return chosen.astype(jnp.int32), (routing, *of_scorers, picker)
 
 
 def without_matches(snapshots: Snapshots) -> Snapshots:
@@ -153,7 +180,7 @@ def without_matches(snapshots: Snapshots) -> Snapshots:
 
 def combined_scores(
     scorers: tuple[Policy, ...],
-    params: PolicyParams,
+    params: PolicyParams | RouterParams,
     states: Any,
     context: GatewayContext,
     keys: Any,

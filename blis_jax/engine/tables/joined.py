@@ -152,6 +152,11 @@ def queued_times(state: State, num_instances: int) -> jax.Array:
     return times
 
 
+def places_of(state: State) -> jax.Array:
+    """`place_of` of every request `[request]`."""
+    return state.dyn[:, INSTANCE_OF] if state.instance_of is None else state.instance_of
+
+
 def place_of(state: State, request: jax.Array) -> jax.Array:
     """The instance of a request, or why it has none."""
     if state.instance_of is None:

@@ -87,8 +87,11 @@ def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None
         computed=0,
         first_record=-1,
         scheduled_record=-1,
+        joined_record=-1,
         due=ctx.never,
         delay=ctx.never,
+        link=ctx.never,
+        transfer=0,
     )
     return MovementWrite(movement.is_up, movement.leave_at, movement.leave_delay, spare, journey)
 

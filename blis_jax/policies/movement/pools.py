@@ -16,12 +16,13 @@ from blis_jax.policies.contract import (
     HandOver,
     HandOverContext,
     NoState,
+    Pool,
     hand_over_policy,
 )
 from blis_jax.policies.numbers import number
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float
+    from jaxtyping import Array, Float
 
 PREFILL, DECODE = ROLES.index("prefill"), ROLES.index("decode")
 
@@ -34,8 +35,12 @@ class PoolParams:
         100.0, "µs", "time before the first byte of KV arrives", low=0, search=(0, 10_000)
     )
     link_gb_per_s: Float[Array, ""] = number(
-        50.0, "GB/s", "bandwidth of a transfer; transfers do not share it",
+        50.0, "GB/s", "bandwidth of an instance's link",
         low=0, excludes_low=True, search=(1, 400), prior="log-uniform",
+    )  # fmt: skip
+    share_link: Float[Array, ""] = number(
+        0, "", "1: a transfer has the link's bandwidth ÷ the transfers from its instance at its start; 0: all of it",
+        low=0, high=1, is_whole=True,
     )  # fmt: skip
     kv_bytes_per_token: Float[Array, ""] = number(
         131_072.0, "bytes", "KV of a token; 131,072 is Llama 3.1 8B in 16 bits", low=0
@@ -50,7 +55,7 @@ class PoolParams:
     )  # fmt: skip
 
 
-def pool_of(params: PoolParams, context: GatewayContext) -> Bool[Array, "instance"]:
+def pool_of(params: PoolParams, context: GatewayContext) -> Pool:
     """The prefill pool for a new request that is split, else the decode pool."""
     seen = context.snapshots
     is_prefill = seen.is_active & (seen.role == PREFILL)
@@ -58,7 +63,7 @@ def pool_of(params: PoolParams, context: GatewayContext) -> Bool[Array, "instanc
     is_long = context.request.input_len.astype(jnp.float64) > params.split_above_tokens
     has_room = least_load.astype(jnp.float64) <= params.split_within_load
     splits = (context.computed_tokens == 0) & is_long & has_room
-    return jnp.where(splits, seen.role != DECODE, seen.role != PREFILL)
+    return Pool(jnp.where(splits, seen.role != DECODE, seen.role != PREFILL), ~splits)
 
 
 @hand_over_policy(PoolParams, pool=pool_of)
@@ -69,4 +74,5 @@ def pools(params: PoolParams, state: NoState, context: HandOverContext) -> tuple
     num_bytes = exact_product(tokens, params.kv_bytes_per_token)
     transfer_us = exact_quotient(num_bytes, params.link_gb_per_s * 1e3)
     moves = (context.role[context.instance] == PREFILL) & has_decode
-    return HandOver(moves, params.link_latency_us + transfer_us), state
+    link_us = jnp.where(params.share_link > 0, transfer_us, 0.0)
+    return HandOver(moves, params.link_latency_us + transfer_us, link_us), state

@@ -158,6 +158,13 @@ def _latency_percentile(latency: str, percent: int, selection: Selection) -> flo
     return percentile_ms(sample, percent) if sample.count else float("nan")
 
 
+def _mean_time(column: str, selection: Selection) -> float:
+    """Mean of a column of times over the measured requests that have one, ms."""
+    times = getattr(selection.record.requests, column)
+    times = times[selection.is_chosen & (times >= 0)]
+    return float(times.mean()) / 1000 if len(times) else float("nan")
+
+
 def _number_with(status: Status, selection: Selection) -> float:
     return selection.count(status)
 
@@ -214,6 +221,8 @@ def _register_all() -> None:
     register("num_completed", partial(_number_with, Status.COMPLETED), "1", HIGHER)
     register("num_rejected", partial(_number_with, Status.REJECTED), "1", LOWER)
     register("num_dropped", partial(_number_with, Status.DROPPED), "1", LOWER)
+    for name in ("transfer", "handed_wait"):
+        register(f"{name}_mean_ms", partial(_mean_time, f"{name}_us"), "ms", LOWER)
     register("jain_fairness", _jain_fairness, "1", HIGHER)
     register("responses_per_sec", _responses_per_sec, "1/s", HIGHER, has_classes=False)
     register("tokens_per_sec", _tokens_per_sec, "1/s", HIGHER, has_classes=False)

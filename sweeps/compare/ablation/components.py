@@ -51,6 +51,11 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "prefix index": ("precise_kv_routing", "prefix_index_delay"),
     "movement": ("cluster_policy", "hand_over_policy", *_numbers(("cluster", "hand_over"))),
+    "routing in the decode pool": (
+        "decode_routing_policy",
+        "decode_routing_scorers",
+        "decode_routing_picker",
+    ),
     "priority": ("scheduler", "priority_policy"),
     "priority numbers": _numbers(("priority", "scheduler")),
     "numbers of policies": ("policy_numbers",),

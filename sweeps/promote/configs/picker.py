@@ -9,6 +9,7 @@ from typing import Any
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.types import ROLES
 from blis_jax.policies.named import admission_name, numbered
+from blis_jax.policies.registry import DECODE_SETTINGS, NONE, SAME
 from sweeps.promote.checks.target_types import TargetTypes
 from sweeps.promote.configs.generated import (
     PluginLike,
@@ -128,6 +129,12 @@ def _roles(promotion: Promotion, config: ClusterConfig, picker: _Picker) -> None
         )
         proposal = "promote the strategy on equal instances, and test mixed ones by gap mixed-gpus"
         raise not_mapped(promotion, "instances", problem, proposal)
+    if config.hand_over_policy != NONE:
+        for setting in DECODE_SETTINGS.values():
+            if getattr(config, setting) not in ("", SAME):
+                problem = "this command writes one scheduling profile for both pools"
+                proposal = "leave it out, or write the decode profile by hand"
+                raise not_mapped(promotion, setting, problem, proposal)
     if any(group.role != ROLES[0] for group in config.instances):
         picker.add("decode-filter")
         picker.step("decode-filter")

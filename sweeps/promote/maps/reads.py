@@ -119,7 +119,9 @@ def _snapshots() -> dict[str, Any]:
 def _gateway(policy: Policy, key: Any) -> dict[str, Any]:
     whole = jnp.zeros((), jnp.int32)
     names = ("num_prompt_blocks", "prompt_key", "now_us", "came_from", "computed_tokens")
-    found: dict[str, Any] = dict.fromkeys((*names, "block_size", "picked", "instance"), whole)
+    found: dict[str, Any] = dict.fromkeys(
+        (*names, "is_decode", "block_size", "picked", "instance"), whole
+    )
     found |= {"key": key, "run_key": key, "is_up": jnp.ones(INSTANCES, bool)}
     found["role"] = jnp.zeros(INSTANCES, jnp.int32)
     found["scores"] = jnp.zeros(INSTANCES, jnp.float64)

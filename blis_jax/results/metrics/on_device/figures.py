@@ -60,6 +60,14 @@ def _mean(latency: str, selection: LaneSelection, code: int | None) -> Any:
     return selection.means_ms[selection.latencies.index(latency), selection.place(code)]
 
 
+def _mean_time(column: str, selection: LaneSelection, code: int | None) -> Any:
+    requests = selection.run.requests
+    times = jnp.asarray(getattr(requests, column))
+    has_one = selection.is_of[selection.place(code)] & (times >= 0)
+    total = jnp.sum(jnp.where(has_one, times, 0).astype(jnp.float64))
+    return ratio(total, jnp.sum(has_one), jnp.nan) / 1000
+
+
 def _itl_percentile(place: int, selection: LaneSelection, _: int | None) -> Any:
     return selection.itl_ms[0][place]
 
@@ -176,6 +184,8 @@ def _register_all() -> None:
         register_figure(name, partial(_rate, name))
     for name in COUNTED:
         register_figure(name, partial(_count, name))
+    for name in ("transfer", "handed_wait"):
+        register_figure(f"{name}_mean_ms", partial(_mean_time, f"{name}_us"))
     for name, compute in (
         ("attainment", _attainment),
         ("jain_fairness", jain_fairness),

@@ -233,6 +233,10 @@ def test_roles_bring_their_filters_and_a_handler() -> None:
         ("iter00_baseline:admission_policy=class-gated", "admission_policy .*class-gated"),
         ("iter00_baseline:routing_policy=power-of-two", "no filter draws candidates at random"),
         ("iter01_priority_cascade:priority_policy=inverted-slo", "a deliberately bad policy"),
+        (
+            "iter00_baseline:hand_over_policy=pools;decode_routing_policy=least-loaded",
+            "decode_routing_policy .*this command writes one scheduling profile",
+        ),
         ("iter00_baseline:model=example/unknown", "models.yaml, or set kv_cpu_blocks to 0"),
     ],
 )

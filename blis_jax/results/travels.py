@@ -1,0 +1,61 @@
+"""What hand-overs leave behind in a request's record: the transfer of its KV, and the wait that followed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.engine.types import never
+
+if TYPE_CHECKING:
+    from blis_jax.engine.state import Journey
+    from blis_jax.results.records import RequestRecords
+
+    Columns = dict[str, Any]
+
+# what E2E consists of, in order of time
+E2E_PARTS = ("first_token", "transfer", "handed_wait", "decode")
+
+
+def is_on_its_way(journey: Journey, clock: Any) -> Any:
+    """Which requests have left one instance and not been routed to another `[request]`."""
+    return journey.due != never(clock)
+
+
+def after_hand_over(
+    journey: Journey | None, num_requests: int, starts: Any, ends: Any, xp: Any = np
+) -> Columns:
+    """The columns `transfer_us` and `handed_wait_us` of the records; −1 where it has not ended.
+
+    Args:
+        journey: where requests have been, None where all stay in place.
+        num_requests: how many there are.
+        starts: gives the start of each record's step, µs.
+        ends: likewise the end.
+        xp: numpy, or JAX in a compiled call.
+    """
+    nothing = np.full(num_requests, -1)
+    if journey is None:
+        return {"transfer_us": nothing, "handed_wait_us": nothing}
+    has_come = (journey.first_record >= 0) & ~is_on_its_way(journey, journey.times.dtype)
+    left = ends(xp.maximum(journey.first_record, 0))
+    transfer = journey.transfer.astype(left.dtype)
+    wait = starts(xp.maximum(journey.joined_record, 0)) - left - transfer
+    return {
+        "transfer_us": xp.where(has_come, transfer, nothing),
+        "handed_wait_us": xp.where(has_come & (journey.joined_record >= 0), wait, nothing),
+    }
+
+
+def e2e_parts_us(requests: RequestRecords) -> np.ndarray:
+    """E2E of each request split into `E2E_PARTS` `[request, part]`, µs; −1 for requests that have not completed.
+
+    `first_token` is TTFT; `decode` is what the others leave. A request that is not handed over has no transfer.
+    """
+    first, transfer, wait = (
+        np.maximum(one, 0)
+        for one in (requests.ttft_us, requests.transfer_us, requests.handed_wait_us)
+    )
+    parts = np.stack([first, transfer, wait, requests.e2e_us - first - transfer - wait], axis=-1)
+    return np.where((requests.e2e_us >= 0)[..., None], parts, -1)
