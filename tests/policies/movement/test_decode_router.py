@@ -91,7 +91,7 @@ def test_nothing_is_compiled_for_a_cluster_that_hands_nothing_over() -> None:
         ({"decode_routing_policy": "robin"}, "decode_routing_policy 'robin' is not known; use one"),
         (
             {"decode_routing_picker": "best"},
-            "decode_routing_picker 'best' .* weighted-random, same",
+            "decode_routing_picker 'best' .* weighted-random.*, same",
         ),
         (
             {"decode_routing_policy": "weighted", "decode_routing_scorers": "queue-depth"},
