@@ -21,11 +21,7 @@ from blis_jax.statistics.sequential import StoppingRule, look
 
 NUM_SAMPLES, MOST_SEEDS, CHUNK = 2000, 640, 100
 EFFECTS = (0.1, 0.2, 0.4)
-PRECISIONS = (
-    4.0,
-    8.0,
-    16.0,
-)  # standard deviations of a difference over the half-width that is asked for
+PRECISIONS = (4.0, 6.0, 10.0)  # standard deviations of a difference over the half-width
 World = Callable[[np.random.Generator, tuple[int, int]], Pairs]
 Quantile = Callable[[int], float]
 

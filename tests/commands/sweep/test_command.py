@@ -242,6 +242,40 @@ def test_a_comparison(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_seeds_are_added_until_the_verdict_is_safe(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """9 ms more for each request show on 20 seeds; and so does that nothing differs at all."""
+    settings = "{alpha_coeffs: [9000.0, 1.0, 0.0], num_instances: 2"
+    slow = STRATEGY.replace("plain", "slow").replace("{num_instances: 2", settings)
+    (place / "slow.yaml").write_text(slow)
+    (place / "same.yaml").write_text(STRATEGY.replace("plain", "same"))
+    words = (
+        *TINY[:-2],
+        "--strategy",
+        "slow.yaml",
+        "--deciding",
+        "ttft_mean_ms",
+        "--figure",
+        "none",
+    )
+    assert run(*words, "--decide", "--json", "--output", "a.zarr") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["seeds"] == list(range(20)) and "anytime-valid" in printed["method"]
+    assert "worse" in printed["enough_seeds"][1]
+    words = (
+        *TINY[:-2],
+        "--strategy",
+        "same.yaml",
+        "--deciding",
+        "ttft_mean_ms",
+        "--figure",
+        "none",
+    )
+    assert run(*words, "--decide", "--precision", "1%", "--output", "b.zarr") == 0
+    assert "ttft_mean_ms[all]: +0.00 [+0.00, +0.00] %, same" in capsys.readouterr().out
+
+
 def assert_the_page_has_the_numbers_of(dataset: xr.Dataset, path: Path) -> None:
     """Differences and values of the Dataset; and the runs made again are the Dataset's."""
     tables = embedded(path)["tables"]
