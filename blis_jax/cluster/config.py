@@ -366,13 +366,9 @@ SCORER_NAMES = tuple(registry.SCORERS)
 
 _POSITIVE: tuple[str, ...] = ("total_kv_blocks", "block_size_in_tokens", "max_num_running_reqs")
 _POSITIVE += ("max_num_scheduled_tokens", "dp")
-_NOT_NEGATIVE: tuple[str, ...] = (
-    "admission_latency",
-    "routing_latency",
-    "snapshot_refresh_interval",
-    "horizon",
-)
-_NOT_NEGATIVE += ("long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_sheddable")
+_NOT_NEGATIVE: tuple[str, ...] = ("admission_latency", "routing_latency", "horizon")
+_NOT_NEGATIVE += ("snapshot_refresh_interval", "long_prefill_token_threshold")
+_NOT_NEGATIVE += ("slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
 _NOT_NEGATIVE += ("cache_signal_delay", "max_model_len")

@@ -15,6 +15,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency import registry
 from blis_jax.latency.registry import SIZED
 from blis_jax.latency.trained_physics import ALPHA, BETA
+from tests.support.reference_data import REPO_ROOT
 from tests.support.rotation import rotating
 from tests.support.scenes import Prompt, burst, differences, flags, run_both, table_of, workload_of
 
@@ -67,6 +68,18 @@ def test_groups_with_gpus_of_their_own_have_their_blocks_and_numbers():
     alone = ClusterConfig(latency_model="trained-physics", hardware="L40S")
     assert slow == also_slow == registry.vectors(alone)[0]
     assert wide != usual == registry.vectors(ClusterConfig(latency_model="trained-physics"))[0]
+
+
+def test_the_examples_are_served():
+    folder = REPO_ROOT / "examples"
+    config = ClusterConfig(
+        latency_model="trained-physics",
+        model="made/up",
+        model_config=str(folder / "model" / "config.json"),
+        instances=str(folder / "gpus.yaml"),
+    )
+    assert [group.total_kv_blocks for group in config.instances] == [169945, 16876]
+    assert len(registry.vectors(config)) == 3
 
 
 def test_a_model_that_only_fits_as_its_groups_have_it():
