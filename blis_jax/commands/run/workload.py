@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands import trace_flags
 from blis_jax.commands.run.flags import MOST_SEEDS, STREAM, WORKLOAD_MODES
-from blis_jax.errors import ConfigError, UnsupportedError, closest
+from blis_jax.errors import ConfigError, closest
 from blis_jax.policies.seeds import draws
 from blis_jax.workload.versions import FIRST_REVISION, REVISED, REVISIONS
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.cli import Notes
-    from blis_jax.results.records import RunRecord
     from blis_jax.workload.lengths.distribution import Distribution
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable, WorkloadNames
@@ -249,60 +248,12 @@ def requests_of(source: Source, config: ClusterConfig) -> tuple[RequestTable, Wo
 
 
 def _drawn_table(source: Source, block_size: int) -> tuple[RequestTable, WorkloadNames]:
-    """The requests of BLIS's own streams, if all of them arrive by themselves."""
+    """The requests of BLIS's own streams."""
     from blis_jax.workload.reference.arrays import table_of
     from blis_jax.workload.reference.generate import drawn
 
     assert source.spec is not None
-    workload = drawn(source.spec, source.seed, source.timeout_us)
-    if workload.sessions:
-        session = next(iter(workload.sessions.values()))
-        raise UnsupportedError(
-            f"client {workload.clients[session.client].id!r} has closed-loop sessions, whose later "
-            "requests follow completions; they are drawn (blis_jax.workload.reference.draw_closed_loop) "
-            "but not simulated yet; closed_loop: false gives sessions with arrivals of their own"
-        )
-    return table_of(workload, block_size)
-
-
-def refuse_late(record: RunRecord, names: WorkloadNames) -> None:
-    """Refuses a run in which a request may have been given up, which is not simulated yet."""
-    import numpy as np
-
-    from blis_jax.results.records import Status
-
-    if names.deadline_us is None:
-        return
-    requests = record.requests
-    is_open = np.isin(requests.status, [Status.WAITING, Status.RUNNING, Status.IN_FLIGHT])
-    end_us = np.where(is_open, int(np.max(requests.left_us, initial=0)), requests.left_us)
-    is_late = (names.deadline_us > 0) & (end_us > names.deadline_us)
-    if is_late.any():
-        row = int(np.argmax(is_late))
-        raise UnsupportedError(
-            f"request {row} is not done by its deadline at {names.deadline_us[row]} us, and requests "
-            "that are given up are not simulated yet; give --timeout -1 for no deadlines, or lower the "
-            "load"
-        )
-
-
-def write_revised_trace(
-    given: Mapping[str, Any], record: RunRecord, source: Source, config: ClusterConfig
-) -> None:
-    """The run as BLIS of August 2026 writes it, if it was asked for."""
-    from blis_jax.commands import cli
-    from blis_jax.traces.formats.trace_v3 import RevisedHeader
-    from blis_jax.traces.write_revised import write_drawn
-    from blis_jax.workload.reference.generate import drawn
-
-    if "trace_output" not in given:
-        return
-    assert source.spec is not None
-    path, header = Path(given["trace_output"]), RevisedHeader(workload_seed=source.seed)
-    workload = drawn(source.spec, source.seed, source.timeout_us)
-    after_us = int(config.alpha_coeffs[1])  # the time after decode, which no chunk waits for
-    with cli.writing(path):
-        write_drawn(path, workload, record=record, post_decode_us=after_us, header=header)
+    return table_of(drawn(source.spec, source.seed, source.timeout_us), block_size)
 
 
 def warn_of_idle_options(

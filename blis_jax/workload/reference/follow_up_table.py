@@ -39,6 +39,7 @@ class ClosedLoop:
 
     table: RequestTable
     names: WorkloadNames
+    requests: tuple[DrawnRequest, ...]  # the rows with their contents; arrivals as in `drawn`
     session_names: tuple[str, ...]  # behind `table.session`
     parent: Int32[np.ndarray, " request"]  # row whose completion brings this one, or NO_PARENT
     think_time_us: Int64[np.ndarray, " request"]  # from that completion to the arrival
@@ -132,6 +133,7 @@ def _table(
             from_golden(arrays), arrival_us=np.where(is_later, np.int64(NEVER_US), arrival)
         ),
         names=names_of(arrays),
+        requests=tuple(requests),
         session_names=tuple(map(str, arrays["session_names"])),
         parent=parents,
         think_time_us=np.array(

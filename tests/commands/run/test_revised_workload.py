@@ -1,5 +1,6 @@
-"""Where requests come from under `--profile blis-2026-08`; the engine is not asked."""
+"""Where requests come from under `--profile blis-2026-08`; no engine is asked."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,17 +8,14 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.cli import Notes
+from blis_jax.commands.run import sessions
 from blis_jax.commands.run.flags import make_parser
-from blis_jax.commands.run.workload import (
-    refuse_late,
-    requests_of,
-    source_of,
-    warn_of_idle_options,
-    write_revised_trace,
-)
+from blis_jax.commands.run.workload import requests_of, source_of, warn_of_idle_options
+from blis_jax.engine.runner.closed_loop import ClosedLoopRun
 from blis_jax.errors import ConfigError, UnsupportedError
 from blis_jax.results.records import Status
 from blis_jax.traces.read import read_trace
+from blis_jax.workload.reference import draw_closed_loop
 from blis_jax.workload.table import WorkloadNames
 from tests.support.revised_data import FOLDER, recorded
 
@@ -105,15 +103,37 @@ def test_options_of_the_later_revision_need_its_profile(name):
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "num_given"),
     [
-        {"concurrency": 4, "num_requests": 9},
-        {"workload_spec": str(FOLDER / "specs" / "ip_mt_single.yaml")},
+        ({"concurrency": 4, "num_requests": 9}, 4),
+        ({"workload_spec": str(FOLDER / "specs" / "ip_mt_single.yaml"), "seed": 42}, 12),
     ],
 )
-def test_closed_loops_are_told_to_be_missing(given):
-    with pytest.raises(UnsupportedError, match=r"has closed-loop sessions.*not simulated yet"):
-        table_of(**given)
+def test_closed_loops_are_told_from_requests_that_arrive_by_themselves(given, num_given):
+    workload = sessions.closed_loop_of(source_of(REVISED | given))
+    assert len(workload.requests) == len(workload.sessions) == num_given
+    assert sessions.closed_loop_of(source_of(REVISED | DISTRIBUTION)) is None
+    assert sessions.closed_loop_of(source_of(DISTRIBUTION)) is None
+
+
+def test_results_name_the_requests_of_sessions_as_blis_does():
+    loop = draw_closed_loop(source_of(REVISED | {"concurrency": 2, "num_requests": 4}).spec, 42)
+    rows, created = np.array([0, 1, 2]), np.array([0, 0, 1])
+    table = dataclasses.replace(loop.table, arrival_us=np.array([0, 5, 900]))
+    run = ClosedLoopRun(None, loop, rows, table, created, 1)
+    fields = sessions.session_fields(run)
+    assert [fields[row]["requestID"] for row in range(3)] == [
+        "request_0",
+        "request_1",
+        "session_concurrency_distribution_user_0_round_1_1",
+    ]
+    assert fields[2]["session_id"] == "concurrency_distribution_user_0"
+    assert fields[2]["round_index"] == 1
+    assert sessions.names_of_run(run).deadline_us.tolist() == [
+        300_000_000,
+        300_000_005,
+        300_000_900,
+    ]
 
 
 def test_sessions_with_arrivals_of_their_own_are_drawn():
@@ -129,9 +149,9 @@ def record_of(status, left_us):
 def test_a_run_past_a_deadline_has_no_result():
     names = WorkloadNames(deadline_us=np.array([50, 0, 60]))
     done, running = Status.COMPLETED, Status.RUNNING
-    refuse_late(record_of([done, done, done], [50, 99, 60]), names)
-    refuse_late(record_of([done, done, done], [90, 99, 60]), WorkloadNames())
-    refuse_late(record_of([done, done, Status.REJECTED], [40, 99, -1]), names)
+    sessions.refuse_late(record_of([done, done, done], [50, 99, 60]), names)
+    sessions.refuse_late(record_of([done, done, done], [90, 99, 60]), WorkloadNames())
+    sessions.refuse_late(record_of([done, done, Status.REJECTED], [40, 99, -1]), names)
     for record in (
         record_of([done] * 3, [40, 99, 61]),
         record_of([done, done, running], [9, 99, -1]),
@@ -139,7 +159,7 @@ def test_a_run_past_a_deadline_has_no_result():
         with pytest.raises(
             UnsupportedError, match="request 2 is not done by its deadline at 60 us"
         ):
-            refuse_late(record, names)
+            sessions.refuse_late(record, names)
 
 
 def test_a_run_is_written_in_the_form_of_its_revision(tmp_path):
@@ -147,11 +167,11 @@ def test_a_run_is_written_in_the_form_of_its_revision(tmp_path):
     source, count = source_of(given), DISTRIBUTION["num_requests"]
     columns = {name: np.full(count, 9) for name in ("ttft_us", "e2e_us", "output_len", "status")}
     requests = SimpleNamespace(arrival_us=recorded("w_07eec6267c11")["arrival_us"], **columns)
-    write_revised_trace(given, SimpleNamespace(requests=requests), source, ClusterConfig())
+    sessions.write_trace(given, SimpleNamespace(requests=requests), source, ClusterConfig())
     trace = read_trace(tmp_path / "run.csv")
     assert trace.format == "trace-v3" and len(trace.rows) == count
     assert "workload_seed: 42" in (tmp_path / "run.yaml").read_text()
-    write_revised_trace(REVISED, SimpleNamespace(requests=None), source, ClusterConfig())
+    sessions.write_trace(REVISED, SimpleNamespace(requests=None), source, ClusterConfig())
 
 
 def test_nothing_idle_is_said_of_simple_workloads(capsys):
