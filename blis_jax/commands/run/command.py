@@ -24,6 +24,7 @@ from blis_jax.commands.run.workload import (
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 from blis_jax.policies.seeds import draws
+from blis_jax.results.deadlines import TIME_OUT_SENTENCE, has_timed_out
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -82,10 +83,16 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     for line in instance_lines(config):
         notes.info(line)
     started = time.perf_counter()
-    record = simulated(config, table, given, source.policy_seed)
+    policy_seed = source.policy_seed
+    if config.is_august:  # ties follow the option, whatever the workload's seed
+        policy_seed = given.get("seed", trace_flags.DEFAULT_SEED)
+    record = simulated(config, table, given, policy_seed)
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
+        return cli.EXIT_UNSUPPORTED
+    if config.is_august and has_timed_out(record, table, is_of_file=source.spec is not None):
+        cli.say(NAME, f"error: no result: {TIME_OUT_SENTENCE}")
         return cli.EXIT_UNSUPPORTED
     _write(given, config, record, table, names, source)
     trace_flags.write_output(given, record, trace, (table, names, source.spec), notes)
