@@ -44,6 +44,7 @@ UNITS = {
     "prefix_index_delay": "µs",
     "cache_signal_delay": "µs",
     "max_model_len": "tokens",
+    "num_gateways": "gateways",
     "kv_cpu_blocks": "blocks",
     "kv_offload_threshold": "share",
     "kv_transfer_bandwidth": "tokens/µs",

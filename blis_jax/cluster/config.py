@@ -124,6 +124,7 @@ class ClusterConfig(PolicySettings):
     snapshot_phases: str = "aligned"
     in_flight_counts: bool = True
     prefix_index_delay: int = 0
+    num_gateways: int = 1
     precise_kv_routing: bool = False
     cache_signal_delay: int = 50_000
     max_model_len: int = 0
@@ -241,7 +242,7 @@ class ClusterConfig(PolicySettings):
 OUR_POLICY_SETTINGS: tuple[str, ...] = ("routing_picker", "policy_numbers")
 OUR_POLICY_SETTINGS += ("cluster_policy", "hand_over_policy")
 OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
-OUR_POLICY_SETTINGS += ("prefix_index_delay",)
+OUR_POLICY_SETTINGS += ("prefix_index_delay", "num_gateways")
 OUR_POLICY_SETTINGS += ("tier_shed_threshold", "tier_shed_min_priority")
 OUR_POLICY_SETTINGS += ("gaie_qd_threshold", "gaie_kv_threshold")
 OUR_POLICY_SETTINGS += ("slo_deadline_critical", "slo_deadline_standard")
@@ -358,6 +359,7 @@ _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
 _NOT_NEGATIVE += ("cache_signal_delay", "max_model_len")
 _SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization")
+MAX_GATEWAYS = 64  # each has a prefix index and states of its own
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
 LARGEST_COUNT = 2**31 - 2
 
@@ -382,6 +384,12 @@ def _check(config: ClusterConfig) -> None:
         "num_instances",
         lambda value: 1 <= value <= MAX_INSTANCES,
         f"between 1 and {MAX_INSTANCES}",
+    )
+    _demand(
+        config,
+        "num_gateways",
+        lambda value: 1 <= value <= MAX_GATEWAYS,
+        f"between 1 and {MAX_GATEWAYS}",
     )
     for name, choices in _CHOICES.items():
         given = getattr(config, name)

@@ -53,6 +53,7 @@ _LATER: dict[str, Any] = {
     "snapshot_phases": "aligned",
     "in_flight_counts": True,
     "prefix_index_delay": 0,
+    "num_gateways": 1,
     "precise_kv_routing": False,
     "revision": "blis-2026-02",
     "cache_signal_delay": 50_000,

@@ -47,6 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "snapshot_phases",
         "in_flight_counts",
         "cache_signal_delay",
+        "num_gateways",
     ),
     "prefix index": ("precise_kv_routing", "prefix_index_delay"),
     "movement": ("cluster_policy", "hand_over_policy", *_numbers(("cluster", "hand_over"))),
