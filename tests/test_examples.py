@@ -14,6 +14,11 @@ PROMISES = {
     "burstgpt": ["6 requests in 3 sessions", "1 failed requests (no response tokens) left out"],
     "servegen": ["seed 1: 100 requests in", "from 2 clients"],
     "trace_v2": ['"completed_requests": 6'],
+    "inference_perf": [
+        "blis-2026-02: 6 clients, classes batch, 240 requests",
+        "blis-2026-08: 12 clients, classes standard, 240 requests",
+        "240 rows read back, prompts begin with 2 shared contents",
+    ],
     "blis_csv": ["blocks of 16:"],
     "vidur": ["arrival_us,input_tokens,output_tokens", "275000,64,90"],
     "plain": ["format: plain", "classes: critical 2, standard 1, batch 1"],
@@ -37,4 +42,5 @@ def test_example(name, tmp_path, monkeypatch, capsys):
     for words in PROMISES[name]:
         assert words in printed
     written = {path.name for path in tmp_path.iterdir()}
-    assert written == ({"run.csv", "run.yaml"} if name == "trace_v2" else set())
+    is_writing = name in ("trace_v2", "inference_perf")
+    assert written == ({"run.csv", "run.yaml"} if is_writing else set())

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -177,13 +177,15 @@ def _beside(
 
 def _trace_v2(path: Path) -> MeasuredRun:
     """Rows with status ok and both chunk times are measured; the others only arrive."""
-    from blis_jax.traces.formats import trace_v2
+    from blis_jax.traces.formats import trace_v2, trace_v3
     from blis_jax.traces.rows import Reading
+    from blis_jax.traces.sniff import sniff
 
     if path.suffix in (".yaml", ".yml"):
         path = path.with_suffix(".csv")
     reading = Reading()
-    rows = trace_v2.read(path, reading)
+    form: Any = trace_v3 if trace_v3.matches(sniff(path)) else trace_v2
+    rows = form.read(path, reading)
     if reading.report.num_bad:
         reading.report.refuse_bad(path)
     times = _csv(path)
@@ -193,7 +195,7 @@ def _trace_v2(path: Path) -> MeasuredRun:
     )
     is_good = (times["status"] == "ok").to_numpy() & (first > 0) & (last >= first)
     header = trace_v2.header_path(path)
-    settings = of_header(trace_v2.read_header(header)) if header else ServerSettings()
+    settings = of_header(form.read_header(header)) if header else ServerSettings()
     return MeasuredRun(
         rows,
         np.where(is_good, first - sent, np.nan),

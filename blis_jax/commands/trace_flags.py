@@ -26,6 +26,7 @@ FORMAT_NAMES = (
     "burstgpt",
     "servegen",
     "trace-v2",
+    "trace-v3",
     "blis-csv",
     "vidur",
     "plain",
@@ -222,8 +223,11 @@ def _say(given: Mapping[str, Any], trace: Trace, notes: Notes) -> None:
     notes.block(trace.report.lines())
     for note in trace.report.notes:
         notes.warn(note)
-    for name, format_name in (("trace_header", "trace-v2"), ("trace_block_size", "mooncake")):
-        if name in given and trace.format != format_name:
+    for name, formats in (
+        ("trace_header", ("trace-v2", "trace-v3")),
+        ("trace_block_size", ("mooncake",)),
+    ):
+        if name in given and trace.format not in formats:
             notes.warn(f"--{_dashed(name)} has no effect on a {trace.format} trace")
     notes.info(f"{len(trace.rows)} requests read as {trace.format}")
 

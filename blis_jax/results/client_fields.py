@@ -22,9 +22,11 @@ def client_fields(
 
     Latencies are ours, in ms, where a client has a network; 0 for what did not happen.
     """
+    from blis_jax.workload.revised.expansion import expanded
+
     requests = record.requests
     fields: dict[int, dict[str, Any]] = {}
-    for index, one in enumerate(spec.clients):
+    for index, one in enumerate(expanded(spec).clients):
         rows = np.flatnonzero(client == index)
         columns: dict[str, Any] = {"model": [one.model] * len(rows)} if one.model else {}
         if one.network is not None:

@@ -18,6 +18,7 @@ from blis_jax.traces.sniff import Sniff, sniff
 # By name; a format is one module with `matches`, `read` and `write`. Asked in this order.
 FORMATS = {
     "servegen": "blis_jax.traces.formats.servegen",
+    "trace-v3": "blis_jax.traces.formats.trace_v3",
     "trace-v2": "blis_jax.traces.formats.trace_v2",
     "plain": "blis_jax.traces.formats.plain",
     "mooncake": "blis_jax.traces.formats.mooncake",

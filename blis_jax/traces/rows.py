@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int, Int32, Int64
 
 NO_CODE = -1  # no session, no prefix group
+_WIDE = ("request_id", "timeout_us")  # columns of 64 bits
 MOST_NAMED = 10  # malformed rows that are named
 LATEST_US = 2**60  # arrivals from here on would overflow a clock's sums
 MOST_TOKENS = 2**31 - 1
@@ -38,6 +39,7 @@ class TraceRows:
     prefix_group: Int32[np.ndarray, " request"]  # index into prefix_group_names, NO_CODE for none
     prefix_len: Int32[np.ndarray, " request"]  # prompt tokens shared with the group
     request_id: Int64[np.ndarray, " request"]  # number in the reference's request_<number>
+    timeout_us: Int64[np.ndarray, " request"]  # from arrival to deadline, 0 for none
     tenant_names: tuple[str, ...] = ("",)
     client_names: tuple[str, ...] = ("",)
     session_names: tuple[str, ...] = ()
@@ -78,11 +80,12 @@ def make_rows(
     }
     filled["session"] = filled["prefix_group"] = np.full(num_rows, NO_CODE, np.int32)
     filled["request_id"] = np.arange(num_rows)
+    filled["timeout_us"] = np.zeros(num_rows, np.int64)
     for name, values in (texts or {}).items():
         has_none = name in ("session", "prefix_group")
         filled[name], filled[f"{name}_names"] = _encoded(values, has_none=has_none)
     filled |= {
-        name: values.astype(np.int64 if name == "request_id" else np.int32)
+        name: values.astype(np.int64 if name in _WIDE else np.int32)
         for name, values in columns.items()
     }
     return TraceRows(

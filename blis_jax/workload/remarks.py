@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blis_jax.workload.lengths.laws import ExponentialLaw
+from blis_jax.workload.reference.rates import has_own_windows
+from blis_jax.workload.revised.laws import BoundedExponentialLaw
+from blis_jax.workload.revised.spec import RevisedWorkload
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec, is_gamma_too_bursty, prefix_lengths
 
 MODALITIES = ("image", "audio", "video")
@@ -17,7 +20,9 @@ def ineffective_settings(spec: WorkloadSpec) -> list[str]:
         for key in ("servegen_data", "inference_perf")
         if spec.clients and getattr(spec, key) is not None
     ]
-    lengths = prefix_lengths(spec)
+    if isinstance(spec, RevisedWorkload):
+        remarks += _revised(spec)
+    lengths = prefix_lengths(spec.clients)
     for index, client in enumerate(spec.clients):
         used = lengths.get(client.prefix_group, 0)
         for parts in (
@@ -29,6 +34,24 @@ def ineffective_settings(spec: WorkloadSpec) -> list[str]:
         ):
             remarks += [f"clients[{index}].{remark}" for remark in parts]
     return remarks
+
+
+def _revised(spec: RevisedWorkload) -> Iterator[str]:
+    """What BLIS's revision of August 2026 leaves out."""
+    if spec.inference_perf is not None and spec.aggregate_rate:
+        yield "aggregate_rate has no effect beside inference_perf: the stages have the rates"
+    if not has_own_windows(spec.clients):
+        return
+    for index, client in enumerate(spec.clients):
+        if client.lifecycle is None:
+            yield (
+                f"clients[{index}]: sends nothing, since others have windows with rates or laws of "
+                "their own; give it windows too"
+            )
+        elif client.prefix_group and not client.multi_turn:
+            yield (
+                f"clients[{index}].prefix_group has no effect: windows have rates or laws of their own"
+            )
 
 
 def _prefix(client: ClientSpec, used: int) -> Iterator[str]:
@@ -52,7 +75,8 @@ def _arrivals(client: ClientSpec) -> Iterator[str]:
 
 def _sessions(client: ClientSpec) -> Iterator[str]:
     if client.multi_turn:
-        for name in ("prefix_group", "lifecycle", "multimodal"):
+        bare = ("prefix_group", "lifecycle") if client.has_bare_sessions else ()
+        for name in (*bare, "multimodal"):
             if getattr(client, name):
                 yield f"{name} has no effect on multi-turn sessions"
     if client.reasoning and client.reasoning.reason_ratio_distribution:
@@ -74,6 +98,8 @@ def _multimodal(client: ClientSpec) -> Iterator[str]:
 def _lengths(client: ClientSpec) -> Iterator[str]:
     for name in ("input_distribution", "output_distribution"):
         law = getattr(client, name)
-        bounds = {law.params.min, law.params.max} if isinstance(law, ExponentialLaw) else set()
-        if bounds - {None}:
+        is_unbounded = isinstance(law, ExponentialLaw) and not isinstance(
+            law, BoundedExponentialLaw
+        )
+        if is_unbounded and {law.params.min, law.params.max} - {None}:
             yield f"{name}: min and max have no effect on an exponential law"

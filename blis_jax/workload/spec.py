@@ -1,19 +1,22 @@
 """The YAML workload specification (version "2" of the reference), parsed and checked.
 
 Every key of the reference's format is known here, also those that no generator of ours supports
-yet. `measure` is an addition of ours: the reference refuses a file that has it.
+yet. `measure` is an addition of ours: the reference refuses a file that has it. What BLIS's later
+revision reads differently is in `blis_jax.workload.revised`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import ValidationError, field_validator, model_validator
 
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.input_files import check_regular
+from blis_jax.workload.inference_perf import InferencePerfSpec, first_clients
 from blis_jax.workload.lengths.laws import (
     ConstantLaw,
     Count,
@@ -25,8 +28,8 @@ from blis_jax.workload.lengths.laws import (
     Whole,
     problem_at,
 )
-from blis_jax.workload.strict_yaml import read_mapping, sentence
-from blis_jax.workload.versions import upgraded
+from blis_jax.workload.strict_yaml import LAW_TYPES, read_mapping, sentence
+from blis_jax.workload.versions import FIRST_REVISION, REVISED, REVISIONS, upgraded
 
 DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default
 LEAST_GAMMA_SHAPE = 0.01  # the reference's: a cv of 10
@@ -105,6 +108,9 @@ class MultimodalSpec(Strict):
 class ClientSpec(Strict):
     """One source of requests."""
 
+    # whether sessions take no shared prefix and go on outside the windows and past the horizon
+    sessions_are_bare: ClassVar[bool] = True
+
     id: str = ""
     tenant_id: str = ""
     slo_class: Literal["", "critical", "standard", "sheddable", "batch", "background"] = ""
@@ -138,11 +144,21 @@ class ClientSpec(Strict):
         )
 
     @property
+    def has_bare_sessions(self) -> bool:
+        """Whether the client sends sessions to which prefix, windows and horizon do not apply."""
+        return self.sessions_are_bare and self.multi_turn is not None
+
+    @property
+    def has_single_session(self) -> bool:
+        """Whether the client begins one session only."""
+        return False
+
+    @property
     def active_windows(self) -> tuple[ActiveWindow, ...]:
-        """Spans in which the client sends; none if always. Sessions ignore them, as in the reference."""
+        """Spans in which the client sends; none if always. Bare sessions ignore them."""
         if self.is_silent:
             return (ActiveWindow(start_us=0, end_us=0),)
-        return self.lifecycle.windows if self.lifecycle and not self.multi_turn else ()
+        return self.lifecycle.windows if self.lifecycle and not self.has_bare_sessions else ()
 
     @model_validator(mode="after")
     def _positive_lengths(self) -> ClientSpec:
@@ -168,31 +184,6 @@ class ServeGenSpec(Strict):
     span_end: Count = 0
 
 
-class StageSpec(Strict):
-    """A span of constant rate."""
-
-    rate: Positive  # requests/s
-    duration: Annotated[Whole, Field(ge=1)]  # s
-
-
-class SharedPrefixSpec(Strict):
-    """Clients of an inference-perf workload with shared system prompts."""
-
-    num_unique_system_prompts: Annotated[Whole, Field(ge=1)]
-    num_users_per_system_prompt: Annotated[Whole, Field(ge=1)]
-    system_prompt_len: Count
-    question_len: Count
-    output_len: Count
-    enable_multi_turn_chat: bool = False
-
-
-class InferencePerfSpec(Strict):
-    """A workload in the compact form of inference-perf."""
-
-    stages: Annotated[tuple[StageSpec, ...], Field(min_length=1)]
-    shared_prefix: SharedPrefixSpec
-
-
 class MeasureSpec(Strict):
     """Spans at the ends of the arrivals that are simulated but left out of the metrics (ours)."""
 
@@ -202,6 +193,9 @@ class MeasureSpec(Strict):
 
 class WorkloadSpec(Strict):
     """A whole workload: an aggregate rate shared out among clients."""
+
+    revision: ClassVar[str] = FIRST_REVISION  # of BLIS, whose rules apply
+    law_types: ClassVar[tuple[str, ...]] = LAW_TYPES
 
     version: Literal["2"]
     seed: Whole = 0
@@ -239,30 +233,60 @@ class WorkloadSpec(Strict):
 
     def content(self) -> dict[str, Any]:
         """Everything that its requests depend on besides the seed, as plain data."""
-        return self.model_dump(mode="json")
+        rules = {} if self.revision == FIRST_REVISION else {"revision": self.revision}
+        return rules | self.model_dump(mode="json")
 
     def about(self) -> dict[str, Any]:
         """What results say of it, as plain data: everything but defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-def parse_spec(text: str, source: str = "workload specification") -> WorkloadSpec:
-    """Parse and check a YAML text; `source` names it in errors.
+def parse_spec(
+    text: str, source: str = "workload specification", revision: str = FIRST_REVISION
+) -> WorkloadSpec:
+    """Parse and check a YAML text; `source` names it in errors, `revision` the BLIS whose rules apply.
 
     Files of version 1 are read as version 2, with a ConfigWarning where names have changed.
     """
+    kind = _spec_class(revision)
     data = upgraded(read_mapping(text, source), source)
     try:
-        return WorkloadSpec.model_validate(data)
+        return _with_clients(kind.model_validate(data))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {sentence(error)}") from None
+        raise ConfigError(f"{source}: {sentence(error, kind.law_types)}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
 
 
-def load_spec(path: str | Path) -> WorkloadSpec:
+def _spec_class(revision: str) -> type[WorkloadSpec]:
+    if revision not in REVISIONS:
+        raise ConfigError(
+            f"revision {revision!r} is unknown, allowed is one of {', '.join(REVISIONS)}"
+            f"{closest(revision, REVISIONS)}"
+        )
+    if revision != REVISED:
+        return WorkloadSpec
+    from blis_jax.workload.revised.spec import RevisedWorkload
+
+    return RevisedWorkload
+
+
+def _with_clients(spec: WorkloadSpec) -> WorkloadSpec:
+    """The same workload with the clients that the first revision makes of `inference_perf`."""
+    if spec.revision != FIRST_REVISION or spec.inference_perf is None or spec.clients:
+        return spec
+    mean_rate, clients = first_clients(spec.inference_perf)
+    rate = mean_rate if spec.aggregate_rate is None else spec.aggregate_rate
+    changes = {"clients": clients, "aggregate_rate": rate, "inference_perf": None}
+    return override(spec, **changes)
+
+
+def load_spec(path: str | Path, revision: str = FIRST_REVISION) -> WorkloadSpec:
     """Read a workload file.
 
     Args:
         path: a YAML file in BLIS's format, version 1 or 2.
+        revision: the BLIS whose keys and rules apply, `blis-2026-02` or `blis-2026-08`.
 
     Raises:
         ConfigError: the file cannot be read, a key is unknown, or a value is impossible; the sentence has the
@@ -273,7 +297,7 @@ def load_spec(path: str | Path) -> WorkloadSpec:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a UTF-8 text"
         raise ConfigError(f"{path}: cannot be read ({reason}); give a YAML workload file") from None
-    return parse_spec(text, str(path))
+    return parse_spec(text, str(path), revision)
 
 
 def override(spec: WorkloadSpec, **changes: Any) -> WorkloadSpec:
@@ -283,9 +307,9 @@ def override(spec: WorkloadSpec, **changes: Any) -> WorkloadSpec:
         ConfigError: a key is unknown, or its value is impossible.
     """
     try:
-        return WorkloadSpec.model_validate({**spec.model_dump(), **changes})
+        return type(spec).model_validate({**spec.model_dump(), **changes})
     except ValidationError as error:
-        raise ConfigError(sentence(error)) from None
+        raise ConfigError(sentence(error, spec.law_types)) from None
 
 
 def list_builtin() -> tuple[str, ...]:
@@ -294,8 +318,10 @@ def list_builtin() -> tuple[str, ...]:
     return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
 
 
-def load_builtin(name: str) -> WorkloadSpec:
+def load_builtin(name: str, revision: str = FIRST_REVISION) -> WorkloadSpec:
     """A workload that comes with the package, such as `mixed`; `list_builtin` has the names.
+
+    `revision` says which BLIS's rules apply.
 
     Raises:
         ConfigError: there is no such workload.
@@ -307,7 +333,7 @@ def load_builtin(name: str) -> WorkloadSpec:
             f"{closest(name, list_builtin())}"
         )
     file = resources.files("blis_jax") / "data" / "workloads" / f"{name}.yaml"
-    return parse_spec(file.read_text(encoding="utf-8"), f"{name}.yaml")
+    return parse_spec(file.read_text(encoding="utf-8"), f"{name}.yaml", revision)
 
 
 def is_gamma_too_bursty(cv: float | None) -> bool:
@@ -315,10 +341,10 @@ def is_gamma_too_bursty(cv: float | None) -> bool:
     return cv is not None and 1.0 / (cv * cv) < LEAST_GAMMA_SHAPE
 
 
-def prefix_lengths(spec: WorkloadSpec) -> dict[str, int]:
+def prefix_lengths(clients: Iterable[ClientSpec]) -> dict[str, int]:
     """Tokens of each prefix group's one prefix, given by the group's first client."""
     lengths: dict[str, int] = {}
-    for client in spec.clients:
+    for client in clients:
         if client.prefix_group:
             lengths.setdefault(client.prefix_group, client.prefix_length or DEFAULT_PREFIX_LENGTH)
     return lengths

@@ -71,36 +71,36 @@ def read_yaml(text: str, source: str) -> Any:
     return data
 
 
-def sentence(error: ValidationError) -> str:
+def sentence(error: ValidationError, law_types: tuple[str, ...] = LAW_TYPES) -> str:
     """The first problem of a failed validation as `path: what was given, what is allowed`."""
     details = error.errors(include_url=False)[0]
-    path = _path(details)
-    return f"{path}: {_problem(details)}" if path else _problem(details)
+    path, problem = _path(details, law_types), _problem(details, law_types)
+    return f"{path}: {problem}" if path else problem
 
 
-def _path(details: ErrorDetails) -> str:
+def _path(details: ErrorDetails, law_types: tuple[str, ...]) -> str:
     """Location as `clients[0].arrival.cv`, without the tag that a law's type adds."""
     path, previous = "", ""
     steps = [*details["loc"], *details.get("ctx", {}).get("below", [])]
     for step in steps:
         if isinstance(step, int) and previous != "params":
             path += f"[{step}]"
-        elif not (step in LAW_TYPES and previous.endswith("_distribution")) and step != "[key]":
+        elif not (step in law_types and previous.endswith("_distribution")) and step != "[key]":
             name = shortened(str(step))[1:-1]
             path += f".{name}" if path else name
         previous = str(step)
     return path
 
 
-def _problem(details: ErrorDetails) -> str:
+def _problem(details: ErrorDetails, law_types: tuple[str, ...]) -> str:
     kind, given, context = details["type"], details.get("input"), details.get("ctx", {})
     if kind == "missing":
         return "missing, but it must be given"
     if kind == "union_tag_not_found":
-        return f"the key 'type' is missing, allowed is one of {', '.join(LAW_TYPES)}"
+        return f"the key 'type' is missing, allowed is one of {', '.join(law_types)}"
     if kind == "union_tag_invalid":
-        tag, allowed = context["tag"], ", ".join(LAW_TYPES)
-        return f"type {shortened(tag)} is unknown, allowed is one of {allowed}{closest(tag, LAW_TYPES)}"
+        tag, allowed = context["tag"], ", ".join(law_types)
+        return f"type {shortened(tag)} is unknown, allowed is one of {allowed}{closest(tag, law_types)}"
     if kind == "literal_error":
         options = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         return f"got {shortened(given)}, allowed is {context['expected']}{closest(given, options)}"

@@ -69,11 +69,14 @@ class RequestTable:
 
 @dataclass(frozen=True)
 class WorkloadNames:
-    """Texts behind the integer columns; they stay on the host."""
+    """Texts behind the integer columns, and what the engine does not look at; they stay on the host."""
 
     tenant_names: tuple[str, ...] = ()
     prefix_group_names: tuple[str, ...] = ()
     request_numbers: np.ndarray | None = None  # n of request_<n>; the row's if None
+    deadline_us: np.ndarray | None = (
+        None  # when requests are given up, 0 for never; None: no request is
+    )
 
 
 def text_rank(num_requests: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Workload files of version 1, read as version 2."""
+"""BLIS's revisions, whose rules differ, and workload files of version 1, read as version 2."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from blis_jax.errors import ConfigWarning, shortened
+
+FIRST_REVISION = "blis-2026-02"
+REVISED = "blis-2026-08"
+REVISIONS = (FIRST_REVISION, REVISED)
 
 # Files without a version are of version 1. BLIS does not know the names in files of version "1.0".
 FIRST_VERSION = (None, "", 1, "1", "1.0")

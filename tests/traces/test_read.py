@@ -24,6 +24,7 @@ OF_FORMAT = {
     "burstgpt": "burstgpt.csv",
     "servegen": "servegen",
     "trace-v2": "trace_v2.csv",
+    "trace-v3": "trace_v3.csv",
     "blis-csv": "blis.csv",
     "vidur": "vidur.csv",
     "plain": "plain.csv",
@@ -82,7 +83,7 @@ def test_unknown_files_are_refused_with_the_formats(tmp_path, text, words):
     with pytest.raises(ConfigError) as caught:
         read_text(tmp_path, text)
     assert words in str(caught.value)
-    assert "give --trace-format, one of servegen, trace-v2, plain" in str(caught.value)
+    assert "give --trace-format, one of servegen, trace-v3, trace-v2, plain" in str(caught.value)
 
 
 def test_missing_and_unreadable_files_are_refused(tmp_path):
@@ -113,7 +114,7 @@ def test_a_trace_without_usable_rows_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "wrong", ["mooncake", "azure", "burstgpt", "vidur", "trace-v2", "servegen"]
+    "wrong", ["mooncake", "azure", "burstgpt", "vidur", "trace-v2", "trace-v3", "servegen"]
 )
 def test_the_wrong_format_ends_in_one_sentence(wrong):
     with pytest.raises(ConfigError):

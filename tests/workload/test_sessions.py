@@ -102,8 +102,10 @@ SCENES = {
 def spelt_out(table, spec, block_size):
     """The same requests from tokens: a new number for each new token, then the golden format."""
     fresh = itertools.count()
-    prefixes = [list(itertools.islice(fresh, size)) for size in prefix_lengths(spec).values()]
-    names = list(prefix_lengths(spec))
+    prefixes = [
+        list(itertools.islice(fresh, size)) for size in prefix_lengths(spec.clients).values()
+    ]
+    names = list(prefix_lengths(spec.clients))
     texts, requests = {}, []
     for row in np.flatnonzero(table.arrival_us != NEVER_US):
         client, session = spec.clients[table.client[row]], int(table.session[row])

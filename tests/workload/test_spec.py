@@ -347,7 +347,7 @@ def test_override_is_checked():
 
 def test_the_first_client_sets_the_prefix():
     spec = load_builtin("nonorthogonal")
-    assert prefix_lengths(spec) == {"system-prompt": 256}
+    assert prefix_lengths(spec.clients) == {"system-prompt": 256}
     assert ineffective_settings(spec) == [
         f"clients[{index}].prefix_length has no effect: the group's first client sets 256 tokens"
         for index in (1, 2)
@@ -356,7 +356,7 @@ def test_the_first_client_sets_the_prefix():
 
 def test_a_prefix_without_length_has_the_default():
     spec = parse_spec(swapped("prefix_length: 512", "prefix_length: 0"))
-    assert prefix_lengths(spec) == {"system-prompt": 50}
+    assert prefix_lengths(spec.clients) == {"system-prompt": 50}
     assert ineffective_settings(spec) == []
 
 

@@ -11,8 +11,9 @@ from blis_jax.backend import prepare_backend
 from blis_jax.cluster.instance_groups import has_cpu_tier, instance_lines
 from blis_jax.commands import cli, cluster_flags, report_flags, trace_flags
 from blis_jax.commands.cli import Notes
+from blis_jax.commands.run import sessions
 from blis_jax.commands.run.flags import MOST_SLOTS, NAME, make_parser
-from blis_jax.commands.run.requests import dashed, is_whole, simulated
+from blis_jax.commands.run.requests import dashed, followed, is_whole, simulated
 from blis_jax.commands.run.scenarios import replay
 from blis_jax.commands.run.workload import (
     Source,
@@ -24,10 +25,10 @@ from blis_jax.commands.run.workload import (
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 from blis_jax.policies.seeds import draws
-from blis_jax.results.deadlines import TIME_OUT_SENTENCE, has_timed_out
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.engine.runner.closed_loop import ClosedLoopRun
     from blis_jax.results.records import RunRecord
     from blis_jax.workload.table import RequestTable, WorkloadNames
 
@@ -73,6 +74,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
 
         checked_suffix(Path(given["kv_timeline"]), TABLE_FORMATS)
     trace = trace_flags.read(given, notes) if source.is_trace else None
+    workload, run = sessions.closed_loop_of(source), None
     table, names = (
         requests_of(source, config) if trace is None else trace_flags.to_table(trace, config)
     )
@@ -83,19 +85,22 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     for line in instance_lines(config):
         notes.info(line)
     started = time.perf_counter()
-    policy_seed = source.policy_seed
-    if config.is_august:  # ties follow the option, whatever the workload's seed
-        policy_seed = given.get("seed", trace_flags.DEFAULT_SEED)
-    record = simulated(config, table, given, policy_seed)
+    if workload is None:
+        record = simulated(config, table, given, source.policy_seed)
+    else:
+        run = followed(config, workload, given, source.policy_seed)
+        record, table, names = run.record, run.table, sessions.names_of_run(run)
+        notes.info(f"{table.num_rows} requests arrived, found in {run.num_passes} passes")
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
-    if config.is_august and has_timed_out(record, table, is_of_file=source.spec is not None):
-        cli.say(NAME, f"error: no result: {TIME_OUT_SENTENCE}")
-        return cli.EXIT_UNSUPPORTED
-    _write(given, config, record, table, names, source)
-    trace_flags.write_output(given, record, trace, (table, names, source.spec), notes)
+    sessions.refuse_late(record, names)
+    _write(given, config, record, table, names, source, run)
+    if sessions.is_revised(source):
+        sessions.write_trace(given, record, source, config, run)
+    else:
+        trace_flags.write_output(given, record, trace, (table, names, source.spec), notes)
     _note_inert_tier(config, record, notes)
     from blis_jax.results.blis_files import results_text
 
@@ -116,6 +121,7 @@ def _write(
     table: RequestTable,
     names: WorkloadNames,
     source: Source,
+    run: ClosedLoopRun | None,
 ) -> None:
     """The files that are asked for; the reference's ends before `kv`."""
     import numpy as np
@@ -131,6 +137,8 @@ def _write(
             if source.spec is None
             else client_fields(source.spec, np.asarray(table.client), record)
         )
+        for row, fields in sessions.session_fields(run).items() if run else ():
+            more[row] = more.get(row, {}) | fields
         document = results_document(record, names.tenant_names, names.request_numbers, more)
         document["kv"] = kv_document(record, has_cpu_tier(config))
         document["provenance"] = _provenance(given, config, source)
@@ -144,9 +152,9 @@ def _write(
     if "timeline" in given:
         from blis_jax.reports.perfetto import TracedRun, write_trace
 
-        path, run = Path(given["timeline"]), TracedRun("", record, config.block_size_in_tokens)
+        path, traced = Path(given["timeline"]), TracedRun("", record, config.block_size_in_tokens)
         with cli.writing(path):
-            write_trace([run], path, {"workload": source.title, "seed": str(source.seed)})
+            write_trace([traced], path, {"workload": source.title, "seed": str(source.seed)})
 
 
 def _note_inert_tier(config: ClusterConfig, record: RunRecord, notes: Notes) -> None:

@@ -130,6 +130,14 @@ def _workload_flags() -> tuple[Flag, ...]:
             "NAME",
             "random stream of the drawn requests: reference (BLIS's own) or jax",
         ),
+        Flag(
+            "timeout",
+            cli.number,
+            None,
+            "S",
+            "s after which a request is given up, negative for never, under --profile blis-2026-08; if "
+            "not given 300, in workload files what they say",
+        ),
     )
 
 
@@ -147,6 +155,15 @@ def _simple_flags() -> tuple[Flag, ...]:
     )
     return (
         Flag("rate", cli.number, 1.0, "RPS", "requests per second, evenly spaced"),
+        Flag(
+            "concurrency",
+            cli.whole,
+            0,
+            "N",
+            "users who each send again when they are answered, in place of a rate; under --profile "
+            "blis-2026-08",
+        ),
+        Flag("think-time-ms", cli.whole, 0, "MS", "ms from an answer to the user's next request"),
         Flag("prefix-tokens", cli.whole, 0, "N", "tokens that all prompts begin with"),
         *lengths,
     )

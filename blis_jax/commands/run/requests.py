@@ -14,8 +14,10 @@ from blis_jax.workload.lengths.distribution import NO_REQUEST
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.engine.runner.closed_loop import ClosedLoopRun
     from blis_jax.engine.runner.simulation import Options
     from blis_jax.results.records import RunRecord
+    from blis_jax.workload.reference.generate import DrawnWorkload
     from blis_jax.workload.spec import WorkloadSpec
     from blis_jax.workload.table import RequestTable, WorkloadNames
 
@@ -123,6 +125,15 @@ def simulated(
     from blis_jax.engine.runner.simulation import simulate
 
     return simulate(config, table, _options(given), seed)
+
+
+def followed(
+    config: ClusterConfig, workload: DrawnWorkload, given: Mapping[str, Any], seed: int
+) -> ClosedLoopRun:
+    """One run of a workload whose completions bring requests, with the options of the command."""
+    from blis_jax.engine.runner.closed_loop import simulate_closed_loop
+
+    return simulate_closed_loop(config, workload, _options(given), seed)
 
 
 def _options(given: Mapping[str, Any]) -> Options:

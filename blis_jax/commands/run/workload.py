@@ -12,6 +12,7 @@ from blis_jax.commands import trace_flags
 from blis_jax.commands.run.flags import MOST_SEEDS, STREAM, WORKLOAD_MODES
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies.seeds import draws
+from blis_jax.workload.versions import FIRST_REVISION, REVISED, REVISIONS
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -33,6 +34,7 @@ class Source:
     seed: int | None = None
     spec: WorkloadSpec | None = None
     distribution: Distribution | None = None
+    timeout_us: int | None = None  # of all requests; those of the specification if None
     path: Path | None = None
     is_trace: bool = False  # or a recorded table
 
@@ -82,8 +84,33 @@ def source_of(given: Mapping[str, Any]) -> Source:
                 f"seed: {seed} is not between 0 and {MOST_SEEDS - 1}, which --rng jax needs; "
                 f"give another with --seed"
             )
-        return Source(given["workload_spec"], stream, seed, seed, spec=spec)
+        timeout_us = _timeout_us(given) if "timeout" in given else None
+        policy_seed = own if spec.revision == REVISED else seed  # which never has the file's
+        return Source(
+            given["workload_spec"], stream, policy_seed, seed, spec=spec, timeout_us=timeout_us
+        )
     return _simple_source(given, stream)
+
+
+def revision_of(given: Mapping[str, Any]) -> str:
+    """The revision of BLIS whose requests are drawn."""
+    variant = given.get("variant")
+    revision = variant if variant in REVISIONS else FIRST_REVISION
+    for name in REVISED_OPTIONS if revision == FIRST_REVISION else ():
+        if name in given:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is an option of BLIS's revision {REVISED}; give "
+                f"--profile {REVISED} too, or leave it out"
+            )
+    return revision
+
+
+def _timeout_us(given: Mapping[str, Any]) -> int:
+    """Time from arrival to deadline, 0 for none."""
+    seconds = given.get("timeout", TIMEOUT_S)
+    if not seconds:
+        raise ConfigError("--timeout must be above 0 s, or negative for no deadline; got 0")
+    return int(max(seconds, 0) * 1_000_000)
 
 
 def _simple_source(given: Mapping[str, Any], stream: str) -> Source:
@@ -103,7 +130,33 @@ def _simple_source(given: Mapping[str, Any], stream: str) -> Source:
             f"in a YAML file and give it with --workload-spec"
         )
     seed = given.get("seed", DISTRIBUTION_SEED)
+    if revision_of(given) == REVISED:
+        spec, timeout_us = _simple_spec(given, mode), _timeout_us(given)
+        return Source(mode, stream, seed, seed, spec=spec, timeout_us=timeout_us)
     return Source(mode, stream, seed, seed, distribution=_distribution(given, mode))
+
+
+def _simple_spec(given: Mapping[str, Any], mode: str) -> WorkloadSpec:
+    """A preset, a distribution or a pool of users as the revision of August 2026 writes it out."""
+    from blis_jax.cluster.config import NO_HORIZON
+    from blis_jax.workload.reference.distribution import as_spec
+
+    users, think_ms = given.get("concurrency", 0), given.get("think_time_ms", 0)
+    for name, value in (("--concurrency", users), ("--think-time-ms", think_ms)):
+        if value < 0:
+            raise ConfigError(f"{name} must be at least 0, got {value}")
+    if users and "rate" in given:
+        raise ConfigError("--concurrency and --rate are both given; give one of them")
+    horizon = given.get("horizon", NO_HORIZON)
+    spec = as_spec(
+        _distribution(given, "distribution" if users else mode),
+        horizon if horizon < NO_HORIZON else None,
+        users,
+        1000 * think_ms,
+    )
+    if users and "num_requests" not in given:
+        return spec.model_copy(update={"num_requests": 0})  # a pool sends until the horizon
+    return spec
 
 
 def _distribution(given: Mapping[str, Any], mode: str) -> Distribution:
@@ -133,6 +186,8 @@ def _distribution(given: Mapping[str, Any], mode: str) -> Distribution:
     )
 
 
+TIMEOUT_S = 300  # of requests that options describe
+REVISED_OPTIONS = ("concurrency", "think_time_ms", "timeout")
 LENGTH_OPTIONS = (
     "prefix_tokens",
     *(
@@ -141,7 +196,7 @@ LENGTH_OPTIONS = (
         for part in ("", "_stdev", "_min", "_max")
     ),
 )
-SIMPLE_OPTIONS = ("rate", *LENGTH_OPTIONS)
+SIMPLE_OPTIONS = ("rate", "concurrency", "think_time_ms", *LENGTH_OPTIONS)
 
 
 def _read_spec(given: Mapping[str, Any]) -> WorkloadSpec:
@@ -150,10 +205,15 @@ def _read_spec(given: Mapping[str, Any]) -> WorkloadSpec:
     from blis_jax.workload.spec import list_builtin, load_builtin, load_spec, override
 
     text = given["workload_spec"]
+    revision = revision_of(given)
+    if "concurrency" in given:
+        raise ConfigError(
+            "--concurrency and --workload-spec are both given; put clients[].concurrency into the file"
+        )
     if is_file_name(text):
-        spec = load_spec(text)
+        spec = load_spec(text, revision)
     elif text in list_builtin():
-        spec = load_builtin(text)
+        spec = load_builtin(text, revision)
     else:
         raise ConfigError(
             f"--workload-spec {text!r} is neither a file nor a built-in workload "
@@ -184,9 +244,16 @@ def requests_of(source: Source, config: ClusterConfig) -> tuple[RequestTable, Wo
     assert source.spec is not None
     if source.stream == "jax":
         return draw_requests(source.spec, source.seed, block_size)
-    from blis_jax.workload.reference import draw
+    return _drawn_table(source, block_size)
 
-    return draw(source.spec, source.seed, block_size)
+
+def _drawn_table(source: Source, block_size: int) -> tuple[RequestTable, WorkloadNames]:
+    """The requests of BLIS's own streams."""
+    from blis_jax.workload.reference.arrays import table_of
+    from blis_jax.workload.reference.generate import drawn
+
+    assert source.spec is not None
+    return table_of(drawn(source.spec, source.seed, source.timeout_us), block_size)
 
 
 def warn_of_idle_options(
@@ -195,17 +262,17 @@ def warn_of_idle_options(
     """Options and settings of the workload that are valid and yet change nothing here."""
     idle: list[str] = []
     if source.path is not None:
-        idle, where = ["num_requests", "rng", *SIMPLE_OPTIONS], "recorded requests"
+        idle, where = ["num_requests", "rng", "timeout", *SIMPLE_OPTIONS], "recorded requests"
         if not source.is_trace and not draws(config):
             idle.append("seed")
-    elif source.spec is not None:
+    elif "workload_spec" in given:
         idle, where = ["workload", *SIMPLE_OPTIONS], "requests of --workload-spec"
     elif source.title != "distribution":
         idle, where = [*LENGTH_OPTIONS], f"the preset {source.title}"
     for name in idle:
         if name in given:
             notes.warn(f"--{name.replace('_', '-')} has no effect on {where}")
-    if source.spec is None:
+    if source.spec is None or "workload_spec" not in given:
         return
     from blis_jax.workload.remarks import ineffective_settings
     from blis_jax.workload.spec import MeasureSpec

@@ -96,6 +96,8 @@ def write(rows: TraceRows, path: Path) -> None:
         codes = getattr(rows, name)
         listed = getattr(rows, f"{name}_names")
         table[name] = np.array([*listed, ""], object)[np.where(codes < 0, len(listed), codes)]
+    if rows.timeout_us.any():
+        table["timeout_us"] = rows.timeout_us
     if rows.segments is not None:
         for name, values in zip(_SEGMENTS, (rows.segments.content, rows.segments.end), strict=True):
             table[name] = [" ".join(map(str, part)) for part in _split(values, rows.segments.ptr)]
@@ -143,6 +145,7 @@ def _columns(names: set[str]) -> dict[str, Column]:
         "request_id": Column(
             ("request_id",), parse=whole(0, 2**62), wanted=wanted, default=NO_CODE
         ),
+        "timeout_us": Column(("timeout_us",), parse=whole(0, LATEST_US), wanted=wanted, default=0),
         **{name: Column((name,), is_text=True, default="") for name in _TEXTS},
         **{
             name: Column(

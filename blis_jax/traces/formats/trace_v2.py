@@ -1,4 +1,4 @@
-"""BLIS's TraceV2: 22 columns as CSV, a YAML header in a second file.
+"""BLIS's TraceV2 as of February 2026: 22 columns as CSV, a YAML header in a second file.
 
 Read as the reference's replay does: columns by place, arrival_time_us as the arrival, every row
 whatever its status, and for rows of a prefix group 50 shared tokens put *before* input_tokens.
@@ -88,7 +88,7 @@ _HAS_PROMPT = Check(
 
 
 def matches(sniff: Sniff) -> bool:
-    """Whether the columns are there, or this is a header."""
+    """Whether the columns are there, or this is a header; asked after the later form."""
     is_header = any(line.startswith("trace_version:") for line in sniff.lines)
     return is_header or sniff.has_columns("request_id", "input_tokens", "arrival_time_us")
 
@@ -97,7 +97,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
     """The requests in the order of the file; `path` is that of the rows or of the header."""
     header = Path(reading.header) if reading.header else header_path(path)
     if path.suffix in (".yaml", ".yml"):
-        header, path = path, _rows_beside(path)
+        header, path = path, rows_beside(path)
     if header is None:
         reading.report.notes.append(f"{path.name} has no YAML header beside it; read without one")
     else:
@@ -166,9 +166,6 @@ def write(
 
 
 def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
-    def named(codes: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
-        return np.array([*names, ""], object)[np.where(codes == NO_CODE, len(names), codes)]
-
     zeros = np.zeros(len(rows), np.int64)
     columns: dict[str, Any] = dict.fromkeys(COLUMNS, zeros)
     columns |= {
@@ -191,6 +188,11 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
     return columns | outcome
 
 
+def named(codes: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    """Codes as the texts behind them, empty for NO_CODE."""
+    return np.array([*names, ""], object)[np.where(codes == NO_CODE, len(names), codes)]
+
+
 def _columns(path: Path) -> dict[str, Column]:
     """By place as in the reference, or by name where another revision has them in other places."""
     names = csv_reader.read_header(path).names
@@ -204,7 +206,7 @@ def _columns(path: Path) -> dict[str, Column]:
         "output_tokens": Column(parse=count, wanted=wanted),
         "arrival_time_us": Column(parse=whole(0, LATEST_US), wanted=f"{wanted} below 2^60"),
         "reason_ratio": Column(parse=numbers(-np.inf, np.inf), wanted="a number"),
-        "streaming": Column(parse=_truths, wanted="true or false", is_text=True),
+        "streaming": Column(parse=truths, wanted="true or false", is_text=True),
         "slo_class": Column(
             parse=classes, wanted=f"one of {', '.join(SLO_CLASSES[1:])}", is_text=True
         ),
@@ -218,14 +220,16 @@ def _columns(path: Path) -> dict[str, Column]:
     }
 
 
-def _truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+def truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Texts that Go reads as true or false."""
     known = values.isin(
         ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"]
     )
     return values.to_numpy(object), known.to_numpy()
 
 
-def _rows_beside(header: Path) -> Path:
+def rows_beside(header: Path) -> Path:
+    """The rows beside a header: same name with .csv or .csv.gz, else data.csv."""
     names = [f"{header.stem}.csv", f"{header.stem}.csv.gz", "data.csv"]
     found = next((header.parent / name for name in names if (header.parent / name).is_file()), None)
     if found is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, UnsupportedError
 from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.plan_params import (
     PlanParams,
@@ -29,6 +29,7 @@ from blis_jax.workload.traffic import (
     rounds_of,
     traffic_of,
 )
+from blis_jax.workload.versions import FIRST_REVISION
 
 __all__ = [
     "ClientShape",
@@ -172,7 +173,7 @@ def compile_plan(
             "give num_requests or horizon"
         )
     num_rows, num_gaps = _sizes(spec, wanted)
-    groups = {name: index for index, name in enumerate(prefix_lengths(spec))}
+    groups = {name: index for index, name in enumerate(prefix_lengths(spec.clients))}
     params = params_of(spec)
     clients = tuple(
         ClientShape(
@@ -251,6 +252,11 @@ def longest_node(plan: DrawPlan, chance: float = 1e-6) -> int:
 
 def _check_supported(spec: WorkloadSpec) -> None:
     todo = "is not supported yet by this generator; "
+    if spec.revision != FIRST_REVISION:
+        raise UnsupportedError(
+            f"requests of {spec.revision} are drawn by BLIS's own streams alone; draw them with "
+            f"--rng reference, or in Python with blis_jax.workload.reference.draw"
+        )
     for key in ("servegen_data", "inference_perf"):
         if getattr(spec, key) is not None and not spec.clients:
             raise ConfigError(f"{key}: {todo}describe the traffic under clients")

@@ -107,7 +107,7 @@ def params_of(spec: WorkloadSpec) -> PlanParams:
     return PlanParams(
         aggregate_rate=np.float64(spec.aggregate_rate),
         horizon_us=np.int64(spec.horizon or np.iinfo(np.int64).max),
-        prefix_len=np.array(list(prefix_lengths(spec).values()), np.int32),
+        prefix_len=np.array(list(prefix_lengths(spec.clients).values()), np.int32),
         clients=clients,
     )
 

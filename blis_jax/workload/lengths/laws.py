@@ -126,7 +126,9 @@ class ConstantParams(Strict):
     value: Tokens
 
 
-class _Law(Strict):
+class Law(Strict):
+    """What all laws have: no values in a file of their own."""
+
     file: None = None
 
     @field_validator("file", mode="before")
@@ -138,35 +140,35 @@ class _Law(Strict):
             )
 
 
-class GaussianLaw(_Law):
+class GaussianLaw(Law):
     """Clamped gaussian lengths."""
 
     type: Literal["gaussian"]
     params: GaussianParams
 
 
-class ExponentialLaw(_Law):
+class ExponentialLaw(Law):
     """Exponential lengths."""
 
     type: Literal["exponential"]
     params: ExponentialParams
 
 
-class ParetoLognormalLaw(_Law):
+class ParetoLognormalLaw(Law):
     """A Pareto value with probability mix_weight, else a lognormal one."""
 
     type: Literal["pareto_lognormal"]
     params: ParetoLognormalParams
 
 
-class ConstantLaw(_Law):
+class ConstantLaw(Law):
     """Fixed lengths."""
 
     type: Literal["constant"]
     params: ConstantParams
 
 
-class EmpiricalLaw(_Law):
+class EmpiricalLaw(Law):
     """Token counts and their probabilities, which need not sum to 1."""
 
     type: Literal["empirical"]

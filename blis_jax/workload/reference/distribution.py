@@ -1,11 +1,13 @@
 """Requests of the reference's simple workloads.
 
-They are drawn from a stream of the master seed itself, not from one of the workload subsystem.
+The first revision draws them from a stream of the master seed itself, the revision of August 2026
+as the requests of a specification with one client.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -13,23 +15,72 @@ from blis_jax.errors import ConfigError
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.lengths.distribution import Distribution, GaussianLengths
 from blis_jax.workload.reference import go_math
-from blis_jax.workload.reference.clients import MOST_TOKENS, NO_SESSION, DrawnRequest, draw_tokens
-from blis_jax.workload.reference.generate import content_arrays
+from blis_jax.workload.reference.arrays import content_arrays, golden_arrays, names_of
+from blis_jax.workload.reference.prompts import MOST_TOKENS, draw_tokens
+from blis_jax.workload.reference.requests import DrawnRequest
+from blis_jax.workload.revised.spec import RevisedWorkload
 from blis_jax.workload.table import RequestTable, WorkloadNames, from_golden
+from blis_jax.workload.versions import FIRST_REVISION
+
+TIMEOUT_US = 300_000_000  # of every request of a simple workload, unless --timeout says otherwise
 
 
 def draw_distribution(
-    distribution: Distribution, seed: int, horizon_us: int | None = None, block_size: int = 16
+    distribution: Distribution,
+    seed: int,
+    horizon_us: int | None = None,
+    block_size: int = 16,
+    revision: str = FIRST_REVISION,
 ) -> tuple[RequestTable, WorkloadNames]:
     """The reference's requests for a seed; they begin before the horizon."""
-    arrays = distribution_arrays(distribution, seed, horizon_us, block_size)
-    return from_golden(arrays), WorkloadNames(tenant_names=("",))
+    if revision == FIRST_REVISION:
+        arrays = distribution_arrays(distribution, seed, horizon_us, block_size)
+        return from_golden(arrays), WorkloadNames(tenant_names=("",))
+    spec = as_spec(distribution, horizon_us)
+    arrays = golden_arrays(spec, seed, block_size, TIMEOUT_US)
+    return from_golden(arrays), names_of(arrays)
+
+
+def as_spec(
+    distribution: Distribution,
+    horizon_us: int | None = None,
+    concurrency: int = 0,
+    think_time_us: int = 0,
+) -> RevisedWorkload:
+    """The workload as the revision of August 2026 writes it out.
+
+    With `concurrency` so many users take the place of the rate; each thinks for `think_time_us`.
+    """
+    pace: dict[str, Any] = {"rate_fraction": 1.0}
+    if concurrency:
+        pace = {"concurrency": concurrency, "think_time_us": think_time_us}
+    if distribution.prefix_tokens:
+        pace |= {"prefix_group": "shared", "prefix_length": distribution.prefix_tokens}
+    client = {
+        "id": "distribution",
+        "arrival": {"process": "constant"},
+        "input_distribution": _law(distribution.prompt),
+        "output_distribution": _law(distribution.output),
+    }
+    return RevisedWorkload(
+        version="2",
+        category="language",
+        aggregate_rate=0.0 if concurrency else distribution.rate,
+        num_requests=distribution.num_requests,
+        horizon=horizon_us or 0,
+        clients=(client | pace,),  # type: ignore[arg-type]  # pydantic makes a client of it
+    )
+
+
+def _law(lengths: GaussianLengths) -> dict[str, Any]:
+    params = {"mean": lengths.mean, "std_dev": lengths.stdev}
+    return {"type": "gaussian", "params": params | {"min": lengths.min, "max": lengths.max}}
 
 
 def distribution_arrays(
     distribution: Distribution, seed: int, horizon_us: int | None = None, block_size: int = 16
 ) -> dict[str, np.ndarray]:
-    """The same requests in the golden format, as recorded workload files hold them."""
+    """The first revision's requests in the golden format, as recorded workload files hold them."""
     stream = Stream(seed)
     prefix = draw_tokens(stream, distribution.prefix_tokens)
     gap_us = go_math.to_int64(1 / (distribution.rate / 1e6))
@@ -49,7 +100,7 @@ def distribution_arrays(
                 f"lower --num-requests"
             )
         parts = (prefix, prompt) if len(prefix) else (prompt,)
-        requests.append(DrawnRequest(arrival_us, 0, NO_SESSION, 0, parts, output))
+        requests.append(DrawnRequest(arrival_us, 0, parts, output))
         arrival_us += gap_us
     num = len(requests)
     return content_arrays(requests, block_size) | {

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable
 
 from blis_jax.workload.go_random.stream import Stream
+from blis_jax.workload.inference_perf import ExactCount, Pace
 from blis_jax.workload.reference import go_math
+from blis_jax.workload.revised.spec import RevisedArrival
 from blis_jax.workload.spec import ArrivalSpec, is_gamma_too_bursty
 
-Gap = Callable[[Stream], int]
+Gap = Callable[[Stream], int]  # 0: no request is left
 
 LEAST_RATE_US = 1e-15  # requests per microsecond
 WEIBULL_SHAPES = (0.1, 100.0)
@@ -19,6 +21,9 @@ WEIBULL_BISECTIONS = 100
 
 def gap_law(arrival: ArrivalSpec, rate_us: float) -> Gap:
     """The law of a client that sends so many requests per microsecond."""
+    fitted = _fitted_law(arrival)
+    if fitted is not None:
+        return fitted
     rate_us = max(rate_us, LEAST_RATE_US)
     cv = 1.0 if arrival.cv is None else arrival.cv
     if arrival.process == "constant":
@@ -29,6 +34,38 @@ def gap_law(arrival: ArrivalSpec, rate_us: float) -> Gap:
         shape = weibull_shape(cv)
         return _weibull(shape, 1.0 / rate_us / math.gamma(1.0 + 1.0 / shape))
     return _poisson(rate_us)
+
+
+def _fitted_law(arrival: ArrivalSpec) -> Gap | None:
+    """The law of given shape and scale, whatever the rate."""
+    if not isinstance(arrival, RevisedArrival) or arrival.shape is None or arrival.scale is None:
+        return None
+    laws = {"gamma": _gamma, "weibull": _weibull}
+    law = laws.get(arrival.process)
+    return None if law is None else law(arrival.shape, arrival.scale)
+
+
+def paced_gaps(pace: Pace, own: Stream) -> Gap:
+    """The gaps of a client with a pace of its own, for which it may use a stream of its own."""
+    if isinstance(pace, ExactCount):
+        return _listed(exact_gaps(pace, own))
+    return _poisson(pace.rate_us)
+
+
+def exact_gaps(pace: ExactCount, stream: Stream) -> list[int]:
+    """Exponential gaps, scaled so that together they fill the span."""
+    rate_us = float(pace.count) / float(pace.duration_us)
+    raw = [stream.exp_float64() / rate_us for _ in range(pace.count)]
+    total = 0.0
+    for gap in raw:  # one by one: Python's sum rounds less from 3.12 on
+        total += gap
+    scale = float(pace.duration_us) / total
+    return [_whole(gap * scale) for gap in raw]
+
+
+def _listed(gaps: list[int]) -> Gap:
+    left = iter(gaps)
+    return lambda stream: next(left, 0)
 
 
 def weibull_shape(cv: float) -> float:

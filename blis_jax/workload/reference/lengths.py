@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable
 
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.lengths import laws
 from blis_jax.workload.reference import go_math
+from blis_jax.workload.revised.laws import (
+    BoundedExponentialLaw,
+    BoundedParams,
+    LognormalLaw,
+    LognormalParams,
+    RevisedLengthLaw,
+)
 
 Length = Callable[[Stream], int]
+AnyLaw = laws.LengthLaw | RevisedLengthLaw
 
 
-def length_law(law: laws.LengthLaw) -> Length:
+def length_law(law: AnyLaw) -> Length:
     """The law as a function of a stream; a law with one possible value draws nothing."""
     if isinstance(law, laws.GaussianLaw):
         return _gaussian(law.params)
+    if isinstance(law, BoundedExponentialLaw):
+        return _bounded_exponential(law.params)
+    if isinstance(law, LognormalLaw):
+        return _lognormal(law.params)
     if isinstance(law, laws.ExponentialLaw):
         mean = law.params.mean
         return lambda stream: whole_tokens(stream.exp_float64() * mean)
@@ -25,6 +38,30 @@ def length_law(law: laws.LengthLaw) -> Length:
         tokens = max(law.params.value, 1)
         return lambda stream: tokens
     return _empirical(law.params)
+
+
+def _bounded_exponential(params: BoundedParams) -> Length:
+    def length(stream: Stream) -> int:
+        drawn = go_math.to_int64(go_math.round_half_away(stream.exp_float64() * params.mean))
+        return _within(drawn, params.min, params.max)
+
+    return length
+
+
+def _lognormal(params: LognormalParams) -> Length:
+    def length(stream: Stream) -> int:
+        drawn = go_math.exp(params.mu + params.sigma * stream.norm_float64())
+        if math.isinf(drawn):
+            return max(params.min, 1)
+        return _within(go_math.to_int64(go_math.round_half_away(drawn)), params.min, params.max)
+
+    return length
+
+
+def _within(tokens: int, low: int, high: int) -> int:
+    """Raised to the lower bound, then lowered to the upper one if there is one; at least 1."""
+    raised = max(tokens, low)
+    return max(min(raised, high) if high else raised, 1)
 
 
 def whole_tokens(length: float) -> int:

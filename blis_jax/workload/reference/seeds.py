@@ -9,7 +9,12 @@ WORKLOAD = "workload-gen"  # of requests from a specification
 
 def subsystem_seed(master_seed: int, name: str) -> int:
     """Master seed XOR the 64-bit FNV-1a hash of the subsystem's name, signed."""
-    unsigned = (master_seed ^ _fnv1a(name)) % 2**64
+    return signed(master_seed ^ _fnv1a(name))
+
+
+def signed(number: int) -> int:
+    """What is left of a number in 64 bits, as Go's integers wrap."""
+    unsigned = number % 2**64
     return unsigned - 2**64 if unsigned >= 2**63 else unsigned
 
 

@@ -155,7 +155,7 @@ def prefix_shares(spec: WorkloadSpec, seed: int) -> Float[np.ndarray, "request"]
     from blis_jax.workload.spec import prefix_lengths
 
     table, _ = draw(spec, seed, 16)
-    lengths = prefix_lengths(spec)
+    lengths = prefix_lengths(spec.clients)
     by_client = [0 if c.multi_turn else lengths.get(c.prefix_group, 0) for c in spec.clients]
     prefix = np.array(by_client)[np.asarray(table.client)]
     shares: np.ndarray = prefix[prefix > 0] / np.asarray(table.input_len)[prefix > 0]

@@ -6,8 +6,14 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.lengths.distribution import PRESETS, Distribution, GaussianLengths, preset
-from blis_jax.workload.reference.clients import VOCABULARY
-from blis_jax.workload.reference.distribution import distribution_arrays, draw_distribution
+from blis_jax.workload.reference import golden_arrays
+from blis_jax.workload.reference.distribution import (
+    TIMEOUT_US,
+    as_spec,
+    distribution_arrays,
+    draw_distribution,
+)
+from blis_jax.workload.reference.prompts import VOCABULARY
 
 
 def test_draw_order_is_from_the_seed_itself():
@@ -94,3 +100,18 @@ def test_rates_and_lengths_that_cannot_be_drawn():
     nothing = Distribution(prompt=GaussianLengths(0, 0, 0, 0))
     with pytest.raises(ConfigError, match="--prompt-tokens-min"):
         distribution_arrays(nothing, 1)
+
+
+def test_the_revised_form_is_a_workload_of_one_client():
+    distribution = Distribution(rate=40.0, num_requests=4, prefix_tokens=64)
+    spec = as_spec(distribution)
+    table, names = draw_distribution(distribution, 42, revision="blis-2026-08")
+    assert table.arrival_us.tolist() == [24_999, 49_998, 74_997, 99_996]
+    assert names.prefix_group_names == ("shared",)
+    assert [client.id for client in spec.clients] == ["distribution"]
+    arrays = golden_arrays(spec, 42, timeout_us=TIMEOUT_US)
+    assert np.array_equal(arrays["input_len"], table.input_len)
+    assert (arrays["deadline_us"] - arrays["arrival_us"]).tolist() == [300_000_000] * 4
+    pool = as_spec(distribution, concurrency=3, think_time_us=90)
+    assert pool.clients[0].concurrency == 3 and pool.aggregate_rate == 0
+    assert golden_arrays(pool, 42)["arrival_us"].tolist() == [0, 30, 60]

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.reference.gaps import gamma, gap_law, weibull_shape
+from blis_jax.workload.inference_perf import ExactCount, OwnRate
+from blis_jax.workload.reference.gaps import gamma, gap_law, paced_gaps, weibull_shape
+from blis_jax.workload.revised.spec import RevisedArrival
 from blis_jax.workload.spec import ArrivalSpec
 
 RATE_US = 1e-4  # one in 10 ms
@@ -85,3 +87,30 @@ def test_rates_too_low_to_divide_by_count_as_the_least():
     lowest = gap_law(ArrivalSpec(process="constant"), 1e-15)(Stream(1))
     assert gap_law(ArrivalSpec(process="constant"), 1e-300)(Stream(1)) == lowest
     assert math.isclose(lowest, 1e15)
+
+
+@pytest.mark.parametrize("process", ["gamma", "weibull"])
+def test_a_fitted_shape_and_scale_replace_rate_and_cv(process):
+    def gaps(rate_us, **more):
+        arrival = RevisedArrival(process=process, cv=2.0, **more)
+        stream, gap = Stream(3), gap_law(arrival, rate_us)
+        return [gap(stream) for _ in range(30)]
+
+    fitted = {"shape": 2.0, "scale": 900.0}
+    assert gaps(1e-3, **fitted) == gaps(1e-5, **fitted) != gaps(1e-3)
+    assert gaps(1e-3, shape=2.0) == gaps(1e-3)
+
+
+def test_exact_gaps_fill_the_span_and_are_no_more():
+    pace, stream = ExactCount(40, 1_000_000), Stream(3)
+    gap = paced_gaps(pace, Stream(3))
+    drawn = [gap(stream) for _ in range(42)]
+    assert 1_000_000 - 40 <= sum(drawn[:40]) <= 1_000_000 and min(drawn[:40]) > 0
+    assert drawn[40:] == [0, 0]
+    assert stream.int63() == Stream(3).int63()  # the client's own stream is not touched
+
+
+def test_a_rate_of_its_own_draws_from_the_clients_stream():
+    gap, plain = paced_gaps(OwnRate(1e-3), Stream(9)), gap_law(ArrivalSpec(process="poisson"), 1e-3)
+    first, second = Stream(3), Stream(3)
+    assert [gap(first) for _ in range(9)] == [plain(second) for _ in range(9)]

@@ -1,16 +1,15 @@
 """Whole workloads: the order of draws by hand, and the lazy merge against drawing everything."""
 
-import math
-
 import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.reference import draw, generate, golden_arrays
-from blis_jax.workload.reference.clients import MOST_TOKENS, VOCABULARY
+from blis_jax.workload.reference.prompts import MOST_TOKENS, VOCABULARY, draw_tokens
 from blis_jax.workload.reference.seeds import subsystem_seed
-from blis_jax.workload.spec import parse_spec
+from blis_jax.workload.revised.expansion import expanded
+from blis_jax.workload.spec import parse_spec, prefix_lengths
 
 EXPONENTIAL = "{type: exponential, params: {mean: 20}}"
 
@@ -48,14 +47,11 @@ SPECS = {
 
 def drawn_to_the_end(spec):
     """As the reference does it: every client to its end, a stable sort, the cut."""
-    senders, seeds = generate._senders(spec, spec.seed)
-    limits = generate.ClientLimits(spec.horizon or math.inf, 2 * spec.num_requests or math.inf)
-    requests = [
-        request
-        for sender, seed in zip(senders, seeds, strict=True)
-        for batch in sender.batches(seed, limits)
-        for request in batch.requests
-    ]
+    stream = Stream(subsystem_seed(spec.seed, "workload-gen"))
+    groups = prefix_lengths(spec.clients)
+    prefixes = {group: draw_tokens(stream, length) for group, length in groups.items()}
+    batches = generate._batches(spec, expanded(spec), prefixes, stream)
+    requests = [request for client in batches for batch in client for request in batch.requests]
     requests = sorted(requests, key=lambda request: request.arrival_us)
     return requests[: spec.num_requests] if spec.num_requests else requests
 

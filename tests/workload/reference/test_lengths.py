@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.lengths.laws import LengthLaw
 from blis_jax.workload.reference.lengths import length_law, whole_tokens
+from blis_jax.workload.revised.laws import RevisedLengthLaw
 
 COUNT = 20_000
 
@@ -94,3 +95,27 @@ def test_laws_with_one_value_draw_nothing(kind, params, value):
     stream = Stream(2)
     assert law_of(kind, params)(stream) == value
     assert stream.int63() == Stream(2).int63()
+
+
+def test_bounds_apply_after_rounding_and_the_upper_one_last():
+    params = {"mean": 20.0, "min": 8, "max": 30}
+    law = TypeAdapter(RevisedLengthLaw).validate_python({"type": "exponential", "params": params})
+    plain = TypeAdapter(LengthLaw).validate_python({"type": "exponential", "params": params})
+    drawn, free = (
+        np.array([draw(stream) for _ in range(200)])
+        for draw, stream in ((length_law(law), Stream(4)), (length_law(plain), Stream(4)))
+    )
+    assert np.array_equal(drawn, np.clip(free, 8, 30)) and free.min() < 8 and free.max() > 30
+
+
+def test_lognormal_lengths_are_the_rounded_exponentials_of_normal_ones():
+    def law_of(**params):
+        law = {"type": "lognormal", "params": {"mu": 3.0, "sigma": 0.8, **params}}
+        return length_law(TypeAdapter(RevisedLengthLaw).validate_python(law))
+
+    stream, other = Stream(4), Stream(4)
+    free = [law_of()(stream) for _ in range(50)]
+    assert free == [max(round(math.exp(3.0 + 0.8 * other.norm_float64())), 1) for _ in range(50)]
+    stream = Stream(4)
+    assert [law_of(min=12, max=30)(stream) for _ in range(50)] == np.clip(free, 12, 30).tolist()
+    assert {law_of(sigma=1e9, min=7)(Stream(seed)) for seed in range(20)} == {7}

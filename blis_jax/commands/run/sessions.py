@@ -1,0 +1,104 @@
+"""Runs of workloads of August 2026: closed-loop sessions, deadlines, and the trace in that form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.errors import UnsupportedError
+from blis_jax.workload.versions import FIRST_REVISION
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.commands.run.workload import Source
+    from blis_jax.engine.runner.closed_loop import ClosedLoopRun
+    from blis_jax.results.records import RunRecord
+    from blis_jax.workload.reference.generate import DrawnWorkload
+    from blis_jax.workload.table import WorkloadNames
+
+
+def closed_loop_of(source: Source) -> DrawnWorkload | None:
+    """The workload, drawn, if completions bring some of its requests."""
+    if not is_revised(source) or source.stream == "jax":
+        return None
+    from blis_jax.workload.reference.generate import drawn
+
+    assert source.spec is not None
+    workload = drawn(source.spec, source.seed, source.timeout_us)
+    return workload if workload.sessions else None
+
+
+def is_revised(source: Source) -> bool:
+    """Whether the requests are drawn by the rules of August 2026."""
+    return source.spec is not None and source.spec.revision != FIRST_REVISION
+
+
+def names_of_run(run: ClosedLoopRun) -> WorkloadNames:
+    """The texts behind the table's codes, and the deadlines of the requests that arrived."""
+    import dataclasses
+
+    import numpy as np
+
+    deadline_us = np.array([request.deadline_us for request in run.arrived()], np.int64)
+    return dataclasses.replace(run.loop.names, deadline_us=deadline_us)
+
+
+def session_fields(run: ClosedLoopRun) -> dict[int, dict[str, Any]]:
+    """What a results file says of each request besides its times."""
+    fields: dict[int, dict[str, Any]] = {}
+    for row, (name, request) in enumerate(zip(run.request_ids(), run.arrived(), strict=True)):
+        fields[row] = {"requestID": name}
+        if request.session:
+            fields[row] |= {"session_id": request.session, "round_index": request.round_index}
+    return fields
+
+
+def refuse_late(record: RunRecord, names: WorkloadNames) -> None:
+    """Refuses a run in which a request may have been given up, which is not simulated yet."""
+    import numpy as np
+
+    from blis_jax.results.records import Status
+
+    if names.deadline_us is None:
+        return
+    requests = record.requests
+    is_open = np.isin(requests.status, [Status.WAITING, Status.RUNNING, Status.IN_FLIGHT])
+    end_us = np.where(is_open, int(np.max(requests.left_us, initial=0)), requests.left_us)
+    is_late = (names.deadline_us > 0) & (end_us > names.deadline_us)
+    if is_late.any():
+        row = int(np.argmax(is_late))
+        raise UnsupportedError(
+            f"request {row} is not done by its deadline at {names.deadline_us[row]} us, and requests "
+            "that are given up are not simulated yet; give --timeout -1 for no deadlines, or lower the "
+            "load"
+        )
+
+
+def write_trace(
+    given: Mapping[str, Any],
+    record: RunRecord,
+    source: Source,
+    config: ClusterConfig,
+    run: ClosedLoopRun | None = None,
+) -> None:
+    """The run as BLIS of August 2026 writes it, if it was asked for."""
+    from blis_jax.commands import cli
+    from blis_jax.traces.formats.trace_v3 import RevisedHeader
+    from blis_jax.traces.write_revised import write_drawn
+    from blis_jax.workload.reference.generate import drawn
+
+    if "trace_output" not in given:
+        return
+    assert source.spec is not None
+    path, header = Path(given["trace_output"]), RevisedHeader(workload_seed=source.seed)
+    with cli.writing(path):
+        write_drawn(
+            path,
+            drawn(source.spec, source.seed, source.timeout_us),
+            requests=run.arrived() if run else None,
+            record=record,
+            # the time after decode, which no chunk waits for
+            post_decode_us=int(config.alpha_coeffs[1]),
+            header=header,
+        )

@@ -1,0 +1,233 @@
+"""BLIS's TraceV2 as of August 2026, whose header says version 3: 27 columns as CSV and a YAML header.
+
+Read as the reference's replay with fixed arrivals does: the time of sending as the arrival where
+there is one, the server's count of prompt tokens where there is one and no prefix group, and before
+the rows of a group as many shared tokens as the group's first row says. Contents are otherwise
+private. Rows of sessions arrive when the file says; think times are checked and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from blis_jax.commands import cli
+from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import replacing
+from blis_jax.traces.columns import Check, Column, classes, numbers, whole
+from blis_jax.traces.formats import trace_v2
+from blis_jax.traces.formats.csv_reader import read_columns
+from blis_jax.traces.formats.trace_v2 import header_path, named, rows_beside, truths
+from blis_jax.traces.rows import (
+    LATEST_US,
+    MOST_TOKENS,
+    Reading,
+    TraceRows,
+    make_rows,
+)
+from blis_jax.traces.sniff import Sniff
+from blis_jax.workload.lengths.laws import Strict, Whole
+from blis_jax.workload.revised.spec import ClassTargets
+from blis_jax.workload.strict_yaml import read_mapping, sentence
+
+COLUMNS = (
+    *("request_id", "client_id", "tenant_id", "slo_class", "session_id", "round_index"),
+    *("prefix_group", "prefix_length", "streaming", "input_tokens", "output_tokens"),
+    *("text_tokens", "image_tokens", "audio_tokens", "video_tokens", "reason_ratio"),
+    *("model", "deadline_us", "server_input_tokens"),
+    *("arrival_time_us", "send_time_us", "first_chunk_time_us", "last_chunk_time_us"),
+    *("num_chunks", "status", "error_message", "finish_reason"),
+)
+TARGET = "slo_target_us"  # behind deadline_us, if a request has one
+_TEXTS = (
+    *("client_id", "tenant_id", "session_id", "prefix_group", "model"),
+    *("status", "error_message", "finish_reason"),
+)
+_COUNTS = (
+    *("prefix_length", "output_tokens", "server_input_tokens", "num_chunks"),
+    *("text_tokens", "image_tokens", "audio_tokens", "video_tokens"),
+)
+_OPTIONAL = ("vllm_priority", TARGET, "think_time_us")
+
+
+class RevisedHeader(Strict):
+    """The YAML header of August 2026."""
+
+    trace_version: Literal[2, 3] = 3
+    time_unit: Literal["", "us", "microseconds"] = "microseconds"
+    created_at: str = ""
+    mode: str = "generated"
+    warm_up_requests: int = 0
+    workload_seed: Whole | None = None
+    workload_spec: str = ""
+    session_context_growth: Literal["", "accumulate"] = ""  # of replays that this reader has not
+    server: trace_v2.Server | None = None
+    network: trace_v2.Network | None = None
+    goodput_slo_targets: dict[str, ClassTargets] = Field(default_factory=dict)
+    kv_offload: dict[str, Any] | None = None
+    observed_kv_metrics: dict[str, Any] | None = None
+
+
+_HAS_PROMPT = Check(
+    "input_tokens is 0, and no prefix adds to it",
+    lambda found: (
+        (found["input_tokens"] > 0)
+        | ((found["prefix_group"] != "") & (found["prefix_length"] > 0))
+        | ((found["prefix_group"] == "") & (found["server_input_tokens"] > 0))
+    ),
+)
+_IN_TIME = Check(
+    "deadline_us is not later than the arrival",
+    lambda found: (found["deadline_us"] == 0) | (found["deadline_us"] > _arrivals(found)),
+)
+
+
+def matches(sniff: Sniff) -> bool:
+    """Whether the columns are there, or this is a header of version 3."""
+    is_header = any(
+        line.replace(" ", "").rstrip().startswith("trace_version:3") for line in sniff.lines
+    )
+    names = ("request_id", "prefix_length", "input_tokens", "arrival_time_us", "deadline_us")
+    return is_header or sniff.has_columns(*names)
+
+
+def read(path: Path, reading: Reading) -> TraceRows:
+    """The requests in the order of the file; `path` is that of the rows or of the header."""
+    header = Path(reading.header) if reading.header else header_path(path)
+    if path.suffix in (".yaml", ".yml"):
+        header, path = path, rows_beside(path)
+    if header is None:
+        reading.report.notes.append(f"{path.name} has no YAML header beside it; read without one")
+    else:
+        read_header(header)
+    found = read_columns(path, _columns(), reading, [_HAS_PROMPT, _IN_TIME])
+    arrival_us = _arrivals(found)
+    group_tokens = _group_tokens(found["prefix_group"], found["prefix_length"])
+    is_counted = (found["server_input_tokens"] > 0) & (found["prefix_group"] == "")
+    own = np.where(is_counted, found["server_input_tokens"], found["input_tokens"])
+    names = ("client", "tenant", "session")
+    texts = {name: found[f"{name}_id"] for name in names}
+    texts["prefix_group"] = np.where(group_tokens > 0, found["prefix_group"], "")
+    return make_rows(
+        arrival_us,
+        own + group_tokens,
+        found["output_tokens"],
+        texts=texts,
+        slo_class=found["slo_class"],
+        round_index=found["round_index"],
+        request_id=found["request_id"],
+        prefix_len=group_tokens,
+        timeout_us=np.where(found["deadline_us"] > 0, found["deadline_us"] - arrival_us, 0),
+    )
+
+
+def read_header(path: Path) -> RevisedHeader:
+    """The checked header."""
+    text = cli.read_text(path, "a TraceV2 header")
+    try:
+        return RevisedHeader.model_validate(read_mapping(text, str(path)))
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {sentence(error)}") from None
+
+
+def write(
+    rows: TraceRows,
+    path: Path,
+    header: RevisedHeader | None = None,
+    outcome: Mapping[str, np.ndarray] | None = None,
+) -> None:
+    """Write the rows at `path` and the header beside them, at `path` with .yaml.
+
+    `outcome` replaces columns: what a run adds, and what rows do not hold, such as `streaming`.
+    """
+    import pandas
+    import yaml
+
+    if rows.segments is not None:
+        raise ConfigError(
+            f"{path}: a TraceV2 trace can only say that prompts share a group's first tokens, but "
+            "these share other contents; write the plain format"
+        )
+    header = header or RevisedHeader()
+    settings = header.model_dump(exclude_defaults=True)
+    always = ("trace_version", "time_unit", "mode", "warm_up_requests")
+    first = {name: getattr(header, name) for name in always}
+    with replacing(path) as written:
+        table = pandas.DataFrame(_table(rows, dict(outcome or {})))
+        table.to_csv(written, index=False, lineterminator="\n")
+    with replacing(path.with_suffix(".yaml")) as written:
+        written.write_text(yaml.safe_dump(first | settings, sort_keys=False), encoding="utf-8")
+
+
+def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
+    zeros, empty = np.zeros(len(rows), np.int64), np.full(len(rows), "", object)
+    columns: dict[str, Any] = dict.fromkeys(COLUMNS, zeros) | dict.fromkeys(_TEXTS, empty)
+    columns |= {
+        "request_id": rows.request_id,
+        "client_id": named(rows.client, rows.client_names),
+        "tenant_id": named(rows.tenant, rows.tenant_names),
+        "slo_class": named(rows.slo_class, SLO_CLASSES),
+        "session_id": named(rows.session, rows.session_names),
+        "round_index": rows.round_index,
+        "prefix_group": named(rows.prefix_group, rows.prefix_group_names),
+        "prefix_length": rows.prefix_len,
+        "streaming": np.full(len(rows), "false", object),
+        "input_tokens": rows.input_len - rows.prefix_len,
+        "output_tokens": rows.output_len,
+        "deadline_us": np.where(rows.timeout_us > 0, rows.arrival_us + rows.timeout_us, 0),
+        "arrival_time_us": rows.arrival_us,
+        "send_time_us": rows.arrival_us,
+        "status": np.full(len(rows), "incomplete", object),
+    }
+    targets = outcome.pop(TARGET, None)
+    columns |= outcome
+    if targets is None or not targets.any():
+        return columns
+    place = COLUMNS.index("deadline_us") + 1
+    ordered = [*COLUMNS[:place], TARGET, *COLUMNS[place:]]
+    columns[TARGET] = targets
+    return {name: columns[name] for name in ordered}
+
+
+def _arrivals(found: Mapping[str, np.ndarray]) -> np.ndarray:
+    """When requests were sent, or else when they arrived."""
+    return np.where(found["send_time_us"] > 0, found["send_time_us"], found["arrival_time_us"])
+
+
+def _group_tokens(group: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Shared tokens of each row: as many as the first row of its group with a number says."""
+    first: dict[str, int] = {}
+    for name, tokens in zip(group.tolist(), length.tolist(), strict=True):
+        if name and tokens > 0:
+            first.setdefault(name, tokens)
+    return np.array([first.get(name, 0) for name in group.tolist()], np.int64)
+
+
+def _columns() -> dict[str, Column]:
+    count, time = whole(0, MOST_TOKENS), whole(0, LATEST_US)
+    wanted = "a whole number of at least 0"
+    any_time = Column(parse=whole(-(2**62), 2**62), wanted="a whole number")
+    parsers: dict[str, Column] = {
+        "request_id": Column(parse=whole(0, 2**62), wanted=wanted),
+        "round_index": Column(parse=count, wanted=wanted),
+        "input_tokens": Column(parse=whole(0, MOST_TOKENS // 2), wanted=wanted),
+        "arrival_time_us": Column(parse=time, wanted=f"{wanted} below 2^60"),
+        "deadline_us": Column(parse=time, wanted=f"{wanted} below 2^60"),
+        "reason_ratio": Column(parse=numbers(0.0, 1.0), wanted="a number from 0 to 1"),
+        "streaming": Column(parse=truths, wanted="true or false", is_text=True),
+        "slo_class": Column(
+            parse=classes, wanted=f"one of {', '.join(SLO_CLASSES[1:])}", is_text=True
+        ),
+        "send_time_us": Column(parse=whole(-(2**62), LATEST_US), wanted="a whole number"),
+        "first_chunk_time_us": any_time,
+        "last_chunk_time_us": any_time,
+        **{name: Column(is_text=True) for name in _TEXTS},
+        **{name: Column(parse=count, wanted=wanted) for name in _COUNTS},
+        **{name: Column(parse=time, wanted=wanted, default=0) for name in _OPTIONAL},
+    }
+    return {name: column._replace(names=(name,)) for name, column in parsers.items()}

@@ -1,0 +1,162 @@
+"""Closed-loop sessions as a table: every round, and the round whose completion brings it.
+
+An engine with tables of fixed size needs all rows before the run. Lengths and contents of later
+rounds are known then, only their arrivals are not: row i arrives `think_time_us[i]` after the end
+of the last step of row `parent[i]`, if that one completes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.workload.lengths.distribution import MOST_REQUESTS
+from blis_jax.workload.reference.arrays import names_of, request_arrays
+from blis_jax.workload.reference.closed_loop import rounds_after
+from blis_jax.workload.reference.generate import LATEST_US, DrawnWorkload, drawn
+from blis_jax.workload.reference.requests import DrawnRequest
+from blis_jax.workload.spec import WorkloadSpec
+from blis_jax.workload.table import NEVER_US, RequestTable, WorkloadNames, from_golden
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int32, Int64
+
+NO_PARENT = -1  # the row arrives by itself
+SPARE_ROUNDS = 8  # of a pool's user, besides twice the mean
+
+
+@dataclass(frozen=True)
+class ClosedLoop:
+    """All rows of a workload with sessions; those without a parent come first, by arrival.
+
+    Rows with a parent have the arrival NEVER_US. Their deadlines count from the arrival that the run
+    gives them. Their prompts hold what earlier rounds answer when they complete.
+    """
+
+    table: RequestTable
+    names: WorkloadNames
+    requests: tuple[DrawnRequest, ...]  # the rows with their contents; arrivals as in `drawn`
+    session_names: tuple[str, ...]  # behind `table.session`
+    parent: Int32[np.ndarray, " request"]  # row whose completion brings this one, or NO_PARENT
+    think_time_us: Int64[np.ndarray, " request"]  # from that completion to the arrival
+    timeout_us: Int64[np.ndarray, " request"]  # from the arrival to the deadline, 0: none
+    id_rank: Int32[np.ndarray, " request"]  # rank of BLIS's request id as a text
+    is_cut: Bool[np.ndarray, " request"]  # the session goes on, but the table has no more of it
+    budget: int | None  # rows with a parent that may arrive in all, None: any number
+    horizon_us: int | None  # rows with a parent do not arrive after it
+
+
+def draw_closed_loop(
+    spec: WorkloadSpec,
+    seed: int | None = None,
+    block_size: int = 16,
+    *,
+    timeout_us: int | None = None,
+    most_rounds: int | None = None,
+) -> ClosedLoop:
+    """Draw all rounds of all sessions.
+
+    Args:
+        spec: the workload, of the revision of August 2026.
+        seed: seed of the streams; the specification's if None.
+        block_size: tokens of a KV block, by which shared contents are cut.
+        timeout_us: time from each arrival to its deadline, 0 for none; that of the clients if None.
+        most_rounds: rounds of a session that the table holds; for a pool's user about twice the mean
+            of the budget if None. Where `is_cut` rows complete, draw again with more.
+
+    Raises:
+        ConfigError: as `draw`, and where a pool has neither a number of requests nor `most_rounds`.
+    """
+    return closed_loop_table(drawn(spec, seed, timeout_us), block_size, most_rounds)
+
+
+def closed_loop_table(
+    workload: DrawnWorkload, block_size: int = 16, most_rounds: int | None = None
+) -> ClosedLoop:
+    """The table of a workload that is drawn."""
+    limit = _most_later_rounds(workload, most_rounds)
+    requests = list(workload.requests)
+    parent, is_cut = [NO_PARENT] * len(requests), [False] * len(requests)
+    for row, first in enumerate(workload.requests):
+        session, last = workload.sessions.get(first.session), row
+        for later in rounds_after(session, first, limit) if session else ():
+            parent.append(last)
+            last = len(requests)
+            requests.append(later)
+            is_cut.append(False)
+            if len(requests) > MOST_REQUESTS:
+                raise ConfigError(
+                    f"max_rounds: the sessions have more than {MOST_REQUESTS} rounds, which would "
+                    "not fit in memory; lower max_rounds or concurrency"
+                )
+        is_cut[last] = session is not None and requests[last].round_index + 1 < session.num_rounds
+    return _table(workload, requests, parent, is_cut, block_size)
+
+
+def _most_later_rounds(workload: DrawnWorkload, most_rounds: int | None) -> float:
+    if most_rounds is not None:
+        if most_rounds < 1:
+            raise ConfigError(f"most_rounds: got {most_rounds}, allowed is 1 or more")
+        return most_rounds - 1
+    endless = [one for one in workload.sessions.values() if math.isinf(one.num_rounds)]
+    if not endless:
+        return math.inf
+    if math.isinf(workload.budget):
+        raise ConfigError(
+            "num_requests: the users of a pool send until the horizon, so their rounds cannot be "
+            "counted before the run; give num_requests, or most_rounds"
+        )
+    return min(workload.budget, 2 * math.ceil(workload.budget / len(endless)) + SPARE_ROUNDS)
+
+
+def _table(
+    workload: DrawnWorkload,
+    requests: list[DrawnRequest],
+    parent: list[int],
+    is_cut: list[bool],
+    block_size: int,
+) -> ClosedLoop:
+    arrays = request_arrays(workload.clients, requests, block_size)
+    parents = np.array(parent, np.int32)
+    is_later = parents != NO_PARENT
+    sessions = [workload.sessions.get(request.session) for request in requests]
+    deadline, arrival = arrays["deadline_us"], arrays["arrival_us"]
+    arrays["arrival_us"] = np.where(is_later, LATEST_US, arrival)  # behind all others, by id
+    arrays["id_rank"] = _id_rank(requests, is_later)
+    later = zip(sessions, is_later.tolist(), strict=True)
+    return ClosedLoop(
+        table=replace(
+            from_golden(arrays), arrival_us=np.where(is_later, np.int64(NEVER_US), arrival)
+        ),
+        names=names_of(arrays),
+        requests=tuple(requests),
+        session_names=tuple(map(str, arrays["session_names"])),
+        parent=parents,
+        think_time_us=np.array(
+            [one.think_time_us if one and waits else 0 for one, waits in later], np.int64
+        ),
+        timeout_us=np.where(deadline > 0, deadline - arrival, 0),
+        id_rank=arrays["id_rank"],
+        is_cut=np.array(is_cut, bool),
+        budget=None if math.isinf(workload.budget) else int(workload.budget),
+        horizon_us=None if math.isinf(workload.horizon_us) else int(workload.horizon_us),
+    )
+
+
+def _id_rank(requests: list[DrawnRequest], is_later: np.ndarray) -> np.ndarray:
+    """Rank of the ids as texts.
+
+    BLIS ends the id of a later round with a counter of the run. It never decides, since no two
+    rounds share all that comes before it.
+    """
+    ids = [
+        f"session_{request.session}_round_{request.round_index}_" if later else f"request_{row}"
+        for row, (request, later) in enumerate(zip(requests, is_later.tolist(), strict=True))
+    ]
+    rank = np.empty(len(ids), np.int32)
+    rank[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids), dtype=np.int32)
+    return rank

@@ -1,0 +1,125 @@
+"""The clients that a workload comes down to, in the order in which BLIS draws them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from blis_jax.errors import UnsupportedError
+from blis_jax.workload.inference_perf import Pace, revised_clients
+from blis_jax.workload.revised.spec import (
+    CohortSpec,
+    DiurnalSpec,
+    DrainSpec,
+    RevisedClient,
+    RevisedLifecycle,
+    RevisedWindow,
+    RevisedWorkload,
+    SpikeSpec,
+)
+from blis_jax.workload.spec import ClientSpec, WorkloadSpec
+
+HOURS = 24
+HOUR_US = 3_600_000_000
+DRAIN_PARTS = 10
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """All clients of a workload, and the rate that they share."""
+
+    clients: tuple[ClientSpec, ...]
+    paces: tuple[Pace | None, ...]  # one per client; None: that of its arrival law
+    aggregate_rate: float  # requests/s
+
+
+def expanded(spec: WorkloadSpec) -> Expansion:
+    """The workload as clients.
+
+    Raises:
+        UnsupportedError: requests come from ServeGen data, or need LoRA adapters.
+    """
+    if not isinstance(spec, RevisedWorkload):
+        assert spec.aggregate_rate is not None
+        return Expansion(spec.clients, (None,) * len(spec.clients), spec.aggregate_rate)
+    _check_supported(spec)
+    rate = spec.aggregate_rate
+    clients: list[ClientSpec] = list(spec.clients)
+    paces: list[Pace | None] = [None] * len(clients)
+    if spec.inference_perf is not None:
+        rate, users = revised_clients(spec.inference_perf)
+        clients = [RevisedClient.model_validate(user.document) for user in users]
+        paces = [user.pace for user in users]
+    members = [member for cohort in spec.cohorts for member in _members(cohort)]
+    return Expansion((*clients, *members), (*paces, *[None] * len(members)), rate)
+
+
+def _check_supported(spec: RevisedWorkload) -> None:
+    if spec.servegen_data is not None:
+        raise UnsupportedError(
+            "servegen_data: is not supported yet; describe the traffic under clients"
+        )
+    for name in ("clients", "cohorts"):
+        for index, source in enumerate(getattr(spec, name)):
+            if source.adapter:
+                raise UnsupportedError(
+                    f"{name}[{index}].adapter: LoRA adapters are not simulated; leave adapter out"
+                )
+
+
+def _members(cohort: CohortSpec) -> Iterator[RevisedClient]:
+    """Clients that differ in their ids and, if asked for, in their prefixes."""
+    shared = {
+        name: getattr(cohort, name)
+        for name in CohortSpec.model_fields
+        if name in RevisedClient.model_fields
+    }
+    windows = _windows(cohort)
+    shared["lifecycle"] = RevisedLifecycle(windows=windows) if windows else None
+    shared["rate_fraction"] = cohort.rate_fraction / cohort.population
+    for member in range(cohort.population):
+        own = {"id": f"{cohort.id}-{member}"}
+        if cohort.prefix_sharing == "per_member":
+            own["prefix_group"] = f"{cohort.prefix_group}-{member}"
+        yield RevisedClient.model_validate(shared | own)
+
+
+def _windows(cohort: CohortSpec) -> tuple[RevisedWindow, ...]:
+    """Spans of the day, the spike and the drain, in this order."""
+    windows: list[RevisedWindow] = []
+    if cohort.diurnal is not None:
+        windows += _diurnal_windows(cohort.diurnal)
+    if cohort.spike is not None:
+        windows.append(_spike_window(cohort.spike, cohort.population))
+    if cohort.drain is not None:
+        windows += _drain_windows(cohort.drain)
+    return tuple(windows)
+
+
+def _diurnal_windows(diurnal: DiurnalSpec) -> Iterator[RevisedWindow]:
+    """A part of every hour, whole at the peak and least twelve hours from it."""
+    least = 1.0 / diurnal.peak_to_trough_ratio
+    for hour in range(HOURS):
+        angle = 2.0 * math.pi * float(hour - diurnal.peak_hour) / float(HOURS)
+        part = (1.0 + math.cos(angle)) / 2.0 * (1.0 - least) + least
+        active_us = max(min(int(float(HOUR_US) * part), HOUR_US), 1)
+        yield RevisedWindow(start_us=hour * HOUR_US, end_us=hour * HOUR_US + active_us)
+
+
+def _spike_window(spike: SpikeSpec, population: int) -> RevisedWindow:
+    rate = None if spike.trace_rate is None else spike.trace_rate / population
+    end_us = spike.start_time_us + spike.duration_us
+    return RevisedWindow(start_us=spike.start_time_us, end_us=end_us, trace_rate=rate)
+
+
+def _drain_windows(drain: DrainSpec) -> Iterator[RevisedWindow]:
+    """Everything before the drain, then ten spans of equal distance and falling length."""
+    if drain.start_time_us > 0:
+        yield RevisedWindow(start_us=0, end_us=drain.start_time_us)
+    span_us = max(drain.ramp_duration_us // DRAIN_PARTS, 1)
+    for part in range(DRAIN_PARTS):
+        fraction = float(DRAIN_PARTS - part) / float(DRAIN_PARTS)
+        start_us = drain.start_time_us + part * span_us
+        active_us = max(int(float(span_us) * fraction), 1)
+        yield RevisedWindow(start_us=start_us, end_us=start_us + active_us)

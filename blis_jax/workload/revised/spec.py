@@ -1,0 +1,242 @@
+"""The YAML workload specification as BLIS reads it since August 2026.
+
+What is not here is as in `blis_jax.workload.spec`. New are cohorts, closed-loop sessions, pools of
+concurrent users, deadlines, windows with laws of their own, and workloads without a common rate.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from blis_jax.workload.lengths.laws import Count, NonNegative, Positive, Strict, Whole, problem_at
+from blis_jax.workload.revised import checks
+from blis_jax.workload.revised.laws import REVISED_LAW_TYPES, RevisedLengthLaw
+from blis_jax.workload.spec import (
+    ActiveWindow,
+    ArrivalSpec,
+    ClientSpec,
+    LifecycleSpec,
+    MultimodalSpec,
+    MultiTurnSpec,
+    NetworkSpec,
+    ReasoningSpec,
+    WorkloadSpec,
+)
+from blis_jax.workload.versions import REVISED
+
+AtLeastOne = Annotated[Whole, Field(ge=1)]
+MOST_MEMBERS = 100_000  # of a cohort, the reference's limit
+
+
+class RevisedArrival(ArrivalSpec):
+    """Law of the gaps; shape and scale (µs) of gamma and weibull, both given, replace cv and rate."""
+
+    shape: Positive | None = None
+    scale: Positive | None = None
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether shape and scale are given; they count for gamma and weibull gaps."""
+        return self.shape is not None and self.scale is not None
+
+    @model_validator(mode="after")
+    def _solvable(self) -> RevisedArrival:
+        if not self.is_fitted:
+            checks.check_weibull(self)
+        return self
+
+
+class RevisedWindow(ActiveWindow):
+    """A span in which the client sends requests, in its own way if one of the last four is given."""
+
+    trace_rate: NonNegative | None = None  # weight, or requests/s without an aggregate_rate
+    arrival: RevisedArrival | None = None
+    input_distribution: RevisedLengthLaw | None = None
+    output_distribution: RevisedLengthLaw | None = None
+
+    @property
+    def has_own_laws(self) -> bool:
+        """Whether the window replaces something of the client's."""
+        own = (self.trace_rate, self.arrival, self.input_distribution, self.output_distribution)
+        return any(value is not None for value in own)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RevisedWindow:
+        if self.end_us <= self.start_us:
+            raise problem_at(
+                ["end_us"], f"got {self.end_us}, allowed is more than start_us = {self.start_us}"
+            )
+        return self
+
+
+class RevisedLifecycle(LifecycleSpec):
+    """Spans outside of which the client is silent."""
+
+    windows: Annotated[tuple[RevisedWindow, ...], Field(min_length=1)]
+
+
+class RevisedMultiTurn(MultiTurnSpec):
+    """Sessions; a later round waits for the one before and the think time, unless closed_loop is false."""
+
+    max_rounds: AtLeastOne
+    single_session: bool = False  # the client's first arrival begins its only session
+
+
+class RevisedReasoning(ReasoningSpec):
+    """Share of reasoning tokens, which changes nothing, and sessions."""
+
+    reason_ratio_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
+    multi_turn: RevisedMultiTurn | None = None
+
+
+class RevisedMultimodal(MultimodalSpec):
+    """Token counts of the parts of a multimodal prompt."""
+
+    text_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
+    image_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
+    image_count_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
+    audio_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
+    audio_count_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
+    video_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
+    video_count_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
+
+
+class RevisedClient(ClientSpec):
+    """One source of requests: at a share of the rate, or a pool of so many concurrent users."""
+
+    sessions_are_bare: ClassVar[bool] = False
+
+    rate_fraction: NonNegative = 0.0
+    concurrency: Count = 0  # users, each of whom sends again as soon as they are answered
+    think_time_us: Count = 0  # of those users
+    arrival: RevisedArrival = RevisedArrival(process="constant")
+    input_distribution: RevisedLengthLaw  # type: ignore[assignment]
+    output_distribution: RevisedLengthLaw  # type: ignore[assignment]
+    lifecycle: RevisedLifecycle | None = None
+    multimodal: RevisedMultimodal | None = None
+    reasoning: RevisedReasoning | None = None
+    adapter: str = ""  # LoRA, which is not simulated
+    timeout: Count | None = None  # µs; 0: none; not given: 300 s for sessions, none for the rest
+    slo_target_us: Count | None = None
+    closed_loop: bool | None = None  # not given: true for sessions
+
+    @property
+    def is_closed_loop(self) -> bool:
+        """Whether rounds of its sessions wait for the round before."""
+        return self.multi_turn is not None if self.closed_loop is None else self.closed_loop
+
+    @property
+    def has_single_session(self) -> bool:
+        """Whether the client begins one session only."""
+        turns = self.reasoning.multi_turn if self.reasoning else None
+        return turns is not None and turns.single_session
+
+    @model_validator(mode="after")
+    def _paced_once(self) -> RevisedClient:
+        checks.check_pace(self)
+        return self
+
+
+class DiurnalSpec(Strict):
+    """A day in which each hour's active part follows a cosine."""
+
+    peak_hour: Annotated[Whole, Field(ge=0, le=23)]
+    peak_to_trough_ratio: Annotated[NonNegative, Field(ge=1)]
+
+
+class SpikeSpec(Strict):
+    """A span outside of which the cohort is silent."""
+
+    start_time_us: Count
+    duration_us: AtLeastOne
+    trace_rate: Positive | None = None  # of the whole cohort
+
+
+class DrainSpec(Strict):
+    """Full activity up to a time, then ten ever shorter spans."""
+
+    start_time_us: Count
+    ramp_duration_us: AtLeastOne
+
+
+class CohortSpec(Strict):
+    """Clients that are alike; id and windows of each follow from the cohort's."""
+
+    id: str = ""
+    population: Annotated[Whole, Field(ge=1, le=MOST_MEMBERS)]
+    tenant_id: str = ""
+    slo_class: Literal["", "critical", "standard", "sheddable", "batch", "background"] = ""
+    model: str = ""
+    adapter: str = ""
+    arrival: RevisedArrival
+    input_distribution: RevisedLengthLaw
+    output_distribution: RevisedLengthLaw
+    prefix_group: str = ""
+    prefix_sharing: Literal["", "shared", "per_member"] = ""
+    streaming: bool = False
+    rate_fraction: Positive  # of all members together
+    diurnal: DiurnalSpec | None = None
+    spike: SpikeSpec | None = None
+    drain: DrainSpec | None = None
+    prefix_length: Count = 0
+    reasoning: RevisedReasoning | None = None
+    closed_loop: bool | None = None
+    timeout: Count | None = None
+    slo_target_us: Count | None = None
+    network: NetworkSpec | None = None
+    multimodal: RevisedMultimodal | None = None
+
+    @model_validator(mode="after")
+    def _has_group(self) -> CohortSpec:
+        if self.prefix_sharing == "per_member" and not self.prefix_group:
+            raise problem_at(
+                ["prefix_sharing"], "got 'per_member', which needs a prefix_group; give one"
+            )
+        return self
+
+
+class ClassTargets(Strict):
+    """Bounds that a good request meets, in ms; 0: none."""
+
+    ttft_ms: NonNegative = 0.0
+    itl_ms: NonNegative = 0.0
+    e2e_ms: NonNegative = 0.0
+
+
+class RevisedServeGen(Strict):
+    """Recorded ServeGen data to take clients from; not simulated."""
+
+    path: str = ""
+    time_window: str = ""
+    span_start: Count = 0
+    span_end: Count = 0
+    window_duration_secs: Count = 0
+    drain_timeout_secs: Count = 0
+
+
+class RevisedWorkload(WorkloadSpec):
+    """A whole workload: clients and cohorts, or one of the forms that clients are made of."""
+
+    revision: ClassVar[str] = REVISED
+    law_types: ClassVar[tuple[str, ...]] = REVISED_LAW_TYPES
+
+    aggregate_rate: NonNegative = 0.0  # requests/s; 0: windows have rates of their own
+    clients: tuple[RevisedClient, ...] = ()
+    cohorts: tuple[CohortSpec, ...] = ()
+    servegen_data: RevisedServeGen | None = None  # type: ignore[assignment]
+    goodput_slo_targets: dict[str, ClassTargets] = Field(default_factory=dict)
+
+    @property
+    def slo_classes(self) -> tuple[str, ...]:
+        """The classes of its clients, `default` for none, in order of their first use."""
+        made = ("standard",) if self.inference_perf is not None else ()
+        given = [client.slo_class for client in self.clients]
+        given += [cohort.slo_class for cohort in self.cohorts]
+        return tuple(dict.fromkeys((*made, *(name or "default" for name in given))))
+
+    @model_validator(mode="after")
+    def _has_source(self) -> RevisedWorkload:
+        checks.check_sources(self)
+        return self
