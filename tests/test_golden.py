@@ -17,7 +17,7 @@ from blis_jax.results.metrics import reference as metrics
 from blis_jax.results.records import RunRecord
 from blis_jax.results.step_records import expand_steps
 from blis_jax.workload.table import from_golden
-from tests.support.reference_data import find_golden_dir
+from tests.support.reference_data import assert_totals_equal, find_golden_dir
 from tests.support.scenes import REQUEST_ARRAYS, STEP_ARRAYS, WHOLE
 from tests.support.test_oracle import REFERENCE_FAILURES
 
@@ -138,22 +138,6 @@ def assert_arrays_equal(record: RunRecord, scenario: Scenario) -> None:
         np.testing.assert_array_equal(getattr(record.requests, name), expected[name], err_msg=name)
     for name in STEP_ARRAYS:
         np.testing.assert_array_equal(getattr(steps, name), expected[name], err_msg=name)
-
-
-def assert_totals_equal(totals: Any, recorded: Any, where: str = "") -> None:
-    """Everything that is in `totals` as recorded; integers exact, floats within 1e-12."""
-    if isinstance(totals, dict):
-        for name, value in totals.items():
-            assert name in recorded, f"{where}/{name}"
-            assert_totals_equal(value, recorded[name], f"{where}/{name}")
-    elif isinstance(totals, list):
-        assert len(totals) == len(recorded), where
-        for index, (value, other) in enumerate(zip(totals, recorded, strict=True)):
-            assert_totals_equal(value, other, f"{where}[{index}]")
-    elif isinstance(totals, float):
-        assert totals == pytest.approx(recorded, rel=1e-12, abs=0), where
-    else:
-        assert totals == recorded, where
 
 
 def assert_metrics_equal(record: RunRecord, scenario: Scenario) -> None:

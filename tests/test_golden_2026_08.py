@@ -1,13 +1,13 @@
 """Recorded runs of BLIS's revision of August 2026: every array of every request and step."""
 
-import json
 from typing import Any
 
 import pytest
 
 from blis_jax.results import invariants
-from tests.support.golden_2026_08 import AugustScenario, differences
-from tests.support.reference_data import find_golden_dir
+from blis_jax.results.metrics.reference import cluster_json, instance_block
+from tests.support.golden_2026_08 import AugustScenario, differences, scenarios_of
+from tests.support.reference_data import assert_totals_equal, find_golden_dir
 from tests.support.scenes import WHOLE
 
 pytestmark = pytest.mark.golden
@@ -24,9 +24,7 @@ def scenarios() -> list[Any]:
     """All recorded runs; most are slow only because they are many."""
     if FOLDER is None:
         return []
-    rows = json.loads((FOLDER / "index.json").read_text())["scenarios"]
-    found = [AugustScenario(FOLDER, row["name"]) for row in rows]
-    return sorted(found, key=lambda one: one.grouping)
+    return scenarios_of(FOLDER)
 
 
 def simulated() -> list[Any]:
@@ -44,6 +42,10 @@ def test_equals_reference(scenario: AugustScenario):
     assert record.num_open_ties == 0
     assert differences(record, scenario) == []
     assert not any(invariants.violations(record).values())
+    assert_totals_equal(cluster_json(record), scenario.recorded["cluster_json"], "cluster_json")
+    each = scenario.recorded["instance_json"]
+    for row, block in enumerate(each if len(record.instances.step_count) > 1 else []):
+        assert_totals_equal(instance_block(record, row), block, f"instance {row}")
 
 
 def test_the_set_here_is_large_enough():

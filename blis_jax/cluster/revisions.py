@@ -85,19 +85,19 @@ def check(config: ClusterConfig) -> None:
     if not config.is_august:
         if config.max_model_len:
             raise ConfigError(
-                "max_model_len is of the revision blis-2026-08; leave it out, or set revision to blis-2026-08"
+                "max_model_len is of the revision blis-2026-08; leave it out, or take the profile blis-2026-08"
             )
         return
     for name, value in _GONE.items():
         if getattr(config, name) != value:
             raise ConfigError(
                 f"{name} {getattr(config, name)} is not part of blis-2026-08; leave it at {value}, "
-                "or set revision to blis-2026-02"
+                "or take the profile blis-2026-02"
             )
     for name, values in _GONE_POLICIES.items():
         if getattr(config, name) in values:
             raise ConfigError(
-                f"{name} {getattr(config, name)} is not part of blis-2026-08; set revision to blis-2026-02"
+                f"{name} {getattr(config, name)} is not part of blis-2026-08; take the profile blis-2026-02"
             )
     if config.latency_model.startswith("blackbox"):
         raise ConfigError(

@@ -97,7 +97,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         outcome = failing(work.lane.outcome, crashes, Outcome.REFERENCE_CRASH)
         if not demand.is_last and ctx.mechanism.rules.passes_over:
             is_full = blocks_of(state).num_evictions >= ctx.shape.eviction_capacity
-            is_full = is_full & is_passed_over(ctx, one, demand.asks)
+            is_full = is_full & is_passed_over(one, demand.asks)
             outcome = failing(outcome, is_full, Outcome.EVICTIONS_FULL)
         held = jnp.where(demand.asks & answer.is_granted, answer.held, one.held)
         held = jnp.where(demand.asks & answer.is_lost, 0, held)
@@ -112,10 +112,14 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         has_finish = visit.gains | (one.row.finish != LAST)
         progressed = jnp.where(has_finish, computed, visit.done)
         progressed = jnp.where(visit.gains, visit.done - one.step, progressed)
-        is_over = is_passed_over(ctx, one, visit.asks)
-        progressed = jnp.where(one.in_decode, computed - as_int(is_over), progressed)
+        progressed = jnp.where(one.in_decode, computed, progressed)
+        rows = no_block_rows(ctx)
+        if ctx.mechanism.rules.passes_over:
+            is_over = is_passed_over(one, visit.asks)
+            progressed = progressed - as_int(is_over)
+            rows = preemption.passed_over(ctx, state, work, one, is_over)
         rows = dataclasses.replace(
-            preemption.passed_over(ctx, state, work, one, is_over),
+            rows,
             life=choose(is_granted, _life(work, one, grant.own, visit), one.life),
             computed=jnp.where(is_granted, progressed, computed),
         )

@@ -147,10 +147,8 @@ class Visit:
     gains: Any  # the prompt is computed: its first token comes with this step
 
 
-def is_passed_over(ctx: Context, one: Subject, asks: jax.Array) -> jax.Array:
-    """Whether a member in decode gets nothing in this step, and makes no progress in it."""
-    if not ctx.mechanism.rules.passes_over:
-        return jnp.array(False)
+def is_passed_over(one: Subject, asks: jax.Array) -> jax.Array:
+    """Whether a member in decode gets nothing in this step; with `passes_over` it makes no progress in it."""
     return one.in_decode & ~asks & ~one.is_idle
 
 

@@ -284,8 +284,6 @@ def passed_over(
 ) -> BlockRows:
     """The record of a step in which a member got nothing, beside those of preemptions; see `stays.py`."""
     none = no_block_rows(ctx)
-    if not ctx.mechanism.rules.passes_over:
-        return none
     at = jnp.minimum(blocks_of(state).num_evictions, none.eviction_at)
     entry = EvictionRecord.filled().replace(
         request=one.request,
@@ -312,18 +310,18 @@ def _rows(
     blocks = blocks_of(state)
     life, none = one.life, no_block_rows(ctx)
     first = jnp.where(one.has_token, life.old_first_token, life.first_token)
-    decode_record = jnp.where(one.in_decode, one.past.token_record + 1, 0)
-    if ctx.mechanism.rules.restarts_preempted:
-        first, decode_record = jnp.int32(0), -decode_record
     eviction = {
         "request": one.request,
         "record": work.lane.num_records,
         "index": one.step,
-        "decode_record": decode_record,
+        "decode_record": jnp.where(one.in_decode, one.past.token_record + 1, 0),
         "decode_index": one.past.token_index,
         "first_token": jnp.where(one.in_decode, first, 0),
         "scheduled_record": one.past.scheduled_record,
     }
+    if ctx.mechanism.rules.restarts_preempted:
+        first = jnp.int32(0)
+        eviction |= {"first_token": first, "decode_record": -eviction["decode_record"]}
     at = jnp.minimum(blocks.num_evictions, none.eviction_at)
     return dataclasses.replace(
         none,

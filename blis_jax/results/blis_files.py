@@ -137,6 +137,8 @@ def results_document(
         entry |= (more_fields or {}).get(int(row), {})
         entries.append(entry)
     document = results_json(record)
+    if record.is_august:
+        document["cache_hit_rate"] = cache_hit_rate(record)
     return document | {"requests": entries} if entries else document
 
 

@@ -389,4 +389,5 @@ class Observation:
             invariant_failures={"monotone_clock": int(registers[Reg.INVARIANT_FAILURES])},
             preemptions=self.preemptions(),
             kv_model=NO_EVICTION if self.raw.pool is None else BLOCK_LEVEL,
+            is_august=self.rules.has_order,
         )

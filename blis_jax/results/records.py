@@ -155,6 +155,7 @@ class RunRecord:
         invariant_failures: broken invariants by name, with the number of breaches.
         preemptions: one entry for each preemption, in order of execution.
         kv_model: memory model that the run was made with, `no-eviction` or `block-level`.
+        is_august: whether the reference is its revision of August 2026.
     """
 
     outcome: Outcome
@@ -167,6 +168,7 @@ class RunRecord:
     invariant_failures: dict[str, int] = field(default_factory=dict)
     preemptions: PreemptionRecords = field(default_factory=no_preemptions)
     kv_model: str = NO_EVICTION  # memory model that the run was made with
+    is_august: bool = False
 
     def to_dataframe(self, table: str = "requests") -> pd.DataFrame:
         """The run's `requests`, `steps`, `instances` or `preemptions` as a pandas data frame, a row for each.

@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.pages import hand_over
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.cluster_flags import cluster_config
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.results.metrics.reference import cluster_json
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
 from blis_jax.workload.table import RequestTable, from_golden
+from tests.support.reference_data import REPO_ROOT, assert_totals_equal, find_golden_dir
 
 DEFAULT_SEED = 42
 # Sizes that serve most runs, so that they share compilations.
@@ -193,3 +197,53 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
             at = int(wrong[0])
             found.append(f"{name}: {wrong.size} differ, first [{at}] {ours[at]} != {theirs[at]}")
     return found
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+PAGE = REPO_ROOT / "docs" / "results" / "blis-2026-08.md"
+
+
+def verdict(scenario: AugustScenario) -> str:
+    """What a row of the page says of a recorded run."""
+    if scenario.why_not is not None:
+        return f"refused: {scenario.why_not}, not simulated yet"
+    record = scenario.run()
+    found = differences(record, scenario)
+    try:
+        assert_totals_equal(cluster_json(record), scenario.recorded["cluster_json"])
+    except AssertionError:
+        found.append("the cluster's JSON")
+    return "equal" if not found else "not equal: " + "; ".join(found)
+
+
+def scenarios_of(folder: Path) -> list[AugustScenario]:
+    """All recorded runs, those of one compilation together."""
+    rows = json.loads((folder / "index.json").read_text())["scenarios"]
+    return sorted(
+        (AugustScenario(folder, row["name"]) for row in rows), key=lambda one: one.grouping
+    )
+
+
+def table_of(folder: Path) -> str:
+    """The verdict on every recorded run, as Markdown."""
+    found = {}
+    for one in scenarios_of(folder):
+        found[one.name] = verdict(one)
+        print(one.name, found[one.name], file=sys.stderr, flush=True)
+    equal = sum(text == "equal" for text in found.values())
+    refused = sum(text.startswith("refused") for text in found.values())
+    lines = [f"{equal} equal, {refused} refused, {len(found) - equal - refused} not equal.", ""]
+    lines += ["| recorded run | requests | steps | verdict |", "|---|---|---|---|"]
+    for row in json.loads((folder / "index.json").read_text())["scenarios"]:
+        counts = f"{row['num_requests']} | {row['num_steps']}"
+        lines.append(f"| `{row['name']}` | {counts} | {found[row['name']]} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    golden = find_golden_dir()
+    if golden is None or not (golden / "blis_2026_08" / "index.json").exists():
+        sys.exit("no recorded runs: ../shared/golden/blis_2026_08 is not here")
+    page = PAGE if sys.argv[1:] == ["--write"] else None
+    sys.exit(hand_over(table_of(golden / "blis_2026_08"), page, "blis-2026-08"))

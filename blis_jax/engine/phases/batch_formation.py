@@ -103,20 +103,21 @@ def _counted(ctx: Context, work: Work, one: Subject, grant: Grant, visit: Visit)
     joins, gained = one.is_queued & is_granted, visit.gains & ~one.has_token
     cursor = jnp.where(is_member, one.row.order, lane.cursor)
     cursor = jnp.where(one.asker == Asker.GHOST, jnp.int32(LAST), cursor)
-    num_decode = lane.num_decode + as_int(joins & visit.comes)
-    num_decode = num_decode - as_int(is_passed_over(ctx, one, visit.asks))
+    of_lane = {
+        "cursor": cursor,
+        "num_to_visit": lane.num_to_visit - as_int(is_member),
+        "budget": lane.budget - jnp.where(is_granted, visit.counted, 0),
+        "prefill_tokens": lane.prefill_tokens + jnp.where(in_decode, 0, change),
+        "decode_tokens": lane.decode_tokens + jnp.where(in_decode, change, 0),
+        "num_waiting": lane.num_waiting - as_int(joins),
+        "num_scheduled": lane.num_scheduled + as_int(joins),
+        "num_decode": lane.num_decode + as_int(joins & visit.comes),
+    }
+    if ctx.mechanism.rules.passes_over:
+        of_lane["num_decode"] -= as_int(is_passed_over(one, visit.asks))
     return grant.on(
         work,
-        lane={
-            "cursor": cursor,
-            "num_to_visit": lane.num_to_visit - as_int(is_member),
-            "budget": lane.budget - jnp.where(is_granted, visit.counted, 0),
-            "prefill_tokens": lane.prefill_tokens + jnp.where(in_decode, 0, change),
-            "decode_tokens": lane.decode_tokens + jnp.where(in_decode, change, 0),
-            "num_waiting": lane.num_waiting - as_int(joins),
-            "num_scheduled": lane.num_scheduled + as_int(joins),
-            "num_decode": num_decode,
-        },
+        lane=of_lane,
         inst={
             "next_order": inst.next_order + as_int(joins),
             "num_prefill": inst.num_prefill + as_int(joins) - as_int(gained),
@@ -134,7 +135,8 @@ def _row(
     left = jnp.where(moves, 0, left - as_int(visit.comes))
     finish = jnp.where(left >= 0, step + left, jnp.int32(RUNAWAY))
     finish = jnp.where(visit.gains, finish, row.finish)
-    finish = finish + as_int(is_passed_over(ctx, one, visit.asks))
+    if ctx.mechanism.rules.passes_over:
+        finish = finish + as_int(is_passed_over(one, visit.asks))
     is_past = visit.is_granted | one.is_again | one.has_token
     steps = jnp.where(is_past, step, step - 1)
     joins = one.is_queued & visit.is_granted
@@ -160,15 +162,10 @@ def _past(ctx: Context, work: Work, one: Subject, demand: Demand, visit: Visit) 
 
     before = jnp.where(one.is_again, past.step_progress, past.progress)
     before = jnp.where(one.is_queued, 0, before)
-    lag, token_index = past.lag + as_int(is_lagging), past.token_index
-    if ctx.mechanism.rules.passes_over:  # its steps since the first token count without this one
-        is_over = is_passed_over(ctx, one, visit.asks)
-        lag, token_index = jnp.where(is_over, one.step, past.lag), token_index + as_int(is_over)
-    token_index = jnp.where(visit.gains, one.step, token_index)
-    return Past.make(
+    made = Past.make(
         progress=kept("progress", is_chunk, visit.done),
         num_new=kept("num_new", is_new, visit.tokens),
-        lag=lag,
+        lag=past.lag + as_int(is_lagging),
         num_scheduled=scheduled + as_int(joins),
         num_prefill_steps=jnp.where(joins, 0, past.num_prefill_steps) + as_int(is_chunk),
         cached_first=kept("cached_first", is_first, demand.hits),
@@ -176,7 +173,14 @@ def _past(ctx: Context, work: Work, one: Subject, demand: Demand, visit: Visit) 
         scheduled_record=kept("scheduled_record", joins, record),
         scheduled_index=kept("scheduled_index", joins, one.step),
         token_record=kept("token_record", visit.gains, record),
-        token_index=token_index,
+        token_index=kept("token_index", visit.gains, one.step),
         finish_record=past.finish_record,
         step_progress=kept("step_progress", visit.is_granted & ~one.in_decode, before),
     ).with_rest_of(past)
+    if not ctx.mechanism.rules.passes_over:
+        return made
+    # its steps since the first token count without this one
+    is_over = is_passed_over(one, visit.asks)
+    return made.replace(
+        lag=kept("lag", is_over, one.step), token_index=made.token_index + as_int(is_over)
+    )

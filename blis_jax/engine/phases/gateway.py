@@ -211,12 +211,12 @@ def _route(
 ) -> Decisions:
     question = _question(ctx, state, request, now, seen, base.lane.num_rejected)
     context, router = question.context, question.router
-    chosen, is_there, has_no_draw, gateway = _choice(ctx, state, base.gateway, request, context)
+    chosen, is_there, is_drawn, gateway = _choice(ctx, state, base.gateway, request, context)
     expected = context.snapshots.prefix_match_blocks[chosen]
     placed = _place(ctx, state, base, request, chosen, now, context, expected)
     outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)
     if ctx.mechanism.reads_draws:
-        outcome = failing(outcome, has_no_draw, Outcome.DRAWS_EXHAUSTED)
+        outcome = failing(outcome, ~is_drawn, Outcome.DRAWS_EXHAUSTED)
     placed = dataclasses.replace(placed, gateway=gateway, lane=placed.lane.replace(outcome=outcome))
     if router is None or ctx.mechanism.is_precise:
         return placed
@@ -257,7 +257,7 @@ def _question(
 def _choice(
     ctx: Context, state: State, gateway: Any, request: jax.Array, context: GatewayContext
 ) -> tuple[jax.Array, jax.Array, jax.Array, Any]:
-    """The router's choice, whether it is an active instance, whether draws ran out, and the states then.
+    """The router's choice, whether it is an active instance, whether draws sufficed, and the states then.
 
     Where it is no active instance, the first one is taken.
     """
@@ -267,7 +267,8 @@ def _choice(
     is_active = context.snapshots.is_active
     is_there = jnp.any(is_active & (lax.iota(jnp.int32, ctx.shape.num_instances) == chosen))
     taken = jnp.where(is_there, chosen, first_where(is_active))
-    return taken, is_there, chosen == NO_DRAW, gateway
+    is_drawn = chosen != NO_DRAW if ctx.mechanism.reads_draws else is_there
+    return taken, is_there, is_drawn, gateway
 
 
 def _would_be_routed_to(
