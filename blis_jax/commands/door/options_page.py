@@ -81,7 +81,7 @@ def _own_rows(parser: Parser) -> list[str]:
     for option in options_of(parser):
         if option.dest != "help":
             value = f"`{option.metavar}`" if takes_value(option) else ""
-            text = (option.help or "").replace("%%", "%").replace("|", "\\|")
+            text = (option.help or "").replace("%%", "%").replace("|", "\\|").replace("[", "\\[")
             rows.append(
                 f"| `{option.option_strings[0]}` | {value.replace('|', chr(92) + '|')} | {text} |"
             )
