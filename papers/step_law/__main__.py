@@ -52,8 +52,8 @@ def _command(arguments: Sequence[str] | None) -> int:
     parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_flags("what", _FLAGS)
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    runs = read_steps(Path(given.get("steps", DATA / "vllm_steps.parquet")))
     prepare_backend()
+    runs = read_steps(Path(given.get("steps", DATA / "vllm_steps.parquet")))
     laws = {run.name: _laws(run) for run in runs}
     tables = (_periods(runs), _terms(runs, laws), _residuals(runs, laws), _sized(runs))
     print("\n\n".join(tables))
