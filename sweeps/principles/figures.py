@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.results.metrics.kv import cached_tokens
-from blis_jax.results.metrics.reference import class_code
+from blis_jax.results.metrics.reference import CLASS_NAMES, class_code
 from blis_jax.results.metrics.scalars import evaluate, lookup
-from blis_jax.results.metrics.summaries import SloTargets, Target
+from blis_jax.results.metrics.summaries import ALL, SloTargets, Target, select
+from blis_jax.results.metrics.tails import kept_tails, tails_of_runs
 from blis_jax.results.records import RequestRecords, RunRecord, Status
+from blis_jax.statistics.pooled import contributions_ms
 from sweeps.runs.metrics import worst_p99_ms
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ TRACK_TARGETS = SloTargets(
         "sheddable": Target(ttft_ms=300.0),
     }
 )
+POOLED = "pooled_ttft_p99_ms"
 ENDED = ("COMPLETED", "HORIZON")
 OF_ARM = ("ttft_p99_ms", "worst_ttft_p99_ms", "completion_rate", "rejected_share")
 OF_CLASS = ("ttft_p99_ms", "completion_rate", "rejected_share")
@@ -45,6 +48,9 @@ class LabFigures:
     outcome: str
     values: Mapping[str, float]
     requests: Int[np.ndarray, "request field"] | None = None  # kept where runs are compared whole
+    tails: Mapping[str, Sequence[int]] = field(
+        default_factory=dict
+    )  # of TTFT by class, `kept_tails`
 
     @property
     def is_whole(self) -> bool:
@@ -62,7 +68,22 @@ def figures_of(record: RunRecord, names: Collection[str], keeps_requests: bool) 
     if outcome not in ENDED:
         return LabFigures(outcome, {}, None)
     values = {name: _value(record, name) for name in names}
-    return LabFigures(outcome, values, whole_requests(record) if keeps_requests else None)
+    classes = [CLASS_NAMES[code] for code in np.unique(record.requests.slo_class).tolist()]
+    tails = kept_tails(select(record), classes)["ttft"]
+    return LabFigures(outcome, values, whole_requests(record) if keeps_requests else None, tails)
+
+
+def pooled_figures(
+    runs: Sequence[LabFigures], spec: WorkloadSpec
+) -> dict[str, Float[np.ndarray, "seed"]]:
+    """What each seed contributes to the TTFT P99 of the requests of all runs, of all and by class."""
+    classes = dict.fromkeys(client.slo_class or "default" for client in spec.clients)
+    return {
+        POOLED if of == ALL else f"{POOLED}[{of}]": contributions_ms(
+            tails_of_runs([run.tails.get(of) if run.is_whole else None for run in runs])
+        )
+        for of in (ALL, *classes)
+    }
 
 
 def whole_requests(record: RunRecord) -> Int[np.ndarray, "request field"]:

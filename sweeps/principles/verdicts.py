@@ -157,7 +157,7 @@ def verdict_of(entry: Entry, findings: Sequence[EntryFinding]) -> str:
 
 def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
     """An arm's settings, workload, and the figures that every check reports, one a seed."""
-    from sweeps.principles.figures import reported_names
+    from sweeps.principles.figures import pooled_figures, reported_names
     from sweeps.search.result import arguments
 
     described: dict[str, Any] = {
@@ -174,6 +174,8 @@ def _described(arm: LabArm, runs: Sequence[Any]) -> dict[str, Any]:
         described["figures"] = {
             name: [run.value(name) for run in runs] for name in reported_names(arm.spec)
         }
+        pooled = pooled_figures(runs, arm.spec)
+        described["figures"] |= {name: values.tolist() for name, values in pooled.items()}
     return described
 
 

@@ -334,6 +334,8 @@ def test_a_check_says_what_it_found(tiny: Catalogue, lab: Lab) -> None:
     assert "expected above 1: met, 3 of 3 seeds" in words_of(control)
     figures = verdict.arms["a"]["figures"]
     assert figures["rejected_share[standard]"] == [0, 0, 0]
+    pooled, by_run = figures["pooled_ttft_p99_ms"], figures["ttft_p99_ms"]
+    assert len(pooled) == 3 and min(by_run) <= sum(pooled) / 3 <= max(by_run) * 1.05
     assert set(verdict.arms["a"]["outcomes"]) == {"COMPLETED"}
 
 
