@@ -37,6 +37,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         _package("compare", "sweeps.compare", "paired differences, verdicts, and where TTFT comes from"),
         Command("ablate", "sweeps.ablate", "what each component of a strategy contributes"),
         _package("robustness", "sweeps.robustness", "which strategy is best in which regime"),
+        _package("capacity", "sweeps.capacity", "the smallest cluster that meets service targets, and how surely"),
         _package("review", "sweeps.review", "judges that look for flaws in two or three candidates"),
     )),
     ("search and explain", (
