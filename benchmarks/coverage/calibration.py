@@ -7,8 +7,8 @@ that are independent, or alike for neighbouring requests, or by a cost of contex
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
     from blis_jax.calibrate.measured_run import MeasuredRun
 
 NAME = "benchmarks.coverage.calibration"
@@ -29,16 +31,30 @@ KINDS = ("independent", "neighbours alike", "context not fitted")
 
 _DESCRIPTION = """\
 Calibrate to made-up servers whose coefficients are known, and print how often the 95 % intervals hold
-them: with independent noise, with noise that neighbouring requests share, and with a cost that the
-fitted model does not have.
+them, of all servers and of those where the coefficient is reported as identified: with independent
+noise, with noise that neighbouring requests share, and with a cost that the fitted model does not have.
 """
 _FLAGS = (
     Flag("repetitions", cli.at_least(2), 40, "N", "servers of each kind"),
+    Flag("first", cli.at_least(0), 0, "N", "seed of the first server, to go on with more"),
+    Flag(
+        "kind", cli.one_of(*KINDS), None, "NAME", "one disturbance: independent, neighbours alike, "
+        "or context not fitted (default: all)"
+    ),
     Flag("num-requests", cli.at_least(20), 150, "N", "measured requests of each"),
     Flag(
         "starts", cli.at_least(1), 8, "N", "starting points of each fit, as in blis_jax.calibrate"
     ),
-)
+    Flag("explore", cli.truth, True, "BOOL", "as in blis_jax.calibrate"),
+)  # fmt: skip
+
+
+class Coverage(NamedTuple):
+    """What became of every coefficient's interval."""
+
+    is_held: Bool[np.ndarray, "repetition term"]  # the true one lies in it
+    is_identified: Bool[np.ndarray, "repetition term"]  # as reported
+    half_widths: Float[np.ndarray, " term"]  # median, as a share of the true coefficient
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,35 +67,45 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser.add_flags("sizes", _FLAGS)
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
     repetitions, requests = given.get("repetitions", 40), given.get("num_requests", 150)
-    starts = given.get("starts", 8)
+    starts, explores = given.get("starts", 8), given.get("explore", True)
+    first = given.get("first", 0)
     prepare_backend()
     print(f"| disturbance | {' | '.join(TERMS)} |\n|{'---|' * (1 + len(TERMS))}")
-    for kind in KINDS:
-        is_held, widths = coverage(kind, repetitions, requests, starts)
-        cells = [
-            f"{_share(held)}, ±{100 * width:.0f} %"
-            for held, width in zip(is_held.T, widths, strict=True)
-        ]
-        print(f"| {kind} | {' | '.join(cells)} |", flush=True)
+    for kind in [given["kind"]] if "kind" in given else KINDS:
+        found = coverage(kind, range(first, first + repetitions), requests, starts, explores)
+        print(f"| {kind} | {' | '.join(_cells(found))} |", flush=True)
     print(f"{repetitions} servers each, {requests} requests, {starts} starts; share of the 95 % intervals "
-          "that hold the coefficient with its own 95 % interval, and the median half width of its value.")  # fmt: skip
+          "that hold the coefficient with its own 95 % interval, the median half width of its value, and how "
+          "many of the intervals reported as identified hold it.")  # fmt: skip
     return 0
 
 
 def coverage(
-    kind: str, repetitions: int, requests: int, starts: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each interval holds, `[repetition, term]`, and median half widths as shares `[term]`."""
+    kind: str, seeds: Iterable[int], requests: int, starts: int, explores: bool
+) -> Coverage:
+    """Calibrations to one made-up server for each seed."""
     from blis_jax.calibrate.calibration import CalibrationPlan, calibrate
 
     found = []
-    for seed in range(repetitions):
+    for seed in seeds:
         run, config = server(kind, requests, seed)
-        fitted = calibrate(run, config, CalibrationPlan(TERMS, num_starts=starts))
-        found.append(fitted.uncertainty.intervals)
-    intervals = np.array(found)  # [repetition, term, end]
-    is_held = (intervals[..., 0] <= TRUE) & (intervals[..., 1] >= TRUE)
-    return is_held, np.median(np.diff(intervals, axis=-1)[..., 0], axis=0) / 2 / TRUE
+        plan = CalibrationPlan(TERMS, num_starts=starts, explores=explores)
+        found.append(calibrate(run, config, plan).uncertainty)
+    intervals = np.array([known.intervals for known in found])  # [repetition, term, end]
+    return Coverage(
+        (intervals[..., 0] <= TRUE) & (intervals[..., 1] >= TRUE),
+        np.array([known.is_identified for known in found]),
+        np.median(np.diff(intervals, axis=-1)[..., 0], axis=0) / 2 / TRUE,
+    )
+
+
+def _cells(found: Coverage) -> list[str]:
+    return [
+        f"{_share(held)}, ±{100 * width:.0f} %; identified {held[known].sum()} of {known.sum()}"
+        for held, known, width in zip(
+            found.is_held.T, found.is_identified.T, found.half_widths, strict=True
+        )
+    ]
 
 
 def server(kind: str, requests: int, seed: int) -> tuple[MeasuredRun, object]:

@@ -87,6 +87,14 @@ _FIT = (
     ),
     Flag("context-term", cli.truth, False, "BOOL", "fit beta3 of blackbox-context too"),
     Flag("starts", cli.whole, 8, "N", "starting points"),
+    Flag(
+        "explore",
+        cli.truth,
+        True,
+        "BOOL",
+        "intervals over all fits that do nearly as well, of a form with a cost of context too; two to three "
+        "times the simulations",
+    ),
     Flag("random-state", cli.at_least(0), 0, "N", "seed of the starting points"),
 )
 _SERVER = (
@@ -244,7 +252,13 @@ def _plan(given: Mapping[str, Any]) -> CalibrationPlan:
     if not 1 <= starts <= 1000:
         raise ConfigError(f"--starts: got {starts}, allowed is 1 to 1000")
     ordered = tuple(term for term in ALL_TERMS if term in terms)
-    return CalibrationPlan(ordered, given.get("fit_first"), starts, given.get("random_state", 0))
+    return CalibrationPlan(
+        ordered,
+        given.get("fit_first"),
+        starts,
+        given.get("random_state", 0),
+        given.get("explore", True),
+    )
 
 
 def _config(run: MeasuredRun, given: Mapping[str, Any]) -> ClusterConfig:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from blis_jax.calibrate import settings as server
-from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit
+from blis_jax.calibrate.exploration import CONTEXT, explore, widened
+from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit, improved
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.posterior import CONTEXT_MODEL, FORMAT, KIND
 from blis_jax.calibrate.simulated import Simulator
@@ -27,6 +28,8 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import find, name_of
 
+WIDER_STARTS = 3  # of the form with a cost of context, whose ends begin the exploration
+
 
 @dataclass(frozen=True)
 class CalibrationPlan:
@@ -36,6 +39,7 @@ class CalibrationPlan:
     num_fitted: int | None = None  # the first so many requests; all if None
     num_starts: int = 8
     seed: int = 0
+    explores: bool = False  # intervals from all fits that do nearly as well, the command's default
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,13 @@ def calibrate(
             f"--fit-first: got {count}, allowed is {len(plan.terms) + 1} to {len(run)} requests"
         )
     is_fitted = np.arange(len(run)) < count
-    simulator = Simulator(run, config, plan.terms)
+    simulator, target = Simulator(run, config, plan.terms), FitTarget(run, is_fitted)
     starts = starting_points(run, plan.terms, plan.num_starts, plan.seed, is_fitted)
-    found = fit(simulator, FitTarget(run, is_fitted), plan.terms, starts, on_start)
-    latencies = simulator(found.values)
+    found = fit(simulator, target, plan.terms, starts, on_start)
     known = uncertainty(found)
+    if plan.explores:
+        found, known = _explored(simulator, target, found, known, plan.seed)
+    latencies = simulator(found.values)
     return Calibration(
         run,
         simulator.configured(found.values),
@@ -82,6 +88,23 @@ def calibrate(
         tuple(by_request(run, latencies.ttft_us, latencies.e2e_us, is_fitted)),
         (*run.notes, *known.remarks),
     )
+
+
+def _explored(
+    simulator: Simulator, target: FitTarget, found: Fit, known: Uncertainty, seed: int
+) -> tuple[Fit, Uncertainty]:
+    """The fit, or a better one that was met on the way, and intervals over what does nearly as well."""
+    wider, terms, ends = simulator, found.terms, found.start_values
+    if CONTEXT not in terms:
+        terms = (*terms, CONTEXT)
+        wider = Simulator(simulator.run, simulator.config, terms)
+        begun = starting_points(simulator.run, terms, WIDER_STARTS, seed, target.is_used)
+        ends = fit(wider, target, terms, begun).start_values
+    explored = explore(wider, target, found, known, terms, [np.array(end) for end in ends])
+    found = improved(simulator, target, found, explored.best[: len(found.terms)])
+    spent = found.num_simulations + explored.num_simulations
+    found = replace(found, num_simulations=spent)
+    return found, widened(uncertainty(found), found, explored)
 
 
 def _errors(run: MeasuredRun, latencies: Latencies, is_fitted: np.ndarray) -> list[ErrorRow]:

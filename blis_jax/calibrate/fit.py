@@ -9,7 +9,7 @@ stages, the restarts and the acceptance of steps by the true sum carry the searc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -61,6 +61,7 @@ class FitTarget:
 
     def __init__(self, run: MeasuredRun, is_used: Bool[np.ndarray, " request"]) -> None:
         """`is_used` says which requests' latencies count; arrivals and lengths of all are known."""
+        self.is_used = is_used
         self.output_len = run.rows.output_len.astype(np.float64)
         self.ttft, self.e2e, self.tpot = run.ttft_us, run.e2e_us, run.tpot_us
         self.has_both = is_used & np.isfinite(self.ttft) & np.isfinite(self.e2e)
@@ -116,14 +117,14 @@ def fit(
     by itself has many false minima, since a queue begins or not.
     """
     scale = np.maximum(np.max(np.abs(np.asarray(starts)), axis=0), _TINY)
-    problem = _Problem(model, target, scale)
-    near = [_descend(problem, np.asarray(start, np.float64), _ALONE) for start in starts]
-    near = [_descend(problem, values, _WITH_E2E) for values, _ in near]
+    problem = FitProblem(model, target, scale)
+    near = [descend(problem, np.asarray(start, np.float64), _ALONE) for start in starts]
+    near = [descend(problem, values, _WITH_E2E) for values, _ in near]
     best_near, _ = min(near, key=lambda end: end[1])
     weights = 1.0 / target.spreads(problem.latencies(best_near))
     ends = []
     for number, (values, _) in enumerate(near):
-        ends.append(_descend(problem, values, weights))
+        ends.append(descend(problem, values, weights))
         if on_start is not None:
             on_start(number, ends[-1][1])
     values, cost = min(ends, key=lambda end: end[1])
@@ -142,10 +143,11 @@ def fit(
     )
 
 
-class _Problem:
+class FitProblem:
     """Residuals in scaled coefficients; the last simulation is kept for its derivatives."""
 
     def __init__(self, model: Model, target: FitTarget, scale: np.ndarray) -> None:
+        """`scale` is the size of each coefficient, µs."""
         self.model, self.target, self.scale = model, target, scale
         self.num_simulations = 0
         self._at: np.ndarray | None = None
@@ -164,8 +166,32 @@ class _Problem:
         return values, slopes * self.scale
 
 
-def _descend(problem: _Problem, start: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """One bounded least-squares descent with a robust loss; kinds of weight 0 are left out."""
+def improved(model: Model, target: FitTarget, fit: Fit, start: np.ndarray) -> Fit:
+    """The fit, or a better one to which a descent from `start` leads."""
+    problem = FitProblem(model, target, np.asarray(fit.sizes))
+    weights = np.asarray(fit.weights)
+    values, cost = descend(problem, start, weights)
+    spent = fit.num_simulations + problem.num_simulations
+    if cost >= fit.cost:
+        return replace(fit, num_simulations=spent)
+    residuals, jacobian = target.residuals(problem.latencies(values))
+    return replace(
+        fit,
+        values=values,
+        cost=cost,
+        residuals=residuals * weights,
+        jacobian=jacobian * weights[:, None],
+        num_simulations=spent,
+    )
+
+
+def descend(
+    problem: FitProblem, start: np.ndarray, weights: np.ndarray, max_rounds: int = MAX_ROUNDS
+) -> tuple[np.ndarray, float]:
+    """One bounded least-squares descent with a robust loss; kinds of weight 0 are left out.
+
+    Returns the coefficients at the least cost that was met, and that cost.
+    """
     from scipy.optimize import least_squares
 
     kinds = np.flatnonzero(weights)
@@ -188,7 +214,7 @@ def _descend(problem: _Problem, start: np.ndarray, weights: np.ndarray) -> tuple
         jac=jacobian,
         bounds=(0.0, np.inf),
         loss="soft_l1",
-        max_nfev=MAX_ROUNDS,
+        max_nfev=max_rounds,
         xtol=1e-6,
         ftol=1e-6,
     )

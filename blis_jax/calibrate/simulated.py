@@ -34,7 +34,7 @@ class Simulator:
         from blis_jax.engine.runner.simulation import Options
         from blis_jax.traces.to_table import to_table
 
-        self.config, self.terms, self.fixed = config, tuple(terms), dict(fixed or {})
+        self.run, self.config, self.terms, self.fixed = run, config, tuple(terms), dict(fixed or {})
         self.table, _ = to_table(run.rows, config.block_size_in_tokens)
         self.differentiator = Differentiator(self.terms, Options(clock="continuous"))
 

@@ -29,6 +29,9 @@ class Uncertainty:
     is_identified: tuple[bool, ...]
     correlations: Float[np.ndarray, "term term"]
     remarks: tuple[str, ...]
+    alikeness: float = (
+        1.0  # times that costs must differ more than those of independent requests, at least 1
+    )
 
 
 def uncertainty(fit: Fit) -> Uncertainty:
@@ -70,6 +73,7 @@ def uncertainty(fit: Fit) -> Uncertainty:
         is_known,
         np.nan_to_num(correlations),
         _remarks(fit, normal, error, is_known, np.nan_to_num(correlations)),
+        max(float(np.trace(inverse @ meat)) / len(fit.terms), 1.0),
     )
 
 

@@ -5,7 +5,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.coverage.calibration import ALIKE, KINDS, TRUE, coverage, disturbances, main, server
+from benchmarks.coverage.calibration import (
+    ALIKE,
+    KINDS,
+    TRUE,
+    _cells,
+    coverage,
+    disturbances,
+    main,
+    server,
+)
 from blis_jax.calibrate import calibration
 
 
@@ -34,18 +43,26 @@ def test_shares_are_of_servers(monkeypatch: pytest.MonkeyPatch):
     def fitted(*_, **__):
         offset = np.array(next(centres))
         ends = TRUE[:, None] * (1 + offset[:, None] + np.outer(halves, [-1, 1]))
-        return SimpleNamespace(uncertainty=SimpleNamespace(intervals=ends))
+        known = SimpleNamespace(intervals=ends, is_identified=(True, False, offset[2] == 0, True))
+        return SimpleNamespace(uncertainty=known)
 
     monkeypatch.setattr(calibration, "calibrate", fitted)
-    is_held, widths = coverage(KINDS[0], 3, 20, 1)
+    found = coverage(KINDS[0], range(3), 20, 1, explores=True)
     expected = [[True, True, True, True], [False, True, True, True], [False, True, False, True]]
-    np.testing.assert_array_equal(is_held, expected)
-    np.testing.assert_allclose(widths, halves)
+    np.testing.assert_array_equal(found.is_held, expected)
+    np.testing.assert_allclose(found.half_widths, halves)
+    cells = _cells(found)
+    assert [cell.partition("; ")[2] for cell in cells] == [
+        *("identified 1 of 3", "identified 0 of 0", "identified 2 of 2", "identified 3 of 3")
+    ]
+    assert cells[0].startswith("33.3 % [")
 
 
 @pytest.mark.slow
 def test_a_fit_goes_through_the_whole_benchmark(capsys: pytest.CaptureFixture[str]):
-    assert main(["--repetitions", "2", "--requests", "20", "--starts", "1"]) == 0
+    assert (
+        main(["--repetitions", "2", "--requests", "20", "--starts", "1", "--explore", "false"]) == 0
+    )
     rows = capsys.readouterr().out.splitlines()
     assert [row.split(" | ")[0] for row in rows[2:5]] == [f"| {kind}" for kind in KINDS]
     assert "2 servers each, 20 requests, 1 starts" in rows[5]

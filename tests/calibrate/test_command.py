@@ -11,7 +11,8 @@ EXAMPLE = str(REPO_ROOT / "examples" / "measured_run")
 
 def test_the_example_run(tmp_path: Path, capsys):
     output = tmp_path / "fit.json"
-    code = main([EXAMPLE, "--fit-first", "60", "--starts", "1", "--output", str(output)])
+    sizes = ["--fit-first", "60", "--starts", "1", "--explore", "false"]
+    code = main([EXAMPLE, *sizes, "--output", str(output)])
     assert code == 0
     printed = capsys.readouterr()
     assert "held out   tpot_ms" in printed.out and "KV blocks:" in printed.err
@@ -32,6 +33,24 @@ def test_the_example_run(tmp_path: Path, capsys):
     assert of_all and of_all == [
         line for line in predicted.splitlines() if line.startswith("all  ")
     ]
+
+
+@pytest.mark.slow
+def test_exploring_widens_the_intervals(tmp_path: Path):
+    """The usual way: intervals over all fits that do nearly as well, from more simulations."""
+    found = []
+    for explore in ("false", "true"):
+        output = tmp_path / f"{explore}.json"
+        sizes = ["--fit-first", "40", "--starts", "1", "--figure", "none"]
+        assert main([EXAMPLE, *sizes, "--explore", explore, "--output", str(output)]) == 0
+        found.append(json.loads(output.read_text()))
+    local, explored = found
+    assert explored["fit"]["num_simulations"] > 2 * local["fit"]["num_simulations"]
+    assert explored["fit"]["cost"] <= local["fit"]["cost"]
+    for term, one in explored["coefficients"].items():
+        assert one["low"] <= one["value"] <= one["high"]
+        before = local["coefficients"][term]
+        assert one["high"] - one["low"] > 0.9 * (before["high"] - before["low"])
 
 
 @pytest.mark.parametrize(

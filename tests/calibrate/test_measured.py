@@ -201,3 +201,21 @@ def test_estimated_blocks_against_stated_ones():
     columns = engine_log._json_lines(folder / "requests.jsonl")
     found = blocks_from_series(folder / "timeseries.csv", columns, settings.ServerSettings())
     assert found.blocks == pytest.approx(2588, rel=0.03)
+
+
+def test_the_fit_says_how_the_server_was_set_where_the_run_does_not():
+    run = settings.ServerSettings(model="m", max_num_seqs=64)
+    fit = {
+        "max_num_running_reqs": 24,
+        "max_num_scheduled_tokens": 1024,
+        "total_kv_blocks": settings.UNKNOWN_KV_BLOCKS,
+        "routing_policy": "weighted",
+    }
+    known = settings.completed(run, fit)
+    assert (known.max_num_seqs, known.max_num_batched_tokens) == (64, 1024)
+    assert known.total_kv_blocks is None  # the fit did not know them either
+    assert settings.silent(known, {}) == [
+        "KV blocks are unknown: the fit assumes that memory never fills up"
+    ]
+    assert not settings.silent(known, {}, ["KV blocks are unknown: meta.json states none"])
+    assert settings.routing_of(fit) == {"routing_policy": "weighted"}
