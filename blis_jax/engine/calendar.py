@@ -85,9 +85,15 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
         is_blocked = ~jnp.any(active_instances(ctx, state))
         earliest = jnp.where(is_blocked, change, lane.last_event)
         move = jnp.min(movement.journey_time[:-1, 0])
+        if (
+            ctx.mechanism.cluster is not None
+        ):  # a queue leaves whole before any of it is routed again
+            move = jnp.where(jnp.min(movement.leave_at) <= move, ctx.never, move)
         is_beyond = is_late & is_blocked & (jnp.minimum(route, move) < ctx.never)
         route, move = jnp.maximum(route, earliest), jnp.maximum(move, earliest)
         events = jnp.minimum(events, movement.leave_at[:-1])
+        if ctx.mechanism.cluster is not None:
+            events = jnp.minimum(events, movement.stop_at[:-1])
         # a cluster policy may go on for ever; the run ends with the last request
         next_work = jnp.minimum(jnp.minimum(admit, route), jnp.minimum(move, jnp.min(events)))
         change = jnp.where(next_work >= ctx.never, ctx.never, change)
@@ -112,10 +118,14 @@ def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
     return (packed >> 32).astype(jnp.int32), packed.astype(jnp.int32)
 
 
-def undisturbed_until(ctx: Context, due: Due, instance: jax.Array) -> jax.Array:
+def undisturbed_until(ctx: Context, state: State, due: Due, instance: jax.Array) -> jax.Array:
     """Before this time nothing from outside reaches the instance: its equal steps may be made at once."""
+    until, movement = due.cluster, state.movement
+    if movement is not None and ctx.mechanism.cluster is not None:
+        # what leaves another instance may come to this one
+        until = jnp.minimum(until, jnp.min(jnp.minimum(movement.stop_at, movement.leave_at)))
     if ctx.mechanism.hand_over is None:
-        return due.cluster
+        return until
     # another instance's next step may hand a request over
     others = jnp.where(lax.iota(jnp.int32, due.events.shape[0]) == instance, ctx.never, due.events)
-    return jnp.minimum(due.cluster, jnp.min(others))
+    return jnp.minimum(until, jnp.min(others))

@@ -53,6 +53,7 @@ class Raw:
     num_evictions: Any = None
     journey: Any = None  # only where requests move, likewise the next
     journey_time: Any = None
+    downs: Any = None  # times that each instance has gone down, likewise
 
 
 def first_order(num_requests: int) -> Order:
@@ -173,7 +174,12 @@ def raw_of(state: State, chunks: jax.Array) -> Raw:
     )
     blocks, movement = state.blocks, state.movement
     if movement is not None:
-        raw = dataclasses.replace(raw, journey=movement.journey, journey_time=movement.journey_time)
+        raw = dataclasses.replace(
+            raw,
+            journey=movement.journey,
+            journey_time=movement.journey_time,
+            downs=movement.downs,
+        )
     if blocks is None:
         return raw
     return dataclasses.replace(

@@ -21,9 +21,17 @@ from blis_jax.engine.phases.completions import next_news, tell_gateway, tell_ins
 from blis_jax.engine.phases.gateway import Decisions, decide, decide_again
 from blis_jax.engine.phases.hand_over import has_completed
 from blis_jax.engine.phases.mid_step import Work, failing
-from blis_jax.engine.phases.movement import arrived, change_cluster, is_leaving, leave, next_to_move
+from blis_jax.engine.phases.movement import (
+    arrived,
+    change_cluster,
+    is_leaving,
+    leave,
+    next_to_move,
+    stop,
+)
 from blis_jax.engine.phases.step_end import close, complete, drop, find_drop, finish_step
 from blis_jax.engine.phases.step_start import begin
+from blis_jax.engine.phases.stops import cooled, is_due
 from blis_jax.engine.state import Lane, Mode, Past, State
 from blis_jax.engine.tables.columns import apart, put
 from blis_jax.engine.tables.joined import INSTANCE_OF, lane_of
@@ -195,7 +203,11 @@ def _instance_writes(ctx: Context, state: State, instance: jax.Array, due: Due) 
     return ctx.when(
         is_new & is_leaving(ctx, state, instance, due.event),
         lambda: _left(ctx, state, instance),
-        lambda: _advanced(ctx, state, instance, due),
+        lambda: ctx.when(
+            is_new & is_due(ctx, state, instance, due.event),
+            lambda: stop(ctx, state, instance, due.event),
+            lambda: _advanced(ctx, state, instance, due),
+        ),
     )
 
 
@@ -211,11 +223,13 @@ def _left(ctx: Context, state: State, instance: jax.Array) -> Writes:
 
 def _advanced(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writes:
     nothing = no_writes(ctx, state, instance)
-    until = undisturbed_until(ctx, due, instance)
+    until = undisturbed_until(ctx, state, due, instance)
     start = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
-    hands_over = ctx.mechanism.hand_over is not None
+    hands_over, moves = ctx.mechanism.hand_over is not None, ctx.mechanism.moves_requests
     if hands_over:
-        start = dataclasses.replace(start, gateway=nothing.gateway, movement=nothing.movement)
+        start = dataclasses.replace(start, gateway=nothing.gateway)
+    if moves:
+        start = dataclasses.replace(start, movement=nothing.movement)
     is_fed = ctx.mechanism.is_precise  # the router's index, by the allocations
     if is_fed:
         start = dataclasses.replace(start, router=nothing.router)
@@ -223,7 +237,7 @@ def _advanced(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writ
     return dataclasses.replace(
         nothing,
         gateway=work.gateway if hands_over else nothing.gateway,
-        movement=work.movement if hands_over else nothing.movement,
+        movement=work.movement if moves else nothing.movement,
         router=work.router if is_fed else nothing.router,
         lane=work.lane,
         instance=instance,
@@ -305,5 +319,8 @@ def _next_thing(ctx: Context, state: State) -> State:
         ),
     )
     # every read before any write: otherwise a vectorised loop copies whole tables
-    state = write(ctx, state, lax.optimization_barrier(with_lane_row(state, done)))
+    done = lax.optimization_barrier(with_lane_row(state, done))
+    state = write(ctx, state, done)
+    if ctx.mechanism.cluster is not None and done.movement is not None:
+        state = cooled(ctx, state, done.movement.cold)
     return move_blocks(ctx, state) if ctx.shape.num_blocks else state

@@ -226,6 +226,11 @@ class Journey(Row):
     first_record: Whole  # step record of a first token that was made elsewhere, -1: none
     scheduled_record: Whole  # step record in which it was scheduled there
     joined_record: Whole  # step record in which it joined the batch after that, -1: not yet
+    joins: Whole  # times that it joined a batch with its KV
+    ended: Whole  # times in a batch that a hand-over or a stop ended
+    restarts: Whole  # attempts that a stop ended
+    past_itl: Whole  # inter-token latencies recorded in these
+    is_lost: Whole  # 1: a stop has ended it for good
     due: Moment  # when it is routed again, never() while it has a place
     delay: Moment  # from the end of the step that makes its first token to `due`; never(): it stays
     link: Moment  # the part of `delay` that it spends on its instance's link, alone there
@@ -241,6 +246,10 @@ class Movement:
         Any  # clock[instance], a spare row included: when the queue leaves, never() if it stays
     )
     leave_delay: Any  # clock[instance], likewise: until its requests are routed again
+    stop_at: Any  # clock[instance], likewise: when what it runs leaves, never() if it goes on
+    stop_loses: Int[Array, "instance"]  # likewise, 1: what it runs is lost, not routed again
+    loses_kv: Int[Array, "instance"]  # likewise, 1: KV that was transferred here is gone, too
+    downs: Int[Array, "instance"]  # times that it has gone down
     journey: Int[Array, "request column"]  # Journey, a spare row included
     journey_time: Any
 
@@ -338,6 +347,10 @@ def _no_movement(shape: EngineShape, mechanism: Mechanism) -> Movement | None:
         is_up=jnp.ones((rows,), jnp.int32),
         leave_at=jnp.full((rows + 1,), never(clock), clock),
         leave_delay=jnp.zeros((rows + 1,), clock),
+        stop_at=jnp.full((rows + 1,), never(clock), clock),
+        stop_loses=jnp.zeros((rows + 1,), jnp.int32),
+        loses_kv=jnp.zeros((rows + 1,), jnp.int32),
+        downs=jnp.zeros((rows,), jnp.int32),
         journey=numbers,
         journey_time=times,
     )

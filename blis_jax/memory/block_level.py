@@ -27,7 +27,7 @@ from blis_jax.engine.types import LAST, Outcome
 from blis_jax.memory import preemption
 from blis_jax.memory.allocation import Answer, attempt
 from blis_jax.memory.block_rows import BlockRows, Tenant, blocks_of, is_due, no_block_rows, tenant
-from blis_jax.memory.blocks import Asker, BlockLife, Do, InstanceMemory, MemoryTask
+from blis_jax.memory.blocks import Asker, BlockLife, Do, InstanceMemory, MemoryTask, emptied
 from blis_jax.memory.contents import Found, found_blocks, nothing_found, registered_blocks
 from blis_jax.memory.memory import Choice, Demand, Grant, Memory, Plan, Visit, is_passed_over
 
@@ -135,6 +135,16 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         """The list is released by the task, once the last token has its place; the slot is free at once."""
         rows = dataclasses.replace(no_block_rows(ctx), life=one.life, left=one.request)
         return grant, rows
+
+    def rows_of_stopped(self, rows: BlockRows, stops: jax.Array) -> BlockRows:
+        """Its first token is gone with its KV."""
+        life = rows.life
+        first = jnp.where(stops, 0, life.first_token)
+        return dataclasses.replace(rows, life=life.replace(first_token=first))
+
+    def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> dict[str, Any]:
+        """All blocks free and without content, as at the start."""
+        return {"blocks": emptied(ctx.shape, ctx.params, blocks_of(state), is_it)}
 
     def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
         """The rows of block-level memory; the blocks themselves move in the operations."""

@@ -7,6 +7,7 @@ to block. One scan step moves at most `window` blocks; what is left to do is kep
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from blis_jax.engine.tables.rows import Row, Whole
 from blis_jax.engine.types import EngineShape, Mechanism, Params, pytree
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int
+    from jaxtyping import Array, Bool, Float, Int
 
 NO_BLOCK = -1
 NO_KEY = 0
@@ -195,6 +196,36 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
         num_evictions=jnp.zeros((), i32),
         cpu_key=jnp.zeros(cpu, jnp.int64),
         cpu_time=jnp.zeros(cpu, shape.clock_dtype),
+    )
+
+
+def emptied(
+    shape: EngineShape, params: Params, blocks: Blocks, is_it: Bool[Array, "instance"]
+) -> Blocks:
+    """The memory where some instances, a spare row included, have lost all contents; counters go on."""
+    total = jnp.pad(params.cluster.total_kv_blocks, (0, 1))[:, None]
+    row = is_it[:, None]
+    number = lax.broadcasted_iota(jnp.int32, blocks.hold.shape, 1)
+    place = lax.broadcasted_iota(jnp.int32, blocks.ring.shape, 1)
+    pool = blocks.pool
+    for column, value in (
+        (Pool.HEAD, 0),
+        (Pool.TAIL, total[:, 0]),
+        (Pool.HASHLESS_UP_TO, 0),
+        (Pool.CPU_USED, 0),
+        (Pool.PENDING_RELOADS, 0),
+    ):
+        pool = pool.at[:, column].set(jnp.where(is_it, value, pool[:, column]))
+    tier = row & jnp.ones(blocks.cpu_key.shape, bool) if shape.has_cpu_tier else jnp.array(False)
+    return dataclasses.replace(
+        blocks,
+        hold=jnp.where(row, jnp.where(number < total, -1 - number, NEVER_FREE), blocks.hold),
+        key=jnp.where(row, jnp.int64(NO_KEY), blocks.key),
+        ring=jnp.where(row, jnp.where(place < total, place, NO_BLOCK), blocks.ring),
+        named=jnp.where(row, NO_BLOCK, blocks.named),
+        is_named=jnp.where(tier, False, blocks.is_named),
+        pool=pool,
+        cpu_key=jnp.where(tier, jnp.int64(NO_KEY), blocks.cpu_key),
     )
 
 

@@ -199,6 +199,14 @@ class Memory(ABC, Generic[S, R]):
     def release(self, ctx: Context, work: Work, one: S, grant: Grant) -> tuple[Grant, R]:
         """Take back the list of a request that completes, after the grant for its last token."""
 
+    def rows_of_stopped(self, rows: R, stops: jax.Array) -> R:
+        """The rows of a request that has given up its place because its instance stops."""
+        return rows
+
+    @abstractmethod
+    def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> dict[str, Any]:
+        """The tables that change where these instances, a spare row included, hold nothing any more."""
+
     @abstractmethod
     def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
         """The tables of the state that change, with the rows in their places."""

@@ -145,6 +145,22 @@ class NoEviction(Memory[OnPath, PathRows]):
             )
         }
 
+    def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> dict[str, Any]:
+        """No content is named any more; nobody holds a copy."""
+        shared = _shared(state)
+
+        def reset(table: jax.Array, value: int) -> jax.Array:
+            rows = is_it.reshape((-1,) + (1,) * (table.ndim - 1))
+            return jnp.where(rows, jnp.int32(value), table)
+
+        if shared.named is not None:
+            holders, named = reset(shared.holders, 0), reset(shared.named, -1)
+        else:  # the copy that is named stands behind the others
+            copies, named = reset(shared.holders[:, :, :-1], 0), None
+            last = reset(shared.holders[:, :, -1:], -1)
+            holders = jnp.concatenate([copies, last], axis=2)
+        return {"shared": SharedBlocks(holders, named, reset(shared.held, -1))}
+
     def num_cached(self, ctx: Context, slots: SlotRows) -> Int[Array, "slot"]:
         """Leading prompt blocks that the instance's table names."""
         if ctx.shape.num_nodes == 0:

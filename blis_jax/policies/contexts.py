@@ -104,12 +104,16 @@ class ClusterChange:
     """What a cluster policy changes.
 
     An instance that goes down is routed to no more, and finishes what it runs. Where its queue leaves, requests
-    that wait or are on their way into the queue are routed again after the delay.
+    that wait or are on their way into the queue are routed again after the delay. An instance that stops finishes
+    the step in progress only: its queue leaves, and what it runs is computed again elsewhere from the start, after
+    the same delay, or is lost. An instance that comes up empty has empty caches.
     """
 
     is_up: Bool[Array, "instance"]
     queue_leaves: Bool[Array, "instance"]
     delay_us: Any  # before they are routed again, at least 0
+    stops: Any = None  # bool[instance]; None: no instance stops
+    loses: Any = None  # bool[instance], of those that stop: what they run is lost; None: nothing is
 
 
 @pytree

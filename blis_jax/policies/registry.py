@@ -87,7 +87,10 @@ SCHEDULERS = {
     "reverse-priority": "schedulers.reverse_priority",
 }
 NONE = "none"  # instances stay up, requests stay where they are
-CLUSTER = {"outages": "movement.outages.outages"}
+CLUSTER = {
+    "outages": "movement.outages.outages",
+    "outage-at": "movement.outages.outage_at",
+}
 HAND_OVER = {"pools": "movement.pools.pools"}
 NAMES: dict[str, dict[str, str]] = {
     "admission": ADMISSION,

@@ -70,6 +70,8 @@ def _anomaly_lines(record: RunRecord, priority_policy: str) -> list[str]:
         "Rejected Requests": int(np.count_nonzero(record.requests.status == Status.REJECTED)),
         "Dropped Unservable": int(record.instances.dropped_unservable.sum()),
     }
+    if lost := int(record.instances.lost_requests.sum()):  # not BLIS's
+        counts["Lost Requests"] = lost
     if not any(counts.values()):
         return []
     return ["=== Anomaly Counters ===", *(f"{name}: {count}" for name, count in counts.items())]

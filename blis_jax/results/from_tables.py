@@ -26,7 +26,7 @@ from blis_jax.results.records import (
     StepRecords,
 )
 from blis_jax.results.stays import journeys, lives_of, moved
-from blis_jax.results.travels import after_hand_over, is_on_its_way
+from blis_jax.results.travels import after_moves, has_moved, is_on_its_way
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 
@@ -106,6 +106,8 @@ class Observation:
         status = xp.where(is_scheduled, int(Status.RUNNING), status)
         status = xp.where(self.dyn[:, Dyn.FINISH_RECORD] > 0, int(Status.COMPLETED), status)
         status = xp.where(self.dyn[:, Dyn.NUM_SCHEDULED] < 0, int(Status.DROPPED), status)
+        if self.journey is not None:
+            status = xp.where(self.journey.is_lost == 1, int(Status.LOST), status)
         return xp.where(self.is_rejected, int(Status.REJECTED), status).astype(np.int64)
 
     def requests(self) -> RequestRecords:
@@ -131,11 +133,11 @@ class Observation:
         if self.cluster.post_decode_us is not None:
             after = xp.asarray(self.cluster.post_decode_us)[xp.maximum(self.instance, 0)]
             e2e = e2e + xp.where(self.output_len > 0, after, 0) - lives.passed_over_us
-        if self.journey is not None:  # steps on two instances
+        if self.journey is not None:  # steps on two instances, or attempts that count no more
             whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
-            e2e = xp.where(self.journey.first_record >= 0, whole, e2e)
+            e2e = xp.where(has_moved(self.journey), whole, e2e)
         index = dyn[:, Dyn.TOKEN_INDEX]
-        decoded = self._last_index()[xp.maximum(self.instance, 0)] - index
+        decoded = self._last_index()[xp.maximum(self.instance, 0)] - index + lives.num_handed
         progress = dyn[:, Dyn.PROGRESS] + xp.where(in_decode, decoded, 0)
         progress = xp.where(is_done, final, xp.where(lives.in_batch, progress, 0))
         is_queued = self.is_queued
@@ -170,7 +172,7 @@ class Observation:
             num_itl=num_itl,
             progress_index=xp.where(is_scheduled, progress, 0),
             ttft_parts_us=self._parts(has_token, token_us, output_time),
-            **after_hand_over(self.journey, self.num_requests, self._starts, self._ends, xp),
+            **after_moves(self.journey, self.num_requests, self._starts, self._ends, xp),
         )
 
     def _last_steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -282,10 +284,14 @@ class Observation:
         is_entered = (requests.queued_at_us >= 0) & (requests.status != Status.DROPPED)
         block_time = log[:, Log.SUM_USED_BLOCKS].astype(np.float64)
         block_time = block_time * self.log_time[:, LogTime.DURATION]
-        evicted = self._of_evicted(self.instance)
+        evicted = self._evicted_on()
         return InstanceRecords(
             completed_requests=counted(Status.COMPLETED),
             dropped_unservable=inst[:, Inst.NUM_DROPPED],
+            lost_requests=counted(Status.LOST),
+            times_down=np.zeros(rows, np.int64)
+            if self.raw.downs is None
+            else self.raw.downs[:rows].astype(np.int64),
             still_queued=counted(Status.WAITING),
             still_running=counted(Status.RUNNING),
             total_input_tokens=sums(self.instance, xp.where(is_entered, self.input_len, 0), rows),
@@ -323,6 +329,14 @@ class Observation:
         request = self.xp.where(lives.is_eviction, lives.evictions[:, Eviction.REQUEST], 0)
         return self.xp.where(lives.is_eviction, values[request], -1)
 
+    def _evicted_on(self) -> np.ndarray:
+        """The instance of each preemption, -1 for rows of no preemption."""
+        if self.journey is None or not len(self.log):
+            return self._of_evicted(self.instance)
+        record = self.lives.evictions[:, Eviction.RECORD]
+        instance = self.log[self.xp.clip(record, 0, len(self.log) - 1), Log.INSTANCE]
+        return self.xp.where(self.lives.is_eviction, instance, -1)
+
     def _ttft_sum(self, requests: RequestRecords, evicted: np.ndarray) -> np.ndarray:
         """Sum of all first tokens ever recorded, also of lives that a preemption ended.
 
@@ -344,16 +358,15 @@ class Observation:
         record = lives.evictions[:, Eviction.RECORD]
         at = np.clip(record, 0, max(len(self.log) - 1, 0))
         time_us = self.log_time[at, LogTime.START] if len(self.log) else record
-        return PreemptionRecords(
-            request, self.instance[request], time_us, record, lives.num_itl, lives.is_forgotten
-        )
+        where = self._evicted_on()
+        return PreemptionRecords(request, where, time_us, record, lives.num_itl, lives.is_forgotten)
 
     def outcome(self) -> Outcome:
         """The engine's own code, or whether the horizon left requests behind."""
         code = Outcome(int(self.raw.registers[Reg.OUTCOME]))
         if code != Outcome.COMPLETED:
             return code
-        settled = {Status.COMPLETED, Status.REJECTED, Status.DROPPED}
+        settled = {Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST}
         is_settled = np.isin(self.status(), [int(status) for status in settled])
         return Outcome.COMPLETED if bool(is_settled.all()) else Outcome.HORIZON
 

@@ -26,6 +26,7 @@ from blis_jax.results.metrics.arrays import namespace, stacked
 from blis_jax.results.metrics.reductions import Counts, count, of_instance, per_instance
 from blis_jax.results.records import InstanceRecords, RequestRecords, RunRecord, Status
 from blis_jax.results.step_records import completed_itl_counts, order_of_execution
+from blis_jax.results.travels import e2e_parts_us
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -43,6 +44,7 @@ def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> 
     for status, counter in (
         (Status.COMPLETED, instances.completed_requests),
         (Status.DROPPED, instances.dropped_unservable),
+        (Status.LOST, instances.lost_requests),
         (Status.WAITING, instances.still_queued),
         (Status.RUNNING, instances.still_running),
     ):
@@ -79,7 +81,10 @@ def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) 
     is_wrong |= has_queued & (requests.queued_at_us < 0)
     is_wrong |= has_run & (requests.sched_delay_us < 0)
     is_wrong |= is_completed & (requests.ttft_us < 0) & ~_has_overshot(requests, instances)
-    is_wrong |= ~has_queued & (requests.sched_delay_us >= 0)
+    # one that has left an instance was scheduled, and may be nowhere
+    has_moved = (requests.hand_overs > 0) | (requests.restarts > 0)
+    is_wrong |= ~has_queued & ~has_moved & (requests.sched_delay_us >= 0)
+    is_wrong |= (requests.status == Status.LOST) & (requests.ttft_us >= 0)
     is_wrong |= (requests.sched_delay_us < 0) & (requests.ttft_us >= 0)
     return count(is_wrong)
 
@@ -117,7 +122,10 @@ def steps_in_order(requests: RequestRecords, instances: InstanceRecords) -> Coun
     is_wrong = has_token & ~was_preempted & (requests.token_step_idx < requests.scheduled_step_idx)
     is_wrong |= has_token & has_finished & (requests.finished_step_idx < requests.token_step_idx)
     latest = xp.maximum(requests.scheduled_step_idx, requests.token_step_idx)
-    is_wrong |= xp.maximum(latest, requests.finished_step_idx) > last_step
+    # the number of a step means nothing on an instance that the request has not run on
+    in_batch = (requests.status == Status.RUNNING) | (requests.status == Status.COMPLETED)
+    is_here = in_batch | ((requests.hand_overs == 0) & (requests.restarts == 0))
+    is_wrong |= is_here & (xp.maximum(latest, requests.finished_step_idx) > last_step)
     return count(is_wrong)
 
 
@@ -147,7 +155,10 @@ def tokens_of_request_conserved(requests: RequestRecords, instances: InstanceRec
     is_regular = _is_regular(requests, instances)
     is_right = requests.progress_index == requests.input_len + produced - 1
     missing = produced - requests.num_itl
-    by_profile = [count(is_regular & ~(is_right & (missing == less))) for less in (0, 1)]
+    is_again = requests.restarts > 0  # with latencies of attempts that count no more
+    by_profile = [
+        count(is_regular & ~(is_right & ((missing == less) | is_again))) for less in (0, 1)
+    ]
     return np.minimum(*by_profile)
 
 
@@ -158,14 +169,20 @@ def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRe
     revision of August 2026 counts the outputs of completed requests.
     """
     is_completed = requests.status == Status.COMPLETED
-    was_queued = is_completed | np.isin(requests.status, ALIVE)
+    was_queued = is_completed | np.isin(requests.status, (*ALIVE, Status.LOST))
+    was_queued = was_queued | (requests.hand_overs > 0) | (requests.restarts > 0)
     inputs = per_instance(was_queued, requests, instances, requests.input_len)
     latencies = per_instance(requests.num_itl > 0, requests, instances, requests.num_itl)
     whole = per_instance(is_completed, requests, instances, requests.output_len)
     outputs = (latencies - per_instance(is_completed, requests, instances), latencies, whole)
-    by_profile = [count(values != instances.total_output_tokens) for values in outputs]
-    least = functools.reduce(np.minimum, by_profile)
-    return count(inputs != instances.total_input_tokens) + least
+    made = instances.total_output_tokens
+    by_profile = [count(values != made) for values in outputs]
+    # attempts that a stop ended were made on other instances
+    is_spread = (requests.restarts > 0).any(axis=-1)
+    in_all = [abs(values.sum(axis=-1) - made.sum(axis=-1)) for values in outputs]
+    least, in_all_least = (functools.reduce(np.minimum, each) for each in (by_profile, in_all))
+    wrong = np.where(is_spread, in_all_least, least)
+    return count(inputs != instances.total_input_tokens) + wrong
 
 
 def counters_not_negative(requests: RequestRecords, instances: InstanceRecords) -> Counts:
@@ -232,11 +249,15 @@ def steps_follow_each_other(record: RunRecord) -> int:
 
 
 def no_idling_while_requests_wait(record: RunRecord) -> int:
-    """19. After a step that left requests waiting, the next begins by the time it ends."""
+    """19. After a step that left requests waiting, the next begins by the time it ends.
+
+    On an instance that goes down, what waits may leave.
+    """
     order, is_next = _neighbours(record)
     steps = record.steps
     end = steps.start_us + steps.num_steps.astype(np.int64) * steps.duration_us
     is_late = steps.start_us[order][1:] > end[order][:-1]
+    is_late &= record.instances.times_down[steps.instance[order][1:]] == 0
     return int(np.count_nonzero(is_next & (steps.waiting[order][:-1] > 0) & is_late))
 
 
@@ -257,11 +278,23 @@ def steps_not_negative(record: RunRecord) -> int:
 
 
 def latencies_of_completed_requests(record: RunRecord) -> int:
-    """21. Without those of unfinished requests, inter-token latencies are the completed ones'."""
+    """21. Without those of unfinished requests, inter-token latencies are the completed ones'.
+
+    Those of attempts that a stop of the instance ended are not told apart.
+    """
     requests = record.requests
     counts = completed_itl_counts(record)
+    if requests.restarts.any():
+        return int(np.count_nonzero(counts < 0))
     total = int(requests.num_itl[requests.status == Status.COMPLETED].sum())
     return int(np.count_nonzero(counts < 0)) + abs(int(counts.sum()) - total)
+
+
+def e2e_parts_add_up(record: RunRecord) -> int:
+    """25. The parts of the E2E of a request that was handed over are not negative: nothing comes before its cause."""
+    requests = record.requests
+    is_moved = (requests.status == Status.COMPLETED) & (requests.hand_overs > 0)
+    return int(np.count_nonzero(is_moved & (e2e_parts_us(requests) < 0).any(axis=-1)))
 
 
 REQUEST_CHECKS: tuple[RequestCheck, ...] = (
@@ -291,6 +324,7 @@ STEP_CHECKS: tuple[StepCheck, ...] = (
     blocks_conserved,
     preemptions_located,
     no_pressure_without_eviction,
+    e2e_parts_add_up,
 )
 NAMES = tuple(check.__name__ for check in (*REQUEST_CHECKS, *STEP_CHECKS))
 

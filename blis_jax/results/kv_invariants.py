@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from blis_jax.results.metrics.reductions import Counts, count, per_instance
@@ -9,12 +11,25 @@ from blis_jax.results.records import NO_EVICTION, InstanceRecords, RequestRecord
 
 
 def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """10. Requests' preemptions sum to their instance's; each leads to one more scheduling."""
+    """10. Requests' preemptions sum to their instance's; each leads to one more scheduling, as does a restart.
+
+    So nothing is served twice. A request that was handed over and has not joined its other instance was scheduled too.
+    """
     total = per_instance(requests.preemptions > 0, requests, instances, requests.preemptions)
     differences = abs(total - instances.preemption_count).sum(axis=-1)
+    in_all = abs(total.sum(axis=-1) - instances.preemption_count.sum(axis=-1))
+    differences = np.where(_has_moves(requests, instances), in_all, differences)
     is_running = (requests.status == Status.RUNNING) | (requests.status == Status.COMPLETED)
-    is_wrong = requests.num_scheduled != requests.preemptions + is_running
+    is_handed = (requests.hand_overs > 0) & (requests.handed_wait_us < 0)
+    ended = requests.preemptions + requests.restarts
+    is_wrong = requests.num_scheduled != ended + (is_running | is_handed)
     return differences + count(is_wrong)
+
+
+def _has_moves(requests: RequestRecords, instances: InstanceRecords) -> Any:
+    """Whether requests of the run may have been on several instances `[...]`."""
+    has_moved = (requests.hand_overs > 0) | (requests.restarts > 0)
+    return has_moved.any(axis=-1) | (instances.times_down > 0).any(axis=-1)
 
 
 def used_blocks_within_capacity(requests: RequestRecords, instances: InstanceRecords) -> Counts:
@@ -49,6 +64,7 @@ def cpu_tier_conserved(requests: RequestRecords, instances: InstanceRecords) -> 
 def blocks_conserved(record: RunRecord) -> int:
     """22. After an instance's last step, the blocks used are those of the step, less what completions release.
 
+    Requests that are handed over, and an instance that stops, release blocks too.
     An instance without steps uses none, and no more are used at once than were found or newly taken.
     """
     steps, table = record.steps, record.instances
@@ -58,6 +74,7 @@ def blocks_conserved(record: RunRecord) -> int:
     has_stepped = last >= 0
     used = np.where(has_stepped, np.append(steps.used_blocks, 0)[last], 0)
     has_released = np.append(steps.num_completed, 0)[last] > 0
+    has_released |= bool(record.requests.hand_overs.any() or record.requests.restarts.any())
     at_end = table.used_blocks_at_end
     is_right = np.where(has_stepped & has_released, at_end <= used, at_end == used)
     is_right &= table.peak_kv_blocks_used <= table.gpu_hits + table.gpu_misses
@@ -77,7 +94,8 @@ def preemptions_located(record: RunRecord) -> int:
     at = evictions.step_record
     is_misplaced = (steps.instance[at] != evictions.instance) | (evictions.num_itl < 0)
     is_misplaced |= steps.start_us[at] != evictions.time_us
-    is_misplaced |= requests.instance[evictions.request] != evictions.instance
+    if not _has_moves(requests, record.instances):
+        is_misplaced |= requests.instance[evictions.request] != evictions.instance
     num_unordered = np.count_nonzero(at[1:] < at[:-1])
     return int(np.count_nonzero(is_wrong) + np.count_nonzero(is_misplaced) + num_unordered)
 

@@ -27,6 +27,7 @@ class Status(enum.IntEnum):
     WAITING = 3
     RUNNING = 4
     IN_FLIGHT = 5  # not yet in an instance's queue
+    LOST = 6  # its instance stopped, and nobody computed it again
 
 
 TTFT_PARTS = (
@@ -71,6 +72,8 @@ class RequestRecords:
     ttft_parts_us: Int[np.ndarray, "request part"]  # TTFT_PARTS; their sum is ttft_us
     transfer_us: Int[np.ndarray, "request"]  # of its KV to another instance, -1: none has ended
     handed_wait_us: Int[np.ndarray, "request"]  # from there until it was scheduled
+    hand_overs: Int[np.ndarray, "request"]  # 1: it went on elsewhere with its KV
+    restarts: Int[np.ndarray, "request"]  # attempts that ended because their instance stopped
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class InstanceRecords:
 
     completed_requests: Int[np.ndarray, "instance"]
     dropped_unservable: Int[np.ndarray, "instance"]
+    lost_requests: Int[np.ndarray, "instance"]
+    times_down: Int[np.ndarray, "instance"]  # times that a cluster policy took it down
     still_queued: Int[np.ndarray, "instance"]
     still_running: Int[np.ndarray, "instance"]
     total_input_tokens: Int[np.ndarray, "instance"]

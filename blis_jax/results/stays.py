@@ -127,12 +127,24 @@ def moved(lives: Lives, journey: Journey | None, xp: Any = np) -> Lives:
     if journey is None:
         return lives
     is_elsewhere = journey.first_record >= 0
-    # its life there has ended without an eviction
-    in_batch = lives.in_batch & (lives.num_scheduled > lives.num_preempted + is_elsewhere)
-    has_joined = (is_elsewhere & in_batch).astype(np.int64)
+    # times in a batch that have ended without an eviction
+    in_batch = lives.in_batch & (lives.num_scheduled > lives.num_preempted + journey.ended)
+    has_joined = is_elsewhere & in_batch & (journey.joined_record == lives.scheduled_record)
+    has_joined = has_joined.astype(np.int64)
+    # a life that began with its KV has a latency in its first step, too
+    request = xp.where(lives.is_eviction, lives.evictions[:, Eviction.REQUEST], -1)
+    began = journey.joined_record[xp.maximum(request, 0)]
+    more = lives.is_eviction & (began == lives.evictions[:, Eviction.SCHEDULED_RECORD])
+    more = (more & (lives.evictions[:, Eviction.DECODE_RECORD] > 0)).astype(np.int64)
     return dataclasses.replace(
         lives,
-        num_scheduled=lives.num_scheduled - has_joined,
+        num_itl=lives.num_itl + more,
+        num_scheduled=lives.num_scheduled - journey.joins,
+        # preemptions before a hand-over are not told from those after it
+        preempted_service_us=xp.where(is_elsewhere, 0, lives.preempted_service_us),
+        past_num_itl=lives.past_num_itl
+        + journey.past_itl
+        + sums(request, more, len(lives.in_batch)),
         scheduled_record=xp.where(is_elsewhere, journey.scheduled_record, lives.scheduled_record),
         num_handed=has_joined,
         in_batch=in_batch,

@@ -74,7 +74,10 @@ def _unfinished_decodes(
     """
     requests, evictions = record.requests, record.preemptions
     goes_on = (requests.status == Status.RUNNING) & (requests.token_step_idx >= 0)
-    current = requests.instance[goes_on].astype(np.int64) * span + requests.token_step_idx[goes_on]
+    # a request that came with its KV records a latency in the very step that it joins
+    joined = (requests.hand_overs > 0) & (requests.token_step_idx == requests.scheduled_step_idx)
+    token = requests.token_step_idx - joined
+    current = requests.instance[goes_on].astype(np.int64) * span + token[goes_on]
     is_unfinished = requests.status[evictions.request] != Status.COMPLETED
     if evictions.is_forgotten is not None:
         is_unfinished = is_unfinished | evictions.is_forgotten

@@ -1,4 +1,4 @@
-"""What hand-overs leave behind in a request's record: the transfer of its KV, and the wait that followed."""
+"""What hand-overs and stops of instances leave behind in a request's record."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ def is_on_its_way(journey: Journey, clock: Any) -> Any:
     return journey.due != never(clock)
 
 
-def after_hand_over(
+def has_moved(journey: Journey) -> Any:
+    """Which requests have steps of several instances, or attempts that count no more `[request]`."""
+    return (journey.first_record >= 0) | (journey.restarts > 0)
+
+
+def after_moves(
     journey: Journey | None, num_requests: int, starts: Any, ends: Any, xp: Any = np
 ) -> Columns:
-    """The columns `transfer_us` and `handed_wait_us` of the records; −1 where it has not ended.
+    """The columns `transfer_us`, `handed_wait_us` (−1 where it has not ended), `hand_overs` and `restarts`.
 
     Args:
         journey: where requests have been, None where all stay in place.
@@ -37,7 +42,9 @@ def after_hand_over(
     """
     nothing = np.full(num_requests, -1)
     if journey is None:
-        return {"transfer_us": nothing, "handed_wait_us": nothing}
+        none = np.zeros(num_requests, np.int64)
+        times = {"transfer_us": nothing, "handed_wait_us": nothing}
+        return times | {"hand_overs": none, "restarts": none}
     has_come = (journey.first_record >= 0) & ~is_on_its_way(journey, journey.times.dtype)
     left = ends(xp.maximum(journey.first_record, 0))
     transfer = journey.transfer.astype(left.dtype)
@@ -45,6 +52,8 @@ def after_hand_over(
     return {
         "transfer_us": xp.where(has_come, transfer, nothing),
         "handed_wait_us": xp.where(has_come & (journey.joined_record >= 0), wait, nothing),
+        "hand_overs": (journey.first_record >= 0).astype(np.int64),
+        "restarts": journey.restarts.astype(np.int64),
     }
 
 

@@ -23,6 +23,7 @@ _OUTCOMES = {
     Status.WAITING: ("timeout", "waiting at the end of the simulation"),
     Status.RUNNING: ("timeout", "running at the end of the simulation"),
     Status.IN_FLIGHT: ("timeout", "on its way at the end of the simulation"),
+    Status.LOST: ("error", "lost: its instance stopped"),
 }
 
 

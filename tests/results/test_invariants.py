@@ -39,6 +39,7 @@ BREAKERS: dict[str, tuple[str, str, Any, int | None]] = {
     "blocks_conserved": ("instances", "used_blocks_at_end", 2, 0),
     "preemptions_located": ("requests", "preemptions", 1, 0),
     "no_pressure_without_eviction": ("instances", "kv_allocation_failures", 1, 0),
+    "e2e_parts_add_up": ("requests", "transfer_us", 400, 0),
 }
 # The same of a run with a preemption and a CPU tier, as far as it is about them.
 PRESSURE_BREAKERS: list[tuple[str, tuple[str, str, Any, int | None]]] = [
@@ -76,6 +77,10 @@ def test_broken_run_is_seen(name: str):
     if name == "no_idling_while_requests_wait":
         sound = changed(sound, "steps", "waiting", 1, at=1)
         sound = changed(sound, "instances", "waiting_sum", 2)
+        assert broken(sound) == {}
+    if name == "e2e_parts_add_up":
+        for column, value in (("hand_overs", 1), ("transfer_us", 100), ("handed_wait_us", 0)):
+            sound = changed(sound, "requests", column, value, at=0)
         assert broken(sound) == {}
     assert name in broken(changed(sound, *BREAKERS[name]))
 

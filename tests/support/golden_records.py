@@ -80,6 +80,8 @@ def record_of(
     # what the reference does not record, or does not have
     for name in ("expected_cached_tokens", "transfer_us", "handed_wait_us"):
         requests[name] = np.full(len(left), -1)
+    for name in ("hand_overs", "restarts"):
+        requests[name] = np.zeros(len(left), np.int64)
     requests["ttft_parts_us"] = ttft_parts(config, arrays, workload["arrival_us"], output_time)
     steps = StepRecords(
         instance=arrays["step_instance"],
@@ -107,6 +109,7 @@ def record_of(
         arrays["step_instance"], arrays["step_waiting"], len(table)
     ).astype(np.int64)
     counters["output_time_us"] = np.full(len(table), output_time)
+    counters |= dict.fromkeys(("lost_requests", "times_down"), np.zeros(len(table), np.int64))
     kv_names = {"cpu_misses": "cpu_miss", "cpu_thrashing": "thrashing"}
     for name in ("cpu_offloads", "cpu_reloads", "cpu_misses", "cpu_thrashing"):
         found = [entry["kv"].get(kv_names.get(name, name), 0) for entry in table]

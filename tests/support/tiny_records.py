@@ -25,6 +25,8 @@ COUNTED_FROM_ZERO = NEVER_BELOW_ZERO | {
     "finished_step_idx",
     "num_itl",
     "progress_index",
+    "hand_overs",
+    "restarts",
 }
 
 

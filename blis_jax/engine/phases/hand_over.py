@@ -19,6 +19,7 @@ from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.phases.policy_calls import Purpose, decision_key, request_view
 from blis_jax.engine.phases.snapshot import active_instances
 from blis_jax.engine.state import Journey, Movement, Past, State
+from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.joined import places_of
 from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.memory.memory import Subject, Visit
@@ -77,6 +78,7 @@ def ask(
         delay=jnp.where(moves, delay, journey.delay),
         link=jnp.where(moves, link, journey.link),
         joined_record=jnp.where(joins, work.lane.num_records, journey.joined_record),
+        joins=journey.joins + as_int(joins),
         computed=jnp.where(joins, 0, journey.computed),
     )
     return moves, _with_journey(dataclasses.replace(work, gateway=gateway), one.request, journey)
@@ -131,6 +133,7 @@ def moved_on(
         due=jnp.where(moves, start + transfer, journey.due),
         transfer=jnp.where(moves, transfer, journey.transfer),
         delay=jnp.where(moves, ctx.never, journey.delay),
+        ended=journey.ended + as_int(moves),
     )
     return _with_journey(work, one.request, journey), past
 
@@ -147,6 +150,6 @@ def _num_on_link(ctx: Context, state: State, instance: jax.Array, start: jax.Arr
 
 def has_completed(ctx: Context, written: SlotWrite, leaves: jax.Array) -> jax.Array:
     """Whether a request that gives up its place has completed."""
-    if ctx.mechanism.hand_over is None:
+    if not ctx.mechanism.moves_requests:
         return leaves
     return leaves & (written.past.finish_record > 0)

@@ -15,7 +15,9 @@ from blis_jax.engine.phases.mid_step import Work, chains_of, count_of
 from blis_jax.engine.phases.policy_calls import Purpose, decision_key
 from blis_jax.engine.phases.snapshot import refreshed, snapshots
 from blis_jax.engine.phases.step_end import next_event
+from blis_jax.engine.phases.stops import begun, forgotten, restarted, returning, stop_times
 from blis_jax.engine.state import Movement, State
+from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.joined import lane_of, queued_times
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
@@ -49,7 +51,11 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
     change, after = policy.decide(ctx.params.policy.cluster, state.gateway[place], context)
     states = (*state.gateway[:place], after, *state.gateway[place + 1 :])
     has_queue = jnp.any(queued_times(state, rows) < ctx.never, axis=1)
-    leaves = jnp.append(change.queue_leaves & has_queue, jnp.array(False))
+    stops, loses = (
+        jnp.zeros((rows,), bool) if one is None else one for one in (change.stops, change.loses)
+    )
+    leaves = jnp.append((change.queue_leaves | stops) & has_queue, jnp.array(False))
+    is_off = jnp.append(change.queue_leaves | stops, jnp.array(False))
     delay = jnp.asarray(change.delay_us).astype(ctx.clock)
     unchanged = no_movement(ctx, movement)
     assert unchanged is not None
@@ -61,7 +67,12 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
             unchanged,
             is_up=change.is_up.astype(jnp.int32),
             leave_at=jnp.where(leaves, now, movement.leave_at),
-            leave_delay=jnp.where(leaves, delay, movement.leave_delay),
+            leave_delay=jnp.where(is_off, delay, movement.leave_delay),
+            stop_at=stop_times(ctx, state, change, now),
+            stop_loses=jnp.where(is_off, as_int(jnp.append(loses, False)), movement.stop_loses),
+            loses_kv=jnp.where(is_off, as_int(jnp.append(stops, False)), movement.loses_kv),
+            downs=movement.downs + as_int((movement.is_up == 1) & ~change.is_up),
+            cold=returning(ctx, state, change.is_up),
         ),
     )
 
@@ -86,6 +97,10 @@ def leave(
         event=next_event(ctx, slots, is_idle, chains_of(inst), slot, busy),
     )
     journey = movement.of(row.request)
+    is_gone = (movement.loses_kv[instance] == 1) & (journey.computed > 0)
+    journey = jax.tree.map(
+        lambda new, old: jnp.where(is_gone, new, old), restarted(journey), journey
+    )
     journey = journey.replace(
         came_from=jnp.where(journey.came_from < 0, instance, journey.came_from),
         due=now + movement.leave_delay[instance],
@@ -101,11 +116,19 @@ def leave(
         journey=journey,
     )
     rows = ctx.memory.rows_of_leaver(ctx, row.request)
-    past = ctx.past(state, row.request)
+    # numbers of steps of this instance mean nothing on another
+    past = forgotten(ctx.past(state, row.request))
     written = dataclasses.replace(
         no_slot(ctx), instance=instance, slot=slot, memory=rows, request=row.request, past=past
     )
     return dataclasses.replace(work, inst=inst), written, change
+
+
+def stop(ctx: Context, state: State, instance: jax.Array, now: jax.Array) -> Writes:
+    """What the instance runs begins to leave it."""
+    nothing = no_writes(ctx, state, instance)
+    lane = begun(nothing.lane, instance, nothing.inst, now)
+    return dataclasses.replace(nothing, lane=lane)
 
 
 def next_to_move(state: State) -> jax.Array:

@@ -144,6 +144,14 @@ def event_times(state: State, num_instances: int) -> jax.Array:
     return times
 
 
+def chain_times(state: State, num_instances: int) -> jax.Array:
+    """The step events of each instance `[instance, chain]`."""
+    if state.inst_time is None:
+        return state.inst[:num_instances, len(Inst) + InstTime.CHAIN :]
+    times: jax.Array = state.inst_time[:num_instances, InstTime.CHAIN :]
+    return times
+
+
 def queued_times(state: State, num_instances: int) -> jax.Array:
     """When the request of each slot is queued, `[instance, slot]`."""
     if state.slot_time is None:

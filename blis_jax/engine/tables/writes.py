@@ -72,6 +72,11 @@ class MovementWrite:
     is_up: Int[Array, "instance"]
     leave_at: Any
     leave_delay: Any
+    stop_at: Any
+    stop_loses: Int[Array, "instance"]
+    loses_kv: Int[Array, "instance"]
+    downs: Int[Array, "instance"]
+    cold: Any  # bool[instance]: whose caches are emptied
     request: Int[Array, ""]
     journey: Journey
 
@@ -88,12 +93,20 @@ def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None
         first_record=-1,
         scheduled_record=-1,
         joined_record=-1,
+        joins=0,
+        ended=0,
+        restarts=0,
+        past_itl=0,
+        is_lost=0,
         due=ctx.never,
         delay=ctx.never,
         link=ctx.never,
         transfer=0,
     )
-    return MovementWrite(movement.is_up, movement.leave_at, movement.leave_delay, spare, journey)
+    cold = jnp.zeros((ctx.shape.num_instances,), bool)
+    stops = movement.stop_at, movement.stop_loses, movement.loses_kv, movement.downs, cold
+    leaving = movement.leave_at, movement.leave_delay
+    return MovementWrite(movement.is_up, *leaving, *stops, spare, journey)
 
 
 @pytree
@@ -189,6 +202,10 @@ def _write_movement(state: State, done: Writes) -> Movement | None:
         change.is_up,
         change.leave_at,
         change.leave_delay,
+        change.stop_at,
+        change.stop_loses,
+        change.loses_kv,
+        change.downs,
         _put(movement.journey, numbers, change.request, zero),
         _put(movement.journey_time, times, change.request, zero),
     )

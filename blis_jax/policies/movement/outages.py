@@ -1,4 +1,4 @@
-"""Outages: every instance fails after a random time, and comes back after another."""
+"""Outages: every instance fails after a random time, or one at a given time; and comes back after another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_po
 from blis_jax.policies.numbers import number
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float
+    from jaxtyping import Array, Bool, Float, Int
 
 
 @pytree
@@ -30,8 +30,12 @@ class OutageParams:
         30.0, "s", "time from the repair until the instance takes requests", low=0, search=(0, 600)
     )
     reroute_ms: Float[Array, ""] = number(
-        10.0, "ms", "time until a request of its queue is routed again", low=0, search=(0, 10_000)
+        10.0, "ms", "time until a request is routed again", low=0, search=(0, 10_000)
     )
+    running: Float[Array, ""] = number(
+        0, "", "what an instance runs when it fails: 0 is finished there, 1 is computed again elsewhere, 2 is lost",
+        low=0, high=2, is_whole=True,
+    )  # fmt: skip
 
 
 @pytree
@@ -58,7 +62,7 @@ def next_change(params: OutageParams, state: OutageState) -> Any:
 def outages(
     params: OutageParams, state: OutageState, context: ClusterContext
 ) -> tuple[ClusterChange, OutageState]:
-    """An instance that fails takes no more requests, its queue is routed again, and what it runs it finishes."""
+    """An instance that fails takes no more requests, and its queue is routed again; it comes back after a repair."""
     now = context.now_us.astype(jnp.float64)
     # times on the clock are whole
     is_due = state.has_begun & (jnp.floor(state.next_us) <= now)
@@ -68,5 +72,64 @@ def outages(
     start_up_us = jnp.where(is_up, 0.0, exact_product(params.start_up_s, jnp.float64(1e6)))
     then = now + 1.0 + exact_product(drawn, lasting) + start_up_us
     following = jnp.where(is_due | ~state.has_begun, then, state.next_us)
-    change = ClusterChange(is_up, is_due & ~is_up, params.reroute_ms * 1e3)
+    change = _failing(is_up, is_due & ~is_up, params.running, params.reroute_ms)
     return change, OutageState(following, jnp.array(True))
+
+
+def _failing(is_up: Any, fails: Any, running: Any, reroute_ms: Any) -> ClusterChange:
+    """The change in which instances fail, by what becomes of what they run."""
+    delay_us = reroute_ms * 1e3
+    return ClusterChange(is_up, fails, delay_us, fails & (running > 0), fails & (running > 1))
+
+
+@pytree
+class OutageAtParams:
+    """Which instance fails when, and for how long."""
+
+    instance: Float[Array, ""] = number(
+        0, "instance", "which one fails, counted from 0", low=0, is_whole=True
+    )
+    time_s: Float[Array, ""] = number(1.0, "s", "when it fails", low=0, search=(0, 600))
+    lasting_s: Float[Array, ""] = number(
+        60.0, "s", "from there until it takes requests again", low=0, excludes_low=True, search=(1, 3600)
+    )  # fmt: skip
+    reroute_ms: Float[Array, ""] = number(
+        10.0, "ms", "time until a request is routed again", low=0, search=(0, 10_000)
+    )
+    running: Float[Array, ""] = number(
+        0, "", "what it runs then: 0 is finished there, 1 is computed again elsewhere, 2 is lost",
+        low=0, high=2, is_whole=True,
+    )  # fmt: skip
+
+
+@pytree
+class OutageAtState:
+    """Changes made so far."""
+
+    count: Int[Array, ""]
+
+
+def no_change_yet(params: OutageAtParams, shape: EngineShape) -> OutageAtState:
+    """Everybody is up."""
+    del params, shape
+    return OutageAtState(jnp.int32(0))
+
+
+def failure_or_return(params: OutageAtParams, state: OutageAtState) -> Any:
+    """The time of the failure, then that of the return, then never."""
+    back_s = params.time_s + params.lasting_s
+    time_s = jnp.where(state.count == 0, params.time_s, back_s)
+    return jnp.where(state.count > 1, jnp.inf, exact_product(time_s, jnp.float64(1e6)))
+
+
+@cluster_policy(OutageAtParams, no_change_yet, next_time=failure_or_return)
+def outage_at(
+    params: OutageAtParams, state: OutageAtState, context: ClusterContext
+) -> tuple[ClusterChange, OutageAtState]:
+    """One instance fails at a given time, and comes back after another."""
+    number_of = jnp.arange(context.is_up.shape[0], dtype=jnp.int32)
+    is_it = number_of == params.instance.astype(jnp.int32)
+    fails = is_it & (state.count == 0)
+    is_up = jnp.where(is_it, ~fails, context.is_up)
+    change = _failing(is_up, fails, params.running, params.reroute_ms)
+    return change, OutageAtState(state.count + 1)

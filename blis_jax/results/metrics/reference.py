@@ -32,6 +32,7 @@ STATUS_NAMES = {
     Status.WAITING: "still_queued",
     Status.RUNNING: "still_running",
     Status.IN_FLIGHT: "in_flight",
+    Status.LOST: "lost",
 }
 COUNTERS = (
     "completed_requests",
@@ -63,6 +64,7 @@ _PRINTED_COUNTS = (
     "kv_allocation_failures",
     "preemption_count",
     "dropped_unservable",
+    "lost_requests",
 )
 
 
@@ -130,12 +132,13 @@ def _block(
         counts[name]
         for name in ("completed_requests", "still_queued", "still_running", "dropped_unservable")
     )
+    lost = _total(record.instances, "lost_requests", instance)
     block: dict[str, Any] = {
         "instance_id": "cluster" if instance is None else instance_name(instance),
         "completed_requests": counts["completed_requests"],
         "still_queued": counts["still_queued"],
         "still_running": counts["still_running"],
-        "injected_requests": injected,
+        "injected_requests": injected + lost,
         "total_input_tokens": counts["total_input_tokens"],
         "total_output_tokens": counts["total_output_tokens"],
         "vllm_estimated_duration_s": ended_us(record, instance) / 1e6,
@@ -148,6 +151,8 @@ def _block(
     block["dropped_unservable"] = counts["dropped_unservable"]
     if record.is_august:  # runs in which there are any are refused
         block |= {"length_capped_requests": 0, "timed_out_requests": 0}
+    if lost:  # not BLIS's
+        block["lost_requests"] = lost
     return block
 
 
@@ -185,7 +190,11 @@ def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str
         "num_steps": int(record.steps.num_steps.sum()),
         "overlapping_steps": steps.overlapping_steps,
         "steps_with_same_start": steps.steps_with_same_start,
-        "status_counts": {name: int(statuses[code]) for code, name in STATUS_NAMES.items()},
+        "status_counts": {
+            name: int(statuses[code])
+            for code, name in STATUS_NAMES.items()
+            if code != Status.LOST or statuses[code]  # not BLIS's
+        },
     }
 
 

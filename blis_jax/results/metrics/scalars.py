@@ -221,6 +221,7 @@ def _register_all() -> None:
     register("num_completed", partial(_number_with, Status.COMPLETED), "1", HIGHER)
     register("num_rejected", partial(_number_with, Status.REJECTED), "1", LOWER)
     register("num_dropped", partial(_number_with, Status.DROPPED), "1", LOWER)
+    register("num_lost", partial(_number_with, Status.LOST), "1", LOWER)
     for name in ("transfer", "handed_wait"):
         register(f"{name}_mean_ms", partial(_mean_time, f"{name}_us"), "ms", LOWER)
     register("jain_fairness", _jain_fairness, "1", HIGHER)

@@ -256,6 +256,7 @@ def summary(selection: Selection) -> dict[str, float]:
         "num_completed": selection.count(Status.COMPLETED),
         "num_rejected": selection.count(Status.REJECTED),
         "num_dropped": selection.count(Status.DROPPED),
+        "num_lost": selection.count(Status.LOST),
     }
     for latency in LATENCIES:
         sample: Sample = getattr(selection, latency)

@@ -71,7 +71,8 @@ def run_of(record: RunRecord) -> SimulatedRun:
     is_served = requests.status == Status.COMPLETED
     is_shed = requests.status == Status.REJECTED
     status = np.where(is_served, 200, np.where(is_shed, 429, 0))
-    is_left = ~np.isin(requests.status, (Status.COMPLETED, Status.REJECTED, Status.DROPPED))
+    ended = Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST
+    is_left = ~np.isin(requests.status, ended)
 
     def served(values: np.ndarray) -> np.ndarray:
         return np.where(is_served & (values >= 0), values, np.nan).astype(np.float64)

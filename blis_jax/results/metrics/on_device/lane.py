@@ -31,9 +31,10 @@ COUNTED = {
     "num_completed": Status.COMPLETED,
     "num_rejected": Status.REJECTED,
     "num_dropped": Status.DROPPED,
+    "num_lost": Status.LOST,
 }
 RATES = ("output_tokens_per_s", "requests_per_s", "goodput_rps")
-SETTLED = (Status.COMPLETED, Status.REJECTED, Status.DROPPED)
+SETTLED = (Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST)
 
 
 @pytree

@@ -58,4 +58,9 @@ def _num_unfinished(
     # what has begun before each place; a group's own is what has since its first place
     begun = jnp.cumsum(change) - change
     first = jnp.searchsorted(group[order], jnp.arange(seen.num_instances + 1))
-    return begun[place] - begun[first[group]]
+    # a request that came with its KV has a latency in the record of its token, too
+    joined = jnp.zeros(size, jnp.int64)
+    if seen.journey is not None:
+        at = jnp.clip(seen.dyn[:, Dyn.TOKEN_RECORD], 0, size - 1)
+        joined = joined.at[at].add(jnp.where(goes_on, lives.num_handed, 0))
+    return begun[place] - begun[first[group]] + joined
