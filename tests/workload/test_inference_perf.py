@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from blis_jax.errors import UnsupportedError
 from blis_jax.workload.inference_perf import ExactCount, OwnRate
 from blis_jax.workload.reference import draw, golden_arrays
 from blis_jax.workload.revised.expansion import expanded
@@ -99,6 +100,13 @@ def test_chat_users_of_the_first_revision_hold_five_growing_rounds():
         "accumulate",
     )
     assert not any(client.lifecycle for client in spec.clients)
+
+
+@pytest.mark.parametrize("revision", [FIRST_REVISION, REVISED])
+def test_recorded_data_in_place_of_clients_is_told_to_be_missing(revision):
+    text = "version: '2'\nnum_requests: 3\nservegen_data: {path: x}\n"
+    with pytest.raises(UnsupportedError, match="servegen_data: is not supported yet; describe"):
+        draw(parse_spec(text, revision=revision))
 
 
 @pytest.mark.parametrize("revision", [FIRST_REVISION, REVISED])

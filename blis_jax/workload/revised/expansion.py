@@ -40,10 +40,14 @@ def expanded(spec: WorkloadSpec) -> Expansion:
     Raises:
         UnsupportedError: requests come from ServeGen data, or need LoRA adapters.
     """
+    if spec.servegen_data is not None and not spec.clients:
+        raise UnsupportedError(
+            "servegen_data: is not supported yet; describe the traffic under clients"
+        )
     if not isinstance(spec, RevisedWorkload):
-        assert spec.aggregate_rate is not None
+        assert spec.clients and spec.aggregate_rate is not None
         return Expansion(spec.clients, (None,) * len(spec.clients), spec.aggregate_rate)
-    _check_supported(spec)
+    _check_adapters(spec)
     rate = spec.aggregate_rate
     clients: list[ClientSpec] = list(spec.clients)
     paces: list[Pace | None] = [None] * len(clients)
@@ -55,11 +59,7 @@ def expanded(spec: WorkloadSpec) -> Expansion:
     return Expansion((*clients, *members), (*paces, *[None] * len(members)), rate)
 
 
-def _check_supported(spec: RevisedWorkload) -> None:
-    if spec.servegen_data is not None:
-        raise UnsupportedError(
-            "servegen_data: is not supported yet; describe the traffic under clients"
-        )
+def _check_adapters(spec: RevisedWorkload) -> None:
     for name in ("clients", "cohorts"):
         for index, source in enumerate(getattr(spec, name)):
             if source.adapter:
