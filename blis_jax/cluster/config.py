@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import instance_groups, revisions
 from blis_jax.cluster.instance_groups import InstanceGroup
+from blis_jax.cluster.setting_checks import check_type, demand
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
@@ -348,44 +349,39 @@ SCORER_NAMES = tuple(registry.SCORERS)
 
 _POSITIVE: tuple[str, ...] = ("total_kv_blocks", "block_size_in_tokens", "max_num_running_reqs")
 _POSITIVE += ("max_num_scheduled_tokens", "dp")
-_NOT_NEGATIVE: tuple[str, ...] = (
-    "admission_latency",
-    "routing_latency",
-    "snapshot_refresh_interval",
-    "horizon",
-)
-_NOT_NEGATIVE += ("long_prefill_token_threshold", "slo_prefill_critical", "slo_prefill_sheddable")
+_NOT_NEGATIVE: tuple[str, ...] = ("admission_latency", "routing_latency", "horizon")
+_NOT_NEGATIVE += ("snapshot_refresh_interval", "long_prefill_token_threshold")
+_NOT_NEGATIVE += ("slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
 _NOT_NEGATIVE += ("cache_signal_delay", "max_model_len")
 _SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization")
 MAX_GATEWAYS = 64  # each has a prefix index and states of its own
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
-LARGEST_COUNT = 2**31 - 2
 
 
 def _check_types(config: ClusterConfig) -> None:
     for name, field in FIELDS.items():
-        _check_type(name, field.type, getattr(config, name))
+        check_type(name, field.type, getattr(config, name))
 
 
 def _check(config: ClusterConfig) -> None:
     for name in _POSITIVE:
-        _demand(config, name, lambda value: value > 0, "above 0")
+        demand(config, name, lambda value: value > 0, "above 0")
     for name in _NOT_NEGATIVE:
-        _demand(config, name, lambda value: value >= 0, "at least 0")
+        demand(config, name, lambda value: value >= 0, "at least 0")
     for name in _SHARES:
-        _demand(config, name, lambda value: 0 <= value <= 1, "between 0 and 1")
+        demand(config, name, lambda value: 0 <= value <= 1, "between 0 and 1")
     for name, setting in registry.settings().items():
-        _demand(config, name, setting.number.permits, setting.number.allowed)
-    _demand(config, "kv_transfer_bandwidth", lambda value: value > 0, "above 0")
-    _demand(
+        demand(config, name, setting.number.permits, setting.number.allowed)
+    demand(config, "kv_transfer_bandwidth", lambda value: value > 0, "above 0")
+    demand(
         config,
         "num_instances",
         lambda value: 1 <= value <= MAX_INSTANCES,
         f"between 1 and {MAX_INSTANCES}",
     )
-    _demand(
+    demand(
         config,
         "num_gateways",
         lambda value: 1 <= value <= MAX_GATEWAYS,
@@ -399,28 +395,3 @@ def _check(config: ClusterConfig) -> None:
     revisions.check(config)
     latency.check(config)
     numbered(config)
-
-
-def _check_type(name: str, kind: Any, value: Any) -> None:
-    expected: dict[str, tuple[Any, str]] = {
-        "int": (int, "a whole number"),
-        "float": ((int, float), "a number"),
-        "bool": (bool, "true or false"),
-        "str": (str, "a text"),
-    }
-    if kind not in expected:
-        return
-    types, words = expected[kind]
-    is_wrong_bool = isinstance(value, bool) and kind != "bool"
-    if not isinstance(value, types) or is_wrong_bool:
-        raise ConfigError(f"{name}: {value!r} is not {words}")
-    if kind == "float" and not math.isfinite(value):
-        raise ConfigError(f"{name}: {value!r} is not finite; give a finite number")
-    if kind == "int" and name != "horizon" and abs(value) > LARGEST_COUNT:
-        raise ConfigError(f"{name}: {value} is too large; at most {LARGEST_COUNT}")
-
-
-def _demand(config: ClusterConfig, name: str, test: Callable[[Any], bool], words: str) -> None:
-    value = getattr(config, name)
-    if not test(value):
-        raise ConfigError(f"{name} must be {words}, got {value}")

@@ -32,7 +32,13 @@ SLOTS = Flag(
 MODEL_FLAGS = (
     Flag("model", str, "", "NAME", "model to serve, such as meta-llama/llama-3.1-8b-instruct"),
     Flag("hardware", str, "", "GPU", "GPU type, such as H100; the model's default if not given"),
-    Flag("tp", whole, None, "N", "GPUs per instance (tensor parallelism); the model's default"),
+    Flag(
+        "tp",
+        whole,
+        None,
+        "N",
+        "GPUs per instance (tensor parallelism); the model's default, 1 for trained-physics and roofline",
+    ),
     Flag(
         "dp",
         whole,
@@ -68,7 +74,8 @@ MODEL_FLAGS = (
         numbers,
         None,
         "A0,A1,A2",
-        "µs of queueing per request, per prompt token, µs of output processing per token",
+        "µs of queueing per request, per prompt token, µs of output processing per token; for trained-physics "
+        "the second is µs once after decode",
     ),
     Flag(
         "beta-coeffs",

@@ -11,12 +11,12 @@ import numpy as np
 
 from blis_jax.cluster.config import (
     CRITICAL_CLASSES,
-    LARGEST_COUNT,
     NO_HORIZON,
     SHEDDABLE_CLASSES,
     ClusterConfig,
 )
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
+from blis_jax.cluster.setting_checks import LARGEST_COUNT
 from blis_jax.engine.signals import SignalParams
 from blis_jax.engine.types import (
     AUGUST_DEFECTS,

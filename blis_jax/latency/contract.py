@@ -55,6 +55,8 @@ class LatencyModel:
     needs_members: bool = False  # the batch by request (`batch.members`), not only its totals
     # steps of one batch in decode take the same time, so that many can be made at once
     has_equal_decode_steps: bool = True
+    # in decode more context never makes a step shorter, so that steps of equal whole microseconds can be found
+    grows_with_context: bool = False
     # place of what every step costs among the coefficients, or the numbers from sizes; None: there is none
     overhead: int | None = 0
     sizes: FromSizes | None = None  # the step time depends on what is served on what
@@ -66,16 +68,24 @@ def latency_model(
     has_equal_decode_steps: bool = True,
     overhead: int | None = 0,
     sizes: FromSizes | None = None,
+    grows_with_context: bool = False,
 ) -> Callable[[StepTimeFn], LatencyModel]:
     """Makes a latency model of a function; see `LatencyModel` for what is declared.
 
     A model that looks at how many tokens are computed before a step must say
-    `has_equal_decode_steps=False`: otherwise decode steps between two events are taken as equal.
+    `has_equal_decode_steps=False`: otherwise decode steps between two events are taken as equal. With
+    `grows_with_context=True` it also says that no step of a batch in decode is shorter than the one before.
     """
 
     def make(step_time: StepTimeFn) -> LatencyModel:
         return LatencyModel(
-            step_time, tuple(coefficients), needs_members, has_equal_decode_steps, overhead, sizes
+            step_time,
+            tuple(coefficients),
+            needs_members,
+            has_equal_decode_steps,
+            grows_with_context,
+            overhead,
+            sizes,
         )
 
     return make

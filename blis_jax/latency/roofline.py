@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_jax.engine.exact import exact_product, exact_quotient
-from blis_jax.engine.types import LAST, Members, StepBatch
+from blis_jax.engine.types import Members, StepBatch
 from blis_jax.errors import ConfigError
 from blis_jax.latency.contract import FromSizes, latency_model
 from blis_jax.latency.deployment import Deployment
@@ -123,6 +123,7 @@ def _check(deployment: Deployment) -> None:
     (),
     needs_members=True,
     has_equal_decode_steps=False,
+    grows_with_context=True,
     overhead=None,
     sizes=FromSizes(vector, (0.0, 0.0, 0.0), (), 0),
 )
@@ -172,10 +173,15 @@ def _compute_seconds(numbers: RooflineNumbers, members: Members, new: jax.Array)
 
 def _weights(numbers: RooflineNumbers, powers: jax.Array, tokens: jax.Array) -> jax.Array:
     """Bytes of the weights that so many tokens touch."""
-    n, left_out = numbers, jnp.ones(tokens.shape, jnp.float64)
-    for bit in range(_BITS):
+    n = numbers
+
+    def times(bit: jax.Array, product: jax.Array) -> jax.Array:
         is_set = (tokens >> bit) & 1 == 1
-        left_out = jnp.where(is_set, exact_product(left_out, powers[bit]), left_out)
+        return jnp.where(is_set, exact_product(product, powers[bit]), product)
+
+    num_bits = 32 - lax.clz(jnp.max(tokens))
+    num_bits = jnp.where(n.moe_layers > 0, num_bits, 0)  # there are no experts to leave out
+    left_out = lax.fori_loop(0, num_bits, times, jnp.ones(tokens.shape, jnp.float64))
     experts = exact_product(n.num_experts, 1.0 - left_out)
     feed_forward = _product(n.expert_weights, experts, n.moe_layers) + n.dense_layer_weights
     return exact_product(n.attention_bytes + feed_forward, n.weight_bytes)
@@ -200,14 +206,22 @@ def _moved_bytes(
 def _sum_in_order(
     seconds: jax.Array, moved: jax.Array, members: Members, counts: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Both sums over members, prompts before decodes and in batch order: float sums depend on it."""
-    group = jnp.where(counts, jnp.where(members.in_decode, 1, 0), 2)
-    order = jnp.where(counts, members.order, LAST)
-    places = jnp.lexsort((order, group))
-    terms = jnp.stack([seconds, moved])[:, places]
+    """Both sums over members, prompts before decodes and in batch order: float sums depend on it.
 
-    def add(place: jax.Array, sums: jax.Array) -> jax.Array:
-        return sums + terms[:, place]
+    Each round takes the least place beyond the last one, which costs less than to sort the slots.
+    """
+    size = counts.shape[0]
+    slot = lax.iota(jnp.int64, size)
+    group = jnp.where(members.in_decode, jnp.int64(2**31), jnp.int64(0))
+    place = group + members.order.astype(jnp.int64)
+    places = jnp.where(counts, place * size + slot, jnp.int64(2**62))
 
-    sums = lax.fori_loop(0, jnp.sum(counts, dtype=jnp.int32), add, jnp.zeros(2, jnp.float64))
-    return sums[0], sums[1]
+    def add(_: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        compute, dynamic, last = state
+        least = jnp.min(jnp.where(places > last, places, jnp.int64(2**62)))
+        at = (least % size).astype(jnp.int32)
+        return compute + seconds[at], dynamic + moved[at], least
+
+    start = (jnp.float64(0.0), jnp.float64(0.0), jnp.int64(-1))
+    compute, dynamic, _ = lax.fori_loop(0, jnp.sum(counts, dtype=jnp.int32), add, start)
+    return compute, dynamic

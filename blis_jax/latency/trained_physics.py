@@ -188,6 +188,7 @@ def _weights_us(deployment: Deployment, group: float) -> float:
     COEFFICIENTS,
     needs_members=True,
     has_equal_decode_steps=False,
+    grows_with_context=True,
     overhead=PhysicsNumbers._fields.index("every_step_us"),
     sizes=FromSizes(vector, ALPHA, BETA, FEWEST, has_time_after_decode=True),
 )

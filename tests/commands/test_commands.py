@@ -59,6 +59,7 @@ PREPARES = {
     "papers.sensitivity": "--output {}",
     "papers.routing_evolution": "--output {}",
     "papers.strategy_evolution": "--output {}",
+    "papers.step_law": "",
     "papers.two_tracks": "--output {}",
     "sweeps.ablate": "iter08_token_budget@published --against iter00_baseline --output {}/a.json",
     "sweeps.capacity": "mixed --targets all.ttft_ms=200 --output {}/c.json",

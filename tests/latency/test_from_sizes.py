@@ -15,6 +15,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency import registry
 from blis_jax.latency.registry import SIZED
 from blis_jax.latency.trained_physics import ALPHA, BETA
+from tests.support.reference_data import REPO_ROOT
 from tests.support.rotation import rotating
 from tests.support.scenes import Prompt, burst, differences, flags, run_both, table_of, workload_of
 
@@ -67,6 +68,18 @@ def test_groups_with_gpus_of_their_own_have_their_blocks_and_numbers():
     alone = ClusterConfig(latency_model="trained-physics", hardware="L40S")
     assert slow == also_slow == registry.vectors(alone)[0]
     assert wide != usual == registry.vectors(ClusterConfig(latency_model="trained-physics"))[0]
+
+
+def test_the_examples_are_served():
+    folder = REPO_ROOT / "examples"
+    config = ClusterConfig(
+        latency_model="trained-physics",
+        model="made/up",
+        model_config=str(folder / "model" / "config.json"),
+        instances=str(folder / "gpus.yaml"),
+    )
+    assert [group.total_kv_blocks for group in config.instances] == [169945, 16876]
+    assert len(registry.vectors(config)) == 3
 
 
 def test_a_model_that_only_fits_as_its_groups_have_it():
@@ -137,6 +150,17 @@ def test_runs_are_the_oracles(name, model, blocks):
         record, expected = run_both(prompts, settings, OPTIONS)
         assert record.outcome == Outcome.COMPLETED
         assert not differences(record, expected)
+
+
+@pytest.mark.parametrize("name", rotating(SIZED, always=SIZED[:1]))
+def test_decode_steps_of_equal_whole_microseconds_are_made_at_once(name):
+    """As many as keep the truncated time, up to the arrival in between; every time is that of its own context."""
+    settings = flags(latency_model=name, tp=1, **COEFFICIENTS[name])
+    prompts = workload_of([Prompt(0, 40, 150), Prompt(400_000, 10, 2)])
+    record, expected = run_both(prompts, settings, OPTIONS)
+    assert not differences(record, expected)
+    assert len(record.steps.num_steps) < 0.4 * record.steps.num_steps.sum()
+    assert len(set(record.steps.duration_us)) > 5
 
 
 def test_every_instance_has_the_step_times_of_its_gpus():

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-import blis_jax  # noqa: F401
 from blis_jax.errors import ConfigError
 from blis_jax.latency import roofline, trained_physics
 from blis_jax.latency.deployment import Deployment, gpu_description

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from jax import lax
 
 from blis_jax.engine.clock import truncate
 from blis_jax.engine.context import Context, SlotRows, row
-from blis_jax.engine.phases.batch_view import decoding_alike
+from blis_jax.engine.phases.batch_view import decoding_alike, members_of
 from blis_jax.engine.phases.candidates import with_next_states
 from blis_jax.engine.phases.mid_step import (
     Work,
@@ -26,7 +27,8 @@ from blis_jax.engine.phases.mid_step import (
 )
 from blis_jax.engine.state import Mode, State
 from blis_jax.engine.tables.columns import as_int
-from blis_jax.engine.types import LAST, Outcome, StepBatch
+from blis_jax.engine.tables.slot_write import no_slot
+from blis_jax.engine.types import LAST, Members, Outcome, StepBatch
 from blis_jax.memory.memory import Plan
 
 MAX_FAST_STEPS = 2048
@@ -34,24 +36,72 @@ MAX_FAST_STEPS = 2048
 
 def _fast_steps(
     ctx: Context,
+    state: State,
     work: Work,
     instance: jax.Array,
+    is_pure: jax.Array,
     next_queued: jax.Array,
     first_finish: jax.Array,
     next_cluster: jax.Array,
 ) -> jax.Array:
     """Equal decode steps that start before anything else can happen on this instance."""
     latency, cluster = ctx.mechanism.latency, ctx.params.cluster
-    if not latency.has_equal_decode_steps:
+    if latency.has_equal_decode_steps:
+        members = decoding_alike(ctx) if latency.needs_members else None
+    elif latency.grows_with_context and not ctx.shape.is_continuous:
+        members = members_of(ctx, state, work, instance, no_slot(ctx))
+    else:
         return jnp.int32(1)
-    members = decoding_alike(ctx) if latency.needs_members else None
-    batch = StepBatch(jnp.int32(0), work.inst.num_decode, members)
-    raw = latency.step_time(row(cluster.beta, instance), batch)
+    raw = _decode_time(ctx, work, instance, members)
     by_time = _steps_before(ctx, work, jnp.minimum(next_queued, next_cluster), raw)
     by_finish = (first_finish - work.inst.step_index).astype(jnp.int64)
     by_sum = lax.div(jnp.int32(LAST), cluster.total_kv_blocks[instance] + 1).astype(jnp.int64)
     limit = jnp.minimum(jnp.minimum(by_time, by_finish), by_sum)
-    return jnp.clip(limit, 1, MAX_FAST_STEPS).astype(jnp.int32)
+    limit = jnp.clip(limit, 1, MAX_FAST_STEPS).astype(jnp.int32)
+    if members is None or latency.has_equal_decode_steps:
+        return limit
+    first = truncate(raw, ctx.clock)
+    return _alike(ctx, work, instance, members, first, jnp.where(is_pure, limit, 1))
+
+
+def _decode_time(ctx: Context, work: Work, instance: jax.Array, members: Any) -> jax.Array:
+    """The time of a step in which every member decodes, float64 µs."""
+    batch = StepBatch(jnp.int32(0), work.inst.num_decode, members)
+    return ctx.mechanism.latency.step_time(row(ctx.params.cluster.beta, instance), batch)
+
+
+def _alike(
+    ctx: Context,
+    work: Work,
+    instance: jax.Array,
+    members: Members,
+    first: jax.Array,
+    limit: jax.Array,
+) -> jax.Array:
+    """1, 2, 4, … steps from this one on, or the limit, that take the same whole microseconds.
+
+    No step is shorter than the one before, so that all are equal if the last is.
+    """
+
+    def is_equal(count: jax.Array) -> jax.Array:
+        more = jnp.where(members.in_decode, count - 1, 0)
+        later = dataclasses.replace(
+            members, progress=members.progress + more, context=members.context + more
+        )
+        return truncate(_decode_time(ctx, work, instance, later), ctx.clock) == first
+
+    def goes_on(state: tuple[jax.Array, jax.Array]) -> jax.Array:
+        count, is_alike = state
+        return is_alike & (count < limit)
+
+    def double(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        count, _ = state
+        more = jnp.minimum(2 * count, limit)
+        is_alike = is_equal(more)
+        return jnp.where(is_alike, more, count), is_alike
+
+    count, _ = lax.while_loop(goes_on, double, (jnp.int32(1), jnp.array(True)))
+    return count
 
 
 def _steps_before(ctx: Context, work: Work, until: jax.Array, step_time: jax.Array) -> jax.Array:
@@ -104,7 +154,9 @@ def begin(
     visits = ctx.memory.plan(ctx, slots, work, is_pure)
     next_queued = jnp.min(jnp.where(is_waiting, ctx.never, queued))
     first_finish = jnp.min(slots.finish)
-    fast = _fast_steps(ctx, work, instance, next_queued, first_finish, next_cluster)
+    fast = _fast_steps(
+        ctx, state, work, instance, visits.is_pure, next_queued, first_finish, next_cluster
+    )
     num_steps = jnp.where(visits.is_pure, jnp.minimum(fast, visits.most_steps), 1)
     used = inst.used_blocks
     blocks, more = ctx.memory.decode_blocks(ctx, slots, inst.step_index, num_steps)

@@ -1,0 +1,1 @@
+"""The law of a step's time, against steps that servers measured."""

@@ -1,0 +1,154 @@
+"""`python -m papers.step_law`: which terms the law of a step's time lacks, by steps that servers measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from blis_jax.backend import prepare_backend
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
+from blis_jax.latency.registry import SIZED
+from papers.step_law.law import TERMS, LinearLaw, by_quarters, change, fitted
+from papers.step_law.sized_laws import predicted_us
+from papers.step_law.steps import MeasuredSteps, read_steps
+
+NAME = "papers.step_law"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "real_serving_runs"
+_DESCRIPTION = """\
+Read engine steps that vLLM servers measured, fit the linear law of BLIS's blackbox (a constant, new
+prompt tokens, requests in decode) to the time from one step's start to the next, and print by residuals
+and by errors out of sample which terms it lacks: context, attention of prompts, numbers of requests,
+sizes of CUDA graphs. Beside it, what trained-physics and roofline say with nothing fitted.
+"""
+_EXAMPLES = """\
+examples:
+  the steps beside the checkout:
+    %(prog)s
+
+  others, in a file with the same columns:
+    %(prog)s --steps steps.parquet
+"""
+_FLAGS = (
+    Flag(
+        "steps",
+        str,
+        None,
+        "FILE",
+        "Parquet file of measured steps (default: shared/data beside the checkout)",
+    ),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _command, arguments)
+
+
+def _command(arguments: Sequence[str] | None) -> int:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_flags("what", _FLAGS)
+    given = parser.given(sys.argv[1:] if arguments is None else arguments)
+    prepare_backend()
+    runs = read_steps(Path(given.get("steps", DATA / "vllm_steps.parquet")))
+    laws = {run.name: _laws(run) for run in runs}
+    tables = (_periods(runs), _terms(runs, laws), _residuals(runs, laws), _sized(runs))
+    print("\n\n".join(tables))
+    return 0
+
+
+def _laws(run: MeasuredSteps) -> dict[str, LinearLaw]:
+    """The base law, the base with each term, all terms, and all but each."""
+    found = {"base": fitted(run, ()), "all": fitted(run, tuple(TERMS))}
+    for term in TERMS:
+        found[f"with {term}"] = fitted(run, (term,))
+        found[f"without {term}"] = fitted(run, tuple(one for one in TERMS if one != term))
+    return found
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _title(run: MeasuredSteps) -> str:
+    return f"{run.model}, TP {run.tp}, {run.workload}"
+
+
+def _periods(runs: Sequence[MeasuredSteps]) -> str:
+    """What was measured."""
+    head = ["run", "steps in the file", "with their next", "left out", "`duration_us`, median"]
+    head += ["start to start, median µs", "with a prompt, %", "new tokens in these, median"]
+    rows = []
+    for run in runs:
+        has_prompt = run.prefills > 0
+        counts = (run.num_recorded, len(run.period_us), run.num_left_out)
+        medians = [np.median(run.duration_us), np.median(run.period_us)]
+        medians += [100 * has_prompt.mean(), np.median(run.new_tokens[has_prompt])]
+        rows.append([_title(run), *(str(one) for one in counts), *(f"{m:.0f}" for m in medians)])
+    return "What was measured:\n\n" + _table(head, rows)
+
+
+def _terms(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLaw]]) -> str:
+    """Errors of the laws, and what each term changes."""
+    head = ["run", "law", "µs per unit", "mean error, µs", "added to the base, %"]
+    head += ["left out of all, %"]
+    rows = []
+    num_intervals = 2 * len(runs) * len(TERMS)
+    for run in runs:
+        found = laws[run.name]
+        base, whole = found["base"], found["all"]
+        units = ", ".join(f"{one:.3g}" for one in base.coefficients)
+        rows.append([_title(run), "base", units, f"{base.errors_us.mean():.0f}", "", ""])
+        for term in TERMS:
+            added, left = found[f"with {term}"], found[f"without {term}"]
+            cells = [f"{added.coefficients[-1]:.3g}", f"{added.errors_us.mean():.0f}"]
+            cells += [_change(base, added, num_intervals), _change(whole, left, num_intervals)]
+            rows.append(["", term, *cells])
+        rows.append(["", "all terms", "", f"{whole.errors_us.mean():.0f}", "", ""])
+    words = (
+        "Errors out of sample, and how a term changes them [95 % for all intervals together]:\n\n"
+    )
+    return words + _table(head, rows)
+
+
+def _change(before: LinearLaw, after: LinearLaw, num_intervals: int) -> str:
+    found = change(before, after, num_intervals)
+    clear = " *" if not found.holds(0.0) else ""
+    text = f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]{clear}"
+    return text.replace("-", "−")
+
+
+def _residuals(runs: Sequence[MeasuredSteps], laws: dict[str, dict[str, LinearLaw]]) -> str:
+    """Mean residuals of the base law by quarters."""
+    head = ["run", "steps in order of", "first quarter", "second", "third", "last"]
+    rows = []
+    for run in runs:
+        residual = laws[run.name]["base"].residual_us
+        for place, (term, column) in enumerate(TERMS.items()):
+            values = [f"{one:+.0f}".replace("-", "−") for one in by_quarters(column(run), residual)]
+            rows.append([_title(run) if place == 0 else "", term, *values])
+    return "Mean residual of the base law, measured less fitted, µs:\n\n" + _table(head, rows)
+
+
+def _sized(runs: Sequence[MeasuredSteps]) -> str:
+    """The laws from sizes, with nothing fitted."""
+    head = ["run", "law", "mean error, µs", "bias, %", "error without bias, µs"]
+    rows = []
+    for run in runs:
+        for name in SIZED:
+            times = predicted_us(run, name)
+            if times is None:
+                continue
+            over = times - run.period_us
+            rest = np.abs(over - over.mean()).mean()
+            bias = f"{100 * over.mean() / run.period_us.mean():+.1f}".replace("-", "−")
+            rows.append([_title(run), name, f"{np.abs(over).mean():.0f}", bias, f"{rest:.0f}"])
+    return "Laws from sizes, nothing fitted:\n\n" + _table(head, rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""The law of measured steps: made-up servers whose law is known, and the command on them."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from papers.step_law import __main__ as paper
+from papers.step_law.law import TERMS, by_quarters, change, fitted
+from papers.step_law.sized_laws import predicted_us
+from papers.step_law.steps import BLOCK_TOKENS, COLUMNS, MeasuredSteps, read_steps
+from tests.support.reference_data import SHARED_DIR
+
+REAL = SHARED_DIR / "data" / "real_serving_runs" / "vllm_steps.parquet"
+PER_STEP, PER_TOKEN, PER_DECODE, PER_PROMPT = 9000.0, 3.0, 40.0, 400.0
+
+
+def made_up(num_steps: int = 800, per_prompt: float = PER_PROMPT, seed: int = 0) -> pd.DataFrame:
+    """Steps of a server with the base law and a cost of prompts; every fifth is not recorded."""
+    rng = np.random.default_rng(seed)
+    prefills, decodes = rng.integers(0, 4, num_steps), rng.integers(1, 60, num_steps)
+    new = np.where(prefills > 0, rng.integers(1, 500, num_steps), 0)
+    period = PER_STEP + PER_TOKEN * new + PER_DECODE * decodes + per_prompt * prefills
+    period = period + rng.normal(0, 50, num_steps)
+    start = np.int64(2_261_430_491_000_000) + np.cumsum(np.append(0, period[:-1]) * 1e3).astype(int)
+    table = pd.DataFrame(
+        {
+            "number": np.arange(num_steps),
+            "start_ns": start,
+            "duration_us": 300,
+            "prefills": prefills,
+            "decodes": decodes,
+            "new_tokens": new,
+            "finished": rng.integers(0, 2, num_steps),
+            "blocks": 30_000,
+            "free": 30_000 - rng.integers(1000, 4000, num_steps),
+        }
+    ).rename(columns=COLUMNS)
+    about = {"experiment_id": "made", "model": "codellama-34b", "workload": "general", "tp": 2}
+    return table.assign(**about)[np.arange(num_steps) % 5 != 4]
+
+
+def steps_of(tmp_path: Path, table: pd.DataFrame) -> MeasuredSteps:
+    pytest.importorskip("pyarrow")
+    table.to_parquet(tmp_path / "steps.parquet")
+    (steps,) = read_steps(tmp_path / "steps.parquet")
+    return steps
+
+
+def test_periods_are_those_of_steps_in_a_row(tmp_path):
+    table = made_up()
+    steps = steps_of(tmp_path, table)
+    assert (steps.model, steps.tp, steps.num_recorded) == ("codellama-34b", 2, len(table))
+    assert len(steps.period_us) + steps.num_left_out == 3 * len(table) // 4
+    law = PER_STEP + PER_TOKEN * steps.new_tokens + PER_DECODE * steps.decodes
+    law = law + PER_PROMPT * steps.prefills
+    assert np.max(np.abs(steps.period_us - law)) < 300  # six times the noise; nanoseconds are kept
+    assert steps.context.min() >= BLOCK_TOKENS * 1000
+
+
+def test_the_missing_term_is_found_and_the_others_are_not(tmp_path):
+    steps = steps_of(tmp_path, made_up())
+    base = fitted(steps, ())
+    right = fitted(steps, ["requests in prefill"])
+    np.testing.assert_allclose(
+        right.coefficients, [PER_STEP, PER_TOKEN, PER_DECODE, PER_PROMPT], rtol=0.1
+    )
+    assert change(base, right, len(TERMS)).high < -50
+    assert change(base, fitted(steps, ["requests that finish"]), len(TERMS)).holds(0.0)
+    low, *_, high = by_quarters(steps.prefills, base.residual_us)
+    assert low < -100 < 100 < high
+
+
+def test_where_nothing_is_missing_no_term_is_found(tmp_path):
+    steps = steps_of(tmp_path, made_up(per_prompt=0.0))
+    base = fitted(steps, ())
+    assert all(change(base, fitted(steps, [one]), len(TERMS)).low > -5 for one in TERMS)
+
+
+def test_laws_from_sizes_see_every_request(tmp_path):
+    """More requests take longer by what each costs, and a model without a description has no law."""
+    steps = steps_of(tmp_path, made_up())
+    times = predicted_us(steps, "trained-physics")
+    assert times is not None and np.all(times > 5000)
+    only = steps.prefills == 0
+    matrix = np.column_stack([np.ones_like(times), steps.requests, steps.context])
+    found = np.linalg.lstsq(matrix[only], times[only], rcond=None)[0]
+    # β10 of 2·48·1024·2 bytes over two GPUs and 3.35 TB/s; β6, one such token, and what two GPUs exchange
+    per_token = 1.947 * 2 * 48 * 1024 * 2 / 2 / 3.35e6
+    exchanged = 0.752 * 2 * 48 * 8192 * 2 * 2 / 2 / 3.35e6
+    assert found[2] == pytest.approx(per_token, rel=0.02)
+    assert found[1] == pytest.approx(4.417 + per_token + exchanged, rel=0.03)
+    other = steps_of(tmp_path, made_up().assign(model="unheard-of"))
+    assert predicted_us(other, "roofline") is None
+
+
+def test_the_command_prints_all_tables(tmp_path, capsys):
+    steps_of(tmp_path, made_up())
+    assert paper.main(["--steps", str(tmp_path / "steps.parquet")]) == 0
+    printed = capsys.readouterr().out
+    assert "| codellama-34b, TP 2, general | 640 | 4" in printed
+    assert "| codellama-34b, TP 2, general | roofline |" in printed
+    (line,) = [line for line in printed.splitlines() if "requests in prefill | 4" in line]
+    assert "] * |" in line  # the interval of the term that is there does not hold 0
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (None, "does not exist; give a Parquet file"),
+        (made_up().drop(columns="step.id"), "lacks the columns step.id"),
+        (made_up(90), "steps in a row, 100 are needed"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(tmp_path, capsys, table, words):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "steps.parquet"
+    if table is not None:
+        table.to_parquet(path)
+    assert paper.main(["--steps", str(path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason=f"{REAL} is not here")
+def test_prompts_cost_more_than_their_tokens_on_real_servers():
+    """What docs/results/step-law.md states."""
+    pytest.importorskip("pyarrow")
+    runs = read_steps(REAL)
+    assert [len(run.period_us) for run in runs] == [587, 651, 708]
+    num_intervals = 2 * len(runs) * len(TERMS)
+    for run, is_clear in zip(runs, (True, False, True), strict=True):
+        base, more = fitted(run, ()), fitted(run, ["requests in prefill"])
+        assert (change(base, more, num_intervals).high < 0) == is_clear
+        assert 150 < more.coefficients[-1] < 450
+        assert np.median(run.duration_us) < 0.05 * np.median(run.period_us)
