@@ -71,7 +71,8 @@ def profile_suffix(config: ClusterConfig) -> str:
     name = name_of(config)
     if is_file(name):
         return f"/{name.rpartition(':')[2]}"
-    is_reference = name in ("blackbox", REFERENCE_OF[config.variant])
+    of_revision = SIZED if config.is_august else ("blackbox", REFERENCE_OF[config.variant])
+    is_reference = name in of_revision
     return "" if is_reference else f"/{name.removeprefix('blackbox-')}"
 
 

@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages import hand_over
-from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.cluster_flags import cluster_config
 from blis_jax.commands.run.flags import make_parser
+from blis_jax.engine.runner.closed_loop import simulate_closed_loop
 from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.results.metrics.reference import cluster_json
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
+from blis_jax.workload.reference.generate import drawn
+from blis_jax.workload.spec import load_spec
 from blis_jax.workload.table import RequestTable, from_golden
 from tests.support.reference_data import REPO_ROOT, assert_totals_equal, find_golden_dir
 
@@ -94,7 +97,7 @@ STATUS = {
 
 @dataclasses.dataclass(frozen=True)
 class AugustScenario:
-    """A recorded run."""
+    """A recorded run; a closed loop without a specification gets the arrivals of the recording."""
 
     folder: Path
     name: str
@@ -159,8 +162,13 @@ class AugustScenario:
         return from_golden(arrays, self.recorded["block_size"])
 
     def run(self, options: Options = SIZES) -> RunRecord:
-        """The scenario as the engine runs it."""
-        return simulate(self.cluster, self.table(), options, self.seed)
+        """The scenario as the engine runs it; sessions of a closed loop go on as their rounds complete."""
+        spec = self.recorded["workload_spec"]
+        if not (self.recorded["closed_loop"] and spec):
+            return simulate(self.cluster, self.table(), options, self.seed)
+        path = self.folder / "specs" / f"{spec}.yaml"
+        workload = drawn(load_spec(path, AUGUST), self.seed, None)
+        return simulate_closed_loop(self.cluster, workload, options, self.seed).record
 
     @property
     def grouping(self) -> tuple[Any, ...]:
@@ -181,7 +189,9 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
     recorded, requests = scenario.arrays(), record.requests
     status = recorded["status"]
     expected = np.array([int(STATUS.get(int(one), -1)) for one in status], np.int64)
-    pairs: list[tuple[str, Any, Any]] = [("status", requests.status, expected)]
+    arrivals = np.asarray(scenario.table().arrival_us)
+    pairs: list[tuple[str, Any, Any]] = [("arrival_us", requests.arrival_us, arrivals)]
+    pairs.append(("status", requests.status, expected))
     is_kept, is_done = status != Status.DROPPED, status == Status.COMPLETED
     for ours, theirs in ARRAYS.items():
         pairs.append((ours, getattr(requests, ours)[is_kept], recorded[theirs][is_kept]))

@@ -1,0 +1,68 @@
+"""What the profile `blis-2026-08` takes for granted, calls otherwise, and refuses."""
+
+import pytest
+
+from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.cluster.revisions import registered
+from blis_jax.commands.cluster_flags import cluster_config
+from blis_jax.engine.mechanism import mechanism
+from blis_jax.engine.types import AUGUST_RULES, FEBRUARY_RULES
+from blis_jax.errors import ConfigError
+
+MODEL = "meta-llama/llama-3.1-8b-instruct"
+
+
+def test_defaults_are_those_of_the_revision():
+    config = ClusterConfig(revision=AUGUST)
+    assert config.profile == "blis-2026-08"
+    assert (config.latency_model, config.tp) == ("trained-physics", 1)
+    assert config.snapshot_refresh_interval == config.cache_signal_delay == 50_000
+    assert config.total_kv_blocks * 16 > config.max_model_len == 131_072
+    assert config.replace(revision="blis-2026-02") == ClusterConfig()
+    assert config.replace(snapshot_refresh_interval=0).snapshot_refresh_interval == 0
+
+
+def test_the_longest_request_fits_into_the_cache():
+    config = ClusterConfig(revision=AUGUST, total_kv_blocks=400)
+    assert config.max_model_len == 6400
+    assert config.replace(max_model_len=1300).max_model_len == 1300
+    assert config.replace(max_model_len=7000).max_model_len == 6400
+
+
+def test_the_command_line_says_the_same():
+    given = {"model": MODEL, "variant": AUGUST}
+    assert cluster_config(given) == ClusterConfig(revision=AUGUST)
+    given |= {"preemption_policy": "priority", "snapshot_refresh_interval": 0, "max_model_len": 900}
+    expected = {"slo_preemption": True, "snapshot_refresh_interval": 0, "max_model_len": 900}
+    assert cluster_config(given) == ClusterConfig(revision=AUGUST, **expected)
+
+
+def test_names_of_the_revision():
+    config = ClusterConfig(revision=AUGUST, routing_policy="weighted")
+    assert registered(config, "scorer", "queue-depth") == "waiting-requests"
+    assert registered(ClusterConfig(), "scorer", "queue-depth") == "queue-depth"
+    names = [name for name, _ in config.scorers()]
+    assert names == ["precise-prefix-cache", "queue-depth", "kv-utilization"]
+    assert mechanism(config).rules == AUGUST_RULES
+    assert mechanism(ClusterConfig()).rules == FEBRUARY_RULES
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kv_cpu_blocks": 10}, "the CPU tier of blis-2026-08 is not simulated yet"),
+        ({"corrected": True}, "corrected True is not part of blis-2026-08; leave it at False"),
+        ({"latency_model": "blackbox"}, "use trained-physics or roofline"),
+        ({"admission_policy": "slo-gated"}, "take the profile blis-2026-02"),
+        ({"priority_policy": "slo-based"}, "leave it at constant"),
+        ({"num_gateways": 2, "num_instances": 2}, "num_gateways 2 is not part of blis-2026-08"),
+    ],
+)
+def test_what_the_revision_lacks_is_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        ClusterConfig(revision=AUGUST, **settings)
+
+
+def test_a_limit_on_length_is_of_august_alone():
+    with pytest.raises(ConfigError, match="leave it out, or take the profile blis-2026-08"):
+        ClusterConfig(max_model_len=4096)
