@@ -26,7 +26,7 @@ MOST_APART = 0.25  # a mean of ratios may differ from the ratio of means by so m
 
 @dataclass(frozen=True)
 class Prediction:
-    """Errors of a prediction that no measured latency of this run has informed."""
+    """Errors of a prediction for which nothing was fitted to this run."""
 
     predictor: str
     errors: tuple[ErrorRow, ...]
@@ -60,8 +60,7 @@ def by_fit(run: MeasuredRun, fit: Posterior, given: Mapping[str, Any], trace: st
     found = Simulator(run, config, fit.terms, dict(fit.fixed))(fit.values)
     rows = errors(run, found.ttft_us, found.e2e_us, np.ones(len(run), bool), "all")
     return Prediction(
-        f"{trace}: {len(run)} requests, predicted with the coefficients of {fit.source}, which has not "
-        "seen their latencies.",
+        f"{trace}: {len(run)} requests, predicted with the coefficients of {fit.source}; nothing is fitted.",
         tuple(rows),
         (*run.notes, *settings.silent(known, given, run.notes)),
     )
