@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands.cli import Flag, Parser, number, numbers, one_of, truth, whole
+from blis_jax.commands.latency_settings import latency_settings
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 
@@ -21,9 +22,6 @@ def policy_numbers(text: str) -> tuple[tuple[str, float], ...]:
         name, _, value = part.partition("=")
         pairs.append((name.strip(), number(value.strip())))
     return tuple(pairs)
-
-
-KV_BLOCKS_WITHOUT_FIT = 1_000_000  # the reference's default beside given coefficients
 
 
 SLOTS = Flag(
@@ -373,7 +371,7 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
     values["policy_numbers"] = given.get("policy_numbers", ())
     named = ("horizon", "variant", "corrected", "revision")
     values |= {name: given[name] for name in named if name in given}
-    values |= _latency(given)
+    values |= latency_settings(given)
     for name in OF_REVISION if values.get("revision") == AUGUST else ():
         values[name] = given.get(name)
     values = {name: value for name, value in values.items() if value is not None}
@@ -415,80 +413,6 @@ def _as_option(message: str, fields: Mapping[str, Any]) -> str:
     if name is None or name.group() not in fields:
         return message
     return f"--{name.group().replace('_', '-')}{message[name.end() :]}"
-
-
-def _latency(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Model, GPU, TP, coefficients and KV blocks: given coefficients win, else those of the fit.
-
-    None stands for what a model that computes from sizes finds by itself.
-    """
-    from blis_jax.latency.coefficients import lookup
-    from blis_jax.latency.registry import SIZED
-
-    model, gpu, tp = (given.get(name) for name in ("model", "hardware", "tp"))
-    if not model:
-        raise ConfigError(
-            "--model is missing; for instance --model meta-llama/llama-3.1-8b-instruct"
-        )
-    if tp is not None and tp < 0:
-        raise ConfigError(f"--tp must be at least 1, got {tp}")
-    alpha, beta, fitted = _coefficients(given)
-    if given.get("latency_model") in SIZED:
-        return {"model": model.lower(), "tp": tp or None, **_of_sizes(given)}
-    if any(beta):
-        blocks = given.get("total_kv_blocks", KV_BLOCKS_WITHOUT_FIT)
-        found = {"hardware": gpu or "", "tp": tp or 0}
-        found |= {"alpha_coeffs": alpha, "beta_coeffs": beta, "total_kv_blocks": blocks}
-    elif any(alpha):
-        raise ConfigError(
-            "--alpha-coeffs without --beta-coeffs would give steps that take no time; "
-            "give both, or neither to take the model's fit"
-        )
-    else:
-        fit = lookup(model, gpu or None, tp or None, given.get("vllm_version") or None)
-        blocks = given.get("total_kv_blocks", fit.total_kv_blocks)
-        found = {"hardware": fit.gpu, "tp": fit.tp}
-        found |= {"alpha_coeffs": fit.alpha, "beta_coeffs": fit.beta, "total_kv_blocks": blocks}
-    return {"model": model.lower(), **found, **fitted}
-
-
-def _of_sizes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model that computes from sizes is given besides the served model."""
-    from blis_jax.cluster.config import ClusterConfig
-
-    name = given["latency_model"]
-    if given.get("vllm_version"):
-        raise ConfigError(
-            f"--vllm-version chooses among fits, and {name} has none; leave it out, or leave --latency-model out"
-        )
-    missing = [one for one in ("alpha_coeffs", "beta_coeffs") if one not in given]
-    if name == "roofline" and len(missing) < 2:
-        raise ConfigError("--latency-model roofline has no coefficients; leave them out")
-    if len(missing) == 1:
-        raise ConfigError(
-            f"--{missing[0].replace('_', '-')} is missing: {name} takes both kinds of coefficients or neither"
-        )
-    found = {one: given.get(one) for one in ("alpha_coeffs", "beta_coeffs", "total_kv_blocks")}
-    return {"hardware": given.get("hardware") or ClusterConfig.hardware, **found}
-
-
-def _coefficients(
-    given: Mapping[str, Any],
-) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, str]]:
-    """α and β as given or calibrated, zeros if neither; and the latency model of a calibration."""
-    if "coefficients_from" not in given:
-        none = (0.0, 0.0, 0.0)
-        return given.get("alpha_coeffs", none), given.get("beta_coeffs", none), {}
-    for name in ("alpha_coeffs", "beta_coeffs", "latency_model"):
-        if name in given:
-            written = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{written}: --coefficients-from is given too; give one of them")
-    from pathlib import Path
-
-    from blis_jax.calibrate.posterior import load
-
-    posterior = load(Path(given["coefficients_from"]))
-    return *posterior.coefficients(), {"latency_model": posterior.latency_model}
 
 
 def _check_scorers(option: str, policy: str, scorers: str) -> None:

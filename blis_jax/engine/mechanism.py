@@ -12,17 +12,19 @@ import numpy as np
 from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
 from blis_jax.cluster.setting_checks import LARGEST_COUNT
-from blis_jax.engine.routers import Router, RouterParams
-from blis_jax.engine.signals import SignalParams
-from blis_jax.engine.types import (
+from blis_jax.engine.revision_rules import (
     AUGUST_DEFECTS,
     AUGUST_RULES,
     FEBRUARY_RULES,
     NO_DEFECTS,
     REFERENCE_DEFECTS,
+    Defects,
+)
+from blis_jax.engine.routers import Router, RouterParams
+from blis_jax.engine.signals import SignalParams
+from blis_jax.engine.types import (
     SLO_CLASSES,
     ClusterParams,
-    Defects,
     Mechanism,
     Params,
     PolicyParams,

@@ -1,6 +1,6 @@
 """What the engine's parts hand to each other: sentinels, outcome codes, views and contracts.
 
-This module imports nothing of ours. Times are whole microseconds in the clock's dtype.
+This module imports nothing of ours but the rules of revisions. Times are whole microseconds in the clock's dtype.
 """
 
 from __future__ import annotations
@@ -12,6 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import numpy as np
+
+from blis_jax.engine.revision_rules import (
+    FEBRUARY_RULES,
+    REFERENCE_DEFECTS,
+    Defects,
+    RevisionRules,
+)
 
 if TYPE_CHECKING:
     import jax
@@ -199,46 +206,6 @@ class StepBatch:
     num_prefill_tokens: Int[jax.Array, ""]
     num_decode_tokens: Int[jax.Array, ""]
     members: Any = None  # Members where the model asks for them
-
-
-@dataclass(frozen=True)
-class Defects:
-    """Which defects of the reference are reproduced; each name is the one place where it is switched.
-
-    All of them moved published numbers, so all are on unless the corrected profile is asked for.
-    """
-
-    overlapping_steps: bool = (
-        True  # an empty batch leaves the instance idle before its step has ended
-    )
-    second_chain: bool = True  # a second queue event of a tick, or a drop, starts steps of its own
-    rolled_back_leak: bool = True  # a roll-back forgets the blocks that the request held before
-    revisited_victim: bool = True  # evicted and moved requests are visited at their old places
-    stale_token_counts: bool = (
-        True  # a member passed over counts with the tokens of an earlier step
-    )
-    double_last_latency: bool = True  # a completion records its last inter-token latency twice
-
-
-REFERENCE_DEFECTS = Defects()
-NO_DEFECTS = Defects(*(False,) * 6)
-AUGUST_DEFECTS = Defects(True, *(False,) * 5)  # the others are gone from the revision of 2026-08
-
-
-@dataclass(frozen=True)
-class RevisionRules:
-    """What a later revision of the reference does in another way; each name is one difference."""
-
-    passes_over: bool = False  # a member without tokens in a step makes no progress in it
-    refuses_whole: bool = False  # an allocation that fails changes nothing; found free blocks count
-    restarts_preempted: bool = False  # a preempted request loses its first token and its latencies
-    has_least_step: bool = False  # a step lasts at least 1 µs, one without tokens exactly 1 µs
-    has_order: bool = False  # events of one microsecond come in order of kind and creation
-    sees_old_loads: bool = False  # queues and batches are as old as the KV fields, in-flight is not
-
-
-FEBRUARY_RULES = RevisionRules()
-AUGUST_RULES = RevisionRules(*(True,) * 6)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from blis_jax.engine.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS
 from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime, Reg
-from blis_jax.engine.types import FEBRUARY_RULES, REFERENCE_DEFECTS, REJECTED, Outcome
+from blis_jax.engine.types import REJECTED, Outcome
 from blis_jax.memory.blocks import Eviction, Pool
 from blis_jax.results.histories import InstanceHistory, entry_times, histories
 from blis_jax.results.metrics.arrays import maxima, sums
