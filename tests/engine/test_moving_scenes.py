@@ -106,20 +106,21 @@ def check(seed: int, mechanism: str) -> RunRecord:
 
 
 def test_scenes_are_equal_to_the_oracle() -> None:
-    found = [check(seed, "both") for seed in range(30)]
-    # what the scenes are for happens in them
-    assert sum(int(record.requests.hand_overs.sum()) for record in found) > 100
-    assert sum(int((record.requests.restarts > 0).sum()) for record in found) > 3
-    assert sum(int((record.requests.status == Status.LOST).sum()) for record in found) > 0
-    assert sum(int(record.instances.times_down.sum()) for record in found) > 10
+    found = [check(seed, "both") for seed in range(8)]
+    assert sum(int(record.requests.hand_overs.sum()) for record in found) > 20
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("part", range(5))
 def test_many_scenes_are_equal_to_the_oracle(part: int, mechanism: str) -> None:
-    for seed in range(1000 + 50 * part, 1050 + 50 * part):
-        check(seed, mechanism)
+    found = [check(seed, mechanism) for seed in range(1000 + 50 * part, 1050 + 50 * part)]
+    # what the scenes are for happens in them
+    if "hand_over_policy" in MECHANISMS[mechanism]:
+        assert sum(int(record.requests.hand_overs.sum()) for record in found) > 100
+    if "cluster_policy" in MECHANISMS[mechanism]:
+        assert sum(int((record.requests.restarts > 0).sum()) for record in found) > 3
+        assert sum(int((record.requests.status == Status.LOST).sum()) for record in found) > 0
 
 
 @pytest.mark.slow

@@ -24,11 +24,18 @@ from blis_jax.engine.phases.mid_step import (
     waking_time,
     with_chains,
 )
-from blis_jax.engine.phases.stops import is_stopping, stopped, torn_off, without_steps
+from blis_jax.engine.phases.stops import (
+    is_stopping,
+    leavers,
+    stopped,
+    torn_off,
+    without,
+    without_steps,
+)
 from blis_jax.engine.state import Mode, State, StepRecord
 from blis_jax.engine.tables.columns import Vector, as_int
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
-from blis_jax.engine.types import LAST, Outcome, StepBatch, pytree
+from blis_jax.engine.types import Outcome, StepBatch, pytree
 from blis_jax.memory.blocks import Asker
 from blis_jax.memory.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand
@@ -163,8 +170,7 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     """
     memory, slots, index = ctx.memory, SlotRows(state, instance), work.inst.step_index
     stops = is_stopping(ctx, state, work, instance)
-    leaver = (slots.finish == index) & ~stops | (slots.order != LAST) & stops
-    slot = slot_of(least_key(leaver, slots.order))
+    slot = slot_of(least_key(leavers(slots, index, stops), slots.order))
     slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
     choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
     one = memory.subject(ctx, state, work, choice)
@@ -172,7 +178,9 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     demand = Demand(
         asks=jnp.array(True),
         start=one.position,
-        tokens=jnp.where(moves | stops, 0, jnp.minimum(one.fixed.output_len, 1)),
+        tokens=jnp.where(
+            moves if stops is None else moves | stops, 0, jnp.minimum(one.fixed.output_len, 1)
+        ),
         hits=jnp.int32(0),
         found=nothing_found(),
         is_last=True,
@@ -181,20 +189,16 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     grant = memory.allocate(ctx, state, work, one, demand)
     grant, rows = memory.release(ctx, work, one, grant)
     lane, inst, leaves = work.lane, work.inst, 1 - as_int(one.is_forced)
-    in_prefill = leaves * as_int(stops & ~one.in_decode)
     work = grant.on(
         work,
         lane={"num_to_complete": lane.num_to_complete - leaves},
-        inst={
-            "load": inst.load - leaves,
-            "num_prefill": inst.num_prefill - in_prefill,
-            "num_decode": inst.num_decode - leaves + in_prefill,
-        },
+        inst=without(inst, one, leaves, stops),
     )
     # the step's record was counted when the step was timed, so this is its number plus 1
     work, past = moved_on(ctx, state, work, one, moves)
-    work, past = torn_off(ctx, state, work, one, past, stops)
-    rows = memory.rows_of_stopped(rows, stops)
+    if stops is not None:
+        work, past = torn_off(ctx, state, work, one, past, stops)
+        rows = memory.rows_of_stopped(rows, stops)
     return work, dataclasses.replace(
         no_slot(ctx),
         instance=jnp.where(one.is_forced, jnp.int32(ctx.shape.num_instances), instance),
@@ -233,16 +237,17 @@ def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
     lane, inst = work.lane, work.inst
     members = inst.num_prefill + inst.num_decode
     stops = is_stopping(ctx, state, work, instance)
-    goes_on = ((members > 0) | (lane.num_waiting > 0)) & ~stops
+    goes_on = (members > 0) | (lane.num_waiting > 0)
+    if stops is not None:
+        goes_on = goes_on & ~stops
     next_step = work.lane.now + work.lane.duration
     chains, fits = add_chain(chains_of(work.inst), next_step, goes_on.astype(jnp.int32), ctx.never)
-    if ctx.mechanism.cluster is not None:
-        chains = without_steps(chains, stops, ctx.never)
+    chains = without_steps(chains, stops, ctx.never)
     slots = SlotRows(state, instance)
     event = next_event(ctx, slots, ~goes_on, chains, jnp.int32(-1), next_step)
     inst = with_chains(inst, chains).replace(is_idle=~goes_on, event=event, busy_until=next_step)
     return dataclasses.replace(
-        stopped(ctx, state, work, instance),
+        stopped(work, instance, stops, ctx.never),
         lane=lane.replace(
             outcome=failing(lane.outcome, ~fits, Outcome.CHAINS_FULL),
             mode=jnp.int32(Mode.BETWEEN),

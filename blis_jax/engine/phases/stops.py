@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.context import Context
+from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.state import Inst, Instance, Journey, Lane, Mode, Movement, Past, State
 from blis_jax.engine.tables.columns import Vector, as_int
 from blis_jax.engine.tables.joined import chain_times
+from blis_jax.engine.types import LAST
 from blis_jax.memory.memory import Subject
 
 if TYPE_CHECKING:
@@ -65,11 +66,31 @@ def begun(lane: Lane, instance: jax.Array, inst: Instance, now: jax.Array) -> La
     )
 
 
-def is_stopping(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array:
-    """Whether the members that leave now do so because their instance stops."""
+def is_stopping(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array | None:
+    """Whether the members that leave now do so because their instance stops; None where instances never do."""
     if ctx.mechanism.cluster is None:
-        return jnp.array(False)
+        return None
     return is_due(ctx, state, instance, work.lane.now)
+
+
+def leavers(slots: SlotRows, index: jax.Array, stops: jax.Array | None) -> Bool[Array, "slot"]:
+    """The members that leave when the step with this number has ended: those that are done, or all."""
+    is_done = slots.finish == index
+    return is_done if stops is None else jnp.where(stops, slots.order != LAST, is_done)
+
+
+def without(
+    inst: Instance, one: Subject, leaves: jax.Array, stops: jax.Array | None
+) -> dict[str, jax.Array]:
+    """The instance's counters once the member has left, which is in decode unless the instance stops."""
+    counts = {"load": inst.load - leaves, "num_decode": inst.num_decode - leaves}
+    if stops is None:
+        return counts
+    in_prefill = leaves * as_int(stops & ~one.in_decode)
+    return counts | {
+        "num_prefill": inst.num_prefill - in_prefill,
+        "num_decode": counts["num_decode"] + in_prefill,
+    }
 
 
 def restarted(journey: Journey) -> Journey:
@@ -93,8 +114,7 @@ def torn_off(
     ctx: Context, state: State, work: Work, one: Subject, past: Past, stops: jax.Array
 ) -> tuple[Work, Past]:
     """The journey and the row of a member that leaves an instance which stops; as they were, if it does not."""
-    if ctx.mechanism.cluster is None or work.movement is None:
-        return work, past
+    assert work.movement is not None  # there is one where instances stop
     movement = _movement(state)
     before = work.movement.journey if ctx.mechanism.hand_over is not None else None
     journey = movement.of(one.request) if before is None else before
@@ -118,22 +138,24 @@ def torn_off(
     return dataclasses.replace(work, movement=change), row
 
 
-def without_steps(chains: Vector, stops: jax.Array, never: jax.Array) -> Vector:
+def without_steps(chains: Vector, stops: jax.Array | None, never: jax.Array) -> Vector:
     """The instance's step events, none if it stops."""
+    if stops is None:
+        return chains
     return jax.tree.map(lambda one: jnp.where(stops, never, one), chains)
 
 
-def stopped(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
+def stopped(work: Work, instance: jax.Array, stops: jax.Array | None, never: jax.Array) -> Work:
     """Everybody has left an instance that stops: its next return is cold."""
-    if ctx.mechanism.cluster is None or work.movement is None:
+    movement = work.movement
+    if stops is None or movement is None:
         return work
-    stops, movement = is_stopping(ctx, state, work, instance), work.movement
     at = jnp.arange(movement.stop_at.shape[0], dtype=jnp.int32) == instance
     return dataclasses.replace(
         work,
         movement=dataclasses.replace(
             movement,
-            stop_at=jnp.where(at & stops, ctx.never, movement.stop_at),
+            stop_at=jnp.where(at & stops, never, movement.stop_at),
             cold=movement.cold | (at[:-1] & stops),
         ),
     )
