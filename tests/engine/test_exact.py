@@ -12,7 +12,7 @@ import pytest
 
 from blis_jax.engine.clock import truncate
 from blis_jax.engine.exact import exact_product, exact_quotient, runtime_infinity
-from blis_jax.engine.types import StepBatch
+from blis_jax.engine.step_batch import StepBatch
 from blis_jax.latency.blackbox import blackbox, queueing_time
 from tests.support.reference_data import REPO_ROOT
 from tests.support.scenes import WHOLE, differences, flags, run_both

@@ -33,9 +33,10 @@ from blis_jax.engine.phases.stops import (
     without_steps,
 )
 from blis_jax.engine.state import Mode, State, StepRecord
+from blis_jax.engine.step_batch import StepBatch
 from blis_jax.engine.tables.columns import Vector, as_int
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
-from blis_jax.engine.types import Outcome, StepBatch, pytree
+from blis_jax.engine.types import Outcome, pytree
 from blis_jax.memory.blocks import Asker
 from blis_jax.memory.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand

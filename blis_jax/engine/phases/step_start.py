@@ -26,9 +26,10 @@ from blis_jax.engine.phases.mid_step import (
     with_chains,
 )
 from blis_jax.engine.state import Mode, State
+from blis_jax.engine.step_batch import Members, StepBatch
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.slot_write import no_slot
-from blis_jax.engine.types import LAST, Members, Outcome, StepBatch
+from blis_jax.engine.types import LAST, Outcome
 from blis_jax.memory.memory import Plan
 
 MAX_FAST_STEPS = 2048
