@@ -19,7 +19,7 @@ def config_from_arguments(words: Sequence[str]) -> ClusterConfig:
 
 def of_arguments(words: Sequence[str]) -> tuple[ClusterConfig, int | None]:
     """The cluster, and the number of requests if it is given."""
-    from blis_jax.commands.cluster_flags import cluster_config
+    from blis_jax.commands.cluster_settings import cluster_config
 
     given = _arguments_parser().given(words)
     if given.get("num_requests", 1) < 1:

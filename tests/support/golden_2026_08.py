@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.pages import hand_over
 from blis_jax.cluster.config import AUGUST, ClusterConfig
-from blis_jax.commands.cluster_flags import cluster_config
+from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.engine.runner.closed_loop import simulate_closed_loop
 from blis_jax.engine.runner.simulation import Options, simulate

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.instance_groups import has_cpu_tier, instance_lines
-from blis_jax.commands import cli, cluster_flags, report_flags, trace_flags
+from blis_jax.commands import cli, cluster_settings, report_flags, trace_flags
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.run import sessions
 from blis_jax.commands.run.flags import MOST_SLOTS, NAME, make_parser
@@ -58,7 +58,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
     if given.get("horizon", 1) < 1:
         raise ConfigError(f"--horizon must be at least 1 µs, got {given['horizon']}")
-    config = cluster_flags.cluster_config(given)
+    config = cluster_settings.cluster_config(given)
     source = source_of(given)
     if source.spec is not None and source.spec.horizon and "horizon" not in given:
         config = config.replace(horizon=source.spec.horizon)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import FIELDS, POLICY_NAMES, SCORER_NAMES, from_flags
-from blis_jax.commands import cluster_flags
+from blis_jax.commands import cluster_flags, cluster_settings
 from blis_jax.commands.run import command as run
 from blis_jax.commands.run import flags as run_flags
 from blis_jax.commands.run.flags import make_parser
@@ -394,16 +394,18 @@ def test_defaults_are_the_references():
         name = cluster_flags.name_of(flag)
         if name in FIELDS and name not in fitted | {"routing_scorers"}:
             assert flag.default == FIELDS[name].default, name
-    given = cluster_flags.cluster_config({"model": MODEL.upper()})
+    given = cluster_settings.cluster_config({"model": MODEL.upper()})
     assert dataclasses.asdict(given) | {"model": "", "routing_scorers": ""} == dataclasses.asdict(
-        cluster_flags.cluster_config({"model": MODEL, "tp": given.tp, "hardware": given.hardware})
+        cluster_settings.cluster_config(
+            {"model": MODEL, "tp": given.tp, "hardware": given.hardware}
+        )
     ) | {"model": "", "routing_scorers": ""}
 
 
 def test_empty_policy_name_is_the_default_as_in_the_reference():
     empty = dict.fromkeys(POLICY_NAMES, "")
-    config = cluster_flags.cluster_config({"model": MODEL, **empty})
-    assert config == cluster_flags.cluster_config({"model": MODEL})
+    config = cluster_settings.cluster_config({"model": MODEL, **empty})
+    assert config == cluster_settings.cluster_config({"model": MODEL})
     dashed = {name.replace("_", "-"): "" for name in POLICY_NAMES}
     assert from_flags({**CONFIG, **dashed}) == from_flags(config_with(routing_policy=None))
 
@@ -421,13 +423,13 @@ def test_horizon_before_the_first_request_has_no_figures(stream, tmp_path, capsy
 
 def test_given_coefficients_win_and_bring_the_references_blocks():
     given = {"model": "some/model", "alpha_coeffs": (1.0, 2.0, 3.0), "beta_coeffs": (4.0, 5.0, 6.0)}
-    config = cluster_flags.cluster_config(given)
+    config = cluster_settings.cluster_config(given)
     assert (config.alpha_coeffs, config.beta_coeffs) == ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))
     assert config.total_kv_blocks == 1_000_000
-    fitted = cluster_flags.cluster_config({"model": MODEL, "hardware": "H100", "tp": 2})
+    fitted = cluster_settings.cluster_config({"model": MODEL, "hardware": "H100", "tp": 2})
     assert fitted.total_kv_blocks == 132_139
     assert (
-        cluster_flags.cluster_config(
+        cluster_settings.cluster_config(
             {"model": MODEL, "tp": 2, "total_kv_blocks": 77}
         ).total_kv_blocks
         == 77
@@ -534,7 +536,7 @@ def drawn(*arguments):
     """The requests of a run, and what is said of options without effect."""
     given = make_parser().given([*BASE, *arguments])
     source = source_of(given)
-    config = cluster_flags.cluster_config(given)
+    config = cluster_settings.cluster_config(given)
     table, _ = requests_of(source, config)
     said = []
     warn_of_idle_options(given, config, source, SimpleNamespace(warn=said.append))
@@ -751,11 +753,11 @@ def test_coefficients_of_a_calibration(tmp_path):
     }
     write_json(tmp_path / "fit.json", fit)
     given = {"model": "some/model", "coefficients_from": str(tmp_path / "fit.json")}
-    config = cluster_flags.cluster_config(given)
+    config = cluster_settings.cluster_config(given)
     assert (config.alpha_coeffs, config.beta_coeffs) == ((0.0,) * 3, (5000.0, 0.0, 0.0, 0.5))
-    routing = cluster_flags.cluster_config({**given, "variant": "routing"})
+    routing = cluster_settings.cluster_config({**given, "variant": "routing"})
     assert config.latency_model == routing.latency_model == "blackbox-context"
     with pytest.raises(ConfigError, match="--latency-model: --coefficients-from is given too"):
-        cluster_flags.cluster_config({**given, "latency_model": "blackbox-attention"})
+        cluster_settings.cluster_config({**given, "latency_model": "blackbox-attention"})
     with pytest.raises(ConfigError, match="--beta-coeffs: --coefficients-from is given too"):
-        cluster_flags.cluster_config({**given, "beta_coeffs": (1.0, 2.0, 3.0)})
+        cluster_settings.cluster_config({**given, "beta_coeffs": (1.0, 2.0, 3.0)})

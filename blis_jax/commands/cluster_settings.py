@@ -1,0 +1,80 @@
+"""The configuration that the options about the cluster describe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.commands.cluster_flags import CLUSTER_FLAGS, name_of
+from blis_jax.commands.latency_settings import latency_settings
+from blis_jax.errors import ConfigError
+from blis_jax.policies import registry
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+
+
+def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
+    """The cluster that the given options describe; the rest takes the reference's defaults."""
+    from blis_jax.cluster.config import AUGUST, FIELDS, POLICY_NAMES, ClusterConfig
+    from blis_jax.cluster.instance_groups import check_number
+    from blis_jax.cluster.revisions import OF_REVISION
+
+    given = _of_revision(given)
+    defaults = {name_of(flag): flag.default for flag in CLUSTER_FLAGS}
+    values = {
+        name: given.get(name, default)
+        for name, default in defaults.items()
+        if name in FIELDS and name != "routing_scorers"
+    }
+    for name in POLICY_NAMES:  # an empty name is the default, as in the reference
+        values[name] = values[name] or getattr(ClusterConfig, name)
+    values["routing_scorers"] = given.get("routing_scorers", "")
+    values["policy_numbers"] = given.get("policy_numbers", ())
+    named = ("horizon", "variant", "corrected", "revision")
+    values |= {name: given[name] for name in named if name in given}
+    values |= latency_settings(given)
+    for name in OF_REVISION if values.get("revision") == AUGUST else ():
+        values[name] = given.get(name)
+    values = {name: value for name, value in values.items() if value is not None}
+    _check_scorers("--routing-scorers", values["routing_policy"], values["routing_scorers"])
+    policy = values["decode_routing_policy"]
+    policy = values["routing_policy"] if policy == registry.SAME else policy
+    _check_scorers("--decode-routing-scorers", policy, values["decode_routing_scorers"])
+    try:
+        config = ClusterConfig(**values)
+        check_number(config, given.get("num_instances", config.num_instances))
+        return config
+    except ConfigError as error:
+        raise type(error)(_as_option(str(error), FIELDS)) from None
+
+
+def _of_revision(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with those of a revision under the names that settings have."""
+    from blis_jax.cluster.config import AUGUST, REVISIONS
+
+    found = dict(given)
+    if found.get("variant") in REVISIONS:
+        found["revision"] = found.pop("variant")
+    if found.get("revision") == AUGUST:
+        found.setdefault("latency_model", "trained-physics")
+    policy = found.pop("preemption_policy", None)
+    if policy is not None:
+        found["slo_preemption"] = policy == "priority"
+    return found
+
+
+def _as_option(message: str, fields: Mapping[str, Any]) -> str:
+    """The message with the field's name written as the option."""
+    name = re.match(r"[a-z_]+(?=[: ])", message)  # a file may be named as a field
+    if name is None or name.group() not in fields:
+        return message
+    return f"--{name.group().replace('_', '-')}{message[name.end() :]}"
+
+
+def _check_scorers(option: str, policy: str, scorers: str) -> None:
+    names = [part.partition(":")[0].strip() for part in scorers.split(",")]
+    for name in names:
+        if policy == "weighted" and names.count(name) > 1:
+            raise ConfigError(f"{option}: {name!r} is given twice; add up its weights")
