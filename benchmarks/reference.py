@@ -40,6 +40,7 @@ UNITS = {
     "snapshot_refresh_interval": "µs",
     "load_refresh_interval": "µs",
     "prefix_index_delay": "µs",
+    "num_gateways": "gateways",
     "kv_cpu_blocks": "blocks",
     "kv_offload_threshold": "share",
     "kv_transfer_bandwidth": "tokens/µs",

@@ -115,6 +115,7 @@ class ClusterConfig(PolicySettings):
     snapshot_phases: str = "aligned"
     in_flight_counts: bool = True
     prefix_index_delay: int = 0
+    num_gateways: int = 1
     precise_kv_routing: bool = False
     kv_cpu_blocks: int = 0
     kv_offload_threshold: float = 0.9
@@ -202,7 +203,7 @@ class ClusterConfig(PolicySettings):
 OUR_POLICY_SETTINGS: tuple[str, ...] = ("routing_picker", "policy_numbers")
 OUR_POLICY_SETTINGS += ("cluster_policy", "hand_over_policy")
 OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
-OUR_POLICY_SETTINGS += ("prefix_index_delay",)
+OUR_POLICY_SETTINGS += ("prefix_index_delay", "num_gateways")
 OUR_POLICY_SETTINGS += ("slo_deadline_critical", "slo_deadline_standard")
 OUR_POLICY_SETTINGS += ("slo_deadline_sheddable", "slo_deadline_least_left")
 OUR_POLICY_SETTINGS += ("cached_block_priority", "class_gated_standard")
@@ -316,6 +317,7 @@ _NOT_NEGATIVE += ("long_prefill_token_threshold", "slo_prefill_critical", "slo_p
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
 _SHARES: tuple[str, ...] = ("kv_offload_threshold",)
+MAX_GATEWAYS = 64  # each has a prefix index and states of its own
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
 LARGEST_COUNT = 2**31 - 2
 
@@ -337,6 +339,12 @@ def _check(config: ClusterConfig) -> None:
         "num_instances",
         lambda value: 1 <= value <= MAX_INSTANCES,
         f"between 1 and {MAX_INSTANCES}",
+    )
+    _demand(
+        config,
+        "num_gateways",
+        lambda value: 1 <= value <= MAX_GATEWAYS,
+        f"between 1 and {MAX_GATEWAYS}",
     )
     for name, choices in _CHOICES.items():
         given = getattr(config, name)

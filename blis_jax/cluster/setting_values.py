@@ -49,6 +49,7 @@ _LATER: dict[str, Any] = {
     "snapshot_phases": "aligned",
     "in_flight_counts": True,
     "prefix_index_delay": 0,
+    "num_gateways": 1,
     "precise_kv_routing": False,
 }
 

@@ -178,6 +178,13 @@ GATEWAY_FLAGS = (
         "requests sent to an instance and not yet in its queue are part of its load; the router knows them at once",
     ),
     Flag(
+        "num-gateways",
+        whole,
+        1,
+        "N",
+        "gateways that do not see each other's decisions; requests are dealt to them in turn",
+    ),
+    Flag(
         "prefix-index-delay",
         whole,
         0,

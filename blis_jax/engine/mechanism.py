@@ -65,6 +65,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         hand_over=used.hand_over.function() if used.hand_over else None,
         ages_signals=_ages_signals(config),
         delays_index=config.prefix_index_delay > 0,
+        num_gateways=config.num_gateways,
         evicts_lowest_priority=config.slo_preemption,
         defects=NO_DEFECTS if config.corrected else REFERENCE_DEFECTS,
     )

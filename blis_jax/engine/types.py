@@ -228,6 +228,7 @@ class Mechanism:
     hand_over: Policy | None = None  # None: requests stay where they are
     ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
     delays_index: bool = False  # the router's index learns of a routing later
+    num_gateways: int = 1  # which do not know of each other's decisions, see phases/gateways.py
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
@@ -237,6 +238,16 @@ class Mechanism:
         """The policies that decide for the cluster, in the order of their states."""
         of_cluster = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
         return (self.admission, self.routing, *self.scorers, self.picker, *of_cluster)
+
+    @property
+    def num_deciding(self) -> int:
+        """How many of `of_gateway` decide about requests: all but those of the cluster."""
+        return 3 + len(self.scorers)
+
+    @property
+    def num_indices(self) -> int:
+        """Prefix indices: one for each gateway, or one that the KV caches feed."""
+        return 1 if self.is_precise else self.num_gateways
 
     @property
     def moves_requests(self) -> bool:

@@ -61,6 +61,7 @@ PREPARES = {
     "papers.strategy_evolution": "--output {}",
     "papers.two_tracks": "--output {}",
     "sweeps.ablate": "iter08_token_budget@published --against iter00_baseline --output {}/a.json",
+    "sweeps.capacity": "mixed --targets all.ttft_ms=200 --output {}/c.json",
     "sweeps.compare": "iter00_baseline iter08_token_budget --output {}/c.json",
     "sweeps.dataset": "iter08_token_budget --out {}/d.zarr",
     "sweeps.evaluate": "",

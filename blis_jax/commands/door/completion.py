@@ -80,16 +80,17 @@ def _table() -> str:
         '    case "$place $first" in',
         f'        "1 "*) list="{" ".join((*firsts, *OWN_OPTIONS))}" ;;',
     ]
+    made = parsers()
     for first, seconds in firsts.items():
         if seconds:
-            lines.append(f'        "2 {first}") list="{" ".join(seconds)}" ;;')
-    pairs = "|".join(first for first, seconds in firsts.items() if seconds)
+            words = [*seconds, *(_words(first, made[first]) if first in made else ())]
+            lines.append(f'        "2 {first}") list="{" ".join(words)}" ;;')
+    pairs = "|".join(f'"{first} {second}"' for first, them in firsts.items() for second in them)
     lines += [
         "        *)",
-        f'            case "$first" in {pairs}) first="$first $second" ;; esac',
+        f'            case "$first $second" in {pairs}) first="$first $second" ;; esac',
         '            case "$first $previous" in',
     ]
-    made = parsers()
     for name, parser in made.items():
         lines += [f"                {line}" for line in _after_options(name, parser)]
     lines += ["                *)", '                    case "$first" in']

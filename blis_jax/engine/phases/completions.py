@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, row
+from blis_jax.engine.phases.gateways import own_states, with_own
 from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.phases.policy_calls import request_view, told
 from blis_jax.engine.state import State
@@ -105,6 +106,8 @@ def tell_gateway(ctx: Context, state: State) -> Writes:
         e2e_us=get(latencies, 1),
         completed_us=news.due[request],
     )
-    gateway = told(ctx.mechanism.of_gateway, ctx.params.policy.of_gateway, state.gateway, one)
+    own = own_states(ctx, state.gateway, request)
+    own = told(ctx.mechanism.of_gateway, ctx.params.policy.of_gateway, own, one)
+    gateway = with_own(ctx, state.gateway, own, request)
     change = NewsWrite(request, ctx.never, jnp.zeros((2,), jnp.float64))
     return dataclasses.replace(nothing, gateway=gateway, news=change)

@@ -12,6 +12,7 @@ from jax import lax
 from blis_jax.engine.block_counts import ceil_div, full_blocks
 from blis_jax.engine.calendar import later
 from blis_jax.engine.context import Context, SlotRows, row
+from blis_jax.engine.phases.gateways import own_states, with_own
 from blis_jax.engine.phases.mid_step import failing, waking_time
 from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
 from blis_jax.engine.phases.router_index import (
@@ -91,7 +92,7 @@ def _context(
         request=view,
         num_prompt_blocks=full_blocks(view.input_len, ctx.shape.block_size),
         prompt_key=ctx.request(request).prompt_key,
-        snapshots=snapshots(ctx, state, now, seen, matched, rejected),
+        snapshots=snapshots(ctx, state, now, seen, matched, rejected, request),
         now_us=now,
         key=decision_key(ctx, purpose, _number(ctx, state, request)),
         run_key=decision_key(ctx, Purpose.RUN),
@@ -146,7 +147,8 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     picked = _would_be_routed_to(ctx, state, candidate, now, seen)
     asked = candidate, Purpose.ADMISSION, now, seen, no_match, rejected, picked
     context = _context(ctx, state, *asked)
-    is_admitted, gateway = admit(ctx, state.gateway, context)
+    is_admitted, own = admit(ctx, own_states(ctx, state.gateway, candidate), context)
+    gateway = with_own(ctx, state.gateway, own, candidate)
     is_rejected = is_admit & ~is_admitted
     gateway = jax.tree.map(lambda a, b: jnp.where(is_admit, a, b), gateway, state.gateway)
     next_admit = candidate + as_int(is_admit)
@@ -244,7 +246,9 @@ def _choice(
     ctx: Context, state: State, gateway: Any, request: jax.Array, context: GatewayContext
 ) -> tuple[jax.Array, jax.Array, Any]:
     """The router's choice, whether it is an active instance (if not, the first one is taken), and the states then."""
-    chosen, gateway = route(ctx, gateway, context, _number(ctx, state, request))
+    own = own_states(ctx, gateway, request)
+    chosen, own = route(ctx, own, context, _number(ctx, state, request))
+    gateway = with_own(ctx, gateway, own, request)
     is_active = context.snapshots.is_active
     is_there = jnp.any(is_active & (lax.iota(jnp.int32, ctx.shape.num_instances) == chosen))
     return jnp.where(is_there, chosen, first_where(is_active)), is_there, gateway

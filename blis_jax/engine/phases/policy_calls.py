@@ -1,7 +1,8 @@
 """How the engine asks its policies: random keys, the states that they keep, and news of completions.
 
-States of the gateway's policies are a tuple in the order of `Mechanism.of_gateway`. Those of the instances'
-policies are pairs (for this step, for the next one) in the order of `Mechanism.of_instance`, `[instance]`.
+States of the gateway's policies are a tuple in the order of `Mechanism.of_gateway`; with several gateways, see
+`gateways`. Those of the instances' policies are pairs (for this step, for the next one) in the order of
+`Mechanism.of_instance`, `[instance]`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.phases.gateways import on_each
 from blis_jax.engine.phases.mid_step import Work, waiting_mask
 from blis_jax.engine.state import State
 from blis_jax.engine.types import (
@@ -67,8 +69,10 @@ def first_states(
     """The states of the gateway's policies, and those of the instances' `[instance]`, a spare row included."""
     policy, rows = params.policy, shape.num_instances + 1
     gateway = tuple(
-        one.start(numbers, shape)
-        for one, numbers in zip(mechanism.of_gateway, policy.of_gateway, strict=True)
+        on_each(mechanism, place, one.start(numbers, shape))
+        for place, (one, numbers) in enumerate(
+            zip(mechanism.of_gateway, policy.of_gateway, strict=True)
+        )
     )
 
     def on_all(one: Policy, numbers: Any) -> tuple[Any, Any]:

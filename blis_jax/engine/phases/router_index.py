@@ -20,6 +20,7 @@ from jax import lax
 from blis_jax.engine.block_counts import full_blocks
 from blis_jax.engine.branching import branch
 from blis_jax.engine.context import Context, row
+from blis_jax.engine.phases.gateways import index_column, own_columns
 from blis_jax.engine.phases.mid_step import failing
 from blis_jax.engine.state import Nodes, State, nodes_of
 from blis_jax.engine.tables.columns import as_int
@@ -78,9 +79,11 @@ def matched_blocks(
     """
     if router.removed is not None:
         return _matched_with_gaps(ctx, router, request, nodes, num_prompt_blocks)
-    present = router.touched[nodes.node] >= router.oldest[None, :]
+    touched = own_columns(ctx, router.touched[nodes.node], request)
+    present = touched >= own_columns(ctx, router.oldest, request)[None, :]
     if router.since is not None:
-        age = now.astype(jnp.float64) - router.since[nodes.node].astype(jnp.float64)
+        since = own_columns(ctx, router.since[nodes.node], request)
+        age = now.astype(jnp.float64) - since.astype(jnp.float64)
         delay = ctx.params.cluster.signals.index_delay_us.astype(jnp.float64)
         present = present & (age >= delay)
     present = present & _is_prompt(nodes, num_prompt_blocks)[:, None]
@@ -102,7 +105,8 @@ def touch(
     `now` is needed where the index is delayed.
     """
     since = None
-    is_chosen = lax.iota(jnp.int32, ctx.shape.num_instances) == chosen
+    chosen = index_column(ctx, request, chosen)
+    is_chosen = lax.iota(jnp.int32, len(router.oldest)) == chosen
     counts = _is_prompt(nodes, num_prompt_blocks)
     if router.own is None:
         is_new = counts & (router.touched[nodes.node, chosen] < router.oldest[chosen])
@@ -200,7 +204,7 @@ def trimmed(ctx: Context, router: RouterIndex, is_settled: jax.Array | None = No
 
     first = router.oldest[instance], router.num_blocks[instance]
     oldest, num_blocks = lax.while_loop(is_over, step, first)
-    is_it = lax.iota(jnp.int32, ctx.shape.num_instances) == instance
+    is_it = lax.iota(jnp.int32, len(router.oldest)) == instance
     return dataclasses.replace(
         router,
         num_blocks=jnp.where(is_it, num_blocks, router.num_blocks),

@@ -11,6 +11,7 @@ from jax import lax
 from blis_jax.engine.branching import branch
 from blis_jax.engine.context import Context
 from blis_jax.engine.exact import exact_quotient
+from blis_jax.engine.phases.gateways import own_pending, own_rejections
 from blis_jax.engine.signals import AgedView, looked_again
 from blis_jax.engine.state import Instance, State, reads_cpu_tier
 from blis_jax.engine.tables.columns import choose
@@ -102,11 +103,19 @@ def snapshots(
     view: View,
     prefix_match_blocks: Int[Array, "instance"],
     num_rejected: jax.Array,
+    request: jax.Array | None = None,
 ) -> Snapshots:
-    """The router's view at `now`, which is before every instance event of that microsecond."""
+    """The router's view at `now`, which is before every instance event of that microsecond.
+
+    Of several gateways it is that of the request's.
+    """
     load = Instance(state.inst[: ctx.shape.num_instances]).load
     batch, queued, kv = _batch_sizes(ctx, state), _queue_depths(ctx, state, now), view
     pending = load - batch - queued
+    if request is not None and ctx.mechanism.num_gateways > 1:
+        pending = own_pending(ctx, state, now, request)
+        load = batch + queued + pending
+        num_rejected = own_rejections(ctx, state, num_rejected, request)
     if ctx.mechanism.ages_signals:  # what the router has sent itself it knows at once
         pending = pending * ctx.params.cluster.signals.counts_in_flight
         batch, queued, kv = view.batch_size, view.queue_depth, view.kv

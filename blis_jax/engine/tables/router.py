@@ -18,6 +18,7 @@ ROUTINGS_READ = 32  # routings that are looked at together for the next one to a
 class RouterIndex:
     """What the router has sent where, see router_index.py; the node axis has a spare row.
 
+    With several gateways each has columns of its own for the instances, one gateway's after the other's.
     `own` and what is removed only where the caches feed it: what it holds then may have gaps, see index_events.py.
     """
 
@@ -38,7 +39,8 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
     """The router's index before anything is routed; None where no policy looks at it."""
     if not mechanism.uses_prefix_index:
         return None
-    i32, rows, requests = jnp.int32, shape.num_instances, shape.num_requests + 1
+    i32, requests = jnp.int32, shape.num_requests + 1
+    rows = shape.num_instances * mechanism.num_indices
     size = max(shape.num_routings, shape.num_requests) + ROUTINGS_READ
     has_gaps = mechanism.is_precise and shape.num_blocks > 0
     shared, positions = shape.num_shared_blocks + 1, shape.list_blocks + 1

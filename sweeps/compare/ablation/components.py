@@ -36,6 +36,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "load_refresh_interval",
         "snapshot_phases",
         "in_flight_counts",
+        "num_gateways",
     ),
     "prefix index": ("precise_kv_routing", "prefix_index_delay"),
     "movement": ("cluster_policy", "hand_over_policy", *_numbers(("cluster", "hand_over"))),

@@ -163,7 +163,6 @@ _IN_CODE: Mapping[str, tuple[str, Change | None, ChangeWorkload | None]] = {
     ),
 }  # fmt: skip
 _MISSING = {
-    "epp-replicas": "the engine has one router, so no state is split",
     "stale-is-saturated": "no detector of the engine reads how old a signal is",
     "lora-affinity": "the engine has no adapters",
     "client-retries": "a request that the engine rejects does not come back",

@@ -1,4 +1,4 @@
-"""Completion, from what the commands declare: bash's is run, the others are looked at."""
+"""Completion, from what the commands declare, asked in each shell that is installed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,17 @@ CASES = {
     "ledger add --evidence j": "judge",
     "surrogate train --ou": "--output",
     "completion z": "zsh",
-    "compare --output ": "",  # bash goes on with files
+    "promote sta": "status",
+    "promote iter13": "iter13_class_lead",
+    "promote iter13_class_lead --tar": "--target",
+    "promote gate --out": "--output",
+    "compare --output ": "",  # the shell goes on with files
 }
+ASK_ZSH = """
+compdef() { }
+_files() { }
+compadd() { shift; print -rn -- ${(M)@:#${words[CURRENT]}*} }
+"""
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
@@ -36,8 +45,33 @@ def test_bash_completes_commands_options_and_names() -> None:
         f"set -- blis-jax {' '.join(repr(word) for word in line.split(' '))}\n{ASK}"
         for line in CASES
     )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert dict(zip(CASES, done.stdout.split("\n"), strict=False)) == CASES and not done.stderr
+    assert answers(["bash"], script) == CASES
+
+
+def answers(command: list[str], script: str) -> dict[str, str]:
+    """What a shell offers for each case, a line each."""
+    done = subprocess.run(command, input=script, capture_output=True, text=True, check=True)
+    assert not done.stderr
+    return dict(zip(CASES, done.stdout.split("\n"), strict=False))
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes_commands_options_and_names() -> None:
+    script = ASK_ZSH + SCRIPTS["zsh"]()
+    for line in CASES:
+        words = " ".join(repr(word) for word in ("blis-jax", *line.split(" ")))
+        script += f"words=({words}); CURRENT=${{#words}}; _blis_jax; print\n"
+    assert answers(["zsh", "-f"], script) == CASES
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes_commands_options_and_names() -> None:
+    script = SCRIPTS["fish"]()
+    for line in CASES:
+        script += f"echo (complete -C 'blis-jax {line}' | string replace -r '\\t.*' '')\n"
+    found = answers(["fish", "--no-config"], script)
+    in_order = {line: " ".join(sorted(words.split())) for line, words in CASES.items()}
+    assert found | {"compare --output ": ""} == in_order
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)

@@ -153,8 +153,9 @@ def test_concerns_change_what_they_say() -> None:
     assert roles == [(2, "prefill"), (6, "decode")]
     laws = {client.output_distribution.type for client in changed("real-output-lengths")[1].clients}
     assert laws == {"pareto_lognormal"}
-    with pytest.raises(ConfigError, match="not simulated yet: the engine has one router"):
-        changed("epp-replicas")
+    assert changed("epp-replicas")[0].num_gateways == 2
+    with pytest.raises(ConfigError, match="not simulated yet: the engine has no adapters"):
+        changed("lora-affinity")
     with pytest.raises(ConfigError, match="is no row of Map C; did you mean 'mixed-gpus'"):
         concern_named("mixed-gpu")
 

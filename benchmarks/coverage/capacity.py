@@ -1,0 +1,152 @@
+"""`python -m benchmarks.coverage.capacity`: how often `sweeps.capacity` is wrong where the truth is known.
+
+The share of requests in time is made up for each number of instances. Runs differ by more than chance: the share of a
+run is drawn from a Beta distribution, or it is mostly perfect and bad in a few runs. The same run is as lucky in all
+clusters.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Parser
+from sweeps.capacity.deciding import Answer, decide, looks
+from sweeps.capacity.finding import Finder, Smallest
+from sweeps.capacity.layouts import Hardware, LayoutFamily
+from sweeps.capacity.targets import ServiceTarget
+from sweeps.strategies.arms import Arm
+
+NAME = "benchmarks.coverage.capacity"
+ASKED = 0.95
+ERROR = 0.05
+NUM_REQUESTS = 200
+TRUTHS = (0.93, 0.945, 0.9499, 0.95, 0.955, 0.97)  # shares in time of one cluster
+SIZES = {4: 0.7, 5: 0.85, 6: 0.93, 7: 0.965, 8: 0.97}  # of a range of clusters; 7 is the answer
+_DESCRIPTION = """\
+Ask for 95 % in time of clusters whose true share is known. Print how often the answer is wrong, how often it is
+open, and how many seeds it took; then the same of the search for the smallest cluster.
+"""
+_FLAGS = (
+    Flag("repetitions", cli.at_least(10), 2000, "N", "clusters of each kind"),
+    Flag("seeds", cli.at_least(16), 256, "N", "seeds at most"),
+)
+
+Quantile = Callable[[np.ndarray, float], np.ndarray]  # (rank of a run, true share) -> its share
+
+
+def even(rank: np.ndarray, share: float) -> np.ndarray:
+    """Runs that differ by a few percent."""
+    return np.asarray(stats.beta.ppf(rank, 60 * share, 60 * (1 - share)))
+
+
+def uneven(rank: np.ndarray, share: float) -> np.ndarray:
+    """Runs that differ much."""
+    return np.asarray(stats.beta.ppf(rank, 6 * share, 6 * (1 - share)))
+
+
+def few_bad(rank: np.ndarray, share: float) -> np.ndarray:
+    """One run in five loses many requests, the others next to none."""
+    bad = 1 - 5 * (1 - share - 0.002 * 0.8)
+    return np.where(rank < 0.2, np.clip(bad, 0, 1), 0.998)
+
+
+KINDS: dict[str, Quantile] = {"even": even, "uneven": uneven, "one in five bad": few_bad}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return cli.run_command(NAME, _run, arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
+    parser.add_flags("sizes", _FLAGS)
+    given = parser.given(sys.argv[1:] if arguments is None else arguments)
+    repetitions, num_seeds = given.get("repetitions", 2000), given.get("seeds", 256)
+    print("| runs | true share | wrong | open | seeds, mean |\n|---|---|---|---|---|")
+    for kind, quantile in KINDS.items():
+        for share in TRUTHS:
+            wrong, undecided, spent = of_one(quantile, share, repetitions, num_seeds)
+            print(f"| {kind} | {share:.2%} | {wrong:.1%} | {undecided:.1%} | {spent:.0f} |")
+    print("\n| runs | smallest cluster wrong | exact | seeds, mean |\n|---|---|---|---|")
+    for kind, quantile in KINDS.items():
+        wrong, exact, spent = of_search(quantile, repetitions // 10, num_seeds)
+        print(f"| {kind} | {wrong:.1%} | {exact:.1%} | {spent:.0f} |")
+    return 0
+
+
+def of_one(
+    quantile: Quantile, share: float, repetitions: int, num_seeds: int
+) -> tuple[float, float, float]:
+    """Of one cluster: how often a claim is wrong, how often there is none, and the seeds used."""
+    random = np.random.default_rng(0)
+    every = looks(num_seeds)
+    wrong = undecided = spent = 0
+    for _ in range(repetitions):
+        good = _in_time(random, quantile(random.random(num_seeds), share))
+        for count in every:
+            total = np.full((count, 1), float(NUM_REQUESTS))
+            decision = decide(good[:count], total, [ASKED], ERROR, len(every))
+            if decision.answer is not Answer.OPEN:
+                break
+        wrong += decision.answer is (Answer.FAILS if share >= ASKED else Answer.MEETS)
+        undecided += decision.answer is Answer.OPEN
+        spent += decision.num_seeds
+    return wrong / repetitions, undecided / repetitions, spent / repetitions
+
+
+def _in_time(random: np.random.Generator, shares: np.ndarray) -> np.ndarray:
+    return random.binomial(NUM_REQUESTS, shares).astype(np.float64)[:, None]
+
+
+class MadeUpRuns:
+    """In place of `CountedRuns`: the seeds are as lucky in every cluster."""
+
+    def __init__(self, random: np.random.Generator, quantile: Quantile, num_seeds: int) -> None:
+        self.random, self.quantile = random, quantile
+        self.seeds, self.rank = range(num_seeds), random.random(num_seeds)
+        self.kept: dict[int, np.ndarray] = {}
+
+    in_time = type("Asked", (), {"targets": (ServiceTarget("all", "ttft_ms", 100.0, ASKED),)})
+
+    def of(self, config: ClusterConfig, num_seeds: int, wider: ClusterConfig) -> Any:
+        """In time and in all."""
+        del wider
+        size = config.num_instances
+        if size not in self.kept:
+            share = SIZES.get(size, 0.3 if size < min(SIZES) else 0.99)
+            self.kept[size] = _in_time(self.random, self.quantile(self.rank, share))
+        good = self.kept[size][:num_seeds]
+        return good, np.full_like(good, float(NUM_REQUESTS))
+
+
+def of_search(quantile: Quantile, repetitions: int, num_seeds: int) -> tuple[float, float, float]:
+    """Of the search: how often it is wrong, how often it finds the very number, and seeds used in all."""
+    random = np.random.default_rng(1)
+    arm, family = Arm("made up", ClusterConfig()), LayoutFamily(Hardware())
+    right = min(size for size, share in SIZES.items() if share >= ASKED)
+    wrong = exact = spent = 0
+    for _ in range(repetitions):
+        runs: Any = MadeUpRuns(random, quantile, num_seeds)
+        found = Finder(runs, 1 - ERROR, 64).find(arm, family, False, lambda size, one: None)
+        wrong += is_wrong(found, right)
+        exact += found.is_sharp and found.num_instances == right
+        spent += sum(one.num_seeds for one in found.tried.values())
+    return wrong / repetitions, exact / repetitions, spent / repetitions
+
+
+def is_wrong(found: Smallest, right: int) -> bool:
+    """Whether anything that is claimed is not so."""
+    size, below = found.num_instances, found.fails_at
+    return (size is not None and size < right) or (below is not None and below >= right)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

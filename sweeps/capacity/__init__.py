@@ -1,0 +1,1 @@
+"""`python -m sweeps.capacity`: the smallest cluster that meets its service targets, with stated confidence."""

@@ -1,0 +1,80 @@
+"""The command at a tiny size: the answer, its files, going on, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sweeps.capacity.__main__ import main
+from tests.sweeps.tiny import TINY
+
+TARGETS = ["--targets", "critical.ttft_ms=60@90,all.e2e_ms=2000@80"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A strategy, its workload at a high rate, and one answer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "tiny.yaml").write_text(TINY)
+    load = yaml.safe_load(TINY)["workload"] | {"num_requests": 30}
+    (folder / "load.yaml").write_text(yaml.safe_dump(load))
+    assert main(words(folder, "answer.json")) == 0
+    return folder
+
+
+def words(folder: Path, output: str, *further: str) -> list[str]:
+    policy = f"tiny={folder / 'tiny.yaml'}"
+    given = ["--policy", policy, "--seeds", "20", "--max-instances", "8", "--rate", "600"]
+    return [str(folder / "load.yaml"), *TARGETS, *given, "--output", str(folder / output), *further]
+
+
+def test_the_answer_and_its_files(folder: Path) -> None:
+    answer = json.loads((folder / "answer.json").read_text())
+    (cluster,) = answer["clusters"]
+    tried = {one["num_instances"]: one for one in cluster["tried"]}
+    size = cluster["num_instances"]
+    assert tried[size]["answer"] == "meets"
+    assert all(one["answer"] != "meets" for number, one in tried.items() if number < size)
+    assert cluster["num_gpus"] == size and answer["cheapest"].startswith("tiny on ")
+    for one in tried.values():
+        for share in one["in_time"]:
+            assert 0 <= share["low"] <= share["share"] <= share["high"] <= 1
+    shares = [tried[number]["in_time"][0]["share"] for number in sorted(tried)]
+    assert shares == sorted(shares) and shares[0] < 1
+    page = (folder / "answer.md").read_text()
+    assert "critical requests keep their TTFT within 60 ms" in page and "answer.png" in page
+    assert (folder / "answer.png").stat().st_size > 10_000
+
+
+def test_going_on_runs_nothing_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (folder / "answer.json").read_text()
+    assert main(words(folder, "answer.json", "--resume")) == 0
+    assert "0 runs." in capsys.readouterr().out
+    assert (folder / "answer.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ([], "answer.json exists"),
+        (["--overwrite", "--seeds", "3"], "too few to be sure by"),
+        (["--overwrite", "--gpus", "H100"], "--gpus needs --model"),
+        (["--overwrite", "--tp", "2"], "no meaning without --gpus"),
+        (["--overwrite", "--prices", "H100"], "GPU=PRICE"),
+        (["--overwrite", "--confidence", "1"], "below 1"),
+        (["--overwrite", "--trace-windows", "3"], "no meaning without --trace"),
+    ],
+)
+def test_refusals(
+    folder: Path, changes: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(folder, "answer.json", *changes)) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_without_a_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "no workload is given" in capsys.readouterr().err
