@@ -7,13 +7,13 @@ Numbers of policies are settings too; `PolicySettings` takes them from where the
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import instance_groups, revisions
 from blis_jax.cluster.instance_groups import InstanceGroup
+from blis_jax.cluster.scorer_weights import DEFAULT_SCORERS, parse_scorers
 from blis_jax.cluster.setting_checks import check_type, demand
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.latency import registry as latency
@@ -33,7 +33,6 @@ REVISIONS = (PROFILE, AUGUST)
 VARIANTS = ("scheduling", "routing")
 PHASES = ("aligned", "even", "drawn")
 _CHOICES = {"revision": REVISIONS, "variant": VARIANTS, "snapshot_phases": PHASES}
-DEFAULT_SCORERS = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
 AUGUST_SCORERS = "precise-prefix-cache:2,queue-depth:1,kv-utilization:1"
 CRITICAL_CLASSES, SHEDDABLE_CLASSES = (1,), (3, 4, 5)
 
@@ -310,28 +309,6 @@ VLLM_NAMES = {  # what vLLM calls a setting: ours
 }
 
 
-def parse_scorers(text: str, setting: str = "routing_scorers") -> list[tuple[str, float]]:
-    """`name:weight,name:weight` as a list; refusals name the setting."""
-    pairs: list[tuple[str, float]] = []
-    for part in text.split(","):
-        name, colon, weight = part.strip().rpartition(":")
-        try:
-            value = float(weight) if colon else math.nan
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value > 0):
-            raise ConfigError(
-                f"{setting}: {part.strip()!r} is not name:weight with a weight above 0; "
-                f"write for instance {DEFAULT_SCORERS}"
-            )
-        if name.strip() in dict(pairs):
-            raise ConfigError(
-                f"{setting}: {name.strip()!r} is given twice; give each scorer one weight"
-            )
-        pairs.append((name.strip(), value))
-    return pairs
-
-
 def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:
     """A configuration from the `config` of a golden scenario; keys it does not know are not about the cluster."""
     reason = unsupported(flags)
@@ -373,8 +350,9 @@ _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
 _NOT_NEGATIVE += ("cache_signal_delay", "max_model_len")
 _SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization")
-MAX_GATEWAYS = 64  # each has a prefix index and states of its own
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
+# a gateway has a prefix index and states of its own
+_MOST: dict[str, int] = {"num_instances": MAX_INSTANCES, "num_gateways": 64}
 
 
 def _check_types(config: ClusterConfig) -> None:
@@ -392,18 +370,8 @@ def _check(config: ClusterConfig) -> None:
     for name, setting in registry.settings().items():
         demand(config, name, setting.number.permits, setting.number.allowed)
     demand(config, "kv_transfer_bandwidth", lambda value: value > 0, "above 0")
-    demand(
-        config,
-        "num_instances",
-        lambda value: 1 <= value <= MAX_INSTANCES,
-        f"between 1 and {MAX_INSTANCES}",
-    )
-    demand(
-        config,
-        "num_gateways",
-        lambda value: 1 <= value <= MAX_GATEWAYS,
-        f"between 1 and {MAX_GATEWAYS}",
-    )
+    for name, most in _MOST.items():
+        demand(config, name, range(1, most + 1).__contains__, f"between 1 and {most}")
     for name, choices in _CHOICES.items():
         given = getattr(config, name)
         if given not in choices:

@@ -17,7 +17,8 @@ from typing import Any
 
 import yaml
 
-from blis_jax.cluster.config import ClusterConfig, is_setting, nearest_setting, parse_scorers
+from blis_jax.cluster.config import ClusterConfig, is_setting, nearest_setting
+from blis_jax.cluster.scorer_weights import parse_scorers
 from blis_jax.commands.sweep import strategies as sweep_strategies
 from blis_jax.errors import ConfigError, closest
 from sweeps.strategies.file import OTHER_NAMES, Strategy, list_library, load_strategy

@@ -7,14 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blis_jax.cluster.config import (
-    FIELDS,
-    ClusterConfig,
-    is_setting,
-    nearest_setting,
-    of_settings,
-    parse_scorers,
-)
+from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_setting, of_settings
+from blis_jax.cluster.scorer_weights import parse_scorers
 from blis_jax.commands.sweep.strategies import converted
 from blis_jax.errors import ConfigError, closest
 from blis_jax.latency.registry import SIZED

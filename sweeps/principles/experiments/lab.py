@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.cluster.config import FIELDS, ClusterConfig, parse_scorers
+from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.scorer_weights import parse_scorers
 from blis_jax.commands.sweep.strategies import converted
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
