@@ -109,15 +109,10 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
     given = [float(one) for one in beta[: len(COEFFICIENTS)]]
     b = given + [0.0] * (10 - len(given)) if len(given) < 10 else given
     b11 = b[10] if len(b) > 10 else b[3]
-    model, tp, dp = deployment.model, float(deployment.tp), float(deployment.dp)
-    layers, d, moe = float(model.num_layers), float(model.hidden_size), model.is_moe
-    head_dim = model.hidden_size // model.num_heads
-    kv_dim, heads = float(model.num_kv_heads * head_dim), float(model.num_heads) / tp
-    moe_layers = float(model.num_moe_layers)
-    group = tp * dp if moe else tp
-    spreads = moe and deployment.dp > 1
-    is_sending = deployment.moe_comm_backend in ALL_TO_ALL
-    interleaved = 1.0 if moe and model.interleave_moe_layer_step > 0 else 0.0
+    model, tp = deployment.model, float(deployment.tp)
+    layers, moe_layers = float(model.num_layers), float(model.num_moe_layers)
+    group = tp * float(deployment.dp) if model.is_moe else tp
+    interleaved = 1.0 if model.is_moe and model.interleave_moe_layer_step > 0 else 0.0
     weights_us = b[2] * _weights_us(deployment, group)
     expert_layers_us = b[7] * interleaved * moe_layers
     numbers = PhysicsNumbers(
@@ -135,34 +130,47 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
         per_request_us=b[5],
         per_step_us=b[6],
         expert_layers_us=expert_layers_us,
-        twice_layers=layers * 2,
-        layers=layers,
-        hidden=d,
-        projections=2 * d + 2 * kv_dim,
-        ranks=tp * dp,
-        tp=tp,
-        dp=dp,
-        group=group,
-        experts_per_token=float(max(1, model.num_experts_per_tok)),
         moe_layers=moe_layers,
-        dense_layers=layers - moe_layers,
-        expert_size=float(model.expert_size),
-        dense_size=float(model.dense_size),
-        shared_size=float(model.shared_expert_size),
-        peak=deployment.peak_tflops * 1e6,
-        bandwidth=deployment.gpu.bandwidth_tbs * 1e6,
-        prefill_attention=2 * heads * head_dim,
-        decode_attention=layers * 4 * heads,
-        head_dim=float(head_dim),
-        kv_layers=layers * 2 * (kv_dim / (tp * dp)),
-        activation_bytes=model.activation_bytes,
-        others_share=(tp - 1) / tp,
-        moe_reduces=float(moe and deployment.dp == 1),
-        gathers=float(spreads and not is_sending),
-        sends=float(spreads and is_sending),
-        others_in_group=group - 1,
+        **_sizes(deployment, group),
     )
     return tuple(float(one) for one in numbers)
+
+
+def _sizes(deployment: Deployment, group: float) -> dict[str, float]:
+    """The numbers of a deployment that no coefficient is in."""
+    model, tp, dp = deployment.model, float(deployment.tp), float(deployment.dp)
+    layers, d, moe = float(model.num_layers), float(model.hidden_size), model.is_moe
+    head_dim = model.hidden_size // model.num_heads
+    kv_dim, heads = float(model.num_kv_heads * head_dim), float(model.num_heads) / tp
+    spreads = moe and deployment.dp > 1
+    is_sending = deployment.moe_comm_backend in ALL_TO_ALL
+    return {
+        "twice_layers": layers * 2,
+        "layers": layers,
+        "hidden": d,
+        "projections": 2 * d + 2 * kv_dim,
+        "ranks": tp * dp,
+        "tp": tp,
+        "dp": dp,
+        "group": group,
+        "experts_per_token": float(max(1, model.num_experts_per_tok)),
+        "dense_layers": layers - float(model.num_moe_layers),
+        "expert_size": float(model.expert_size),
+        "dense_size": float(model.dense_size),
+        "shared_size": float(model.shared_expert_size),
+        "peak": deployment.peak_tflops * 1e6,
+        "bandwidth": deployment.gpu.bandwidth_tbs * 1e6,
+        "prefill_attention": 2 * heads * head_dim,
+        "decode_attention": layers * 4 * heads,
+        "head_dim": float(head_dim),
+        "kv_layers": layers * 2 * (kv_dim / (tp * dp)),
+        "activation_bytes": float(model.activation_bytes),
+        "others_share": (tp - 1) / tp,
+        "moe_reduces": float(moe and deployment.dp == 1),
+        "gathers": float(spreads and not is_sending),
+        "sends": float(spreads and is_sending),
+        "others_in_group": group - 1,
+    }
 
 
 def _weights_us(deployment: Deployment, group: float) -> float:
