@@ -8,8 +8,8 @@ ended with an outcome other than completion or the horizon may break them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from blis_jax.results.kv_invariants import (
     preemptions_located,
     used_blocks_within_capacity,
 )
-from blis_jax.results.metrics.arrays import namespace, stacked
+from blis_jax.results.metrics.arrays import namespace
 from blis_jax.results.metrics.reductions import Counts, count, of_instance, per_instance
 from blis_jax.results.records import InstanceRecords, RequestRecords, RunRecord, Status
 from blis_jax.results.step_records import completed_itl_counts, order_of_execution
@@ -335,40 +335,6 @@ def violations(record: RunRecord) -> dict[str, int]:
     return {name: int(count) for name, count in counts.items()} | {
         check.__name__: check(record) for check in STEP_CHECKS
     }
-
-
-CHEAP_CHECKS: tuple[RequestCheck, ...] = (
-    requests_conserved,
-    events_in_order,
-    steps_in_order,
-    preemptions_conserved,
-    used_blocks_within_capacity,
-    blocks_released,
-)
-CHEAP_NAMES = tuple(check.__name__ for check in CHEAP_CHECKS)
-
-
-class _Stacked:
-    """The same fields of several runs' records, stacked when one is asked for."""
-
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self._parts = parts
-
-    def __getattr__(self, name: str) -> np.ndarray:
-        column = stacked(*(getattr(part, name) for part in self._parts))
-        setattr(self, name, column)
-        return column
-
-
-def cheap_violations(records: Sequence[RunRecord]) -> list[dict[str, int]]:
-    """Per run, the violations of `CHEAP_CHECKS`: conservation, causality, order; for every batch."""
-    requests: Any = _Stacked([record.requests for record in records])
-    instances: Any = _Stacked([record.instances for record in records])
-    counts = [check(requests, instances) for check in CHEAP_CHECKS]
-    return [
-        {name: int(values[row]) for name, values in zip(CHEAP_NAMES, counts, strict=True)}
-        for row in range(len(records))
-    ]
 
 
 def batched_violations(

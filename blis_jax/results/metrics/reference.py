@@ -17,6 +17,7 @@ from blis_jax.results.metrics.kv import (
     thrashing_rate,
     thrashing_rates,
 )
+from blis_jax.results.metrics.pairs import count_pairs_above
 from blis_jax.results.records import InstanceRecords, RunRecord, Status
 from blis_jax.results.step_records import itl_sample, overlaps
 
@@ -297,39 +298,7 @@ def priority_inversions(record: RunRecord, priority_policy: str = "constant") ->
     group += requests.slo_class[chosen]
     order = np.lexsort((requests.arrival_us[chosen], group))
     e2e = requests.e2e_us[chosen][order].astype(np.int64)
-    return _count_pairs_above(e2e, 2 * e2e, group[order])
-
-
-def _count_pairs_above(
-    earlier: Int[np.ndarray, "member"],
-    later: Int[np.ndarray, "member"],
-    group: Int[np.ndarray, "member"],
-) -> int:
-    """Counts i < j of one group with earlier[i] > later[j]; members of a group lie together.
-
-    Merge counting over all groups at once: every pair is split by exactly one pair of sibling
-    blocks of 1, 2, 4, … members, where one binary search counts it.
-    """
-    size = len(group)
-    if size < 2:
-        return 0
-    starts = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
-    lengths = np.diff(starts, append=size)
-    position = np.arange(size) - np.repeat(starts, lengths)
-    group_number = np.repeat(np.arange(len(starts)), lengths)
-    ranks = np.unique(np.concatenate([earlier, later]), return_inverse=True)[1].astype(np.int64)
-    rank_earlier, rank_later = ranks[:size], ranks[size:]
-    num_ranks = int(ranks.max()) + 1
-    count = 0
-    for level in range(int(lengths.max() - 1).bit_length()):
-        half = position >> level
-        is_left = half & 1 == 0
-        family = (group_number * size + (half >> 1)) * num_ranks
-        left = np.sort((family + rank_earlier)[is_left])
-        later_family = family[~is_left]
-        above = np.searchsorted(left, later_family + rank_later[~is_left], side="right")
-        count += int((np.searchsorted(left, later_family + num_ranks) - above).sum())
-    return count
+    return count_pairs_above(e2e, 2 * e2e, group[order])
 
 
 def jain_fairness(

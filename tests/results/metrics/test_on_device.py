@@ -14,8 +14,8 @@ from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.runs import GivenRun, Row
 from blis_jax.policies.seeds import FIXED
+from blis_jax.results.cheap_invariants import CHEAP_NAMES
 from blis_jax.results.from_tables import unstack
-from blis_jax.results.invariants import CHEAP_NAMES
 from blis_jax.results.metrics.on_device.figures import has_figure
 from blis_jax.results.metrics.on_device.run_figures import RunFigures
 from blis_jax.results.metrics.reference import CLASS_NAMES
