@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from blis_jax.results.metrics.arrays import namespace
 from blis_jax.results.metrics.reductions import Counts, count, per_instance
 from blis_jax.results.records import NO_EVICTION, InstanceRecords, RequestRecords, RunRecord, Status
 
@@ -18,7 +19,7 @@ def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) 
     total = per_instance(requests.preemptions > 0, requests, instances, requests.preemptions)
     differences = abs(total - instances.preemption_count).sum(axis=-1)
     in_all = abs(total.sum(axis=-1) - instances.preemption_count.sum(axis=-1))
-    differences = np.where(_has_moves(requests, instances), in_all, differences)
+    differences = namespace(differences).where(_has_moves(requests, instances), in_all, differences)
     is_running = (requests.status == Status.RUNNING) | (requests.status == Status.COMPLETED)
     is_handed = (requests.hand_overs > 0) & (requests.handed_wait_us < 0)
     ended = requests.preemptions + requests.restarts

@@ -74,6 +74,7 @@ PREPARES = {
     "sweeps.promote": "iter13_class_lead@found --output {}/p --dry-run",
     "sweeps.review": "--output {}",
     "sweeps.robustness": "a=iter00_baseline b=iter08_token_budget --output {}/r.zarr",
+    "sweeps.select": "iter00_baseline iter08_token_budget --indifference 1 --output {}/s.json",
     "sweeps.sensitivity": "iter08_token_budget --output {}",
 }
 WATCHED = """

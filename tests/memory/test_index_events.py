@@ -29,7 +29,9 @@ from tests.engine.phases.test_router_index import BLOCKS, CAPACITY, INSTANCES, R
 from tests.support.scenes import Prompt
 
 WINDOW, STEPS = 4, 400
-PRECISE = SimpleNamespace(uses_prefix_index=True, is_precise=True, delays_index=False)
+PRECISE = SimpleNamespace(
+    uses_prefix_index=True, is_precise=True, delays_index=False, num_indices=1
+)
 Content = tuple[str, int, int]
 
 

@@ -73,6 +73,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         _package("papers two_tracks", "papers.two_tracks", "the winners of both tracks on both tracks' workloads"),
         _package("papers sensitivity", "papers.sensitivity", "indices of every space, and of its surrogate"),
         _package("papers calibration", "papers.calibration", "fits to the published measured runs"),
+        Command("papers prefill", "papers.calibration.prefill", "which form of prefill holds for large batches"),
         _package("papers step_law", "papers.step_law", "what the law of a step lacks, by measured steps"),
         _package("papers surrogate", "papers.surrogate", "every surrogate, from its dataset to its tables"),
     )),

@@ -44,7 +44,7 @@ from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec
 
 RATES = ("output_tokens_per_s", "requests_per_s", "goodput_rps", "attainment")
-COUNTS = ("num_requests", "num_completed", "num_rejected", "num_dropped")
+COUNTS = ("num_requests", "num_completed", "num_rejected", "num_dropped", "num_lost")
 RUN_COUNTS = ("num_iterations", "num_open_ties", "num_repairs")
 ITL = ("itl_mean_ms", *(f"itl_p{percent}_ms" for percent in PERCENTS))
 INVARIANTS = VIOLATIONS

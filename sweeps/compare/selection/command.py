@@ -40,9 +40,9 @@ examples:
 CHOICE = (
     Flag("metric", str, "pooled_ttft_p99_ms[critical]", "METRIC", "metric to be best in, with [class] behind it"),
     Flag("indifference", cli.number, None, "X", "differences below it do not matter, in the metric's unit"),
-    Flag("constraint", str, None, "BOUND", "METRIC<=LIMIT or METRIC>=LIMIT, the limit absolute or in %% of the first "
+    Flag("constraint", str, None, "BOUND", "METRIC<=LIMIT or METRIC>=LIMIT, the limit absolute or in % of the first "
          "arm; repeat it", is_repeated=True),
-    Flag("tolerance", cli.number, TOLERANCE, "P", "a constraint missed by less than so many %% of its limit may "
+    Flag("tolerance", cli.number, TOLERANCE, "P", "a constraint missed by less than so many % of its limit may "
          "count as kept"),
     Flag("confidence", cli.number, 0.95, "P", "probability of choosing rightly"),
     Flag("most-seeds", cli.whole, MOST_SEEDS, "N", "the most seeds to choose on"),
@@ -71,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _select(arguments: Sequence[str] | None) -> int:
     given = _parser().given(arguments)
     common_options.check_statistics(given)
+    prepare_backend(use_cache="no_cache" not in given)  # the question's types are the runner's
     choice, seeds = _choice(given), common_options.seeds_of(given)
     if not FEWEST_SEEDS <= len(seeds) <= choice.most_seeds or "," in given.get("seeds", ""):
         raise ConfigError(
@@ -79,7 +80,6 @@ def _select(arguments: Sequence[str] | None) -> int:
         )
     arms = _arms(given)
     paths = common_options.paths_of({**given, "figure": "none"}, "select")
-    prepare_backend(use_cache="no_cache" not in given)
 
     from blis_jax.files.atomic_write import write_json
     from sweeps.compare.result import kept_on_interruption, setting_of
