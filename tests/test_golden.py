@@ -39,9 +39,7 @@ FAST_FAMILIES = (
     "cov_prio_loadadaptive_lowgap",
     "cov_stale100ms",
     "cov_scorer_all5",
-    "cov_kv1300_single_tier",
     "cov_kv1400_tiered",
-    "it21_prefill_pool_r400",
     "it11_round_robin_r2000",
     "it11_compound_pa3qd2_r2000",
 )

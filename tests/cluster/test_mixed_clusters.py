@@ -250,7 +250,10 @@ SIZED = {"latency_model": "trained-physics", "beta_coeffs": list(BETA), "tp": 1}
 SIZED["model"] = "mistralai/mixtral-8x7b-v0.1"
 
 
-@pytest.mark.parametrize("setting", NUMBERS)
+@pytest.mark.parametrize(
+    "setting",
+    [pytest.param(name, marks=pytest.mark.slow if name == "hardware" else []) for name in NUMBERS],
+)
 def test_a_number_acts_on_its_own_instance_alone(setting: str):
     """Routed in turn, the mixed cluster's instances are one of each plain cluster, in every array."""
     table = table_of(busy(), **NODES)

@@ -95,9 +95,8 @@ def test_overlapping_steps_that_last_longer_together_than_the_clock_are_the_orac
     assert record.requests.left_us.max() < LAST_US < record.steps.duration_us.sum()
 
 
-@pytest.mark.parametrize(
-    "base_latency_us", [pytest.param(2**31 // 10, marks=pytest.mark.slow), 2**31 - 2]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("base_latency_us", [2**31 // 10, 2**31 - 2])
 def test_transfers_that_leave_the_clock_are_the_oracles(base_latency_us: int):
     """Blocks that come back from the CPU tier together take longer than the 32-bit clock counts."""
     rows = [Prompt(1501 * i, 80, 10, group=i % 2, prefix_len=48) for i in range(12)]

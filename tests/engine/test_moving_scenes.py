@@ -106,8 +106,8 @@ def check(seed: int, mechanism: str) -> RunRecord:
 
 
 def test_scenes_are_equal_to_the_oracle() -> None:
-    found = [check(seed, "both") for seed in range(8)]
-    assert sum(int(record.requests.hand_overs.sum()) for record in found) > 20
+    found = [check(seed, "both") for seed in range(4)]
+    assert sum(int(record.requests.hand_overs.sum()) for record in found) > 10
 
 
 @pytest.mark.slow

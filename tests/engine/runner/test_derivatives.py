@@ -59,7 +59,7 @@ SCENES: dict[str, dict[str, Any]] = {
 }
 
 
-QUICK = {("context", False), ("cpu tier", True)}  # each compiles for itself
+QUICK = {("context", False)}  # each compiles for itself
 
 
 def moved(
@@ -190,6 +190,7 @@ def test_instances_with_events_at_one_time_keep_their_own_slopes():
     np.testing.assert_array_equal(found.left_us[0], [100, 1])
 
 
+@pytest.mark.slow
 def test_a_direction_is_the_weighted_sum_of_its_parts():
     cluster, table = settings(), thousands(2)
     parts = jacobian(cluster, table, ["beta0", "beta1"], SMOOTH)

@@ -113,6 +113,7 @@ def lane_steps(spec: WorkloadSpec, seeds: range, options: Options) -> int:
         return int(compiled(rows_of, *call.statics)(*call.arguments(call.given())).lane_steps)
 
 
+@pytest.mark.slow
 def test_fewer_scan_steps_are_spent_on_lanes_that_are_done(
     spec: WorkloadSpec, alone: tuple[RunRecord, ...]
 ) -> None:
