@@ -22,7 +22,7 @@ def region_lines(study: SensitivityStudy, model: str) -> list[str]:
         "of it. The metric itself says what avoids its largest values; the logarithm counts a change "
         "from 50 to 100 ms like one from 5 to 10 s; a region says what is left to tune there. **Bold** "
         "parameters matter in that column beyond seed noise.",
-        *(f"- {one.region.name}: {one.region.words(study.dimensions)}" for one in views[1:]),
+        *(f"- `{one.region.name}`: {one.region.words(study.dimensions)}" for one in views[1:]),
         "",
         f"| metric | parameter | {' | '.join(heads)} |",
         f"|---|---|{'---|' * len(heads)}",
