@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.cluster import instance_groups, revisions
+from blis_jax.cluster import disaggregation, instance_groups, revisions
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.cluster.scorer_weights import DEFAULT_SCORERS, parse_scorers
 from blis_jax.cluster.setting_checks import check_type, demand
@@ -131,6 +131,23 @@ class ClusterConfig(PolicySettings):
     precise_kv_routing: bool = False
     cache_signal_delay: int = 50_000
     max_model_len: int = 0
+    prefill_instances: int = 0  # pools of blis-2026-08, see disaggregation.py; likewise up to
+    decode_instances: int = 0
+    prefill_decode_instances: int = 0
+    encode_instances: int = 0
+    encode_decider: str = "never"
+    pd_decider: str = "never"
+    pd_prefix_threshold: int = 16
+    pd_transfer_bandwidth: float = 25.0
+    pd_transfer_base_latency: float = 0.05
+    pd_transfer_contention: bool = False
+    prefill_routing_scorers: str = ""
+    prefill_tp: int = 0
+    decode_tp: int = 0
+    prefill_hardware: str = ""
+    decode_hardware: str = ""
+    prefill_max_model_len: int = 0
+    decode_max_model_len: int = 0  # this one
     kv_cpu_blocks: int = 0
     kv_offload_threshold: float = 0.9
     kv_transfer_bandwidth: float = 100.0
@@ -198,12 +215,19 @@ class ClusterConfig(PolicySettings):
     def decode_scorers(self) -> list[tuple[str, float]]:
         """Likewise where requests are routed in the decode pool."""
         policy, text = self.decode_routing_policy, self.decode_routing_scorers
+        if self.is_august:
+            return parse_scorers(text, "decode_routing_scorers") if text else []
         if (self.routing_policy if policy == registry.SAME else policy) != "weighted":
             return []
         default = self.routing_scorers or DEFAULT_SCORERS
         return parse_scorers(
             text or default, "decode_routing_scorers" if text else "routing_scorers"
         )
+
+    def prefill_scorers(self) -> list[tuple[str, float]]:
+        """Likewise where blis-2026-08 routes in the prefill pool."""
+        text = self.prefill_routing_scorers
+        return parse_scorers(text, "prefill_routing_scorers") if text else []
 
     def replace(self, **changes: Any) -> ClusterConfig:
         """A copy with some settings changed, checked again.
@@ -348,7 +372,7 @@ _NOT_NEGATIVE += ("snapshot_refresh_interval", "long_prefill_token_threshold")
 _NOT_NEGATIVE += ("slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
-_NOT_NEGATIVE += ("cache_signal_delay", "max_model_len")
+_NOT_NEGATIVE += ("cache_signal_delay", "max_model_len", *disaggregation.NOT_NEGATIVE)
 _SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization")
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
 # a gateway has a prefix index and states of its own
@@ -377,6 +401,7 @@ def _check(config: ClusterConfig) -> None:
         if given not in choices:
             hint = closest(given, choices)
             raise ConfigError(f"{name} {given!r} is not known; use {' or '.join(choices)}{hint}")
+    disaggregation.check(config)
     revisions.check(config)
     latency.check(config)
     numbered(config)

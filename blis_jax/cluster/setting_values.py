@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster import disaggregation
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.policies import registry
 
@@ -61,6 +62,7 @@ _LATER: dict[str, Any] = {
     "revision": "blis-2026-02",
     "cache_signal_delay": 50_000,
     "max_model_len": 0,
+    **disaggregation.SETTINGS,
 }
 
 

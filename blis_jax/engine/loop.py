@@ -8,11 +8,12 @@ form for GPUs, see lanes.py.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from blis_jax.engine.branching import branch, once
@@ -33,6 +34,9 @@ class Order:
 
     queue_rank: Any  # int32[request]: order of entry among requests queued in one microsecond
     after_steps: Any  # int32[request]: steps of that microsecond that come before; -1 not verified
+    # int32[part, request]: rank of each id as a text, of those of all prefill and decode parts among them; None: that
+    # of `request_<row>`; only with `Mechanism.reserves_decode`
+    part_texts: Any = None
 
 
 @pytree
@@ -54,12 +58,25 @@ class Raw:
     journey: Any = None  # only where requests move, likewise the next
     journey_time: Any = None
     downs: Any = None  # times that each instance has gone down, likewise
+    reserved: Any = None  # only where KV is reserved, likewise the next
+    reserved_time: Any = None
 
 
 def first_order(num_requests: int) -> Order:
     """The engine's own rule: queued before any step, in order of arrival; nothing verified."""
     rank = jnp.arange(num_requests, dtype=jnp.int32)
     return Order(rank, jnp.full((num_requests,), -1, jnp.int32))
+
+
+PARTS = ("", "_prefill", "_decode")  # behind the id of a request and of its two parts
+
+
+def ranks_of_parts(ids: Sequence[str]) -> np.ndarray:
+    """`Order.part_texts` of requests with these ids."""
+    texts = np.array([one + part for part in PARTS for one in ids])
+    ranks = np.empty(len(texts), np.int32)
+    ranks[np.argsort(texts, kind="stable")] = np.arange(len(texts), dtype=np.int32)
+    return ranks.reshape(len(PARTS), len(ids))
 
 
 def requests_of(
@@ -106,9 +123,24 @@ def requests_of(
         num_shared=jnp.pad(num_shared, (0, 1)),
         node_of=_node_of(shape, blocks) if mechanism.is_precise and shape.num_blocks else None,
         has_shared=has_shared,
+        part_ranks=_part_ranks(table, order) if mechanism.reserves_decode else None,
         is_late=is_late.astype(jnp.int32),
         is_wide=_is_wide(shape, blocks).astype(jnp.int32),
     )
+
+
+def _part_ranks(table: RequestTable, order: Order) -> jax.Array:
+    """`Requests.part_ranks`."""
+    texts, num_rows = order.part_texts, table.num_rows
+    if texts is None:
+        texts = ranks_of_parts([f"request_{row}" for row in range(num_rows)])
+    texts = jnp.asarray(texts, jnp.int32)
+    arrival = jnp.tile(jnp.asarray(table.arrival_us), len(texts))
+    by_arrival = jnp.lexsort((texts.reshape(-1), arrival))
+    ranks = jnp.zeros(texts.size, jnp.int32)
+    ranks = ranks.at[by_arrival].set(jnp.arange(texts.size, dtype=jnp.int32))
+    columns = jnp.concatenate([ranks.reshape(texts.shape), texts[1:2]])
+    return jnp.pad(columns.T, ((0, 1), (0, 0)))
 
 
 def _shared_numbers(
@@ -179,6 +211,8 @@ def raw_of(state: State, chunks: jax.Array) -> Raw:
             journey=movement.journey,
             journey_time=movement.journey_time,
             downs=movement.downs,
+            reserved=movement.reserved,
+            reserved_time=movement.reserved_time,
         )
     if blocks is None:
         return raw

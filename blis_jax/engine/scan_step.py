@@ -26,9 +26,11 @@ from blis_jax.engine.phases.movement import (
     change_cluster,
     is_leaving,
     leave,
+    movement_of,
     next_to_move,
     stop,
 )
+from blis_jax.engine.phases.reservation import begin_transfer, store
 from blis_jax.engine.phases.step_end import close, complete, drop, find_drop, finish_step
 from blis_jax.engine.phases.step_start import begin
 from blis_jax.engine.phases.stops import cooled, is_due
@@ -165,14 +167,23 @@ def _cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
 
 def _moved(ctx: Context, state: State, now: jax.Array) -> Writes:
     """A request whose transfer has ended is routed again."""
-    request = next_to_move(state)
-    writes = _decided(ctx, state, decide_again(ctx, state, request, now))
-    return dataclasses.replace(writes, movement=arrived(ctx, state, request))
+    request = next_to_move(ctx, state)
+
+    def routed() -> Writes:
+        writes = _decided(ctx, state, decide_again(ctx, state, request, now))
+        return dataclasses.replace(writes, movement=arrived(ctx, state, request))
+
+    if not ctx.mechanism.reserves_decode:
+        return routed()
+    has_kv = movement_of(state).of(request).computed > 0
+    return ctx.when(has_kv, lambda: begin_transfer(ctx, state, request, now), routed)
 
 
 def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
     routed, instance = done.where.routed, done.where.instance
     nothing, joins = no_writes(ctx, state, instance), state.instance_of is None
+    if ctx.mechanism.reserves_decode and done.split is not None:
+        nothing = dataclasses.replace(nothing, movement=done.split)
     past = nothing.slot.past if state.movement is None else ctx.past(state, routed)
     return dataclasses.replace(
         nothing,
@@ -197,6 +208,13 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
 
 
 def _instance_writes(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writes:
+    if ctx.mechanism.reserves_decode:
+        is_storing = lane_of(ctx, state).mode >= Mode.STORING
+        return ctx.when(
+            is_storing,
+            lambda: store(ctx, state, instance),
+            lambda: _advanced(ctx, state, instance, due),
+        )
     if ctx.mechanism.cluster is None:
         return _advanced(ctx, state, instance, due)
     is_new = lane_of(ctx, state).mode == Mode.BETWEEN

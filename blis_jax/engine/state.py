@@ -179,6 +179,8 @@ class Mode(enum.IntEnum):
     BETWEEN = 0
     FORMING = 1
     COMPLETING = 2
+    STORING = 3  # KV whose transfer begins gets its blocks
+    STORED = 4  # these are being moved
 
 
 @pytree
@@ -237,6 +239,15 @@ class Journey(Row):
     transfer: Moment  # how long the transfer of its KV took, or takes; 0 without one
 
 
+class Reservation(Row):
+    """A request that is split, in a mechanism with `reserves_decode`."""
+
+    target: Whole  # the instance that makes its tokens, -1: it is not split
+    turn: Whole  # of its transfer among all transfers
+    is_dropped: Whole  # 1: there was no room for its KV
+    ends: Moment  # its transfer, never() before it begins
+
+
 @pytree
 class Movement:
     """Instances that are up, and requests on their way from one instance to another."""
@@ -252,6 +263,13 @@ class Movement:
     downs: Int[Array, "instance"]  # times that it has gone down
     journey: Int[Array, "request column"]  # Journey, a spare row included
     journey_time: Any
+    reserved: Any = None  # int32[request, column]: Reservation, a spare row included; likewise:
+    reserved_time: Any = None
+    num_transfers: Any = None  # int32: transfers begun
+
+    def reservation(self, request: Int[Array, ""]) -> Reservation:
+        """What is reserved for a request."""
+        return Reservation(self.reserved[request], self.reserved_time[request])
 
     def of(self, request: Int[Array, ""]) -> Journey:
         """The journey of a request."""
@@ -282,6 +300,16 @@ class Requests:
     has_shared: Int[Array, ""]
     is_late: Int[Array, ""]  # a routing decision lies beyond the clock
     is_wide: Int[Array, ""]  # shared contents are longer than the tables
+    part_ranks: Any = None  # int32[request, column]: PartRank, only with `reserves_decode`
+
+
+class PartRank(enum.IntEnum):
+    """Columns of `Requests.part_ranks`."""
+
+    WHOLE = 0  # rank by (arrival, id as text) of a request that is not split
+    PREFILL = 1  # of its prefill part
+    DECODE = 2  # of its decode part
+    PREFILL_TEXT = 3  # of the prefill part's id as a text alone
 
 
 class Nodes(NamedTuple):
@@ -343,6 +371,12 @@ def _no_movement(shape: EngineShape, mechanism: Mechanism) -> Movement | None:
     numbers = numbers.at[:, Journey.columns.JOINED_RECORD].set(-1)
     times = jnp.full((size, len(Journey.time_columns)), never(clock), clock)
     times = times.at[:, Journey.time_columns.TRANSFER].set(0)
+    reserved: dict[str, Any] = {}
+    if mechanism.reserves_decode:
+        columns = jnp.zeros((size, len(Reservation.columns)), jnp.int32)
+        reserved["reserved"] = columns.at[:, Reservation.columns.TARGET].set(-1)
+        reserved["reserved_time"] = jnp.full((size, 1), never(clock), clock)
+        reserved["num_transfers"] = jnp.int32(0)
     return Movement(
         is_up=jnp.ones((rows,), jnp.int32),
         leave_at=jnp.full((rows + 1,), never(clock), clock),
@@ -353,6 +387,7 @@ def _no_movement(shape: EngineShape, mechanism: Mechanism) -> Movement | None:
         downs=jnp.zeros((rows,), jnp.int32),
         journey=numbers,
         journey_time=times,
+        **reserved,
     )
 
 

@@ -38,6 +38,7 @@ NO_NODE = -1  # end of a request's path of shared contents
 LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every real one
 
 ROLES = ("both", "prefill", "decode")  # what an instance is for
+ENCODE, IDLE = len(ROLES), len(ROLES) + 1  # likewise in August's revision: it computes nothing
 SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
 STANDARD_NONE, CRITICAL, STANDARD, SHEDDABLE, BATCH, BACKGROUND = range(len(SLO_CLASSES))
 
@@ -192,6 +193,7 @@ class Mechanism:
     cluster: Policy | None = None  # None: all instances stay up
     hand_over: Policy | None = None  # None: requests stay where they are
     decode: Router | None = None  # routes in the decode pool; None: the cluster's router does
+    prefill: Router | None = None  # likewise in the prefill pool
     ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
     delays_index: bool = False  # the router's index learns of a routing later
     num_gateways: int = 1  # which do not know of each other's decisions, see phases/gateways.py
@@ -204,8 +206,14 @@ class Mechanism:
     def of_gateway(self) -> tuple[Policy, ...]:
         """The policies that decide for the cluster, in the order of their states."""
         moving = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
-        own = () if self.decode is None else self.decode.policies
+        routers = (one for one in (self.decode, self.prefill) if one is not None)
+        own = tuple(policy for router in routers for policy in router.policies)
         return (self.admission, self.routing, *self.scorers, self.picker, *moving, *own)
+
+    @property
+    def reserves_decode(self) -> bool:
+        """Whether requests are split between pools as August's revision does it."""
+        return self.hand_over is not None and self.rules.reserves_decode
 
     @property
     def common_places(self) -> range:
@@ -292,12 +300,14 @@ class PolicyParams:
     hand_over: Any = None
     draws: Any = None  # int32[draw], see GatewayContext
     decode: Any = None  # RouterParams, of `Mechanism.decode`
+    prefill: Any = None  # likewise
 
     @property
     def of_gateway(self) -> tuple[Any, ...]:
         """In the order of `Mechanism.of_gateway`."""
         moving = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
-        own = () if self.decode is None else self.decode.policies
+        routers = (one for one in (self.decode, self.prefill) if one is not None)
+        own = tuple(policy for router in routers for policy in router.policies)
         return (self.admission, self.routing, *self.scorers, self.picker, *moving, *own)
 
     @property

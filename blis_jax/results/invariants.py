@@ -75,7 +75,9 @@ def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) 
     is_completed = requests.status == Status.COMPLETED
     has_run = is_completed | (requests.status == Status.RUNNING)
     has_queued = has_run | (requests.status == Status.WAITING)
-    is_wrong = (requests.e2e_us >= 0) != is_completed
+    # one that blis-2026-08 drops at its decode instance has an E2E
+    is_dropped = (requests.status == Status.DROPPED) & (requests.hand_overs > 0)
+    is_wrong = (requests.e2e_us >= 0) != (is_completed | is_dropped)
     is_wrong |= (requests.left_us >= 0) != is_completed
     is_wrong |= (requests.finished_step_idx > 0) != is_completed
     is_wrong |= has_queued & (requests.queued_at_us < 0)
@@ -153,8 +155,10 @@ def tokens_of_request_conserved(requests: RequestRecords, instances: InstanceRec
     """
     produced = np.maximum(requests.output_len, 1)
     is_regular = _is_regular(requests, instances)
-    is_right = requests.progress_index == requests.input_len + produced - 1
-    missing = produced - requests.num_itl
+    # in blis-2026-08 the only token of a request that was handed over has a step of its own
+    is_one = (requests.hand_overs > 0) & (produced == 1)
+    is_right = requests.progress_index == requests.input_len + produced - 1 + is_one
+    missing = produced + is_one - requests.num_itl
     is_again = requests.restarts > 0  # with latencies of attempts that count no more
     by_profile = [
         count(is_regular & ~(is_right & ((missing == less) | is_again))) for less in (0, 1)
@@ -182,7 +186,11 @@ def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRe
     in_all = [abs(values.sum(axis=-1) - made.sum(axis=-1)) for values in outputs]
     least, in_all_least = (functools.reduce(np.minimum, each) for each in (by_profile, in_all))
     wrong = np.where(is_spread, in_all_least, least)
-    return count(inputs != instances.total_input_tokens) + wrong
+    # blis-2026-08 counts a prompt where it was computed
+    prompts = instances.total_input_tokens
+    in_all_prompts = abs(inputs.sum(axis=-1) - prompts.sum(axis=-1))
+    is_handed = (requests.hand_overs > 0).any(axis=-1)
+    return np.where(is_handed, in_all_prompts, count(inputs != prompts)) + wrong
 
 
 def counters_not_negative(requests: RequestRecords, instances: InstanceRecords) -> Counts:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.results.splits import SplitRecords
 
 
 class Status(enum.IntEnum):
@@ -74,6 +75,7 @@ class RequestRecords:
     handed_wait_us: Int[np.ndarray, "request"]  # from there until it was scheduled
     hand_overs: Int[np.ndarray, "request"]  # 1: it went on elsewhere with its KV
     restarts: Int[np.ndarray, "request"]  # attempts that ended because their instance stopped
+    handed_us: Any = None  # blis-2026-08: from arrival to the start of its transfer, -1: none
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ class RunRecord:
         preemptions: one entry for each preemption, in order of execution.
         kv_model: memory model that the run was made with, `no-eviction` or `block-level`.
         is_august: whether the reference is its revision of August 2026.
+        splits: the parts of requests that were split between the pools of that revision; None without pools.
     """
 
     outcome: Outcome
@@ -174,6 +177,7 @@ class RunRecord:
     preemptions: PreemptionRecords = field(default_factory=no_preemptions)
     kv_model: str = NO_EVICTION  # memory model that the run was made with
     is_august: bool = False
+    splits: SplitRecords | None = None  # of a run with pools of blis-2026-08
 
     def to_dataframe(self, table: str = "requests") -> pd.DataFrame:
         """The run's `requests`, `steps`, `instances` or `preemptions` as a pandas data frame, a row for each.

@@ -170,6 +170,9 @@ def _blocks_taken(
     has_token = requests.token_step_idx >= 0
     instance = requests.instance[has_token].astype(np.int64)
     token_step = requests.token_step_idx[has_token].astype(np.int64)
+    if record.splits is not None:  # the step that takes it into the batch stores a token, too
+        joins = (requests.hand_overs > 0) & (requests.token_step_idx == requests.scheduled_step_idx)
+        token_step = token_step - joins[has_token]
     finished_step = requests.finished_step_idx[has_token].astype(np.int64)
     input_len = requests.input_len[has_token].astype(np.int64)
     is_all_cached = requests.cached_tokens_first_sched[has_token] == input_len

@@ -43,7 +43,6 @@ _BESIDE += ("concurrency", "think-time-ms", "slo-ttft", "slo-e2e", "slo-itl")
 _SWITCHES = ("enable-expert-parallel",)  # without effect on any step, as the semantics say
 _MECHANISMS = {
     "flow-control": "flow control",
-    "prefill-instances": "prefill and decode pools",
 }
 _BUNDLES: dict[str, dict[str, Any]] = {
     "gaie": {
@@ -84,6 +83,7 @@ ARRAYS = {
     "num_scheduled": "num_scheduled",
     "cached_tokens_first_sched": "cached_tokens_first_sched",
 }
+OF_WHOLE = ("instance", "sched_delay_us", "ttft_us", "e2e_us")  # of split requests, too
 AT_END = ("scheduled_step_idx", "finished_step_idx", "num_itl", "progress_index")
 STATUS = {
     0: Status.COMPLETED,
@@ -92,6 +92,15 @@ STATUS = {
     3: Status.WAITING,
     4: Status.RUNNING,
     5: Status.IN_FLIGHT,
+    13: Status.DROPPED,  # at the decode instance
+    14: Status.IN_FLIGHT,  # in transfer
+}
+# what a record's splits have, and what the recording has of split requests, -1 where it never happened
+PARTS = {
+    "prefill_instance": "pd_prefill_instance",
+    "decode_instance": "pd_decode_instance",
+    "prefill_left_us": "prefill_completed_at",
+    "transfer_at_us": "pd_transfer_start_us",
 }
 
 
@@ -143,7 +152,7 @@ class AugustScenario:
         line = ["--profile", "blis-2026-08"]
         for name, value in options.items():
             if name not in (*_BESIDE, *_SWITCHES):
-                line += [f"--{name}", value]
+                line += [f"--{name}", value or "true"]
         config = cluster_config(make_parser().given(line))
         bundle = self.recorded["policy_bundle"]
         return config.replace(**_BUNDLES[bundle]) if bundle else config
@@ -193,10 +202,15 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
     pairs: list[tuple[str, Any, Any]] = [("arrival_us", requests.arrival_us, arrivals)]
     pairs.append(("status", requests.status, expected))
     is_kept, is_done = status != Status.DROPPED, status == Status.COMPLETED
+    is_split = recorded["pd_prefill_instance"] >= 0
     for ours, theirs in ARRAYS.items():
-        pairs.append((ours, getattr(requests, ours)[is_kept], recorded[theirs][is_kept]))
+        mask = is_kept & (~is_split | (ours in OF_WHOLE))
+        pairs.append((ours, getattr(requests, ours)[mask], recorded[theirs][mask]))
     for name in AT_END:  # the recording has these of completed requests alone
-        pairs.append((name, getattr(requests, name)[is_done], recorded[name][is_done]))
+        mask = is_done & ~is_split
+        pairs.append((name, getattr(requests, name)[mask], recorded[name][mask]))
+    if is_split.any():
+        pairs += _parts(record, recorded, is_split)
     steps = expand_steps(record, scenario.recorded["block_size"])
     pairs += [(name, getattr(steps, name), recorded[name]) for name in steps._fields]
     found = []
@@ -206,6 +220,37 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
         elif (wrong := np.flatnonzero(np.asarray(ours) != theirs)).size:
             at = int(wrong[0])
             found.append(f"{name}: {wrong.size} differ, first [{at}] {ours[at]} != {theirs[at]}")
+    return found
+
+
+def _parts(
+    record: RunRecord, recorded: dict[str, np.ndarray], is_split: np.ndarray
+) -> list[tuple[str, Any, Any]]:
+    """What happened to the parts of split requests, ours beside the recorded."""
+    requests, splits = record.requests, record.splits
+    assert splits is not None
+    found = [("is_split", splits.is_split, is_split)]
+    for ours, theirs in PARTS.items():
+        found.append((ours, getattr(splits, ours)[is_split], recorded[theirs][is_split]))
+    ran = is_split & (recorded["decode_first_sched"] >= 0)
+    done = is_split & (recorded["status"] == Status.COMPLETED)
+    arrival = requests.arrival_us
+    scheduled = splits.prefill_sched_delay_us + arrival
+    found.append(
+        ("prefill_last_sched", scheduled[is_split], recorded["prefill_last_sched"][is_split])
+    )
+    moved = splits.transfer_at_us + requests.transfer_us
+    found.append(("transfer_ends", moved[ran], recorded["pd_transfer_complete_us"][ran]))
+    joined = moved + requests.handed_wait_us
+    found.append(("decode_first_sched", joined[ran], recorded["decode_first_sched"][ran]))
+    again = splits.decode_sched_delay_us + arrival
+    found.append(("decode_last_sched", again[ran], recorded["decode_last_sched"][ran]))
+    evictions = sum(np.maximum(recorded[f"{part}_preempt"], 0) for part in ("prefill", "decode"))
+    found.append(("evictions", requests.preemptions[is_split], evictions[is_split]))
+    cached = recorded["prefill_cached_first"]
+    found.append(("cached", requests.cached_tokens_first_sched[is_split], cached[is_split]))
+    found.append(("decode_left", requests.left_us[done], recorded["decode_completed_at"][done]))
+    found.append(("decode_num_itl", requests.num_itl[done], recorded["decode_num_itl"][done]))
     return found
 
 

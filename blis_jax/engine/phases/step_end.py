@@ -11,7 +11,7 @@ from jax import lax
 
 from blis_jax.engine.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.engine.phases.batch_view import members_of
-from blis_jax.engine.phases.hand_over import is_moving, moved_on, num_moving
+from blis_jax.engine.phases.hand_over import has_last_token, is_moving, moved_on, num_moving
 from blis_jax.engine.phases.mid_step import (
     Work,
     add_chain,
@@ -176,11 +176,15 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
     one = memory.subject(ctx, state, work, choice)
     moves = is_moving(ctx, state, one)
+    is_short = moves if stops is None else moves | stops
+    needs_none = has_last_token(ctx, state, one)
     demand = Demand(
         asks=jnp.array(True),
         start=one.position,
         tokens=jnp.where(
-            moves if stops is None else moves | stops, 0, jnp.minimum(one.fixed.output_len, 1)
+            is_short if needs_none is None else is_short | needs_none,
+            0,
+            jnp.minimum(one.fixed.output_len, 1),
         ),
         hits=jnp.int32(0),
         found=nothing_found(),

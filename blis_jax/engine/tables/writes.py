@@ -79,6 +79,8 @@ class MovementWrite:
     cold: Any  # bool[instance]: whose caches are emptied
     request: Int[Array, ""]
     journey: Journey
+    reservation: Any = None  # of the same request; likewise where KV is reserved
+    num_transfers: Any = None
 
 
 def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None:
@@ -106,7 +108,11 @@ def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None
     cold = jnp.zeros((ctx.shape.num_instances,), bool)
     stops = movement.stop_at, movement.stop_loses, movement.loses_kv, movement.downs, cold
     leaving = movement.leave_at, movement.leave_delay
-    return MovementWrite(movement.is_up, *leaving, *stops, spare, journey)
+    nothing = MovementWrite(movement.is_up, *leaving, *stops, spare, journey)
+    if not ctx.mechanism.reserves_decode:
+        return nothing
+    kept = movement.reservation(spare)
+    return dataclasses.replace(nothing, reservation=kept, num_transfers=movement.num_transfers)
 
 
 @pytree
@@ -198,6 +204,14 @@ def _write_movement(state: State, done: Writes) -> Movement | None:
         return None
     zero, journey = jnp.int32(0), change.journey
     numbers, times = selected(journey.numbers)[None], selected(journey.times)[None]
+    reserved: dict[str, Any] = {}
+    if change.reservation is not None:
+        row_, at = change.reservation, (change.request, zero)
+        reserved = {
+            "reserved": _put(movement.reserved, selected(row_.numbers)[None], *at),
+            "reserved_time": _put(movement.reserved_time, selected(row_.times)[None], *at),
+            "num_transfers": change.num_transfers,
+        }
     return Movement(
         change.is_up,
         change.leave_at,
@@ -208,6 +222,7 @@ def _write_movement(state: State, done: Writes) -> Movement | None:
         change.downs,
         _put(movement.journey, numbers, change.request, zero),
         _put(movement.journey_time, times, change.request, zero),
+        **reserved,
     )
 
 

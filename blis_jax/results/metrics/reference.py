@@ -18,6 +18,7 @@ from blis_jax.results.metrics.kv import (
     thrashing_rates,
 )
 from blis_jax.results.metrics.pairs import count_pairs_above
+from blis_jax.results.metrics.parts import TIMES, counted, times_of_parts
 from blis_jax.results.records import InstanceRecords, RunRecord, Status
 from blis_jax.results.step_records import itl_sample, overlaps
 
@@ -99,12 +100,14 @@ def _zeros(record: RunRecord, instance: int | None) -> dict[str, Any]:
 
 
 def _printed(record: RunRecord, instance: int | None) -> dict[str, Any] | None:
-    if not _total(record.instances, "completed_requests", instance):
+    if not counted(record, "completed_requests", instance):
         return None
-    is_here = _is_on(record, instance)
-    e2e = sample_of(recorded(record.requests.e2e_us, is_here))
-    ttft = sample_of(recorded(record.requests.ttft_us, is_here))
-    scheduling_delay = sample_of(recorded(record.requests.sched_delay_us, is_here))
+    if record.splits is None:
+        is_here = _is_on(record, instance)
+        times = [recorded(getattr(record.requests, name), is_here) for name in TIMES]
+    else:
+        times = times_of_parts(record, record.splits, instance)
+    e2e, ttft, scheduling_delay = (sample_of(one) for one in times)
     itl = itl_sample(record, instance)
     figures: dict[str, float] = {}
     for name, sample in (("e2e", e2e), ("ttft", ttft), ("itl", itl)):
@@ -128,7 +131,7 @@ _LATENCY_FIELDS = (
 def _block(
     record: RunRecord, instance: int | None, latencies: Mapping[str, float]
 ) -> dict[str, Any]:
-    counts = {name: _total(record.instances, name, instance) for name in COUNTERS}
+    counts = {name: counted(record, name, instance) for name in COUNTERS}
     injected = sum(
         counts[name]
         for name in ("completed_requests", "still_queued", "still_running", "dropped_unservable")
@@ -266,7 +269,7 @@ class Rates(NamedTuple):
 
 def rates(record: RunRecord, instance: int | None = None) -> Rates:
     """The reference's two rates, of one instance or of all; 0 if nothing completed."""
-    completed = _total(record.instances, "completed_requests", instance)
+    completed = counted(record, "completed_requests", instance)
     duration_s = ended_us(record, instance) / 1e6
     if not completed or duration_s <= 0:
         return Rates(0.0, 0.0)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from blis_jax.cluster import disaggregation
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies import registry
@@ -56,6 +57,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "decode_routing_scorers",
         "decode_routing_picker",
     ),
+    "pools of blis-2026-08": tuple(disaggregation.SETTINGS),
     "priority": ("scheduler", "priority_policy"),
     "priority numbers": _numbers(("priority", "scheduler")),
     "numbers of policies": ("policy_numbers",),
