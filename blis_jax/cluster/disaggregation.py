@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
 DECIDERS = ("never", "always", "prefix-threshold")
-ENCODE_DECIDERS = ("never", "always")
+ENCODE_DECIDERS = ("never", "multimodal", "always")
 # settings of pools with the values that mean none; they are given only where there are pools
 SETTINGS: dict[str, Any] = {
     "prefill_instances": 0,
@@ -80,8 +80,8 @@ def _own(config: ClusterConfig, pool: str) -> dict[str, Any]:
         return own
     own["total_kv_blocks"] = sized.blocks_of(config, hardware, tp, config.dp)
     room = own["total_kv_blocks"] * config.block_size_in_tokens
-    if not longest:
-        own["max_model_len"] = min(config.max_model_len or room, room)
+    if not longest and config.max_model_len:  # lowered to what fits, never raised
+        own["max_model_len"] = min(config.max_model_len, room)
     return own
 
 
@@ -98,6 +98,7 @@ def numbers(config: ClusterConfig) -> dict[str, float]:
         "shares_link": float(config.pd_transfer_contention),
         "block_bytes": float(config.block_size_in_tokens) * kv_bytes_per_token(served),
         "block_size": float(config.block_size_in_tokens),
+        "encodes": float(ENCODE_DECIDERS.index(config.encode_decider)),
         "threshold": float(thresholds[config.pd_decider]),
     }
 

@@ -12,7 +12,11 @@ POOL_FLAGS = (
     Flag("prefill-decode-instances", whole, 0, "N", "instances that do both"),
     Flag("encode-instances", whole, 0, "N", "instances for images and sound, which take no time"),
     Flag(
-        "encode-decider", str, "never", "NAME", "which requests are routed there: never or always"
+        "encode-decider",
+        str,
+        "never",
+        "NAME",
+        "which requests are routed there: never, multimodal or always",
     ),
     Flag(
         "pd-decider",

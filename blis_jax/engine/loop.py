@@ -123,10 +123,19 @@ def requests_of(
         num_shared=jnp.pad(num_shared, (0, 1)),
         node_of=_node_of(shape, blocks) if mechanism.is_precise and shape.num_blocks else None,
         has_shared=has_shared,
+        has_media=_has_media(table) if mechanism.encodes else None,
         part_ranks=_part_ranks(table, order) if mechanism.reserves_decode else None,
         is_late=is_late.astype(jnp.int32),
         is_wide=_is_wide(shape, blocks).astype(jnp.int32),
     )
+
+
+def _has_media(table: RequestTable) -> jax.Array:
+    """`Requests.has_media`."""
+    has_media = getattr(table, "has_media", None)
+    if has_media is None:
+        return jnp.zeros(table.num_rows + 1, jnp.int32)
+    return jnp.pad(jnp.asarray(has_media, jnp.int32), (0, 1))
 
 
 def _part_ranks(table: RequestTable, order: Order) -> jax.Array:

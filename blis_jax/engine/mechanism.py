@@ -100,6 +100,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         hand_over=used.hand_over.function() if used.hand_over else None,
         decode=_router(used.decode) if used.decode and used.hand_over else None,
         prefill=_router(used.prefill) if used.prefill and used.hand_over else None,
+        encodes=config.encode_decider != "never",
         ages_signals=_ages_signals(config),
         delays_index=config.prefix_index_delay > 0,
         num_gateways=config.num_gateways,

@@ -301,6 +301,9 @@ class Requests:
     is_late: Int[Array, ""]  # a routing decision lies beyond the clock
     is_wide: Int[Array, ""]  # shared contents are longer than the tables
     part_ranks: Any = None  # int32[request, column]: PartRank, only with `reserves_decode`
+    has_media: Any = (
+        None  # int32[request], 1: it brings images or sound; only with `Mechanism.encodes`
+    )
 
 
 class PartRank(enum.IntEnum):

@@ -194,6 +194,7 @@ class Mechanism:
     hand_over: Policy | None = None  # None: requests stay where they are
     decode: Router | None = None  # routes in the decode pool; None: the cluster's router does
     prefill: Router | None = None  # likewise in the prefill pool
+    encodes: bool = False  # some requests are also routed in an encode pool
     ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
     delays_index: bool = False  # the router's index learns of a routing later
     num_gateways: int = 1  # which do not know of each other's decisions, see phases/gateways.py

@@ -15,7 +15,7 @@ from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.phases.gateways import own_states, with_own
 from blis_jax.engine.phases.mid_step import failing, waking_time
 from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
-from blis_jax.engine.phases.reservation import in_role, or_split, ranks_in_queue
+from blis_jax.engine.phases.reservation import encoded, in_role, or_split, ranks_in_queue
 from blis_jax.engine.phases.router_index import (
     RouterWrite,
     matched_blocks,
@@ -222,6 +222,8 @@ def _route(
     chosen, is_there, is_drawn, gateway = _choice(ctx, state, base.gateway, request, context)
     expected = context.snapshots.prefix_match_blocks[chosen]
     placed = _place(ctx, state, base, request, chosen, now, context, expected)
+    if ctx.mechanism.encodes:
+        gateway = encoded(ctx, state, gateway, request, context)
     if ctx.mechanism.reserves_decode:
         placed = or_split(ctx, state, base, placed, request, chosen, now, context)
     outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)

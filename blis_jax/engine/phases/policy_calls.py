@@ -118,13 +118,9 @@ def route(
 ) -> tuple[jax.Array, States]:
     """The instance that the request goes to, by the router of its pool."""
     mechanism, params = ctx.mechanism, ctx.params.policy
-    router = of_cluster(mechanism)
-    end = 1 + len(router.policies)
 
     def by_cluster() -> tuple[jax.Array, States]:
-        asked = router, params, ctx.scorer_shares, states[1:end], context, request
-        chosen, mine = _chosen_by(ctx, *asked)
-        return chosen, (states[0], *mine, *states[end:])
+        return route_by_cluster(ctx, states, context, request)
 
     decode, prefill = mechanism.decode, mechanism.prefill
     num_last = 0 if prefill is None else len(prefill.policies)
@@ -146,6 +142,17 @@ def route(
     if decode is None and prefill is None:
         return by_cluster()
     return ctx.when(context.is_decode, by_decode, by_prefill)
+
+
+def route_by_cluster(
+    ctx: Context, states: States, context: GatewayContext, request: jax.Array
+) -> tuple[jax.Array, States]:
+    """The choice of the cluster's router, whatever routers the pools have."""
+    router, params = of_cluster(ctx.mechanism), ctx.params.policy
+    end = 1 + len(router.policies)
+    asked = router, params, ctx.scorer_shares, states[1:end], context, request
+    chosen, mine = _chosen_by(ctx, *asked)
+    return chosen, (states[0], *mine, *states[end:])
 
 
 def _chosen_by(

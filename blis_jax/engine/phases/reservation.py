@@ -18,7 +18,12 @@ import jax.numpy as jnp
 from blis_jax.engine.block_counts import ceil_div
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.mid_step import Work, failing, waking_time
-from blis_jax.engine.phases.policy_calls import Purpose, decision_key, request_view
+from blis_jax.engine.phases.policy_calls import (
+    Purpose,
+    decision_key,
+    request_view,
+    route_by_cluster,
+)
 from blis_jax.engine.phases.snapshot import active_instances
 from blis_jax.engine.state import Mode, Movement, PartRank, Past, Resident, State
 from blis_jax.engine.tables.columns import apart, as_int, choose, put
@@ -59,6 +64,24 @@ def in_role(ctx: Context, context: GatewayContext, is_decode: jax.Array) -> Gate
     is_mine = seen.is_active & (seen.role != other) & (seen.role < ENCODE)
     snapshots = dataclasses.replace(seen, is_active=is_mine)
     return dataclasses.replace(context, snapshots=snapshots, is_decode=is_decode)
+
+
+def encoded(
+    ctx: Context, state: State, gateway: Any, request: jax.Array, context: GatewayContext
+) -> Any:
+    """States of the gateway's policies once a request that is to be encoded has been routed in the encode pool.
+
+    That takes no time and leaves nothing else behind: only the cluster's router moves on.
+    """
+    decider = ctx.params.policy.hand_over.encodes
+    has_media = ctx.requests.has_media[request] == 1
+    wants = (decider > 1) | ((decider > 0) & has_media)
+    seen, target = context.snapshots, _movement(state).reservation(request).target
+    is_there = active_instances(ctx, state) & (seen.role == ENCODE)
+    among = dataclasses.replace(context, snapshots=dataclasses.replace(seen, is_active=is_there))
+    _, after = route_by_cluster(ctx, gateway, among, request)
+    is_asked = wants & (target < 0)
+    return jax.tree.map(lambda new, old: jnp.where(is_asked, new, old), after, gateway)
 
 
 def or_split(

@@ -48,6 +48,10 @@ class DisaggregationParams:
         1e18, "tokens", "prompt tokens not cached on the decode instance above which a prompt is computed elsewhere",
         low=-1, setting=FIXED,
     )  # fmt: skip
+    encodes: Float[Array, ""] = number(
+        0, "", "which requests an encode pool gets: 0 none, 1 those with images or sound, 2 all",
+        low=0, high=2, is_whole=True, setting=FIXED,
+    )  # fmt: skip
 
 
 def splits(params: DisaggregationParams, context: GatewayContext, instance: Any) -> Any:
