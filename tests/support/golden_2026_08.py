@@ -202,7 +202,8 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
     pairs: list[tuple[str, Any, Any]] = [("arrival_us", requests.arrival_us, arrivals)]
     pairs.append(("status", requests.status, expected))
     is_kept, is_done = status != Status.DROPPED, status == Status.COMPLETED
-    is_split = recorded["pd_prefill_instance"] >= 0
+    nobody = np.full(len(status), -1)
+    is_split = recorded.get("pd_prefill_instance", nobody) >= 0
     for ours, theirs in ARRAYS.items():
         mask = is_kept & (~is_split | (ours in OF_WHOLE))
         pairs.append((ours, getattr(requests, ours)[mask], recorded[theirs][mask]))
