@@ -18,6 +18,7 @@ from jax import lax
 from blis_jax.engine.branching import branch
 from blis_jax.engine.clock import least
 from blis_jax.engine.context import Context
+from blis_jax.engine.gateway_queue import GatewayQueue
 from blis_jax.engine.phases.snapshot import active_instances
 from blis_jax.engine.state import Lane, State
 from blis_jax.engine.tables.joined import event_times
@@ -30,6 +31,8 @@ class Kind(enum.IntEnum):
     CHANGE = 0  # instances go down or come up
     GATEWAY = 1  # a request is admitted, or routed for the first time
     MOVE = 2  # a request that has left an instance is routed again
+    EXPIRY = 3  # a request has waited too long at the gateway
+    TICK = 4  # the gateway's queue is looked at again
 
 
 class Due(NamedTuple):
@@ -52,10 +55,15 @@ def later(ctx: Context, time: jax.Array, latency: jax.Array) -> jax.Array:
     return jnp.where(time >= ctx.never, ctx.never, time + ctx.time(latency))
 
 
-def decision_times(ctx: Context, lane: Lane) -> tuple[jax.Array, jax.Array]:
+def decision_times(
+    ctx: Context, lane: Lane, queue: GatewayQueue | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Times of the next admission and of the next first routing."""
     cluster, arrival = ctx.params.cluster, ctx.requests.arrival
     admit = later(ctx, arrival[lane.next_admit], cluster.admission_latency_us)
+    if queue is not None:
+        dispatched = queue.dispatched[queue.order[lane.next_route]]
+        return admit, later(ctx, dispatched, cluster.routing_latency_us)
     both = cluster.admission_latency_us + cluster.routing_latency_us
     return admit, later(ctx, arrival[lane.next_route], both)
 
@@ -74,7 +82,7 @@ def change_time(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
 
 def next_due(ctx: Context, state: State, lane: Lane) -> Due:
     """The next event of every source."""
-    admit, route = decision_times(ctx, lane)
+    admit, route = decision_times(ctx, lane, state.queue)
     change = move = ctx.never
     events = event_times(state, ctx.shape.num_instances)
     movement, kind = state.movement, jnp.int32(Kind.GATEWAY)
@@ -103,6 +111,10 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
         cluster = jnp.minimum(cluster, move)
         kind = jnp.where(change <= cluster, jnp.int32(Kind.CHANGE), kind)
         cluster = jnp.minimum(cluster, change)
+    if state.queue is not None:
+        for time, of_queue in ((state.queue.expiry, Kind.EXPIRY), (state.queue.tick, Kind.TICK)):
+            kind = jnp.where(time < cluster, jnp.int32(of_queue), kind)
+            cluster = jnp.minimum(cluster, time)
     event, instance = first_of(ctx, events)
     return Due(admit, route, change, move, cluster, kind, event, instance, events, is_beyond)
 

@@ -54,6 +54,8 @@ class Raw:
     journey: Any = None  # only where requests move, likewise the next
     journey_time: Any = None
     downs: Any = None  # times that each instance has gone down, likewise
+    queue_place: Any = None  # gateway_queue.Place of each request, where they wait there, likewise
+    dispatched: Any = None  # when it was dispatched from there
 
 
 def first_order(num_requests: int) -> Order:
@@ -180,6 +182,9 @@ def raw_of(state: State, chunks: jax.Array) -> Raw:
             journey_time=movement.journey_time,
             downs=movement.downs,
         )
+    if state.queue is not None:
+        waited = {"queue_place": state.queue.place, "dispatched": state.queue.dispatched}
+        raw = dataclasses.replace(raw, **waited)
     if blocks is None:
         return raw
     return dataclasses.replace(

@@ -18,6 +18,7 @@ from blis_jax.engine.exact import runtime_infinity
 from blis_jax.engine.phases.batch_formation import serve
 from blis_jax.engine.phases.candidates import has_candidate
 from blis_jax.engine.phases.completions import next_news, tell_gateway, tell_instance
+from blis_jax.engine.phases.flow_control import attend, route_dispatched
 from blis_jax.engine.phases.gateway import Decisions, decide, decide_again
 from blis_jax.engine.phases.hand_over import has_completed
 from blis_jax.engine.phases.mid_step import Work, failing
@@ -143,6 +144,8 @@ def _cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
     """What the cluster's next event changes."""
 
     def by_gateway() -> Writes:
+        if state.queue is not None:
+            return _through_queue(ctx, state, due)
         return _decided(ctx, state, decide(ctx, state, due.admit, due.route))
 
     def or_moves() -> Writes:
@@ -163,6 +166,20 @@ def _cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
     return ctx.when(is_news, lambda: tell_gateway(ctx, state), or_changes)
 
 
+def _through_queue(ctx: Context, state: State, due: Due) -> Writes:
+    """Where requests wait at the gateway, one that has been dispatched is routed in a scan step of its own."""
+    is_routed = (due.kind == Kind.GATEWAY) & (due.route < due.admit)
+    return _decided(
+        ctx,
+        state,
+        ctx.when(
+            is_routed,
+            lambda: route_dispatched(ctx, state, due.cluster),
+            lambda: attend(ctx, state, due.cluster, due.kind),
+        ),
+    )
+
+
 def _moved(ctx: Context, state: State, now: jax.Array) -> Writes:
     """A request whose transfer has ended is routed again."""
     request = next_to_move(state)
@@ -180,6 +197,7 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
         stale=done.stale,
         gateway=done.gateway,
         router=done.router,
+        queue=done.queue,
         turned_away=done.where.turned_away,
         routed=routed,
         routed_to=instance,

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.engine.gateway_queue import GatewayQueue, empty_queue
 from blis_jax.engine.signals import first_view
 from blis_jax.engine.tables.router import RouterIndex, no_index
 from blis_jax.engine.tables.rows import Moment, Row, Whole
@@ -206,9 +207,8 @@ class State:
     shared: SharedBlocks | None  # memory without eviction
     blocks: Blocks | None  # memory at block level
     router: RouterIndex | None  # where a policy looks at it
-    # float64[field, instance]: KV utilisation, free blocks, hit rate, and what the CPU tier does if that is read, as
-    # the router last read them; in many lanes a tuple of the fields, so that one which no policy reads is not kept;
-    # where signals age, an AgedView
+    # float64[field, instance]: the KV fields as the router last read them, see snapshot.py; in many lanes a tuple, so
+    # that one which no policy reads is not kept; where signals age, an AgedView
     stale: Any
     log: Int[Array, "record column"]
     log_time: Any
@@ -216,6 +216,7 @@ class State:
     local: Any  # states of the instances' policies `[instance]`, a spare row included
     news: News | None  # completions that the gateway's policies are still to be told of
     movement: Movement | None  # where requests move
+    queue: GatewayQueue | None = None  # where requests wait at the gateway
 
 
 class Journey(Row):
@@ -395,4 +396,5 @@ def initial_state(
         local=local,
         news=_no_news(shape, mechanism),
         movement=_no_movement(shape, mechanism),
+        queue=empty_queue(shape, mechanism),
     )

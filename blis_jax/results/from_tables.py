@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from blis_jax.engine.gateway_queue import Place
 from blis_jax.engine.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS
 from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime, Reg
 from blis_jax.engine.types import REJECTED, Outcome
@@ -19,6 +20,7 @@ from blis_jax.results.metrics.arrays import maxima, sums
 from blis_jax.results.records import (
     BLOCK_LEVEL,
     NO_EVICTION,
+    SETTLED,
     InstanceRecords,
     PreemptionRecords,
     RequestRecords,
@@ -29,6 +31,13 @@ from blis_jax.results.records import (
 from blis_jax.results.stays import journeys, lives_of, moved
 from blis_jax.results.travels import after_moves, has_moved, is_on_its_way
 from blis_jax.workload.table import NEVER_US, RequestTable
+
+_AT_GATEWAY = {
+    Place.QUEUED: Status.IN_GATEWAY,
+    Place.REJECTED: Status.QUEUE_FULL,
+    Place.SHED: Status.SHED,
+    Place.EXPIRED: Status.EXPIRED,
+}
 
 
 def unstack(tree: Any, row: int) -> Any:
@@ -85,9 +94,20 @@ class Observation:
         self.arrival, self.log_time = arrival, log_time
         entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
         self.routed_us, self.queueing_us = entered
+        self.gateway_wait_us: Any = None
+        if self.raw.dispatched is not None:
+            self._set_dispatch()
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
         self.lives = moved(lives_of(self.raw, self.dyn, self.log, log_time, xp), self.journey, xp)
+
+    def _set_dispatch(self) -> None:
+        """Requests wait at the gateway between admission and routing."""
+        xp, at = self.xp, self.raw.dispatched[: self.num_requests].astype(self.time_type)
+        self.is_dispatched = self.raw.queue_place[: self.num_requests] == Place.DISPATCHED
+        wait = at + self.cluster.routing_latency_us - self.routed_us
+        self.gateway_wait_us = xp.where(self.is_dispatched, wait, -1)
+        self.routed_us = self.routed_us + xp.where(self.is_dispatched, wait, 0)
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
@@ -109,6 +129,9 @@ class Observation:
         status = xp.where(self.dyn[:, Dyn.NUM_SCHEDULED] < 0, int(Status.DROPPED), status)
         if self.journey is not None:
             status = xp.where(self.journey.is_lost == 1, int(Status.LOST), status)
+        for place, left in _AT_GATEWAY.items() if self.raw.queue_place is not None else ():
+            is_there = self.raw.queue_place[: self.num_requests] == place
+            status = xp.where(is_there, int(left), status)
         return xp.where(self.is_rejected, int(Status.REJECTED), status).astype(np.int64)
 
     def requests(self) -> RequestRecords:
@@ -173,6 +196,7 @@ class Observation:
             num_itl=num_itl,
             progress_index=xp.where(is_scheduled, progress, 0),
             ttft_parts_us=self._parts(has_token, token_us, output_time),
+            gateway_wait_us=self.gateway_wait_us,
             **after_moves(self.journey, self.num_requests, self._starts, self._ends, xp),
         )
 
@@ -367,8 +391,7 @@ class Observation:
         code = Outcome(int(self.raw.registers[Reg.OUTCOME]))
         if code != Outcome.COMPLETED:
             return code
-        settled = {Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST}
-        is_settled = np.isin(self.status(), [int(status) for status in settled])
+        is_settled = np.isin(self.status(), [int(status) for status in SETTLED])
         return Outcome.COMPLETED if bool(is_settled.all()) else Outcome.HORIZON
 
     def num_open_ties(self) -> int:

@@ -24,7 +24,13 @@ from blis_jax.results.kv_invariants import (
 )
 from blis_jax.results.metrics.arrays import namespace
 from blis_jax.results.metrics.reductions import Counts, count, of_instance, per_instance
-from blis_jax.results.records import InstanceRecords, RequestRecords, RunRecord, Status
+from blis_jax.results.records import (
+    NOT_DISPATCHED,
+    InstanceRecords,
+    RequestRecords,
+    RunRecord,
+    Status,
+)
 from blis_jax.results.step_records import completed_itl_counts, order_of_execution
 from blis_jax.results.travels import e2e_parts_us
 
@@ -54,17 +60,21 @@ def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> 
 
 
 def status_matches_decisions(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """2. Rejected requests have no instance; all others past routing were admitted and have one."""
+    """2. Rejected requests have no instance; all others past routing were admitted and have one.
+
+    Those that left the gateway's queue for good, or are in it, were admitted and have none.
+    """
     num_instances = instances.completed_requests.shape[-1]
     is_routed = (requests.instance >= 0) & (requests.instance < num_instances)
     is_rejected = requests.status == Status.REJECTED
+    stayed = np.isin(requests.status, (*NOT_DISPATCHED, Status.IN_GATEWAY))
     is_right = np.where(
         is_rejected,
         (requests.admitted == 0) & ~is_routed,
         np.where(
             requests.status == Status.IN_FLIGHT,
             requests.admitted != 0,
-            (requests.admitted == 1) & is_routed,
+            (requests.admitted == 1) & (is_routed != stayed),
         ),
     )
     return count(~is_right)

@@ -42,7 +42,7 @@ _BESIDE += ("prompt-tokens", "output-tokens", "output-tokens-stdev", "prefix-tok
 _BESIDE += ("concurrency", "think-time-ms", "slo-ttft", "slo-e2e", "slo-itl")
 _SWITCHES = ("enable-expert-parallel",)  # without effect on any step, as the semantics say
 _MECHANISMS = {
-    "flow-control": "flow control",
+    "in-flight-eviction": "eviction in flight",
     "prefill-instances": "prefill and decode pools",
 }
 _BUNDLES: dict[str, dict[str, Any]] = {
@@ -92,6 +92,10 @@ STATUS = {
     3: Status.WAITING,
     4: Status.RUNNING,
     5: Status.IN_FLIGHT,
+    7: Status.QUEUE_FULL,
+    8: Status.SHED,
+    9: Status.EXPIRED,
+    12: Status.IN_GATEWAY,
 }
 
 
@@ -143,7 +147,7 @@ class AugustScenario:
         line = ["--profile", "blis-2026-08"]
         for name, value in options.items():
             if name not in (*_BESIDE, *_SWITCHES):
-                line += [f"--{name}", value]
+                line += [f"--{name}", value] if value else [f"--{name}"]
         config = cluster_config(make_parser().given(line))
         bundle = self.recorded["policy_bundle"]
         return config.replace(**_BUNDLES[bundle]) if bundle else config
@@ -197,6 +201,10 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
         pairs.append((ours, getattr(requests, ours)[is_kept], recorded[theirs][is_kept]))
     for name in AT_END:  # the recording has these of completed requests alone
         pairs.append((name, getattr(requests, name)[is_done], recorded[name][is_done]))
+    if requests.gateway_wait_us is not None:
+        wait = recorded["gw_dispatch_us"] - recorded["gw_enqueue_us"]
+        was_there = requests.gateway_wait_us >= 0
+        pairs.append(("gateway_wait_us", requests.gateway_wait_us[was_there], wait[was_there]))
     steps = expand_steps(record, scenario.recorded["block_size"])
     pairs += [(name, getattr(steps, name), recorded[name]) for name in steps._fields]
     found = []

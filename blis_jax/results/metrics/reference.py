@@ -34,6 +34,11 @@ STATUS_NAMES = {
     Status.RUNNING: "still_running",
     Status.IN_FLIGHT: "in_flight",
     Status.LOST: "lost",
+    Status.QUEUE_FULL: "rejected_gateway",
+    Status.SHED: "shed_gateway",
+    Status.EXPIRED: "expired_gateway",
+    Status.EVICTED: "evicted_inflight",
+    Status.IN_GATEWAY: "in_gateway",
 }
 COUNTERS = (
     "completed_requests",
@@ -194,7 +199,7 @@ def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str
         "status_counts": {
             name: int(statuses[code])
             for code, name in STATUS_NAMES.items()
-            if code != Status.LOST or statuses[code]  # not BLIS's
+            if code < Status.LOST or statuses[code]  # not of BLIS in February
         },
     }
 
