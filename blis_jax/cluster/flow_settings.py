@@ -40,6 +40,7 @@ class FlowSettings:
     queue_shedding: bool = False
     request_ttl: int = 0
     dispatch_tick_interval: int = DEFAULT_TICK_US
+    in_flight_eviction: bool = False
 
 
 def slo_targets(text: str) -> dict[str, int]:

@@ -97,4 +97,11 @@ FLOW_FLAGS = (
         "US",
         "µs between two looks at the gateway's queue while requests wait; 0: 1000",
     ),
+    Flag(
+        "in-flight-eviction",
+        truth,
+        False,
+        "BOOL",
+        "saturated instances give up sheddable requests while a more urgent one waits at the gateway",
+    ),
 )

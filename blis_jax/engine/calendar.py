@@ -31,8 +31,9 @@ class Kind(enum.IntEnum):
     CHANGE = 0  # instances go down or come up
     GATEWAY = 1  # a request is admitted, or routed for the first time
     MOVE = 2  # a request that has left an instance is routed again
-    EXPIRY = 3  # a request has waited too long at the gateway
-    TICK = 4  # the gateway's queue is looked at again
+    EVICTION = 3  # an instance gives up a request for one at the gateway
+    EXPIRY = 4  # a request has waited too long at the gateway
+    TICK = 5  # the gateway's queue is looked at again
 
 
 class Due(NamedTuple):
@@ -112,11 +113,17 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
         kind = jnp.where(change <= cluster, jnp.int32(Kind.CHANGE), kind)
         cluster = jnp.minimum(cluster, change)
     if state.queue is not None:
-        for time, of_queue in ((state.queue.expiry, Kind.EXPIRY), (state.queue.tick, Kind.TICK)):
+        for time, of_queue in _of_queue(state.queue):
             kind = jnp.where(time < cluster, jnp.int32(of_queue), kind)
             cluster = jnp.minimum(cluster, time)
     event, instance = first_of(ctx, events)
     return Due(admit, route, change, move, cluster, kind, event, instance, events, is_beyond)
+
+
+def _of_queue(queue: GatewayQueue) -> list[tuple[jax.Array, Kind]]:
+    """What the gateway's queue has due, in the order in which it happens at one time."""
+    due = [(queue.expiry, Kind.EXPIRY), (queue.tick, Kind.TICK)]
+    return due if queue.victims is None else [(queue.victims.due, Kind.EVICTION), *due]
 
 
 def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:

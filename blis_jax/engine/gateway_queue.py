@@ -28,6 +28,7 @@ class Place(enum.IntEnum):
     SHED = 4  # it made room for a more urgent request
     EXPIRED = 5  # it waited too long
     EVICTED = 6  # its instance gave it up for a more urgent request
+    CHOSEN = 7  # dispatched, and chosen to be given up
 
 
 class Detector(enum.IntEnum):
@@ -59,6 +60,16 @@ class QueueParams:
 
 
 @pytree
+class Victims:
+    """The requests that instances are to give up, in the order in which they were chosen."""
+
+    order: Int[Array, "request"]  # a spare place at the end
+    num_chosen: Int[Array, ""]
+    num_gone: Int[Array, ""]
+    due: Any  # when those that are left are given up
+
+
+@pytree
 class GatewayQueue:
     """The queue, with a spare row in the tables of requests."""
 
@@ -71,6 +82,7 @@ class GatewayQueue:
     expiry: Any  # when the oldest request in the queue has waited too long, never() if none does
     has_band: Bool[Array, "slo_class"]  # classes that have come to the queue
     last_tenant: Int[Array, "slo_class"]  # served last in the band of each class, -1: none
+    victims: Victims | None = None  # where instances give up requests
 
 
 @pytree
@@ -87,6 +99,7 @@ class QueueWrite:
     expiry: Any
     has_band: Bool[Array, "slo_class"]
     last_tenant: Int[Array, "slo_class"]
+    victims: Victims | None
 
 
 def empty_queue(shape: EngineShape, mechanism: Mechanism) -> GatewayQueue | None:
@@ -105,7 +118,13 @@ def empty_queue(shape: EngineShape, mechanism: Mechanism) -> GatewayQueue | None
         expiry=forever,
         has_band=jnp.zeros((classes,), bool),
         last_tenant=jnp.full((classes,), -1, jnp.int32),
+        victims=_no_victims(shape, forever) if mechanism.evicts_in_flight else None,
     )
+
+
+def _no_victims(shape: EngineShape, forever: jax.Array) -> Victims:
+    spare = jnp.full((shape.num_requests + 1,), shape.num_requests, jnp.int32)
+    return Victims(spare, jnp.int32(0), jnp.int32(0), forever)
 
 
 def unchanged(queue: GatewayQueue | None) -> QueueWrite | None:
@@ -124,6 +143,7 @@ def unchanged(queue: GatewayQueue | None) -> QueueWrite | None:
         expiry=queue.expiry,
         has_band=queue.has_band,
         last_tenant=queue.last_tenant,
+        victims=queue.victims,
     )
 
 
@@ -148,4 +168,5 @@ def written(queue: GatewayQueue | None, change: QueueWrite | None) -> GatewayQue
         expiry=change.expiry,
         has_band=change.has_band,
         last_tenant=change.last_tenant,
+        victims=change.victims,
     )

@@ -56,6 +56,7 @@ class Raw:
     downs: Any = None  # times that each instance has gone down, likewise
     queue_place: Any = None  # gateway_queue.Place of each request, where they wait there, likewise
     dispatched: Any = None  # when it was dispatched from there
+    exits: Any = None  # only where requests give up
 
 
 def first_order(num_requests: int) -> Order:
@@ -185,6 +186,8 @@ def raw_of(state: State, chunks: jax.Array) -> Raw:
     if state.queue is not None:
         waited = {"queue_place": state.queue.place, "dispatched": state.queue.dispatched}
         raw = dataclasses.replace(raw, **waited)
+    if state.exits is not None:
+        raw = dataclasses.replace(raw, exits=state.exits)
     if blocks is None:
         return raw
     return dataclasses.replace(

@@ -105,6 +105,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         num_gateways=config.num_gateways,
         evicts_lowest_priority=config.slo_preemption,
         has_queue=config.flow_control,
+        evicts_in_flight=config.flow_control and config.in_flight_eviction,
         defects=_defects(config),
         rules=AUGUST_RULES if config.is_august else FEBRUARY_RULES,
     )

@@ -18,8 +18,9 @@ from blis_jax.engine.exact import runtime_infinity
 from blis_jax.engine.phases.batch_formation import serve
 from blis_jax.engine.phases.candidates import has_candidate
 from blis_jax.engine.phases.completions import next_news, tell_gateway, tell_instance
-from blis_jax.engine.phases.flow_control import attend, route_dispatched
+from blis_jax.engine.phases.flow_control import attend, evict, route_dispatched
 from blis_jax.engine.phases.gateway import Decisions, decide, decide_again
+from blis_jax.engine.phases.giving_up import after_leaving, closed_early
 from blis_jax.engine.phases.hand_over import has_completed
 from blis_jax.engine.phases.mid_step import Work, failing
 from blis_jax.engine.phases.movement import (
@@ -32,7 +33,7 @@ from blis_jax.engine.phases.movement import (
 )
 from blis_jax.engine.phases.step_end import close, complete, drop, find_drop, finish_step
 from blis_jax.engine.phases.step_start import begin
-from blis_jax.engine.phases.stops import cooled, is_due
+from blis_jax.engine.phases.stops import cooled, is_due, leaves_early
 from blis_jax.engine.state import Lane, Mode, Past, State
 from blis_jax.engine.tables.columns import apart, put
 from blis_jax.engine.tables.joined import INSTANCE_OF, lane_of
@@ -127,10 +128,13 @@ def advance_instance(
         lambda: (timed, written),
     )
     is_done = has_completed(ctx, written, completes)
+    early = leaves_early(ctx, state)
+    is_done = is_done if early is None else is_done & ~early
     left, news = tell_instance(ctx, state, left, instance, written, is_done)
     is_over = left.lane.mode == Mode.COMPLETING
     is_over = is_over & (left.lane.num_to_complete == 0) & does(left, Do.NOTHING)
     closed = when(is_over, lambda: close(ctx, state, left, instance), lambda: left)
+    closed = closed_early(ctx, state, left, closed, is_over)
     return closed, written, record, news
 
 
@@ -169,15 +173,18 @@ def _cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
 def _through_queue(ctx: Context, state: State, due: Due) -> Writes:
     """Where requests wait at the gateway, one that has been dispatched is routed in a scan step of its own."""
     is_routed = (due.kind == Kind.GATEWAY) & (due.route < due.admit)
-    return _decided(
-        ctx,
-        state,
-        ctx.when(
+
+    def decided() -> Writes:
+        done = ctx.when(
             is_routed,
             lambda: route_dispatched(ctx, state, due.cluster),
             lambda: attend(ctx, state, due.cluster, due.kind),
-        ),
-    )
+        )
+        return _decided(ctx, state, done)
+
+    if not ctx.mechanism.evicts_in_flight:
+        return decided()
+    return ctx.when(due.kind == Kind.EVICTION, lambda: evict(ctx, state, due.cluster), decided)
 
 
 def _moved(ctx: Context, state: State, now: jax.Array) -> Writes:
@@ -266,6 +273,7 @@ def _advanced(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writ
         record=record,
         local=work.local,
         news=news,
+        exits=after_leaving(ctx, state, work),
     )
 
 

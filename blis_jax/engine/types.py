@@ -197,6 +197,7 @@ class Mechanism:
     num_gateways: int = 1  # which do not know of each other's decisions, see phases/gateways.py
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     has_queue: bool = False  # admitted requests wait at the gateway, see phases/flow_control.py
+    evicts_in_flight: bool = False  # and instances give up requests for them
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
     rules: RevisionRules = FEBRUARY_RULES

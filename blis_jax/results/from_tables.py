@@ -37,7 +37,9 @@ _AT_GATEWAY = {
     Place.REJECTED: Status.QUEUE_FULL,
     Place.SHED: Status.SHED,
     Place.EXPIRED: Status.EXPIRED,
+    Place.EVICTED: Status.EVICTED,
 }
+_DISPATCHED = (Place.DISPATCHED, Place.EVICTED, Place.CHOSEN)
 
 
 def unstack(tree: Any, row: int) -> Any:
@@ -104,7 +106,8 @@ class Observation:
     def _set_dispatch(self) -> None:
         """Requests wait at the gateway between admission and routing."""
         xp, at = self.xp, self.raw.dispatched[: self.num_requests].astype(self.time_type)
-        self.is_dispatched = self.raw.queue_place[: self.num_requests] == Place.DISPATCHED
+        place = self.raw.queue_place[: self.num_requests]
+        self.is_dispatched = xp.isin(place, np.array(_DISPATCHED))
         wait = at + self.cluster.routing_latency_us - self.routed_us
         self.gateway_wait_us = xp.where(self.is_dispatched, wait, -1)
         self.routed_us = self.routed_us + xp.where(self.is_dispatched, wait, 0)
@@ -161,7 +164,11 @@ class Observation:
             whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
             e2e = xp.where(has_moved(self.journey), whole, e2e)
         index = dyn[:, Dyn.TOKEN_INDEX]
-        decoded = self._last_index()[xp.maximum(self.instance, 0)] - index + lives.num_handed
+        last_index, ended = self._last_index()[xp.maximum(self.instance, 0)], None
+        if self.raw.exits is not None:
+            ended = self.raw.exits.step_index[: self.num_requests].astype(np.int64)
+            last_index = xp.where(ended > 0, ended, last_index)
+        decoded = last_index - index + lives.num_handed
         progress = dyn[:, Dyn.PROGRESS] + xp.where(in_decode, decoded, 0)
         progress = xp.where(is_done, final, xp.where(lives.in_batch, progress, 0))
         is_queued = self.is_queued
@@ -197,6 +204,7 @@ class Observation:
             progress_index=xp.where(is_scheduled, progress, 0),
             ttft_parts_us=self._parts(has_token, token_us, output_time),
             gateway_wait_us=self.gateway_wait_us,
+            ended_step_idx=ended,
             **after_moves(self.journey, self.num_requests, self._starts, self._ends, xp),
         )
 

@@ -25,6 +25,7 @@ from blis_jax.results.kv_invariants import (
 from blis_jax.results.metrics.arrays import namespace
 from blis_jax.results.metrics.reductions import Counts, count, of_instance, per_instance
 from blis_jax.results.records import (
+    GAVE_UP,
     NOT_DISPATCHED,
     InstanceRecords,
     RequestRecords,
@@ -93,6 +94,7 @@ def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) 
     is_wrong |= is_completed & (requests.ttft_us < 0) & ~_has_overshot(requests, instances)
     # one that has left an instance was scheduled, and may be nowhere
     has_moved = (requests.hand_overs > 0) | (requests.restarts > 0)
+    has_moved = has_moved | np.isin(requests.status, GAVE_UP)
     is_wrong |= ~has_queued & ~has_moved & (requests.sched_delay_us >= 0)
     is_wrong |= (requests.status == Status.LOST) & (requests.ttft_us >= 0)
     is_wrong |= (requests.sched_delay_us < 0) & (requests.ttft_us >= 0)
@@ -179,7 +181,7 @@ def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRe
     revision of August 2026 counts the outputs of completed requests.
     """
     is_completed = requests.status == Status.COMPLETED
-    was_queued = is_completed | np.isin(requests.status, (*ALIVE, Status.LOST))
+    was_queued = is_completed | np.isin(requests.status, (*ALIVE, *GAVE_UP, Status.LOST))
     was_queued = was_queued | (requests.hand_overs > 0) | (requests.restarts > 0)
     inputs = per_instance(was_queued, requests, instances, requests.input_len)
     latencies = per_instance(requests.num_itl > 0, requests, instances, requests.num_itl)

@@ -51,6 +51,7 @@ COUNTED = {
     "num_expired": Status.EXPIRED,
     "num_evicted": Status.EVICTED,
 }
+GAVE_UP = (Status.EVICTED,)  # they left their instance before the end
 # what the gateway's queue does with requests that no instance gets
 NOT_DISPATCHED = (Status.QUEUE_FULL, Status.SHED, Status.EXPIRED)
 
@@ -101,6 +102,8 @@ class RequestRecords:
     restarts: Int[np.ndarray, "request"]  # attempts that ended because their instance stopped
     # µs in the gateway's queue, -1: not dispatched from there; None: a run without one
     gateway_wait_us: Any = None
+    # steps of its instance when it left the batch early, 0: it did not; None: a run in which nobody does
+    ended_step_idx: Any = None
 
 
 @dataclass(frozen=True)

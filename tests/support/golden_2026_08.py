@@ -42,7 +42,6 @@ _BESIDE += ("prompt-tokens", "output-tokens", "output-tokens-stdev", "prefix-tok
 _BESIDE += ("concurrency", "think-time-ms", "slo-ttft", "slo-e2e", "slo-itl")
 _SWITCHES = ("enable-expert-parallel",)  # without effect on any step, as the semantics say
 _MECHANISMS = {
-    "in-flight-eviction": "eviction in flight",
     "prefill-instances": "prefill and decode pools",
 }
 _BUNDLES: dict[str, dict[str, Any]] = {
@@ -95,6 +94,7 @@ STATUS = {
     7: Status.QUEUE_FULL,
     8: Status.SHED,
     9: Status.EXPIRED,
+    10: Status.EVICTED,
     12: Status.IN_GATEWAY,
 }
 

@@ -17,13 +17,22 @@ from jax import lax
 from blis_jax.engine.calendar import Kind
 from blis_jax.engine.context import Context
 from blis_jax.engine.exact import exact_product, exact_quotient
-from blis_jax.engine.gateway_queue import Detector, GatewayQueue, Place, QueueParams, unchanged
+from blis_jax.engine.gateway_queue import (
+    Detector,
+    GatewayQueue,
+    Place,
+    QueueParams,
+    Victims,
+    unchanged,
+)
 from blis_jax.engine.phases.gateway import Decisions, admission, decide_again, no_decisions
+from blis_jax.engine.phases.giving_up import give_up
 from blis_jax.engine.phases.mid_step import count_of, failing
 from blis_jax.engine.phases.snapshot import View, refreshed, snapshots
-from blis_jax.engine.state import Req, State
+from blis_jax.engine.state import Dyn, Req, State
 from blis_jax.engine.tables.columns import as_int, choose
-from blis_jax.engine.tables.joined import lane_of
+from blis_jax.engine.tables.joined import lane_of, places_of
+from blis_jax.engine.tables.writes import Writes
 from blis_jax.engine.types import LAST, Outcome, Snapshots
 from blis_jax.policies.gateway_classes import mean_saturation
 from blis_jax.policies.pickers import first_where
@@ -98,6 +107,16 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
     num_queued = count_of(is_queued)
     tick = _tick(ctx, queue, kind, now, attempts, num_queued)
     gone = jnp.where(leaves, chosen, jnp.where(expires, oldest, spare))
+    gone_to = jnp.where(leaves, Place.DISPATCHED, Place.EXPIRED)
+    victims = queue.victims
+    if (
+        victims is not None
+    ):  # an attempt that evicts dispatches nothing: the instances are saturated
+        evicts = attempts & (limit >= 1.0) & jnp.any(now_waiting.is_queued & (waiting.band >= 0))
+        victim = _victim(ctx, state, waiting)
+        evicts = evicts & (victim < spare)
+        gone, gone_to = jnp.where(evicts, victim, gone), jnp.where(evicts, Place.CHOSEN, gone_to)
+        victims = _with_victim(victims, jnp.where(evicts, victim, spare), now)
     base, is_seen = no_decisions(ctx, state), comes | attempts
     change = unchanged(queue)
     assert change is not None
@@ -133,10 +152,10 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
                 [
                     came.astype(jnp.int32),
                     jnp.int32(Place.SHED),
-                    jnp.where(leaves, Place.DISPATCHED, Place.EXPIRED).astype(jnp.int32),
+                    gone_to.astype(jnp.int32),
                 ]
             ),
-            dispatched=jnp.where(leaves, now, ctx.never),
+            dispatched=jnp.where(leaves, now, queue.dispatched[gone]),
             order_at=jnp.where(leaves, queue.num_dispatched, spare),
             num_dispatched=queue.num_dispatched + as_int(leaves),
             num_queued=num_queued,
@@ -144,8 +163,59 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
             expiry=_expiry(ctx, is_queued),
             has_band=has_band,
             last_tenant=jnp.where(leaves, last_tenant, queue.last_tenant),
+            victims=victims,
         ),
     )
+
+
+def _victim(ctx: Context, state: State, waiting: _Waiting) -> jax.Array:
+    """The least urgent sheddable request at the instances, of several the one dispatched last; the spare if none.
+
+    Those dispatched in one microsecond come by their number; in BLIS, as its heap has them.
+    """
+    queue, spare = _queue(state), jnp.int32(ctx.shape.num_requests)
+    is_there = (queue.place == Place.DISPATCHED) & (places_of(state) >= 0) & (waiting.band < 0)
+    is_over = (state.dyn[:, Dyn.FINISH_RECORD] > 0) | (state.dyn[:, Dyn.NUM_SCHEDULED] < 0)
+    is_there = is_there & ~is_over
+    least = jnp.min(jnp.where(is_there, waiting.band, jnp.int32(LAST)))
+    is_least = is_there & (waiting.band == least)
+    number = lax.iota(jnp.int32, is_there.shape[0])
+    latest = jnp.max(jnp.where(is_least[queue.order], number, -1))
+    return jnp.where(latest < 0, spare, queue.order[latest])
+
+
+def _with_victim(victims: Victims, victim: jax.Array, now: jax.Array) -> Victims:
+    """The requests to be given up with one more, at the end of this microsecond; with the spare one, as they are."""
+    spare = jnp.int32(victims.order.shape[0] - 1)
+    at = jnp.where(victim < spare, victims.num_chosen, spare)
+    return Victims(
+        order=lax.dynamic_update_slice(victims.order, victim[None], (at,)),
+        num_chosen=victims.num_chosen + as_int(victim < spare),
+        num_gone=victims.num_gone,
+        due=jnp.where(victim < spare, now, victims.due),
+    )
+
+
+def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
+    """An instance gives up the next request that was chosen; one on its way to its queue goes on."""
+    queue = _queue(state)
+    victims, change = queue.victims, unchanged(queue)
+    assert victims is not None and change is not None
+    request = victims.order[victims.num_gone]
+    writes, is_there = give_up(ctx, state, request, now)
+    left = victims.num_gone + 1
+    spare = jnp.int32(ctx.shape.num_requests)
+    change = dataclasses.replace(
+        change,
+        request=jnp.stack([jnp.where(is_there, request, spare), spare, spare]),
+        place=jnp.full((3,), Place.EVICTED, jnp.int32),
+        victims=dataclasses.replace(
+            victims,
+            num_gone=left,
+            due=jnp.where(left < victims.num_chosen, victims.due, ctx.never),
+        ),
+    )
+    return dataclasses.replace(writes, queue=change)
 
 
 def _classes() -> jax.Array:

@@ -25,8 +25,10 @@ from blis_jax.engine.phases.mid_step import (
     with_chains,
 )
 from blis_jax.engine.phases.stops import (
+    either,
     is_stopping,
     leavers,
+    leaves_early,
     stopped,
     torn_off,
     without,
@@ -34,7 +36,7 @@ from blis_jax.engine.phases.stops import (
 )
 from blis_jax.engine.state import Mode, State, StepRecord
 from blis_jax.engine.step_batch import StepBatch
-from blis_jax.engine.tables.columns import Vector, as_int
+from blis_jax.engine.tables.columns import Vector, as_int, choose
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.types import Outcome, pytree
 from blis_jax.memory.blocks import Asker
@@ -170,17 +172,21 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     Nothing is written where only the allocation is attempted again.
     """
     memory, slots, index = ctx.memory, SlotRows(state, instance), work.inst.step_index
-    stops = is_stopping(ctx, state, work, instance)
-    slot = slot_of(least_key(leavers(slots, index, stops), slots.order))
+    stops, early = is_stopping(ctx, state, work, instance), leaves_early(ctx, state)
+    may_leave = leavers(slots, index, stops)
+    if early is not None and state.exits is not None:
+        may_leave = jnp.where(early, slots.request == state.exits.leaving, may_leave)
+    slot = slot_of(least_key(may_leave, slots.order))
     slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
     choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
     one = memory.subject(ctx, state, work, choice)
     moves = is_moving(ctx, state, one)
+    ends = either(stops, early)
     demand = Demand(
         asks=jnp.array(True),
         start=one.position,
         tokens=jnp.where(
-            moves if stops is None else moves | stops, 0, jnp.minimum(one.fixed.output_len, 1)
+            moves if ends is None else moves | ends, 0, jnp.minimum(one.fixed.output_len, 1)
         ),
         hits=jnp.int32(0),
         found=nothing_found(),
@@ -193,13 +199,15 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     work = grant.on(
         work,
         lane={"num_to_complete": lane.num_to_complete - leaves},
-        inst=without(inst, one, leaves, stops),
+        inst=without(inst, one, leaves, ends),
     )
     # the step's record was counted when the step was timed, so this is its number plus 1
     work, past = moved_on(ctx, state, work, one, moves)
     if stops is not None:
         work, past = torn_off(ctx, state, work, one, past, stops)
         rows = memory.rows_of_stopped(rows, stops)
+    if early is not None:  # no record is its last one
+        past = choose(early, one.past, past)
     return work, dataclasses.replace(
         no_slot(ctx),
         instance=jnp.where(one.is_forced, jnp.int32(ctx.shape.num_instances), instance),

@@ -258,6 +258,8 @@ def has_unfinished_decode(run: LaneRun) -> jax.Array:
     """Whether a request ended in decode without completing, or was evicted."""
     requests = run.requests
     is_open = (requests.status == int(Status.RUNNING)) & (requests.token_step_idx >= 0)
+    if requests.ended_step_idx is not None:
+        is_open = is_open | (requests.ended_step_idx > 0)
     is_open = jnp.any(is_open)
     return is_open | jnp.any(run.seen.lives.is_eviction)
 
