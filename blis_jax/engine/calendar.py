@@ -9,7 +9,7 @@ A source that a mechanism has no use for is not in its compiled program.
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,9 @@ from blis_jax.engine.clock import least
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway_queue import GatewayQueue
 from blis_jax.engine.phases.snapshot import active_instances
-from blis_jax.engine.state import Lane, State
+from blis_jax.engine.state import Lane, Slot, State
 from blis_jax.engine.tables.joined import event_times
+from blis_jax.engine.types import LAST
 from blis_jax.policies.pickers import first_where
 
 
@@ -34,6 +35,7 @@ class Kind(enum.IntEnum):
     EVICTION = 3  # an instance gives up a request for one at the gateway
     EXPIRY = 4  # a request has waited too long at the gateway
     TICK = 5  # the gateway's queue is looked at again
+    DEADLINE = 6  # a request's time is up: behind all that instances do at that time
 
 
 class Due(NamedTuple):
@@ -48,6 +50,7 @@ class Due(NamedTuple):
     event: jax.Array  # time of the instances' next event
     instance: jax.Array  # and whose it is
     events: jax.Array  # clock[instance]
+    deadline: Any  # when the next request is given up; None where none is
     is_beyond: jax.Array  # requests wait for a change of the cluster that lies beyond the clock
 
 
@@ -117,13 +120,31 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
             kind = jnp.where(time < cluster, jnp.int32(of_queue), kind)
             cluster = jnp.minimum(cluster, time)
     event, instance = first_of(ctx, events)
-    return Due(admit, route, change, move, cluster, kind, event, instance, events, is_beyond)
+    deadline = None
+    if ctx.requests.deadline is not None:
+        deadline, _ = next_deadline(ctx, state)
+        is_next = (deadline < cluster) & (deadline < event)
+        kind = jnp.where(is_next, jnp.int32(Kind.DEADLINE), kind)
+        cluster = jnp.where(is_next, deadline, cluster)
+    found = admit, route, change, move, cluster, kind, event, instance, events, deadline
+    return Due(*found, is_beyond)
 
 
 def _of_queue(queue: GatewayQueue) -> list[tuple[jax.Array, Kind]]:
     """What the gateway's queue has due, in the order in which it happens at one time."""
     due = [(queue.expiry, Kind.EXPIRY), (queue.tick, Kind.TICK)]
     return due if queue.victims is None else [(queue.victims.due, Kind.EVICTION), *due]
+
+
+def next_deadline(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
+    """When the next request is given up whose time is up, and which; of one microsecond, the one routed first."""
+    rows, spare = ctx.shape.num_instances, jnp.int32(ctx.shape.num_requests)
+    request, rank = state.slot[Slot.REQUEST, :rows], state.slot[Slot.QUEUE_RANK, :rows]
+    is_there = (request >= 0) & (state.slot[Slot.OVERSIZED, :rows] == 0)
+    time = ctx.requests.deadline[jnp.where(is_there, request, spare)]
+    least = jnp.min(time)
+    first = jnp.min(jnp.where(time == least, rank, jnp.int32(LAST)))
+    return least, jnp.min(jnp.where((time == least) & (rank == first), request, spare))
 
 
 def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -140,6 +161,8 @@ def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
 def undisturbed_until(ctx: Context, state: State, due: Due, instance: jax.Array) -> jax.Array:
     """Before this time nothing from outside reaches the instance: its equal steps may be made at once."""
     until, movement = due.cluster, state.movement
+    if due.deadline is not None:
+        until = jnp.minimum(until, due.deadline)
     if movement is not None and ctx.mechanism.cluster is not None:
         # what leaves another instance may come to this one
         until = jnp.minimum(until, jnp.min(jnp.minimum(movement.stop_at, movement.leave_at)))

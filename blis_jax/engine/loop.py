@@ -17,6 +17,7 @@ from jax import lax
 
 from blis_jax.engine.branching import branch, once
 from blis_jax.engine.context import Context
+from blis_jax.engine.exits import no_exits
 from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.scan_step import scan_step
 from blis_jax.engine.state import Inst, Lane, Reg, Requests, State, initial_state
@@ -109,9 +110,21 @@ def requests_of(
         num_shared=jnp.pad(num_shared, (0, 1)),
         node_of=_node_of(shape, blocks) if mechanism.is_precise and shape.num_blocks else None,
         has_shared=has_shared,
+        deadline=_deadlines(table, arrival, forever),
         is_late=is_late.astype(jnp.int32),
         is_wide=_is_wide(shape, blocks).astype(jnp.int32),
     )
+
+
+def _deadlines(table: RequestTable, arrival: jax.Array, forever: Any) -> jax.Array | None:
+    """When each request is given up, a spare one included; None where none is."""
+    timeout = getattr(table, "timeout_us", None)
+    if timeout is None:
+        return None
+    last = jnp.asarray(forever).astype(jnp.float64)
+    has_one = (timeout > 0) & (arrival.astype(jnp.float64) + timeout < last)
+    deadline = arrival + jnp.where(has_one, timeout, 0).astype(arrival.dtype)
+    return jnp.pad(jnp.where(has_one, deadline, forever), (0, 1), constant_values=forever)
 
 
 def _shared_numbers(
@@ -153,6 +166,8 @@ def first_state(
     """The empty cluster, or one that has failed already because the clock or a table is too small."""
     states = first_states(shape, mechanism, params)
     state = initial_state(shape, mechanism, params, *states)
+    if mechanism.evicts_in_flight or requests.deadline is not None:
+        state = dataclasses.replace(state, exits=no_exits(shape))
     code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))
     code = jnp.where(requests.is_wide == 1, jnp.int32(Outcome.NODES_FULL), code)
     return dataclasses.replace(state, registers=Lane(state.registers).replace(outcome=code).numbers)

@@ -20,7 +20,13 @@ from blis_jax.engine.phases.candidates import has_candidate
 from blis_jax.engine.phases.completions import next_news, tell_gateway, tell_instance
 from blis_jax.engine.phases.flow_control import attend, evict, route_dispatched
 from blis_jax.engine.phases.gateway import Decisions, decide, decide_again
-from blis_jax.engine.phases.giving_up import after_leaving, closed_early
+from blis_jax.engine.phases.giving_up import (
+    after_leaving,
+    closed_early,
+    idle,
+    is_orphan,
+    time_out,
+)
 from blis_jax.engine.phases.hand_over import has_completed
 from blis_jax.engine.phases.mid_step import Work, failing
 from blis_jax.engine.phases.movement import (
@@ -101,9 +107,11 @@ def advance_instance(
     may_drop = is_new & (work.inst.num_oversized > 0)
     key = when(may_drop, lambda: find_drop(state, work, instance), lambda: jnp.int64(NO_KEY))
     is_drop = key != NO_KEY
-    started = when(
-        is_new & ~is_drop, lambda: begin(ctx, state, work, instance, until), lambda: work
-    )
+    begins, orphan = is_new & ~is_drop, is_orphan(ctx, state, work, instance)
+    if orphan is not None:
+        finds_nobody, begins = begins & orphan, begins & ~orphan
+        work = when(finds_nobody, lambda: idle(ctx, state, work, instance), lambda: work)
+    started = when(begins, lambda: begin(ctx, state, work, instance, until), lambda: work)
     is_forming = ~is_drop & (started.lane.mode == Mode.FORMING)
     serves = is_forming & _may_serve(ctx, started, instance)
     fails = does(started, Do.FAILED)
@@ -163,11 +171,17 @@ def _cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
         is_change = due.kind == Kind.CHANGE
         return ctx.when(is_change, lambda: change_cluster(ctx, state, due.cluster), or_moves)
 
+    def or_times_out() -> Writes:
+        if ctx.requests.deadline is None:
+            return or_changes()
+        is_late = due.kind == Kind.DEADLINE
+        return ctx.when(is_late, lambda: time_out(ctx, state, due.cluster), or_changes)
+
     if state.news is None:
-        return or_changes()
+        return or_times_out()
     # completions are told before the first event of the cluster that lies after them
     is_news = next_news(ctx, state) < due.cluster
-    return ctx.when(is_news, lambda: tell_gateway(ctx, state), or_changes)
+    return ctx.when(is_news, lambda: tell_gateway(ctx, state), or_times_out)
 
 
 def _through_queue(ctx: Context, state: State, due: Due) -> Writes:
@@ -273,7 +287,7 @@ def _advanced(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writ
         record=record,
         local=work.local,
         news=news,
-        exits=after_leaving(ctx, state, work),
+        exits=after_leaving(ctx, state, work, instance, nothing.inst),
     )
 
 

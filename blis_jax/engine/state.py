@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from blis_jax.engine.exits import Exits, no_exits
+from blis_jax.engine.exits import Exits
 from blis_jax.engine.gateway_queue import GatewayQueue, empty_queue
 from blis_jax.engine.signals import first_view
 from blis_jax.engine.tables.router import RouterIndex, no_index
@@ -281,6 +281,7 @@ class Requests:
     num_shared: Int[Array, "request"]  # leading blocks that are shared
     node_of: Any  # int32[shared block]: its node, where the router's index hears of single blocks
     has_shared: Int[Array, ""]
+    deadline: Any  # clock[request], never() for none; None where no request is given up
     is_late: Int[Array, ""]  # a routing decision lies beyond the clock
     is_wide: Int[Array, ""]  # shared contents are longer than the tables
 
@@ -395,5 +396,4 @@ def initial_state(
         news=_no_news(shape, mechanism),
         movement=_no_movement(shape, mechanism),
         queue=empty_queue(shape, mechanism),
-        exits=no_exits(shape, mechanism),
     )

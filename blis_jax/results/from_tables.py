@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.engine.gateway_queue import Place
 from blis_jax.engine.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS
 from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime, Reg
 from blis_jax.engine.types import REJECTED, Outcome
@@ -30,16 +29,8 @@ from blis_jax.results.records import (
 )
 from blis_jax.results.stays import journeys, lives_of, moved
 from blis_jax.results.travels import after_moves, has_moved, is_on_its_way
+from blis_jax.results.waits import ended_steps, final_status, gateway_waits, orphaned_us
 from blis_jax.workload.table import NEVER_US, RequestTable
-
-_AT_GATEWAY = {
-    Place.QUEUED: Status.IN_GATEWAY,
-    Place.REJECTED: Status.QUEUE_FULL,
-    Place.SHED: Status.SHED,
-    Place.EXPIRED: Status.EXPIRED,
-    Place.EVICTED: Status.EVICTED,
-}
-_DISPATCHED = (Place.DISPATCHED, Place.EVICTED, Place.CHOSEN)
 
 
 def unstack(tree: Any, row: int) -> Any:
@@ -80,6 +71,8 @@ class Observation:
         self.output_len = xp.asarray(table.output_len)[:n].astype(np.int64)
         self.slo_class = xp.asarray(table.slo_class)[:n].astype(np.int64)
         self.tenant = xp.asarray(table.tenant)[:n].astype(np.int64)
+        timeout = getattr(table, "timeout_us", None)
+        self.timeout_us = None if timeout is None else xp.asarray(timeout)[:n].astype(np.int64)
         self.log = raw.log[:count].astype(np.int64)
         self.dyn = raw.dyn[:n].astype(np.int64)
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
@@ -95,22 +88,11 @@ class Observation:
         xp = self.xp
         self.arrival, self.log_time = arrival, log_time
         entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
-        self.routed_us, self.queueing_us = entered
-        self.gateway_wait_us: Any = None
-        if self.raw.dispatched is not None:
-            self._set_dispatch()
+        latency_us, self.queueing_us = cluster.routing_latency_us, entered[1]
+        self.routed_us, self.gateway_wait_us = gateway_waits(self.raw, entered[0], latency_us, xp)
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
         self.lives = moved(lives_of(self.raw, self.dyn, self.log, log_time, xp), self.journey, xp)
-
-    def _set_dispatch(self) -> None:
-        """Requests wait at the gateway between admission and routing."""
-        xp, at = self.xp, self.raw.dispatched[: self.num_requests].astype(self.time_type)
-        place = self.raw.queue_place[: self.num_requests]
-        self.is_dispatched = xp.isin(place, np.array(_DISPATCHED))
-        wait = at + self.cluster.routing_latency_us - self.routed_us
-        self.gateway_wait_us = xp.where(self.is_dispatched, wait, -1)
-        self.routed_us = self.routed_us + xp.where(self.is_dispatched, wait, 0)
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
@@ -132,9 +114,7 @@ class Observation:
         status = xp.where(self.dyn[:, Dyn.NUM_SCHEDULED] < 0, int(Status.DROPPED), status)
         if self.journey is not None:
             status = xp.where(self.journey.is_lost == 1, int(Status.LOST), status)
-        for place, left in _AT_GATEWAY.items() if self.raw.queue_place is not None else ():
-            is_there = self.raw.queue_place[: self.num_requests] == place
-            status = xp.where(is_there, int(left), status)
+        status = final_status(self.raw, self.dyn, status, xp)
         return xp.where(self.is_rejected, int(Status.REJECTED), status).astype(np.int64)
 
     def requests(self) -> RequestRecords:
@@ -164,10 +144,9 @@ class Observation:
             whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
             e2e = xp.where(has_moved(self.journey), whole, e2e)
         index = dyn[:, Dyn.TOKEN_INDEX]
-        last_index, ended = self._last_index()[xp.maximum(self.instance, 0)], None
-        if self.raw.exits is not None:
-            ended = self.raw.exits.step_index[: self.num_requests].astype(np.int64)
-            last_index = xp.where(ended > 0, ended, last_index)
+        last_index = self._last_index()[xp.maximum(self.instance, 0)]
+        ended = ended_steps(self.raw, self.num_requests, xp)
+        last_index = last_index if ended is None else xp.where(ended > 0, ended, last_index)
         decoded = last_index - index + lives.num_handed
         progress = dyn[:, Dyn.PROGRESS] + xp.where(in_decode, decoded, 0)
         progress = xp.where(is_done, final, xp.where(lives.in_batch, progress, 0))
@@ -297,8 +276,12 @@ class Observation:
         latest = xp.where(is_arrived, self.routed_us, 0)
         latest = xp.maximum(latest, xp.where(self.is_queued, self.queued_us, 0))
         latest = xp.maximum(latest, xp.where(has_left, requests.left_us, 0))
+        if self.timeout_us is not None:
+            is_late = requests.status == Status.TIMED_OUT
+            latest = xp.maximum(latest, xp.where(is_late, self.arrival + self.timeout_us, 0))
         has_stepped = self._last_index()[:rows] > 0
         last = self.raw.inst_time[:rows, InstTime.LAST_START].astype(self.time_type)
+        last = xp.maximum(last, orphaned_us(self.raw, rows, self.time_type, xp))
         return xp.maximum(maxima(self.instance, latest, rows), xp.where(has_stepped, last, 0))
 
     def instances(self, requests: RequestRecords) -> InstanceRecords:

@@ -33,12 +33,13 @@ class Status(enum.IntEnum):
     EXPIRED = 9  # it waited too long in the gateway's queue
     EVICTED = 10  # its instance gave it up for a more urgent one in the gateway's queue
     IN_GATEWAY = 11  # in the gateway's queue
+    TIMED_OUT = 12  # its time was up before it completed
 
 
 # statuses that a request keeps
 SETTLED = (
     *(Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST),
-    *(Status.QUEUE_FULL, Status.SHED, Status.EXPIRED, Status.EVICTED),
+    *(Status.QUEUE_FULL, Status.SHED, Status.EXPIRED, Status.EVICTED, Status.TIMED_OUT),
 )
 # metrics that count requests by how they ended
 COUNTED = {
@@ -50,8 +51,9 @@ COUNTED = {
     "num_shed": Status.SHED,
     "num_expired": Status.EXPIRED,
     "num_evicted": Status.EVICTED,
+    "num_timed_out": Status.TIMED_OUT,
 }
-GAVE_UP = (Status.EVICTED,)  # they left their instance before the end
+GAVE_UP = (Status.EVICTED, Status.TIMED_OUT)  # they left their instance before the end
 # what the gateway's queue does with requests that no instance gets
 NOT_DISPATCHED = (Status.QUEUE_FULL, Status.SHED, Status.EXPIRED)
 

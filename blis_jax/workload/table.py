@@ -67,6 +67,20 @@ class RequestTable:
         return int(self.path_nodes.shape[-1])
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TimedTable(RequestTable):
+    """Requests that are given up where they have not completed in time."""
+
+    timeout_us: Int64[Array, " request"]  # from arrival to deadline, 0: none
+
+
+def with_timeouts(table: RequestTable, timeout_us: Any) -> TimedTable:
+    """The requests with the time that each is given, 0 for any time."""
+    columns = {name: getattr(table, name) for name in RequestTable.__dataclass_fields__}
+    return TimedTable(**columns, timeout_us=np.asarray(timeout_us, np.int64))
+
+
 @dataclass(frozen=True)
 class WorkloadNames:
     """Texts behind the integer columns, and what the engine does not look at; they stay on the host."""
@@ -170,7 +184,7 @@ def pad_to(table: RequestTable, num_requests: int, num_nodes: int, depth: int) -
         "session": NO_SESSION,
     }
     padding["prompt_key"] = NO_PROMPT_KEY
-    columns = {name: np.asarray(getattr(table, name)) for name in RequestTable.__dataclass_fields__}
+    columns = {name: np.asarray(getattr(table, name)) for name in type(table).__dataclass_fields__}
     padded = {
         name: _extended(column, more, padding.get(name, 0))
         for name, column in columns.items()
@@ -183,7 +197,7 @@ def pad_to(table: RequestTable, num_requests: int, num_nodes: int, depth: int) -
     padded["path_nodes"] = paths
     for name in ("node_start", "node_blocks"):
         padded[name] = _extended(columns[name], num_nodes - table.num_nodes, 0)
-    return RequestTable(**cast(Any, padded))
+    return type(table)(**cast(Any, padded))
 
 
 def _extended(column: np.ndarray, more: int, value: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
 from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
-from blis_jax.workload.table import RequestTable, from_golden
+from blis_jax.workload.table import RequestTable, from_golden, with_timeouts
 from tests.support.reference_data import REPO_ROOT, assert_totals_equal, find_golden_dir
 
 DEFAULT_SEED = 42
@@ -91,6 +91,7 @@ STATUS = {
     3: Status.WAITING,
     4: Status.RUNNING,
     5: Status.IN_FLIGHT,
+    6: Status.TIMED_OUT,
     7: Status.QUEUE_FULL,
     8: Status.SHED,
     9: Status.EXPIRED,
@@ -121,8 +122,6 @@ class AugustScenario:
                 return words
         if int(given.get("kv-cpu-blocks", "0")) > 0:
             return "the CPU tier"
-        if self.recorded["status_counts"].get("timed_out"):
-            return "time-outs"
         return _REFUSED_BUNDLES.get(bundle)
 
     def _options(self) -> dict[str, str]:
@@ -163,7 +162,11 @@ class AugustScenario:
             arrays = dict(file)
         # short prompts are told apart by a policy that the revision no longer has
         arrays["short_input_id"] = np.zeros(len(arrays["arrival_us"]), np.int64)
-        return from_golden(arrays, self.recorded["block_size"])
+        table = from_golden(arrays, self.recorded["block_size"])
+        if not self.recorded["status_counts"].get("timed_out"):
+            return table  # deadlines that nobody misses change nothing
+        deadline = arrays["deadline_us"]
+        return with_timeouts(table, np.where(deadline > 0, deadline - arrays["arrival_us"], 0))
 
     def run(self, options: Options = SIZES) -> RunRecord:
         """The scenario as the engine runs it; sessions of a closed loop go on as their rounds complete."""

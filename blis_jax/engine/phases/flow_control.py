@@ -202,7 +202,7 @@ def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
     victims, change = queue.victims, unchanged(queue)
     assert victims is not None and change is not None
     request = victims.order[victims.num_gone]
-    writes, is_there = give_up(ctx, state, request, now)
+    writes, is_there = give_up(ctx, state, request, now, keeps_batch=True)
     left = victims.num_gone + 1
     spare = jnp.int32(ctx.shape.num_requests)
     change = dataclasses.replace(

@@ -322,6 +322,8 @@ def _place(
         longest = input_len + ctx.request(request).output_len
         is_oversized = is_oversized | (input_len >= cluster.max_model_len)
         is_oversized = is_oversized | (longest > cluster.max_model_len)
+    if ctx.requests.deadline is not None:  # it leaves the same way
+        is_oversized = is_oversized | (ctx.requests.deadline[request] <= queued)
     inst = instance_of(ctx, state, chosen)
     starts = (inst.is_idle == 1) | is_oversized
     event, busy = inst.event, inst.busy_until

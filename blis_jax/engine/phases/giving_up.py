@@ -11,12 +11,20 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from blis_jax.engine.calendar import next_deadline
 from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.exits import ExitWrite, no_exit
-from blis_jax.engine.phases.mid_step import Work, chains_of
+from blis_jax.engine.exits import KEPT, ORPHANED, ExitWrite, no_exit
+from blis_jax.engine.phases.mid_step import (
+    Work,
+    chains_of,
+    steps_at,
+    take_chain,
+    waiting_mask,
+    with_chains,
+)
 from blis_jax.engine.phases.step_end import next_event
 from blis_jax.engine.phases.stops import leaves_early
-from blis_jax.engine.state import Mode, State
+from blis_jax.engine.state import Instance, Mode, State
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import place_of
 from blis_jax.engine.tables.slot_write import no_slot
@@ -25,8 +33,43 @@ from blis_jax.engine.types import LAST
 from blis_jax.policies.pickers import first_where
 
 
+def time_out(ctx: Context, state: State, now: jax.Array) -> Writes:
+    """The request whose time is up begins to leave its instance."""
+    request = next_deadline(ctx, state)[1]
+    writes, _ = give_up(ctx, state, request, now, keeps_batch=False)
+    change = writes.exits
+    assert change is not None
+    runs = change.leaving < ctx.shape.num_requests
+    left = jnp.where(runs, jnp.int32(ctx.shape.num_requests), request)
+    change = dataclasses.replace(change, request=left, step_index=jnp.int32(-1))
+    return dataclasses.replace(writes, exits=change)
+
+
+def is_orphan(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array | None:
+    """Whether the step that begins finds nobody: all have given up since it was scheduled. None where nobody does.
+
+    As in BLIS a batch whose last member was evicted is still there, and makes an empty step.
+    """
+    if state.exits is None:
+        return None
+    inst, now = work.inst, work.lane.now
+    slots = SlotRows(state, instance)
+    waits = jnp.any(waiting_mask(slots, now, steps_at(inst, now)))
+    is_empty = (inst.num_prefill + inst.num_decode == 0) & ~waits & (inst.is_idle == 0)
+    return is_empty & (state.exits.keeps_batch[instance] != KEPT)
+
+
+def idle(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
+    """The scheduled step is left out, and the instance waits for a request."""
+    slots, inst = SlotRows(state, instance), work.inst
+    chains, _ = take_chain(chains_of(inst), work.lane.now, jnp.int32(0), ctx.never)
+    event = next_event(ctx, slots, jnp.array(True), chains, jnp.int32(-1), inst.busy_until)
+    inst = with_chains(inst, chains).replace(is_idle=jnp.int32(1), event=event)
+    return dataclasses.replace(work, inst=inst)
+
+
 def give_up(
-    ctx: Context, state: State, request: jax.Array, now: jax.Array
+    ctx: Context, state: State, request: jax.Array, now: jax.Array, *, keeps_batch: bool
 ) -> tuple[Writes, jax.Array]:
     """The request begins to leave its instance, and whether it was there: one on its way to the queue is not."""
     instance = place_of(state, request)
@@ -58,7 +101,13 @@ def give_up(
         past=ctx.past(state, request),
     )
     change = no_exit(state.exits)
-    change = dataclasses.replace(change, leaving=jnp.where(runs, request, no_one))
+    is_last = runs & (inst.num_prefill + inst.num_decode == 1)
+    change = dataclasses.replace(
+        change,
+        leaving=jnp.where(runs, request, no_one),
+        instance=jnp.where(is_last, instance, spare),
+        keeps_batch=jnp.int32(KEPT if keeps_batch else 0),
+    )
     return dataclasses.replace(
         nothing,
         lane=lane.replace(last_event=now),
@@ -78,15 +127,24 @@ def closed_early(ctx: Context, state: State, work: Work, closed: Work, is_over: 
     return choose(early & is_over, as_before, closed)
 
 
-def after_leaving(ctx: Context, state: State, work: Work) -> ExitWrite | None:
-    """Who leaves early after this scan step; and one that has left, once its instance is between steps again."""
+def after_leaving(
+    ctx: Context, state: State, work: Work, instance: jax.Array, before: Instance
+) -> ExitWrite | None:
+    """Who leaves early after this scan step; and one that has left, once its instance is between steps again.
+
+    `before` is the instance before.
+    """
     exits = state.exits
     if exits is None:
         return None
     is_over, spare = work.lane.mode == Mode.BETWEEN, jnp.int32(ctx.shape.num_requests)
+    has_stepped = work.inst.step_index > before.step_index
+    is_orphaned = ~has_stepped & (work.inst.is_idle > before.is_idle)
     return ExitWrite(
         leaving=jnp.where(is_over, spare, exits.leaving),
         request=jnp.where(is_over, exits.leaving, spare),
         step_index=work.inst.step_index,
         record=work.lane.num_records,
+        instance=jnp.where(has_stepped | is_orphaned, instance, jnp.int32(ctx.shape.num_instances)),
+        keeps_batch=jnp.where(is_orphaned, jnp.int32(ORPHANED), 0),
     )

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.engine.block_counts import ceil_div
 from blis_jax.engine.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.engine.phases.batch_view import members_of
 from blis_jax.engine.phases.hand_over import is_moving, moved_on, num_moving
@@ -274,6 +275,18 @@ def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
     return least_key(is_due, slots.queue_rank)
 
 
+def is_unservable(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
+    """Whether a request is dropped when it would be queued: no instance's KV cache, or no context, is long enough."""
+    cluster, given = ctx.params.cluster, ctx.request(request)
+    input_len = given.input_len
+    is_oversized = ceil_div(input_len, ctx.shape.block_size) > cluster.total_kv_blocks[instance]
+    if cluster.max_model_len is not None:
+        longest = input_len + given.output_len
+        is_oversized = is_oversized | (input_len >= cluster.max_model_len)
+        is_oversized = is_oversized | (longest > cluster.max_model_len)
+    return is_oversized
+
+
 def drop(
     ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.Array
 ) -> tuple[Work, SlotWrite]:
@@ -306,8 +319,13 @@ def drop(
         ),
     )
     request = slot_row.request
-    rows = ctx.memory.rows_of_leaver(ctx, request)
-    past = ctx.past(state, request).replace(num_scheduled=jnp.int32(-1))
+    rows, dropped = ctx.memory.rows_of_leaver(ctx, request), jnp.int32(-1)
+    if ctx.requests.deadline is not None:  # its time is up, if that is not why it is dropped
+        is_late = as_int(~is_unservable(ctx, request, instance))
+        dropped = dropped - is_late
+        count = work.inst.num_dropped - is_late
+        work = dataclasses.replace(work, inst=work.inst.replace(num_dropped=count))
+    past = ctx.past(state, request).replace(num_scheduled=dropped)
     return work, dataclasses.replace(
         no_slot(ctx), instance=instance, slot=slot, memory=rows, request=request, past=past
     )

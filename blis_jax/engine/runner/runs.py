@@ -186,7 +186,7 @@ class GivenRun(Run):
     def kind(self) -> Hashable:
         """Runs under pressure apart from the others, whose program is faster."""
         shape = self.sizes.shape
-        return self.functions, shape.block_size, shape.num_blocks > 0
+        return self.functions, type(self.table), shape.block_size, shape.num_blocks > 0
 
     @property
     def plan(self) -> None:
