@@ -86,17 +86,25 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     for line in instance_lines(config):
         notes.info(line)
     started = time.perf_counter()
+    seed = source.policy_seed
     if workload is None:
-        record = simulated(config, table, given, source.policy_seed)
+        record = simulated(config, table, given, seed)
+        late = sessions.late_request(record, names)
+        if late is not None:
+            sessions.check_gives_up(config, names, late)
+            record = simulated(config, sessions.with_deadlines(table, names), given, seed)
     else:
-        run = followed(config, workload, given, source.policy_seed)
+        run = followed(config, workload, given, seed)
+        late = sessions.late_request(run.record, sessions.names_of_run(run))
+        if late is not None:
+            sessions.check_gives_up(config, sessions.names_of_run(run), late)
+            run = followed(config, workload, given, seed, gives_up=True)
         record, table, names = run.record, run.table, sessions.names_of_run(run)
         notes.info(f"{table.num_rows} requests arrived, found in {run.num_passes} passes")
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
-    sessions.refuse_late(record, names)
     _write(given, config, record, table, names, source, run)
     if sessions.is_revised(source):
         sessions.write_trace(given, record, source, config, run)
