@@ -122,7 +122,7 @@ def _deadlines(table: RequestTable, arrival: jax.Array, forever: Any) -> jax.Arr
     if timeout is None:
         return None
     last = jnp.asarray(forever).astype(jnp.float64)
-    has_one = (timeout > 0) & (arrival.astype(jnp.float64) + timeout < last)
+    has_one = (timeout > 0) & (arrival.astype(jnp.float64) + timeout.astype(jnp.float64) < last)
     deadline = arrival + jnp.where(has_one, timeout, 0).astype(arrival.dtype)
     return jnp.pad(jnp.where(has_one, deadline, forever), (0, 1), constant_values=forever)
 

@@ -93,6 +93,11 @@ class WorkloadNames:
     )
 
 
+def tenant_order(name: str) -> str:
+    """What tenants are numbered by, so that policies which take turns do so in BLIS's order: their names."""
+    return name or "default"
+
+
 def text_rank(num_requests: int) -> np.ndarray:
     """Rank of `request_<i>` among its peers in byte-wise text order, int32 [request]."""
     order = np.argsort(np.arange(num_requests).astype(str), kind="stable")

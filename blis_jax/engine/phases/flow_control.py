@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 NO_DEADLINE = jnp.iinfo(jnp.int64).max
 
 
-class _Waiting(NamedTuple):
+class Waiting(NamedTuple):
     """The requests as the queue tells them apart, the spare one included."""
 
     is_queued: Bool[Array, "request"]
@@ -52,7 +52,7 @@ class _Waiting(NamedTuple):
     slo_class: Int[Array, "request"]
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """What an arrival does to the queue."""
 
     enters: jax.Array
@@ -90,7 +90,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     is_admitted, gateway = admission(ctx, state, newcomer, lane.num_rejected, now, seen)
     waiting = _waiting(ctx, queue)
-    entry = _entry(ctx, waiting, queue.num_queued, newcomer, comes & is_admitted)
+    entry = entry_of(ctx, waiting, queue.num_queued, newcomer, comes & is_admitted)
     has_band = queue.has_band | (_classes() == waiting.slo_class[newcomer]) & comes & is_admitted
     oldest = jnp.minimum(first_where(waiting.is_queued), spare)
     number = lax.iota(jnp.int32, waiting.band.shape[0])
@@ -101,7 +101,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
     view = _seen(ctx, state, now, seen)
     limit = _saturation(ctx, view)
     now_waiting = waiting._replace(is_queued=is_queued)
-    chosen, is_due, last_tenant = _pick(ctx, queue, now_waiting, has_band, limit)
+    chosen, is_due, last_tenant = pick(ctx, queue, now_waiting, has_band, limit)
     leaves = attempts & is_due
     is_queued = is_queued & ~((number == chosen) & leaves)
     num_queued = count_of(is_queued)
@@ -168,7 +168,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
     )
 
 
-def _victim(ctx: Context, state: State, waiting: _Waiting) -> jax.Array:
+def _victim(ctx: Context, state: State, waiting: Waiting) -> jax.Array:
     """The least urgent sheddable request at the instances, of several the one dispatched last; the spare if none.
 
     Those dispatched in one microsecond come by their number; in BLIS, as its heap has them.
@@ -224,16 +224,16 @@ def _classes() -> jax.Array:
     return lax.iota(jnp.int32, len(SLO_CLASSES))
 
 
-def _waiting(ctx: Context, queue: GatewayQueue) -> _Waiting:
+def _waiting(ctx: Context, queue: GatewayQueue) -> Waiting:
     table = ctx.requests.table
     slo_class = table[:, Req.SLO_CLASS]
     is_queued = queue.place == Place.QUEUED
-    return _Waiting(is_queued, _params(ctx).priority[slo_class], table[:, Req.TENANT], slo_class)
+    return Waiting(is_queued, _params(ctx).priority[slo_class], table[:, Req.TENANT], slo_class)
 
 
-def _entry(
-    ctx: Context, waiting: _Waiting, num_queued: jax.Array, newcomer: jax.Array, asks: jax.Array
-) -> _Entry:
+def entry_of(
+    ctx: Context, waiting: Waiting, num_queued: jax.Array, newcomer: jax.Array, asks: jax.Array
+) -> Entry:
     """Whether an arrival finds room in its band and in the queue, or some less urgent request makes room for it."""
     params, band = _params(ctx), waiting.band[newcomer]
     in_band = count_of(waiting.is_queued & (waiting.band == band))
@@ -245,7 +245,7 @@ def _entry(
     youngest = is_lowest.shape[0] - 1 - jnp.argmax(is_lowest[::-1]).astype(jnp.int32)
     makes_room = params.sheds & (band > lowest)
     enters = asks & ~is_band_full & (~is_full | makes_room)
-    return _Entry(enters, enters & is_full, youngest)
+    return Entry(enters, enters & is_full, youngest)
 
 
 def _seen(ctx: Context, state: State, now: jax.Array, seen: View) -> Snapshots:
@@ -273,17 +273,19 @@ def _ceiling(ctx: Context, has_band: Bool[Array, "slo_class"], band: jax.Array) 
     """The saturation below which a band is served; the more urgent the band, the higher."""
     priority, limit = _params(ctx).priority, _params(ctx).usage_limit
     same = has_band[None, :] & (priority[None, :] == priority[:, None])
-    is_first = has_band & (jnp.argmax(same, axis=1) == _classes())  # one class for each band
+    is_first = has_band & (
+        jnp.argmax(same, axis=1).astype(jnp.int32) == _classes()
+    )  # one class for each band
     before = count_of(is_first & (priority > band)).astype(jnp.float64)
     others = (count_of(is_first) - 1).astype(jnp.float64)
     share = exact_quotient(exact_product(before, 1.0 - limit), jnp.maximum(others, 1.0))
     return jnp.where(others > 0, 1.0 - share, 1.0)
 
 
-def _pick(
+def pick(
     ctx: Context,
     queue: GatewayQueue,
-    waiting: _Waiting,
+    waiting: Waiting,
     has_band: Bool[Array, "slo_class"],
     saturation: jax.Array,
 ) -> tuple[jax.Array, jax.Array, Int[Array, "slo_class"]]:
@@ -322,7 +324,7 @@ def _next_tenant(
     return jnp.where(is_there & (after < most), after, first)
 
 
-def _deadlines(ctx: Context, waiting: _Waiting) -> Int[Array, "request"]:
+def _deadlines(ctx: Context, waiting: Waiting) -> Int[Array, "request"]:
     target = _params(ctx).target_us[waiting.slo_class]
     entered = ctx.requests.arrival.astype(jnp.int64) + ctx.params.cluster.admission_latency_us
     return jnp.where(target == NO_DEADLINE, NO_DEADLINE, entered + target)
