@@ -91,6 +91,7 @@ def _default(name: str, value: object) -> str:
 
 def _allowed(name: str) -> str:
     from blis_jax.cluster import config
+    from blis_jax.cluster.flow_settings import CHOICES
     from blis_jax.latency.deployment import ALL_GATHER, ALL_TO_ALL
     from blis_jax.latency.registry import MODELS
     from blis_jax.policies import registry
@@ -108,6 +109,8 @@ def _allowed(name: str) -> str:
         "variant": " or ".join(config.VARIANTS),
         "snapshot_phases": f"{', '.join(config.PHASES[:-1])} or {config.PHASES[-1]}",
         "kv_transfer_bandwidth": "above 0",
+        "usage_limit_threshold": "above 0, at most 1",
+        "slo_targets": "`CLASS=N` pairs with whole µs above 0",
         "policy_numbers": "numbers that the policies in use declare",
         "instances": "see [Mix instances](../how-to/instances.md)",
         "alpha_coeffs": "three finite numbers",
@@ -116,6 +119,7 @@ def _allowed(name: str) -> str:
         "moe_comm_backend": f"{', '.join((*ALL_GATHER[1:], *ALL_TO_ALL))}, or none",
         "gpu_memory_utilization": "above 0, at most 1",
     }
+    words |= {name: ", ".join(names) for name, names in CHOICES.items()}
     if name in words:
         return words[name]
     for names, text in (

@@ -352,6 +352,8 @@ _NOT_NEGATIVE += ("slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
 _NOT_NEGATIVE += ("cache_signal_delay", "max_model_len")
+_POSITIVE += flow_settings.POSITIVE
+_NOT_NEGATIVE += flow_settings.NOT_NEGATIVE
 _SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization")
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
 # a gateway has a prefix index and states of its own

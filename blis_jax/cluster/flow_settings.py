@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +15,9 @@ CHOICES = {
     "fairness_policy": ("global-strict", "round-robin"),
 }
 DEFAULT_TICK_US = 1000
-_POSITIVE: tuple[str, ...] = ("queue_depth_threshold", "kv_cache_util_threshold", "max_concurrency")
-_NOT_NEGATIVE: tuple[str, ...] = ("max_gateway_queue_depth", "per_band_capacity", "request_ttl")
-_NOT_NEGATIVE += ("dispatch_tick_interval",)
+POSITIVE: tuple[str, ...] = ("queue_depth_threshold", "kv_cache_util_threshold", "max_concurrency")
+NOT_NEGATIVE: tuple[str, ...] = ("max_gateway_queue_depth", "per_band_capacity", "request_ttl")
+NOT_NEGATIVE += ("dispatch_tick_interval",)
 _WHOLE_MOST = 2**31 - 1
 
 
@@ -69,14 +68,9 @@ def check(config: Any) -> None:
     Raises:
         ConfigError: with what is allowed.
     """
-    bounds: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
-        (_POSITIVE, lambda value: 0 < value < float("inf"), "above 0"),
-        (_NOT_NEGATIVE, lambda value: value >= 0, "at least 0"),
-        (("usage_limit_threshold",), lambda value: 0 < value <= 1, "above 0 and at most 1"),
-    ]
-    for names, permits, words in bounds:
-        for name in names:
-            demand(config, name, permits, words)
+    for name in ("queue_depth_threshold", "kv_cache_util_threshold"):
+        demand(config, name, lambda value: value < float("inf"), "finite")
+    demand(config, "usage_limit_threshold", lambda value: 0 < value <= 1, "above 0 and at most 1")
     for name in ("max_concurrency", "max_gateway_queue_depth", "per_band_capacity"):
         demand(config, name, lambda value: value <= _WHOLE_MOST, f"at most {_WHOLE_MOST}")
     demand(config, "request_ttl", lambda value: value < 2**62, f"below {2**62}")

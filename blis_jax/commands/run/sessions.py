@@ -54,6 +54,24 @@ def session_fields(run: ClosedLoopRun) -> dict[int, dict[str, Any]]:
     return fields
 
 
+def refuse_own_targets(source: Source, config: ClusterConfig) -> None:
+    """Refuses a workload whose clients have bounds that the gateway's queue would go by; it knows those of classes."""
+    by_deadline = config.flow_control and config.dispatch_order == "slo-deadline"
+    if not (by_deadline and is_revised(source)):
+        return
+    from blis_jax.workload.reference.deadlines import slo_target_us
+
+    assert source.spec is not None
+    cohorts = getattr(source.spec, "cohorts", None) or ()
+    if any(slo_target_us(one) for one in source.spec.clients) or any(
+        one.slo_target_us for one in cohorts
+    ):
+        raise UnsupportedError(
+            "slo_target_us of clients is not simulated with --dispatch-order slo-deadline yet; give --slo-targets "
+            "by class, and leave slo_target_us out"
+        )
+
+
 def late_request(record: RunRecord, names: WorkloadNames) -> int | None:
     """The first request that is not done by its deadline, None if all are: then deadlines change nothing."""
     import numpy as np

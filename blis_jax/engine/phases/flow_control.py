@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 NO_DEADLINE = jnp.iinfo(jnp.int64).max
 
 
-class Waiting(NamedTuple):
+class QueuedRequests(NamedTuple):
     """The requests as the queue tells them apart, the spare one included."""
 
     is_queued: Bool[Array, "request"]
@@ -52,7 +52,7 @@ class Waiting(NamedTuple):
     slo_class: Int[Array, "request"]
 
 
-class Entry(NamedTuple):
+class QueueEntry(NamedTuple):
     """What an arrival does to the queue."""
 
     enters: jax.Array
@@ -168,7 +168,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
     )
 
 
-def _victim(ctx: Context, state: State, waiting: Waiting) -> jax.Array:
+def _victim(ctx: Context, state: State, waiting: QueuedRequests) -> jax.Array:
     """The least urgent sheddable request at the instances, of several the one dispatched last; the spare if none.
 
     Those dispatched in one microsecond come by their number; in BLIS, as its heap has them.
@@ -224,16 +224,22 @@ def _classes() -> jax.Array:
     return lax.iota(jnp.int32, len(SLO_CLASSES))
 
 
-def _waiting(ctx: Context, queue: GatewayQueue) -> Waiting:
+def _waiting(ctx: Context, queue: GatewayQueue) -> QueuedRequests:
     table = ctx.requests.table
     slo_class = table[:, Req.SLO_CLASS]
     is_queued = queue.place == Place.QUEUED
-    return Waiting(is_queued, _params(ctx).priority[slo_class], table[:, Req.TENANT], slo_class)
+    return QueuedRequests(
+        is_queued, _params(ctx).priority[slo_class], table[:, Req.TENANT], slo_class
+    )
 
 
 def entry_of(
-    ctx: Context, waiting: Waiting, num_queued: jax.Array, newcomer: jax.Array, asks: jax.Array
-) -> Entry:
+    ctx: Context,
+    waiting: QueuedRequests,
+    num_queued: jax.Array,
+    newcomer: jax.Array,
+    asks: jax.Array,
+) -> QueueEntry:
     """Whether an arrival finds room in its band and in the queue, or some less urgent request makes room for it."""
     params, band = _params(ctx), waiting.band[newcomer]
     in_band = count_of(waiting.is_queued & (waiting.band == band))
@@ -245,7 +251,7 @@ def entry_of(
     youngest = is_lowest.shape[0] - 1 - jnp.argmax(is_lowest[::-1]).astype(jnp.int32)
     makes_room = params.sheds & (band > lowest)
     enters = asks & ~is_band_full & (~is_full | makes_room)
-    return Entry(enters, enters & is_full, youngest)
+    return QueueEntry(enters, enters & is_full, youngest)
 
 
 def _seen(ctx: Context, state: State, now: jax.Array, seen: View) -> Snapshots:
@@ -285,7 +291,7 @@ def _ceiling(ctx: Context, has_band: Bool[Array, "slo_class"], band: jax.Array) 
 def pick(
     ctx: Context,
     queue: GatewayQueue,
-    waiting: Waiting,
+    waiting: QueuedRequests,
     has_band: Bool[Array, "slo_class"],
     saturation: jax.Array,
 ) -> tuple[jax.Array, jax.Array, Int[Array, "slo_class"]]:
@@ -324,7 +330,7 @@ def _next_tenant(
     return jnp.where(is_there & (after < most), after, first)
 
 
-def _deadlines(ctx: Context, waiting: Waiting) -> Int[Array, "request"]:
+def _deadlines(ctx: Context, waiting: QueuedRequests) -> Int[Array, "request"]:
     target = _params(ctx).target_us[waiting.slo_class]
     entered = ctx.requests.arrival.astype(jnp.int64) + ctx.params.cluster.admission_latency_us
     return jnp.where(target == NO_DEADLINE, NO_DEADLINE, entered + target)

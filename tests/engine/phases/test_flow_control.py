@@ -12,7 +12,7 @@ import pytest
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.engine import mechanism
 from blis_jax.engine.gateway_queue import Place, empty_queue
-from blis_jax.engine.phases.flow_control import Waiting, entry_of, pick
+from blis_jax.engine.phases.flow_control import QueuedRequests, entry_of, pick
 from blis_jax.engine.queue_numbers import NO_TARGET, queue_params
 from blis_jax.engine.runner.simulation import simulate
 from blis_jax.engine.types import SLO_CLASSES, EngineShape
@@ -73,7 +73,7 @@ def decide():
             shape=SimpleNamespace(num_requests=SIZE),
         )
         is_queued = queue.place == Place.QUEUED
-        waiting = Waiting(is_queued, params.priority[slo_class], tenant, slo_class)
+        waiting = QueuedRequests(is_queued, params.priority[slo_class], tenant, slo_class)
         entry = entry_of(ctx, waiting, queue.num_queued, newcomer, asks)
         return entry, pick(ctx, queue, waiting, queue.has_band, saturation)
 
