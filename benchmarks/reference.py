@@ -61,6 +61,15 @@ UNITS = {
     "decode_tp": "GPUs",
     "prefill_max_model_len": "tokens",
     "decode_max_model_len": "tokens",
+    "queue_depth_threshold": "requests",
+    "kv_cache_util_threshold": "share",
+    "max_concurrency": "requests",
+    "usage_limit_threshold": "share",
+    "slo_targets": "µs",
+    "max_gateway_queue_depth": "requests",
+    "per_band_capacity": "requests",
+    "request_ttl": "µs",
+    "dispatch_tick_interval": "µs",
     "kv_cpu_blocks": "blocks",
     "kv_offload_threshold": "share",
     "kv_transfer_bandwidth": "tokens/µs",
@@ -99,6 +108,7 @@ def _default(name: str, value: object) -> str:
 def _allowed(name: str) -> str:
     from blis_jax.cluster import config
     from blis_jax.cluster.disaggregation import DECIDERS, ENCODE_DECIDERS
+    from blis_jax.cluster.flow_settings import CHOICES
     from blis_jax.latency.deployment import ALL_GATHER, ALL_TO_ALL
     from blis_jax.latency.registry import MODELS
     from blis_jax.policies import registry
@@ -122,6 +132,8 @@ def _allowed(name: str) -> str:
         "pd_transfer_base_latency": "at least 0",
         "pd_decider": ", ".join(DECIDERS),
         "encode_decider": ", ".join(ENCODE_DECIDERS),
+        "usage_limit_threshold": "above 0, at most 1",
+        "slo_targets": "`CLASS=N` pairs with whole µs above 0",
         "policy_numbers": "numbers that the policies in use declare",
         "instances": "see [Mix instances](../how-to/instances.md)",
         "alpha_coeffs": "three finite numbers",
@@ -130,6 +142,7 @@ def _allowed(name: str) -> str:
         "moe_comm_backend": f"{', '.join((*ALL_GATHER[1:], *ALL_TO_ALL))}, or none",
         "gpu_memory_utilization": "above 0, at most 1",
     }
+    words |= {name: ", ".join(names) for name, names in CHOICES.items()}
     if name in words:
         return words[name]
     for names, text in (

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import disaggregation
+from blis_jax.cluster.flow_settings import FlowSettings
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.policies import registry
 
@@ -63,7 +64,7 @@ _LATER: dict[str, Any] = {
     "cache_signal_delay": 50_000,
     "max_model_len": 0,
     **disaggregation.SETTINGS,
-}
+} | {field.name: field.default for field in dataclasses.fields(FlowSettings)}
 
 
 def plain_value(value: Any) -> Any:

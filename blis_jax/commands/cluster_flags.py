@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from blis_jax.commands.cli import Flag, Parser, number, numbers, one_of, truth, whole
+from blis_jax.commands.flow_flags import FLOW_FLAGS
 from blis_jax.commands.pool_flags import POOL_FLAGS
 from blis_jax.policies import registry
 
@@ -319,8 +320,15 @@ KV_TIER_FLAGS = (
         "kv-transfer-base-latency", whole, 0, "US", "µs that each transfer takes beside its tokens"
     ),
 )
-CLUSTER_FLAGS = (*MODEL_FLAGS, *BATCH_FLAGS, *GATEWAY_FLAGS, *ORDER_FLAGS, *KV_TIER_FLAGS)
-CLUSTER_FLAGS += POOL_FLAGS
+CLUSTER_FLAGS = (
+    *MODEL_FLAGS,
+    *BATCH_FLAGS,
+    *GATEWAY_FLAGS,
+    *FLOW_FLAGS,
+    *ORDER_FLAGS,
+    *KV_TIER_FLAGS,
+    *POOL_FLAGS,
+)
 
 
 def add_cluster_flags(parser: Parser) -> None:
@@ -339,6 +347,7 @@ def add_cluster_flags(parser: Parser) -> None:
 _CLUSTER_GROUPS = (
     ("model and latency", MODEL_FLAGS),
     ("admission and routing", GATEWAY_FLAGS),
+    ("the gateway's queue (flow control)", FLOW_FLAGS),
     ("priority and order of the wait queue", ORDER_FLAGS),
     ("batches", BATCH_FLAGS),
     ("KV blocks in CPU memory", KV_TIER_FLAGS),

@@ -18,6 +18,7 @@ from jax import lax
 
 from blis_jax.engine.branching import branch, once
 from blis_jax.engine.context import Context
+from blis_jax.engine.exits import no_exits
 from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.scan_step import scan_step
 from blis_jax.engine.state import Inst, Lane, Reg, Requests, State, initial_state
@@ -60,6 +61,9 @@ class Raw:
     downs: Any = None  # times that each instance has gone down, likewise
     reserved: Any = None  # only where KV is reserved, likewise the next
     reserved_time: Any = None
+    queue_place: Any = None  # gateway_queue.Place of each request, where they wait there, likewise
+    dispatched: Any = None  # when it was dispatched from there
+    exits: Any = None  # only where requests give up
 
 
 def first_order(num_requests: int) -> Order:
@@ -125,6 +129,7 @@ def requests_of(
         has_shared=has_shared,
         has_media=_has_media(table) if mechanism.encodes else None,
         part_ranks=_part_ranks(table, order) if mechanism.reserves_decode else None,
+        deadline=_deadlines(table, arrival, forever),
         is_late=is_late.astype(jnp.int32),
         is_wide=_is_wide(shape, blocks).astype(jnp.int32),
     )
@@ -150,6 +155,17 @@ def _part_ranks(table: RequestTable, order: Order) -> jax.Array:
     ranks = ranks.at[by_arrival].set(jnp.arange(texts.size, dtype=jnp.int32))
     columns = jnp.concatenate([ranks.reshape(texts.shape), texts[1:2]])
     return jnp.pad(columns.T, ((0, 1), (0, 0)))
+
+
+def _deadlines(table: RequestTable, arrival: jax.Array, forever: Any) -> jax.Array | None:
+    """When each request is given up, a spare one included; None where none is."""
+    timeout = getattr(table, "timeout_us", None)
+    if timeout is None:
+        return None
+    last = jnp.asarray(forever).astype(jnp.float64)
+    has_one = (timeout > 0) & (arrival.astype(jnp.float64) + timeout.astype(jnp.float64) < last)
+    deadline = arrival + jnp.where(has_one, timeout, 0).astype(arrival.dtype)
+    return jnp.pad(jnp.where(has_one, deadline, forever), (0, 1), constant_values=forever)
 
 
 def _shared_numbers(
@@ -191,6 +207,8 @@ def first_state(
     """The empty cluster, or one that has failed already because the clock or a table is too small."""
     states = first_states(shape, mechanism, params)
     state = initial_state(shape, mechanism, params, *states)
+    if mechanism.evicts_in_flight or requests.deadline is not None:
+        state = dataclasses.replace(state, exits=no_exits(shape))
     code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))
     code = jnp.where(requests.is_wide == 1, jnp.int32(Outcome.NODES_FULL), code)
     return dataclasses.replace(state, registers=Lane(state.registers).replace(outcome=code).numbers)
@@ -223,6 +241,11 @@ def raw_of(state: State, chunks: jax.Array) -> Raw:
             reserved=movement.reserved,
             reserved_time=movement.reserved_time,
         )
+    if state.queue is not None:
+        waited = {"queue_place": state.queue.place, "dispatched": state.queue.dispatched}
+        raw = dataclasses.replace(raw, **waited)
+    if state.exits is not None:
+        raw = dataclasses.replace(raw, exits=state.exits)
     if blocks is None:
         return raw
     return dataclasses.replace(

@@ -13,6 +13,7 @@ from blis_jax.cluster import disaggregation
 from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
 from blis_jax.cluster.setting_checks import LARGEST_COUNT
+from blis_jax.engine.queue_numbers import queue_params
 from blis_jax.engine.revision_rules import (
     AUGUST_DEFECTS,
     AUGUST_RULES,
@@ -44,6 +45,8 @@ PHASES = 1004  # what the draws of phases are for, beyond `policy_calls.Purpose`
 def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
     """The policies of a run: those handed in, and for the rest those that the configuration names."""
     named = numbered(config)
+    if config.is_august and config.flow_control:  # BLIS's queue takes the place of admission
+        named = dataclasses.replace(named, admission=registry.find("admission", "always-admit"))
     if policies is None:
         return named
     routing, scorers = policies.routing, policies.scorers
@@ -105,6 +108,8 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         delays_index=config.prefix_index_delay > 0,
         num_gateways=config.num_gateways,
         evicts_lowest_priority=config.slo_preemption,
+        has_queue=config.flow_control,
+        evicts_in_flight=config.flow_control and config.in_flight_eviction,
         defects=_defects(config),
         rules=AUGUST_RULES if config.is_august else FEBRUARY_RULES,
     )
@@ -198,6 +203,9 @@ def params(
         _cluster_params(config, num_rows or config.num_instances, policy_seed),
         _policy_params(chosen(config, policies), policy_seed),
     )
+    if config.flow_control:
+        queue = queue_params(config, made.policy.priority)
+        made = dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, queue=queue))
     if not mechanism(config, policies).reads_draws:
         return made
     policy, count = made.policy, num_requests + SPARE_DRAWS

@@ -19,6 +19,7 @@ from blis_jax.results.metrics.arrays import maxima, sums
 from blis_jax.results.records import (
     BLOCK_LEVEL,
     NO_EVICTION,
+    SETTLED,
     InstanceRecords,
     PreemptionRecords,
     RequestRecords,
@@ -35,6 +36,7 @@ from blis_jax.results.splits import (
 )
 from blis_jax.results.stays import journeys, lives_of, moved
 from blis_jax.results.travels import after_moves, has_moved, is_on_its_way
+from blis_jax.results.waits import ended_steps, final_status, gateway_waits, orphaned_us
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 
@@ -76,6 +78,8 @@ class Observation:
         self.output_len = xp.asarray(table.output_len)[:n].astype(np.int64)
         self.slo_class = xp.asarray(table.slo_class)[:n].astype(np.int64)
         self.tenant = xp.asarray(table.tenant)[:n].astype(np.int64)
+        timeout = getattr(table, "timeout_us", None)
+        self.timeout_us = None if timeout is None else xp.asarray(timeout)[:n].astype(np.int64)
         self.log = raw.log[:count].astype(np.int64)
         self.dyn = raw.dyn[:n].astype(np.int64)
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
@@ -95,7 +99,8 @@ class Observation:
         xp = self.xp
         self.arrival, self.log_time = arrival, log_time
         entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
-        self.routed_us, self.queueing_us = entered
+        latency_us, self.queueing_us = cluster.routing_latency_us, entered[1]
+        self.routed_us, self.gateway_wait_us = gateway_waits(self.raw, entered[0], latency_us, xp)
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
         lives = lives_of(self.raw, self.dyn, self.log, log_time, xp)
@@ -125,6 +130,7 @@ class Observation:
             is_coming = (self.reserved.ends > self.horizon) & (self.journey.computed > 0)
             status = xp.where(is_coming, int(Status.IN_FLIGHT), status)
             status = xp.where(self.reserved.is_dropped == 1, int(Status.DROPPED), status)
+        status = final_status(self.raw, self.dyn, status, xp)
         return xp.where(self.is_rejected, int(Status.REJECTED), status).astype(np.int64)
 
     def requests(self) -> RequestRecords:
@@ -156,7 +162,10 @@ class Observation:
             whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
             e2e = xp.where(has_moved(self.journey), whole, e2e)
         index = dyn[:, Dyn.TOKEN_INDEX]
-        decoded = self._last_index()[xp.maximum(self.instance, 0)] - index + lives.num_handed
+        last_index = self._last_index()[xp.maximum(self.instance, 0)]
+        ended = ended_steps(self.raw, self.num_requests, xp)
+        last_index = last_index if ended is None else xp.where(ended > 0, ended, last_index)
+        decoded = last_index - index + lives.num_handed
         progress = dyn[:, Dyn.PROGRESS] + xp.where(in_decode, decoded, 0)
         progress = xp.where(is_done, final, xp.where(lives.in_batch, progress, 0))
         is_queued = self.is_queued
@@ -191,6 +200,8 @@ class Observation:
             num_itl=num_itl,
             progress_index=xp.where(is_scheduled, progress, 0),
             ttft_parts_us=self._parts(has_token, token_us, output_time),
+            gateway_wait_us=self.gateway_wait_us,
+            ended_step_idx=ended,
             **after_moves(self.journey, self.num_requests, self._starts, self._ends, xp),
         )
         if self.reserved is not None:
@@ -297,8 +308,12 @@ class Observation:
             ends = xp.where((ends >= 0) & (ends <= self.horizon), ends, 0)
             on_first = maxima(self.first_instance, xp.maximum(latest, ends), rows)
             latest = left
+        if self.timeout_us is not None:
+            is_late = requests.status == Status.TIMED_OUT
+            latest = xp.maximum(latest, xp.where(is_late, self.arrival + self.timeout_us, 0))
         has_stepped = self._last_index()[:rows] > 0
         last = self.raw.inst_time[:rows, InstTime.LAST_START].astype(self.time_type)
+        last = xp.maximum(last, orphaned_us(self.raw, rows, self.time_type, xp))
         latest = xp.maximum(maxima(self.instance, latest, rows), on_first)
         return xp.maximum(latest, xp.where(has_stepped, last, 0))
 
@@ -405,8 +420,7 @@ class Observation:
         code = Outcome(int(self.raw.registers[Reg.OUTCOME]))
         if code != Outcome.COMPLETED:
             return code
-        settled = {Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST}
-        is_settled = np.isin(self.status(), [int(status) for status in settled])
+        is_settled = np.isin(self.status(), [int(status) for status in SETTLED])
         return Outcome.COMPLETED if bool(is_settled.all()) else Outcome.HORIZON
 
     def num_open_ties(self) -> int:

@@ -29,6 +29,34 @@ class Status(enum.IntEnum):
     RUNNING = 4
     IN_FLIGHT = 5  # not yet in an instance's queue
     LOST = 6  # its instance stopped, and nobody computed it again
+    QUEUE_FULL = 7  # turned away by the gateway's queue
+    SHED = 8  # it left the gateway's queue for a more urgent one
+    EXPIRED = 9  # it waited too long in the gateway's queue
+    EVICTED = 10  # its instance gave it up for a more urgent one in the gateway's queue
+    IN_GATEWAY = 11  # in the gateway's queue
+    TIMED_OUT = 12  # its time was up before it completed
+
+
+# statuses that a request keeps
+SETTLED = (
+    *(Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST),
+    *(Status.QUEUE_FULL, Status.SHED, Status.EXPIRED, Status.EVICTED, Status.TIMED_OUT),
+)
+# metrics that count requests by how they ended
+COUNTED = {
+    "num_completed": Status.COMPLETED,
+    "num_rejected": Status.REJECTED,
+    "num_dropped": Status.DROPPED,
+    "num_lost": Status.LOST,
+    "num_queue_full": Status.QUEUE_FULL,
+    "num_shed": Status.SHED,
+    "num_expired": Status.EXPIRED,
+    "num_evicted": Status.EVICTED,
+    "num_timed_out": Status.TIMED_OUT,
+}
+GAVE_UP = (Status.EVICTED, Status.TIMED_OUT)  # they left their instance before the end
+# what the gateway's queue does with requests that no instance gets
+NOT_DISPATCHED = (Status.QUEUE_FULL, Status.SHED, Status.EXPIRED)
 
 
 TTFT_PARTS = (
@@ -76,6 +104,10 @@ class RequestRecords:
     hand_overs: Int[np.ndarray, "request"]  # 1: it went on elsewhere with its KV
     restarts: Int[np.ndarray, "request"]  # attempts that ended because their instance stopped
     handed_us: Any = None  # blis-2026-08: from arrival to the start of its transfer, -1: none
+    # µs in the gateway's queue, -1: not dispatched from there; None: a run without one
+    gateway_wait_us: Any = None
+    # steps of its instance when it left the batch early, 0: it did not; None: a run in which nobody does
+    ended_step_idx: Any = None
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ class SplitRecords:
     decode_e2e_us: (
         Array  # of the part alone: from its scheduling, or from the arrival where it has a TTFT
     )
-    is_ended: Array  # completed, or dropped for want of KV: other requests have no latencies in BLIS's figures
+    # completed, dropped for want of KV, or given up by the decode instance: others have no latencies in BLIS's figures
+    is_ended: Array
 
 
 def reservations(raw: Any, num_requests: int) -> Reservation | None:
@@ -144,7 +145,7 @@ def split_records(seen: Observation, status: Array, columns: Columns) -> SplitRe
         decode_sched_delay_us=of(is_scheduled, delay),
         decode_ttft_us=of(own_ttft, ttft),
         decode_e2e_us=of(is_split & is_done, e2e),
-        is_ended=~is_split | is_done | dropped,
+        is_ended=~is_split | is_done | dropped | (has_left & (status == Status.TIMED_OUT)),
     )
 
 
@@ -158,7 +159,10 @@ def with_parts(seen: Observation, columns: Columns, splits: SplitRecords) -> Col
     own = splits.decode_e2e_us
     e2e = xp.where(splits.decode_ttft_us >= 0, own, own + splits.decode_sched_delay_us)
     e2e = xp.where(dropped, splits.transfer_at_us - seen.arrival, e2e)
-    has_e2e = dropped | (own >= 0)
+    is_late = has_left & splits.is_ended & ~dropped & (own < 0)
+    if seen.timeout_us is not None:
+        e2e = xp.where(is_late, seen.timeout_us, e2e)
+    has_e2e = dropped | is_late | (own >= 0)
     first = first_latencies(seen, joined)
     output = seen.output_time[xp.maximum(seen.instance, 0)]
     has_first = has_left & (first >= 0) & (splits.decode_sched_delay_us >= 0)

@@ -83,6 +83,20 @@ def with_media(table: RequestTable, has_media: Any) -> RequestTable:
     return MediaTable(**columns, has_media=np.asarray(has_media, np.int32))
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TimedTable(RequestTable):
+    """Requests that are given up where they have not completed in time."""
+
+    timeout_us: Int64[Array, " request"]  # from arrival to deadline, 0: none
+
+
+def with_timeouts(table: RequestTable, timeout_us: Any) -> TimedTable:
+    """The requests with the time that each is given, 0 for any time."""
+    columns = {name: getattr(table, name) for name in RequestTable.__dataclass_fields__}
+    return TimedTable(**columns, timeout_us=np.asarray(timeout_us, np.int64))
+
+
 @dataclass(frozen=True)
 class WorkloadNames:
     """Texts behind the integer columns, and what the engine does not look at; they stay on the host."""
@@ -93,6 +107,11 @@ class WorkloadNames:
     deadline_us: np.ndarray | None = (
         None  # when requests are given up, 0 for never; None: no request is
     )
+
+
+def tenant_order(name: str) -> str:
+    """What tenants are numbered by, so that policies which take turns do so in BLIS's order: their names."""
+    return name or "default"
 
 
 def text_rank(num_requests: int) -> np.ndarray:

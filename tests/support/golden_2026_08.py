@@ -22,7 +22,7 @@ from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
 from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
-from blis_jax.workload.table import RequestTable, from_golden
+from blis_jax.workload.table import RequestTable, from_golden, with_timeouts
 from tests.support.reference_data import REPO_ROOT, assert_totals_equal, find_golden_dir
 
 DEFAULT_SEED = 42
@@ -41,9 +41,7 @@ _BESIDE = (
 _BESIDE += ("prompt-tokens", "output-tokens", "output-tokens-stdev", "prefix-tokens")
 _BESIDE += ("concurrency", "think-time-ms", "slo-ttft", "slo-e2e", "slo-itl")
 _SWITCHES = ("enable-expert-parallel",)  # without effect on any step, as the semantics say
-_MECHANISMS = {
-    "flow-control": "flow control",
-}
+_MECHANISMS = {}
 _BUNDLES: dict[str, dict[str, Any]] = {
     "gaie": {
         "admission_policy": "gaie-legacy",
@@ -92,6 +90,12 @@ STATUS = {
     3: Status.WAITING,
     4: Status.RUNNING,
     5: Status.IN_FLIGHT,
+    6: Status.TIMED_OUT,
+    7: Status.QUEUE_FULL,
+    8: Status.SHED,
+    9: Status.EXPIRED,
+    10: Status.EVICTED,
+    12: Status.IN_GATEWAY,
     13: Status.DROPPED,  # at the decode instance
     14: Status.IN_FLIGHT,  # in transfer
 }
@@ -126,8 +130,6 @@ class AugustScenario:
                 return words
         if int(given.get("kv-cpu-blocks", "0")) > 0:
             return "the CPU tier"
-        if self.recorded["status_counts"].get("timed_out"):
-            return "time-outs"
         return _REFUSED_BUNDLES.get(bundle)
 
     def _options(self) -> dict[str, str]:
@@ -152,7 +154,7 @@ class AugustScenario:
         line = ["--profile", "blis-2026-08"]
         for name, value in options.items():
             if name not in (*_BESIDE, *_SWITCHES):
-                line += [f"--{name}", value or "true"]
+                line += [f"--{name}", value] if value else [f"--{name}"]
         config = cluster_config(make_parser().given(line))
         bundle = self.recorded["policy_bundle"]
         return config.replace(**_BUNDLES[bundle]) if bundle else config
@@ -168,7 +170,11 @@ class AugustScenario:
             arrays = dict(file)
         # short prompts are told apart by a policy that the revision no longer has
         arrays["short_input_id"] = np.zeros(len(arrays["arrival_us"]), np.int64)
-        return from_golden(arrays, self.recorded["block_size"])
+        table = from_golden(arrays, self.recorded["block_size"])
+        if not self.recorded["status_counts"].get("timed_out"):
+            return table  # deadlines that nobody misses change nothing
+        deadline = arrays["deadline_us"]
+        return with_timeouts(table, np.where(deadline > 0, deadline - arrays["arrival_us"], 0))
 
     def run(self, options: Options = SIZES) -> RunRecord:
         """The scenario as the engine runs it; sessions of a closed loop go on as their rounds complete."""
@@ -212,6 +218,10 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
         pairs.append((name, getattr(requests, name)[mask], recorded[name][mask]))
     if is_split.any():
         pairs += _parts(record, recorded, is_split)
+    if requests.gateway_wait_us is not None:
+        wait = recorded["gw_dispatch_us"] - recorded["gw_enqueue_us"]
+        was_there = requests.gateway_wait_us >= 0
+        pairs.append(("gateway_wait_us", requests.gateway_wait_us[was_there], wait[was_there]))
     steps = expand_steps(record, scenario.recorded["block_size"])
     pairs += [(name, getattr(steps, name), recorded[name]) for name in steps._fields]
     found = []

@@ -12,6 +12,7 @@ from jax import lax
 from blis_jax.engine.block_counts import ceil_div, full_blocks
 from blis_jax.engine.calendar import later
 from blis_jax.engine.context import Context, SlotRows, row
+from blis_jax.engine.gateway_queue import QueueWrite, unchanged
 from blis_jax.engine.phases.gateways import own_states, with_own
 from blis_jax.engine.phases.mid_step import failing, waking_time
 from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
@@ -66,6 +67,7 @@ class Decisions:
     inst: Instance
     router: RouterWrite | None
     split: MovementWrite | None = None  # of a request whose prompt is computed elsewhere
+    queue: QueueWrite | None = None
 
 
 def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
@@ -148,7 +150,25 @@ def no_decisions(ctx: Context, state: State) -> Decisions:
         ),
         router=no_touch(ctx, state),
         split=no_movement(ctx, state.movement) if ctx.mechanism.reserves_decode else None,
+        queue=unchanged(state.queue),
     )
+
+
+def admission(
+    ctx: Context,
+    state: State,
+    candidate: jax.Array,
+    rejected: jax.Array,
+    now: jax.Array,
+    seen: View,
+) -> tuple[jax.Array, Any]:
+    """Whether the request is let in after so many rejected ones, and the states of the gateway's policies then."""
+    no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    picked = _would_be_routed_to(ctx, state, candidate, now, seen)
+    asked = candidate, Purpose.ADMISSION, now, seen, no_match, rejected, picked
+    context = _context(ctx, state, *asked)
+    is_admitted, own = admit(ctx, own_states(ctx, state.gateway, candidate), context)
+    return is_admitted, with_own(ctx, state.gateway, own, candidate)
 
 
 def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Array) -> Decisions:
@@ -161,12 +181,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     now = jnp.where(is_admit, admit_time, route_time)
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     candidate, rejected = lane.next_admit, lane.num_rejected
-    no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
-    picked = _would_be_routed_to(ctx, state, candidate, now, seen)
-    asked = candidate, Purpose.ADMISSION, now, seen, no_match, rejected, picked
-    context = _context(ctx, state, *asked)
-    is_admitted, own = admit(ctx, own_states(ctx, state.gateway, candidate), context)
-    gateway = with_own(ctx, state.gateway, own, candidate)
+    is_admitted, gateway = admission(ctx, state, candidate, rejected, now, seen)
     is_rejected = is_admit & ~is_admitted
     gateway = jax.tree.map(lambda a, b: jnp.where(is_admit, a, b), gateway, state.gateway)
     next_admit = candidate + as_int(is_admit)
@@ -323,6 +338,8 @@ def _place(
         longest = input_len + ctx.request(request).output_len
         is_oversized = is_oversized | (input_len >= limit)
         is_oversized = is_oversized | (longest > limit)
+    if ctx.requests.deadline is not None:  # it leaves the same way
+        is_oversized = is_oversized | (ctx.requests.deadline[request] <= queued)
     inst = instance_of(ctx, state, chosen)
     starts = (inst.is_idle == 1) | is_oversized
     event, busy = inst.event, inst.busy_until

@@ -34,7 +34,7 @@ from blis_jax.workload.reference.follow_up_table import (
 )
 from blis_jax.workload.reference.generate import DrawnWorkload
 from blis_jax.workload.reference.requests import NO_DEADLINE, DrawnRequest
-from blis_jax.workload.table import NEVER_US, RequestTable
+from blis_jax.workload.table import NEVER_US, RequestTable, with_timeouts
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -86,6 +86,7 @@ def simulate_closed_loop(
     options: Options | None = None,
     seed: int = 0,
     policies: Policies | None = None,
+    gives_up: bool = False,
 ) -> ClosedLoopRun:
     """Simulate one cluster on a workload with closed-loop sessions.
 
@@ -99,6 +100,7 @@ def simulate_closed_loop(
         options: how to run.
         seed: the seed of random policies.
         policies: policies to use in place of those that the configuration names.
+        gives_up: whether requests are given up at their deadlines.
 
     Returns:
         The run, and which rows of the sessions' table its requests are. If a pass does not end as a run
@@ -112,6 +114,9 @@ def simulate_closed_loop(
     most_rounds = FIRST_ROUNDS if is_endless and math.isinf(workload.budget) else None
     while True:
         loop = closed_loop_table(workload, config.block_size_in_tokens, most_rounds)
+        if gives_up:
+            table = with_timeouts(loop.table, loop.timeout_us)
+            loop = dataclasses.replace(loop, table=table)
         parts = _parts_of(config, loop)
         run = _settled(config, loop, options, policy_seed(seed), policies, parts)
         if not _runs_out(run, parts):

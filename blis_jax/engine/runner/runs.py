@@ -227,7 +227,9 @@ class GivenRun(Run):
         """Without the reference's defects there is no order to look for."""
         if not self.sizes.options.resolve_ties or self.sizes.shape.is_continuous:
             return False
-        if self.functions.moves_requests:  # the reference knows none of this
+        if (
+            self.functions.moves_requests or self.functions.has_queue
+        ):  # the reference knows none of this
             return False
         if self.functions.rules.has_order:
             return False

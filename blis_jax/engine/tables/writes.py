@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.engine.context import Context
+from blis_jax.engine.exits import ExitWrite, exits_after, no_exit
+from blis_jax.engine.gateway_queue import QueueWrite, unchanged, written
 from blis_jax.engine.phases import router_index
 from blis_jax.engine.phases.policy_calls import instance_row
 from blis_jax.engine.state import (
@@ -135,6 +137,8 @@ class Writes:
     inst: Instance
     slot: SlotWrite
     record: RecordWrite
+    queue: QueueWrite | None
+    exits: ExitWrite | None
 
 
 def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
@@ -161,6 +165,8 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
         inst=instance_of(ctx, state, instance),
         slot=no_slot(ctx),
         record=no_record(ctx),
+        queue=unchanged(state.queue),
+        exits=no_exit(state.exits),
     )
 
 
@@ -296,6 +302,8 @@ def write(ctx: Context, state: State, done: Writes) -> State:
         local=_write_local(state, done),
         news=_write_news(state, done),
         movement=_write_movement(state, done),
+        queue=written(state.queue, done.queue),
+        exits=exits_after(state.exits, done.exits),
         **_write_slot(state, done),
         **_write_requests(ctx, state, done),
         **_write_with_times(state, done),

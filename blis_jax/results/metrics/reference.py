@@ -35,6 +35,12 @@ STATUS_NAMES = {
     Status.RUNNING: "still_running",
     Status.IN_FLIGHT: "in_flight",
     Status.LOST: "lost",
+    Status.QUEUE_FULL: "rejected_gateway",
+    Status.SHED: "shed_gateway",
+    Status.EXPIRED: "expired_gateway",
+    Status.EVICTED: "evicted_inflight",
+    Status.IN_GATEWAY: "in_gateway",
+    Status.TIMED_OUT: "timed_out",
 }
 COUNTERS = (
     "completed_requests",
@@ -137,12 +143,16 @@ def _block(
         for name in ("completed_requests", "still_queued", "still_running", "dropped_unservable")
     )
     lost = _total(record.instances, "lost_requests", instance)
+    is_late = record.requests.status == Status.TIMED_OUT
+    if instance is not None:
+        is_late = is_late & (record.requests.instance == instance)
+    late = int(np.count_nonzero(is_late))
     block: dict[str, Any] = {
         "instance_id": "cluster" if instance is None else instance_name(instance),
         "completed_requests": counts["completed_requests"],
         "still_queued": counts["still_queued"],
         "still_running": counts["still_running"],
-        "injected_requests": injected + lost,
+        "injected_requests": injected + lost + late,
         "total_input_tokens": counts["total_input_tokens"],
         "total_output_tokens": counts["total_output_tokens"],
         "vllm_estimated_duration_s": ended_us(record, instance) / 1e6,
@@ -153,8 +163,8 @@ def _block(
         block["kv_allocation_failures"] = counts["kv_allocation_failures"]
     block["preemption_count"] = counts["preemption_count"]
     block["dropped_unservable"] = counts["dropped_unservable"]
-    if record.is_august:  # runs in which there are any are refused
-        block |= {"length_capped_requests": 0, "timed_out_requests": 0}
+    if record.is_august:  # requests that fit into the longest context are never capped
+        block |= {"length_capped_requests": 0, "timed_out_requests": late}
     if lost:  # not BLIS's
         block["lost_requests"] = lost
     return block
@@ -197,7 +207,7 @@ def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str
         "status_counts": {
             name: int(statuses[code])
             for code, name in STATUS_NAMES.items()
-            if code != Status.LOST or statuses[code]  # not BLIS's
+            if code < Status.LOST or statuses[code]  # not of BLIS in February
         },
     }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blis_jax.cluster import disaggregation
 from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.flow_settings import FlowSettings
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies import registry
 from sweeps.strategies.space import SCORERS
@@ -35,6 +37,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "admission_policy",
         *_numbers(("admission",)),
     ),
+    "gateway queue": tuple(field.name for field in dataclasses.fields(FlowSettings)),
     "gateway latency": ("admission_latency", "routing_latency"),
     "routing": (
         "routing_policy",
