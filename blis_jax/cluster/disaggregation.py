@@ -145,6 +145,8 @@ def _check_pools(config: ClusterConfig) -> None:
         raise ConfigError(
             f"encode_decider {config.encode_decider} needs an encode pool; give encode_instances"
         )
+    if config.pd_decider != "never":
+        _check_limits(config)
     if config.kv_cpu_blocks:
         raise ConfigError(
             "kv_cpu_blocks: a CPU tier beside prefill and decode pools is not simulated yet; set it to 0"
@@ -152,6 +154,17 @@ def _check_pools(config: ClusterConfig) -> None:
     if config.instances:
         raise ConfigError(
             "instances: groups and the pools of blis-2026-08 exclude each other; leave one of them out"
+        )
+
+
+def _check_limits(config: ClusterConfig) -> None:
+    """Refuses a decode pool for shorter requests than the prefill pool takes: BLIS would cut them off there."""
+    limits = {pool: _own(config, pool)["max_model_len"] for pool in ("prefill", "decode")}
+    if limits["decode"] and limits["decode"] < (limits["prefill"] or math.inf):
+        raise ConfigError(
+            f"decode_max_model_len: the decode pool takes requests of up to {limits['decode']} tokens and the prefill "
+            f"pool longer ones; outputs that are cut off are not simulated, so set prefill_max_model_len to "
+            f"{limits['decode']} or less"
         )
 
 

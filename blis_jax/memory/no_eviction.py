@@ -89,6 +89,10 @@ class NoEviction(Memory[OnPath, PathRows]):
         needed = jnp.where(_stores_output(ctx, one), new, ceil_div(tokens, size))
         is_short = needed > ctx.params.cluster.total_kv_blocks[one.instance] - inst.used_blocks
         outcome = failing(work.lane.outcome, is_short, Outcome.KV_CHECK_TRIPPED)
+        if ctx.mechanism.reserves_decode and ctx.shape.has_shared_outputs:
+            # what was found on the prefill instance says nothing of the list here; the other model knows
+            is_found = one.past.cached_first * size >= one.fixed.input_len
+            outcome = failing(outcome, one.has_kv & is_found, Outcome.KV_CHECK_TRIPPED)
         if ctx.shape.has_shared_outputs or not demand.is_last:
             fills = ~_stores_output(ctx, one) | _keeps_prefix(ctx, one)
             end = full_blocks(jnp.where(fills, held, base), size)

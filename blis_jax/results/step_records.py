@@ -176,6 +176,8 @@ def _blocks_taken(
     finished_step = requests.finished_step_idx[has_token].astype(np.int64)
     input_len = requests.input_len[has_token].astype(np.int64)
     is_all_cached = requests.cached_tokens_first_sched[has_token] == input_len
+    if record.splits is not None:  # found where the prompt was computed, and held here all the same
+        is_all_cached = is_all_cached & ~joins[has_token]
     held = np.where(is_all_cached, 0, input_len)
     last_step = np.where(finished_step > 0, finished_step, step_index.max())
     first = token_step + 1 + (-held) % block_size

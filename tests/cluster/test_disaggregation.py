@@ -74,6 +74,10 @@ def test_options_are_those_of_blis():
         (POOLS | {"pd_decider": "sometimes"}, "pd_decider must be one of never, always"),
         (POOLS | {"encode_decider": "always"}, "needs an encode pool"),
         (POOLS | {"pd_transfer_bandwidth": 0.0}, "pd_transfer_bandwidth must be above 0"),
+        (
+            POOLS | {"pd_decider": "always", "decode_max_model_len": 900},
+            "set prefill_max_model_len to 900 or less",
+        ),
         (POOLS | {"decode_routing_policy": "weighted"}, "leave it at same"),
         (POOLS | {"prefill_routing_scorers": "nobody:1"}, "nobody"),
     ],
