@@ -45,6 +45,31 @@ UNITS = {
     "num_gateways": "gateways",
     "cache_signal_delay": "µs",
     "max_model_len": "tokens",
+    **dict.fromkeys(
+        (
+            "prefill_instances",
+            "decode_instances",
+            "prefill_decode_instances",
+            "encode_instances",
+        ),
+        "instances",
+    ),
+    "pd_prefix_threshold": "tokens",
+    "pd_transfer_bandwidth": "GB/s",
+    "pd_transfer_base_latency": "ms",
+    "prefill_tp": "GPUs",
+    "decode_tp": "GPUs",
+    "prefill_max_model_len": "tokens",
+    "decode_max_model_len": "tokens",
+    "queue_depth_threshold": "requests",
+    "kv_cache_util_threshold": "share",
+    "max_concurrency": "requests",
+    "usage_limit_threshold": "share",
+    "slo_targets": "µs",
+    "max_gateway_queue_depth": "requests",
+    "per_band_capacity": "requests",
+    "request_ttl": "µs",
+    "dispatch_tick_interval": "µs",
     "kv_cpu_blocks": "blocks",
     "kv_offload_threshold": "share",
     "kv_transfer_bandwidth": "tokens/µs",
@@ -82,12 +107,16 @@ def _default(name: str, value: object) -> str:
 
 def _allowed(name: str) -> str:
     from blis_jax.cluster import config
+    from blis_jax.cluster.disaggregation import DECIDERS, ENCODE_DECIDERS
+    from blis_jax.cluster.flow_settings import CHOICES
     from blis_jax.latency.deployment import ALL_GATHER, ALL_TO_ALL
     from blis_jax.latency.registry import MODELS
     from blis_jax.policies import registry
 
     if config.POLICY_NAMES.get(name) == (registry.NONE,):
         return "none, or `path/to/file.py:Name`, see [Move requests](../how-to/movement.md)"
+    if name == "prefill_routing_scorers":
+        name = "routing_scorers"
     if name in config.POLICY_NAMES or name == "routing_scorers":
         return "a name of [Policies](policies.md), or `path/to/file.py:Name`" + (
             ", each with `:weight` above 0" if name == "routing_scorers" else ""
@@ -99,6 +128,12 @@ def _allowed(name: str) -> str:
         "variant": " or ".join(config.VARIANTS),
         "snapshot_phases": f"{', '.join(config.PHASES[:-1])} or {config.PHASES[-1]}",
         "kv_transfer_bandwidth": "above 0",
+        "pd_transfer_bandwidth": "above 0",
+        "pd_transfer_base_latency": "at least 0",
+        "pd_decider": ", ".join(DECIDERS),
+        "encode_decider": ", ".join(ENCODE_DECIDERS),
+        "usage_limit_threshold": "above 0, at most 1",
+        "slo_targets": "`CLASS=N` pairs with whole µs above 0",
         "policy_numbers": "numbers that the policies in use declare",
         "instances": "see [Mix instances](../how-to/instances.md)",
         "alpha_coeffs": "three finite numbers",
@@ -107,6 +142,7 @@ def _allowed(name: str) -> str:
         "moe_comm_backend": f"{', '.join((*ALL_GATHER[1:], *ALL_TO_ALL))}, or none",
         "gpu_memory_utilization": "above 0, at most 1",
     }
+    words |= {name: ", ".join(names) for name, names in CHOICES.items()}
     if name in words:
         return words[name]
     for names, text in (

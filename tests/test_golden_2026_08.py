@@ -1,12 +1,13 @@
 """Recorded runs of BLIS's revision of August 2026: every array of every request and step."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from blis_jax.results import invariants
 from blis_jax.results.metrics.reference import cluster_json, instance_block
-from tests.support.golden_2026_08 import AugustScenario, differences, scenarios_of
+from tests.support.golden_2026_08 import SIZES, AugustScenario, differences, scenarios_of
 from tests.support.reference_data import assert_totals_equal, find_golden_dir
 from tests.support.scenes import WHOLE
 
@@ -48,19 +49,31 @@ def test_equals_reference(scenario: AugustScenario):
         assert_totals_equal(instance_block(record, row), block, f"instance {row}")
 
 
+POOLED = ("pd_threshold_s42", "pd_kv_small_s42")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POOLED)
+@pytest.mark.parametrize("change", [{"kv_model": "block-level"}, {"form": "lanes"}], ids=str)
+def test_pools_are_the_same_in_every_form(name: str, change: dict[str, str]):
+    """Both memory models, and many lanes in one loop."""
+    if FOLDER is None:
+        pytest.skip("no reference results of August: ../shared/golden/blis_2026_08 is not here")
+    scenario = AugustScenario(FOLDER, name)
+    record = scenario.run(dataclasses.replace(SIZES, **change))
+    assert differences(record, scenario) == []
+
+
 def test_the_set_here_is_large_enough():
     """So that an empty folder does not look like success; most runs must be equal, not only refused."""
     if FOLDER is None:
         pytest.skip("no reference results of August: ../shared/golden/blis_2026_08 is not here")
     found = scenarios()
     assert len(found) >= 146
-    assert len(simulated()) >= 100
+    assert len(simulated()) >= 138
     assert {one.why_not for one in found} - {None} <= {
-        "flow control",
-        "prefill and decode pools",
         "the autoscaler",
         "node pools",
         "tenant budgets",
         "the CPU tier",
-        "time-outs",
     }

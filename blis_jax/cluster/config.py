@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.cluster import instance_groups, revisions
+from blis_jax.cluster import disaggregation, flow_settings, instance_groups, revisions
+from blis_jax.cluster.flow_settings import FlowSettings
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.cluster.scorer_weights import DEFAULT_SCORERS, parse_scorers
 from blis_jax.cluster.setting_checks import check_type, demand
@@ -33,6 +34,7 @@ REVISIONS = (PROFILE, AUGUST)
 VARIANTS = ("scheduling", "routing")
 PHASES = ("aligned", "even", "drawn")
 _CHOICES = {"revision": REVISIONS, "variant": VARIANTS, "snapshot_phases": PHASES}
+_CHOICES |= flow_settings.CHOICES
 AUGUST_SCORERS = "precise-prefix-cache:2,queue-depth:1,kv-utilization:1"
 CRITICAL_CLASSES, SHEDDABLE_CLASSES = (1,), (3, 4, 5)
 
@@ -57,7 +59,7 @@ else:
 
 
 @dataclass(frozen=True)
-class ClusterConfig(PolicySettings):
+class ClusterConfig(FlowSettings, PolicySettings):
     """One cluster and its policies; times in µs, sizes in tokens or blocks.
 
     Names and defaults are those of BLIS's `run` options. The page "Settings" has every field with its unit,
@@ -131,6 +133,23 @@ class ClusterConfig(PolicySettings):
     precise_kv_routing: bool = False
     cache_signal_delay: int = 50_000
     max_model_len: int = 0
+    prefill_instances: int = 0  # pools of blis-2026-08, see disaggregation.py; likewise up to
+    decode_instances: int = 0
+    prefill_decode_instances: int = 0
+    encode_instances: int = 0
+    encode_decider: str = "never"
+    pd_decider: str = "never"
+    pd_prefix_threshold: int = 16
+    pd_transfer_bandwidth: float = 25.0
+    pd_transfer_base_latency: float = 0.05
+    pd_transfer_contention: bool = False
+    prefill_routing_scorers: str = ""
+    prefill_tp: int = 0
+    decode_tp: int = 0
+    prefill_hardware: str = ""
+    decode_hardware: str = ""
+    prefill_max_model_len: int = 0
+    decode_max_model_len: int = 0  # this one
     kv_cpu_blocks: int = 0
     kv_offload_threshold: float = 0.9
     kv_transfer_bandwidth: float = 100.0
@@ -198,12 +217,19 @@ class ClusterConfig(PolicySettings):
     def decode_scorers(self) -> list[tuple[str, float]]:
         """Likewise where requests are routed in the decode pool."""
         policy, text = self.decode_routing_policy, self.decode_routing_scorers
+        if self.is_august:
+            return parse_scorers(text, "decode_routing_scorers") if text else []
         if (self.routing_policy if policy == registry.SAME else policy) != "weighted":
             return []
         default = self.routing_scorers or DEFAULT_SCORERS
         return parse_scorers(
             text or default, "decode_routing_scorers" if text else "routing_scorers"
         )
+
+    def prefill_scorers(self) -> list[tuple[str, float]]:
+        """Likewise where blis-2026-08 routes in the prefill pool."""
+        text = self.prefill_routing_scorers
+        return parse_scorers(text, "prefill_routing_scorers") if text else []
 
     def replace(self, **changes: Any) -> ClusterConfig:
         """A copy with some settings changed, checked again.
@@ -257,6 +283,7 @@ OUR_POLICY_SETTINGS += ("cluster_policy", "hand_over_policy")
 OUR_POLICY_SETTINGS += tuple(registry.DECODE_SETTINGS.values())
 OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
 OUR_POLICY_SETTINGS += ("prefix_index_delay", "num_gateways")
+OUR_POLICY_SETTINGS += tuple(field.name for field in dataclasses.fields(FlowSettings))
 OUR_POLICY_SETTINGS += ("tier_shed_threshold", "tier_shed_min_priority")
 OUR_POLICY_SETTINGS += ("gaie_qd_threshold", "gaie_kv_threshold")
 OUR_POLICY_SETTINGS += ("slo_deadline_critical", "slo_deadline_standard")
@@ -348,7 +375,9 @@ _NOT_NEGATIVE += ("snapshot_refresh_interval", "long_prefill_token_threshold")
 _NOT_NEGATIVE += ("slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
 _NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
-_NOT_NEGATIVE += ("cache_signal_delay", "max_model_len")
+_NOT_NEGATIVE += ("cache_signal_delay", "max_model_len", *disaggregation.NOT_NEGATIVE)
+_POSITIVE += flow_settings.POSITIVE
+_NOT_NEGATIVE += flow_settings.NOT_NEGATIVE
 _SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization")
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
 # a gateway has a prefix index and states of its own
@@ -377,6 +406,8 @@ def _check(config: ClusterConfig) -> None:
         if given not in choices:
             hint = closest(given, choices)
             raise ConfigError(f"{name} {given!r} is not known; use {' or '.join(choices)}{hint}")
+    disaggregation.check(config)
     revisions.check(config)
+    flow_settings.check(config)
     latency.check(config)
     numbered(config)

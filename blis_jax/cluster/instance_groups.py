@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster import disaggregation
 from blis_jax.engine.types import ROLES
 from blis_jax.errors import ConfigError, closest, shortened
 
@@ -208,6 +209,8 @@ def check_number(config: ClusterConfig, wanted: int) -> None:
 def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
     """The value of a setting on every instance."""
     usual = getattr(config, setting)
+    if disaggregation.has_pools(config):
+        return disaggregation.per_instance(config, setting)
     if not config.instances:
         return [usual] * config.num_instances
     values: list[Any] = []
@@ -218,7 +221,9 @@ def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
 
 
 def roles(config: ClusterConfig) -> list[int]:
-    """The role of every instance, as an index into `ROLES`."""
+    """The role of every instance, as an index into `ROLES`; pools of August's revision have two more."""
+    if disaggregation.has_pools(config):
+        return disaggregation.roles(config)
     if not config.instances:
         return [0] * config.num_instances
     return [ROLES.index(group.role) for group in config.instances for _ in range(group.count)]

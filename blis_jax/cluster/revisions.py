@@ -35,6 +35,8 @@ _GONE: dict[str, Any] = {
     "priority_policy": "constant",
     "cluster_policy": "none",
     "hand_over_policy": "none",
+    "decode_routing_policy": "same",
+    "decode_routing_picker": "same",
 }
 _GONE_POLICIES = {"admission_policy": ("slo-gated",), "routing_policy": ("prefix-affinity",)}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster import disaggregation
+from blis_jax.cluster.flow_settings import FlowSettings
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.policies import registry
 
@@ -61,7 +63,8 @@ _LATER: dict[str, Any] = {
     "revision": "blis-2026-02",
     "cache_signal_delay": 50_000,
     "max_model_len": 0,
-}
+    **disaggregation.SETTINGS,
+} | {field.name: field.default for field in dataclasses.fields(FlowSettings)}
 
 
 def plain_value(value: Any) -> Any:

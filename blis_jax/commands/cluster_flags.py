@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from blis_jax.commands.cli import Flag, Parser, number, numbers, one_of, truth, whole
+from blis_jax.commands.flow_flags import FLOW_FLAGS
+from blis_jax.commands.pool_flags import POOL_FLAGS
 from blis_jax.policies import registry
 
 if TYPE_CHECKING:
@@ -318,7 +320,15 @@ KV_TIER_FLAGS = (
         "kv-transfer-base-latency", whole, 0, "US", "µs that each transfer takes beside its tokens"
     ),
 )
-CLUSTER_FLAGS = (*MODEL_FLAGS, *BATCH_FLAGS, *GATEWAY_FLAGS, *ORDER_FLAGS, *KV_TIER_FLAGS)
+CLUSTER_FLAGS = (
+    *MODEL_FLAGS,
+    *BATCH_FLAGS,
+    *GATEWAY_FLAGS,
+    *FLOW_FLAGS,
+    *ORDER_FLAGS,
+    *KV_TIER_FLAGS,
+    *POOL_FLAGS,
+)
 
 
 def add_cluster_flags(parser: Parser) -> None:
@@ -328,6 +338,7 @@ def add_cluster_flags(parser: Parser) -> None:
 
     choices = {name.replace("_", "-"): names for name, names in POLICY_NAMES.items()}
     choices["routing-scorers"] = choices["decode-routing-scorers"] = SCORER_NAMES
+    choices["prefill-routing-scorers"] = SCORER_NAMES
     choices["latency-model"] = tuple(MODELS)
     for title, flags in _CLUSTER_GROUPS:
         parser.add_flags(title, [_with_choices(flag, choices) for flag in flags])
@@ -336,9 +347,11 @@ def add_cluster_flags(parser: Parser) -> None:
 _CLUSTER_GROUPS = (
     ("model and latency", MODEL_FLAGS),
     ("admission and routing", GATEWAY_FLAGS),
+    ("the gateway's queue (flow control)", FLOW_FLAGS),
     ("priority and order of the wait queue", ORDER_FLAGS),
     ("batches", BATCH_FLAGS),
     ("KV blocks in CPU memory", KV_TIER_FLAGS),
+    ("prefill and decode pools of blis-2026-08", POOL_FLAGS),
 )
 
 

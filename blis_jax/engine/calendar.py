@@ -9,7 +9,7 @@ A source that a mechanism has no use for is not in its compiled program.
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,11 @@ from jax import lax
 from blis_jax.engine.branching import branch
 from blis_jax.engine.clock import least
 from blis_jax.engine.context import Context
+from blis_jax.engine.gateway_queue import GatewayQueue
 from blis_jax.engine.phases.snapshot import active_instances
-from blis_jax.engine.state import Lane, State
-from blis_jax.engine.tables.joined import event_times
+from blis_jax.engine.state import Lane, Slot, State
+from blis_jax.engine.tables.joined import event_times, queued_times
+from blis_jax.engine.types import LAST
 from blis_jax.policies.pickers import first_where
 
 
@@ -30,6 +32,10 @@ class Kind(enum.IntEnum):
     CHANGE = 0  # instances go down or come up
     GATEWAY = 1  # a request is admitted, or routed for the first time
     MOVE = 2  # a request that has left an instance is routed again
+    EVICTION = 3  # an instance gives up a request for one at the gateway
+    EXPIRY = 4  # a request has waited too long at the gateway
+    TICK = 5  # the gateway's queue is looked at again
+    DEADLINE = 6  # a request's time is up: behind all that instances do at that time
 
 
 class Due(NamedTuple):
@@ -44,6 +50,7 @@ class Due(NamedTuple):
     event: jax.Array  # time of the instances' next event
     instance: jax.Array  # and whose it is
     events: jax.Array  # clock[instance]
+    deadline: Any  # when the next request is given up; None where none is
     is_beyond: jax.Array  # requests wait for a change of the cluster that lies beyond the clock
 
 
@@ -52,10 +59,15 @@ def later(ctx: Context, time: jax.Array, latency: jax.Array) -> jax.Array:
     return jnp.where(time >= ctx.never, ctx.never, time + ctx.time(latency))
 
 
-def decision_times(ctx: Context, lane: Lane) -> tuple[jax.Array, jax.Array]:
+def decision_times(
+    ctx: Context, lane: Lane, queue: GatewayQueue | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Times of the next admission and of the next first routing."""
     cluster, arrival = ctx.params.cluster, ctx.requests.arrival
     admit = later(ctx, arrival[lane.next_admit], cluster.admission_latency_us)
+    if queue is not None:
+        dispatched = queue.dispatched[queue.order[lane.next_route]]
+        return admit, later(ctx, dispatched, cluster.routing_latency_us)
     both = cluster.admission_latency_us + cluster.routing_latency_us
     return admit, later(ctx, arrival[lane.next_route], both)
 
@@ -74,7 +86,7 @@ def change_time(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
 
 def next_due(ctx: Context, state: State, lane: Lane) -> Due:
     """The next event of every source."""
-    admit, route = decision_times(ctx, lane)
+    admit, route = decision_times(ctx, lane, state.queue)
     change = move = ctx.never
     events = event_times(state, ctx.shape.num_instances)
     movement, kind = state.movement, jnp.int32(Kind.GATEWAY)
@@ -103,8 +115,42 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
         cluster = jnp.minimum(cluster, move)
         kind = jnp.where(change <= cluster, jnp.int32(Kind.CHANGE), kind)
         cluster = jnp.minimum(cluster, change)
+    if state.queue is not None:
+        for time, of_queue in _of_queue(state.queue):
+            kind = jnp.where(time < cluster, jnp.int32(of_queue), kind)
+            cluster = jnp.minimum(cluster, time)
     event, instance = first_of(ctx, events)
-    return Due(admit, route, change, move, cluster, kind, event, instance, events, is_beyond)
+    deadline = None
+    if ctx.requests.deadline is not None:
+        deadline, _ = next_deadline(ctx, state)
+        is_next = (deadline < cluster) & (deadline < event)
+        kind = jnp.where(is_next, jnp.int32(Kind.DEADLINE), kind)
+        cluster = jnp.where(is_next, deadline, cluster)
+    found = admit, route, change, move, cluster, kind, event, instance, events, deadline
+    return Due(*found, is_beyond)
+
+
+def _of_queue(queue: GatewayQueue) -> list[tuple[jax.Array, Kind]]:
+    """What the gateway's queue has due, in the order in which it happens at one time."""
+    due = [(queue.expiry, Kind.EXPIRY), (queue.tick, Kind.TICK)]
+    return due if queue.victims is None else [(queue.victims.due, Kind.EVICTION), *due]
+
+
+def next_deadline(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
+    """When the next request is given up whose time is up, and which; of one microsecond, the one routed first."""
+    rows, spare = ctx.shape.num_instances, jnp.int32(ctx.shape.num_requests)
+    request, rank = state.slot[Slot.REQUEST, :rows], state.slot[Slot.QUEUE_RANK, :rows]
+    is_there = (request >= 0) & (state.slot[Slot.OVERSIZED, :rows] == 0)
+    time = ctx.requests.deadline[jnp.where(is_there, request, spare)]
+    if (
+        ctx.mechanism.reserves_decode
+    ):  # nobody asks while KV is on its way; such ranks are below all others
+        queued = queued_times(state, rows)
+        is_coming = (rank < spare) & (queued < ctx.never) & is_there
+        time = jnp.where(is_coming & (time < ctx.never), jnp.maximum(time, queued), time)
+    least = jnp.min(time)
+    first = jnp.min(jnp.where(time == least, rank, jnp.int32(LAST)))
+    return least, jnp.min(jnp.where((time == least) & (rank == first), request, spare))
 
 
 def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -121,6 +167,8 @@ def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:
 def undisturbed_until(ctx: Context, state: State, due: Due, instance: jax.Array) -> jax.Array:
     """Before this time nothing from outside reaches the instance: its equal steps may be made at once."""
     until, movement = due.cluster, state.movement
+    if due.deadline is not None:
+        until = jnp.minimum(until, due.deadline)
     if movement is not None and ctx.mechanism.cluster is not None:
         # what leaves another instance may come to this one
         until = jnp.minimum(until, jnp.min(jnp.minimum(movement.stop_at, movement.leave_at)))

@@ -8,15 +8,17 @@ form for GPUs, see lanes.py.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from blis_jax.engine.branching import branch, once
 from blis_jax.engine.context import Context
+from blis_jax.engine.exits import no_exits
 from blis_jax.engine.phases.policy_calls import first_states
 from blis_jax.engine.scan_step import scan_step
 from blis_jax.engine.state import Inst, Lane, Reg, Requests, State, initial_state
@@ -33,6 +35,9 @@ class Order:
 
     queue_rank: Any  # int32[request]: order of entry among requests queued in one microsecond
     after_steps: Any  # int32[request]: steps of that microsecond that come before; -1 not verified
+    # int32[part, request]: rank of each id as a text, of those of all prefill and decode parts among them; None: that
+    # of `request_<row>`; only with `Mechanism.reserves_decode`
+    part_texts: Any = None
 
 
 @pytree
@@ -54,12 +59,28 @@ class Raw:
     journey: Any = None  # only where requests move, likewise the next
     journey_time: Any = None
     downs: Any = None  # times that each instance has gone down, likewise
+    reserved: Any = None  # only where KV is reserved, likewise the next
+    reserved_time: Any = None
+    queue_place: Any = None  # gateway_queue.Place of each request, where they wait there, likewise
+    dispatched: Any = None  # when it was dispatched from there
+    exits: Any = None  # only where requests give up
 
 
 def first_order(num_requests: int) -> Order:
     """The engine's own rule: queued before any step, in order of arrival; nothing verified."""
     rank = jnp.arange(num_requests, dtype=jnp.int32)
     return Order(rank, jnp.full((num_requests,), -1, jnp.int32))
+
+
+PARTS = ("", "_prefill", "_decode")  # behind the id of a request and of its two parts
+
+
+def ranks_of_parts(ids: Sequence[str]) -> np.ndarray:
+    """`Order.part_texts` of requests with these ids."""
+    texts = np.array([one + part for part in PARTS for one in ids])
+    ranks = np.empty(len(texts), np.int32)
+    ranks[np.argsort(texts, kind="stable")] = np.arange(len(texts), dtype=np.int32)
+    return ranks.reshape(len(PARTS), len(ids))
 
 
 def requests_of(
@@ -106,9 +127,45 @@ def requests_of(
         num_shared=jnp.pad(num_shared, (0, 1)),
         node_of=_node_of(shape, blocks) if mechanism.is_precise and shape.num_blocks else None,
         has_shared=has_shared,
+        has_media=_has_media(table) if mechanism.encodes else None,
+        part_ranks=_part_ranks(table, order) if mechanism.reserves_decode else None,
+        deadline=_deadlines(table, arrival, forever),
         is_late=is_late.astype(jnp.int32),
         is_wide=_is_wide(shape, blocks).astype(jnp.int32),
     )
+
+
+def _has_media(table: RequestTable) -> jax.Array:
+    """`Requests.has_media`."""
+    has_media = getattr(table, "has_media", None)
+    if has_media is None:
+        return jnp.zeros(table.num_rows + 1, jnp.int32)
+    return jnp.pad(jnp.asarray(has_media, jnp.int32), (0, 1))
+
+
+def _part_ranks(table: RequestTable, order: Order) -> jax.Array:
+    """`Requests.part_ranks`."""
+    texts, num_rows = order.part_texts, table.num_rows
+    if texts is None:
+        texts = ranks_of_parts([f"request_{row}" for row in range(num_rows)])
+    texts = jnp.asarray(texts, jnp.int32)
+    arrival = jnp.tile(jnp.asarray(table.arrival_us), len(texts))
+    by_arrival = jnp.lexsort((texts.reshape(-1), arrival))
+    ranks = jnp.zeros(texts.size, jnp.int32)
+    ranks = ranks.at[by_arrival].set(jnp.arange(texts.size, dtype=jnp.int32))
+    columns = jnp.concatenate([ranks.reshape(texts.shape), texts[1:2]])
+    return jnp.pad(columns.T, ((0, 1), (0, 0)))
+
+
+def _deadlines(table: RequestTable, arrival: jax.Array, forever: Any) -> jax.Array | None:
+    """When each request is given up, a spare one included; None where none is."""
+    timeout = getattr(table, "timeout_us", None)
+    if timeout is None:
+        return None
+    last = jnp.asarray(forever).astype(jnp.float64)
+    has_one = (timeout > 0) & (arrival.astype(jnp.float64) + timeout.astype(jnp.float64) < last)
+    deadline = arrival + jnp.where(has_one, timeout, 0).astype(arrival.dtype)
+    return jnp.pad(jnp.where(has_one, deadline, forever), (0, 1), constant_values=forever)
 
 
 def _shared_numbers(
@@ -150,6 +207,8 @@ def first_state(
     """The empty cluster, or one that has failed already because the clock or a table is too small."""
     states = first_states(shape, mechanism, params)
     state = initial_state(shape, mechanism, params, *states)
+    if mechanism.evicts_in_flight or requests.deadline is not None:
+        state = dataclasses.replace(state, exits=no_exits(shape))
     code = jnp.where(requests.is_late == 1, jnp.int32(Outcome.CLOCK_OVERFLOW), jnp.int32(0))
     code = jnp.where(requests.is_wide == 1, jnp.int32(Outcome.NODES_FULL), code)
     return dataclasses.replace(state, registers=Lane(state.registers).replace(outcome=code).numbers)
@@ -179,7 +238,14 @@ def raw_of(state: State, chunks: jax.Array) -> Raw:
             journey=movement.journey,
             journey_time=movement.journey_time,
             downs=movement.downs,
+            reserved=movement.reserved,
+            reserved_time=movement.reserved_time,
         )
+    if state.queue is not None:
+        waited = {"queue_place": state.queue.place, "dispatched": state.queue.dispatched}
+        raw = dataclasses.replace(raw, **waited)
+    if state.exits is not None:
+        raw = dataclasses.replace(raw, exits=state.exits)
     if blocks is None:
         return raw
     return dataclasses.replace(

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from blis_jax.cluster import disaggregation
 from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
 from blis_jax.cluster.setting_checks import LARGEST_COUNT
+from blis_jax.engine.queue_numbers import queue_params
 from blis_jax.engine.revision_rules import (
     AUGUST_DEFECTS,
     AUGUST_RULES,
@@ -43,6 +45,8 @@ PHASES = 1004  # what the draws of phases are for, beyond `policy_calls.Purpose`
 def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
     """The policies of a run: those handed in, and for the rest those that the configuration names."""
     named = numbered(config)
+    if config.is_august and config.flow_control:  # BLIS's queue takes the place of admission
+        named = dataclasses.replace(named, admission=registry.find("admission", "always-admit"))
     if policies is None:
         return named
     routing, scorers = policies.routing, policies.scorers
@@ -58,7 +62,8 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
         cluster=policies.cluster or named.cluster,
         hand_over=policies.hand_over or named.hand_over,
     )
-    return dataclasses.replace(made, decode=_decode_router(made, named.decode, policies))
+    decode = _decode_router(made, named.decode, policies)
+    return dataclasses.replace(made, decode=decode, prefill=named.prefill)
 
 
 def _decode_router(
@@ -97,10 +102,14 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         cluster=used.cluster.function() if used.cluster else None,
         hand_over=used.hand_over.function() if used.hand_over else None,
         decode=_router(used.decode) if used.decode and used.hand_over else None,
+        prefill=_router(used.prefill) if used.prefill and used.hand_over else None,
+        encodes=config.encode_decider != "never",
         ages_signals=_ages_signals(config),
         delays_index=config.prefix_index_delay > 0,
         num_gateways=config.num_gateways,
         evicts_lowest_priority=config.slo_preemption,
+        has_queue=config.flow_control,
+        evicts_in_flight=config.flow_control and config.in_flight_eviction,
         defects=_defects(config),
         rules=AUGUST_RULES if config.is_august else FEBRUARY_RULES,
     )
@@ -194,10 +203,25 @@ def params(
         _cluster_params(config, num_rows or config.num_instances, policy_seed),
         _policy_params(chosen(config, policies), policy_seed),
     )
+    if config.flow_control:
+        queue = queue_params(config, made.policy.priority)
+        made = dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, queue=queue))
     if not mechanism(config, policies).reads_draws:
         return made
-    draws: Any = router_draws(policy_seed, num_requests + SPARE_DRAWS)
-    return dataclasses.replace(made, policy=dataclasses.replace(made.policy, draws=draws))
+    policy, count = made.policy, num_requests + SPARE_DRAWS
+    draws: dict[str, Any] = {}
+    for pool in ("decode", "prefill"):
+        own = getattr(policy, pool)
+        if (
+            own is not None and config.is_august
+        ):  # with scorers of its own a pool has its own stream
+            stream: Any = router_draws(policy_seed, count, f"{pool}-router")
+            draws[pool] = dataclasses.replace(own, draws=stream)
+    per_request = (
+        3 if disaggregation.has_pools(config) else 1
+    )  # in the decode, encode and prefill pool
+    draws["draws"] = router_draws(policy_seed, per_request * num_requests + SPARE_DRAWS)
+    return dataclasses.replace(made, policy=dataclasses.replace(policy, **draws))
 
 
 def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
@@ -215,6 +239,7 @@ def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
         cluster=used.cluster.values() if used.cluster else None,
         hand_over=used.hand_over.values() if used.hand_over else None,
         decode=_router_params(decode) if decode else None,
+        prefill=_router_params(used.prefill) if used.prefill and used.hand_over else None,
     )
 
 
@@ -321,5 +346,8 @@ def _cluster_params(config: ClusterConfig, rows: int, policy_seed: int) -> Clust
         "signals": _signal_params(config, rows, policy_seed),
     }
     if config.is_august:
-        arrays["max_model_len"] = np.int32(config.max_model_len or LARGEST_COUNT)
+        limits = per_instance(config, "max_model_len")
+        limits = limits + limits[-1:] * (rows - len(limits)) if len(set(limits)) > 1 else limits[:1]
+        each = np.array([limit or LARGEST_COUNT for limit in limits], np.int32)
+        arrays["max_model_len"] = each if len(each) > 1 else each[0]
     return ClusterParams(**arrays, **_instance_numbers(config, rows))

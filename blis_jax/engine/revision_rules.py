@@ -42,7 +42,10 @@ class RevisionRules:
     has_least_step: bool = False  # a step lasts at least 1 µs, one without tokens exactly 1 µs
     has_order: bool = False  # events of one microsecond come in order of kind and creation
     sees_old_loads: bool = False  # queues and batches are as old as the KV fields, in-flight is not
+    reserves_decode: bool = (
+        False  # a decode instance is chosen first, and holds KV from the transfer's start
+    )
 
 
 FEBRUARY_RULES = RevisionRules()
-AUGUST_RULES = RevisionRules(*(True,) * 6)
+AUGUST_RULES = RevisionRules(*(True,) * 7)

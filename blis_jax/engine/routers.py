@@ -35,6 +35,7 @@ class RouterParams:
     scorers: tuple[Any, ...]
     scorer_weights: Float[Array, "scorer"]  # as given
     picker: Any
+    draws: Any = None  # of a stream of its own, see GatewayContext; None: the cluster's
 
     @property
     def policies(self) -> tuple[Any, ...]:

@@ -18,7 +18,15 @@ from blis_jax.engine.exact import runtime_infinity
 from blis_jax.engine.phases.batch_formation import serve
 from blis_jax.engine.phases.candidates import has_candidate
 from blis_jax.engine.phases.completions import next_news, tell_gateway, tell_instance
+from blis_jax.engine.phases.flow_control import attend, evict, route_dispatched
 from blis_jax.engine.phases.gateway import Decisions, decide, decide_again
+from blis_jax.engine.phases.giving_up import (
+    after_leaving,
+    closed_early,
+    idle,
+    is_orphan,
+    time_out,
+)
 from blis_jax.engine.phases.hand_over import has_completed
 from blis_jax.engine.phases.mid_step import Work, failing
 from blis_jax.engine.phases.movement import (
@@ -26,12 +34,14 @@ from blis_jax.engine.phases.movement import (
     change_cluster,
     is_leaving,
     leave,
+    movement_of,
     next_to_move,
     stop,
 )
+from blis_jax.engine.phases.reservation import begin_transfer, store
 from blis_jax.engine.phases.step_end import close, complete, drop, find_drop, finish_step
 from blis_jax.engine.phases.step_start import begin
-from blis_jax.engine.phases.stops import cooled, is_due
+from blis_jax.engine.phases.stops import cooled, is_due, leaves_early
 from blis_jax.engine.state import Lane, Mode, Past, State
 from blis_jax.engine.tables.columns import apart, put
 from blis_jax.engine.tables.joined import INSTANCE_OF, lane_of
@@ -99,9 +109,11 @@ def advance_instance(
     may_drop = is_new & (work.inst.num_oversized > 0)
     key = when(may_drop, lambda: find_drop(state, work, instance), lambda: jnp.int64(NO_KEY))
     is_drop = key != NO_KEY
-    started = when(
-        is_new & ~is_drop, lambda: begin(ctx, state, work, instance, until), lambda: work
-    )
+    begins, orphan = is_new & ~is_drop, is_orphan(ctx, state, work, instance)
+    if orphan is not None:
+        finds_nobody, begins = begins & orphan, begins & ~orphan
+        work = when(finds_nobody, lambda: idle(ctx, state, work, instance), lambda: work)
+    started = when(begins, lambda: begin(ctx, state, work, instance, until), lambda: work)
     is_forming = ~is_drop & (started.lane.mode == Mode.FORMING)
     serves = is_forming & _may_serve(ctx, started, instance)
     fails = does(started, Do.FAILED)
@@ -126,10 +138,13 @@ def advance_instance(
         lambda: (timed, written),
     )
     is_done = has_completed(ctx, written, completes)
+    early = leaves_early(ctx, state)
+    is_done = is_done if early is None else is_done & ~early
     left, news = tell_instance(ctx, state, left, instance, written, is_done)
     is_over = left.lane.mode == Mode.COMPLETING
     is_over = is_over & (left.lane.num_to_complete == 0) & does(left, Do.NOTHING)
     closed = when(is_over, lambda: close(ctx, state, left, instance), lambda: left)
+    closed = closed_early(ctx, state, left, closed, is_over)
     return closed, written, record, news
 
 
@@ -143,6 +158,8 @@ def _cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
     """What the cluster's next event changes."""
 
     def by_gateway() -> Writes:
+        if state.queue is not None:
+            return _through_queue(ctx, state, due)
         return _decided(ctx, state, decide(ctx, state, due.admit, due.route))
 
     def or_moves() -> Writes:
@@ -156,23 +173,55 @@ def _cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
         is_change = due.kind == Kind.CHANGE
         return ctx.when(is_change, lambda: change_cluster(ctx, state, due.cluster), or_moves)
 
+    def or_times_out() -> Writes:
+        if ctx.requests.deadline is None:
+            return or_changes()
+        is_late = due.kind == Kind.DEADLINE
+        return ctx.when(is_late, lambda: time_out(ctx, state, due.cluster), or_changes)
+
     if state.news is None:
-        return or_changes()
+        return or_times_out()
     # completions are told before the first event of the cluster that lies after them
     is_news = next_news(ctx, state) < due.cluster
-    return ctx.when(is_news, lambda: tell_gateway(ctx, state), or_changes)
+    return ctx.when(is_news, lambda: tell_gateway(ctx, state), or_times_out)
+
+
+def _through_queue(ctx: Context, state: State, due: Due) -> Writes:
+    """Where requests wait at the gateway, one that has been dispatched is routed in a scan step of its own."""
+    is_routed = (due.kind == Kind.GATEWAY) & (due.route < due.admit)
+
+    def decided() -> Writes:
+        done = ctx.when(
+            is_routed,
+            lambda: route_dispatched(ctx, state, due.cluster),
+            lambda: attend(ctx, state, due.cluster, due.kind),
+        )
+        return _decided(ctx, state, done)
+
+    if not ctx.mechanism.evicts_in_flight:
+        return decided()
+    return ctx.when(due.kind == Kind.EVICTION, lambda: evict(ctx, state, due.cluster), decided)
 
 
 def _moved(ctx: Context, state: State, now: jax.Array) -> Writes:
     """A request whose transfer has ended is routed again."""
-    request = next_to_move(state)
-    writes = _decided(ctx, state, decide_again(ctx, state, request, now))
-    return dataclasses.replace(writes, movement=arrived(ctx, state, request))
+    request = next_to_move(ctx, state)
+
+    def routed() -> Writes:
+        writes = _decided(ctx, state, decide_again(ctx, state, request, now))
+        return dataclasses.replace(writes, movement=arrived(ctx, state, request))
+
+    if not ctx.mechanism.reserves_decode:
+        return routed()
+    has_kv = movement_of(state).of(request).computed > 0
+    return ctx.when(has_kv, lambda: begin_transfer(ctx, state, request, now), routed)
 
 
 def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
     routed, instance = done.where.routed, done.where.instance
     nothing, joins = no_writes(ctx, state, instance), state.instance_of is None
+    if ctx.mechanism.reserves_decode and done.split is not None:
+        nothing = dataclasses.replace(nothing, movement=done.split)
     past = nothing.slot.past if state.movement is None else ctx.past(state, routed)
     return dataclasses.replace(
         nothing,
@@ -180,6 +229,7 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
         stale=done.stale,
         gateway=done.gateway,
         router=done.router,
+        queue=done.queue,
         turned_away=done.where.turned_away,
         routed=routed,
         routed_to=instance,
@@ -197,6 +247,13 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
 
 
 def _instance_writes(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writes:
+    if ctx.mechanism.reserves_decode:
+        is_storing = lane_of(ctx, state).mode >= Mode.STORING
+        return ctx.when(
+            is_storing,
+            lambda: store(ctx, state, instance),
+            lambda: _advanced(ctx, state, instance, due),
+        )
     if ctx.mechanism.cluster is None:
         return _advanced(ctx, state, instance, due)
     is_new = lane_of(ctx, state).mode == Mode.BETWEEN
@@ -248,6 +305,7 @@ def _advanced(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writ
         record=record,
         local=work.local,
         news=news,
+        exits=after_leaving(ctx, state, work, instance, nothing.inst),
     )
 
 

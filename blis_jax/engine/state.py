@@ -1,7 +1,6 @@
 """The engine's carry: few tables, one row each for what an iteration writes.
 
-Columns are named here once. Every table has one row more than it needs; a write that must not
-happen goes there, so no write is ever a select over a whole table.
+Columns are named here once. Every table has a spare row, to which a write goes that must not happen.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.engine.exits import Exits
+from blis_jax.engine.gateway_queue import GatewayQueue, empty_queue
 from blis_jax.engine.signals import first_view
 from blis_jax.engine.tables.router import RouterIndex, no_index
 from blis_jax.engine.tables.rows import Moment, Row, Whole
@@ -179,6 +180,8 @@ class Mode(enum.IntEnum):
     BETWEEN = 0
     FORMING = 1
     COMPLETING = 2
+    STORING = 3  # KV whose transfer begins gets its blocks
+    STORED = 4  # these are being moved
 
 
 @pytree
@@ -206,9 +209,7 @@ class State:
     shared: SharedBlocks | None  # memory without eviction
     blocks: Blocks | None  # memory at block level
     router: RouterIndex | None  # where a policy looks at it
-    # float64[field, instance]: KV utilisation, free blocks, hit rate, and what the CPU tier does if that is read, as
-    # the router last read them; in many lanes a tuple of the fields, so that one which no policy reads is not kept;
-    # where signals age, an AgedView
+    # float64[field, instance]: the KV fields as the router last read them; in many lanes a tuple; or an AgedView
     stale: Any
     log: Int[Array, "record column"]
     log_time: Any
@@ -216,6 +217,8 @@ class State:
     local: Any  # states of the instances' policies `[instance]`, a spare row included
     news: News | None  # completions that the gateway's policies are still to be told of
     movement: Movement | None  # where requests move
+    queue: GatewayQueue | None = None  # where requests wait at the gateway
+    exits: Exits | None = None  # where requests give up
 
 
 class Journey(Row):
@@ -237,6 +240,15 @@ class Journey(Row):
     transfer: Moment  # how long the transfer of its KV took, or takes; 0 without one
 
 
+class Reservation(Row):
+    """A request that is split, in a mechanism with `reserves_decode`."""
+
+    target: Whole  # the instance that makes its tokens, -1: it is not split
+    turn: Whole  # of its transfer among all transfers
+    is_dropped: Whole  # 1: there was no room for its KV
+    ends: Moment  # its transfer, never() before it begins
+
+
 @pytree
 class Movement:
     """Instances that are up, and requests on their way from one instance to another."""
@@ -252,6 +264,13 @@ class Movement:
     downs: Int[Array, "instance"]  # times that it has gone down
     journey: Int[Array, "request column"]  # Journey, a spare row included
     journey_time: Any
+    reserved: Any = None  # int32[request, column]: Reservation, a spare row included; likewise:
+    reserved_time: Any = None
+    num_transfers: Any = None  # int32: transfers begun
+
+    def reservation(self, request: Int[Array, ""]) -> Reservation:
+        """What is reserved for a request."""
+        return Reservation(self.reserved[request], self.reserved_time[request])
 
     def of(self, request: Int[Array, ""]) -> Journey:
         """The journey of a request."""
@@ -280,8 +299,22 @@ class Requests:
     num_shared: Int[Array, "request"]  # leading blocks that are shared
     node_of: Any  # int32[shared block]: its node, where the router's index hears of single blocks
     has_shared: Int[Array, ""]
+    deadline: Any  # clock[request], never() for none; None where no request is given up
     is_late: Int[Array, ""]  # a routing decision lies beyond the clock
     is_wide: Int[Array, ""]  # shared contents are longer than the tables
+    part_ranks: Any = None  # int32[request, column]: PartRank, only with `reserves_decode`
+    has_media: Any = (
+        None  # int32[request], 1: it brings images or sound; only with `Mechanism.encodes`
+    )
+
+
+class PartRank(enum.IntEnum):
+    """Columns of `Requests.part_ranks`."""
+
+    WHOLE = 0  # rank by (arrival, id as text) of a request that is not split
+    PREFILL = 1  # of its prefill part
+    DECODE = 2  # of its decode part
+    PREFILL_TEXT = 3  # of the prefill part's id as a text alone
 
 
 class Nodes(NamedTuple):
@@ -338,11 +371,16 @@ def _no_movement(shape: EngineShape, mechanism: Mechanism) -> Movement | None:
         return None
     clock, rows, size = shape.clock_dtype, shape.num_instances, shape.num_requests + 1
     numbers = jnp.zeros((size, len(Journey.columns)), jnp.int32)
-    numbers = numbers.at[:, Journey.columns.CAME_FROM].set(-1)
-    numbers = numbers.at[:, Journey.columns.FIRST_RECORD].set(-1)
-    numbers = numbers.at[:, Journey.columns.JOINED_RECORD].set(-1)
+    for name in ("CAME_FROM", "FIRST_RECORD", "JOINED_RECORD"):
+        numbers = numbers.at[:, Journey.columns[name]].set(-1)
     times = jnp.full((size, len(Journey.time_columns)), never(clock), clock)
     times = times.at[:, Journey.time_columns.TRANSFER].set(0)
+    reserved: dict[str, Any] = {}
+    if mechanism.reserves_decode:
+        columns = jnp.zeros((size, len(Reservation.columns)), jnp.int32)
+        reserved["reserved"] = columns.at[:, Reservation.columns.TARGET].set(-1)
+        reserved["reserved_time"] = jnp.full((size, 1), never(clock), clock)
+        reserved["num_transfers"] = jnp.int32(0)
     return Movement(
         is_up=jnp.ones((rows,), jnp.int32),
         leave_at=jnp.full((rows + 1,), never(clock), clock),
@@ -353,6 +391,7 @@ def _no_movement(shape: EngineShape, mechanism: Mechanism) -> Movement | None:
         downs=jnp.zeros((rows,), jnp.int32),
         journey=numbers,
         journey_time=times,
+        **reserved,
     )
 
 
@@ -369,9 +408,8 @@ def initial_state(
     slot = jnp.zeros((len(Slot), rows, slots), jnp.int32)
     slot = slot.at[Slot.REQUEST].set(NO_REQUEST).at[Slot.ORDER].set(LAST).at[Slot.FINISH].set(LAST)
     inst_time = jnp.full((rows, len(InstTime) + shape.num_chains - 1), forever, clock)
-    inst_time = inst_time.at[:, InstTime.LAST_START].set(0)
-    inst_time = inst_time.at[:, InstTime.TOTAL_DURATION].set(0)
-    inst_time = inst_time.at[:, InstTime.BUSY_UNTIL].set(0)
+    for zero in (InstTime.LAST_START, InstTime.TOTAL_DURATION, InstTime.BUSY_UNTIL):
+        inst_time = inst_time.at[:, zero].set(0)
     inst = jnp.zeros((rows, len(Inst)), jnp.int32).at[:, Inst.IS_IDLE].set(1)
     num_kv_fields = 5 if reads_cpu_tier(shape, mechanism) else 3
     i32, kv = jnp.int32, jnp.zeros((num_kv_fields, shape.num_instances), jnp.float64)
@@ -395,4 +433,5 @@ def initial_state(
         local=local,
         news=_no_news(shape, mechanism),
         movement=_no_movement(shape, mechanism),
+        queue=empty_queue(shape, mechanism),
     )

@@ -38,6 +38,7 @@ NO_NODE = -1  # end of a request's path of shared contents
 LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every real one
 
 ROLES = ("both", "prefill", "decode")  # what an instance is for
+ENCODE, IDLE = len(ROLES), len(ROLES) + 1  # likewise in August's revision: it computes nothing
 SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
 STANDARD_NONE, CRITICAL, STANDARD, SHEDDABLE, BATCH, BACKGROUND = range(len(SLO_CLASSES))
 
@@ -192,10 +193,14 @@ class Mechanism:
     cluster: Policy | None = None  # None: all instances stay up
     hand_over: Policy | None = None  # None: requests stay where they are
     decode: Router | None = None  # routes in the decode pool; None: the cluster's router does
+    prefill: Router | None = None  # likewise in the prefill pool
+    encodes: bool = False  # some requests are also routed in an encode pool
     ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
     delays_index: bool = False  # the router's index learns of a routing later
     num_gateways: int = 1  # which do not know of each other's decisions, see phases/gateways.py
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
+    has_queue: bool = False  # admitted requests wait at the gateway, see phases/flow_control.py
+    evicts_in_flight: bool = False  # and instances give up requests for them
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
     rules: RevisionRules = FEBRUARY_RULES
@@ -204,8 +209,14 @@ class Mechanism:
     def of_gateway(self) -> tuple[Policy, ...]:
         """The policies that decide for the cluster, in the order of their states."""
         moving = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
-        own = () if self.decode is None else self.decode.policies
+        routers = (one for one in (self.decode, self.prefill) if one is not None)
+        own = tuple(policy for router in routers for policy in router.policies)
         return (self.admission, self.routing, *self.scorers, self.picker, *moving, *own)
+
+    @property
+    def reserves_decode(self) -> bool:
+        """Whether requests are split between pools as August's revision does it."""
+        return self.hand_over is not None and self.rules.reserves_decode
 
     @property
     def common_places(self) -> range:
@@ -292,12 +303,14 @@ class PolicyParams:
     hand_over: Any = None
     draws: Any = None  # int32[draw], see GatewayContext
     decode: Any = None  # RouterParams, of `Mechanism.decode`
+    prefill: Any = None  # likewise
 
     @property
     def of_gateway(self) -> tuple[Any, ...]:
         """In the order of `Mechanism.of_gateway`."""
         moving = tuple(one for one in (self.cluster, self.hand_over) if one is not None)
-        own = () if self.decode is None else self.decode.policies
+        routers = (one for one in (self.decode, self.prefill) if one is not None)
+        own = tuple(policy for router in routers for policy in router.policies)
         return (self.admission, self.routing, *self.scorers, self.picker, *moving, *own)
 
     @property
@@ -329,6 +342,7 @@ class ClusterParams:
     infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
     signals: Any  # SignalParams
     max_model_len: Any = None  # int32: tokens of a request, where the profile has a limit
+    queue: Any = None  # QueueParams, where requests wait at the gateway
     post_decode_us: Any = None  # int64[instance]: added to E2E alone, where the profile has it
 
 

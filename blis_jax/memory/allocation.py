@@ -67,6 +67,8 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
     if not demand.is_last:  # beyond: the reference would read past the end of the tokens
         beyond = one.in_decode & (demand.start - one.fixed.input_len >= one.fixed.output_len)
         in_prefill = ~one.in_decode
+        if ctx.mechanism.reserves_decode:
+            in_prefill = in_prefill & ~one.has_kv
     pins = jnp.where(has_list | (tokens == 0), 0, demand.found.count)
     free_pins = jnp.where(pins > 0, demand.found.num_free, 0)
     free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks

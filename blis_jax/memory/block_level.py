@@ -129,6 +129,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         is_admitted = one.is_queued & is_granted
         return dataclasses.replace(rows, priority=jnp.where(is_admitted, one.priority, stored))
 
+    def rows_of_stored(self, rows: BlockRows) -> BlockRows:
+        """No step has visited the request yet."""
+        return dataclasses.replace(rows, life=rows.life.replace(visited_at=jnp.int32(0)))
+
     def release(
         self, ctx: Context, work: Work, one: Tenant, grant: Grant
     ) -> tuple[Grant, BlockRows]:

@@ -60,6 +60,11 @@ class Subject:
         return self.asker == Asker.QUEUE
 
     @property
+    def has_kv(self) -> jax.Array:
+        """Whether it heads the wait queue with blocks that were reserved for it."""
+        return self.is_queued & (self.held > 0)
+
+    @property
     def in_batch(self) -> jax.Array:
         """Whether it was running before the visit."""
         return self.row.order != LAST
@@ -194,6 +199,10 @@ class Memory(ABC, Generic[S, R]):
         self, ctx: Context, state: State, work: Work, one: S, grant: Grant, visit: Visit
     ) -> R:
         """What the model writes about the request once it has been visited."""
+
+    def rows_of_stored(self, rows: R) -> R:
+        """The rows of a visit that only gave a request its blocks, before it is in a queue."""
+        return rows
 
     @abstractmethod
     def release(self, ctx: Context, work: Work, one: S, grant: Grant) -> tuple[Grant, R]:

@@ -83,17 +83,21 @@ class NoEviction(Memory[OnPath, PathRows]):
         size, inst = ctx.shape.block_size, work.inst
         tokens = jnp.where(demand.asks, demand.tokens, 0)
         hits = jnp.where(tokens > 0, demand.hits, 0)
-        base = jnp.where(one.is_queued, hits * size, one.held)
+        base = jnp.where(_finds_blocks(ctx, one), hits * size, one.held)
         held, path = base + tokens, one.path
         new = ceil_div(held, size) - ceil_div(base, size)
-        needed = jnp.where(one.in_decode, new, ceil_div(tokens, size))
+        needed = jnp.where(_stores_output(ctx, one), new, ceil_div(tokens, size))
         is_short = needed > ctx.params.cluster.total_kv_blocks[one.instance] - inst.used_blocks
         outcome = failing(work.lane.outcome, is_short, Outcome.KV_CHECK_TRIPPED)
+        if ctx.mechanism.reserves_decode and ctx.shape.has_shared_outputs:
+            # what was found on the prefill instance says nothing of the list here; the other model knows
+            is_found = one.past.cached_first * size >= one.fixed.input_len
+            outcome = failing(outcome, one.has_kv & is_found, Outcome.KV_CHECK_TRIPPED)
         if ctx.shape.has_shared_outputs or not demand.is_last:
-            fills = ~one.in_decode | _keeps_prefix(ctx, one)
+            fills = ~_stores_output(ctx, one) | _keeps_prefix(ctx, one)
             end = full_blocks(jnp.where(fills, held, base), size)
             start = full_blocks(base, size)
-            allocation = shared_blocks.allocate(path, one.is_queued, hits, start, end)
+            allocation = shared_blocks.allocate(path, _finds_blocks(ctx, one), hits, start, end)
             path = allocation.rows
             outcome = failing(outcome, allocation.is_full == 1, Outcome.COPIES_FULL)
         used = inst.used_blocks + new
@@ -223,6 +227,16 @@ class NoEviction(Memory[OnPath, PathRows]):
         is_reused = (work.inst.misses > total) & (ctx.requests.has_shared == 1)
         outcome = failing(work.lane.outcome, is_over | is_reused, Outcome.KV_CHECK_TRIPPED)
         return outcome, work.pool
+
+
+def _stores_output(ctx: Context, one: OnPath) -> jax.Array:
+    """Whether the tokens are outputs: of a member in decode, or of a request whose whole prompt is here already."""
+    return one.in_decode | one.has_kv if ctx.mechanism.reserves_decode else one.in_decode
+
+
+def _finds_blocks(ctx: Context, one: OnPath) -> jax.Array:
+    """Whether the list begins with the blocks that were found in the cache."""
+    return one.is_queued & ~one.has_kv if ctx.mechanism.reserves_decode else one.is_queued
 
 
 def _steps_to_fill(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Int[Array, "slot"]:

@@ -126,6 +126,7 @@ class HandOverContext:
     role: Int[Array, "instance"]  # index into ROLES
     now_us: Any  # start of the step, clock dtype
     key: Any
+    num_transfers: Any = None  # under way in the cluster, this one included; only in blis-2026-08
 
 
 @pytree

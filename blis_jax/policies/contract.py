@@ -104,6 +104,14 @@ class PoolFn(Protocol):
         ...
 
 
+class SplitsFn(Protocol):
+    """`(params, GatewayContext, instance) -> bool`: whether the prompt is computed elsewhere than on this instance."""
+
+    def __call__(self, params: Any, context: GatewayContext, instance: Any, /) -> Any:
+        """The instance is the one that will make the tokens."""
+        ...
+
+
 class RoutedFn(Protocol):
     """`(params, state, context, instance) -> state`, called once a request has been routed."""
 
@@ -174,6 +182,7 @@ class Policy:
     reads_caches: bool = False  # looks at snapshots.cached_prompt_blocks
     routed: RoutedFn | None = None  # of a scorer: told where the request goes
     pool: PoolFn | None = None  # of a hand-over policy: where requests may be routed
+    splits: SplitsFn | None = None  # of a hand-over policy of blis-2026-08, which asks this first
     numbers: tuple[tuple[str, float], ...] = ()  # given ones; the others have their defaults
 
     @property
@@ -232,6 +241,7 @@ class MakesPolicy:
         reads_caches: bool = False,
         routed: RoutedFn | None = None,
         pool: PoolFn | None = None,
+        splits: SplitsFn | None = None,
     ) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
         """What decorates the function; the arguments are the fields of `Policy` with these names.
 
@@ -253,7 +263,7 @@ class MakesPolicy:
         declared: tuple[Any, ...] = (
             reads_prefix_index, keeps_own_index, reads_cpu_tier, reads_cached_blocks,
             reads_prompt_key, is_random, next_time, reads_contents, reads_route,
-            reads_draws, reads_caches, routed, pool,
+            reads_draws, reads_caches, routed, pool, splits,
         )  # fmt: skip
 
         def decorate(decide: DecideFn[Any, Any, Any, Any]) -> Policy:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.engine.exact import exact_quotient
-from blis_jax.engine.types import pytree
+from blis_jax.engine.types import Snapshots, pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.classes import of_class
 from blis_jax.policies.contract import (
@@ -95,17 +95,21 @@ class GaieLegacyParams(ClassPriorities):
     )  # fmt: skip
 
 
-@admission_policy(GaieLegacyParams)
-def gaie_legacy(params: GaieLegacyParams, state: NoState, context: GatewayContext) -> Any:
-    """Reject classes below priority 0 while the instances are saturated on average, by queue or KV cache."""
-    seen = context.snapshots
-    queue = exact_quotient(seen.queue_depth.astype(jnp.float64), params.queue_threshold)
-    kv = exact_quotient(seen.kv_utilization, params.kv_threshold)
+def mean_saturation(seen: Snapshots, queue_threshold: Any, kv_threshold: Any) -> jax.Array:
+    """The instances' mean of how full queue or KV cache are, the fuller of the two; 1: at the threshold."""
+    queue = exact_quotient(seen.queue_depth.astype(jnp.float64), queue_threshold)
+    kv = exact_quotient(seen.kv_utilization, kv_threshold)
     count = jnp.sum(seen.is_active, dtype=jnp.int32)
     each = jnp.where(seen.is_active, jnp.maximum(queue, kv), 0.0)
     total = jnp.float64(0.0)
     for one in range(each.shape[0]):  # added in the order of instances
         total = total + each[one]
-    mean = exact_quotient(total, jnp.maximum(count, 1).astype(jnp.float64))
+    return exact_quotient(total, jnp.maximum(count, 1).astype(jnp.float64))
+
+
+@admission_policy(GaieLegacyParams)
+def gaie_legacy(params: GaieLegacyParams, state: NoState, context: GatewayContext) -> Any:
+    """Reject classes below priority 0 while the instances are saturated on average, by queue or KV cache."""
+    mean = mean_saturation(context.snapshots, params.queue_threshold, params.kv_threshold)
     is_low = _of(params, context.request.slo_class) < 0
     return ~((mean >= 1.0) & is_low), state

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster import disaggregation
 from blis_jax.cluster.revisions import registered
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.user_files import is_file
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policy
+from blis_jax.policies.movement.disaggregation import by_cached_prefix
+from blis_jax.policies.movement.disaggregation import disaggregation as unconditional
 from blis_jax.policies.numbers import Number, numbers_of
 
 if TYPE_CHECKING:
@@ -84,6 +87,7 @@ class Chosen:
     cluster: Policy | None = None
     hand_over: Policy | None = None
     decode: ChosenRouter | None = None  # None: these route in the decode pool too
+    prefill: ChosenRouter | None = None  # likewise in the prefill pool
 
 
 def numbered(config: ClusterConfig) -> Chosen:
@@ -95,7 +99,8 @@ def numbered(config: ClusterConfig) -> Chosen:
     kinds = (*NAMED_KINDS, *MOVING_KINDS)
     names = [_name_of(config, kind) for kind in kinds]
     names += [config.decode_routing_policy, config.decode_routing_picker]
-    names += [name for name, _ in (*config.scorers(), *config.decode_scorers())]
+    own = (*config.decode_scorers(), *config.prefill_scorers())
+    names += [name for name, _ in (*config.scorers(), *own)]
     if any(is_file(name) for name in names):
         return _numbered(config)  # the file may have changed since
     return _numbered_once(config)
@@ -111,6 +116,8 @@ def _numbered(config: ClusterConfig) -> Chosen:
     scorers = []
     for name, weight in config.scorers():
         scorers.append((_with_numbers(config, "scorer", name, given.pop(_owner(name), {})), weight))
+    if config.is_august:
+        return Chosen(scorers=tuple(scorers), **found, **_pools(config, found["picker"], given))
     decode = _decode_router(config, given)
     if given:
         owner = next(iter(given))
@@ -123,6 +130,31 @@ def _numbered(config: ClusterConfig) -> Chosen:
             f"numbers begin with {', '.join(used)}{closest(owner, used)}"
         )
     return Chosen(scorers=tuple(scorers), decode=decode, **found)
+
+
+def _pools(
+    config: ClusterConfig, picker: Policy, given: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """What August's revision has for pools: the policy that splits requests, and routers with scorers of their own."""
+    if given:
+        owner = next(iter(given))
+        raise ConfigError(
+            f"policy_numbers: {owner}.{next(iter(given[owner]))} belongs to no policy in use"
+        )
+    if not disaggregation.has_pools(config):
+        return {}
+    reads_caches = config.pd_decider == "prefix-threshold"
+    splits = by_cached_prefix if reads_caches else unconditional
+    found: dict[str, Any] = {"hand_over": splits.with_numbers(**disaggregation.numbers(config))}
+    of_pools = {"decode": config.decode_scorers(), "prefill": config.prefill_scorers()}
+    for pool, named in of_pools.items():
+        setting = f"{pool}_routing_scorers"
+        scorers = tuple(
+            (_with_numbers(config, "scorer", name, {}, setting), weight) for name, weight in named
+        )
+        if scorers:
+            found[pool] = ChosenRouter(registry.find("routing", "weighted"), scorers, picker)
+    return found
 
 
 def _owner(scorer: str) -> str:

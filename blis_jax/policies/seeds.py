@@ -41,12 +41,12 @@ def policy_seed_under(rule: str, seed: int) -> int:
     return policy_seed(seed) if rule == BY_WORKLOAD else FIXED
 
 
-def router_draws(policy_seed: int, count: int) -> np.ndarray:
+def router_draws(policy_seed: int, count: int, name: str = ROUTER) -> np.ndarray:
     """The first numbers below 2^31 of the stream by which the reference breaks ties, int32[count]."""
     from blis_jax.workload.go_random.stream import Stream  # workloads read configurations
     from blis_jax.workload.reference.seeds import subsystem_seed
 
-    stream = Stream(subsystem_seed(policy_seed % _POLICIES, ROUTER))
+    stream = Stream(subsystem_seed(policy_seed % _POLICIES, name))
     return np.array([stream.int31() for _ in range(count)], np.int32)
 
 
@@ -60,9 +60,10 @@ def draws(config: ClusterConfig) -> bool:
         for kind in kinds
     }
     named = [(kind, name) for kind, name in names.items() if name != registry.NONE]
+    own = (*config.decode_scorers(), *config.prefill_scorers())
     of_decode = ("routing", config.decode_routing_policy), ("picker", config.decode_routing_picker)
     named += (pair for pair in of_decode if pair[1] != registry.SAME)
-    named += (("scorer", name) for name, _ in (*config.scorers(), *config.decode_scorers()))
+    named += (("scorer", name) for name, _ in (*config.scorers(), *own))
     found = (registry.find(kind, name) for kind, name in named if not is_file(name))
     is_of_file = any(is_file(name) for _, name in named)
     return is_of_file or any(one.is_random or one.reads_draws for one in found)

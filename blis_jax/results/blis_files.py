@@ -63,6 +63,15 @@ def results_text(record: RunRecord, priority_policy: str = "constant") -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+_GATEWAY_COUNTS = {
+    "Gateway Queue Depth (horizon)": Status.IN_GATEWAY,
+    "Gateway Queue Shed": Status.SHED,
+    "Gateway Queue Rejected": Status.QUEUE_FULL,
+    "Gateway Evicted (in-flight)": Status.EVICTED,
+    "Gateway Expired (TTL)": Status.EXPIRED,
+}
+
+
 def _anomaly_lines(record: RunRecord, priority_policy: str) -> list[str]:
     counts = {
         "Priority Inversions": priority_inversions(record, priority_policy),
@@ -70,6 +79,9 @@ def _anomaly_lines(record: RunRecord, priority_policy: str) -> list[str]:
         "Rejected Requests": int(np.count_nonzero(record.requests.status == Status.REJECTED)),
         "Dropped Unservable": int(record.instances.dropped_unservable.sum()),
     }
+    for name, status in _GATEWAY_COUNTS.items():
+        if count := int(np.count_nonzero(record.requests.status == status)):
+            counts[name] = count
     if lost := int(record.instances.lost_requests.sum()):  # not BLIS's
         counts["Lost Requests"] = lost
     if not any(counts.values()):
@@ -122,7 +134,7 @@ def results_document(
         "e2e_ms": _ms_or_zero(requests.e2e_us),
         "scheduling_delay_ms": _ms_or_zero(requests.sched_delay_us),
     }
-    entries = []
+    entries, wait = [], requests.gateway_wait_us
     for row in np.flatnonzero((requests.instance >= 0) & (requests.status != Status.DROPPED)):
         entry: dict[str, Any] = {
             "arrived_at": float(requests.arrival_us[row] / 1e6),
@@ -135,6 +147,10 @@ def results_document(
             entry["slo_class"] = SLO_CLASSES[requests.slo_class[row]]
         if tenant_names is not None and tenant_names[requests.tenant[row]]:
             entry["tenant_id"] = str(tenant_names[requests.tenant[row]])
+        # BLIS takes an entry at time 0 for none
+        entered = requests.arrival_us[row] + max(int(requests.ttft_parts_us[row, 0]), 0)
+        if wait is not None and wait[row] > 0 and entered > 0:
+            entry["gateway_queue_delay_ms"] = float(wait[row] / 1000)
         entry["handled_by"] = instance_name(int(requests.instance[row]))
         entry |= (more_fields or {}).get(int(row), {})
         entries.append(entry)

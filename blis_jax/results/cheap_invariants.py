@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from blis_jax.results.invariants import (
     RequestCheck,
     events_in_order,
@@ -38,8 +36,9 @@ class _Stacked:
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = parts
 
-    def __getattr__(self, name: str) -> np.ndarray:
-        column = stacked(*(getattr(part, name) for part in self._parts))
+    def __getattr__(self, name: str) -> Any:
+        parts = [getattr(part, name) for part in self._parts]
+        column = None if parts[0] is None else stacked(*parts)  # runs of one kind
         setattr(self, name, column)
         return column
 

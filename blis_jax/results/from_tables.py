@@ -19,6 +19,7 @@ from blis_jax.results.metrics.arrays import maxima, sums
 from blis_jax.results.records import (
     BLOCK_LEVEL,
     NO_EVICTION,
+    SETTLED,
     InstanceRecords,
     PreemptionRecords,
     RequestRecords,
@@ -26,8 +27,16 @@ from blis_jax.results.records import (
     Status,
     StepRecords,
 )
+from blis_jax.results.splits import (
+    SplitRecords,
+    last_position,
+    reservations,
+    split_records,
+    with_parts,
+)
 from blis_jax.results.stays import journeys, lives_of, moved
 from blis_jax.results.travels import after_moves, has_moved, is_on_its_way
+from blis_jax.results.waits import ended_steps, final_status, gateway_waits, orphaned_us
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 
@@ -69,11 +78,17 @@ class Observation:
         self.output_len = xp.asarray(table.output_len)[:n].astype(np.int64)
         self.slo_class = xp.asarray(table.slo_class)[:n].astype(np.int64)
         self.tenant = xp.asarray(table.tenant)[:n].astype(np.int64)
+        timeout = getattr(table, "timeout_us", None)
+        self.timeout_us = None if timeout is None else xp.asarray(timeout)[:n].astype(np.int64)
         self.log = raw.log[:count].astype(np.int64)
         self.dyn = raw.dyn[:n].astype(np.int64)
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
         self.journey, self.first_instance = journeys(raw, self.instance, xp)
         self.is_rejected = raw.instance_of[:n] == REJECTED
+        self.reserved = reservations(raw, n)
+        if self.reserved is not None:  # one that is dropped for want of KV has been nowhere since
+            is_dropped = self.reserved.is_dropped == 1
+            self.instance = xp.where(is_dropped, self.reserved.target, self.instance)
         self.is_routed = self.instance >= 0
         log_time = raw.log_time[:count].astype(time_type)
         self._set_times(self.cluster, arrival[:n].astype(time_type), log_time)
@@ -84,10 +99,12 @@ class Observation:
         xp = self.xp
         self.arrival, self.log_time = arrival, log_time
         entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
-        self.routed_us, self.queueing_us = entered
+        latency_us, self.queueing_us = cluster.routing_latency_us, entered[1]
+        self.routed_us, self.gateway_wait_us = gateway_waits(self.raw, entered[0], latency_us, xp)
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
-        self.lives = moved(lives_of(self.raw, self.dyn, self.log, log_time, xp), self.journey, xp)
+        lives = lives_of(self.raw, self.dyn, self.log, log_time, xp)
+        self.lives = moved(lives, self.journey, xp, self.reserved is not None)
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
@@ -109,6 +126,11 @@ class Observation:
         status = xp.where(self.dyn[:, Dyn.NUM_SCHEDULED] < 0, int(Status.DROPPED), status)
         if self.journey is not None:
             status = xp.where(self.journey.is_lost == 1, int(Status.LOST), status)
+        if self.reserved is not None and self.journey is not None:
+            is_coming = (self.reserved.ends > self.horizon) & (self.journey.computed > 0)
+            status = xp.where(is_coming, int(Status.IN_FLIGHT), status)
+            status = xp.where(self.reserved.is_dropped == 1, int(Status.DROPPED), status)
+        status = final_status(self.raw, self.dyn, status, xp)
         return xp.where(self.is_rejected, int(Status.REJECTED), status).astype(np.int64)
 
     def requests(self) -> RequestRecords:
@@ -126,7 +148,7 @@ class Observation:
         output_time = self.output_time[xp.maximum(self.first_instance, 0)]
         ttft = xp.where(has_token, token_us + output_time - self.arrival, 0)
         last, left, total = self._last_steps()
-        final = self.input_len + xp.maximum(self.output_len, 1) - 1
+        final = last_position(self, self.input_len + xp.maximum(self.output_len, 1) - 1)
         steps = final - dyn[:, Dyn.PROGRESS]
         earlier = lives.past_itl_us + lives.past_num_itl * output_time
         again = np.int64(self.defects.double_last_latency)
@@ -134,17 +156,22 @@ class Observation:
         if self.cluster.post_decode_us is not None:
             after = xp.asarray(self.cluster.post_decode_us)[xp.maximum(self.instance, 0)]
             e2e = e2e + xp.where(self.output_len > 0, after, 0) - lives.passed_over_us
-        if self.journey is not None:  # steps on two instances, or attempts that count no more
+        if self.reserved is not None:
+            pass  # see `with_parts`
+        elif self.journey is not None:  # steps on two instances, or attempts that count no more
             whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
             e2e = xp.where(has_moved(self.journey), whole, e2e)
         index = dyn[:, Dyn.TOKEN_INDEX]
-        decoded = self._last_index()[xp.maximum(self.instance, 0)] - index + lives.num_handed
+        last_index = self._last_index()[xp.maximum(self.instance, 0)]
+        ended = ended_steps(self.raw, self.num_requests, xp)
+        last_index = last_index if ended is None else xp.where(ended > 0, ended, last_index)
+        decoded = last_index - index + lives.num_handed
         progress = dyn[:, Dyn.PROGRESS] + xp.where(in_decode, decoded, 0)
         progress = xp.where(is_done, final, xp.where(lives.in_batch, progress, 0))
         is_queued = self.is_queued
         num_itl = xp.where(is_done, steps + again, xp.where(in_decode, decoded, 0))
         num_itl = num_itl + lives.past_num_itl
-        return RequestRecords(
+        columns = dict(
             arrival_us=self.arrival,
             input_len=self.input_len,
             output_len=self.output_len,
@@ -173,8 +200,16 @@ class Observation:
             num_itl=num_itl,
             progress_index=xp.where(is_scheduled, progress, 0),
             ttft_parts_us=self._parts(has_token, token_us, output_time),
+            gateway_wait_us=self.gateway_wait_us,
+            ended_step_idx=ended,
             **after_moves(self.journey, self.num_requests, self._starts, self._ends, xp),
         )
+        if self.reserved is not None:
+            self.splits = split_records(self, status, columns)
+            columns = with_parts(self, columns, self.splits)
+        return RequestRecords(**columns)
+
+    splits: SplitRecords | None = None  # once there are requests' results, where KV is reserved
 
     def _last_steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Duration and end of a request's last step, and the steps' sum since its first token; junk if not done."""
@@ -264,10 +299,23 @@ class Observation:
         has_left = (requests.left_us >= 0) & (requests.left_us <= self.horizon)
         latest = xp.where(is_arrived, self.routed_us, 0)
         latest = xp.maximum(latest, xp.where(self.is_queued, self.queued_us, 0))
-        latest = xp.maximum(latest, xp.where(has_left, requests.left_us, 0))
+        left = xp.where(has_left, requests.left_us, 0)
+        on_first = 0
+        if self.splits is None:
+            latest = xp.maximum(latest, left)
+        else:  # each part leaves an instance of its own
+            ends = self.splits.prefill_left_us
+            ends = xp.where((ends >= 0) & (ends <= self.horizon), ends, 0)
+            on_first = maxima(self.first_instance, xp.maximum(latest, ends), rows)
+            latest = left
+        if self.timeout_us is not None:
+            is_late = requests.status == Status.TIMED_OUT
+            latest = xp.maximum(latest, xp.where(is_late, self.arrival + self.timeout_us, 0))
         has_stepped = self._last_index()[:rows] > 0
         last = self.raw.inst_time[:rows, InstTime.LAST_START].astype(self.time_type)
-        return xp.maximum(maxima(self.instance, latest, rows), xp.where(has_stepped, last, 0))
+        last = xp.maximum(last, orphaned_us(self.raw, rows, self.time_type, xp))
+        latest = xp.maximum(maxima(self.instance, latest, rows), on_first)
+        return xp.maximum(latest, xp.where(has_stepped, last, 0))
 
     def instances(self, requests: RequestRecords) -> InstanceRecords:
         """Per-instance totals."""
@@ -283,19 +331,24 @@ class Observation:
             is_done = requests.status == Status.COMPLETED
             output_tokens = sums(self.instance, xp.where(is_done, self.output_len, 0), rows)
         is_entered = (requests.queued_at_us >= 0) & (requests.status != Status.DROPPED)
+        prompts_on, dropped = self.instance, inst[:, Inst.NUM_DROPPED]
+        if self.reserved is not None:
+            is_entered = is_entered | (self.reserved.is_dropped == 1)
+            prompts_on = self.first_instance
+            dropped = dropped + sums(self.reserved.target, self.reserved.is_dropped, rows)
         block_time = log[:, Log.SUM_USED_BLOCKS].astype(np.float64)
         block_time = block_time * self.log_time[:, LogTime.DURATION]
         evicted = self._evicted_on()
         return InstanceRecords(
             completed_requests=counted(Status.COMPLETED),
-            dropped_unservable=inst[:, Inst.NUM_DROPPED],
+            dropped_unservable=dropped,
             lost_requests=counted(Status.LOST),
             times_down=np.zeros(rows, np.int64)
             if self.raw.downs is None
             else self.raw.downs[:rows].astype(np.int64),
             still_queued=counted(Status.WAITING),
             still_running=counted(Status.RUNNING),
-            total_input_tokens=sums(self.instance, xp.where(is_entered, self.input_len, 0), rows),
+            total_input_tokens=sums(prompts_on, xp.where(is_entered, self.input_len, 0), rows),
             total_output_tokens=output_tokens,
             gpu_hits=inst[:, Inst.HITS],
             gpu_misses=inst[:, Inst.MISSES],
@@ -367,8 +420,7 @@ class Observation:
         code = Outcome(int(self.raw.registers[Reg.OUTCOME]))
         if code != Outcome.COMPLETED:
             return code
-        settled = {Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST}
-        is_settled = np.isin(self.status(), [int(status) for status in settled])
+        is_settled = np.isin(self.status(), [int(status) for status in SETTLED])
         return Outcome.COMPLETED if bool(is_settled.all()) else Outcome.HORIZON
 
     def num_open_ties(self) -> int:
@@ -404,4 +456,5 @@ class Observation:
             preemptions=self.preemptions(),
             kv_model=NO_EVICTION if self.raw.pool is None else BLOCK_LEVEL,
             is_august=self.rules.has_order,
+            splits=self.splits,
         )

@@ -24,7 +24,14 @@ from blis_jax.results.kv_invariants import (
 )
 from blis_jax.results.metrics.arrays import namespace
 from blis_jax.results.metrics.reductions import Counts, count, of_instance, per_instance
-from blis_jax.results.records import InstanceRecords, RequestRecords, RunRecord, Status
+from blis_jax.results.records import (
+    GAVE_UP,
+    NOT_DISPATCHED,
+    InstanceRecords,
+    RequestRecords,
+    RunRecord,
+    Status,
+)
 from blis_jax.results.step_records import completed_itl_counts, order_of_execution
 from blis_jax.results.travels import e2e_parts_us
 
@@ -54,17 +61,21 @@ def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> 
 
 
 def status_matches_decisions(requests: RequestRecords, instances: InstanceRecords) -> Counts:
-    """2. Rejected requests have no instance; all others past routing were admitted and have one."""
+    """2. Rejected requests have no instance; all others past routing were admitted and have one.
+
+    Those that left the gateway's queue for good, or are in it, were admitted and have none.
+    """
     num_instances = instances.completed_requests.shape[-1]
     is_routed = (requests.instance >= 0) & (requests.instance < num_instances)
     is_rejected = requests.status == Status.REJECTED
+    stayed = np.isin(requests.status, (*NOT_DISPATCHED, Status.IN_GATEWAY))
     is_right = np.where(
         is_rejected,
         (requests.admitted == 0) & ~is_routed,
         np.where(
             requests.status == Status.IN_FLIGHT,
             requests.admitted != 0,
-            (requests.admitted == 1) & is_routed,
+            (requests.admitted == 1) & (is_routed != stayed),
         ),
     )
     return count(~is_right)
@@ -75,7 +86,10 @@ def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) 
     is_completed = requests.status == Status.COMPLETED
     has_run = is_completed | (requests.status == Status.RUNNING)
     has_queued = has_run | (requests.status == Status.WAITING)
-    is_wrong = (requests.e2e_us >= 0) != is_completed
+    # one that blis-2026-08 drops or gives up at its decode instance has an E2E
+    has_gone = (requests.status == Status.DROPPED) | (requests.status == Status.TIMED_OUT)
+    has_gone = has_gone & (requests.hand_overs > 0)
+    is_wrong = (requests.e2e_us >= 0) != (is_completed | has_gone)
     is_wrong |= (requests.left_us >= 0) != is_completed
     is_wrong |= (requests.finished_step_idx > 0) != is_completed
     is_wrong |= has_queued & (requests.queued_at_us < 0)
@@ -83,6 +97,7 @@ def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) 
     is_wrong |= is_completed & (requests.ttft_us < 0) & ~_has_overshot(requests, instances)
     # one that has left an instance was scheduled, and may be nowhere
     has_moved = (requests.hand_overs > 0) | (requests.restarts > 0)
+    has_moved = has_moved | np.isin(requests.status, GAVE_UP)
     is_wrong |= ~has_queued & ~has_moved & (requests.sched_delay_us >= 0)
     is_wrong |= (requests.status == Status.LOST) & (requests.ttft_us >= 0)
     is_wrong |= (requests.sched_delay_us < 0) & (requests.ttft_us >= 0)
@@ -153,8 +168,10 @@ def tokens_of_request_conserved(requests: RequestRecords, instances: InstanceRec
     """
     produced = np.maximum(requests.output_len, 1)
     is_regular = _is_regular(requests, instances)
-    is_right = requests.progress_index == requests.input_len + produced - 1
-    missing = produced - requests.num_itl
+    # in blis-2026-08 the only token of a request that was handed over has a step of its own
+    is_one = (requests.hand_overs > 0) & (produced == 1)
+    is_right = requests.progress_index == requests.input_len + produced - 1 + is_one
+    missing = produced + is_one - requests.num_itl
     is_again = requests.restarts > 0  # with latencies of attempts that count no more
     by_profile = [
         count(is_regular & ~(is_right & ((missing == less) | is_again))) for less in (0, 1)
@@ -169,7 +186,7 @@ def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRe
     revision of August 2026 counts the outputs of completed requests.
     """
     is_completed = requests.status == Status.COMPLETED
-    was_queued = is_completed | np.isin(requests.status, (*ALIVE, Status.LOST))
+    was_queued = is_completed | np.isin(requests.status, (*ALIVE, *GAVE_UP, Status.LOST))
     was_queued = was_queued | (requests.hand_overs > 0) | (requests.restarts > 0)
     inputs = per_instance(was_queued, requests, instances, requests.input_len)
     latencies = per_instance(requests.num_itl > 0, requests, instances, requests.num_itl)
@@ -182,7 +199,11 @@ def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRe
     in_all = [abs(values.sum(axis=-1) - made.sum(axis=-1)) for values in outputs]
     least, in_all_least = (functools.reduce(np.minimum, each) for each in (by_profile, in_all))
     wrong = np.where(is_spread, in_all_least, least)
-    return count(inputs != instances.total_input_tokens) + wrong
+    # blis-2026-08 counts a prompt where it was computed
+    prompts = instances.total_input_tokens
+    in_all_prompts = abs(inputs.sum(axis=-1) - prompts.sum(axis=-1))
+    is_handed = (requests.hand_overs > 0).any(axis=-1)
+    return np.where(is_handed, in_all_prompts, count(inputs != prompts)) + wrong
 
 
 def counters_not_negative(requests: RequestRecords, instances: InstanceRecords) -> Counts:

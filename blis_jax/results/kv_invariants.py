@@ -8,7 +8,14 @@ import numpy as np
 
 from blis_jax.results.metrics.arrays import namespace
 from blis_jax.results.metrics.reductions import Counts, count, per_instance
-from blis_jax.results.records import NO_EVICTION, InstanceRecords, RequestRecords, RunRecord, Status
+from blis_jax.results.records import (
+    GAVE_UP,
+    NO_EVICTION,
+    InstanceRecords,
+    RequestRecords,
+    RunRecord,
+    Status,
+)
 
 
 def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
@@ -21,6 +28,8 @@ def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) 
     in_all = abs(total.sum(axis=-1) - instances.preemption_count.sum(axis=-1))
     differences = namespace(differences).where(_has_moves(requests, instances), in_all, differences)
     is_running = (requests.status == Status.RUNNING) | (requests.status == Status.COMPLETED)
+    if requests.ended_step_idx is not None:
+        is_running = is_running | (requests.ended_step_idx > 0)
     is_handed = (requests.hand_overs > 0) & (requests.handed_wait_us < 0)
     ended = requests.preemptions + requests.restarts
     is_wrong = requests.num_scheduled != ended + (is_running | is_handed)
@@ -76,6 +85,7 @@ def blocks_conserved(record: RunRecord) -> int:
     used = np.where(has_stepped, np.append(steps.used_blocks, 0)[last], 0)
     has_released = np.append(steps.num_completed, 0)[last] > 0
     has_released |= bool(record.requests.hand_overs.any() or record.requests.restarts.any())
+    has_released |= bool(np.isin(record.requests.status, GAVE_UP).any())
     at_end = table.used_blocks_at_end
     is_right = np.where(has_stepped & has_released, at_end <= used, at_end == used)
     is_right &= table.peak_kv_blocks_used <= table.gpu_hits + table.gpu_misses

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.results.splits import SplitRecords
 
 
 class Status(enum.IntEnum):
@@ -28,6 +29,34 @@ class Status(enum.IntEnum):
     RUNNING = 4
     IN_FLIGHT = 5  # not yet in an instance's queue
     LOST = 6  # its instance stopped, and nobody computed it again
+    QUEUE_FULL = 7  # turned away by the gateway's queue
+    SHED = 8  # it left the gateway's queue for a more urgent one
+    EXPIRED = 9  # it waited too long in the gateway's queue
+    EVICTED = 10  # its instance gave it up for a more urgent one in the gateway's queue
+    IN_GATEWAY = 11  # in the gateway's queue
+    TIMED_OUT = 12  # its time was up before it completed
+
+
+# statuses that a request keeps
+SETTLED = (
+    *(Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST),
+    *(Status.QUEUE_FULL, Status.SHED, Status.EXPIRED, Status.EVICTED, Status.TIMED_OUT),
+)
+# metrics that count requests by how they ended
+COUNTED = {
+    "num_completed": Status.COMPLETED,
+    "num_rejected": Status.REJECTED,
+    "num_dropped": Status.DROPPED,
+    "num_lost": Status.LOST,
+    "num_queue_full": Status.QUEUE_FULL,
+    "num_shed": Status.SHED,
+    "num_expired": Status.EXPIRED,
+    "num_evicted": Status.EVICTED,
+    "num_timed_out": Status.TIMED_OUT,
+}
+GAVE_UP = (Status.EVICTED, Status.TIMED_OUT)  # they left their instance before the end
+# what the gateway's queue does with requests that no instance gets
+NOT_DISPATCHED = (Status.QUEUE_FULL, Status.SHED, Status.EXPIRED)
 
 
 TTFT_PARTS = (
@@ -74,6 +103,11 @@ class RequestRecords:
     handed_wait_us: Int[np.ndarray, "request"]  # from there until it was scheduled
     hand_overs: Int[np.ndarray, "request"]  # 1: it went on elsewhere with its KV
     restarts: Int[np.ndarray, "request"]  # attempts that ended because their instance stopped
+    handed_us: Any = None  # blis-2026-08: from arrival to the start of its transfer, -1: none
+    # µs in the gateway's queue, -1: not dispatched from there; None: a run without one
+    gateway_wait_us: Any = None
+    # steps of its instance when it left the batch early, 0: it did not; None: a run in which nobody does
+    ended_step_idx: Any = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +195,7 @@ class RunRecord:
         preemptions: one entry for each preemption, in order of execution.
         kv_model: memory model that the run was made with, `no-eviction` or `block-level`.
         is_august: whether the reference is its revision of August 2026.
+        splits: the parts of requests that were split between the pools of that revision; None without pools.
     """
 
     outcome: Outcome
@@ -174,6 +209,7 @@ class RunRecord:
     preemptions: PreemptionRecords = field(default_factory=no_preemptions)
     kv_model: str = NO_EVICTION  # memory model that the run was made with
     is_august: bool = False
+    splits: SplitRecords | None = None  # of a run with pools of blis-2026-08
 
     def to_dataframe(self, table: str = "requests") -> pd.DataFrame:
         """The run's `requests`, `steps`, `instances` or `preemptions` as a pandas data frame, a row for each.

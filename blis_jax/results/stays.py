@@ -122,8 +122,11 @@ def journeys(raw: Any, instance: Any, xp: Any = np) -> tuple[Journey | None, Any
     return journey, xp.where(journey.came_from >= 0, journey.came_from, instance)
 
 
-def moved(lives: Lives, journey: Journey | None, xp: Any = np) -> Lives:
-    """The lives of requests some of which have made their first token on another instance than their last one."""
+def moved(lives: Lives, journey: Journey | None, xp: Any = np, is_reserved: bool = False) -> Lives:
+    """The lives of requests some of which have made their first token on another instance than their last one.
+
+    Where KV is reserved, one that has come with it counts as if its first token lay in the step before.
+    """
     if journey is None:
         return lives
     is_elsewhere = journey.first_record >= 0
@@ -146,9 +149,9 @@ def moved(lives: Lives, journey: Journey | None, xp: Any = np) -> Lives:
         + journey.past_itl
         + sums(request, more, len(lives.in_batch)),
         scheduled_record=xp.where(is_elsewhere, journey.scheduled_record, lives.scheduled_record),
-        num_handed=has_joined,
+        num_handed=0 if is_reserved else has_joined,
         in_batch=in_batch,
-        in_decode=lives.in_decode & in_batch,
+        in_decode=(lives.in_decode | (is_reserved & (has_joined > 0))) & in_batch,
         token_record=xp.where(is_elsewhere, journey.first_record, lives.token_record),
         token_scheduled=xp.where(is_elsewhere, journey.scheduled_record, lives.token_scheduled),
         is_current_token=lives.is_current_token & ~is_elsewhere,

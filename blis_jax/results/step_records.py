@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from blis_jax.results.metrics.distributions import Sample, weighted_sample
-from blis_jax.results.records import NO_EVICTION, RunRecord, Status
+from blis_jax.results.records import NO_EVICTION, RequestRecords, RunRecord, Status
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -73,7 +73,8 @@ def _unfinished_decodes(
     step of its record.
     """
     requests, evictions = record.requests, record.preemptions
-    goes_on = (requests.status == Status.RUNNING) & (requests.token_step_idx >= 0)
+    gave_up = _ended_steps(requests) > 0
+    goes_on = ((requests.status == Status.RUNNING) | gave_up) & (requests.token_step_idx >= 0)
     # a request that came with its KV records a latency in the very step that it joins
     joined = (requests.hand_overs > 0) & (requests.token_step_idx == requests.scheduled_step_idx)
     token = requests.token_step_idx - joined
@@ -83,7 +84,15 @@ def _unfinished_decodes(
         is_unfinished = is_unfinished | evictions.is_forgotten
     ended = before[evictions.step_record[is_unfinished]]
     began = ended - evictions.num_itl[is_unfinished]
-    return np.sort(np.concatenate([current, began])), np.sort(ended)
+    left = goes_on & gave_up
+    gone = requests.instance[left].astype(np.int64) * span + _ended_steps(requests)[left]
+    return np.sort(np.concatenate([current, began])), np.sort(np.concatenate([ended, gone]))
+
+
+def _ended_steps(requests: RequestRecords) -> Int[np.ndarray, "request"]:
+    """Step after which each request left the batch early, 0: it did not."""
+    none = np.zeros_like(requests.token_step_idx)
+    return none if requests.ended_step_idx is None else requests.ended_step_idx
 
 
 def _ramp(
@@ -170,11 +179,18 @@ def _blocks_taken(
     has_token = requests.token_step_idx >= 0
     instance = requests.instance[has_token].astype(np.int64)
     token_step = requests.token_step_idx[has_token].astype(np.int64)
+    if record.splits is not None:  # the step that takes it into the batch stores a token, too
+        joins = (requests.hand_overs > 0) & (requests.token_step_idx == requests.scheduled_step_idx)
+        token_step = token_step - joins[has_token]
     finished_step = requests.finished_step_idx[has_token].astype(np.int64)
     input_len = requests.input_len[has_token].astype(np.int64)
     is_all_cached = requests.cached_tokens_first_sched[has_token] == input_len
+    if record.splits is not None:  # found where the prompt was computed, and held here all the same
+        is_all_cached = is_all_cached & ~joins[has_token]
     held = np.where(is_all_cached, 0, input_len)
-    last_step = np.where(finished_step > 0, finished_step, step_index.max())
+    ended_step = _ended_steps(requests)[has_token]
+    last_step = np.where(ended_step > 0, ended_step, step_index.max())
+    last_step = np.where(finished_step > 0, finished_step, last_step)
     first = token_step + 1 + (-held) % block_size
     count = np.maximum((last_step - first) // block_size + 1, 0)
     ordinal = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)

@@ -66,5 +66,7 @@ def e2e_parts_us(requests: RequestRecords) -> np.ndarray:
         np.maximum(one, 0)
         for one in (requests.ttft_us, requests.transfer_us, requests.handed_wait_us)
     )
+    if requests.handed_us is not None:  # TTFT is that of the step after the transfer
+        first = np.where(requests.handed_us >= 0, requests.handed_us, first)
     parts = np.stack([first, transfer, wait, requests.e2e_us - first - transfer - wait], axis=-1)
     return np.where((requests.e2e_us >= 0)[..., None], parts, -1)

@@ -24,6 +24,12 @@ _OUTCOMES = {
     Status.RUNNING: ("timeout", "running at the end of the simulation"),
     Status.IN_FLIGHT: ("timeout", "on its way at the end of the simulation"),
     Status.LOST: ("error", "lost: its instance stopped"),
+    Status.QUEUE_FULL: ("error", "turned away by the gateway's queue"),
+    Status.SHED: ("error", "left the gateway's queue for a more urgent request"),
+    Status.EXPIRED: ("timeout", "waited too long in the gateway's queue"),
+    Status.EVICTED: ("error", "given up for a more urgent request in the gateway's queue"),
+    Status.TIMED_OUT: ("timeout", "its time was up"),
+    Status.IN_GATEWAY: ("timeout", "in the gateway's queue at the end of the simulation"),
 }
 
 

@@ -67,6 +67,36 @@ class RequestTable:
         return int(self.path_nodes.shape[-1])
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MediaTable(RequestTable):
+    """Requests some of which bring images or sound, which an encode pool of BLIS 2026-08 asks for."""
+
+    has_media: Int32[Array, " request"]  # 1: it does
+
+
+def with_media(table: RequestTable, has_media: Any) -> RequestTable:
+    """The requests with what tells those with images or sound; as they are if there are none."""
+    if not np.any(has_media):
+        return table
+    columns = {name: getattr(table, name) for name in RequestTable.__dataclass_fields__}
+    return MediaTable(**columns, has_media=np.asarray(has_media, np.int32))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TimedTable(RequestTable):
+    """Requests that are given up where they have not completed in time."""
+
+    timeout_us: Int64[Array, " request"]  # from arrival to deadline, 0: none
+
+
+def with_timeouts(table: RequestTable, timeout_us: Any) -> TimedTable:
+    """The requests with the time that each is given, 0 for any time."""
+    columns = {name: getattr(table, name) for name in RequestTable.__dataclass_fields__}
+    return TimedTable(**columns, timeout_us=np.asarray(timeout_us, np.int64))
+
+
 @dataclass(frozen=True)
 class WorkloadNames:
     """Texts behind the integer columns, and what the engine does not look at; they stay on the host."""
@@ -77,6 +107,11 @@ class WorkloadNames:
     deadline_us: np.ndarray | None = (
         None  # when requests are given up, 0 for never; None: no request is
     )
+
+
+def tenant_order(name: str) -> str:
+    """What tenants are numbered by, so that policies which take turns do so in BLIS's order: their names."""
+    return name or "default"
 
 
 def text_rank(num_requests: int) -> np.ndarray:
@@ -108,7 +143,7 @@ def from_golden(arrays: Mapping[str, Any], block_size: int | None = None) -> Req
     order = np.lexsort((np.asarray(arrays["id_rank"]), arrival_us))
     tie_rank = np.empty(len(order), np.int32)
     tie_rank[order] = np.arange(len(order), dtype=np.int32)
-    return RequestTable(
+    table = RequestTable(
         arrival_us=arrival_us,
         input_len=input_len,
         output_len=np.asarray(arrays["output_len"], np.int32),
@@ -127,6 +162,7 @@ def from_golden(arrays: Mapping[str, Any], block_size: int | None = None) -> Req
         node_start=node_start,
         node_blocks=node_blocks,
     )
+    return with_media(table, arrays.get("multimodal", 0))
 
 
 def load_table(
@@ -170,7 +206,7 @@ def pad_to(table: RequestTable, num_requests: int, num_nodes: int, depth: int) -
         "session": NO_SESSION,
     }
     padding["prompt_key"] = NO_PROMPT_KEY
-    columns = {name: np.asarray(getattr(table, name)) for name in RequestTable.__dataclass_fields__}
+    columns = {name: np.asarray(getattr(table, name)) for name in type(table).__dataclass_fields__}
     padded = {
         name: _extended(column, more, padding.get(name, 0))
         for name, column in columns.items()
@@ -183,7 +219,7 @@ def pad_to(table: RequestTable, num_requests: int, num_nodes: int, depth: int) -
     padded["path_nodes"] = paths
     for name in ("node_start", "node_blocks"):
         padded[name] = _extended(columns[name], num_nodes - table.num_nodes, 0)
-    return RequestTable(**cast(Any, padded))
+    return type(table)(**cast(Any, padded))
 
 
 def _extended(column: np.ndarray, more: int, value: int) -> np.ndarray:

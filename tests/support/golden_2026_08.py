@@ -22,7 +22,7 @@ from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
 from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
-from blis_jax.workload.table import RequestTable, from_golden
+from blis_jax.workload.table import RequestTable, from_golden, with_timeouts
 from tests.support.reference_data import REPO_ROOT, assert_totals_equal, find_golden_dir
 
 DEFAULT_SEED = 42
@@ -41,10 +41,7 @@ _BESIDE = (
 _BESIDE += ("prompt-tokens", "output-tokens", "output-tokens-stdev", "prefix-tokens")
 _BESIDE += ("concurrency", "think-time-ms", "slo-ttft", "slo-e2e", "slo-itl")
 _SWITCHES = ("enable-expert-parallel",)  # without effect on any step, as the semantics say
-_MECHANISMS = {
-    "flow-control": "flow control",
-    "prefill-instances": "prefill and decode pools",
-}
+_MECHANISMS = {}
 _BUNDLES: dict[str, dict[str, Any]] = {
     "gaie": {
         "admission_policy": "gaie-legacy",
@@ -84,6 +81,7 @@ ARRAYS = {
     "num_scheduled": "num_scheduled",
     "cached_tokens_first_sched": "cached_tokens_first_sched",
 }
+OF_WHOLE = ("instance", "sched_delay_us", "ttft_us", "e2e_us")  # of split requests, too
 AT_END = ("scheduled_step_idx", "finished_step_idx", "num_itl", "progress_index")
 STATUS = {
     0: Status.COMPLETED,
@@ -92,6 +90,21 @@ STATUS = {
     3: Status.WAITING,
     4: Status.RUNNING,
     5: Status.IN_FLIGHT,
+    6: Status.TIMED_OUT,
+    7: Status.QUEUE_FULL,
+    8: Status.SHED,
+    9: Status.EXPIRED,
+    10: Status.EVICTED,
+    12: Status.IN_GATEWAY,
+    13: Status.DROPPED,  # at the decode instance
+    14: Status.IN_FLIGHT,  # in transfer
+}
+# what a record's splits have, and what the recording has of split requests, -1 where it never happened
+PARTS = {
+    "prefill_instance": "pd_prefill_instance",
+    "decode_instance": "pd_decode_instance",
+    "prefill_left_us": "prefill_completed_at",
+    "transfer_at_us": "pd_transfer_start_us",
 }
 
 
@@ -117,8 +130,6 @@ class AugustScenario:
                 return words
         if int(given.get("kv-cpu-blocks", "0")) > 0:
             return "the CPU tier"
-        if self.recorded["status_counts"].get("timed_out"):
-            return "time-outs"
         return _REFUSED_BUNDLES.get(bundle)
 
     def _options(self) -> dict[str, str]:
@@ -143,7 +154,7 @@ class AugustScenario:
         line = ["--profile", "blis-2026-08"]
         for name, value in options.items():
             if name not in (*_BESIDE, *_SWITCHES):
-                line += [f"--{name}", value]
+                line += [f"--{name}", value] if value else [f"--{name}"]
         config = cluster_config(make_parser().given(line))
         bundle = self.recorded["policy_bundle"]
         return config.replace(**_BUNDLES[bundle]) if bundle else config
@@ -159,7 +170,11 @@ class AugustScenario:
             arrays = dict(file)
         # short prompts are told apart by a policy that the revision no longer has
         arrays["short_input_id"] = np.zeros(len(arrays["arrival_us"]), np.int64)
-        return from_golden(arrays, self.recorded["block_size"])
+        table = from_golden(arrays, self.recorded["block_size"])
+        if not self.recorded["status_counts"].get("timed_out"):
+            return table  # deadlines that nobody misses change nothing
+        deadline = arrays["deadline_us"]
+        return with_timeouts(table, np.where(deadline > 0, deadline - arrays["arrival_us"], 0))
 
     def run(self, options: Options = SIZES) -> RunRecord:
         """The scenario as the engine runs it; sessions of a closed loop go on as their rounds complete."""
@@ -193,10 +208,20 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
     pairs: list[tuple[str, Any, Any]] = [("arrival_us", requests.arrival_us, arrivals)]
     pairs.append(("status", requests.status, expected))
     is_kept, is_done = status != Status.DROPPED, status == Status.COMPLETED
+    nobody = np.full(len(status), -1)
+    is_split = recorded.get("pd_prefill_instance", nobody) >= 0
     for ours, theirs in ARRAYS.items():
-        pairs.append((ours, getattr(requests, ours)[is_kept], recorded[theirs][is_kept]))
+        mask = is_kept & (~is_split | (ours in OF_WHOLE))
+        pairs.append((ours, getattr(requests, ours)[mask], recorded[theirs][mask]))
     for name in AT_END:  # the recording has these of completed requests alone
-        pairs.append((name, getattr(requests, name)[is_done], recorded[name][is_done]))
+        mask = is_done & ~is_split
+        pairs.append((name, getattr(requests, name)[mask], recorded[name][mask]))
+    if is_split.any():
+        pairs += _parts(record, recorded, is_split)
+    if requests.gateway_wait_us is not None:
+        wait = recorded["gw_dispatch_us"] - recorded["gw_enqueue_us"]
+        was_there = requests.gateway_wait_us >= 0
+        pairs.append(("gateway_wait_us", requests.gateway_wait_us[was_there], wait[was_there]))
     steps = expand_steps(record, scenario.recorded["block_size"])
     pairs += [(name, getattr(steps, name), recorded[name]) for name in steps._fields]
     found = []
@@ -206,6 +231,37 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
         elif (wrong := np.flatnonzero(np.asarray(ours) != theirs)).size:
             at = int(wrong[0])
             found.append(f"{name}: {wrong.size} differ, first [{at}] {ours[at]} != {theirs[at]}")
+    return found
+
+
+def _parts(
+    record: RunRecord, recorded: dict[str, np.ndarray], is_split: np.ndarray
+) -> list[tuple[str, Any, Any]]:
+    """What happened to the parts of split requests, ours beside the recorded."""
+    requests, splits = record.requests, record.splits
+    assert splits is not None
+    found = [("is_split", splits.is_split, is_split)]
+    for ours, theirs in PARTS.items():
+        found.append((ours, getattr(splits, ours)[is_split], recorded[theirs][is_split]))
+    ran = is_split & (recorded["decode_first_sched"] >= 0)
+    done = is_split & (recorded["status"] == Status.COMPLETED)
+    arrival = requests.arrival_us
+    scheduled = splits.prefill_sched_delay_us + arrival
+    found.append(
+        ("prefill_last_sched", scheduled[is_split], recorded["prefill_last_sched"][is_split])
+    )
+    moved = splits.transfer_at_us + requests.transfer_us
+    found.append(("transfer_ends", moved[ran], recorded["pd_transfer_complete_us"][ran]))
+    joined = moved + requests.handed_wait_us
+    found.append(("decode_first_sched", joined[ran], recorded["decode_first_sched"][ran]))
+    again = splits.decode_sched_delay_us + arrival
+    found.append(("decode_last_sched", again[ran], recorded["decode_last_sched"][ran]))
+    evictions = sum(np.maximum(recorded[f"{part}_preempt"], 0) for part in ("prefill", "decode"))
+    found.append(("evictions", requests.preemptions[is_split], evictions[is_split]))
+    cached = recorded["prefill_cached_first"]
+    found.append(("cached", requests.cached_tokens_first_sched[is_split], cached[is_split]))
+    found.append(("decode_left", requests.left_us[done], recorded["decode_completed_at"][done]))
+    found.append(("decode_num_itl", requests.num_itl[done], recorded["decode_num_itl"][done]))
     return found
 
 

@@ -11,6 +11,8 @@ from blis_jax.backend import prepare_backend
 from blis_jax.cluster.instance_groups import has_cpu_tier, instance_lines
 from blis_jax.commands import cli, cluster_settings, report_flags, trace_flags
 from blis_jax.commands.cli import Notes
+from blis_jax.commands.cluster_flags import name_of
+from blis_jax.commands.flow_flags import FLOW_FLAGS
 from blis_jax.commands.run import sessions
 from blis_jax.commands.run.flags import MOST_SLOTS, NAME, make_parser
 from blis_jax.commands.run.requests import dashed, followed, is_whole, simulated
@@ -77,6 +79,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
 
         checked_suffix(Path(given["kv_timeline"]), TABLE_FORMATS)
     trace = trace_flags.read(given, notes) if source.is_trace else None
+    sessions.refuse_own_targets(source, config)
     workload, run = sessions.closed_loop_of(source), None
     table, names = (
         requests_of(source, config) if trace is None else trace_flags.to_table(trace, config)
@@ -88,17 +91,25 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     for line in instance_lines(config):
         notes.info(line)
     started = time.perf_counter()
+    seed = source.policy_seed
     if workload is None:
-        record = simulated(config, table, given, source.policy_seed)
+        record = simulated(config, table, given, seed)
+        late = sessions.late_request(record, names)
+        if late is not None:
+            sessions.check_gives_up(config, names, late)
+            record = simulated(config, sessions.with_deadlines(table, names), given, seed)
     else:
-        run = followed(config, workload, given, source.policy_seed)
+        run = followed(config, workload, given, seed)
+        late = sessions.late_request(run.record, sessions.names_of_run(run))
+        if late is not None:
+            sessions.check_gives_up(config, sessions.names_of_run(run), late)
+            run = followed(config, workload, given, seed, gives_up=True)
         record, table, names = run.record, run.table, sessions.names_of_run(run)
         notes.info(f"{table.num_rows} requests arrived, found in {run.num_passes} passes")
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
-    sessions.refuse_late(record, names)
     _write(given, config, record, table, names, source, run)
     if sessions.is_revised(source):
         sessions.write_trace(given, record, source, config, run)
@@ -213,6 +224,10 @@ def _warn_of_idle_options(
         if setting in given and config.hand_over_policy == registry.NONE:
             option = f"--{setting.replace('_', '-')}"
             notes.warn(f"{option} has no effect without --hand-over-policy")
+    if not config.flow_control:
+        for name in sorted(name_of(flag) for flag in FLOW_FLAGS if name_of(flag) in given):
+            if name != "flow_control":
+                notes.warn(f"--{name.replace('_', '-')} has no effect without --flow-control")
     if config.precise_kv_routing:
         from blis_jax.engine.mechanism import without_effect
 

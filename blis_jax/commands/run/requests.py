@@ -128,12 +128,19 @@ def simulated(
 
 
 def followed(
-    config: ClusterConfig, workload: DrawnWorkload, given: Mapping[str, Any], seed: int
+    config: ClusterConfig,
+    workload: DrawnWorkload,
+    given: Mapping[str, Any],
+    seed: int,
+    gives_up: bool = False,
 ) -> ClosedLoopRun:
-    """One run of a workload whose completions bring requests, with the options of the command."""
+    """One run of a workload whose completions bring requests, with the options of the command.
+
+    Deadlines count where `gives_up`.
+    """
     from blis_jax.engine.runner.closed_loop import simulate_closed_loop
 
-    return simulate_closed_loop(config, workload, _options(given), seed)
+    return simulate_closed_loop(config, workload, _options(given), seed, gives_up=gives_up)
 
 
 def _options(given: Mapping[str, Any]) -> Options:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from blis_jax.engine.runner.closed_loop import ClosedLoopRun
     from blis_jax.results.records import RunRecord
     from blis_jax.workload.reference.generate import DrawnWorkload
-    from blis_jax.workload.table import WorkloadNames
+    from blis_jax.workload.table import RequestTable, WorkloadNames
 
 
 def closed_loop_of(source: Source) -> DrawnWorkload | None:
@@ -54,25 +54,58 @@ def session_fields(run: ClosedLoopRun) -> dict[int, dict[str, Any]]:
     return fields
 
 
-def refuse_late(record: RunRecord, names: WorkloadNames) -> None:
-    """Refuses a run in which a request may have been given up, which is not simulated yet."""
+def refuse_own_targets(source: Source, config: ClusterConfig) -> None:
+    """Refuses a workload whose clients have bounds that the gateway's queue would go by; it knows those of classes."""
+    by_deadline = config.flow_control and config.dispatch_order == "slo-deadline"
+    if not (by_deadline and is_revised(source)):
+        return
+    from blis_jax.workload.reference.deadlines import slo_target_us
+
+    assert source.spec is not None
+    cohorts = getattr(source.spec, "cohorts", None) or ()
+    if any(slo_target_us(one) for one in source.spec.clients) or any(
+        one.slo_target_us for one in cohorts
+    ):
+        raise UnsupportedError(
+            "slo_target_us of clients is not simulated with --dispatch-order slo-deadline yet; give --slo-targets "
+            "by class, and leave slo_target_us out"
+        )
+
+
+def late_request(record: RunRecord, names: WorkloadNames) -> int | None:
+    """The first request that is not done by its deadline, None if all are: then deadlines change nothing."""
     import numpy as np
 
     from blis_jax.results.records import Status
 
     if names.deadline_us is None:
-        return
+        return None
     requests = record.requests
     is_open = np.isin(requests.status, [Status.WAITING, Status.RUNNING, Status.IN_FLIGHT])
     end_us = np.where(is_open, int(np.max(requests.left_us, initial=0)), requests.left_us)
     is_late = (names.deadline_us > 0) & (end_us > names.deadline_us)
-    if is_late.any():
-        row = int(np.argmax(is_late))
-        raise UnsupportedError(
-            f"request {row} is not done by its deadline at {names.deadline_us[row]} us, and requests "
-            "that are given up are not simulated yet; give --timeout -1 for no deadlines, or lower the "
-            "load"
-        )
+    return int(np.argmax(is_late)) if is_late.any() else None
+
+
+def check_gives_up(config: ClusterConfig, names: WorkloadNames, late: int) -> None:
+    """Refuses a run in which requests are given up, in profiles where nobody knows what follows."""
+    if config.is_august or config.corrected or names.deadline_us is None:
+        return
+    raise UnsupportedError(
+        f"request {late} is not done by its deadline at {names.deadline_us[late]} us, and BLIS of February "
+        "gives no request up; take --profile blis-2026-08 or --corrected, or give --timeout -1 for no deadlines"
+    )
+
+
+def with_deadlines(table: RequestTable, names: WorkloadNames) -> RequestTable:
+    """The requests with their deadlines."""
+    import numpy as np
+
+    from blis_jax.workload.table import with_timeouts
+
+    assert names.deadline_us is not None
+    timeout = np.where(names.deadline_us > 0, names.deadline_us - np.asarray(table.arrival_us), 0)
+    return with_timeouts(table, timeout)
 
 
 def write_trace(

@@ -37,14 +37,14 @@ from blis_jax.results.metrics.summaries import (
     select,
 )
 from blis_jax.results.metrics.tails import NUM_RANKS, RANKS, kept_tails
-from blis_jax.results.records import RunRecord
+from blis_jax.results.records import COUNTED, RunRecord
 from blis_jax.results.schema import NOT_RUN as NOT_RUN
 from blis_jax.results.schema import SWEEP, Provenance, new_dataset, outcome_attributes, unit_of
 from blis_jax.workload.source import RequestSource
 from blis_jax.workload.spec import WorkloadSpec
 
 RATES = ("output_tokens_per_s", "requests_per_s", "goodput_rps", "attainment")
-COUNTS = ("num_requests", "num_completed", "num_rejected", "num_dropped", "num_lost")
+COUNTS = ("num_requests", *COUNTED)
 RUN_COUNTS = ("num_iterations", "num_open_ties", "num_repairs")
 ITL = ("itl_mean_ms", *(f"itl_p{percent}_ms" for percent in PERCENTS))
 INVARIANTS = VIOLATIONS

@@ -137,6 +137,10 @@ class _Stretches:
         admit = int(times[registers[Reg.NEXT_ADMIT]]) + int(cluster.admission_latency_us)
         route = int(times[registers[Reg.NEXT_ROUTE]]) + int(cluster.admission_latency_us)
         route += int(cluster.routing_latency_us)
+        if host.queue is not None:  # requests are not routed in order of arrival
+            route = int(min(host.queue.tick, host.queue.expiry))
+            if registers[Reg.NEXT_ROUTE] < host.queue.num_dispatched:
+                route = 0
         entry = pending_from(host, instance)
         never = never_us(host)
         soonest = min((t for t in (admit, route, entry) if t < never), default=_NO_HORIZON)

@@ -7,19 +7,21 @@ the tokens; everything else of a visit is the same whatever the memory model, se
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context
 from blis_jax.engine.phases.candidates import next_candidate
-from blis_jax.engine.phases.hand_over import ask, comes_with_kv
+from blis_jax.engine.phases.hand_over import ask, comes_with_kv, starts_over
 from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.state import RUNAWAY, Past, Request, Resident, State
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.engine.types import LAST
 from blis_jax.memory.blocks import Asker
-from blis_jax.memory.contents import Found
+from blis_jax.memory.contents import Found, nothing_found
 from blis_jax.memory.index_events import allocated
 from blis_jax.memory.memory import Demand, Grant, Subject, Visit, is_passed_over
 
@@ -30,7 +32,11 @@ def serve(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[
     one = memory.subject(ctx, state, work, next_candidate(ctx, state, work, instance))
     found = memory.look_up(ctx, state, work, one)
     comes = comes_with_kv(ctx, state, one)
-    demand = memory.remembered(work, one, _demand(ctx, work, one, found, comes))
+    asked = _demand(ctx, work, one, found, comes)
+    again = starts_over(ctx, state, one)
+    if again is not None:
+        asked = _of_decode_part(one, asked, comes, comes | again)
+    demand = memory.remembered(work, one, asked)
     grant = memory.allocate(ctx, state, work, one, demand)
     visit = _visit(one, demand, grant, comes)
     moves, work = ask(ctx, state, work, one, visit)
@@ -70,6 +76,21 @@ def _demand(ctx: Context, work: Work, one: Subject, found: Found, comes: jax.Arr
         tokens=jnp.where(in_decode, 1, chunk),
         hits=hits,
         found=found,
+    )
+
+
+def _of_decode_part(one: Subject, asked: Demand, comes: jax.Array, is_part: jax.Array) -> Demand:
+    """What a request asks for whose prompt was computed elsewhere: one token, and nothing is looked up.
+
+    Its KV has its blocks already; once it was evicted, it begins with the first token of its prompt.
+    """
+    nothing, start = nothing_found(), jnp.where(comes, one.fixed.input_len, 0)
+    return dataclasses.replace(
+        asked,
+        start=jnp.where(is_part, start, asked.start),
+        tokens=jnp.where(is_part, 1, asked.tokens),
+        hits=jnp.where(is_part, 0, asked.hits),
+        found=jax.tree.map(lambda a, b: jnp.where(is_part, a, b), nothing, asked.found),
     )
 
 
@@ -132,7 +153,10 @@ def _row(
     """The slot's row: a second visit in the same step, or an eviction, takes the step of completion back."""
     row, step, fixed = one.row, one.step, one.fixed
     left = fixed.input_len + jnp.maximum(fixed.output_len, 1) - 1 - visit.done
-    left = jnp.where(moves, 0, left - as_int(visit.comes))
+    if ctx.mechanism.reserves_decode:
+        left = jnp.where(moves, 0, jnp.where(visit.comes, jnp.maximum(left, 0), left))
+    else:
+        left = jnp.where(moves, 0, left - as_int(visit.comes))
     finish = jnp.where(left >= 0, step + left, jnp.int32(RUNAWAY))
     finish = jnp.where(visit.gains, finish, row.finish)
     if ctx.mechanism.rules.passes_over:
@@ -179,6 +203,12 @@ def _past(ctx: Context, work: Work, one: Subject, demand: Demand, visit: Visit) 
     ).with_rest_of(past)
     if not ctx.mechanism.rules.passes_over:
         return made
+    if ctx.mechanism.reserves_decode:  # as if it had made its first token in the step before
+        comes = visit.comes & is_new
+        made = made.replace(
+            progress=jnp.where(comes, one.fixed.input_len, made.progress),
+            token_index=jnp.where(comes, one.step - 1, made.token_index),
+        )
     # its steps since the first token count without this one
     is_over = is_passed_over(one, visit.asks)
     return made.replace(

@@ -12,9 +12,11 @@ from jax import lax
 from blis_jax.engine.block_counts import ceil_div, full_blocks
 from blis_jax.engine.calendar import later
 from blis_jax.engine.context import Context, SlotRows, row
+from blis_jax.engine.gateway_queue import QueueWrite, unchanged
 from blis_jax.engine.phases.gateways import own_states, with_own
 from blis_jax.engine.phases.mid_step import failing, waking_time
 from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
+from blis_jax.engine.phases.reservation import encoded, in_role, or_split, ranks_in_queue
 from blis_jax.engine.phases.router_index import (
     RouterWrite,
     matched_blocks,
@@ -30,6 +32,7 @@ from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
 from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.engine.tables.rows import Row, Whole
+from blis_jax.engine.tables.writes import MovementWrite, no_movement
 from blis_jax.engine.types import (
     LAST,
     NO_DRAW,
@@ -63,6 +66,8 @@ class Decisions:
     slot: Resident
     inst: Instance
     router: RouterWrite | None
+    split: MovementWrite | None = None  # of a request whose prompt is computed elsewhere
+    queue: QueueWrite | None = None
 
 
 def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
@@ -108,6 +113,10 @@ def _context(
         block_size=jnp.int32(ctx.shape.block_size),
         draws=ctx.params.policy.draws,
     )
+    if ctx.mechanism.reserves_decode:
+        assert state.movement is not None
+        is_decode = state.movement.reservation(request).target < 0
+        return context if purpose == Purpose.ADMISSION else in_role(ctx, context, is_decode)
     return _in_pool(ctx, context)
 
 
@@ -140,7 +149,26 @@ def no_decisions(ctx: Context, state: State) -> Decisions:
             jnp.full((num_times,), ctx.never, ctx.clock),
         ),
         router=no_touch(ctx, state),
+        split=no_movement(ctx, state.movement) if ctx.mechanism.reserves_decode else None,
+        queue=unchanged(state.queue),
     )
+
+
+def admission(
+    ctx: Context,
+    state: State,
+    candidate: jax.Array,
+    rejected: jax.Array,
+    now: jax.Array,
+    seen: View,
+) -> tuple[jax.Array, Any]:
+    """Whether the request is let in after so many rejected ones, and the states of the gateway's policies then."""
+    no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    picked = _would_be_routed_to(ctx, state, candidate, now, seen)
+    asked = candidate, Purpose.ADMISSION, now, seen, no_match, rejected, picked
+    context = _context(ctx, state, *asked)
+    is_admitted, own = admit(ctx, own_states(ctx, state.gateway, candidate), context)
+    return is_admitted, with_own(ctx, state.gateway, own, candidate)
 
 
 def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Array) -> Decisions:
@@ -153,12 +181,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     now = jnp.where(is_admit, admit_time, route_time)
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     candidate, rejected = lane.next_admit, lane.num_rejected
-    no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
-    picked = _would_be_routed_to(ctx, state, candidate, now, seen)
-    asked = candidate, Purpose.ADMISSION, now, seen, no_match, rejected, picked
-    context = _context(ctx, state, *asked)
-    is_admitted, own = admit(ctx, own_states(ctx, state.gateway, candidate), context)
-    gateway = with_own(ctx, state.gateway, own, candidate)
+    is_admitted, gateway = admission(ctx, state, candidate, rejected, now, seen)
     is_rejected = is_admit & ~is_admitted
     gateway = jax.tree.map(lambda a, b: jnp.where(is_admit, a, b), gateway, state.gateway)
     next_admit = candidate + as_int(is_admit)
@@ -214,6 +237,10 @@ def _route(
     chosen, is_there, is_drawn, gateway = _choice(ctx, state, base.gateway, request, context)
     expected = context.snapshots.prefix_match_blocks[chosen]
     placed = _place(ctx, state, base, request, chosen, now, context, expected)
+    if ctx.mechanism.encodes:
+        gateway = encoded(ctx, state, gateway, request, context)
+    if ctx.mechanism.reserves_decode:
+        placed = or_split(ctx, state, base, placed, request, chosen, now, context)
     outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)
     if ctx.mechanism.reads_draws:
         outcome = failing(outcome, ~is_drawn, Outcome.DRAWS_EXHAUSTED)
@@ -298,20 +325,29 @@ def _place(
     after, input_len = ctx.request(request).after_steps, view.input_len
     free = first_where(slots.request == NO_REQUEST)
     delay = queueing_time(row(cluster.alpha, chosen), input_len)
-    if ctx.mechanism.hand_over is not None:  # its KV is there, and it has been tokenized
+    if (
+        ctx.mechanism.hand_over is not None and not ctx.mechanism.reserves_decode
+    ):  # its KV is there, and it has been tokenized
         delay = jnp.where(context.computed_tokens > 0, 0.0, delay)
     queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.queued == queued) & (after < 0)
     is_oversized = ceil_div(input_len, ctx.shape.block_size) > cluster.total_kv_blocks[chosen]
     if cluster.max_model_len is not None:
+        limit = cluster.max_model_len
+        limit = limit[chosen] if jnp.ndim(limit) else limit
         longest = input_len + ctx.request(request).output_len
-        is_oversized = is_oversized | (input_len >= cluster.max_model_len)
-        is_oversized = is_oversized | (longest > cluster.max_model_len)
+        is_oversized = is_oversized | (input_len >= limit)
+        is_oversized = is_oversized | (longest > limit)
+    if ctx.requests.deadline is not None:  # it leaves the same way
+        is_oversized = is_oversized | (ctx.requests.deadline[request] <= queued)
     inst = instance_of(ctx, state, chosen)
     starts = (inst.is_idle == 1) | is_oversized
     event, busy = inst.event, inst.busy_until
     acts = jnp.where(is_oversized, queued, waking_time(ctx, queued, busy))
     event = jnp.where(starts, jnp.minimum(event, acts), event)
+    tie_rank, queue_rank = view.tie_rank, view.queue_rank
+    if ctx.mechanism.reserves_decode:
+        tie_rank, queue_rank = ranks_in_queue(ctx, request, context.is_decode)
     outcome = base.lane.outcome
     outcome = jnp.where(free >= LAST, jnp.int32(Outcome.SLOTS_FULL), outcome)
     is_beyond = ctx.is_beyond(now, delay)
@@ -325,8 +361,8 @@ def _place(
         "slo_class": view.slo_class,
         "input_len": input_len,
         "tenant": view.tenant,
-        "tie_rank": view.tie_rank,
-        "queue_rank": view.queue_rank,
+        "tie_rank": tie_rank,
+        "queue_rank": queue_rank,
         "after_steps": after,
         "oversized": is_oversized,
         "expected_blocks": expected,

@@ -31,9 +31,12 @@ def _movement(state: State) -> Movement:
     return state.movement
 
 
-def _with_journey(work: Work, request: jax.Array, journey: Journey) -> Work:
+def _with_journey(state: State, work: Work, request: jax.Array, journey: Journey) -> Work:
     assert work.movement is not None
     change = dataclasses.replace(work.movement, request=request, journey=journey)
+    if change.reservation is not None:
+        kept = _movement(state).reservation(request)
+        change = dataclasses.replace(change, reservation=kept)
     return dataclasses.replace(work, movement=change)
 
 
@@ -52,6 +55,8 @@ def ask(
     if policy is None:
         return jnp.array(False), work
     journey = _movement(state).of(one.request)
+    if ctx.mechanism.reserves_decode:
+        return _prefill_done(ctx, state, work, one, visit, journey)
     context = HandOverContext(
         request=request_view(ctx, one.request),
         instance=one.instance,
@@ -81,7 +86,43 @@ def ask(
         joins=journey.joins + as_int(joins),
         computed=jnp.where(joins, 0, journey.computed),
     )
-    return moves, _with_journey(dataclasses.replace(work, gateway=gateway), one.request, journey)
+    return moves, _with_journey(
+        state, dataclasses.replace(work, gateway=gateway), one.request, journey
+    )
+
+
+def _prefill_done(
+    ctx: Context, state: State, work: Work, one: Subject, visit: Visit, journey: Journey
+) -> tuple[jax.Array, Work]:
+    """`ask` where it was settled at the routing: a prefill part leaves once its prompt is computed."""
+    is_prefill = (_movement(state).reservation(one.request).target >= 0) & (journey.came_from < 0)
+    moves = is_prefill & visit.gains
+    joins = visit.comes & visit.is_granted
+    journey = journey.replace(
+        delay=jnp.where(moves, jnp.zeros_like(journey.delay), journey.delay),
+        joined_record=jnp.where(joins, work.lane.num_records, journey.joined_record),
+        joins=journey.joins + as_int(joins),
+        computed=jnp.where(joins, 0, journey.computed),
+    )
+    return moves, _with_journey(state, work, one.request, journey)
+
+
+def starts_over(ctx: Context, state: State, one: Subject) -> jax.Array | None:
+    """Whether the request heads the queue of its decode instance again, which has evicted it; None if none can."""
+    if not ctx.mechanism.reserves_decode:
+        return None
+    journey = _movement(state).of(one.request)
+    has_come = (_movement(state).reservation(one.request).target >= 0) & (journey.came_from >= 0)
+    return one.is_queued & has_come & (journey.computed == 0)
+
+
+def has_last_token(ctx: Context, state: State, one: Subject) -> jax.Array | None:
+    """Whether the request needs no room for a last token: it came with its KV, and one token is all it makes."""
+    if not ctx.mechanism.reserves_decode:
+        return None
+    journey = _movement(state).of(one.request)
+    has_joined = (journey.joins > 0) & (journey.joined_record == one.past.scheduled_record)
+    return has_joined & (one.fixed.output_len <= 1)
 
 
 def leaves_after(
@@ -121,9 +162,12 @@ def moved_on(
     if ctx.mechanism.hand_over is None:
         return work, past
     journey = _movement(state).of(one.request)
-    start = lane.now + lane.duration
-    others = _num_on_link(ctx, state, one.instance, start).astype(ctx.clock)
-    transfer = jnp.where(moves, journey.delay + others * jnp.where(moves, journey.link, 0), 0)
+    start = lane.now if ctx.mechanism.reserves_decode else lane.now + lane.duration
+    if ctx.mechanism.reserves_decode:  # its transfer is about to begin
+        transfer = jnp.zeros_like(start)
+    else:
+        others = _num_on_link(ctx, state, one.instance, start).astype(ctx.clock)
+        transfer = jnp.where(moves, journey.delay + others * jnp.where(moves, journey.link, 0), 0)
     is_first = journey.came_from < 0
     journey = journey.replace(
         came_from=jnp.where(moves & is_first, one.instance, journey.came_from),
@@ -135,7 +179,7 @@ def moved_on(
         delay=jnp.where(moves, ctx.never, journey.delay),
         ended=journey.ended + as_int(moves),
     )
-    return _with_journey(work, one.request, journey), past
+    return _with_journey(state, work, one.request, journey), past
 
 
 def _num_on_link(ctx: Context, state: State, instance: jax.Array, start: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.mid_step import Work, chains_of, count_of
@@ -16,11 +17,12 @@ from blis_jax.engine.phases.policy_calls import Purpose, decision_key
 from blis_jax.engine.phases.snapshot import refreshed, snapshots
 from blis_jax.engine.phases.step_end import next_event
 from blis_jax.engine.phases.stops import begun, forgotten, restarted, returning, stop_times
-from blis_jax.engine.state import Movement, State
+from blis_jax.engine.state import Journey, Movement, PartRank, State
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.joined import lane_of, queued_times
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
+from blis_jax.engine.types import LAST
 from blis_jax.policies.contract import ClusterChange, ClusterContext
 from blis_jax.policies.pickers import first_where
 
@@ -131,9 +133,21 @@ def stop(ctx: Context, state: State, instance: jax.Array, now: jax.Array) -> Wri
     return dataclasses.replace(nothing, lane=lane)
 
 
-def next_to_move(state: State) -> jax.Array:
-    """The request whose transfer ends first; of several, the one that arrived first."""
-    return jnp.argmin(movement_of(state).journey_time[:-1, 0]).astype(jnp.int32)
+def next_to_move(ctx: Context, state: State) -> jax.Array:
+    """The request whose transfer ends first; of several, the one that arrived first.
+
+    Where KV is reserved, these wait to be routed in the prefill pool, or for the start of a transfer, of which the
+    first one's id is least as a text.
+    """
+    movement = movement_of(state)
+    due = movement.journey_time[:-1, 0]
+    if not ctx.mechanism.reserves_decode:
+        return jnp.argmin(due).astype(jnp.int32)
+    has_kv = movement.journey[:-1, Journey.columns.COMPUTED] > 0
+    text = ctx.requests.part_ranks[:-1, PartRank.PREFILL_TEXT]
+    number = lax.iota(jnp.int32, due.shape[0])
+    rank = jnp.where(has_kv, text + jnp.int32(due.shape[0]), number)
+    return jnp.argmin(jnp.where(due == jnp.min(due), rank, LAST)).astype(jnp.int32)
 
 
 def arrived(ctx: Context, state: State, request: jax.Array) -> MovementWrite:
@@ -142,4 +156,7 @@ def arrived(ctx: Context, state: State, request: jax.Array) -> MovementWrite:
     change = no_movement(ctx, movement)
     assert change is not None
     journey = movement.of(request).replace(due=ctx.never)
-    return dataclasses.replace(change, request=request, journey=journey)
+    change = dataclasses.replace(change, request=request, journey=journey)
+    if not ctx.mechanism.reserves_decode:
+        return change
+    return dataclasses.replace(change, reservation=movement.reservation(request))

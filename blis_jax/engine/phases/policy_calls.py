@@ -118,25 +118,41 @@ def route(
 ) -> tuple[jax.Array, States]:
     """The instance that the request goes to, by the router of its pool."""
     mechanism, params = ctx.mechanism, ctx.params.policy
-    router = of_cluster(mechanism)
-    end = 1 + len(router.policies)
 
     def by_cluster() -> tuple[jax.Array, States]:
-        asked = router, params, ctx.scorer_shares, states[1:end], context, request
-        chosen, mine = _chosen_by(ctx, *asked)
-        return chosen, (states[0], *mine, *states[end:])
+        return route_by_cluster(ctx, states, context, request)
 
-    decode = mechanism.decode
-    if decode is None:
-        return by_cluster()
-    begin = len(states) - len(decode.policies)
+    decode, prefill = mechanism.decode, mechanism.prefill
+    num_last = 0 if prefill is None else len(prefill.policies)
+
+    def by_own(own: Router, params: RouterParams, after: int) -> tuple[jax.Array, States]:
+        """The choice of a pool's router; the states of `after` policies follow its own."""
+        last = len(states) - after
+        begin = last - len(own.policies)
+        asked = own, params, None, states[begin:last], context, request
+        chosen, mine = _chosen_by(ctx, *asked)
+        return chosen, (*states[:begin], *mine, *states[last:])
 
     def by_decode() -> tuple[jax.Array, States]:
-        asked = decode, params.decode, None, states[begin:], context, request
-        chosen, mine = _chosen_by(ctx, *asked)
-        return chosen, (*states[:begin], *mine)
+        return by_cluster() if decode is None else by_own(decode, params.decode, num_last)
 
-    return ctx.when(context.is_decode, by_decode, by_cluster)
+    def by_prefill() -> tuple[jax.Array, States]:
+        return by_cluster() if prefill is None else by_own(prefill, params.prefill, 0)
+
+    if decode is None and prefill is None:
+        return by_cluster()
+    return ctx.when(context.is_decode, by_decode, by_prefill)
+
+
+def route_by_cluster(
+    ctx: Context, states: States, context: GatewayContext, request: jax.Array
+) -> tuple[jax.Array, States]:
+    """The choice of the cluster's router, whatever routers the pools have."""
+    router, params = of_cluster(ctx.mechanism), ctx.params.policy
+    end = 1 + len(router.policies)
+    asked = router, params, ctx.scorer_shares, states[1:end], context, request
+    chosen, mine = _chosen_by(ctx, *asked)
+    return chosen, (states[0], *mine, *states[end:])
 
 
 def _chosen_by(
@@ -149,6 +165,8 @@ def _chosen_by(
     request: jax.Array,
 ) -> tuple[jax.Array, States]:
     """One router's choice: scorers rate, the picker picks, the routing policy decides."""
+    if isinstance(params, RouterParams) and params.draws is not None:
+        context = dataclasses.replace(context, draws=params.draws)
     routing, *of_scorers, picker = states
     keys = [
         decision_key(ctx, Purpose.SCORERS + place, request) for place in range(len(router.scorers))

@@ -121,6 +121,16 @@ def _batch_sizes(ctx: Context, state: State) -> Int[Array, "instance"]:
     return inst.num_prefill + inst.num_decode
 
 
+def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "instance"]:
+    """Requests in slots of each instance whose transfer has not ended before `now`: the router does not count them."""
+    movement = state.movement
+    assert movement is not None  # there is one where requests are split
+    ends = movement.reserved_time[:-1, 0]
+    target = jnp.where((ends >= now) & (ends < ctx.never), movement.reserved[:-1, 0], -1)
+    instance = lax.iota(jnp.int32, ctx.shape.num_instances)
+    return jnp.sum(target[None, :] == instance[:, None], axis=1, dtype=jnp.int32)
+
+
 def active_instances(ctx: Context, state: State) -> Bool[Array, "instance"]:
     """Instances that requests may be routed to: part of the cluster, and up."""
     is_there = lax.iota(jnp.int32, ctx.shape.num_instances) < ctx.params.cluster.num_instances
@@ -148,6 +158,8 @@ def snapshots(
         pending = own_pending(ctx, state, now, request)
         load = batch + queued + pending
         num_rejected = own_rejections(ctx, state, num_rejected, request)
+    if ctx.mechanism.reserves_decode:
+        load = load - num_on_their_way(ctx, state, now)
     if ctx.mechanism.rules.sees_old_loads:  # all that the router has sent it knows at once
         pending = load
     if ctx.mechanism.ages_signals:  # what the router has sent itself it knows at once

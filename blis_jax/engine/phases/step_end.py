@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.engine.block_counts import ceil_div
 from blis_jax.engine.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.engine.phases.batch_view import members_of
-from blis_jax.engine.phases.hand_over import is_moving, moved_on, num_moving
+from blis_jax.engine.phases.hand_over import has_last_token, is_moving, moved_on, num_moving
 from blis_jax.engine.phases.mid_step import (
     Work,
     add_chain,
@@ -25,8 +26,10 @@ from blis_jax.engine.phases.mid_step import (
     with_chains,
 )
 from blis_jax.engine.phases.stops import (
+    either,
     is_stopping,
     leavers,
+    leaves_early,
     stopped,
     torn_off,
     without,
@@ -34,7 +37,7 @@ from blis_jax.engine.phases.stops import (
 )
 from blis_jax.engine.state import Mode, State, StepRecord
 from blis_jax.engine.step_batch import StepBatch
-from blis_jax.engine.tables.columns import Vector, as_int
+from blis_jax.engine.tables.columns import Vector, as_int, choose
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.types import Outcome, pytree
 from blis_jax.memory.blocks import Asker
@@ -170,17 +173,25 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     Nothing is written where only the allocation is attempted again.
     """
     memory, slots, index = ctx.memory, SlotRows(state, instance), work.inst.step_index
-    stops = is_stopping(ctx, state, work, instance)
-    slot = slot_of(least_key(leavers(slots, index, stops), slots.order))
+    stops, early = is_stopping(ctx, state, work, instance), leaves_early(ctx, state)
+    may_leave = leavers(slots, index, stops)
+    if early is not None and state.exits is not None:
+        may_leave = jnp.where(early, slots.request == state.exits.leaving, may_leave)
+    slot = slot_of(least_key(may_leave, slots.order))
     slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
     choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
     one = memory.subject(ctx, state, work, choice)
     moves = is_moving(ctx, state, one)
+    ends = either(stops, early)
+    is_short = moves if ends is None else moves | ends
+    needs_none = has_last_token(ctx, state, one)
     demand = Demand(
         asks=jnp.array(True),
         start=one.position,
         tokens=jnp.where(
-            moves if stops is None else moves | stops, 0, jnp.minimum(one.fixed.output_len, 1)
+            is_short if needs_none is None else is_short | needs_none,
+            0,
+            jnp.minimum(one.fixed.output_len, 1),
         ),
         hits=jnp.int32(0),
         found=nothing_found(),
@@ -193,13 +204,15 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     work = grant.on(
         work,
         lane={"num_to_complete": lane.num_to_complete - leaves},
-        inst=without(inst, one, leaves, stops),
+        inst=without(inst, one, leaves, ends),
     )
     # the step's record was counted when the step was timed, so this is its number plus 1
     work, past = moved_on(ctx, state, work, one, moves)
     if stops is not None:
         work, past = torn_off(ctx, state, work, one, past, stops)
         rows = memory.rows_of_stopped(rows, stops)
+    if early is not None:  # no record is its last one
+        past = choose(early, one.past, past)
     return work, dataclasses.replace(
         no_slot(ctx),
         instance=jnp.where(one.is_forced, jnp.int32(ctx.shape.num_instances), instance),
@@ -266,6 +279,18 @@ def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
     return least_key(is_due, slots.queue_rank)
 
 
+def is_unservable(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
+    """Whether a request is dropped when it would be queued: no instance's KV cache, or no context, is long enough."""
+    cluster, given = ctx.params.cluster, ctx.request(request)
+    input_len = given.input_len
+    is_oversized = ceil_div(input_len, ctx.shape.block_size) > cluster.total_kv_blocks[instance]
+    if cluster.max_model_len is not None:
+        longest = input_len + given.output_len
+        is_oversized = is_oversized | (input_len >= cluster.max_model_len)
+        is_oversized = is_oversized | (longest > cluster.max_model_len)
+    return is_oversized
+
+
 def drop(
     ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.Array
 ) -> tuple[Work, SlotWrite]:
@@ -298,8 +323,13 @@ def drop(
         ),
     )
     request = slot_row.request
-    rows = ctx.memory.rows_of_leaver(ctx, request)
-    past = ctx.past(state, request).replace(num_scheduled=jnp.int32(-1))
+    rows, dropped = ctx.memory.rows_of_leaver(ctx, request), jnp.int32(-1)
+    if ctx.requests.deadline is not None:  # its time is up, if that is not why it is dropped
+        is_late = as_int(~is_unservable(ctx, request, instance))
+        dropped = dropped - is_late
+        count = work.inst.num_dropped - is_late
+        work = dataclasses.replace(work, inst=work.inst.replace(num_dropped=count))
+    past = ctx.past(state, request).replace(num_scheduled=dropped)
     return work, dataclasses.replace(
         no_slot(ctx), instance=instance, slot=slot, memory=rows, request=request, past=past
     )

@@ -73,6 +73,18 @@ def is_stopping(ctx: Context, state: State, work: Work, instance: jax.Array) -> 
     return is_due(ctx, state, instance, work.lane.now)
 
 
+def leaves_early(ctx: Context, state: State) -> jax.Array | None:
+    """Whether the member that leaves now gives up before its end; None where nobody does."""
+    return None if state.exits is None else state.exits.leaving < ctx.shape.num_requests
+
+
+def either(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
+    """Whether one of the two holds; None if neither can."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one | other
+
+
 def leavers(slots: SlotRows, index: jax.Array, stops: jax.Array | None) -> Bool[Array, "slot"]:
     """The members that leave when the step with this number has ended: those that are done, or all."""
     is_done = slots.finish == index

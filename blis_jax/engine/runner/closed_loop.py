@@ -16,17 +16,25 @@ import numpy as np
 
 from blis_jax import progress
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.disaggregation import has_pools
+from blis_jax.engine.loop import ranks_of_parts
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.runs import GivenRun, Row
 from blis_jax.engine.types import Outcome
+from blis_jax.latency.registry import times_after_decode
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results.records import RunRecord, Status
-from blis_jax.workload.reference.follow_up_table import NO_PARENT, ClosedLoop, closed_loop_table
+from blis_jax.workload.reference.follow_up_table import (
+    NO_PARENT,
+    ClosedLoop,
+    closed_loop_table,
+    ids_of,
+)
 from blis_jax.workload.reference.generate import DrawnWorkload
 from blis_jax.workload.reference.requests import NO_DEADLINE, DrawnRequest
-from blis_jax.workload.table import NEVER_US, RequestTable
+from blis_jax.workload.table import NEVER_US, RequestTable, with_timeouts
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -78,6 +86,7 @@ def simulate_closed_loop(
     options: Options | None = None,
     seed: int = 0,
     policies: Policies | None = None,
+    gives_up: bool = False,
 ) -> ClosedLoopRun:
     """Simulate one cluster on a workload with closed-loop sessions.
 
@@ -91,6 +100,7 @@ def simulate_closed_loop(
         options: how to run.
         seed: the seed of random policies.
         policies: policies to use in place of those that the configuration names.
+        gives_up: whether requests are given up at their deadlines.
 
     Returns:
         The run, and which rows of the sessions' table its requests are. If a pass does not end as a run
@@ -104,8 +114,12 @@ def simulate_closed_loop(
     most_rounds = FIRST_ROUNDS if is_endless and math.isinf(workload.budget) else None
     while True:
         loop = closed_loop_table(workload, config.block_size_in_tokens, most_rounds)
-        run = _settled(config, loop, options, policy_seed(seed), policies)
-        if not _runs_out(run):
+        if gives_up:
+            table = with_timeouts(loop.table, loop.timeout_us)
+            loop = dataclasses.replace(loop, table=table)
+        parts = _parts_of(config, loop)
+        run = _settled(config, loop, options, policy_seed(seed), policies, parts)
+        if not _runs_out(run, parts):
             return run
         most_rounds = 2 * (1 + int(np.max(loop.table.round_index)))  # the table was too short
 
@@ -116,6 +130,7 @@ def _settled(
     options: Options,
     policy_seed: int,
     policies: Policies | None,
+    parts: _Parts | None,
 ) -> ClosedLoopRun:
     """Passes with the arrivals that the pass before gives, until they stay as they are."""
     runner, arrivals, num_passes = Runner(options, num_rows=1), _guessed(loop), 0
@@ -124,15 +139,33 @@ def _settled(
             order = np.lexsort((arrivals.rank, arrivals.time_us))
             order = order[: int(np.sum(arrivals.time_us != NEVER_US))]
             table = _table(loop, arrivals.time_us, order)
-            record = runner.alone(GivenRun(Row(config, table, policy_seed, policies), options))
+            texts = None if parts is None else parts.texts[:, order]
+            row = Row(config, table, policy_seed, policies, texts)
+            record = runner.alone(GivenRun(row, options))
             num_passes += 1
-            after = _following(loop, *_completions(record, order, loop.table.num_rows))
+            after = _following(loop, *_completions(record, order, loop.table.num_rows, parts))
             is_settled = record.outcome not in WHOLE or after == arrivals
             if is_settled:
                 num_given = int(np.sum(loop.parent == NO_PARENT))
                 num_created = np.maximum(arrivals.rank[order] - num_given + 1, 0)
                 return ClosedLoopRun(record, loop, order, table, num_created, num_passes)
             arrivals = after
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What the order of completions depends on where requests are split."""
+
+    texts: Int[np.ndarray, "part request"]  # `Order.part_texts` of a table's rows
+    after_decode_us: Int[np.ndarray, " instance"]
+
+
+def _parts_of(config: ClusterConfig, loop: ClosedLoop) -> _Parts | None:
+    """None where requests are not split."""
+    if not has_pools(config):
+        return None
+    ids = ids_of(loop.requests, loop.parent != NO_PARENT)
+    return _Parts(ranks_of_parts(ids), np.array(times_after_decode(config), np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +217,10 @@ def _following(
 
 
 def _completions(
-    record: RunRecord, order: Int[np.ndarray, " arrived"], num_rows: int
+    record: RunRecord,
+    order: Int[np.ndarray, " arrived"],
+    num_rows: int,
+    parts: _Parts | None = None,
 ) -> tuple[Int[np.ndarray, " request"], Int[np.ndarray, " request"]]:
     """When rows have completed (−1: never), and their turn among all completions.
 
@@ -197,8 +233,15 @@ def _completions(
     starts_us = _last_step_starts(record, done)
     scheduled_us = (requests.arrival_us + requests.sched_delay_us)[done]
     instance = requests.instance[done]
-    by_event = done[np.lexsort((done, scheduled_us, instance, starts_us))]
-    completed_us[order[done]] = requests.left_us[done]
+    heard_us, is_split = requests.left_us[done], np.zeros(len(done), bool)
+    if parts is not None and record.splits is not None:
+        # the cluster hears of decode parts when their last step starts, and counts the time after decode; after all of
+        # the step, in the order of their ids
+        is_split = record.splits.is_split[done]
+        heard_us = np.where(is_split, starts_us + parts.after_decode_us[instance], heard_us)
+        scheduled_us = np.where(is_split, parts.texts[2][order[done]], scheduled_us)
+    by_event = done[np.lexsort((done, scheduled_us, is_split, instance, starts_us))]
+    completed_us[order[done]] = heard_us
     turn[order[by_event]] = np.arange(len(by_event))
     return completed_us, turn
 
@@ -233,12 +276,12 @@ def _table(
     )
 
 
-def _runs_out(run: ClosedLoopRun) -> bool:
+def _runs_out(run: ClosedLoopRun, parts: _Parts | None) -> bool:
     """Whether a session would have gone on for which the table has no more rounds."""
     loop, record = run.loop, run.record
     if record.outcome not in WHOLE:
         return False
-    completed_us, turn = _completions(record, run.rows, loop.table.num_rows)
+    completed_us, turn = _completions(record, run.rows, loop.table.num_rows, parts)
     ended = turn[loop.is_cut & (completed_us >= 0)]
     followed = run.rows[loop.parent[run.rows] != NO_PARENT]
     if loop.budget is None or len(followed) < loop.budget:

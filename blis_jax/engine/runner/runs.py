@@ -165,6 +165,7 @@ class Row:
     table: RequestTable  # numpy
     policy_seed: int  # of the policies' own draws, see policies/seeds.py
     policies: Policies | None = None  # in place of those that the configuration names
+    part_texts: Any = None  # see `Order`, of the table's requests
 
 
 class GivenRun(Run):
@@ -177,7 +178,7 @@ class GivenRun(Run):
         functions = mechanism(row.config, row.policies)
         sizes = first_sizes(demand_of_table(row.config, row.table, options), options, functions)
         super().__init__(row.config, row.policy_seed, row.policies, functions, sizes)
-        self.table, self.has_replayed = row.table, False
+        self.table, self.part_texts, self.has_replayed = row.table, row.part_texts, False
         self.in_order: Observation | None = None  # known to be in the reference's order
         count = int(np.sum(np.asarray(row.table.arrival_us) != NEVER_US))
         self.order = TieOrder(np.arange(count, dtype=np.int32), np.full(count, -1, np.int32))
@@ -186,7 +187,7 @@ class GivenRun(Run):
     def kind(self) -> Hashable:
         """Runs under pressure apart from the others, whose program is faster."""
         shape = self.sizes.shape
-        return self.functions, shape.block_size, shape.num_blocks > 0
+        return self.functions, type(self.table), shape.block_size, shape.num_blocks > 0
 
     @property
     def plan(self) -> None:
@@ -206,7 +207,10 @@ class GivenRun(Run):
         rank[:count] = self.order.queue_rank
         after = np.full(shape.num_requests, -1, np.int32)
         after[:count] = self.order.after_steps
-        return table, EngineOrder(rank, after)
+        texts = self.part_texts
+        if texts is not None:
+            texts = np.pad(texts, ((0, 0), (0, shape.num_requests - texts.shape[1])))
+        return table, EngineOrder(rank, after, texts)
 
     def inputs(self, shape: EngineShape) -> Inputs:
         """What the call is given."""
@@ -223,7 +227,9 @@ class GivenRun(Run):
         """Without the reference's defects there is no order to look for."""
         if not self.sizes.options.resolve_ties or self.sizes.shape.is_continuous:
             return False
-        if self.functions.moves_requests:  # the reference knows none of this
+        if (
+            self.functions.moves_requests or self.functions.has_queue
+        ):  # the reference knows none of this
             return False
         if self.functions.rules.has_order:
             return False

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.engine.context import Context
+from blis_jax.engine.exits import ExitWrite, exits_after, no_exit
+from blis_jax.engine.gateway_queue import QueueWrite, unchanged, written
 from blis_jax.engine.phases import router_index
 from blis_jax.engine.phases.policy_calls import instance_row
 from blis_jax.engine.state import (
@@ -79,6 +81,8 @@ class MovementWrite:
     cold: Any  # bool[instance]: whose caches are emptied
     request: Int[Array, ""]
     journey: Journey
+    reservation: Any = None  # of the same request; likewise where KV is reserved
+    num_transfers: Any = None
 
 
 def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None:
@@ -106,7 +110,11 @@ def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None
     cold = jnp.zeros((ctx.shape.num_instances,), bool)
     stops = movement.stop_at, movement.stop_loses, movement.loses_kv, movement.downs, cold
     leaving = movement.leave_at, movement.leave_delay
-    return MovementWrite(movement.is_up, *leaving, *stops, spare, journey)
+    nothing = MovementWrite(movement.is_up, *leaving, *stops, spare, journey)
+    if not ctx.mechanism.reserves_decode:
+        return nothing
+    kept = movement.reservation(spare)
+    return dataclasses.replace(nothing, reservation=kept, num_transfers=movement.num_transfers)
 
 
 @pytree
@@ -129,6 +137,8 @@ class Writes:
     inst: Instance
     slot: SlotWrite
     record: RecordWrite
+    queue: QueueWrite | None
+    exits: ExitWrite | None
 
 
 def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
@@ -155,6 +165,8 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
         inst=instance_of(ctx, state, instance),
         slot=no_slot(ctx),
         record=no_record(ctx),
+        queue=unchanged(state.queue),
+        exits=no_exit(state.exits),
     )
 
 
@@ -198,6 +210,14 @@ def _write_movement(state: State, done: Writes) -> Movement | None:
         return None
     zero, journey = jnp.int32(0), change.journey
     numbers, times = selected(journey.numbers)[None], selected(journey.times)[None]
+    reserved: dict[str, Any] = {}
+    if change.reservation is not None:
+        row_, at = change.reservation, (change.request, zero)
+        reserved = {
+            "reserved": _put(movement.reserved, selected(row_.numbers)[None], *at),
+            "reserved_time": _put(movement.reserved_time, selected(row_.times)[None], *at),
+            "num_transfers": change.num_transfers,
+        }
     return Movement(
         change.is_up,
         change.leave_at,
@@ -208,6 +228,7 @@ def _write_movement(state: State, done: Writes) -> Movement | None:
         change.downs,
         _put(movement.journey, numbers, change.request, zero),
         _put(movement.journey_time, times, change.request, zero),
+        **reserved,
     )
 
 
@@ -281,6 +302,8 @@ def write(ctx: Context, state: State, done: Writes) -> State:
         local=_write_local(state, done),
         news=_write_news(state, done),
         movement=_write_movement(state, done),
+        queue=written(state.queue, done.queue),
+        exits=exits_after(state.exits, done.exits),
         **_write_slot(state, done),
         **_write_requests(ctx, state, done),
         **_write_with_times(state, done),

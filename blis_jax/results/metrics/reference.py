@@ -18,6 +18,7 @@ from blis_jax.results.metrics.kv import (
     thrashing_rates,
 )
 from blis_jax.results.metrics.pairs import count_pairs_above
+from blis_jax.results.metrics.parts import TIMES, counted, times_of_parts
 from blis_jax.results.records import InstanceRecords, RunRecord, Status
 from blis_jax.results.step_records import itl_sample, overlaps
 
@@ -34,6 +35,12 @@ STATUS_NAMES = {
     Status.RUNNING: "still_running",
     Status.IN_FLIGHT: "in_flight",
     Status.LOST: "lost",
+    Status.QUEUE_FULL: "rejected_gateway",
+    Status.SHED: "shed_gateway",
+    Status.EXPIRED: "expired_gateway",
+    Status.EVICTED: "evicted_inflight",
+    Status.IN_GATEWAY: "in_gateway",
+    Status.TIMED_OUT: "timed_out",
 }
 COUNTERS = (
     "completed_requests",
@@ -99,12 +106,14 @@ def _zeros(record: RunRecord, instance: int | None) -> dict[str, Any]:
 
 
 def _printed(record: RunRecord, instance: int | None) -> dict[str, Any] | None:
-    if not _total(record.instances, "completed_requests", instance):
+    if not counted(record, "completed_requests", instance):
         return None
-    is_here = _is_on(record, instance)
-    e2e = sample_of(recorded(record.requests.e2e_us, is_here))
-    ttft = sample_of(recorded(record.requests.ttft_us, is_here))
-    scheduling_delay = sample_of(recorded(record.requests.sched_delay_us, is_here))
+    if record.splits is None:
+        is_here = _is_on(record, instance)
+        times = [recorded(getattr(record.requests, name), is_here) for name in TIMES]
+    else:
+        times = times_of_parts(record, record.splits, instance)
+    e2e, ttft, scheduling_delay = (sample_of(one) for one in times)
     itl = itl_sample(record, instance)
     figures: dict[str, float] = {}
     for name, sample in (("e2e", e2e), ("ttft", ttft), ("itl", itl)):
@@ -128,18 +137,22 @@ _LATENCY_FIELDS = (
 def _block(
     record: RunRecord, instance: int | None, latencies: Mapping[str, float]
 ) -> dict[str, Any]:
-    counts = {name: _total(record.instances, name, instance) for name in COUNTERS}
+    counts = {name: counted(record, name, instance) for name in COUNTERS}
     injected = sum(
         counts[name]
         for name in ("completed_requests", "still_queued", "still_running", "dropped_unservable")
     )
     lost = _total(record.instances, "lost_requests", instance)
+    is_late = record.requests.status == Status.TIMED_OUT
+    if instance is not None:
+        is_late = is_late & (record.requests.instance == instance)
+    late = int(np.count_nonzero(is_late))
     block: dict[str, Any] = {
         "instance_id": "cluster" if instance is None else instance_name(instance),
         "completed_requests": counts["completed_requests"],
         "still_queued": counts["still_queued"],
         "still_running": counts["still_running"],
-        "injected_requests": injected + lost,
+        "injected_requests": injected + lost + late,
         "total_input_tokens": counts["total_input_tokens"],
         "total_output_tokens": counts["total_output_tokens"],
         "vllm_estimated_duration_s": ended_us(record, instance) / 1e6,
@@ -150,8 +163,8 @@ def _block(
         block["kv_allocation_failures"] = counts["kv_allocation_failures"]
     block["preemption_count"] = counts["preemption_count"]
     block["dropped_unservable"] = counts["dropped_unservable"]
-    if record.is_august:  # runs in which there are any are refused
-        block |= {"length_capped_requests": 0, "timed_out_requests": 0}
+    if record.is_august:  # requests that fit into the longest context are never capped
+        block |= {"length_capped_requests": 0, "timed_out_requests": late}
     if lost:  # not BLIS's
         block["lost_requests"] = lost
     return block
@@ -194,7 +207,7 @@ def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str
         "status_counts": {
             name: int(statuses[code])
             for code, name in STATUS_NAMES.items()
-            if code != Status.LOST or statuses[code]  # not BLIS's
+            if code < Status.LOST or statuses[code]  # not of BLIS in February
         },
     }
 
@@ -266,7 +279,7 @@ class Rates(NamedTuple):
 
 def rates(record: RunRecord, instance: int | None = None) -> Rates:
     """The reference's two rates, of one instance or of all; 0 if nothing completed."""
-    completed = _total(record.instances, "completed_requests", instance)
+    completed = counted(record, "completed_requests", instance)
     duration_s = ended_us(record, instance) / 1e6
     if not completed or duration_s <= 0:
         return Rates(0.0, 0.0)

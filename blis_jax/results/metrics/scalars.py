@@ -27,7 +27,7 @@ from blis_jax.results.metrics.summaries import (
     Window,
     select,
 )
-from blis_jax.results.records import RunRecord, Status
+from blis_jax.results.records import COUNTED, RunRecord, Status
 
 MetricFn = Callable[[Selection], float]
 LOWER, HIGHER = "lower", "higher"  # which direction is better
@@ -218,10 +218,9 @@ def _register_all() -> None:
     for name in ("requests_per_s", "output_tokens_per_s", "goodput_rps"):
         register(name, attrgetter(name), "1/s", HIGHER)
     register("attainment", attrgetter("attainment"), "1", HIGHER)
-    register("num_completed", partial(_number_with, Status.COMPLETED), "1", HIGHER)
-    register("num_rejected", partial(_number_with, Status.REJECTED), "1", LOWER)
-    register("num_dropped", partial(_number_with, Status.DROPPED), "1", LOWER)
-    register("num_lost", partial(_number_with, Status.LOST), "1", LOWER)
+    for name, status in COUNTED.items():
+        is_good = status == Status.COMPLETED
+        register(name, partial(_number_with, status), "1", HIGHER if is_good else LOWER)
     for name in ("transfer", "handed_wait"):
         register(f"{name}_mean_ms", partial(_mean_time, f"{name}_us"), "ms", LOWER)
     register("jain_fairness", _jain_fairness, "1", HIGHER)

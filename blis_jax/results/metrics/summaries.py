@@ -30,7 +30,7 @@ from blis_jax.results.metrics.reference import (
     instance_name,
     recorded,
 )
-from blis_jax.results.records import RunRecord, Status
+from blis_jax.results.records import COUNTED, RunRecord, Status
 from blis_jax.results.step_records import itl_sample
 
 if TYPE_CHECKING:
@@ -253,10 +253,7 @@ def summary(selection: Selection) -> dict[str, float]:
     """Counts, latencies, rates, goodput and attainment of one selection."""
     figures: dict[str, float] = {
         "num_requests": selection.num_requests,
-        "num_completed": selection.count(Status.COMPLETED),
-        "num_rejected": selection.count(Status.REJECTED),
-        "num_dropped": selection.count(Status.DROPPED),
-        "num_lost": selection.count(Status.LOST),
+        **{name: selection.count(status) for name, status in COUNTED.items()},
     }
     for latency in LATENCIES:
         sample: Sample = getattr(selection, latency)

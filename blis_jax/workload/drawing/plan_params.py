@@ -20,6 +20,7 @@ from blis_jax.workload.spec import (
     is_gamma_too_bursty,
     prefix_lengths,
 )
+from blis_jax.workload.table import tenant_order
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int32, Int64, PRNGKeyArray
@@ -84,8 +85,8 @@ def _weibull_shape(cv: float) -> float:
 
 
 def tenants_of(spec: WorkloadSpec) -> tuple[str, ...]:
-    """Names of the tenants in order of first use."""
-    return tuple(dict.fromkeys(client.tenant_id for client in spec.clients))
+    """Names of the tenants in their order."""
+    return tuple(sorted({client.tenant_id for client in spec.clients}, key=tenant_order))
 
 
 def params_of(spec: WorkloadSpec) -> PlanParams:

@@ -13,7 +13,13 @@ from blis_jax.workload.reference.generate import LATEST_US, DrawnWorkload, drawn
 from blis_jax.workload.reference.prompts import MOST_TOKENS
 from blis_jax.workload.reference.requests import DrawnRequest
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
-from blis_jax.workload.table import RequestTable, WorkloadNames, from_golden, text_rank
+from blis_jax.workload.table import (
+    RequestTable,
+    WorkloadNames,
+    from_golden,
+    tenant_order,
+    text_rank,
+)
 
 
 def draw(
@@ -76,7 +82,8 @@ def request_arrays(
 ) -> dict[str, np.ndarray]:
     """The arrays of requests of these clients, in this order."""
     senders = [clients[request.client] for request in requests]
-    tenant, tenant_names = _numbered([client.tenant_id for client in senders])
+    tenants = sorted({client.tenant_id for client in senders}, key=tenant_order)
+    tenant = np.array([tenants.index(client.tenant_id) for client in senders], np.int32)
     group, group_names = _numbered([request.prefix_group for request in requests], none="")
     is_streaming = [
         has_stream(client, request) for client, request in zip(senders, requests, strict=True)
@@ -86,7 +93,7 @@ def request_arrays(
         "tenant": tenant,
         "prefix_group": group,
         "streaming": np.array(is_streaming, np.int8),
-        "tenant_names": tenant_names,
+        "tenant_names": np.array(tenants, np.str_),
         "prefix_group_names": group_names,
         "client_names": np.array([client.id for client in clients], np.str_),
     }

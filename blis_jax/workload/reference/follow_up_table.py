@@ -8,6 +8,7 @@ of the last step of row `parent[i]`, if that one completes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -147,16 +148,21 @@ def _table(
     )
 
 
-def _id_rank(requests: list[DrawnRequest], is_later: np.ndarray) -> np.ndarray:
-    """Rank of the ids as texts.
+def ids_of(requests: Sequence[DrawnRequest], is_later: np.ndarray) -> list[str]:
+    """BLIS's ids of requests, as far as they decide an order.
 
     BLIS ends the id of a later round with a counter of the run. It never decides, since no two
     rounds share all that comes before it.
     """
-    ids = [
+    return [
         f"session_{request.session}_round_{request.round_index}_" if later else f"request_{row}"
         for row, (request, later) in enumerate(zip(requests, is_later.tolist(), strict=True))
     ]
+
+
+def _id_rank(requests: list[DrawnRequest], is_later: np.ndarray) -> np.ndarray:
+    """Rank of the ids as texts."""
+    ids = ids_of(requests, is_later)
     rank = np.empty(len(ids), np.int32)
     rank[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids), dtype=np.int32)
     return rank

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from blis_jax.cluster import disaggregation
 from blis_jax.cluster.config import FIELDS, ClusterConfig
+from blis_jax.cluster.flow_settings import FlowSettings
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies import registry
 from sweeps.strategies.space import SCORERS
@@ -34,6 +37,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "admission_policy",
         *_numbers(("admission",)),
     ),
+    "gateway queue": tuple(field.name for field in dataclasses.fields(FlowSettings)),
     "gateway latency": ("admission_latency", "routing_latency"),
     "routing": (
         "routing_policy",
@@ -56,6 +60,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "decode_routing_scorers",
         "decode_routing_picker",
     ),
+    "pools of blis-2026-08": tuple(disaggregation.SETTINGS),
     "priority": ("scheduler", "priority_policy"),
     "priority numbers": _numbers(("priority", "scheduler")),
     "numbers of policies": ("policy_numbers",),

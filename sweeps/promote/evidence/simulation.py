@@ -19,7 +19,7 @@ from blis_jax import __version__
 from blis_jax.commands.sweep.data import WHOLE
 from blis_jax.results.metrics.reference import CLASS_NAMES, ended_us
 from blis_jax.results.metrics.summaries import tpot_us
-from blis_jax.results.records import RunRecord, Status
+from blis_jax.results.records import SETTLED, RunRecord, Status
 from sweeps.promote.evidence.reports import SIMULATED_MARK
 from sweeps.promote.evidence.runs import FOLDER
 from sweeps.runs.bench import Bench
@@ -71,8 +71,7 @@ def run_of(record: RunRecord) -> SimulatedRun:
     is_served = requests.status == Status.COMPLETED
     is_shed = requests.status == Status.REJECTED
     status = np.where(is_served, 200, np.where(is_shed, 429, 0))
-    ended = Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST
-    is_left = ~np.isin(requests.status, ended)
+    is_left = ~np.isin(requests.status, SETTLED)
 
     def served(values: np.ndarray) -> np.ndarray:
         return np.where(is_served & (values >= 0), values, np.nan).astype(np.float64)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.run import sessions
 from blis_jax.commands.run.flags import make_parser
@@ -146,20 +146,28 @@ def record_of(status, left_us):
     return SimpleNamespace(requests=requests)
 
 
-def test_a_run_past_a_deadline_has_no_result():
+def test_a_late_request_is_found():
     names = WorkloadNames(deadline_us=np.array([50, 0, 60]))
     done, running = Status.COMPLETED, Status.RUNNING
-    sessions.refuse_late(record_of([done, done, done], [50, 99, 60]), names)
-    sessions.refuse_late(record_of([done, done, done], [90, 99, 60]), WorkloadNames())
-    sessions.refuse_late(record_of([done, done, Status.REJECTED], [40, 99, -1]), names)
+    for record, given in (
+        (record_of([done, done, done], [50, 99, 60]), names),
+        (record_of([done, done, done], [90, 99, 60]), WorkloadNames()),
+        (record_of([done, done, Status.REJECTED], [40, 99, -1]), names),
+    ):
+        assert sessions.late_request(record, given) is None
     for record in (
         record_of([done] * 3, [40, 99, 61]),
         record_of([done, done, running], [9, 99, -1]),
     ):
-        with pytest.raises(
-            UnsupportedError, match="request 2 is not done by its deadline at 60 us"
-        ):
-            sessions.refuse_late(record, names)
+        assert sessions.late_request(record, names) == 2
+
+
+def test_requests_are_given_up_where_that_means_something():
+    names = WorkloadNames(deadline_us=np.array([50, 0, 60]))
+    for config in (ClusterConfig(revision=AUGUST), ClusterConfig(corrected=True)):
+        sessions.check_gives_up(config, names, 2)
+    with pytest.raises(UnsupportedError, match="request 2 is not done by its deadline at 60 us"):
+        sessions.check_gives_up(ClusterConfig(), names, 2)
 
 
 def test_a_run_is_written_in_the_form_of_its_revision(tmp_path):

@@ -59,6 +59,6 @@ def test_the_last_one_ends_the_leaving_and_the_first_due_is_routed_first() -> No
     times = movement.journey_time.at[0, 0].set(40).at[1, 0].set(22)
     movement = dataclasses.replace(movement, journey_time=times)
     made.state = dataclasses.replace(made.state, movement=movement)
-    request = next_to_move(made.state)
+    request = next_to_move(made.ctx, made.state)
     assert int(request) == 1
     assert int(arrived(made.ctx, made.state, request).journey.due) == NEVER

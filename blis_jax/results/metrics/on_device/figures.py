@@ -15,11 +15,11 @@ from jax import lax
 
 from blis_jax.errors import ConfigError
 from blis_jax.results.metrics.on_device.inversions import priority_inversions
-from blis_jax.results.metrics.on_device.lane import COUNTED, RATES, LaneSelection, ratio
+from blis_jax.results.metrics.on_device.lane import RATES, LaneSelection, ratio
 from blis_jax.results.metrics.reference import class_code
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.metrics.summaries import LATENCIES, PERCENTS
-from blis_jax.results.records import Status
+from blis_jax.results.records import COUNTED, Status
 
 LaneFigure = Callable[[LaneSelection, int | None], jax.Array]  # of an SLO class, None for all
 

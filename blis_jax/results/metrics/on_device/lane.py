@@ -23,18 +23,18 @@ from blis_jax.results.metrics.on_device.ranked import (
 )
 from blis_jax.results.metrics.on_device.token_gaps import completed_counts
 from blis_jax.results.metrics.summaries import LATENCIES, PERCENTS, SloTargets
-from blis_jax.results.records import InstanceRecords, RequestRecords, Status, StepRecords
+from blis_jax.results.records import (
+    COUNTED,
+    SETTLED,
+    InstanceRecords,
+    RequestRecords,
+    Status,
+    StepRecords,
+)
 
 Records = TypeVar("Records", RequestRecords, InstanceRecords)
 LIMITS = ("ttft_ms", "tpot_ms", "e2e_ms")
-COUNTED = {
-    "num_completed": Status.COMPLETED,
-    "num_rejected": Status.REJECTED,
-    "num_dropped": Status.DROPPED,
-    "num_lost": Status.LOST,
-}
 RATES = ("output_tokens_per_s", "requests_per_s", "goodput_rps")
-SETTLED = (Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST)
 
 
 @pytree
@@ -258,6 +258,8 @@ def has_unfinished_decode(run: LaneRun) -> jax.Array:
     """Whether a request ended in decode without completing, or was evicted."""
     requests = run.requests
     is_open = (requests.status == int(Status.RUNNING)) & (requests.token_step_idx >= 0)
+    if requests.ended_step_idx is not None:
+        is_open = is_open | (requests.ended_step_idx > 0)
     is_open = jnp.any(is_open)
     return is_open | jnp.any(run.seen.lives.is_eviction)
 

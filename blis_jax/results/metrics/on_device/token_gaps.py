@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,9 @@ def _num_unfinished(
     order = jnp.sort((group << bits) | record) & (2**bits - 1)
     place = jnp.zeros(size, jnp.int64).at[order].set(record)
     goes_on = (requests.status == int(Status.RUNNING)) & (requests.token_step_idx >= 0)
+    gave_up = requests.ended_step_idx
+    is_left = goes_on if gave_up is None else (gave_up > 0) & (requests.token_step_idx >= 0)
+    goes_on = goes_on | is_left
     evictions = lives.evictions
     of = jnp.where(lives.is_eviction, evictions[:, Eviction.REQUEST], 0)
     is_open = (requests.status[of] != int(Status.COMPLETED)) | lives.is_forgotten
@@ -53,6 +56,11 @@ def _num_unfinished(
         (goes_on, place[jnp.clip(seen.dyn[:, Dyn.TOKEN_RECORD], 0, size - 1)], 1),
         (ends, place[jnp.clip(began - 1, 0, size - 1)], 1),
         (ends, place[jnp.clip(evictions[:, Eviction.RECORD], 0, size - 1)] - 1, -1),
+        *(
+            []
+            if gave_up is None
+            else [(is_left, _last_before(seen, requests, group, order, bits), -1)]
+        ),
     ):
         change = change.at[jnp.where(is_one, at, size)].add(jnp.where(is_one, amount, 0))
     # what has begun before each place; a group's own is what has since its first place
@@ -64,3 +72,13 @@ def _num_unfinished(
         at = jnp.clip(seen.dyn[:, Dyn.TOKEN_RECORD], 0, size - 1)
         joined = joined.at[at].add(jnp.where(goes_on, lives.num_handed, 0))
     return begun[place] - begun[first[group]] + joined
+
+
+def _last_before(
+    seen: Observation, requests: RequestRecords, group: Any, order: Any, bits: int
+) -> Int[Array, "request"]:
+    """Place of the last record of each request's instance when the request left the batch early."""
+    record = seen.raw.exits.record[: seen.num_requests].astype(jnp.int64)
+    keys = (group[order].astype(jnp.int64) << bits) | order
+    wanted = (jnp.maximum(requests.instance, 0) << bits) | record
+    return jnp.searchsorted(keys, wanted) - 1

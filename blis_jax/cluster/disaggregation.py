@@ -1,0 +1,173 @@
+"""Prefill, decode and encode pools of BLIS's revision of August 2026, from the settings that it has for them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.engine.types import ENCODE, IDLE, ROLES
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
+
+DECIDERS = ("never", "always", "prefix-threshold")
+ENCODE_DECIDERS = ("never", "multimodal", "always")
+# settings of pools with the values that mean none; they are given only where there are pools
+SETTINGS: dict[str, Any] = {
+    "prefill_instances": 0,
+    "decode_instances": 0,
+    "prefill_decode_instances": 0,
+    "encode_instances": 0,
+    "encode_decider": "never",
+    "pd_decider": "never",
+    "pd_prefix_threshold": 16,
+    "pd_transfer_bandwidth": 25.0,
+    "pd_transfer_base_latency": 0.05,
+    "pd_transfer_contention": False,
+    "prefill_routing_scorers": "",
+    "prefill_tp": 0,
+    "decode_tp": 0,
+    "prefill_hardware": "",
+    "decode_hardware": "",
+    "prefill_max_model_len": 0,
+    "decode_max_model_len": 0,
+}
+_COUNTS = ("prefill_instances", "decode_instances", "prefill_decode_instances", "encode_instances")
+NOT_NEGATIVE: tuple[str, ...] = (*_COUNTS, "pd_prefix_threshold", "prefill_tp", "decode_tp")
+NOT_NEGATIVE += ("prefill_max_model_len", "decode_max_model_len")
+_OWN = ("total_kv_blocks", "tp", "max_model_len")  # what a pool may have of its own
+
+
+def has_pools(config: ClusterConfig) -> bool:
+    """Whether the instances are divided into pools."""
+    return any(getattr(config, name) for name in _COUNTS[:3])
+
+
+def roles(config: ClusterConfig) -> list[int]:
+    """The role of every instance: an index into `ROLES`, `ENCODE`, or `IDLE` for those in no pool."""
+    codes = [ROLES.index("prefill"), ROLES.index("decode"), ROLES.index("both"), ENCODE]
+    found = [
+        code
+        for code, name in zip(codes, _COUNTS, strict=True)
+        for _ in range(getattr(config, name))
+    ]
+    return found + [IDLE] * (config.num_instances - len(found))
+
+
+def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
+    """The value of a setting on every instance."""
+    usual = getattr(config, setting)
+    if setting not in _OWN:
+        return [usual] * config.num_instances
+    of_pool = {ROLES.index(pool): _own(config, pool)[setting] for pool in ("prefill", "decode")}
+    return [of_pool.get(role, usual) for role in roles(config)]
+
+
+def _own(config: ClusterConfig, pool: str) -> dict[str, Any]:
+    """What the pool has in place of the cluster's; other GPUs change KV blocks, and nothing about step times."""
+    from blis_jax.latency import sized
+
+    tp = getattr(config, f"{pool}_tp") or config.tp
+    hardware = getattr(config, f"{pool}_hardware") or config.hardware
+    longest = getattr(config, f"{pool}_max_model_len")
+    own = {
+        "tp": tp,
+        "total_kv_blocks": config.total_kv_blocks,
+        "max_model_len": longest or config.max_model_len,
+    }
+    if (tp, hardware) == (config.tp, config.hardware):
+        return own
+    own["total_kv_blocks"] = sized.blocks_of(config, hardware, tp, config.dp)
+    room = own["total_kv_blocks"] * config.block_size_in_tokens
+    if not longest and config.max_model_len:  # lowered to what fits, never raised
+        own["max_model_len"] = min(config.max_model_len, room)
+    return own
+
+
+def numbers(config: ClusterConfig) -> dict[str, float]:
+    """The numbers of the policy that splits requests."""
+    from blis_jax.latency import sized
+    from blis_jax.latency.kv_capacity import kv_bytes_per_token
+
+    served = sized.deployment(config, config.hardware, config.prefill_tp or config.tp, config.dp)
+    thresholds = {"never": 1e18, "always": -1.0, "prefix-threshold": config.pd_prefix_threshold}
+    return {
+        "base_latency_us": config.pd_transfer_base_latency * 1000.0,
+        "bytes_per_us": config.pd_transfer_bandwidth * 1000.0,
+        "shares_link": float(config.pd_transfer_contention),
+        "block_bytes": float(config.block_size_in_tokens) * kv_bytes_per_token(served),
+        "block_size": float(config.block_size_in_tokens),
+        "encodes": float(ENCODE_DECIDERS.index(config.encode_decider)),
+        "threshold": float(thresholds[config.pd_decider]),
+    }
+
+
+def check(config: ClusterConfig) -> None:
+    """Refuses settings of pools that do not go together.
+
+    Raises:
+        ConfigError: the sentence begins with the setting.
+    """
+    given = [name for name, none in SETTINGS.items() if getattr(config, name) != none]
+    bandwidth, latency = config.pd_transfer_bandwidth, config.pd_transfer_base_latency
+    _demand(config, "pd_transfer_bandwidth", bandwidth > 0, "above 0")
+    _demand(
+        config, "pd_transfer_base_latency", latency >= 0 and math.isfinite(latency), "at least 0"
+    )
+    for name, known in (("pd_decider", DECIDERS), ("encode_decider", ENCODE_DECIDERS)):
+        _demand(config, name, getattr(config, name) in known, f"one of {', '.join(known)}")
+    if not given:
+        return
+    if not config.is_august:
+        raise ConfigError(
+            f"{given[0]} is of the revision blis-2026-08; take the profile blis-2026-08, or use instances with "
+            "roles and hand_over_policy pools"
+        )
+    if not has_pools(config):
+        raise ConfigError(
+            f"{given[0]} is for prefill and decode pools; give prefill_instances and decode_instances too"
+        )
+    _check_pools(config)
+
+
+def _check_pools(config: ClusterConfig) -> None:
+    total = sum(getattr(config, name) for name in _COUNTS)
+    shared = config.prefill_decode_instances
+    if total > config.num_instances:
+        raise ConfigError(
+            f"num_instances is {config.num_instances}, but the pools add up to {total}; raise it, or make one smaller"
+        )
+    for name in ("prefill_instances", "decode_instances"):
+        if not getattr(config, name) + shared:
+            raise ConfigError(f"{name} is 0, so one of the pools is empty; give at least 1")
+    if config.encode_decider != "never" and not config.encode_instances:
+        raise ConfigError(
+            f"encode_decider {config.encode_decider} needs an encode pool; give encode_instances"
+        )
+    if config.pd_decider != "never":
+        _check_limits(config)
+    if config.kv_cpu_blocks:
+        raise ConfigError(
+            "kv_cpu_blocks: a CPU tier beside prefill and decode pools is not simulated yet; set it to 0"
+        )
+    if config.instances:
+        raise ConfigError(
+            "instances: groups and the pools of blis-2026-08 exclude each other; leave one of them out"
+        )
+
+
+def _check_limits(config: ClusterConfig) -> None:
+    """Refuses a decode pool for shorter requests than the prefill pool takes: BLIS would cut them off there."""
+    limits = {pool: _own(config, pool)["max_model_len"] for pool in ("prefill", "decode")}
+    if limits["decode"] and limits["decode"] < (limits["prefill"] or math.inf):
+        raise ConfigError(
+            f"decode_max_model_len: the decode pool takes requests of up to {limits['decode']} tokens and the prefill "
+            f"pool longer ones; outputs that are cut off are not simulated, so set prefill_max_model_len to "
+            f"{limits['decode']} or less"
+        )
+
+
+def _demand(config: ClusterConfig, name: str, is_allowed: bool, words: str) -> None:
+    if not is_allowed:
+        raise ConfigError(f"{name} must be {words}, got {getattr(config, name)}")

@@ -1,0 +1,360 @@
+"""Flow control: admitted requests wait at the gateway until the instances have room for them.
+
+Bands go by the priority of the class, flows inside a band by tenant. One request at most is dispatched on an arrival,
+and one on each tick while some wait; completions dispatch none. Source: BLIS as of August 2026,
+`sim/cluster/gateway_queue.go` and `cluster_event.go`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.calendar import Kind
+from blis_jax.engine.context import Context
+from blis_jax.engine.exact import exact_product, exact_quotient
+from blis_jax.engine.gateway_queue import (
+    Detector,
+    GatewayQueue,
+    Place,
+    QueueParams,
+    Victims,
+    unchanged,
+)
+from blis_jax.engine.phases.gateway import Decisions, admission, decide_again, no_decisions
+from blis_jax.engine.phases.giving_up import give_up
+from blis_jax.engine.phases.mid_step import count_of, failing
+from blis_jax.engine.phases.snapshot import View, refreshed, snapshots
+from blis_jax.engine.state import Dyn, Req, State
+from blis_jax.engine.tables.columns import as_int, choose
+from blis_jax.engine.tables.joined import lane_of, places_of
+from blis_jax.engine.tables.writes import Writes
+from blis_jax.engine.types import LAST, Outcome, Snapshots
+from blis_jax.policies.gateway_classes import mean_saturation
+from blis_jax.policies.pickers import first_where
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+NO_DEADLINE = jnp.iinfo(jnp.int64).max
+
+
+class QueuedRequests(NamedTuple):
+    """The requests as the queue tells them apart, the spare one included."""
+
+    is_queued: Bool[Array, "request"]
+    band: Int[Array, "request"]  # priority
+    tenant: Int[Array, "request"]
+    slo_class: Int[Array, "request"]
+
+
+class QueueEntry(NamedTuple):
+    """What an arrival does to the queue."""
+
+    enters: jax.Array
+    sheds: jax.Array
+    victim: jax.Array
+
+
+def _params(ctx: Context) -> QueueParams:
+    queue: QueueParams = ctx.params.cluster.queue
+    return queue
+
+
+def _queue(state: State) -> GatewayQueue:
+    assert state.queue is not None  # there is one where requests wait at the gateway
+    return state.queue
+
+
+def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:
+    """Route the request that was dispatched first of those not yet routed."""
+    number = lane_of(ctx, state).next_route
+    done = decide_again(ctx, state, _queue(state).order[number], now)
+    # requests that enter an instance's queue in one microsecond do so in the order in which they were routed
+    return dataclasses.replace(
+        done,
+        lane=done.lane.replace(next_route=number + 1),
+        slot=done.slot.replace(queue_rank=number),
+    )
+
+
+def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decisions:
+    """An arrival enters the queue, a request has waited too long, or a tick is due; then perhaps one is dispatched."""
+    queue, lane, spare = _queue(state), lane_of(ctx, state), jnp.int32(ctx.shape.num_requests)
+    comes, expires = kind == Kind.GATEWAY, kind == Kind.EXPIRY
+    newcomer = lane.next_admit
+    seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
+    is_admitted, gateway = admission(ctx, state, newcomer, lane.num_rejected, now, seen)
+    waiting = _waiting(ctx, queue)
+    entry = entry_of(ctx, waiting, queue.num_queued, newcomer, comes & is_admitted)
+    has_band = queue.has_band | (_classes() == waiting.slo_class[newcomer]) & comes & is_admitted
+    oldest = jnp.minimum(first_where(waiting.is_queued), spare)
+    number = lax.iota(jnp.int32, waiting.band.shape[0])
+    is_queued = (waiting.is_queued | (number == newcomer) & entry.enters) & ~(
+        (number == entry.victim) & entry.sheds | (number == oldest) & expires
+    )
+    attempts = entry.enters | ((kind == Kind.TICK) & (queue.num_queued > 0))
+    view = _seen(ctx, state, now, seen)
+    limit = _saturation(ctx, view)
+    now_waiting = waiting._replace(is_queued=is_queued)
+    chosen, is_due, last_tenant = pick(ctx, queue, now_waiting, has_band, limit)
+    leaves = attempts & is_due
+    is_queued = is_queued & ~((number == chosen) & leaves)
+    num_queued = count_of(is_queued)
+    tick = _tick(ctx, queue, kind, now, attempts, num_queued)
+    gone = jnp.where(leaves, chosen, jnp.where(expires, oldest, spare))
+    gone_to = jnp.where(leaves, Place.DISPATCHED, Place.EXPIRED)
+    victims = queue.victims
+    if (
+        victims is not None
+    ):  # an attempt that evicts dispatches nothing: the instances are saturated
+        evicts = attempts & (limit >= 1.0) & jnp.any(now_waiting.is_queued & (waiting.band >= 0))
+        victim = _victim(ctx, state, waiting)
+        evicts = evicts & (victim < spare)
+        gone, gone_to = jnp.where(evicts, victim, gone), jnp.where(evicts, Place.CHOSEN, gone_to)
+        victims = _with_victim(victims, jnp.where(evicts, victim, spare), now)
+    base, is_seen = no_decisions(ctx, state), comes | attempts
+    change = unchanged(queue)
+    assert change is not None
+    came = jnp.where(entry.enters, Place.QUEUED, Place.REJECTED)
+    is_beyond = attempts & (
+        ctx.is_beyond(now, _params(ctx).tick_us.astype(jnp.float64))
+        | ctx.is_beyond(now, ctx.params.cluster.routing_latency_us.astype(jnp.float64))
+    )
+    turned_away = comes & ~is_admitted
+    return dataclasses.replace(
+        base,
+        lane=lane.replace(
+            next_admit=newcomer + as_int(comes),
+            num_rejected=lane.num_rejected + as_int(turned_away),
+            invariant_failures=lane.invariant_failures + as_int(now < lane.last_event),
+            outcome=failing(lane.outcome, is_beyond, Outcome.CLOCK_OVERFLOW),
+            last_event=now,
+            last_refresh=jnp.where(is_seen, last_refresh, lane.last_refresh),
+        ),
+        stale=choose(is_seen, seen, state.stale),
+        gateway=jax.tree.map(lambda a, b: jnp.where(comes, a, b), gateway, state.gateway),
+        where=base.where.replace(turned_away=jnp.where(turned_away, newcomer, spare)),
+        queue=dataclasses.replace(
+            change,
+            request=jnp.stack(
+                [
+                    jnp.where(comes & is_admitted, newcomer, spare),
+                    jnp.where(entry.sheds, entry.victim, spare),
+                    gone,
+                ]
+            ),
+            place=jnp.stack(
+                [
+                    came.astype(jnp.int32),
+                    jnp.int32(Place.SHED),
+                    gone_to.astype(jnp.int32),
+                ]
+            ),
+            dispatched=jnp.where(leaves, now, queue.dispatched[gone]),
+            order_at=jnp.where(leaves, queue.num_dispatched, spare),
+            num_dispatched=queue.num_dispatched + as_int(leaves),
+            num_queued=num_queued,
+            tick=tick,
+            expiry=_expiry(ctx, is_queued),
+            has_band=has_band,
+            last_tenant=jnp.where(leaves, last_tenant, queue.last_tenant),
+            victims=victims,
+        ),
+    )
+
+
+def _victim(ctx: Context, state: State, waiting: QueuedRequests) -> jax.Array:
+    """The least urgent sheddable request at the instances, of several the one dispatched last; the spare if none.
+
+    Those dispatched in one microsecond come by their number; in BLIS, as its heap has them.
+    """
+    queue, spare = _queue(state), jnp.int32(ctx.shape.num_requests)
+    is_there = (queue.place == Place.DISPATCHED) & (places_of(state) >= 0) & (waiting.band < 0)
+    is_over = (state.dyn[:, Dyn.FINISH_RECORD] > 0) | (state.dyn[:, Dyn.NUM_SCHEDULED] < 0)
+    is_there = is_there & ~is_over
+    least = jnp.min(jnp.where(is_there, waiting.band, jnp.int32(LAST)))
+    is_least = is_there & (waiting.band == least)
+    number = lax.iota(jnp.int32, is_there.shape[0])
+    latest = jnp.max(jnp.where(is_least[queue.order], number, -1))
+    return jnp.where(latest < 0, spare, queue.order[latest])
+
+
+def _with_victim(victims: Victims, victim: jax.Array, now: jax.Array) -> Victims:
+    """The requests to be given up with one more, at the end of this microsecond; with the spare one, as they are."""
+    spare = jnp.int32(victims.order.shape[0] - 1)
+    at = jnp.where(victim < spare, victims.num_chosen, spare)
+    return Victims(
+        order=lax.dynamic_update_slice(victims.order, victim[None], (at,)),
+        num_chosen=victims.num_chosen + as_int(victim < spare),
+        num_gone=victims.num_gone,
+        due=jnp.where(victim < spare, now, victims.due),
+    )
+
+
+def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
+    """An instance gives up the next request that was chosen; one on its way to its queue goes on."""
+    queue = _queue(state)
+    victims, change = queue.victims, unchanged(queue)
+    assert victims is not None and change is not None
+    request = victims.order[victims.num_gone]
+    writes, is_there = give_up(ctx, state, request, now, keeps_batch=True)
+    left = victims.num_gone + 1
+    spare = jnp.int32(ctx.shape.num_requests)
+    change = dataclasses.replace(
+        change,
+        request=jnp.stack([jnp.where(is_there, request, spare), spare, spare]),
+        place=jnp.full((3,), Place.EVICTED, jnp.int32),
+        victims=dataclasses.replace(
+            victims,
+            num_gone=left,
+            due=jnp.where(left < victims.num_chosen, victims.due, ctx.never),
+        ),
+    )
+    return dataclasses.replace(writes, queue=change)
+
+
+def _classes() -> jax.Array:
+    from blis_jax.engine.types import SLO_CLASSES
+
+    return lax.iota(jnp.int32, len(SLO_CLASSES))
+
+
+def _waiting(ctx: Context, queue: GatewayQueue) -> QueuedRequests:
+    table = ctx.requests.table
+    slo_class = table[:, Req.SLO_CLASS]
+    is_queued = queue.place == Place.QUEUED
+    return QueuedRequests(
+        is_queued, _params(ctx).priority[slo_class], table[:, Req.TENANT], slo_class
+    )
+
+
+def entry_of(
+    ctx: Context,
+    waiting: QueuedRequests,
+    num_queued: jax.Array,
+    newcomer: jax.Array,
+    asks: jax.Array,
+) -> QueueEntry:
+    """Whether an arrival finds room in its band and in the queue, or some less urgent request makes room for it."""
+    params, band = _params(ctx), waiting.band[newcomer]
+    in_band = count_of(waiting.is_queued & (waiting.band == band))
+    is_band_full = (params.band_capacity > 0) & (in_band >= params.band_capacity)
+    is_full = (params.max_depth > 0) & (num_queued >= params.max_depth)
+    may_go = waiting.is_queued & (waiting.band < 0)
+    lowest = jnp.min(jnp.where(may_go, waiting.band, jnp.int32(LAST)))
+    is_lowest = may_go & (waiting.band == lowest)
+    youngest = is_lowest.shape[0] - 1 - jnp.argmax(is_lowest[::-1]).astype(jnp.int32)
+    makes_room = params.sheds & (band > lowest)
+    enters = asks & ~is_band_full & (~is_full | makes_room)
+    return QueueEntry(enters, enters & is_full, youngest)
+
+
+def _seen(ctx: Context, state: State, now: jax.Array, seen: View) -> Snapshots:
+    no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    return snapshots(ctx, state, now, seen, no_match, lane_of(ctx, state).num_rejected)
+
+
+def _saturation(ctx: Context, seen: Snapshots) -> jax.Array:
+    """How full the instances are, 1: full; as the detector has it, with signals as old as the router's."""
+    params = _params(ctx)
+    count = jnp.sum(seen.is_active, dtype=jnp.int32)
+    # BLIS of August knows at once what it has sent and not heard of; without its rules that is the load
+    is_old = ctx.mechanism.rules.sees_old_loads
+    in_flight = seen.num_pending if is_old else seen.effective_load
+    sent = jnp.sum(jnp.where(seen.is_active, in_flight, 0), dtype=jnp.int32).astype(jnp.float64)
+    room = (jnp.maximum(count, 1) * params.max_concurrency).astype(jnp.float64)
+    utilization = mean_saturation(seen, params.queue_depth_threshold, params.kv_threshold)
+    by_count = params.detector == Detector.CONCURRENCY
+    full = jnp.where(by_count, exact_quotient(sent, room), utilization)
+    full = jnp.where(count == 0, 1.0, full)
+    return jnp.where(params.detector == Detector.NEVER, 0.0, full)
+
+
+def _ceiling(ctx: Context, has_band: Bool[Array, "slo_class"], band: jax.Array) -> jax.Array:
+    """The saturation below which a band is served; the more urgent the band, the higher."""
+    priority, limit = _params(ctx).priority, _params(ctx).usage_limit
+    same = has_band[None, :] & (priority[None, :] == priority[:, None])
+    is_first = has_band & (
+        jnp.argmax(same, axis=1).astype(jnp.int32) == _classes()
+    )  # one class for each band
+    before = count_of(is_first & (priority > band)).astype(jnp.float64)
+    others = (count_of(is_first) - 1).astype(jnp.float64)
+    share = exact_quotient(exact_product(before, 1.0 - limit), jnp.maximum(others, 1.0))
+    return jnp.where(others > 0, 1.0 - share, 1.0)
+
+
+def pick(
+    ctx: Context,
+    queue: GatewayQueue,
+    waiting: QueuedRequests,
+    has_band: Bool[Array, "slo_class"],
+    saturation: jax.Array,
+) -> tuple[jax.Array, jax.Array, Int[Array, "slo_class"]]:
+    """The request that would be dispatched, whether it is, and the tenants served last in each band then.
+
+    Ceilings fall with the bands, so the first band with a request decides.
+    """
+    params, is_queued = _params(ctx), waiting.is_queued
+    spare = jnp.int32(ctx.shape.num_requests)
+    band = jnp.max(jnp.where(is_queued, waiting.band, -jnp.int32(LAST)))
+    in_band = is_queued & (waiting.band == band)
+    oldest = jnp.minimum(first_where(in_band), spare)
+    of_band = params.priority == band
+    last = jnp.max(jnp.where(of_band, queue.last_tenant, -1))
+    tenant = jnp.where(
+        params.round_robin, _next_tenant(waiting.tenant, in_band, last), waiting.tenant[oldest]
+    )
+    in_flow = in_band & (waiting.tenant == tenant)
+    chosen = jnp.minimum(first_where(in_flow), spare)
+    deadline = _deadlines(ctx, waiting)
+    least = jnp.min(jnp.where(in_flow, deadline, NO_DEADLINE))
+    soonest = jnp.minimum(first_where(in_flow & (deadline == least)), spare)
+    chosen = jnp.where(params.by_deadline, soonest, chosen)
+    is_due = jnp.any(is_queued) & (saturation < _ceiling(ctx, has_band, band))
+    return chosen, is_due, jnp.where(of_band, tenant, queue.last_tenant)
+
+
+def _next_tenant(
+    tenant: Int[Array, "request"], in_band: Bool[Array, "request"], last: jax.Array
+) -> jax.Array:
+    """The tenant in turn: the next one after the last served, the first one if that has nothing in the band."""
+    most = jnp.int32(LAST)
+    first = jnp.min(jnp.where(in_band, tenant, most))
+    after = jnp.min(jnp.where(in_band & (tenant > last), tenant, most))
+    is_there = jnp.any(in_band & (tenant == last))
+    return jnp.where(is_there & (after < most), after, first)
+
+
+def _deadlines(ctx: Context, waiting: QueuedRequests) -> Int[Array, "request"]:
+    target = _params(ctx).target_us[waiting.slo_class]
+    entered = ctx.requests.arrival.astype(jnp.int64) + ctx.params.cluster.admission_latency_us
+    return jnp.where(target == NO_DEADLINE, NO_DEADLINE, entered + target)
+
+
+def _tick(
+    ctx: Context,
+    queue: GatewayQueue,
+    kind: jax.Array,
+    now: jax.Array,
+    attempts: jax.Array,
+    num_queued: jax.Array,
+) -> jax.Array:
+    """When the next tick is due: an attempt asks for one, and a tick goes on while requests wait."""
+    following = now + ctx.time(_params(ctx).tick_us)
+    asked = jnp.where(attempts & (queue.tick >= ctx.never), following, queue.tick)
+    goes_on = jnp.where(num_queued > 0, following, ctx.never)
+    return jnp.where(kind == Kind.TICK, goes_on, asked)
+
+
+def _expiry(ctx: Context, is_queued: Bool[Array, "request"]) -> jax.Array:
+    """When the request that entered first has waited too long; all wait equally long."""
+    oldest = jnp.minimum(first_where(is_queued), jnp.int32(ctx.shape.num_requests))
+    arrival, ttl = ctx.requests.arrival[oldest], _params(ctx).ttl_us
+    wait = ctx.params.cluster.admission_latency_us + ttl
+    is_beyond = (ttl == 0) | ctx.is_beyond(arrival, wait.astype(jnp.float64))
+    return jnp.where(is_beyond, ctx.never, arrival + ctx.time(wait))

@@ -1,0 +1,88 @@
+"""Pools of `blis-2026-08`: which instance is in which, what each has of its own, and what is refused."""
+
+import pytest
+
+from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.cluster.disaggregation import numbers
+from blis_jax.cluster.instance_groups import per_instance, roles
+from blis_jax.commands.cluster_settings import cluster_config
+from blis_jax.commands.run.flags import make_parser
+from blis_jax.engine.mechanism import mechanism, params
+from blis_jax.engine.types import ENCODE, IDLE
+from blis_jax.errors import ConfigError
+
+POOLS = {"num_instances": 2, "prefill_instances": 1, "decode_instances": 1}
+
+
+def test_instances_follow_each_other_by_pool():
+    sizes = {"prefill_instances": 2, "decode_instances": 1, "prefill_decode_instances": 1}
+    config = ClusterConfig(revision=AUGUST, num_instances=6, encode_instances=1, **sizes)
+    assert roles(config) == [1, 1, 2, 0, ENCODE, IDLE]
+
+
+def test_a_pool_on_other_gpus_has_other_blocks_and_nothing_else():
+    """The blocks are those that the recorded run `pd_tp_hetero_s42` names."""
+    own = {"decode_tp": 2, "decode_hardware": "A100-80"}
+    config = ClusterConfig(revision=AUGUST, tp=1, hardware="H100", **POOLS, **own)
+    assert per_instance(config, "total_kv_blocks") == [26312, 125278]
+    assert per_instance(config, "tp") == [1, 2]
+    assert per_instance(config, "hardware") == ["H100", "H100"]
+    assert per_instance(config, "max_model_len") == [131_072, 131_072]
+    assert params(config).cluster.max_model_len.ndim == 0
+    longer = config.replace(decode_tp=1, decode_hardware="L40S", max_model_len=400_000)
+    blocks = per_instance(longer, "total_kv_blocks")
+    assert blocks[1] < blocks[0]
+    assert per_instance(longer, "max_model_len") == [400_000, 16 * blocks[1]]
+
+
+def test_a_transfer_has_the_prefill_pools_bytes():
+    config = ClusterConfig(revision=AUGUST, **POOLS, pd_decider="always")
+    found = numbers(config)
+    assert found["block_bytes"] == 16 * 32 * 2 * 128 * 8 * 2
+    assert (found["base_latency_us"], found["bytes_per_us"]) == (50.0, 25_000.0)
+    assert numbers(config.replace(prefill_tp=2))["block_bytes"] == found["block_bytes"] / 2
+    assert numbers(config.replace(decode_tp=2))["block_bytes"] == found["block_bytes"]
+
+
+def test_pools_with_scorers_have_routers_and_streams_of_their_own():
+    settings = {"prefill_routing_scorers": "queue-depth:1", "routing_policy": "least-loaded"}
+    config = ClusterConfig(revision=AUGUST, **POOLS, **settings)
+    functions = mechanism(config)
+    assert functions.prefill is not None and functions.decode is None
+    drawn = params(config, num_requests=4).policy
+    assert drawn.prefill.draws.tolist()[:4] != drawn.draws.tolist()[:4]
+    assert mechanism(config.replace(prefill_routing_scorers="")).prefill is None
+
+
+def test_options_are_those_of_blis():
+    line = ["--profile", "blis-2026-08", "--model", "meta-llama/llama-3.1-8b-instruct"]
+    line += ["--num-instances", "2", "--prefill-instances", "1"]
+    line += ["--decode-instances", "1", "--pd-decider", "prefix-threshold"]
+    line += ["--pd-prefix-threshold", "300", "--pd-transfer-contention"]
+    config = cluster_config(make_parser().given(line))
+    given = {"pd_decider": "prefix-threshold", "pd_prefix_threshold": 300}
+    assert config == ClusterConfig(revision=AUGUST, **POOLS, **given, pd_transfer_contention=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"revision": "blis-2026-02"} | POOLS, "prefill_instances is of the revision blis-2026-08"),
+        ({"pd_decider": "always"}, "give prefill_instances and decode_instances too"),
+        (POOLS | {"decode_instances": 2}, "the pools add up to 3"),
+        ({"prefill_instances": 1, "num_instances": 2}, "decode_instances is 0"),
+        (POOLS | {"pd_decider": "sometimes"}, "pd_decider must be one of never, always"),
+        (POOLS | {"encode_decider": "always"}, "needs an encode pool"),
+        (POOLS | {"pd_transfer_bandwidth": 0.0}, "pd_transfer_bandwidth must be above 0"),
+        (POOLS | {"flow_control": True}, "flow_control does not go with prefill and decode pools"),
+        (
+            POOLS | {"pd_decider": "always", "decode_max_model_len": 900},
+            "set prefill_max_model_len to 900 or less",
+        ),
+        (POOLS | {"decode_routing_policy": "weighted"}, "leave it at same"),
+        (POOLS | {"prefill_routing_scorers": "nobody:1"}, "nobody"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        ClusterConfig(**({"revision": AUGUST} | settings))

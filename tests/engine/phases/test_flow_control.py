@@ -1,0 +1,170 @@
+"""The gateway's queue against a plain one, and against recorded runs of August 2026."""
+
+import dataclasses
+import random
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.engine import mechanism
+from blis_jax.engine.gateway_queue import Place, empty_queue
+from blis_jax.engine.phases.flow_control import QueuedRequests, entry_of, pick
+from blis_jax.engine.queue_numbers import NO_TARGET, queue_params
+from blis_jax.engine.runner.simulation import simulate
+from blis_jax.engine.types import SLO_CLASSES, EngineShape
+from blis_jax.results import invariants
+from blis_jax.results.records import Status
+from tests.support.golden_2026_08 import SIZES, AugustScenario, differences
+from tests.support.plain_queue import NOBODY, PlainQueue
+from tests.support.plain_queue import Waiting as PlainWaiting
+from tests.support.reference_data import REPO_ROOT
+
+FOLDER = REPO_ROOT / "tests" / "data" / "golden" / "blis_2026_08"
+SIZE = 60
+PRIORITIES = np.array([3, 4, 3, -2, -1, -3])  # in the order of SLO_CLASSES
+SETTINGS = (
+    {},
+    {"per_band_capacity": 4, "usage_limit_threshold": 0.4},
+    {"max_gateway_queue_depth": 6, "queue_shedding": True, "fairness_policy": "round-robin"},
+    {"dispatch_order": "slo-deadline", "slo_targets": "critical=40,standard=9,batch=70"},
+    {
+        "dispatch_order": "slo-deadline",
+        "slo_targets": "standard=30",
+        "fairness_policy": "round-robin",
+        "usage_limit_threshold": 0.7,
+        "max_gateway_queue_depth": 9,
+    },
+)
+
+
+def plain_of(config):
+    targets = None
+    if config.dispatch_order == "slo-deadline":
+        params = queue_params(config, None)
+        targets = {
+            number: int(target)
+            for number, target in enumerate(params.target_us)
+            if target != NO_TARGET
+        }
+    return PlainQueue(
+        config.per_band_capacity,
+        config.max_gateway_queue_depth,
+        config.queue_shedding,
+        config.usage_limit_threshold,
+        config.fairness_policy == "round-robin",
+        targets,
+    )
+
+
+@pytest.fixture(scope="module")
+def decide():
+    """Entry and choice, compiled once for all settings."""
+
+    def both(params, arrival, slo_class, tenant, queue, newcomer, asks, saturation):
+        ctx = SimpleNamespace(
+            params=SimpleNamespace(
+                cluster=SimpleNamespace(queue=params, admission_latency_us=jnp.int64(0))
+            ),
+            requests=SimpleNamespace(arrival=arrival),
+            shape=SimpleNamespace(num_requests=SIZE),
+        )
+        is_queued = queue.place == Place.QUEUED
+        waiting = QueuedRequests(is_queued, params.priority[slo_class], tenant, slo_class)
+        entry = entry_of(ctx, waiting, queue.num_queued, newcomer, asks)
+        return entry, pick(ctx, queue, waiting, queue.has_band, saturation)
+
+    return jax.jit(both)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=range(len(SETTINGS)))
+def test_the_queue_is_as_a_plain_one(decide, settings):
+    config = ClusterConfig(flow_control=True, **settings)
+    draw, plain = random.Random(str(settings)), plain_of(config)
+    slo_class = np.array([draw.randrange(6) for _ in range(SIZE)] + [0], np.int32)
+    tenant = np.array([draw.randrange(3) for _ in range(SIZE)] + [0], np.int32)
+    arrival = np.append(np.sort([draw.randrange(300) for _ in range(SIZE)]), 2**60)
+    shape, functions = EngineShape(1, 1, SIZE, 1, 1, clock="int64"), mechanism.mechanism(config)
+    with jax.enable_x64(True):
+        queue = jax.tree.map(np.array, empty_queue(shape, functions))
+        asked = queue_params(config, None), arrival, slo_class, tenant
+        for newcomer in range(SIZE):
+            entry, _ = decide(*asked, queue, np.int32(newcomer), np.bool_(True), 0.0)
+            mine = int(slo_class[newcomer])
+            one = PlainWaiting(newcomer, int(PRIORITIES[mine]), int(tenant[newcomer]), mine)
+            enters, victim = plain.enter(one)
+            queue.has_band[mine] = True
+            assert bool(entry.enters) == enters
+            assert (int(entry.victim) if entry.sheds else NOBODY) == victim
+            if enters:
+                queue.place[newcomer] = Place.QUEUED
+            if victim != NOBODY:
+                queue.place[victim] = Place.SHED
+            for _ in range(draw.randrange(3)):
+                queue.num_queued[...] = np.sum(queue.place == Place.QUEUED)
+                saturation = draw.choice([0.0, 0.35, 0.55, 0.8, 0.95, 1.0])
+                _, (chosen, is_due, last) = decide(
+                    *asked, queue, np.int32(SIZE), np.bool_(False), saturation
+                )
+                expected = plain.dispatch(saturation, arrival.tolist())
+                assert (int(chosen) if is_due else NOBODY) == expected
+                if is_due:
+                    queue.place[int(chosen)] = Place.DISPATCHED
+                    queue.last_tenant[...] = last
+            queue.num_queued[...] = np.sum(queue.place == Place.QUEUED)
+    assert any(queue.place == Place.DISPATCHED)
+
+
+@pytest.mark.parametrize("name", ["fc_shed_s42", "fc_ttl_band_s42", "fc_evict_s42", "timeouts_s42"])
+@pytest.mark.slow
+def test_a_recorded_run(name):
+    scenario = AugustScenario(FOLDER, name)
+    record = scenario.run()
+    assert differences(record, scenario) == []
+    assert not any(invariants.violations(record).values())
+
+
+def pressed(**settings):
+    """Requests of all classes on an instance whose KV cache is too small for them."""
+    scenario = AugustScenario(FOLDER, "fc_evict_s42")
+    table = scenario.table()
+    columns = {
+        field.name: getattr(table, field.name)[:80]
+        for field in dataclasses.fields(table)
+        if not field.name.startswith("node_")
+    }
+    table = dataclasses.replace(table, **columns)
+    config = ClusterConfig(
+        total_kv_blocks=90,
+        flow_control=True,
+        saturation_detector="concurrency",
+        max_concurrency=6,
+        num_instances=2,
+        **settings,
+    )
+    return table, simulate(config, table, SIZES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"revision": AUGUST, "in_flight_eviction": True},
+        {"corrected": True, "in_flight_eviction": True, "request_ttl": 400_000},
+        {"corrected": True},
+    ],
+    ids=["august", "ours", "without eviction"],
+)
+def test_a_run_under_pressure_keeps_what_must_hold(settings):
+    table, record = pressed(**settings)
+    status = record.requests.status
+    assert not any(invariants.violations(record).values())
+    assert record.preemptions.request.size > 0
+    assert np.isin(status, (Status.COMPLETED, Status.EVICTED, Status.EXPIRED)).all()
+    assert bool(np.any(status == Status.EVICTED)) == ("in_flight_eviction" in settings)
+    assert np.all(record.instances.used_blocks_at_end == 0)
+    urgent = np.isin(table.slo_class, (SLO_CLASSES.index("critical"), 0))
+    assert not np.any(status[urgent] == Status.EVICTED)
