@@ -110,6 +110,7 @@ def _allowed(name: str) -> str:
         "snapshot_phases": f"{', '.join(config.PHASES[:-1])} or {config.PHASES[-1]}",
         "kv_transfer_bandwidth": "above 0",
         "usage_limit_threshold": "above 0, at most 1",
+        "tenant_budgets": "`TENANT=SHARE` pairs with shares from 0 to 1",
         "slo_targets": "`CLASS=N` pairs with whole µs above 0",
         "policy_numbers": "numbers that the policies in use declare",
         "instances": "see [Mix instances](../how-to/instances.md)",
