@@ -54,6 +54,7 @@ class Raw:
     journey: Any = None  # only where requests move, likewise the next
     journey_time: Any = None
     downs: Any = None  # times that each instance has gone down, likewise
+    paid: Any = None  # PaidTime, only with a cluster policy
 
 
 def first_order(num_requests: int) -> Order:
@@ -179,6 +180,7 @@ def raw_of(state: State, chunks: jax.Array) -> Raw:
             journey=movement.journey,
             journey_time=movement.journey_time,
             downs=movement.downs,
+            paid=movement.paid,
         )
     if blocks is None:
         return raw

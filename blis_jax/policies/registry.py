@@ -90,6 +90,7 @@ NONE = "none"  # instances stay up, requests stay where they are
 CLUSTER = {
     "outages": "movement.outages.outages",
     "outage-at": "movement.outages.outage_at",
+    "autoscaler": "movement.autoscaler.autoscaler",
 }
 HAND_OVER = {"pools": "movement.pools.pools"}
 NAMES: dict[str, dict[str, str]] = {

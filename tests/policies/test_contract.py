@@ -177,7 +177,8 @@ def movement_scenes(entry: Policy, num_active: int) -> ClusterContext | HandOver
     seen = all_snapshots(4, num_active)
     now_us, key = np.full(CASES, 400_000, np.int32), rng.integers(0, 2**32, (CASES, 2), np.uint32)
     if entry.kind == "cluster":
-        return ClusterContext(seen, seen.is_active, now_us, key)
+        num_arrived, is_paid = np.arange(CASES, dtype=np.int32), seen.is_active
+        return ClusterContext(seen, seen.is_active, now_us, key, num_arrived, is_paid)
     role = rng.integers(0, len(ROLES), seen.role.shape).astype(np.int32)
     instance = rng.integers(0, INSTANCES, CASES).astype(np.int32)
     return HandOverContext(request_views(3, (CASES,)), instance, seen.is_active, role, now_us, key)

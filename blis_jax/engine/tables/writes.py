@@ -76,6 +76,7 @@ class MovementWrite:
     stop_loses: Int[Array, "instance"]
     loses_kv: Int[Array, "instance"]
     downs: Int[Array, "instance"]
+    paid: Any  # PaidTime
     cold: Any  # bool[instance]: whose caches are emptied
     request: Int[Array, ""]
     journey: Journey
@@ -104,9 +105,9 @@ def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None
         transfer=0,
     )
     cold = jnp.zeros((ctx.shape.num_instances,), bool)
-    stops = movement.stop_at, movement.stop_loses, movement.loses_kv, movement.downs, cold
+    stops = movement.stop_at, movement.stop_loses, movement.loses_kv, movement.downs
     leaving = movement.leave_at, movement.leave_delay
-    return MovementWrite(movement.is_up, *leaving, *stops, spare, journey)
+    return MovementWrite(movement.is_up, *leaving, *stops, movement.paid, cold, spare, journey)
 
 
 @pytree
@@ -206,6 +207,7 @@ def _write_movement(state: State, done: Writes) -> Movement | None:
         change.stop_loses,
         change.loses_kv,
         change.downs,
+        change.paid,
         _put(movement.journey, numbers, change.request, zero),
         _put(movement.journey_time, times, change.request, zero),
     )
