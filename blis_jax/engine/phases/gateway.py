@@ -15,6 +15,7 @@ from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.phases.gateways import own_states, with_own
 from blis_jax.engine.phases.mid_step import failing, waking_time
 from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
+from blis_jax.engine.phases.prompt_time import prompt_times
 from blis_jax.engine.phases.router_index import (
     RouterWrite,
     matched_blocks,
@@ -92,12 +93,15 @@ def _context(
     cached = None
     if ctx.mechanism.reads_caches:
         cached = cached_prompt_blocks(ctx, seen, nodes_of(ctx.requests, request), num_blocks)
+    router_view = snapshots(ctx, state, now, seen, matched, rejected, request, cached)
+    if ctx.mechanism.reads_prompt_time:
+        router_view = dataclasses.replace(router_view, prompt_us=prompt_times(ctx, view))
     journey = None if state.movement is None else state.movement.of(request)
     context = GatewayContext(
         request=view,
         num_prompt_blocks=num_blocks,
         prompt_key=ctx.request(request).prompt_key,
-        snapshots=snapshots(ctx, state, now, seen, matched, rejected, request, cached),
+        snapshots=router_view,
         now_us=now,
         key=decision_key(ctx, purpose, _number(ctx, state, request)),
         run_key=decision_key(ctx, Purpose.RUN),
@@ -222,6 +226,12 @@ def _route(
         return placed
     where = question.nodes, context.num_prompt_blocks, chosen, now
     done = touch(ctx, router, request, *where)
+    if ctx.mechanism.loses_index:
+        key = decision_key(ctx, Purpose.LOSS, _number(ctx, state, request))
+        is_lost = jax.random.uniform(key, dtype=jnp.float64) < ctx.params.cluster.signals.index_loss
+        done = jax.tree.map(
+            lambda lost, heard: jnp.where(is_lost, lost, heard), no_touch(ctx, state), done
+        )
     lane = placed.lane
     lane = lane.replace(outcome=outcome_of_touch(ctx, lane.outcome, done))
     return dataclasses.replace(placed, lane=lane, router=done)

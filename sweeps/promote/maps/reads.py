@@ -106,7 +106,7 @@ def _snapshots() -> dict[str, Any]:
     from blis_jax.engine.types import Snapshots
 
     reals: tuple[str, ...] = ("kv_utilization", "free_kv_blocks", "cache_hit_rate")
-    reals += ("pending_transfer_us", "kv_thrashing_rate")
+    reals += ("pending_transfer_us", "kv_thrashing_rate", "prompt_us")
     found: dict[str, Any] = {}
     for field in dataclasses.fields(Snapshots):
         kind = jnp.float64 if field.name in reals else jnp.int32
