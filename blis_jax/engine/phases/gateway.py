@@ -93,15 +93,12 @@ def _context(
     cached = None
     if ctx.mechanism.reads_caches:
         cached = cached_prompt_blocks(ctx, seen, nodes_of(ctx.requests, request), num_blocks)
-    router_view = snapshots(ctx, state, now, seen, matched, rejected, request, cached)
-    if ctx.mechanism.reads_prompt_time:
-        router_view = dataclasses.replace(router_view, prompt_us=prompt_times(ctx, view))
     journey = None if state.movement is None else state.movement.of(request)
     context = GatewayContext(
         request=view,
         num_prompt_blocks=num_blocks,
         prompt_key=ctx.request(request).prompt_key,
-        snapshots=router_view,
+        snapshots=snapshots(ctx, state, now, seen, matched, rejected, request, cached),
         now_us=now,
         key=decision_key(ctx, purpose, _number(ctx, state, request)),
         run_key=decision_key(ctx, Purpose.RUN),
@@ -112,6 +109,9 @@ def _context(
         block_size=jnp.int32(ctx.shape.block_size),
         draws=ctx.params.policy.draws,
     )
+    if ctx.mechanism.reads_prompt_time:
+        timed = dataclasses.replace(context.snapshots, prompt_us=prompt_times(ctx, view))
+        context = dataclasses.replace(context, snapshots=timed)
     return _in_pool(ctx, context)
 
 
