@@ -257,6 +257,16 @@ def test_a_prompt_counts_as_cached_after_the_delay():
     assert routed(three, **settings, prefix_index_delay=2000) == [0, 0, 0]
 
 
+def test_the_network_delay_is_part_of_the_time_on_the_way():
+    groups = ({"count": 1}, {"count": 1, "network_delay": 700})
+    plain = params(ClusterConfig(num_instances=2)).cluster.alpha
+    far = params(ClusterConfig(instances=groups)).cluster.alpha
+    np.testing.assert_array_equal(far - plain, [[0, 0, 0], [700, 0, 0]])
+    none = params(ClusterConfig(num_instances=2, network_delay=0)).cluster.alpha
+    np.testing.assert_array_equal(none, plain)
+
+
+@pytest.mark.slow
 def test_a_request_is_on_its_way_for_the_network_delay_of_its_instance():
     """Round-robin over two groups, the second of which is 700 µs away; the router counts what is on its way."""
     prompts = [Prompt(10_000 * at, 20, 2) for at in range(4)]

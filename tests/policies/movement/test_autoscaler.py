@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_jax import ClusterConfig, Options, simulate
+from blis_jax import ClusterConfig, Options, figures_of, over_seeds, simulate
 from blis_jax.engine.types import Outcome
 from blis_jax.results.invariants import violations
 from blis_jax.results.metrics.scalars import evaluate
 from blis_jax.results.records import RunRecord
+from blis_jax.workload.spec import load_builtin, override
 from tests.support.scenes import Prompt, table_of, workload_of
 
 STEP_US = 1000
@@ -164,3 +165,68 @@ def test_a_fixed_number_changes_nothing() -> None:
     assert evaluate(twin, names) == evaluate(plain, names)
     duration_s = evaluate(plain, ["duration_s"])["duration_s"]
     assert evaluate(plain, names)["instance_seconds"] == pytest.approx(ROWS * duration_s)
+
+
+def elastic(**changes: Any) -> ClusterConfig:
+    settings = {
+        "num_instances": ROWS,
+        "routing_policy": "least-loaded",
+        "cluster_policy": "autoscaler",
+        "autoscaler_interval_s": 0.05,
+        "autoscaler_target_load": 10.0,
+        "autoscaler_start_up_s": 0.1,
+        "autoscaler_stabilise_s": 0.2,
+    }
+    return ClusterConfig(**(settings | changes))
+
+
+SPEC = override(load_builtin("mixed"), num_requests=150, aggregate_rate=200.0)
+
+
+@pytest.fixture(scope="module")
+def whole() -> list[RunRecord]:
+    """Two runs, on one lane and without evictions."""
+    return over_seeds(elastic(), SPEC, range(2), options=Options(resolve_ties=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"form": "lanes"}, {"kv_model": "block-level"}])
+def test_both_loops_and_memory_models_give_the_same_runs(
+    changes: dict[str, Any], whole: list[RunRecord]
+) -> None:
+    options = Options(resolve_ties=False, **changes)
+    others = over_seeds(elastic(), SPEC, range(2), options=options)
+    for one, other in zip(whole, others, strict=True):
+        for field in ("instance", "ttft_us", "e2e_us", "left_us"):
+            mine, theirs = getattr(one.requests, field), getattr(other.requests, field)
+            np.testing.assert_array_equal(mine, theirs)
+        np.testing.assert_array_equal(one.instances.paid_us, other.instances.paid_us)
+
+
+@pytest.mark.slow
+def test_the_compiled_cost_is_that_of_records(whole: list[RunRecord]) -> None:
+    names = ["instance_seconds", "idle_share"]
+    rows = over_seeds(elastic(), SPEC, range(2), figures_of(names))
+    for record, row in zip(whole, rows, strict=True):
+        assert dict(row.metrics) == pytest.approx(evaluate(record, names), rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"total_kv_blocks": 900, "corrected": True},
+        {"hand_over_policy": "pools", "instances": ({"role": "prefill"}, {"count": 3})},
+        {"num_gateways": 2, "load_refresh_interval": 20_000, "snapshot_phases": "even"},
+        {"routing_policy": "weighted", "network_delay": 500, "prefix_index_loss": 0.2},
+        {"horizon": 500_000},
+    ],
+)
+def test_with_other_mechanisms_every_request_is_served_once(changes: dict[str, Any]) -> None:
+    config = elastic(**({"num_instances": 4} | changes))
+    for record in over_seeds(config, SPEC, range(2)):
+        assert record.outcome in (Outcome.COMPLETED, Outcome.HORIZON)
+        assert not {name: count for name, count in violations(record).items() if count}
+        duration_s = evaluate(record, ["duration_s"])["duration_s"]
+        seconds = evaluate(record, ["instance_seconds"])["instance_seconds"]
+        assert duration_s <= seconds < config.num_instances * duration_s

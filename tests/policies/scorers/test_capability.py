@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from blis_jax import ClusterConfig, over_seeds
 from blis_jax.engine.phases.prompt_time import prompt_times
 from blis_jax.latency.blackbox import blackbox
 from blis_jax.latency.blackbox_attention import blackbox_attention
 from blis_jax.policies.scorers.capability import capability_load
 from blis_jax.policies.scorers.load import queue_depth
+from blis_jax.workload.spec import load_builtin, override
 from tests.policies.made import asked, decision
 
 pytestmark = pytest.mark.usefixtures("in_64_bits")
@@ -60,3 +62,17 @@ def test_models_that_look_at_members_see_the_prompt() -> None:
     ctx = surroundings(blackbox_attention, [[100.0, 2.0, 1.0, 0.5]], [2048], [0])
     request: Any = SimpleNamespace(slo_class=jnp.int32(0), input_len=jnp.int32(40))
     assert prompt_times(ctx, request).tolist() == [100 + 80 + 0.5 * 40 * 40]
+
+
+@pytest.mark.slow
+def test_runs_on_equal_instances_are_those_of_queue_depth() -> None:
+    spec = override(load_builtin("mixed"), num_requests=120)
+    plain = ClusterConfig(num_instances=4, routing_policy="weighted")
+    runs = [
+        over_seeds(plain.replace(routing_scorers=scorers), spec, range(2))
+        for scorers in ("prefix-affinity:1,queue-depth:2", "prefix-affinity:1,capability-load:2")
+    ]
+    for one, other in zip(*runs, strict=True):
+        for field in ("instance", "ttft_us", "e2e_us"):
+            mine, theirs = getattr(one.requests, field), getattr(other.requests, field)
+            np.testing.assert_array_equal(mine, theirs)
