@@ -42,6 +42,8 @@ UNITS = {
     "snapshot_refresh_interval": "µs",
     "load_refresh_interval": "µs",
     "prefix_index_delay": "µs",
+    "prefix_index_loss": "share",
+    "network_delay": "µs",
     "num_gateways": "gateways",
     "cache_signal_delay": "µs",
     "max_model_len": "tokens",

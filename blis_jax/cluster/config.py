@@ -108,6 +108,7 @@ class ClusterConfig(FlowSettings, PolicySettings):
     admission_policy: str = "always-admit"
     admission_latency: int = 0
     routing_latency: int = 0
+    network_delay: int = 0
     routing_policy: str = "round-robin"
     routing_scorers: str = ""
     routing_picker: str = "first-best"
@@ -129,6 +130,7 @@ class ClusterConfig(FlowSettings, PolicySettings):
     snapshot_phases: str = "aligned"
     in_flight_counts: bool = True
     prefix_index_delay: int = 0
+    prefix_index_loss: float = 0.0
     num_gateways: int = 1
     precise_kv_routing: bool = False
     cache_signal_delay: int = 50_000
@@ -284,6 +286,7 @@ OUR_POLICY_SETTINGS += tuple(registry.DECODE_SETTINGS.values())
 OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
 OUR_POLICY_SETTINGS += ("prefix_index_delay", "num_gateways")
 OUR_POLICY_SETTINGS += tuple(field.name for field in dataclasses.fields(FlowSettings))
+OUR_POLICY_SETTINGS += ("prefix_index_loss", "network_delay")
 OUR_POLICY_SETTINGS += ("tier_shed_threshold", "tier_shed_min_priority")
 OUR_POLICY_SETTINGS += ("gaie_qd_threshold", "gaie_kv_threshold")
 OUR_POLICY_SETTINGS += ("slo_deadline_critical", "slo_deadline_standard")
@@ -374,11 +377,11 @@ _NOT_NEGATIVE: tuple[str, ...] = ("admission_latency", "routing_latency", "horiz
 _NOT_NEGATIVE += ("snapshot_refresh_interval", "long_prefill_token_threshold")
 _NOT_NEGATIVE += ("slo_prefill_critical", "slo_prefill_sheddable")
 _NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
-_NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay")
+_NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay", "network_delay")
 _NOT_NEGATIVE += ("cache_signal_delay", "max_model_len", *disaggregation.NOT_NEGATIVE)
 _POSITIVE += flow_settings.POSITIVE
 _NOT_NEGATIVE += flow_settings.NOT_NEGATIVE
-_SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization")
+_SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization", "prefix_index_loss")
 MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
 # a gateway has a prefix index and states of its own
 _MOST: dict[str, int] = {"num_instances": MAX_INSTANCES, "num_gateways": 64}

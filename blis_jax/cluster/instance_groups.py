@@ -51,6 +51,7 @@ class InstanceGroup:
     kv_offload_threshold: float | None = None
     kv_transfer_bandwidth: float | None = None
     kv_transfer_base_latency: int | None = None
+    network_delay: int | None = None
 
     def __post_init__(self) -> None:
         count: Any = self.count  # what a file has may be anything

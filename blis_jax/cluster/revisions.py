@@ -31,6 +31,8 @@ _GONE: dict[str, Any] = {
     "snapshot_phases": "aligned",
     "in_flight_counts": True,
     "prefix_index_delay": 0,
+    "prefix_index_loss": 0.0,
+    "network_delay": 0,
     "num_gateways": 1,
     "priority_policy": "constant",
     "cluster_policy": "none",

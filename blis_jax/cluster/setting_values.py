@@ -58,6 +58,8 @@ _LATER: dict[str, Any] = {
     "snapshot_phases": "aligned",
     "in_flight_counts": True,
     "prefix_index_delay": 0,
+    "prefix_index_loss": 0.0,
+    "network_delay": 0,
     "num_gateways": 1,
     "precise_kv_routing": False,
     "revision": "blis-2026-02",

@@ -235,6 +235,7 @@ GATEWAY_FLAGS = (
         "which instance weighted routing takes there by the scores",
     ),
     Flag("routing-latency", whole, 0, "US", "µs from admission to the routing decision"),
+    Flag("network-delay", whole, 0, "US", "µs from the routing decision to the instance"),
     Flag(
         "snapshot-refresh-interval",
         whole,
@@ -276,6 +277,13 @@ GATEWAY_FLAGS = (
         0,
         "US",
         "µs from a routing until its prompt counts as cached in the router's index",
+    ),
+    Flag(
+        "prefix-index-loss",
+        number,
+        0.0,
+        "X",
+        "probability (0 to 1) that the router's index never hears of a routing",
     ),
     Flag(
         "cache-signal-delay",

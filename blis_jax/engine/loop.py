@@ -64,6 +64,7 @@ class Raw:
     queue_place: Any = None  # gateway_queue.Place of each request, where they wait there, likewise
     dispatched: Any = None  # when it was dispatched from there
     exits: Any = None  # only where requests give up
+    paid: Any = None  # PaidTime, only with a cluster policy
 
 
 def first_order(num_requests: int) -> Order:
@@ -240,6 +241,7 @@ def raw_of(state: State, chunks: jax.Array) -> Raw:
             downs=movement.downs,
             reserved=movement.reserved,
             reserved_time=movement.reserved_time,
+            paid=movement.paid,
         )
     if state.queue is not None:
         waited = {"queue_place": state.queue.place, "dispatched": state.queue.dispatched}

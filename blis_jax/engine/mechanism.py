@@ -106,6 +106,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         encodes=config.encode_decider != "never",
         ages_signals=_ages_signals(config),
         delays_index=config.prefix_index_delay > 0,
+        loses_index=config.prefix_index_loss > 0,
         num_gateways=config.num_gateways,
         evicts_lowest_priority=config.slo_preemption,
         has_queue=config.flow_control,
@@ -121,9 +122,10 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
             "precise_kv_routing is for requests that stay where they are routed; "
             "leave it out, or take the cluster and hand-over policies out"
         )
-    if made.delays_index:
+    if made.delays_index or made.loses_index:
+        given = "prefix_index_delay" if made.delays_index else "prefix_index_loss"
         raise ConfigError(
-            "prefix_index_delay is for an index that the routings feed; with precise_kv_routing the KV caches "
+            f"{given} is for an index that the routings feed; with precise_kv_routing the KV caches "
             "feed it at once; leave one of them out"
         )
     return dataclasses.replace(made, is_precise=True)
@@ -171,22 +173,22 @@ def _ages_signals(config: ClusterConfig) -> bool:
 
 
 def of_one_program(functions: Sequence[Mechanism]) -> list[Mechanism]:
-    """The mechanisms, of which those that differ only in how old signals are become one.
+    """The mechanisms, of which those that differ only in how old or lossy signals are become one.
 
-    A signal of age 0 gives the same run in the program where signals age, so a map from age 0 on compiles once.
+    A signal of age 0 gives the same run in the program where signals age, so a map from age 0 on compiles once; so
+    does a map of losses from 0 on.
     """
+    parts = ("ages_signals", "delays_index", "loses_index")
 
-    def without(one: Mechanism) -> Mechanism:
-        return dataclasses.replace(one, ages_signals=False, delays_index=False)
+    def with_parts(one: Mechanism, has: dict[str, Any]) -> Mechanism:
+        return dataclasses.replace(one, **has)
 
-    ages = {without(one) for one in functions if one.ages_signals}
-    delays = {without(one) for one in functions if one.delays_index}
-    return [
-        dataclasses.replace(
-            one, ages_signals=without(one) in ages, delays_index=without(one) in delays
-        )
-        for one in functions
-    ]
+    plain = [with_parts(one, dict.fromkeys(parts, False)) for one in functions]
+    uses = {
+        part: {base for base, one in zip(plain, functions, strict=True) if getattr(one, part)}
+        for part in parts
+    }
+    return [with_parts(base, {part: base in uses[part] for part in parts}) for base in plain]
 
 
 def params(
@@ -296,13 +298,15 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     )
     transfers = column("kv_transfer_base_latency", "kv_transfer_bandwidth")
     size = config.block_size_in_tokens
+    alpha = array(latency.alphas(config), np.float64)
+    alpha[:, 0] += own("network_delay", np.float64)  # a request is pending on its way, too
     cpu_blocks = own("kv_cpu_blocks", np.int32)
     after_decode = {}
     if config.is_august:
         times = latency.times_after_decode(config)
         after_decode = {"post_decode_us": array(times, np.int64)}
     return after_decode | {
-        "alpha": array(latency.alphas(config), np.float64),
+        "alpha": alpha,
         "beta": array(latency.vectors(config), np.float64),
         "total_kv_blocks": own("total_kv_blocks", np.int32),
         "max_num_running_reqs": own("max_num_running_reqs", np.int32),
@@ -330,6 +334,7 @@ def _signal_params(config: ClusterConfig, rows: int, seed: int) -> SignalParams:
     arrays: dict[str, Any] = {
         "load_interval_us": np.int64(load_interval),
         "index_delay_us": np.int64(config.prefix_index_delay),
+        "index_loss": np.float64(config.prefix_index_loss),
         "phase": phases[config.snapshot_phases](),
         "has_phases": np.bool_(config.snapshot_phases != "aligned"),
         "counts_in_flight": np.int32(config.in_flight_counts),

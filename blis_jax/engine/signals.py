@@ -1,7 +1,7 @@
 """What the router knows besides snapshots, and how old it is: contents of prompts, the age of each signal.
 
 Ours, beyond BLIS, where only the KV fields may be old. A mechanism that asks for none of this has none of it in its
-compiled program, see `Mechanism.ages_signals` and `Mechanism.delays_index`.
+compiled program, see `Mechanism.ages_signals`, `.delays_index` and `.loses_index`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class SignalParams:
         Array, ""
     ]  # between two looks at queue depth and batch size, 0: always fresh
     index_delay_us: Int[Array, ""]  # from a routing to the router's index
+    index_loss: Float[Array, ""]  # probability that the index never hears of it
     phase: Float[
         Array, "instance"
     ]  # share of an interval by which an instance's looks come earlier

@@ -15,6 +15,7 @@ from jax import lax
 
 from blis_jax.engine.exits import Exits
 from blis_jax.engine.gateway_queue import GatewayQueue, empty_queue
+from blis_jax.engine.phases.paid_time import PaidTime, nothing_paid
 from blis_jax.engine.signals import first_view
 from blis_jax.engine.tables.router import RouterIndex, no_index
 from blis_jax.engine.tables.rows import Moment, Row, Whole
@@ -262,6 +263,7 @@ class Movement:
     stop_loses: Int[Array, "instance"]  # likewise, 1: what it runs is lost, not routed again
     loses_kv: Int[Array, "instance"]  # likewise, 1: KV that was transferred here is gone, too
     downs: Int[Array, "instance"]  # times that it has gone down
+    paid: PaidTime | None  # only where a cluster policy takes instances down
     journey: Int[Array, "request column"]  # Journey, a spare row included
     journey_time: Any
     reserved: Any = None  # int32[request, column]: Reservation, a spare row included; likewise:
@@ -389,6 +391,7 @@ def _no_movement(shape: EngineShape, mechanism: Mechanism) -> Movement | None:
         stop_loses=jnp.zeros((rows + 1,), jnp.int32),
         loses_kv=jnp.zeros((rows + 1,), jnp.int32),
         downs=jnp.zeros((rows,), jnp.int32),
+        paid=None if mechanism.cluster is None else nothing_paid(rows, clock),
         journey=numbers,
         journey_time=times,
         **reserved,

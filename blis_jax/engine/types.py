@@ -177,6 +177,8 @@ class Snapshots:
     kv_thrashing_rate: Any = None  # float64[instance]: reloads soon after their offload ÷ offloads
     # int32[instance]: leading prompt blocks in the router's copy of the caches; only with `reads_caches`
     cached_prompt_blocks: Any = None
+    # float64[instance]: µs for this prompt alone, see prompt_time.py; only with `reads_prompt_time`
+    prompt_us: Any = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,7 @@ class Mechanism:
     encodes: bool = False  # some requests are also routed in an encode pool
     ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
     delays_index: bool = False  # the router's index learns of a routing later
+    loses_index: bool = False  # or never
     num_gateways: int = 1  # which do not know of each other's decisions, see phases/gateways.py
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     has_queue: bool = False  # admitted requests wait at the gateway, see phases/flow_control.py
@@ -276,6 +279,11 @@ class Mechanism:
     def reads_caches(self) -> bool:
         """Whether some policy of the gateway looks at the router's copy of the caches."""
         return any(policy.reads_caches for policy in self.of_gateway)
+
+    @property
+    def reads_prompt_time(self) -> bool:
+        """Whether some policy of the gateway looks at how long instances take for a prompt."""
+        return any(policy.reads_prompt_time for policy in self.of_gateway)
 
     @property
     def is_told_at_gateway(self) -> bool:

@@ -97,6 +97,10 @@ class ClusterContext:
     is_up: Bool[Array, "instance"]
     now_us: Any  # clock dtype
     key: Any
+    num_arrived: Any = (
+        None  # int32: requests that have come to admission so far, shed ones included
+    )
+    is_paid: Any = None  # bool[instance]: held, or not yet done with what it was given
 
 
 @pytree
@@ -107,6 +111,8 @@ class ClusterChange:
     that wait or are on their way into the queue are routed again after the delay. An instance that stops finishes
     the step in progress only: its queue leaves, and what it runs is computed again elsewhere from the start, after
     the same delay, or is lost. An instance that comes up empty has empty caches.
+
+    An instance is paid for while it is up or held, and then until the end of its last step.
     """
 
     is_up: Bool[Array, "instance"]
@@ -114,6 +120,7 @@ class ClusterChange:
     delay_us: Any  # before they are routed again, at least 0
     stops: Any = None  # bool[instance]; None: no instance stops
     loses: Any = None  # bool[instance], of those that stop: what they run is lost; None: nothing is
+    holds: Any = None  # bool[instance]: paid for though down, such as one that starts; None: none
 
 
 @pytree

@@ -180,6 +180,7 @@ class Policy:
     reads_route: bool = False  # of an admission policy: looks at context.picked
     reads_draws: bool = False  # looks at context.draws
     reads_caches: bool = False  # looks at snapshots.cached_prompt_blocks
+    reads_prompt_time: bool = False  # looks at snapshots.prompt_us
     routed: RoutedFn | None = None  # of a scorer: told where the request goes
     pool: PoolFn | None = None  # of a hand-over policy: where requests may be routed
     splits: SplitsFn | None = None  # of a hand-over policy of blis-2026-08, which asks this first
@@ -239,6 +240,7 @@ class MakesPolicy:
         reads_route: bool = False,
         reads_draws: bool = False,
         reads_caches: bool = False,
+        reads_prompt_time: bool = False,
         routed: RoutedFn | None = None,
         pool: PoolFn | None = None,
         splits: SplitsFn | None = None,
@@ -263,7 +265,7 @@ class MakesPolicy:
         declared: tuple[Any, ...] = (
             reads_prefix_index, keeps_own_index, reads_cpu_tier, reads_cached_blocks,
             reads_prompt_key, is_random, next_time, reads_contents, reads_route,
-            reads_draws, reads_caches, routed, pool, splits,
+            reads_draws, reads_caches, reads_prompt_time, routed, pool, splits,
         )  # fmt: skip
 
         def decorate(decide: DecideFn[Any, Any, Any, Any]) -> Policy:

@@ -45,6 +45,7 @@ ROUTING = {
     "regime-switched": "described.regime_switched.regime_switched",
     "cached-of-two": "described.cached_of_two.cached_of_two",
     "session-hashed": "described.session_hashed.session_hashed",
+    "length-buckets": "routing.length_buckets.length_buckets",
 }
 SCORERS = {
     "prefix-affinity": "scorers.cache.prefix_affinity",
@@ -62,6 +63,8 @@ SCORERS = {
     "active-requests": "scorers.live_load.active_requests",
     "load-aware": "scorers.live_load.load_aware",
     "vllm-dp": "scorers.live_load.vllm_dp",
+    "capability-load": "scorers.capability.capability_load",
+    "length-buckets": "routing.length_buckets.in_bucket",
 }
 PICKERS = {
     "first-best": "pickers.first_best",
@@ -90,6 +93,7 @@ NONE = "none"  # instances stay up, requests stay where they are
 CLUSTER = {
     "outages": "movement.outages.outages",
     "outage-at": "movement.outages.outage_at",
+    "autoscaler": "movement.autoscaler.autoscaler",
 }
 HAND_OVER = {"pools": "movement.pools.pools"}
 NAMES: dict[str, dict[str, str]] = {
@@ -203,7 +207,7 @@ def settings() -> Mapping[str, Setting]:
         setting = setting_of(name, field, one)
         if setting is not None:
             known = found.get(setting)
-            policies = (*known.policies, name) if known else (name,)
+            policies = tuple(dict.fromkeys((*(known.policies if known else ()), name)))
             found[setting] = Setting(known.number if known else one, kind, policies)
     return found
 

@@ -22,6 +22,7 @@ from blis_jax.results.metrics.reference import (
     priority_inversions,
     results_json,
 )
+from blis_jax.results.metrics.scalars import evaluate
 from blis_jax.results.metrics.summaries import tpot_us
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
@@ -60,6 +61,7 @@ def results_text(record: RunRecord, priority_policy: str = "constant") -> str:
     lines += _anomaly_lines(record, priority_policy)
     lines += _kv_lines(record)
     lines += _class_lines(record)
+    lines += _cost_lines(record)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -87,6 +89,18 @@ def _anomaly_lines(record: RunRecord, priority_policy: str) -> list[str]:
     if not any(counts.values()):
         return []
     return ["=== Anomaly Counters ===", *(f"{name}: {count}" for name, count in counts.items())]
+
+
+def _cost_lines(record: RunRecord) -> list[str]:
+    """What the instances cost, if some came or went; not BLIS's."""
+    if not record.instances.times_down.any():
+        return []
+    figures = evaluate(record, ("instance_seconds", "idle_share"))
+    return [
+        "=== Cost ===",
+        f"Instance Seconds: {figures['instance_seconds']:.6f}",
+        f"Idle Share: {figures['idle_share']:.4f}",
+    ]
 
 
 def _kv_lines(record: RunRecord) -> list[str]:

@@ -34,7 +34,7 @@ from blis_jax.results.splits import (
     split_records,
     with_parts,
 )
-from blis_jax.results.stays import journeys, lives_of, moved
+from blis_jax.results.stays import journeys, lives_of, moved, paid_us
 from blis_jax.results.travels import after_moves, has_moved, is_on_its_way
 from blis_jax.results.waits import ended_steps, final_status, gateway_waits, orphaned_us
 from blis_jax.workload.table import NEVER_US, RequestTable
@@ -346,6 +346,7 @@ class Observation:
             times_down=np.zeros(rows, np.int64)
             if self.raw.downs is None
             else self.raw.downs[:rows].astype(np.int64),
+            paid_us=paid_us(self.raw, self.cluster, self._ended(requests), xp),
             still_queued=counted(Status.WAITING),
             still_running=counted(Status.RUNNING),
             total_input_tokens=sums(prompts_on, xp.where(is_entered, self.input_len, 0), rows),

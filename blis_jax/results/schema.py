@@ -28,6 +28,7 @@ RUNS, REQUESTS, SWEEP = (
 NOT_RUN = -1  # code beside the outcomes, of a run that was not made
 _UNITS = {
     "_ms": "ms", "_us": "us", "_per_s": "1/s", "_per_sec": "1/s", "_rps": "1/s", "_s": "s",
+    "_seconds": "s",
 }  # fmt: skip
 
 

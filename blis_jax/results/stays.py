@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.engine.state import Dyn, Journey, Log, LogTime
+from blis_jax.engine.phases.paid_time import PaidTime, paid_until
+from blis_jax.engine.state import Dyn, Inst, InstTime, Journey, Log, LogTime
 from blis_jax.memory.blocks import PASSED_OVER, Eviction, Life
 from blis_jax.results.metrics.arrays import replaced, sums
 
@@ -185,3 +186,27 @@ def _ended(evictions: Any, log: Any, log_time: Any, xp: Any) -> tuple[Any, Any]:
     count = evictions[:, Eviction.INDEX] - 1 - evictions[:, Eviction.DECODE_INDEX]
     spent = total[ended] - own - total[began]
     return xp.where(has_decode, count, 0), xp.where(has_decode, spent, 0)
+
+
+def paid_us(raw: Any, cluster: Any, ended_us: Any, xp: Any = np) -> Any:
+    """The time for which each instance is paid `[instance]`, up to the last event of any.
+
+    Args:
+        raw: what the engine left behind.
+        cluster: its numbers, `ClusterParams`.
+        ended_us: the latest event of every instance, `[instance]`.
+        xp: numpy, or JAX in a compiled call.
+    """
+    rows, paid, end = len(ended_us), raw.paid, xp.max(ended_us)
+    is_there = xp.arange(rows) < cluster.num_instances
+    if paid is None:
+        return xp.where(is_there, end, 0)
+
+    def wide(times: Any) -> Any:
+        return xp.asarray(times).astype(ended_us.dtype)
+
+    so_far = PaidTime(paid.is_held[:rows], wide(paid.paid_us[:rows]), wide(paid.until))
+    busy_until = wide(raw.inst_time[:rows, InstTime.BUSY_UNTIL])
+    end = xp.maximum(end, so_far.until)
+    total = paid_until(so_far, raw.inst[:rows, Inst.LOAD], busy_until, end, xp)
+    return xp.where(is_there, total, 0)

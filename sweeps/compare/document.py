@@ -13,6 +13,7 @@ import numpy as np
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import plain_value
+from blis_jax.policies.registry import NONE
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.metrics.summaries import ALL
 from blis_jax.results.metrics.ttft_parts import VIEWS, grouped
@@ -35,6 +36,7 @@ from sweeps.tracks.success_criteria import JudgedCriterion, judged
 OF_CLASS = ("ttft_mean_ms", "ttft_p99_ms", "e2e_p99_ms", "goodput_rps")
 POOLED = {"ttft_p99_ms": "pooled_ttft_p99_ms", "e2e_p99_ms": "pooled_e2e_p99_ms"}
 OF_RUN = ("output_tokens_per_s",)
+COST = ("instance_seconds", "idle_share")  # where instances come and go
 FORMAT = 1
 SIMULTANEOUS = "Student's t at Bonferroni's level, cut at 0 by Holm's verdict"
 ANYTIME = "the anytime-valid t-test's at Bonferroni's level, cut at 0 by Holm's verdict"
@@ -79,7 +81,7 @@ class ComparedSetting:
 def default_metrics(
     classes: Sequence[str], configs: Sequence[ClusterConfig], is_one_trace: bool = False
 ) -> tuple[str, ...]:
-    """Latencies and goodput of all requests and of each class, and throughput; rejections if any can be.
+    """Latencies and goodput of all requests and of each class, and throughput; rejections and cost if they can differ.
 
     Beside each P99 by run stands the P99 of the pooled requests. Of one trace a P99 is that of its requests
     anyway, and the share within targets, which single requests make, takes the place of goodput.
@@ -92,7 +94,8 @@ def default_metrics(
     if any(config.admission_policy != "always-admit" for config in configs):
         names.append("reject_rate")
     by_class = [f"{name}[{slo_class}]" for slo_class in classes for name in names]
-    return (*names, *OF_RUN, *by_class)
+    is_elastic = any(config.cluster_policy != NONE for config in configs) and not is_one_trace
+    return (*names, *OF_RUN, *(COST if is_elastic else ()), *by_class)
 
 
 def to_document(

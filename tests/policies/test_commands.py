@@ -151,7 +151,10 @@ def test_compare_takes_a_cluster_policy_from_a_strategy_file(tmp_path: Path) -> 
 def test_an_unknown_cluster_policy_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", "meta-llama/llama-3.1-8b-instruct", "--workload", "chatbot"]
     assert run([*words, "--cluster-policy", "outage"]) == 2
-    assert "use one of outages, outage-at, none, or path/to/file.py:Name" in capsys.readouterr().err
+    assert (
+        "use one of outages, outage-at, autoscaler, none, or path/to/file.py:Name"
+        in capsys.readouterr().err
+    )
 
 
 TRACK_SCORERS = "cost-benefit:3,slo-headroom:2,kv-pressure:1"

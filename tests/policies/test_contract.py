@@ -105,6 +105,7 @@ def all_snapshots(seed: int, num_active: int = INSTANCES) -> Snapshots:
         is_active=np.tile(np.arange(INSTANCES) < num_active, (CASES, 1)),
         role=np.zeros(shape, np.int32),
         cached_prompt_blocks=distinct(0, 8),
+        prompt_us=distinct(1000, 9000).astype(np.float64),
     )
 
 
@@ -177,7 +178,8 @@ def movement_scenes(entry: Policy, num_active: int) -> ClusterContext | HandOver
     seen = all_snapshots(4, num_active)
     now_us, key = np.full(CASES, 400_000, np.int32), rng.integers(0, 2**32, (CASES, 2), np.uint32)
     if entry.kind == "cluster":
-        return ClusterContext(seen, seen.is_active, now_us, key)
+        num_arrived, is_paid = np.arange(CASES, dtype=np.int32), seen.is_active
+        return ClusterContext(seen, seen.is_active, now_us, key, num_arrived, is_paid)
     role = rng.integers(0, len(ROLES), seen.role.shape).astype(np.int32)
     instance = rng.integers(0, INSTANCES, CASES).astype(np.int32)
     return HandOverContext(request_views(3, (CASES,)), instance, seen.is_active, role, now_us, key)

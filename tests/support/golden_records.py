@@ -109,7 +109,9 @@ def record_of(
         arrays["step_instance"], arrays["step_waiting"], len(table)
     ).astype(np.int64)
     counters["output_time_us"] = np.full(len(table), output_time)
-    counters |= dict.fromkeys(("lost_requests", "times_down"), np.zeros(len(table), np.int64))
+    counters |= dict.fromkeys(
+        ("lost_requests", "times_down", "paid_us"), np.zeros(len(table), np.int64)
+    )
     kv_names = {"cpu_misses": "cpu_miss", "cpu_thrashing": "thrashing"}
     for name in ("cpu_offloads", "cpu_reloads", "cpu_misses", "cpu_thrashing"):
         found = [entry["kv"].get(kv_names.get(name, name), 0) for entry in table]

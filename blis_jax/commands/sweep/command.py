@@ -381,6 +381,7 @@ def _print_tables(
     lines.append(PERCENTILES_EXPLAINED)
     lines.append(report.target_line(done.dataset.attrs["slo_targets"], classes))
     lines.append(report.window_line(done.dataset.attrs["measure"]))
+    lines += report.cost_lines(plan, done.dataset)
     lines += report.check_lines(done.dataset, report.runs_of(plan))
     lines.append(report.time_line(done.timing, done.num_known))
     lines.append(f"Written: {', '.join(map(str, written))}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands.sweep.data import INVARIANTS, NOT_RUN, WHOLE, outcome_counts
 from blis_jax.engine.types import Outcome
+from blis_jax.policies.registry import NONE
 from blis_jax.reports.run_words import SEEDS, RunWords, run_words
 from blis_jax.results.metrics.scalars import TOKEN_RATES
 from blis_jax.statistics.compared import ComparedMetric, Comparison
@@ -287,6 +288,20 @@ def time_line(timing: Timing, num_known: int) -> str:
     if num_known:
         line += f"; {num_known} runs taken over from the file"
     return line + "."
+
+
+def cost_lines(plan: SweepPlan, dataset: xr.Dataset) -> list[str]:
+    """What the instances of every strategy cost, where a cluster policy takes some down."""
+    if all(point.config.cluster_policy == NONE for point in plan.points):
+        return []
+    parts = []
+    for strategy in dataset["strategy"].values:
+        of_strategy = dataset.sel(strategy=strategy)
+        seconds, idle = (
+            float(of_strategy[name].mean()) for name in ("instance_seconds", "idle_share")
+        )
+        parts.append(f"{strategy} {seconds:.4g} instance-seconds, {idle:.1%} of them idle")
+    return [f"Cost, mean of all runs: {'; '.join(parts)}."]
 
 
 def check_lines(dataset: xr.Dataset, runs: RunWords = SEEDS) -> list[str]:

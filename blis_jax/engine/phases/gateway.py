@@ -17,6 +17,7 @@ from blis_jax.engine.phases.budgets import is_over_budget
 from blis_jax.engine.phases.gateways import own_states, with_own
 from blis_jax.engine.phases.mid_step import failing, waking_time
 from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
+from blis_jax.engine.phases.prompt_time import prompt_times
 from blis_jax.engine.phases.reservation import encoded, in_role, or_split, ranks_in_queue
 from blis_jax.engine.phases.router_index import (
     RouterWrite,
@@ -114,6 +115,9 @@ def _context(
         block_size=jnp.int32(ctx.shape.block_size),
         draws=ctx.params.policy.draws,
     )
+    if ctx.mechanism.reads_prompt_time:
+        timed = dataclasses.replace(context.snapshots, prompt_us=prompt_times(ctx, view))
+        context = dataclasses.replace(context, snapshots=timed)
     if ctx.mechanism.reserves_decode:
         assert state.movement is not None
         is_decode = state.movement.reservation(request).target < 0
@@ -255,6 +259,12 @@ def _route(
         return placed
     where = question.nodes, context.num_prompt_blocks, chosen, now
     done = touch(ctx, router, request, *where)
+    if ctx.mechanism.loses_index:
+        key = decision_key(ctx, Purpose.LOSS, _number(ctx, state, request))
+        is_lost = jax.random.uniform(key, dtype=jnp.float64) < ctx.params.cluster.signals.index_loss
+        done = jax.tree.map(
+            lambda lost, heard: jnp.where(is_lost, lost, heard), no_touch(ctx, state), done
+        )
     lane = placed.lane
     lane = lane.replace(outcome=outcome_of_touch(ctx, lane.outcome, done))
     return dataclasses.replace(placed, lane=lane, router=done)

@@ -13,13 +13,14 @@ from jax import lax
 
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.mid_step import Work, chains_of, count_of
+from blis_jax.engine.phases.paid_time import PaidTime, is_paid, paid_until
 from blis_jax.engine.phases.policy_calls import Purpose, decision_key
 from blis_jax.engine.phases.snapshot import refreshed, snapshots
 from blis_jax.engine.phases.step_end import next_event
 from blis_jax.engine.phases.stops import begun, forgotten, restarted, returning, stop_times
-from blis_jax.engine.state import Journey, Movement, PartRank, State
+from blis_jax.engine.state import Instance, Journey, Movement, PartRank, State
 from blis_jax.engine.tables.columns import as_int
-from blis_jax.engine.tables.joined import lane_of, queued_times
+from blis_jax.engine.tables.joined import busy_times, lane_of, queued_times
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
 from blis_jax.engine.types import LAST
@@ -47,6 +48,8 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
         is_up=movement.is_up == 1,
         now_us=now,
         key=decision_key(ctx, Purpose.CLUSTER, now.astype(jnp.int32)),
+        num_arrived=lane.next_admit,
+        is_paid=is_paid(*_paid(state), now),
     )
     place = ctx.mechanism.of_gateway.index(policy)
     change: ClusterChange
@@ -74,9 +77,25 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
             stop_loses=jnp.where(is_off, as_int(jnp.append(loses, False)), movement.stop_loses),
             loses_kv=jnp.where(is_off, as_int(jnp.append(stops, False)), movement.loses_kv),
             downs=movement.downs + as_int((movement.is_up == 1) & ~change.is_up),
+            paid=_paid_by(state, change, now),
             cold=returning(ctx, state, change.is_up),
         ),
     )
+
+
+def _paid(state: State) -> tuple[PaidTime, jax.Array, jax.Array]:
+    """What has been paid, and the load and end of the last step of every instance."""
+    movement = movement_of(state)
+    paid, rows = movement.paid, movement.is_up.shape[0]
+    assert paid is not None  # there is one where a cluster policy acts
+    return paid, Instance(state.inst[:rows]).load, busy_times(state, rows)
+
+
+def _paid_by(state: State, change: ClusterChange, now: jax.Array) -> PaidTime:
+    """What has been paid until now, and which instances are held from here on."""
+    so_far = paid_until(*_paid(state), now, jnp)
+    held = change.is_up if change.holds is None else change.is_up | change.holds
+    return PaidTime(as_int(held), so_far, now)
 
 
 def is_leaving(ctx: Context, state: State, instance: jax.Array, now: jax.Array) -> jax.Array:

@@ -54,6 +54,7 @@ class Purpose(enum.IntEnum):
     CLUSTER = 1001  # beyond any number of scorers
     HAND_OVER = 1002
     RUN = 1003  # what all decisions of a run have in common
+    LOSS = 1005  # of news for the router's index; 1004 are phases, see mechanism.py
 
 
 def decision_key(ctx: Context, purpose: int, *numbers: jax.Array) -> jax.Array:

@@ -150,6 +150,7 @@ def slots_for(config: ClusterConfig, table: RequestTable) -> int:
     if count < LONG_TABLE or config.routing_policy not in BALANCED or not is_fitted:
         return guess
     (alpha, *_), beta = (_largest(config, name) for name in ("alpha_coeffs", "beta_coeffs"))
+    alpha += max(per_instance(config, "network_delay"))
     arrival = arrival[is_real].astype(np.float64)
     inputs, outputs = (
         np.asarray(x, np.float64)[is_real] for x in (table.input_len, table.output_len)

@@ -152,6 +152,14 @@ def chain_times(state: State, num_instances: int) -> jax.Array:
     return times
 
 
+def busy_times(state: State, num_instances: int) -> jax.Array:
+    """When the last step of each instance ends."""
+    if state.inst_time is None:
+        return state.inst[:num_instances, len(Inst) + InstTime.BUSY_UNTIL]
+    times: jax.Array = state.inst_time[:num_instances, InstTime.BUSY_UNTIL]
+    return times
+
+
 def queued_times(state: State, num_instances: int) -> jax.Array:
     """When the request of each slot is queued, `[instance, slot]`."""
     if state.slot_time is None:

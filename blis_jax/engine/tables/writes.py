@@ -78,6 +78,7 @@ class MovementWrite:
     stop_loses: Int[Array, "instance"]
     loses_kv: Int[Array, "instance"]
     downs: Int[Array, "instance"]
+    paid: Any  # PaidTime
     cold: Any  # bool[instance]: whose caches are emptied
     request: Int[Array, ""]
     journey: Journey
@@ -108,9 +109,9 @@ def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None
         transfer=0,
     )
     cold = jnp.zeros((ctx.shape.num_instances,), bool)
-    stops = movement.stop_at, movement.stop_loses, movement.loses_kv, movement.downs, cold
+    stops = movement.stop_at, movement.stop_loses, movement.loses_kv, movement.downs
     leaving = movement.leave_at, movement.leave_delay
-    nothing = MovementWrite(movement.is_up, *leaving, *stops, spare, journey)
+    nothing = MovementWrite(movement.is_up, *leaving, *stops, movement.paid, cold, spare, journey)
     if not ctx.mechanism.reserves_decode:
         return nothing
     kept = movement.reservation(spare)
@@ -226,6 +227,7 @@ def _write_movement(state: State, done: Writes) -> Movement | None:
         change.stop_loses,
         change.loses_kv,
         change.downs,
+        change.paid,
         _put(movement.journey, numbers, change.request, zero),
         _put(movement.journey_time, times, change.request, zero),
         **reserved,

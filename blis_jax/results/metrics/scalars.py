@@ -189,6 +189,18 @@ def _jain_fairness(selection: Selection) -> float:
     return jain_fairness(selection.record, selection.is_chosen)
 
 
+def instance_seconds(record: RunRecord) -> float:
+    """The time for which instances are paid, summed; without a cluster policy all of them for the whole run."""
+    return float(record.instances.paid_us.sum()) / 1e6
+
+
+def idle_share(record: RunRecord) -> float:
+    """1 - time in steps ÷ paid time; time in overlapping steps counts twice. NaN if nothing is paid."""
+    paid_us, steps = float(record.instances.paid_us.sum()), record.steps
+    busy_us = float((steps.num_steps * steps.duration_us).sum())
+    return 1 - busy_us / paid_us if paid_us else float("nan")
+
+
 def _priority_inversions(selection: Selection) -> float:
     return priority_inversions(selection.record, selection.priority_policy)
 
@@ -236,6 +248,8 @@ def _register_all() -> None:
         ("phantom_hit_rate", kv_metrics.phantom_hit_rate, LOWER),
     ):
         register(name, partial(_of_run, figure), "1", direction, has_classes=False)
+    register("instance_seconds", partial(_of_run, instance_seconds), "s", LOWER, has_classes=False)
+    register("idle_share", partial(_of_run, idle_share), "1", LOWER, has_classes=False)
     register("priority_inversions", _priority_inversions, "1", LOWER, has_classes=False)
     register("hol_blocking_events", _hol_blocking_events, "1", LOWER, has_classes=False)
 

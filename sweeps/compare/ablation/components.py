@@ -38,7 +38,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *_numbers(("admission",)),
     ),
     "gateway queue": tuple(field.name for field in dataclasses.fields(FlowSettings)),
-    "gateway latency": ("admission_latency", "routing_latency"),
+    "gateway latency": ("admission_latency", "routing_latency", "network_delay"),
     "routing": (
         "routing_policy",
         "routing_scorers",
@@ -53,7 +53,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "num_gateways",
         "cache_signal_delay",
     ),
-    "prefix index": ("precise_kv_routing", "prefix_index_delay"),
+    "prefix index": ("precise_kv_routing", "prefix_index_delay", "prefix_index_loss"),
     "movement": ("cluster_policy", "hand_over_policy", *_numbers(("cluster", "hand_over"))),
     "routing in the decode pool": (
         "decode_routing_policy",

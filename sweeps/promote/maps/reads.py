@@ -106,7 +106,7 @@ def _snapshots() -> dict[str, Any]:
     from blis_jax.engine.types import Snapshots
 
     reals: tuple[str, ...] = ("kv_utilization", "free_kv_blocks", "cache_hit_rate")
-    reals += ("pending_transfer_us", "kv_thrashing_rate")
+    reals += ("pending_transfer_us", "kv_thrashing_rate", "prompt_us")
     found: dict[str, Any] = {}
     for field in dataclasses.fields(Snapshots):
         kind = jnp.float64 if field.name in reals else jnp.int32
@@ -120,9 +120,10 @@ def _gateway(policy: Policy, key: Any) -> dict[str, Any]:
     whole = jnp.zeros((), jnp.int32)
     names = ("num_prompt_blocks", "prompt_key", "now_us", "came_from", "computed_tokens")
     found: dict[str, Any] = dict.fromkeys(
-        (*names, "is_decode", "block_size", "picked", "instance"), whole
+        (*names, "is_decode", "block_size", "picked", "instance", "num_arrived"), whole
     )
     found |= {"key": key, "run_key": key, "is_up": jnp.ones(INSTANCES, bool)}
+    found["is_paid"] = jnp.ones(INSTANCES, bool)
     found["role"] = jnp.zeros(INSTANCES, jnp.int32)
     found["scores"] = jnp.zeros(INSTANCES, jnp.float64)
     found["draws"] = jnp.zeros(INSTANCES, jnp.int32)

@@ -111,7 +111,7 @@ def same(one: Any, other: Any) -> None:
 
 @pytest.fixture(scope="module")
 def map_of_ages() -> tuple[list[ClusterConfig], Any, int]:
-    """From age 0 on, BLIS's interval among them, all on one seed; and how many programs that took."""
+    """From age and loss 0 on, BLIS's interval among them, all on one seed; and how many programs that took."""
     old = {"load_refresh_interval": 100_000, "prefix_index_delay": 50_000}
     configs = [
         CLUSTER,
@@ -119,6 +119,8 @@ def map_of_ages() -> tuple[list[ClusterConfig], Any, int]:
         CLUSTER.replace(**old),
         CLUSTER.replace(**old, snapshot_phases="even"),
         CLUSTER.replace(**old, snapshot_phases="drawn", in_flight_counts=False),
+        CLUSTER.replace(prefix_index_loss=1.0),
+        CLUSTER.replace(prefix_index_loss=0.5),
     ]
     before = compiled.cache_info().misses
     found = over_params(configs, SPEC, 5)
@@ -143,6 +145,26 @@ def test_every_age_of_the_map_shows(map_of_ages):
     _, found, _ = map_of_ages
     places = [one.requests.instance.tolist() for one in found]
     assert places[2] != places[0] and places[3] != places[2] and places[4] != places[3]
+
+
+def test_the_index_knows_nothing_of_what_it_never_hears_of(map_of_ages):
+    _, found, _ = map_of_ages
+    known, none, some = (found[place].requests.expected_cached_tokens for place in (0, 5, 6))
+    assert none.max() == 0 and 0 < some.sum() < known.sum()
+
+
+@pytest.mark.slow
+def test_losses_are_drawn_anew_on_every_seed_and_are_as_frequent_as_given():
+    """One prompt for all and one instance: a request finds it from the first routing on that is heard of."""
+    shared = [Prompt(9000 * at, 64, 1, group=0, prefix_len=64) for at in range(40)]
+    lossy = ClusterConfig(routing_policy="weighted", prefix_index_loss=0.9)
+    table = table_of(workload_of(shared))
+    firsts = []
+    for seed in range(40):
+        run = simulate(lossy, table, seed=seed)
+        firsts.append(int((run.requests.expected_cached_tokens > 0).argmax()))
+    # the mean of a geometric law is 10; its standard error over 40 seeds 1.5
+    assert len(set(firsts)) > 5 and 5 < np.mean(firsts) < 15
 
 
 @pytest.mark.slow
@@ -235,6 +257,31 @@ def test_a_prompt_counts_as_cached_after_the_delay():
     assert routed(three, **settings, prefix_index_delay=2000) == [0, 0, 0]
 
 
+def test_the_network_delay_is_part_of_the_time_on_the_way():
+    groups = ({"count": 1}, {"count": 1, "network_delay": 700})
+    plain = params(ClusterConfig(num_instances=2)).cluster.alpha
+    far = params(ClusterConfig(instances=groups)).cluster.alpha
+    np.testing.assert_array_equal(far - plain, [[0, 0, 0], [700, 0, 0]])
+    none = params(ClusterConfig(num_instances=2, network_delay=0)).cluster.alpha
+    np.testing.assert_array_equal(none, plain)
+
+
+@pytest.mark.slow
+def test_a_request_is_on_its_way_for_the_network_delay_of_its_instance():
+    """Round-robin over two groups, the second of which is 700 µs away; the router counts what is on its way."""
+    prompts = [Prompt(10_000 * at, 20, 2) for at in range(4)]
+    groups = ({"count": 1}, {"count": 1, "network_delay": 700})
+    alpha, beta = (500.0, 0.0, 0.0), (3000.0, 0.0, 0.0)
+    near = ClusterConfig(num_instances=2, alpha_coeffs=alpha, beta_coeffs=beta)
+    table = table_of(workload_of(prompts))
+    plain = simulate(near, table).requests
+    far = simulate(near.replace(instances=groups), table).requests
+    for name in ("queued_at_us", "ttft_us", "e2e_us", "left_us"):
+        assert (getattr(far, name) - getattr(plain, name)).tolist() == [0, 700, 0, 700]
+    there = simulate(near.replace(network_delay=0), table).requests
+    np.testing.assert_array_equal(there.ttft_us, plain.ttft_us)
+
+
 # --- settings -------------------------------------------------------------------------------------
 
 
@@ -244,6 +291,8 @@ def test_a_prompt_counts_as_cached_after_the_delay():
         ({"snapshot_phases": "evn"}, "use aligned or even or drawn; did you mean 'even'"),
         ({"load_refresh_interval": -1}, "load_refresh_interval must be at least 0, got -1"),
         ({"prefix_index_delay": 2.5}, "prefix_index_delay: 2.5 is not a whole number"),
+        ({"prefix_index_loss": 1.5}, "prefix_index_loss must be between 0 and 1, got 1.5"),
+        ({"network_delay": -1}, "network_delay must be at least 0, got -1"),
         ({"in_flight_counts": "no"}, "in_flight_counts: 'no' is not true or false"),
         ({"load_refresh_intervall": 1}, "did you mean 'load_refresh_interval'"),
     ],

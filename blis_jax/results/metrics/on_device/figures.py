@@ -163,6 +163,16 @@ def _phantom_hit_rate(selection: LaneSelection, _: int | None) -> Any:
     return ratio(phantom, jnp.sum(predicted), jnp.nan)
 
 
+def _instance_seconds(selection: LaneSelection, _: int | None) -> Any:
+    return jnp.sum(selection.run.instances.paid_us).astype(jnp.float64) / 1e6
+
+
+def _idle_share(selection: LaneSelection, code: int | None) -> Any:
+    steps = selection.run.steps
+    busy_s = jnp.sum(steps.num_steps * steps.duration_us).astype(jnp.float64) / 1e6
+    return 1 - ratio(busy_s, _instance_seconds(selection, code), jnp.nan)
+
+
 def _hol_blocking_events(selection: LaneSelection, _: int | None) -> Any:
     run = selection.run
     means = ratio(run.instances.waiting_sum, run.instances.step_count)
@@ -198,6 +208,8 @@ def _register_all() -> None:
         ("kv_peak_utilization", _peak_utilization),
         ("kv_mean_utilization", _mean_utilization),
         ("phantom_hit_rate", _phantom_hit_rate),
+        ("instance_seconds", _instance_seconds),
+        ("idle_share", _idle_share),
         ("priority_inversions", lambda s, _: priority_inversions(s.run.requests)),
         ("hol_blocking_events", _hol_blocking_events),
     ):

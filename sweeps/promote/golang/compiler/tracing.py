@@ -72,8 +72,9 @@ def compiled(rule: PromotedRule) -> Compiled:
                 "and no plugin of the router hears of them with these numbers; leave the observer out, or write a "
                 "Map C row and a hypothesis of track B"
             )
-        if policy.reads_draws or policy.reads_caches:
+        if policy.reads_draws or policy.reads_caches or policy.reads_prompt_time:
             what = "BLIS's seeded stream" if policy.reads_draws else "BLIS's copy of the KV caches"
+            what = "the simulator's step times" if policy.reads_prompt_time else what
             raise NotMappedError(
                 f"{rule.what}: at {place_of_policy(policy)} it reads {what}, which no plugin of the router is given; "
                 "take a policy without it"
