@@ -25,6 +25,7 @@ MODELS = {
     "blackbox-attention": "blackbox_attention.blackbox_attention",
     "trained-physics": "trained_physics.trained_physics",
     "roofline": "roofline.roofline",
+    "served-physics": "served_physics.served_physics",
 }
 REFERENCE_OF = {"scheduling": "blackbox", "routing": "blackbox-attention"}  # with four coefficients
 
