@@ -20,21 +20,13 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
 ALPHA = (0.0, 0.0, 0.0)
-BETA = (
-    1.1,
-    1.5,
-    60.0,
-    20.0,
-    30.0,
-    40.0,
-    300.0,
-    1.8,
-    1.0,
-)  # round numbers; fits are in data/served_fits.yaml
+# round numbers; fits are in data/served_fits.yaml
+BETA = (1.1, 1.5, 60.0, 2.0, 20.0, 30.0, 40.0, 300.0, 1.8, 1.0)
 COEFFICIENTS = (
     "share of the time to load weights",
     "share of the time to read the KV cache",
     "µs per layer",
+    "µs per layer for each further GPU that shares it",
     "µs per 100,000 logits",
     "µs per 1,000,000 activations of decodes, counted once a layer",
     "µs per layer with experts",
@@ -64,7 +56,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
     """`ServedNumbers` of a deployment.
 
     Args:
-        beta: the nine coefficients.
+        beta: the ten coefficients.
         deployment: the model on its GPUs.
 
     Raises:
@@ -76,7 +68,7 @@ def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
 
 def numbers_of(beta: Sequence[Any], deployment: Deployment) -> ServedNumbers:
     """`ServedNumbers` of a deployment, of coefficients that may be traced by JAX."""
-    weights, kv, layer, logits, activations, expert_layer, prompt, arithmetic, pace = beta
+    weights, kv, layer, sharing, logits, activations, expert_layer, prompt, arithmetic, pace = beta
     model, dp = deployment.model, float(deployment.dp)
     gpus = deployment.tp * dp
     byte_us = 1.0 / (deployment.gpu.bandwidth_tbs * 1e6)
@@ -86,8 +78,9 @@ def numbers_of(beta: Sequence[Any], deployment: Deployment) -> ServedNumbers:
     attention = float(model.num_layers * model.num_heads * _head_dim(deployment))
     wide = float(model.num_layers * model.hidden_size)
     num_moe = float(sizes.num_moe_layers)
+    layers_us = (layer + sharing * (deployment.tp - 1)) * model.num_layers
     return ServedNumbers(
-        every_step_us=pace * (layer * model.num_layers + expert_layer * num_moe),
+        every_step_us=pace * (layers_us + expert_layer * num_moe),
         fixed_weights_us=weights * byte_us * sizes.fixed_bytes,
         expert_weights_us=weights * byte_us * sizes.expert_bytes,
         unchosen=1.0 - chosen,

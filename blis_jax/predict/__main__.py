@@ -46,6 +46,13 @@ _FLAGS = (
         "NAME",
         "fitted: step and client times fitted to public runs of such servers; trained-physics: as BLIS publishes it",
     ),
+    Flag(
+        "model-configs",
+        str,
+        None,
+        "FOLDER",
+        "config.json of models that are not shipped: FOLDER/NAME/config.json",
+    ),
     Flag("output", str, None, "FILE", "CSV file to write (default: RUNS_predicted.csv)"),
     Flag("log", cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much to say"),
 )
@@ -78,10 +85,12 @@ def _command(arguments: Sequence[str] | None) -> int:
 
     from blis_jax.predict.files import filled, read_runs_file
     from blis_jax.predict.learned import learned
-    from blis_jax.predict.prediction import predict
+    from blis_jax.predict.prediction import predict, with_configs
 
     file = read_runs_file(source)
     units = file.collection.units(file.rows)
+    if "model_configs" in given:
+        units = with_configs(units, Path(given["model_configs"]))
     with progress.phase("predicting", len(units), "runs") as work:
         found = predict(units, learned(file.collection.NAME, given.get("model", FITTED)), work.show)
     for problem in dict.fromkeys(one.problem for one in found if one.problem):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.predict.scene import Scene, StagedLoad
-from blis_jax.predict.simulation import Simulated
-from blis_jax.predict.units import Cell
+from blis_jax.predict.simulation import SimulatedRequests
+from blis_jax.predict.units import AskedCell
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -19,35 +19,38 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientView:
     """What a client sees beyond the steps of the server; the default adds nothing."""
 
     first_token_ms: float = 0.0  # once before the first token
     first_token_steps: float = 0.0  # likewise, in mean times between tokens of the request
     token_share: float = 1.0  # of the tokens asked for, the share that comes
+    ttft_factor: float = 1.0  # of a deployment that was measured before
+    itl_factor: float = 1.0
     # factor of a figure, by its name and the part of the run, as in `ttft_p99/all`
     spread: Mapping[str, float] = field(default_factory=dict)
 
 
-NOTHING = Client()
+NOTHING = ClientView()
 
 
-def seen(simulated: Simulated, client: Client) -> Simulated:
+def seen(simulated: SimulatedRequests, client: ClientView) -> SimulatedRequests:
     """The requests with the times that the client sees."""
-    ttft = simulated.ttft_ms + client.first_token_ms
-    ttft = ttft + client.first_token_steps * simulated.itl_ms
+    itl = simulated.itl_ms * client.itl_factor
+    ttft = simulated.ttft_ms + client.first_token_ms + client.first_token_steps * itl
+    ttft = ttft * client.ttft_factor
     gaps = max(simulated.output * client.token_share - 1, 0)
-    return Simulated(
+    return SimulatedRequests(
         simulated.arrival_s,
         ttft,
-        ttft + gaps * simulated.itl_ms,
-        simulated.itl_ms,
+        ttft + gaps * itl,
+        itl,
         simulated.output,
         simulated.round_index,
     )
 
 
-def figure(name: str, requests: Simulated, chosen: Bool[np.ndarray, " request"]) -> float:
+def figure(name: str, requests: SimulatedRequests, chosen: Bool[np.ndarray, " request"]) -> float:
     """One figure over the chosen requests, such as `ttft_mean` and `e2e_p99`; times in ms.
 
     Args:
@@ -81,7 +84,9 @@ def part_of(scene: Scene, stage: int | None) -> str:
     return "later" if stage else "first"
 
 
-def chosen_of(scene: Scene, requests: Simulated, stage: int | None) -> Bool[np.ndarray, " request"]:
+def chosen_of(
+    scene: Scene, requests: SimulatedRequests, stage: int | None
+) -> Bool[np.ndarray, " request"]:
     """The requests that a figure counts: those that arrive in the stage."""
     if stage is None or not isinstance(scene.load, StagedLoad):
         return np.ones(len(requests.arrival_s), bool)
@@ -89,7 +94,9 @@ def chosen_of(scene: Scene, requests: Simulated, stage: int | None) -> Bool[np.n
     return np.searchsorted(ends, requests.arrival_s, "right") == stage
 
 
-def predicted(scene: Scene, simulated: Simulated, cell: Cell, client: Client) -> float:
+def predicted(
+    scene: Scene, simulated: SimulatedRequests, cell: AskedCell, client: ClientView
+) -> float:
     """What a cell is predicted to hold."""
     requests = seen(simulated, client)
     if cell.figure == "tok_s":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.files.input_files import check_regular
-from blis_jax.predict.prediction import Predicted
+from blis_jax.predict.prediction import PredictedUnit
 from blis_jax.predict.units import Collection
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def recognised(path: Path, columns: Sequence[str]) -> Collection:
     )
 
 
-def filled(file: RunsFile, predictions: Sequence[Predicted]) -> pandas.DataFrame:
+def filled(file: RunsFile, predictions: Sequence[PredictedUnit]) -> pandas.DataFrame:
     """The file's table with predictions in its own columns, their intervals, and why a row has none.
 
     What a column held before goes to the same name with `_measured`.

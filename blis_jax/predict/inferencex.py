@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blis_jax.errors import ConfigError
-from blis_jax.predict.scene import ClosedLoad, Scene, Server
-from blis_jax.predict.units import Cell, Row, Unit, gpu_name, whole
+from blis_jax.predict.scene import ClosedLoad, RealServer, Scene
+from blis_jax.predict.units import AskedCell, Row, Unit, gpu_name, whole
 
 NAME = "inferencex"
 COLUMNS = ("model_path", "system", "precision", "isl", "osl", "tp_size", "concurrency")
@@ -24,7 +24,7 @@ def units(rows: Sequence[Row]) -> list[Unit]:
     found = []
     for place, row in enumerate(rows):
         try:
-            cells = tuple(Cell(place, column, name) for column, name in FIGURES.items())
+            cells = tuple(AskedCell(place, column, name) for column, name in FIGURES.items())
             found.append(Unit((place,), scene_of(row), cells))
         except ConfigError as error:
             found.append(Unit((place,), None, problem=str(error)))
@@ -43,7 +43,7 @@ def scene_of(row: Row) -> Scene:
     if (stages := whole(row, "pp_size", 1)) != 1:
         raise ConfigError(f"pp_size is {stages}; pipelines of several stages are not simulated")
     concurrency = whole(row, "concurrency")
-    server = Server(
+    server = RealServer(
         named(str(row["model_path"]), precision),
         gpu_name(row["system"]),
         whole(row, "tp_size"),

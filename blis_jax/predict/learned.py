@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
 import yaml
 
 from blis_jax.latency.deployment import GpuDescription, gpu_description
-from blis_jax.predict.figures import Client
+from blis_jax.predict.figures import ClientView
+from blis_jax.predict.scene import RealServer
 
 COVERAGE = 0.90  # of an interval
 REFERENCE_GPU = "H100"
@@ -30,11 +31,18 @@ class Learned:
     # coefficients of `served-physics` with the pace of the reference GPU, 1; None: `trained-physics` as published
     beta: tuple[float, ...] | None
     pace: Mapping[str, float]  # of other GPUs in the runs
-    client: Client
+    client: ClientView
     models: frozenset[str]  # in the runs, lower case
     gpus: frozenset[str]
     # by figure and kind of run held out: half of an interval, in logarithms
     errors: Mapping[str, Mapping[str, float]]
+    # factors of TTFT and ITL of deployments that were measured, by `deployment_key`
+    deployments: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def client_of(self, server: RealServer) -> ClientView:
+        """The client of a deployment."""
+        ttft, itl = self.deployments.get(deployment_key(server), (1.0, 1.0))
+        return replace(self.client, ttft_factor=ttft, itl_factor=itl)
 
     def beta_on(self, hardware: str) -> tuple[float, ...] | None:
         """The coefficients on such GPUs.
@@ -48,7 +56,7 @@ class Learned:
         return (*self.beta[:-1], usual_pace(gpu_description(hardware)) if pace is None else pace)
 
     def interval(self, figure: str, value: float, model: str, hardware: str) -> tuple[float, float]:
-        """An interval that held the share `COVERAGE` of figures of runs that were held out.
+        """An interval that held the share `COVERAGE` of figures of runs that were held out; NaN where none is known.
 
         Args:
             figure: its name, such as `ttft_mean`.
@@ -59,8 +67,15 @@ class Learned:
         """
         kinds = ["same" if model.lower() in self.models else "other_model"]
         kinds += [] if hardware in self.gpus else ["other_hardware"]
+        if figure not in self.errors:
+            return math.nan, math.nan
         half = max(self.errors[figure].get(kind, 0.0) for kind in kinds)
         return value * math.exp(-half), value * math.exp(half)
+
+
+def deployment_key(server: RealServer) -> str:
+    """A text for a model on such GPUs."""
+    return f"{server.model.lower()} {server.hardware} tp{server.tp} dp{server.data_parallel}"
 
 
 def usual_pace(gpu: GpuDescription) -> float:
@@ -82,10 +97,11 @@ def from_document(found: Mapping[str, Any]) -> Learned:
     return Learned(
         tuple(found["beta"]) if found["beta"] else None,
         found["pace"],
-        Client(**found["client"]),
+        ClientView(**found["client"]),
         frozenset(found["models"]),
         frozenset(found["gpus"]),
         found["errors"],
+        {key: tuple(values) for key, values in found.get("deployments", {}).items()},
     )
 
 
@@ -110,4 +126,7 @@ def to_document(learned: Learned) -> dict[str, Any]:
         "models": sorted(learned.models),
         "gpus": sorted(learned.gpus),
         "errors": short(learned.errors),
+        "deployments": {
+            key: [*map(short, one)] for key, one in sorted(learned.deployments.items())
+        },
     }

@@ -6,17 +6,17 @@ import re
 from collections.abc import Sequence
 
 from blis_jax.errors import ConfigError
-from blis_jax.predict.scene import ClosedLoad, Scene, Server
-from blis_jax.predict.units import Cell, Row, Unit, gpu_name, whole
+from blis_jax.predict.scene import ClosedLoad, RealServer, Scene
+from blis_jax.predict.units import AskedCell, Row, Unit, gpu_name, whole
 
 NAME = "llmd_runs"
 COLUMNS = ("model", "hw", "arch", "config", "isl", "osl", "conc")
 VALUES = ("req_s", "tok_s", "ttft_mean", "ttft_p50", "tpot", "e2e_mean", "e2e_p50")
 FIGURES = {name: name for name in VALUES} | {"tpot": "tpot_mean"}
-MAX_NUM_SEQS = 256
+MAX_NUM_SEQS = 128
 BATCHED_TOKENS = 8192
 ROUNDS = 4
-MEMORY_SHARE = 0.95
+MEMORY_SHARE = 0.93  # with it, as many requests fit as these servers held
 _EQUAL = re.compile(r"(\d+) TP(\d+)")
 
 
@@ -29,7 +29,7 @@ def units(rows: Sequence[Row]) -> list[Unit]:
         except ConfigError as error:
             found.append(Unit((place,), None, problem=str(error)))
             continue
-        cells = tuple(Cell(place, column, name) for column, name in FIGURES.items())
+        cells = tuple(AskedCell(place, column, name) for column, name in FIGURES.items())
         found.append(Unit((place,), scene, cells))
     return found
 
@@ -46,7 +46,7 @@ def scene_of(row: Row) -> Scene:
             f"layout {row['config']!r} ({row['arch']}) is not predicted; only aggregated layouts such "
             "as '4 TP2' are"
         )
-    server = Server(
+    server = RealServer(
         str(row["model"]) if "/" in str(row["model"]) else f"meta-llama/{row['model']}",
         gpu_name(row["hw"]),
         int(layout[2]),

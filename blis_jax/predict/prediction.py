@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from blis_jax.errors import ConfigError
 from blis_jax.predict.figures import predicted
 from blis_jax.predict.learned import Learned
 from blis_jax.predict.scene import Scene
-from blis_jax.predict.simulation import Simulated, simulated
-from blis_jax.predict.units import Cell, Unit
+from blis_jax.predict.simulation import SimulatedRequests, simulated
+from blis_jax.predict.units import AskedCell, Unit
 
 
-class Value(NamedTuple):
+class PredictedValue(NamedTuple):
     """A prediction and its interval."""
 
     value: float
@@ -23,17 +24,17 @@ class Value(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictedUnit:
     """A unit with what was predicted, or why nothing was."""
 
     unit: Unit
-    values: Mapping[Cell, Value]
+    values: Mapping[AskedCell, PredictedValue]
     problem: str = ""
 
 
 def predict(
     units: Sequence[Unit], learned: Learned, told: Callable[[int], None] = lambda done: None
-) -> list[Predicted]:
+) -> list[PredictedUnit]:
     """Predict all units; one that cannot be predicted says why, and the others go on.
 
     Args:
@@ -41,7 +42,7 @@ def predict(
         learned: coefficients, and how far predictions were off.
         told: is told after every unit how many are done.
     """
-    known: dict[Scene, Simulated] = {}
+    known: dict[Scene, SimulatedRequests] = {}
     found = []
     for number, unit in enumerate(units):
         found.append(_predicted(unit, learned, known))
@@ -49,20 +50,48 @@ def predict(
     return found
 
 
-def _predicted(unit: Unit, learned: Learned, known: dict[Scene, Simulated]) -> Predicted:
+def with_configs(units: Sequence[Unit], folder: Path) -> list[Unit]:
+    """The units with the model descriptions that lie in a folder, by the last part of a model's name.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; give one that holds NAME/config.json")
+    by_name = {path.parent.name.lower(): path for path in folder.glob("*/config.json")}
+
+    def described(unit: Unit) -> Unit:
+        if unit.scene is None:
+            return unit
+        path = by_name.get(unit.scene.server.model.rpartition("/")[2].lower())
+        if path is None:
+            return unit
+        server = replace(unit.scene.server, model_config=str(path))
+        return replace(unit, scene=replace(unit.scene, server=server))
+
+    return [described(unit) for unit in units]
+
+
+def _predicted(
+    unit: Unit, learned: Learned, known: dict[Scene, SimulatedRequests]
+) -> PredictedUnit:
     scene = unit.scene
     if scene is None:
-        return Predicted(unit, {}, unit.problem)
+        return PredictedUnit(unit, {}, unit.problem)
     try:
         if scene not in known:
             known[scene] = simulated(scene, learned.beta_on(scene.server.hardware))
         values = {cell: _value(scene, known[scene], cell, learned) for cell in unit.cells}
     except ConfigError as error:
-        return Predicted(unit, {}, str(error))
-    return Predicted(unit, values)
+        return PredictedUnit(unit, {}, str(error))
+    return PredictedUnit(unit, values)
 
 
-def _value(scene: Scene, requests: Simulated, cell: Cell, learned: Learned) -> Value:
-    value = predicted(scene, requests, cell, learned.client)
+def _value(
+    scene: Scene, requests: SimulatedRequests, cell: AskedCell, learned: Learned
+) -> PredictedValue:
     server = scene.server
-    return Value(value, *learned.interval(cell.figure, value, server.model, server.hardware))
+    value = predicted(scene, requests, cell, learned.client_of(server))
+    return PredictedValue(
+        value, *learned.interval(cell.figure, value, server.model, server.hardware)
+    )

@@ -10,7 +10,7 @@ MOST_REQUESTS = 200_000  # of one run; more take minutes
 
 
 @dataclass(frozen=True)
-class Server:
+class RealServer:
     """Equal instances of a model; 0 stands for what follows from the model.
 
     Raises:
@@ -26,6 +26,7 @@ class Server:
     total_kv_blocks: int = 0  # 0: what fits into memory
     memory_utilization: float = 0.9
     data_parallel: int = 1
+    model_config: str = ""  # a `config.json`; empty: the shipped description
 
     def __post_init__(self) -> None:
         for name in ("tp", "num_instances", "max_num_running_reqs", "max_num_scheduled_tokens"):
@@ -34,7 +35,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Stage:
+class LoadStage:
     """A span of constant arrivals."""
 
     rate: float  # requests/s
@@ -49,7 +50,7 @@ class StagedLoad:
         ConfigError: a number is not above 0, or there are too many requests.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[LoadStage, ...]
     num_users: int  # different prompts
     prompt: int  # tokens, a system prompt included
     output: int  # tokens
@@ -89,7 +90,7 @@ class ClosedLoad:
 class Scene:
     """What is simulated for one run."""
 
-    server: Server
+    server: RealServer
     load: StagedLoad | ClosedLoad
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.latency.deployment import Deployment
-from blis_jax.predict.scene import ClosedLoad, Scene, Server, StagedLoad
+from blis_jax.predict.scene import ClosedLoad, RealServer, Scene, StagedLoad
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -25,7 +25,7 @@ PUBLISHED = "trained-physics"
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedRequests:
     """The requests of a run, by arrival; times in ms."""
 
     arrival_s: Float[np.ndarray, " request"]
@@ -36,7 +36,7 @@ class Simulated:
     round_index: Int[np.ndarray, " request"]  # 0 but in closed loops
 
 
-def config_of(server: Server, beta: Sequence[float] | None) -> ClusterConfig:
+def config_of(server: RealServer, beta: Sequence[float] | None) -> ClusterConfig:
     """The cluster of a server.
 
     Args:
@@ -53,6 +53,7 @@ def config_of(server: Server, beta: Sequence[float] | None) -> ClusterConfig:
         "hardware": server.hardware,
         "tp": server.tp,
         "dp": server.data_parallel,
+        "model_config": server.model_config,
         "num_instances": server.num_instances,
         "max_num_running_reqs": server.max_num_running_reqs,
         "max_num_scheduled_tokens": server.max_num_scheduled_tokens,
@@ -64,6 +65,7 @@ def config_of(server: Server, beta: Sequence[float] | None) -> ClusterConfig:
         given["total_kv_blocks"] = server.total_kv_blocks
     if beta is None:
         return ClusterConfig(revision="blis-2026-08", latency_model=PUBLISHED, **given)
+    given.setdefault("total_kv_blocks", max(_kv_blocks(server), 1))
     return ClusterConfig(
         corrected=True,
         latency_model=SERVED,
@@ -73,7 +75,18 @@ def config_of(server: Server, beta: Sequence[float] | None) -> ClusterConfig:
     )
 
 
-def deployment_of(server: Server) -> Deployment:
+def _kv_blocks(server: RealServer) -> int:
+    """Blocks that fit beside the weights. BLIS counts the memory of all GPUs, and of a block what one of them holds."""
+    from blis_jax.latency.kv_capacity import kv_blocks
+
+    served = deployment_of(server)
+    found = kv_blocks(served, BLOCK_TOKENS, server.memory_utilization)
+    if found is None:
+        raise ConfigError(f"model {server.model}: how many experts it has is not known")
+    return found // server.tp
+
+
+def deployment_of(server: RealServer) -> Deployment:
     """What one instance serves.
 
     Raises:
@@ -82,11 +95,12 @@ def deployment_of(server: Server) -> Deployment:
     from blis_jax.latency.deployment import gpu_description
     from blis_jax.latency.model_files import model_description
 
-    model, gpu = model_description(server.model), gpu_description(server.hardware)
+    model = model_description(server.model, server.model_config)
+    gpu = gpu_description(server.hardware)
     return Deployment(model, gpu, server.tp, server.data_parallel)
 
 
-def simulated(scene: Scene, beta: Sequence[float] | None) -> Simulated:
+def simulated(scene: Scene, beta: Sequence[float] | None) -> SimulatedRequests:
     """One run of the scene; `beta` as in `config_of`.
 
     Raises:
@@ -102,7 +116,7 @@ def simulated(scene: Scene, beta: Sequence[float] | None) -> Simulated:
     return _requests(record, table.arrival_us, scene.load.output, np.zeros(table.num_rows, int))
 
 
-def _options(server: Server, load: StagedLoad | ClosedLoad) -> Any:
+def _options(server: RealServer, load: StagedLoad | ClosedLoad) -> Any:
     """Slots by the server's limit, so that runs of one server share a compiled program."""
     from blis_jax.engine.runner.options import Options, default_form
 
@@ -155,7 +169,7 @@ def _table(
     )
 
 
-def _closed(config: ClusterConfig, scene: Scene) -> Simulated:
+def _closed(config: ClusterConfig, scene: Scene) -> SimulatedRequests:
     """Users who wait for their answers, each with a few requests."""
     from blis_jax.engine.runner.closed_loop import follow
 
@@ -194,7 +208,7 @@ def closed_loop(load: ClosedLoad) -> Any:
     )
 
 
-def _requests(record: RunRecord, arrival_us: Any, output: int, rounds: Any) -> Simulated:
+def _requests(record: RunRecord, arrival_us: Any, output: int, rounds: Any) -> SimulatedRequests:
     from blis_jax.engine.types import Outcome
     from blis_jax.results.records import Status
 
@@ -205,7 +219,7 @@ def _requests(record: RunRecord, arrival_us: Any, output: int, rounds: Any) -> S
     if not done.any():
         raise ConfigError("no request completes; the prompts may be longer than the server allows")
     ttft, e2e = requests.ttft_us[done] / 1e3, requests.e2e_us[done] / 1e3
-    return Simulated(
+    return SimulatedRequests(
         np.asarray(arrival_us)[done] / 1e6,
         ttft,
         e2e,

@@ -29,7 +29,7 @@ GPUS = {  # names of GPUs in the collections
 Row = Mapping[str, Any]
 
 
-class Cell(NamedTuple):
+class AskedCell(NamedTuple):
     """A figure that a file wants."""
 
     row: int  # of the file, from 0
@@ -44,7 +44,7 @@ class Unit:
 
     rows: tuple[int, ...]
     scene: Scene | None  # None: they cannot be predicted
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[AskedCell, ...] = ()
     problem: str = ""  # why, one sentence
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from blis_jax.errors import ConfigError
-from blis_jax.predict.scene import Scene, Server
-from blis_jax.predict.units import Cell, Row, Unit, gpu_name, whole
+from blis_jax.predict.scene import RealServer, Scene
+from blis_jax.predict.units import AskedCell, Row, Unit, gpu_name, whole
 from blis_jax.predict.workloads import shared_prefix_load
 
 NAME = "vllm_runs"
@@ -44,7 +44,7 @@ def scene_of(row: Row) -> Scene:
     """
     _, load = shared_prefix_load(str(row["run"]))
     share = row.get("gpu_mem_util")
-    server = Server(
+    server = RealServer(
         str(row["model"]),
         gpu_name(row["hardware"]),
         whole(row, "tp"),
@@ -67,11 +67,11 @@ def _of_run(rows: Sequence[Row], places: Sequence[int], scene: Scene) -> list[Un
     return made + refused
 
 
-def _cell(row: Row, place: int, scene: Scene) -> Cell:
+def _cell(row: Row, place: int, scene: Scene) -> AskedCell:
     name, stage = str(row["metric_name"]), whole(row, "stage_index")
     if name not in METRICS:
         raise ConfigError(f"metric_name {name!r} is not predicted; known are {', '.join(METRICS)}")
     number = len(scene.load.stages)  # type: ignore[union-attr]
     if not WHOLE_RUN <= stage < number:
         raise ConfigError(f"stage_index is {stage}, the workload has stages 0 to {number - 1}")
-    return Cell(place, VALUES[0], name, None if stage == WHOLE_RUN else stage)
+    return AskedCell(place, VALUES[0], name, None if stage == WHOLE_RUN else stage)

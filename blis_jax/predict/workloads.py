@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from blis_jax.errors import ConfigError
-from blis_jax.predict.scene import Stage, StagedLoad
+from blis_jax.predict.scene import LoadStage, StagedLoad
 
 
 def _load(
     rates: tuple[float, ...], duration_s: float, users: int, prompt: int, output: int
 ) -> StagedLoad:
-    return StagedLoad(tuple(Stage(rate, duration_s) for rate in rates), users, prompt, output)
+    return StagedLoad(tuple(LoadStage(rate, duration_s) for rate in rates), users, prompt, output)
 
 
 # inference-perf's profiles with shared prefixes; every user sends one prompt again and again. Longer names first.

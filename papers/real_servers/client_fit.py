@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from blis_jax.predict.figures import Client, chosen_of, figure, part_of, seen
-from blis_jax.predict.simulation import Simulated
-from papers.real_servers.vllm import MeasuredRun
+from blis_jax.predict.figures import ClientView, chosen_of, figure, part_of, seen
+from blis_jax.predict.simulation import SimulatedRequests
+from papers.real_servers.vllm import VllmRun
 
 HUBER = 0.05  # relative residuals beyond count by their size, not by its square
 FIRST_TOKEN_MS, FIRST_TOKEN_STEPS = (
@@ -19,10 +19,10 @@ SPREAD_PRIOR = 4  # runs without a spread that the prior is worth
 SPREADS = ("ttft_p90", "ttft_p99", "e2e_p90", "e2e_p99")
 
 
-def client_of(runs: Sequence[MeasuredRun], simulated: Mapping[str, Simulated]) -> Client:
+def client_of(runs: Sequence[VllmRun], simulated: Mapping[str, SimulatedRequests]) -> ClientView:
     """The client that makes simulated figures of these runs the most like the measured ones."""
     first_ms, first_steps = _first_token(runs, simulated)
-    client = Client(first_ms, first_steps, _token_share(runs))
+    client = ClientView(first_ms, first_steps, _token_share(runs))
     ratios: dict[str, list[float]] = {}
     for run in runs:
         requests = seen(simulated[run.name], client)
@@ -36,11 +36,11 @@ def client_of(runs: Sequence[MeasuredRun], simulated: Mapping[str, Simulated]) -
         name: float(np.exp(np.median(logs) * len(logs) / (len(logs) + SPREAD_PRIOR)))
         for name, logs in sorted(ratios.items())
     }
-    return Client(first_ms, first_steps, client.token_share, spread)
+    return ClientView(first_ms, first_steps, client.token_share, spread=spread)
 
 
 def _first_token(
-    runs: Sequence[MeasuredRun], simulated: Mapping[str, Simulated]
+    runs: Sequence[VllmRun], simulated: Mapping[str, SimulatedRequests]
 ) -> tuple[float, float]:
     """Constant in ms and number of steps, by least squares of relative residuals, with large ones weighed down."""
     rows, wanted = [], []
@@ -65,7 +65,7 @@ def _first_token(
     return float(found[0]), float(found[1])
 
 
-def _token_share(runs: Sequence[MeasuredRun]) -> float:
+def _token_share(runs: Sequence[VllmRun]) -> float:
     """Share of the tokens asked for that came, by measured E2E, TTFT and ITL."""
     shares = []
     for run in runs:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from blis_jax import progress
-from blis_jax.predict.figures import NOTHING, Client, predicted
+from blis_jax.predict.figures import NOTHING, ClientView, predicted
 from blis_jax.predict.learned import COVERAGE, Learned
-from blis_jax.predict.simulation import Simulated, simulated
+from blis_jax.predict.simulation import SimulatedRequests, simulated
 from blis_jax.predict.vllm_runs import METRICS
 from papers.real_servers.client_fit import client_of
 from papers.real_servers.step_fit import StepFit, StepLaw
-from papers.real_servers.vllm import MeasuredRun, shortened, warm
+from papers.real_servers.vllm import VllmRun, shortened, warm
 
 STAGE_S = 120.0  # of each stage, when runs are simulated for a fit
 DESIGNS = {"workload": "same", "model": "other_model", "hardware": "other_hardware"}
@@ -39,28 +39,28 @@ class Error(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fit:
+class ServerFit:
     """A step law and a client."""
 
     steps: StepFit
-    client: Client
+    client: ClientView
 
 
 class Fitter:
     """Fits to any of the runs; simulations are shortened, and begin when every prompt was sent once."""
 
-    def __init__(self, runs: Sequence[MeasuredRun], law: StepLaw) -> None:
+    def __init__(self, runs: Sequence[VllmRun], law: StepLaw) -> None:
         self.runs = {run.name: replace(run, scene=shortened(run.scene, STAGE_S)) for run in runs}
         self.law = law
 
-    def fitted(self, chosen: Iterable[str]) -> Fit:
+    def fitted(self, chosen: Iterable[str]) -> ServerFit:
         """The fit to these runs."""
         names = list(chosen)
         steps = self.law.fitted(names)
         simulated = {name: self.simulated(name, steps) for name in names}
-        return Fit(steps, client_of([self.runs[name] for name in names], simulated))
+        return ServerFit(steps, client_of([self.runs[name] for name in names], simulated))
 
-    def simulated(self, name: str, steps: StepFit) -> Simulated:
+    def simulated(self, name: str, steps: StepFit) -> SimulatedRequests:
         """A run by a step law, without the requests that find no cached prompt."""
         run = self.runs[name]
         found = simulated(run.scene, steps.beta_on(run.hardware))
@@ -74,12 +74,12 @@ class Fitter:
             round_index=found.round_index[kept],
         )
 
-    def errors(self, name: str, fit: Fit) -> list[Error]:
+    def errors(self, name: str, fit: ServerFit) -> list[Error]:
         """Predictions of a run by a fit."""
         return _errors(self.runs[name], self.simulated(name, fit.steps), fit.client)
 
 
-def _errors(run: MeasuredRun, found: Simulated, client: Client) -> list[Error]:
+def _errors(run: VllmRun, found: SimulatedRequests, client: ClientView) -> list[Error]:
     return [
         Error(
             run.name,
@@ -107,7 +107,7 @@ def held_out(fitter: Fitter, design: str) -> list[Error]:
     return found
 
 
-def nothing_fitted(runs: Sequence[MeasuredRun]) -> list[Error]:
+def nothing_fitted(runs: Sequence[VllmRun]) -> list[Error]:
     """Predictions by `trained-physics` as published, on the runs' real arrivals."""
     found = []
     with progress.phase("nothing fitted", len(runs)) as work:
@@ -117,7 +117,7 @@ def nothing_fitted(runs: Sequence[MeasuredRun]) -> list[Error]:
     return found
 
 
-def published(runs: Sequence[MeasuredRun], name: str) -> list[Error]:
+def published(runs: Sequence[VllmRun], name: str) -> list[Error]:
     """Predictions of a published simulator, where there are any."""
     return [
         Error(run.name, cell.figure, cell.stage, value, run.measured[cell])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from papers.real_servers.designs import Error
-from papers.real_servers.vllm import MeasuredRun
+from papers.real_servers.vllm import VllmRun
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "figures" / "real_servers.png"
 FIGURES = {
@@ -17,7 +17,7 @@ FIGURES = {
 }
 
 
-def draw(runs: Sequence[MeasuredRun], ours: Sequence[Error], fitted: Sequence[Error]) -> None:
+def draw(runs: Sequence[VllmRun], ours: Sequence[Error], fitted: Sequence[Error]) -> None:
     """One panel for each figure: runs by model, nothing fitted and fitted to other models."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator

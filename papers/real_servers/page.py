@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from blis_jax.predict.figures import NOTHING
 from blis_jax.predict.learned import FITTED, PUBLISHED, Learned, to_document
+from papers.real_servers.clusters import rank_agreement, read_clusters, study
 from papers.real_servers.designs import (
     DESIGNS,
     Error,
@@ -45,6 +48,9 @@ def make(folder: Path, parts: Sequence[str], writes: bool) -> None:
     tables: dict[str, str] = {}
     if "vllm" in parts:
         tables["vllm"], fits["vllm_runs"] = _vllm(folder / "vllm_runs.csv", writes)
+    if "clusters" in parts:
+        tables["clusters"], of_clusters = _clusters(folder)
+        fits |= of_clusters
     for text in tables.values():
         print(f"{text}\n")
     if writes:
@@ -83,6 +89,53 @@ def _vllm(path: Path, writes: bool) -> tuple[str, dict[str, Learned]]:
         draw(runs, ours, by_design["model"])
     parts = [error_table(rows), worst_table(by_design), coefficient_table(learned[FITTED])]
     return "\n\n".join(parts), learned
+
+
+CLUSTERS = {"llmd_runs": ("llmd_runs.csv", 42), "inferencex": ("inferencex_vllm.csv", 24)}
+
+
+def _clusters(folder: Path) -> tuple[str, dict[str, dict[str, Learned]]]:
+    """Tables of the closed loops, and their fits; the second number of `CLUSTERS` is of runs simulated in each half."""
+    from importlib import import_module
+
+    rows: list[list[str]] = [["runs", "predicted", "figure", "median error, % [95 %]", "worst, %"]]
+    rows.append(["---"] * len(rows[0]))
+    ranks: list[list[str]] = [["concurrency", "layouts", "E2E mean", "requests/s"], ["---"] * 4]
+    fits: dict[str, dict[str, Learned]] = {}
+    for name, (file, most) in CLUSTERS.items():
+        runs = read_clusters(folder / file, import_module(f"blis_jax.predict.{name}"))
+        found = study(runs, most)
+        bare = replace(found.learned, beta=None, pace={}, client=NOTHING, errors={}, deployments={})
+        fits[name] = {FITTED: found.learned, PUBLISHED: bare}
+        for words, errors in (
+            ("other concurrencies", found.errors),
+            ("the same, deployments unknown", found.without_factors),
+        ):
+            rows += [[name, words, *cells] for cells in _figures(errors)]
+        if name == "llmd_runs":
+            e2e = rank_agreement(found.errors, found.tested, "e2e_mean")
+            rate = rank_agreement(found.errors, found.tested, "req_s")
+            for concurrency in e2e:
+                number = sum(run.concurrency == concurrency for run in found.tested)
+                ranks.append(
+                    [
+                        str(concurrency),
+                        str(number),
+                        f"{e2e[concurrency]:.2f}",
+                        f"{rate[concurrency]:.2f}",
+                    ]
+                )
+    return f"{_markdown(rows)}\n\n{_markdown(ranks)}", fits
+
+
+def _figures(errors: Sequence[Error]) -> list[list[str]]:
+    found = []
+    for name in sorted({one.figure for one in errors}):
+        mine = [one for one in errors if one.figure == name]
+        median, low, high = median_interval(mine)
+        worst = max(one.percent for one in mine)
+        found.append([name, f"{median:.1f} [{low:.1f}, {high:.1f}]", f"{worst:.0f}"])
+    return found
 
 
 def error_table(rows: Iterable[tuple[str, Sequence[Error]]]) -> str:

@@ -19,7 +19,7 @@ from blis_jax.predict.learned import REFERENCE_GPU, usual_pace
 
 # Before any run is seen: memory at 90 and 70 % of its bandwidth, overheads known to a factor of about two.
 PRIOR = BETA
-LOG_SD = (0.15, 0.4, 0.5, 0.7, 0.7, 0.7, 0.5, 0.3)
+LOG_SD = (0.15, 0.4, 0.5, 1.0, 0.7, 0.7, 0.7, 0.5, 0.3)
 PACE_LOG_SD = 0.3
 NOISE = 0.04  # standard deviation of what no law explains, of a run, in logarithms
 ROUNDS = 12
@@ -34,9 +34,9 @@ class MeanStep:
     itl_us: float
     decodes: float  # requests in the batch
     context: float  # tokens that they have together
-    prompts: float = 0.0  # requests in prefill in a mean step
-    prompt_tokens: float = 0.0
-    attended: float = 0.0
+    mixed: float = 0.0  # share of the steps that have a prompt
+    prompt_tokens: float = 0.0  # in each of these
+    attended: float = 0.0  # as in `step_us`
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _law(steps: Sequence[MeanStep], gpus: Sequence[str]) -> Callable[[Any], Any]
     """Logarithms of step times, of the logarithms of coefficients and paces."""
     import jax.numpy as jnp
 
-    sums = np.array([(s.prompts, s.prompt_tokens, s.attended, s.decodes, s.context) for s in steps])
+    sums = np.array([(s.mixed, s.prompt_tokens, s.attended, s.decodes, s.context) for s in steps])
     names = [step.deployment.gpu.name for step in steps]
     place = [gpus.index(name) if name in gpus else -1 for name in names]
     number = len(LOG_SD)
@@ -122,6 +122,10 @@ def _law(steps: Sequence[MeanStep], gpus: Sequence[str]) -> Callable[[Any], Any]
             jnp.stack([jnp.asarray(one, jnp.float64) for one in column])
             for column in zip(*rows, strict=True)
         )
-        return jnp.log(step_us(ServedNumbers(*columns), *sums.T))
+        numbers = ServedNumbers(*columns)
+        mixed, tokens, attended, decodes, context = sums.T
+        plain = step_us(numbers, 0.0, 0.0, 0.0, decodes, context)
+        with_prompt = step_us(numbers, 1.0, tokens, attended, decodes, context)
+        return jnp.log(plain + mixed * (with_prompt - plain))
 
     return predict

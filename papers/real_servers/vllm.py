@@ -12,7 +12,7 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.predict.scene import Scene, StagedLoad
 from blis_jax.predict.simulation import deployment_of
-from blis_jax.predict.units import Cell
+from blis_jax.predict.units import AskedCell
 from blis_jax.predict.vllm_runs import COLUMNS, units
 from blis_jax.predict.workloads import shared_prefix_load
 from papers.real_servers.step_fit import MeanStep
@@ -29,7 +29,7 @@ LAST_BLOCK = 8  # tokens of a prompt that is in the cache but for its last block
 
 
 @dataclass(frozen=True)
-class MeasuredRun:
+class VllmRun:
     """A run of a server."""
 
     name: str
@@ -37,12 +37,12 @@ class MeasuredRun:
     workload: str
     hardware: str
     scene: Scene
-    cells: Mapping[tuple[str, int | None], Cell]  # by figure and stage
-    measured: Mapping[Cell, float]  # ms
-    published: Mapping[str, Mapping[Cell, float]]  # by the simulator's column
+    cells: Mapping[tuple[str, int | None], AskedCell]  # by figure and stage
+    measured: Mapping[AskedCell, float]  # ms
+    published: Mapping[str, Mapping[AskedCell, float]]  # by the simulator's column
 
 
-def read_runs(path: Path) -> list[MeasuredRun]:
+def read_runs(path: Path) -> list[VllmRun]:
     """The runs of a file, in order of their names.
 
     Raises:
@@ -64,7 +64,7 @@ def read_runs(path: Path) -> list[MeasuredRun]:
         first = rows[unit.rows[0]]
         given = [name for name in ESTIMATES if name in table.columns]
         found.append(
-            MeasuredRun(
+            VllmRun(
                 str(first["run"]),
                 str(first["model"]),
                 shared_prefix_load(str(first["run"]))[0],
@@ -85,7 +85,7 @@ def read_runs(path: Path) -> list[MeasuredRun]:
     return sorted(found, key=lambda run: run.name)
 
 
-def mean_steps(runs: Sequence[MeasuredRun]) -> list[MeanStep]:
+def mean_steps(runs: Sequence[VllmRun]) -> list[MeanStep]:
     """Every stage of every run as the mean step of its server, by Little's law."""
     found = []
     for run in runs:
@@ -105,8 +105,8 @@ def mean_steps(runs: Sequence[MeasuredRun]) -> list[MeanStep]:
                     decodes,
                     decodes * (load.prompt + load.output / 2),
                     prompts,
-                    prompts * LAST_BLOCK,
-                    prompts * LAST_BLOCK * load.prompt,
+                    LAST_BLOCK,
+                    LAST_BLOCK * load.prompt,
                 )
             )
     return found
