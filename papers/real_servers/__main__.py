@@ -14,6 +14,7 @@ NAME = "papers.real_servers"
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "real_serving_runs"
 PAGE = ROOT / "docs" / "results" / "real-servers.md"
+PARTS = "vllm,llmd_runs,inferencex"
 FITS = ROOT / "blis_jax" / "data" / "served_fits.yaml"
 _DESCRIPTION = """\
 Predict runs of real servers and hold the predictions against what was measured: 31 runs of vLLM beside the
@@ -37,7 +38,7 @@ _FLAGS = (
         "FOLDER",
         "folder of vllm_runs.csv, llmd_runs.csv and inferencex_vllm.csv (default: shared/data beside the checkout)",
     ),
-    Flag("parts", str, "vllm,clusters", "NAMES", "which collections: vllm, clusters"),
+    Flag("parts", str, PARTS, "NAMES", "which collections, with commas"),
 )
 _SWITCHES = {"write": "write tables and figure into the pages, and the fits into the package"}
 
@@ -56,7 +57,7 @@ def _command(arguments: Sequence[str] | None) -> int:
     from papers.real_servers import page
 
     folder = Path(given.get("data", DATA))
-    page.make(folder, given.get("parts", "vllm,clusters").split(","), "write" in given)
+    page.make(folder, given.get("parts", PARTS).split(","), "write" in given)
     return 0
 
 

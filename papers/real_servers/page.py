@@ -9,7 +9,7 @@ from typing import Any
 
 from blis_jax.predict.figures import NOTHING
 from blis_jax.predict.learned import FITTED, PUBLISHED, Learned, to_document
-from papers.real_servers.clusters import rank_agreement, read_clusters, study
+from papers.real_servers.clusters import ClusterStudy, rank_agreement, read_clusters, study
 from papers.real_servers.designs import (
     DESIGNS,
     Error,
@@ -48,9 +48,9 @@ def make(folder: Path, parts: Sequence[str], writes: bool) -> None:
     tables: dict[str, str] = {}
     if "vllm" in parts:
         tables["vllm"], fits["vllm_runs"] = _vllm(folder / "vllm_runs.csv", writes)
-    if "clusters" in parts:
-        tables["clusters"], of_clusters = _clusters(folder)
-        fits |= of_clusters
+    for name in CLUSTERS:
+        if name in parts:
+            tables[name], fits[name] = _cluster(folder, name)
     for text in tables.values():
         print(f"{text}\n")
     if writes:
@@ -94,38 +94,36 @@ def _vllm(path: Path, writes: bool) -> tuple[str, dict[str, Learned]]:
 CLUSTERS = {"llmd_runs": ("llmd_runs.csv", 42), "inferencex": ("inferencex_vllm.csv", 24)}
 
 
-def _clusters(folder: Path) -> tuple[str, dict[str, dict[str, Learned]]]:
-    """Tables of the closed loops, and their fits; the second number of `CLUSTERS` is of runs simulated in each half."""
+def _cluster(folder: Path, name: str) -> tuple[str, dict[str, Learned]]:
+    """Tables of a collection of closed loops, and its fit; `CLUSTERS` has how many runs of each half are simulated."""
     from importlib import import_module
 
-    rows: list[list[str]] = [["runs", "predicted", "figure", "median error, % [95 %]", "worst, %"]]
+    file, most = CLUSTERS[name]
+    runs = read_clusters(folder / file, import_module(f"blis_jax.predict.{name}"))
+    found = study(runs, most)
+    bare = replace(found.learned, beta=None, pace={}, client=NOTHING, errors={}, deployments={})
+    rows: list[list[str]] = [["predicted", "runs", "figure", "median error, % [95 %]", "worst, %"]]
     rows.append(["---"] * len(rows[0]))
-    ranks: list[list[str]] = [["concurrency", "layouts", "E2E mean", "requests/s"], ["---"] * 4]
-    fits: dict[str, dict[str, Learned]] = {}
-    for name, (file, most) in CLUSTERS.items():
-        runs = read_clusters(folder / file, import_module(f"blis_jax.predict.{name}"))
-        found = study(runs, most)
-        bare = replace(found.learned, beta=None, pace={}, client=NOTHING, errors={}, deployments={})
-        fits[name] = {FITTED: found.learned, PUBLISHED: bare}
-        for words, errors in (
-            ("other concurrencies", found.errors),
-            ("the same, deployments unknown", found.without_factors),
-        ):
-            rows += [[name, words, *cells] for cells in _figures(errors)]
-        if name == "llmd_runs":
-            e2e = rank_agreement(found.errors, found.tested, "e2e_mean")
-            rate = rank_agreement(found.errors, found.tested, "req_s")
-            for concurrency in e2e:
-                number = sum(run.concurrency == concurrency for run in found.tested)
-                ranks.append(
-                    [
-                        str(concurrency),
-                        str(number),
-                        f"{e2e[concurrency]:.2f}",
-                        f"{rate[concurrency]:.2f}",
-                    ]
-                )
-    return f"{_markdown(rows)}\n\n{_markdown(ranks)}", fits
+    for words, errors in (
+        ("other concurrencies", found.errors),
+        ("the same, deployments unknown", found.without_factors),
+    ):
+        rows += [[words, str(len(found.tested)), *cells] for cells in _figures(errors)]
+    text = _markdown(rows)
+    if name == "llmd_runs":
+        text += f"\n\n{_ranks(found)}"
+    return text, {FITTED: found.learned, PUBLISHED: bare}
+
+
+def _ranks(found: ClusterStudy) -> str:
+    """Rank agreement of layouts."""
+    rows: list[list[str]] = [["concurrency", "layouts", "E2E mean", "requests/s"], ["---"] * 4]
+    e2e = rank_agreement(found.errors, found.tested, "e2e_mean")
+    rate = rank_agreement(found.errors, found.tested, "req_s")
+    for concurrency, one in e2e.items():
+        number = sum(run.concurrency == concurrency for run in found.tested)
+        rows.append([str(concurrency), str(number), f"{one:.2f}", f"{rate[concurrency]:.2f}"])
+    return _markdown(rows)
 
 
 def _figures(errors: Sequence[Error]) -> list[list[str]]:
