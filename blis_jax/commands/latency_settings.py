@@ -16,7 +16,7 @@ def latency_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     None stands for what a model that computes from sizes finds by itself.
     """
     from blis_jax.latency.coefficients import lookup
-    from blis_jax.latency.registry import SIZED
+    from blis_jax.latency.registry import FROM_SIZES
 
     model, gpu, tp = (given.get(name) for name in ("model", "hardware", "tp"))
     if not model:
@@ -26,7 +26,7 @@ def latency_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     if tp is not None and tp < 0:
         raise ConfigError(f"--tp must be at least 1, got {tp}")
     alpha, beta, fitted = _coefficients(given)
-    if given.get("latency_model") in SIZED:
+    if given.get("latency_model") in FROM_SIZES:
         return {"model": model.lower(), "tp": tp or None, **_of_sizes(given)}
     if any(beta):
         blocks = given.get("total_kv_blocks", KV_BLOCKS_WITHOUT_FIT)

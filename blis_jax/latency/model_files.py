@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -14,12 +15,15 @@ from blis_jax.commands.cli import read_json
 from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.latency.model_description import ModelDescription, describe
 
+_PRECISION = re.compile(r"-(fp8|w\d+a\d+)$")
+
 
 def model_description(name: str, config_file: str = "") -> ModelDescription:
     """The description in this `config.json`, or of the shipped model with this name.
 
     Args:
-        name: the model's name, in any case.
+        name: the model's name, in any case; a shipped one may have a precision behind it, as in `-FP8` and
+            `-w4a16`.
         config_file: path of a `config.json`, or of the folder that has it; empty: a shipped model.
 
     Raises:
@@ -27,13 +31,15 @@ def model_description(name: str, config_file: str = "") -> ModelDescription:
     """
     if config_file:
         return describe(_read(Path(config_file)), name)
-    shipped = _shipped()
-    if name.lower() not in shipped:
+    shipped, key = _shipped(), name.lower()
+    if key not in shipped:  # a shipped model in another precision
+        key = _PRECISION.sub("", key)
+    if key not in shipped:
         hint = closest(name.lower(), shipped) or "; give its config.json"
         raise ConfigError(
             f"model {name!r} has no shipped description (shipped: {', '.join(shipped)}){hint}"
         )
-    return describe(shipped[name.lower()], name)
+    return describe(shipped[key], name)
 
 
 def shipped_models() -> tuple[str, ...]:
@@ -43,8 +49,10 @@ def shipped_models() -> tuple[str, ...]:
 
 @functools.cache
 def _shipped() -> dict[str, Any]:
-    text = resources.files("blis_jax").joinpath("data/models.yaml").read_text("utf-8")
-    table: dict[str, Any] = yaml.safe_load(text)
+    table: dict[str, Any] = {}
+    for name in ("models.yaml", "models_more.yaml"):
+        text = resources.files("blis_jax").joinpath(f"data/{name}").read_text("utf-8")
+        table |= yaml.safe_load(text)
     return table
 
 

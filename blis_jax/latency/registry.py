@@ -25,6 +25,7 @@ MODELS = {
     "blackbox-attention": "blackbox_attention.blackbox_attention",
     "trained-physics": "trained_physics.trained_physics",
     "roofline": "roofline.roofline",
+    "served-physics": "served_physics.served_physics",
 }
 REFERENCE_OF = {"scheduling": "blackbox", "routing": "blackbox-attention"}  # with four coefficients
 
@@ -160,7 +161,7 @@ def _refuse_idle(config: ClusterConfig) -> None:
         if given != usual:
             raise ConfigError(
                 f"{name} is {given}, but step times of latency_model {name_of(config)} are fitted and "
-                f"do not depend on it; leave it out, or use latency_model {' or '.join(SIZED)}"
+                f"do not depend on it; leave it out, or use latency_model {' or '.join(FROM_SIZES)}"
             )
 
 
@@ -173,11 +174,12 @@ def _refuse_idle_keys(config: ClusterConfig) -> None:
             raise ConfigError(
                 f"instances: a group has its own {key}, but step times of latency_model "
                 f"{name_of(config)} are fitted; give the group alpha and beta, or use latency_model "
-                f"{' or '.join(SIZED)}"
+                f"{' or '.join(FROM_SIZES)}"
             )
 
 
-SIZED = ("trained-physics", "roofline")
+SIZED = ("trained-physics", "roofline")  # of BLIS
+FROM_SIZES = (*SIZED, "served-physics")
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 

@@ -11,7 +11,7 @@ from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_s
 from blis_jax.cluster.scorer_weights import parse_scorers
 from blis_jax.commands.sweep.strategies import converted
 from blis_jax.errors import ConfigError, closest
-from blis_jax.latency.registry import SIZED
+from blis_jax.latency.registry import FROM_SIZES
 from blis_jax.policies import registry
 from blis_jax.policies.named import number_of
 from blis_jax.policies.numbers import Number
@@ -141,7 +141,7 @@ def _base_config(strategy: Strategy) -> tuple[ClusterConfig, int | None]:
 
 def _fit_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Coefficients and KV blocks of the model, GPU and parallelism that are named, if any is and they are fitted."""
-    if values.get("latency_model") in SIZED:
+    if values.get("latency_model") in FROM_SIZES:
         return {}
     named = [values.get(key) for key in ("model", "hardware", "tp")]
     if all(name is None for name in named):

@@ -48,6 +48,7 @@ def test_help_names_the_command(name: str, capsys: pytest.CaptureFixture[str]) -
 
 PREPARES = {
     "blis_jax.calibrate": "examples/measured_run --output {}/fit.json",
+    "blis_jax.predict": "examples/predict/runs.csv --output {}/predicted.csv",
     "blis_jax.run": "--model meta-llama/llama-3.1-8b-instruct --workload-spec mixed",
     "blis_jax.sweep": "--vmap-seeds 2 --output {}/sweep.zarr",
     "benchmarks.coverage.calibration": "",
@@ -59,6 +60,7 @@ PREPARES = {
     "papers.sensitivity": "--output {}",
     "papers.routing_evolution": "--output {}",
     "papers.strategy_evolution": "--output {}",
+    "papers.real_servers": "",
     "papers.step_law": "",
     "papers.two_tracks": "--output {}",
     "sweeps.ablate": "iter08_token_budget@published --against iter00_baseline --output {}/a.json",

@@ -58,6 +58,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     ("your own data", (
         _package("traces", "blis_jax.traces", "what a recorded trace holds; the same in another format"),
         _package("calibrate", "blis_jax.calibrate", "latency coefficients from a measured run"),
+        _package("predict", "blis_jax.predict", "what real servers would measure, with intervals"),
     )),
     ("surrogates", (
         _package("dataset", "sweeps.dataset", "runs all over a strategy's space, to learn from"),
@@ -75,6 +76,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         _package("papers calibration", "papers.calibration", "fits to the published measured runs"),
         Command("papers prefill", "papers.calibration.prefill", "which form of prefill holds for large batches"),
         _package("papers step_law", "papers.step_law", "what the law of a step lacks, by measured steps"),
+        _package("papers real_servers", "papers.real_servers", "predictions of real servers against measured runs"),
         _package("papers surrogate", "papers.surrogate", "every surrogate, from its dataset to its tables"),
     )),
     ("this program", (

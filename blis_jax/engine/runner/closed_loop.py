@@ -124,6 +124,17 @@ def simulate_closed_loop(
         most_rounds = 2 * (1 + int(np.max(loop.table.round_index)))  # the table was too short
 
 
+def follow(
+    config: ClusterConfig, loop: ClosedLoop, options: Options | None = None, seed: int = 0
+) -> ClosedLoopRun:
+    """Simulate one cluster on a table of sessions that is known as a whole; else as `simulate_closed_loop`.
+
+    Raises:
+        ConfigError: a policy, a number or a table cannot be used.
+    """
+    return _settled(config, loop, options or Options(), policy_seed(seed), None)
+
+
 def _settled(
     config: ClusterConfig,
     loop: ClosedLoop,

@@ -1,0 +1,1 @@
+"""Predictions of real servers, with nothing fitted and with what other runs taught, against what was measured."""

@@ -1,0 +1,177 @@
+"""Fits to some runs, and their errors on the others: one workload, model or kind of GPU is left out at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from blis_jax import progress
+from blis_jax.predict.figures import NOTHING, ClientView, predicted
+from blis_jax.predict.learned import COVERAGE, Learned
+from blis_jax.predict.simulation import SimulatedRequests, simulated
+from blis_jax.predict.vllm_runs import METRICS
+from papers.real_servers.client_fit import client_of
+from papers.real_servers.step_fit import StepFit, StepLaw
+from papers.real_servers.vllm import VllmRun, shortened, warm
+
+STAGE_S = 120.0  # of each stage, when runs are simulated for a fit
+DESIGNS = {"workload": "same", "model": "other_model", "hardware": "other_hardware"}
+GROUPS = 2  # at least, of a design, so that something is left to fit
+
+
+class Error(NamedTuple):
+    """A figure that was predicted."""
+
+    run: str
+    figure: str
+    stage: int | None
+    predicted: float
+    measured: float
+
+    @property
+    def percent(self) -> float:
+        """How far the prediction is off, without its sign."""
+        return abs(100 * (self.predicted / self.measured - 1))
+
+
+@dataclass(frozen=True)
+class ServerFit:
+    """A step law and a client."""
+
+    steps: StepFit
+    client: ClientView
+
+
+class Fitter:
+    """Fits to any of the runs; simulations are shortened, and begin when every prompt was sent once."""
+
+    def __init__(self, runs: Sequence[VllmRun], law: StepLaw) -> None:
+        self.runs = {run.name: replace(run, scene=shortened(run.scene, STAGE_S)) for run in runs}
+        self.law = law
+
+    def fitted(self, chosen: Iterable[str]) -> ServerFit:
+        """The fit to these runs."""
+        names = list(chosen)
+        steps = self.law.fitted(names)
+        simulated = {name: self.simulated(name, steps) for name in names}
+        return ServerFit(steps, client_of([self.runs[name] for name in names], simulated))
+
+    def simulated(self, name: str, steps: StepFit) -> SimulatedRequests:
+        """A run by a step law, without the requests that find no cached prompt."""
+        run = self.runs[name]
+        found = simulated(run.scene, steps.beta_on(run.hardware))
+        kept = warm(run.scene, found.arrival_s)
+        return replace(
+            found,
+            arrival_s=found.arrival_s[kept],
+            ttft_ms=found.ttft_ms[kept],
+            e2e_ms=found.e2e_ms[kept],
+            itl_ms=found.itl_ms[kept],
+            round_index=found.round_index[kept],
+        )
+
+    def errors(self, name: str, fit: ServerFit) -> list[Error]:
+        """Predictions of a run by a fit."""
+        return _errors(self.runs[name], self.simulated(name, fit.steps), fit.client)
+
+
+def _errors(run: VllmRun, found: SimulatedRequests, client: ClientView) -> list[Error]:
+    return [
+        Error(
+            run.name,
+            cell.figure,
+            cell.stage,
+            predicted(run.scene, found, cell, client),
+            run.measured[cell],
+        )
+        for cell in run.cells.values()
+    ]
+
+
+def held_out(fitter: Fitter, design: str) -> list[Error]:
+    """Errors on runs that a fit has not seen; `design` is one of `DESIGNS`."""
+    groups = sorted({getattr(run, design) for run in fitter.runs.values()})
+    found = []
+    with progress.phase(f"leaving out each {design}", len(groups), "fits") as work:
+        for number, group in enumerate(groups):
+            seen = [run.name for run in fitter.runs.values() if getattr(run, design) != group]
+            fit = fitter.fitted(seen)
+            for run in fitter.runs.values():
+                if run.name not in seen:
+                    found += fitter.errors(run.name, fit)
+            work.show(number + 1)
+    return found
+
+
+def nothing_fitted(runs: Sequence[VllmRun]) -> list[Error]:
+    """Predictions by `trained-physics` as published, on the runs' real arrivals."""
+    found = []
+    with progress.phase("nothing fitted", len(runs)) as work:
+        for number, run in enumerate(runs):
+            found += _errors(run, simulated(run.scene, None), NOTHING)
+            work.show(number + 1)
+    return found
+
+
+def published(runs: Sequence[VllmRun], name: str) -> list[Error]:
+    """Predictions of a published simulator, where there are any."""
+    return [
+        Error(run.name, cell.figure, cell.stage, value, run.measured[cell])
+        for run in runs
+        for cell, value in run.published.get(name, {}).items()
+    ]
+
+
+def half_widths(errors: Mapping[str, Sequence[Error]]) -> dict[str, dict[str, float]]:
+    """By figure and kind of what was left out: the half-width in logarithms that holds `COVERAGE` of new figures."""
+    found: dict[str, dict[str, float]] = {}
+    for kind, of_kind in errors.items():
+        for name in METRICS:
+            sizes = sorted(
+                abs(math.log(e.predicted / e.measured)) for e in of_kind if e.figure == name
+            )
+            place = min(math.ceil(COVERAGE * (len(sizes) + 1)), len(sizes))
+            found.setdefault(name, {})[kind] = sizes[place - 1]
+    return found
+
+
+def learned_of(fitter: Fitter, errors: Mapping[str, Sequence[Error]]) -> Learned:
+    """The fit to all runs, with the errors of runs held out by each design."""
+    fit = fitter.fitted(fitter.runs)
+    return Learned(
+        fit.steps.beta,
+        fit.steps.pace,
+        fit.client,
+        *_seen(fitter),
+        half_widths({DESIGNS[design]: of_design for design, of_design in errors.items()}),
+    )
+
+
+def published_of(fitter: Fitter, errors: Sequence[Error]) -> Learned:
+    """`trained-physics` with its own errors, which no fit has touched."""
+    kinds = dict.fromkeys(DESIGNS.values(), errors)
+    return Learned(None, {}, NOTHING, *_seen(fitter), half_widths(kinds))
+
+
+def _seen(fitter: Fitter) -> tuple[frozenset[str], frozenset[str]]:
+    runs = fitter.runs.values()
+    return frozenset(run.model.lower() for run in runs), frozenset(run.hardware for run in runs)
+
+
+def median_interval(errors: Sequence[Error], draws: int = 2000) -> tuple[float, float, float]:
+    """Median of the errors in % and its 95 % interval, runs drawn again with replacement."""
+    by_run: dict[str, list[float]] = {}
+    for one in errors:
+        by_run.setdefault(one.run, []).append(one.percent)
+    runs = [np.array(values) for values in by_run.values()]
+    rng = np.random.default_rng(0)
+    medians = [
+        np.median(np.concatenate([runs[place] for place in rng.integers(0, len(runs), len(runs))]))
+        for _ in range(draws)
+    ]
+    low, high = np.percentile(medians, [2.5, 97.5])
+    return float(np.median(np.concatenate(runs))), float(low), float(high)

@@ -1,0 +1,131 @@
+"""The step law of `served-physics` fitted to measured times between tokens, by derivatives.
+
+Little's law says how many requests a measured stage had in its batch: rate times E2E. So every stage is one mean
+step of a known batch, and the law can be differentiated at it. All coefficients stay near what is known before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blis_jax.latency.deployment import Deployment, gpu_description
+from blis_jax.latency.served_physics import BETA, ServedNumbers, numbers_of, step_us
+from blis_jax.predict.learned import REFERENCE_GPU, usual_pace
+
+# Before any run is seen: memory at 90 and 70 % of its bandwidth, overheads known to a factor of about two.
+PRIOR = BETA
+LOG_SD = (0.15, 0.4, 0.5, 1.0, 0.7, 0.7, 0.7, 0.5, 0.3)
+PACE_LOG_SD = 0.3
+NOISE = 0.04  # standard deviation of what no law explains, of a run, in logarithms
+ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class MeanStep:
+    """A measured stage as the mean step of its server."""
+
+    run: str
+    deployment: Deployment
+    itl_us: float
+    decodes: float  # requests in the batch
+    context: float  # tokens that they have together
+    mixed: float = 0.0  # share of the steps that have a prompt
+    prompt_tokens: float = 0.0  # in each of these
+    attended: float = 0.0  # as in `step_us`
+
+
+@dataclass(frozen=True)
+class StepFit:
+    """A fitted law."""
+
+    beta: tuple[float, ...]
+    pace: Mapping[str, float]  # of GPUs other than the reference
+
+    def beta_on(self, hardware: str) -> tuple[float, ...]:
+        """The coefficients on such GPUs."""
+        pace = 1.0 if hardware == REFERENCE_GPU else self.pace.get(hardware)
+        return (*self.beta[:-1], usual_pace(gpu_description(hardware)) if pace is None else pace)
+
+
+class StepLaw:
+    """The law on measured stages, compiled once; it can be fitted to any of them."""
+
+    def __init__(self, steps: Sequence[MeanStep]) -> None:
+        import jax
+
+        self.steps = tuple(steps)
+        self.gpus = sorted({one.deployment.gpu.name for one in steps} - {REFERENCE_GPU})
+        law = _law(self.steps, self.gpus)
+        self._predict, self._slopes = jax.jit(law), jax.jit(jax.jacfwd(law))
+
+    def fitted(self, chosen: Collection[str]) -> StepFit:
+        """The coefficients at the maximum of the posterior, by Gauss-Newton in their logarithms; runs weigh alike.
+
+        Args:
+            chosen: the runs that count.
+        """
+        import jax
+
+        usual = [usual_pace(gpu_description(name)) for name in self.gpus]
+        prior = np.log([*PRIOR[:-1], *usual])
+        sd = np.array([*LOG_SD, *[PACE_LOG_SD] * len(self.gpus)])
+        counts = Counter(one.run for one in self.steps)
+        weight = [(one.run in chosen) / (NOISE * counts[one.run] ** 0.5) for one in self.steps]
+        measured = np.log([one.itl_us for one in self.steps])
+        found = prior
+        with jax.enable_x64(True):
+            for _ in range(ROUNDS):
+                residual = (measured - np.asarray(self._predict(found))) * weight
+                matrix = np.asarray(self._slopes(found)) * np.array(weight)[:, None]
+                matrix = np.concatenate([matrix, np.diag(1 / sd)])
+                wanted = np.concatenate([residual, (prior - found) / sd])
+                found = found + np.linalg.lstsq(matrix, wanted, rcond=None)[0]
+        values = np.exp(found).tolist()
+        number = len(LOG_SD)
+        seen = {one.deployment.gpu.name for one in self.steps if one.run in chosen}
+        paces = dict(zip(self.gpus, values[number:], strict=True))
+        return StepFit(
+            (*values[:number], 1.0), {name: one for name, one in paces.items() if name in seen}
+        )
+
+    def predicted_us(self, fit: StepFit) -> np.ndarray:
+        """Step times of all stages by a fit, µs."""
+        import jax
+
+        paces = [fit.beta_on(name)[-1] for name in self.gpus]
+        with jax.enable_x64(True):
+            return np.exp(np.asarray(self._predict(np.log([*fit.beta[:-1], *paces]))))
+
+
+def _law(steps: Sequence[MeanStep], gpus: Sequence[str]) -> Callable[[Any], Any]:
+    """Logarithms of step times, of the logarithms of coefficients and paces."""
+    import jax.numpy as jnp
+
+    sums = np.array([(s.mixed, s.prompt_tokens, s.attended, s.decodes, s.context) for s in steps])
+    names = [step.deployment.gpu.name for step in steps]
+    place = [gpus.index(name) if name in gpus else -1 for name in names]
+    number = len(LOG_SD)
+
+    def predict(logs: Any) -> Any:
+        values = jnp.exp(logs)
+        paces = [values[number + one] if one >= 0 else 1.0 for one in place]
+        rows = [
+            numbers_of((*(values[one] for one in range(number)), pace), step.deployment)
+            for step, pace in zip(steps, paces, strict=True)
+        ]
+        columns = (
+            jnp.stack([jnp.asarray(one, jnp.float64) for one in column])
+            for column in zip(*rows, strict=True)
+        )
+        numbers = ServedNumbers(*columns)
+        mixed, tokens, attended, decodes, context = sums.T
+        plain = step_us(numbers, 0.0, 0.0, 0.0, decodes, context)
+        with_prompt = step_us(numbers, 1.0, tokens, attended, decodes, context)
+        return jnp.log(plain + mixed * (with_prompt - plain))
+
+    return predict
