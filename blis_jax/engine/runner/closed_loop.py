@@ -132,7 +132,8 @@ def follow(
     Raises:
         ConfigError: a policy, a number or a table cannot be used.
     """
-    return _settled(config, loop, options or Options(), policy_seed(seed), None)
+    parts = _parts_of(config, loop)
+    return _settled(config, loop, options or Options(), policy_seed(seed), None, parts)
 
 
 def _settled(
