@@ -10,7 +10,8 @@ import numpy as np
 
 from sweeps.sensitivity.indices import FIGURES, Agreement, agreement_of, verdict
 from sweeps.sensitivity.model import SIMULATOR, SURROGATE
-from sweeps.sensitivity.report import agreement_cells, interval_words
+from sweeps.sensitivity.report import agreement_cells
+from sweeps.sensitivity.words import interval_words
 
 if TYPE_CHECKING:
     import pandas as pd

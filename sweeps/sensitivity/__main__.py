@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from blis_jax.workload.source import RequestSource
     from sweeps.sensitivity.design import Sizes
     from sweeps.sensitivity.model import MeanPredictor
+    from sweeps.sensitivity.regions import Region
     from sweeps.sensitivity.study import SensitivityStudy
     from sweeps.strategies.file import Strategy
     from sweeps.strategies.space import Space
@@ -52,6 +53,7 @@ class _Job:
     names: tuple[str, ...]  # metrics and what the score needs
     surrogate: MeanPredictor | None
     folder: Path
+    regions: tuple[Region, ...] = ()
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -88,6 +90,7 @@ def _job(given: Mapping[str, Any]) -> _Job:
     from sweeps.search.objectives import Valuation
     from sweeps.sensitivity.design import Sizes
     from sweeps.sensitivity.model import load_surrogate
+    from sweeps.sensitivity.regions import regions_of
     from sweeps.strategies.file import list_library, load_strategy
     from sweeps.strategies.space import space_of
 
@@ -116,6 +119,7 @@ def _job(given: Mapping[str, Any]) -> _Job:
         tuple(dict.fromkeys((*metrics, *Valuation(strategy).names))),
         load_surrogate(given["surrogate"]) if "surrogate" in given else None,
         Path(given.get("output", str(Path(FOLDER) / Path(given["strategy"]).stem))),
+        regions_of(given.get("within", "best"), space.dimensions),
     )  # fmt: skip
 
 
@@ -170,7 +174,7 @@ def _enough(seeds: tuple[int, ...], option: str) -> tuple[int, ...]:
 def _plan_words(job: _Job) -> str:
     from sweeps.sensitivity.report import plan_words
 
-    count = job.sizes.num_points(len(job.space.dimensions))
+    count = job.sizes.num_points(len(job.space.dimensions), len(job.regions))
     words = plan_words(count, len(job.seeds), job.sizes)
     return f"{job.strategy.name}, {len(job.space.dimensions)} parameters. {words}"
 
@@ -212,15 +216,17 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
     from sweeps.search.objectives import Valuation
     from sweeps.sensitivity.indices import Resampling
     from sweeps.sensitivity.model import SIMULATOR, Predicted, Simulated
-    from sweeps.sensitivity.study import SensitivityStudy, investigate, rate
+    from sweeps.sensitivity.study import SensitivityStudy, investigate, look_closer, rate
 
     resampling = Resampling(
         job.given.get("confidence", 0.95), job.given.get("bootstrap", 1000), job.sizes.random_state
     )
     runs = run_words(job.spec.about() if "trace" in job.given else None, len(job.seeds))
-    study = SensitivityStudy(job.space.dimensions, job.metrics, job.sizes, resampling, runs=runs)
+    study = SensitivityStudy(
+        job.space.dimensions, job.metrics, job.sizes, resampling, runs=runs, regions=job.regions
+    )
     valuation, failures = Valuation(job.strategy), dict[str, int]()
-    total = job.sizes.num_points(len(job.space.dimensions))
+    total = job.sizes.num_points(len(job.space.dimensions), len(job.regions))
     work, stage = progress.begin("simulating", total, "points"), {"name": ""}
 
     def on_stage(name: str) -> None:
@@ -235,6 +241,7 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
                 simulated = Simulated(job.space, _bench(job), journal, on_part)
                 investigate(study, model, simulated, on_stage)
                 rate(study, model, simulated, valuation)
+                look_closer(study, model, simulated, on_stage)
                 failures = simulated.failures()
             else:
                 assert job.surrogate is not None
@@ -242,6 +249,7 @@ def _investigated(job: _Job, journal: Journal) -> tuple[SensitivityStudy, dict[s
                 investigate(study, model, predicted, on_stage)
                 if study.scores is None:
                     rate(study, model, predicted, valuation)
+                look_closer(study, model, predicted, on_stage)
     except KeyboardInterrupt:
         cli.say(NAME, f"{journal.path} has what was done; --resume goes on from there")
         raise

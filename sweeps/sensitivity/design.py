@@ -50,11 +50,11 @@ class Sizes:
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag}: got {value}, allowed is {low} to {high}")
 
-    def num_points(self, num_parameters: int) -> int:
+    def num_points(self, num_parameters: int, num_regions: int = 0) -> int:
         """At most so many points; choices and whole numbers with few values take fewer."""
         pairs = min(self.pairs, num_parameters * (num_parameters - 1) // 2)
         return (
-            self.base * (2 * num_parameters + 2)
+            self.base * (2 * num_parameters + 2 + num_regions * (num_parameters + 2))
             + (self.trajectories + self.gradients) * (num_parameters + 1)
             + num_parameters * self.levels * self.bases
             + pairs * self.pair_levels**2 * self.pair_bases
@@ -66,11 +66,16 @@ def problem(names: Sequence[str]) -> dict[str, Any]:
     return {"num_vars": len(names), "names": list(names), "bounds": [[0.0, 1.0]] * len(names)}
 
 
-def saltelli(names: Sequence[str], sizes: Sizes) -> np.ndarray:
-    """Saltelli's design for first, second and total order, `[base × (2 parameters + 2), parameter]`."""
+def saltelli(names: Sequence[str], sizes: Sizes, has_pairs: bool = True) -> np.ndarray:
+    """Saltelli's design for first and total order, and for second order if it `has_pairs`.
+
+    `[base × (2 parameters + 2), parameter]`, without pairs `[base × (parameters + 2), parameter]`
+    """
     from SALib.sample import sobol
 
-    made: np.ndarray = sobol.sample(problem(names), sizes.base, seed=sizes.random_state)
+    made: np.ndarray = sobol.sample(
+        problem(names), sizes.base, calc_second_order=has_pairs, seed=sizes.random_state
+    )
     return made
 
 

@@ -29,9 +29,20 @@ examples:
   a strategy of your own, more rows, two metrics for every class:
     %(prog)s mine.yaml --base 512 --metrics ttft_p99_ms,tpot_mean_ms --output out/mine
 
+  what matters where chunks are not tiny, and in the best quarter:
+    %(prog)s iter08_token_budget --within "best; prefill_crit=64:"
+
   simulator and surrogate side by side:
     %(prog)s iter08_token_budget --surrogate out/surrogate
 """
+WITHIN = Flag(
+    "within",
+    str,
+    "best",
+    "REGIONS",
+    "where total indices are taken besides: best (the box of the best quarter of the points), none, or "
+    "PARAMETER=LOW:HIGH,…; several are parted by semicolons",
+)
 _WHAT = (
     Flag("metrics", str, None, "LIST", "metrics, each taken of every class (default: see below)"),
     Flag("surrogate", str, None, "FOLDER", "a surrogate to look at as well"),
@@ -42,6 +53,7 @@ _WHAT = (
         "NAME",
         "simulator, surrogate or both (default: both if a surrogate is given)",
     ),
+    WITHIN,
 )
 BASE = Flag("base", cli.whole, 128, "N", "rows of the Saltelli design, a power of two")
 _SIZES = (

@@ -53,6 +53,14 @@ class SobolIndices:
     num_left_out: int  # rows in which a run failed
 
 
+@dataclass(frozen=True)
+class TotalIndices:
+    """Total indices alone, of a metric in a region."""
+
+    total: np.ndarray  # [parameter, figure]
+    dummy: np.ndarray  # [figure], total index of a new draw of the seeds
+
+
 def rows_of(values: np.ndarray, size: int) -> tuple[np.ndarray, int]:
     """Rows `[row, point, seed]` of a design in which no run failed, and how many others there are."""
     rows = values.reshape(-1, size, values.shape[-1])
@@ -101,6 +109,16 @@ def sobol_indices(
         num_rows=len(rows),
         num_left_out=num_left_out,
     )
+
+
+def total_indices(
+    rows: np.ndarray, num_left_out: int, num_parameters: int, resampling: Resampling
+) -> TotalIndices | None:
+    """Of rows `[row, point, seed]` of a design for first or second order; None where nothing varies."""
+    if not is_usable(rows, num_left_out):
+        return None
+    totals = _totals(rows.mean(axis=-1), num_parameters, resampling)
+    return TotalIndices(totals, _dummy_total(rows, resampling))
 
 
 def _totals(means: np.ndarray, num_parameters: int, resampling: Resampling) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from sweeps.sensitivity.effects import ANYWHERE, INSIDE, BestRange
 from sweeps.sensitivity.indices import MATTERS, NO_EFFECT, NOISE, Agreement, do_meet
 from sweeps.sensitivity.model import SIMULATOR, SURROGATE
 from sweeps.sensitivity.study import SensitivityStudy, agreements, influential, verdicts
+from sweeps.sensitivity.words import ends_words, interval_words, region_lines
 
 YES_NO = {True: "yes", False: "no"}
 
@@ -28,6 +29,7 @@ def summary(study: SensitivityStudy, heading: str, about: str, failures: Mapping
         lines += ["", f"## {title}", "", *_overview(study, model)]
         for metric in study.metrics:
             lines += ["", *metric_lines(study, model, metric)]
+        lines += ["", "### Where people tune", "", *region_lines(study, model)]
     if len(study.findings) > 1:
         lines += ["", "## Simulator and surrogate", "", *agreement_lines(study)]
     if study.ranges:
@@ -43,7 +45,11 @@ def _overview(study: SensitivityStudy, model: str) -> list[str]:
         return ["No metric varies over the space, so there is nothing to attribute."]
     lines = [f"Matter for some metric, most first: {', '.join(strong) or 'none'}."]
     if weak:
-        lines.append(f"Screened out (for no metric beyond seed noise): {', '.join(weak)}.")
+        where = ", the whole space and every region below" if study.regions else ""
+        lines.append(
+            f"Screened out (for no metric beyond seed noise, on either scale{where}): "
+            f"{', '.join(weak)}."
+        )
     return lines
 
 
@@ -240,20 +246,6 @@ def plan_words(num_points: int, num_seeds: int, sizes: Sizes) -> str:
         f"{sizes.trajectories} Morris trajectories, derivatives at {sizes.gradients} points, effects "
         f"at {sizes.levels} levels over {sizes.bases} points."
     )
-
-
-def interval_words(figures: Sequence[float] | np.ndarray) -> str:
-    """An index with its interval."""
-    return f"{_index(figures[0])} {ends_words(figures)}"
-
-
-def ends_words(figures: Sequence[float] | np.ndarray) -> str:
-    """The interval of an index."""
-    return f"[{_index(figures[1])}, {_index(figures[2])}]"
-
-
-def _index(value: float) -> str:
-    return f"{0.0 if abs(value) < 5e-4 else value:.3f}".replace("-", "−")
 
 
 def value_words(value: object) -> str:

@@ -16,12 +16,17 @@ from sweeps.sensitivity.indices import FIGURES
 from sweeps.sensitivity.study import SensitivityStudy
 
 KIND = "sensitivity study"
+SCALES = ("metric", "logarithm")
 _LONG = {
     "first_order": "share of the variance that the parameter explains alone",
     "total_order": "share of the variance that the parameter has a part in",
     "second_order": "share of the variance that two parameters explain together only",
     "dummy_total_order": "total index of a parameter that only draws the seeds anew",
     "total_order_of_half": "total index on every second seed, from the first and from the second",
+    "total_order_of_region": "total index inside a region",
+    "dummy_total_order_of_region": "total index inside a region of a new draw of the seeds",
+    "region_low": "lower end of the region, as a share of the range",
+    "region_high": "upper end of the region, as a share of the range",
     "morris_mu": "mean elementary effect over a whole range",
     "morris_mu_star": "mean size of elementary effects over a whole range",
     "morris_sigma": "standard deviation of elementary effects",
@@ -58,6 +63,7 @@ def to_dataset(
     )
     for name in study.findings:
         _add_indices(dataset, study, name)
+        _add_regions(dataset, study, name)
         _add_effects(dataset, study, name)
     first = next(iter(study.findings.values()))
     _put(dataset, "share", ("point", "parameter"), first.shares)
@@ -133,6 +139,27 @@ def _add_indices(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> No
             empty = np.full((len(study.findings), num_metrics, *shape), np.nan)
             _put(dataset, name, ("model", "metric", *dims), empty, unit)
         dataset[name].values[list(study.findings).index(model)] = arrays[name]
+
+
+def _add_regions(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> None:
+    """Total indices by region and scale; a surrogate alone has no region that needs scores it lacks."""
+    found = study.findings[model].regions
+    shape = len(study.metrics), len(found), len(SCALES)
+    totals = np.full((*shape, len(study.names), len(FIGURES)), np.nan)
+    dummies = np.full((*shape, len(FIGURES)), np.nan)
+    for column, one in enumerate(found):
+        for scale, indices in enumerate((one.plain, one.log)):
+            for metric, index in indices.items():
+                place = study.metrics.index(metric), column, scale
+                totals[place], dummies[place] = index.total, index.dummy
+    dims = "metric", f"{model}_region", "scale"
+    _put(dataset, f"total_order_of_region_{model}", (*dims, "parameter", "figure"), totals, "1")
+    _put(dataset, f"dummy_total_order_of_region_{model}", (*dims, "figure"), dummies, "1")
+    dataset.coords["scale"] = list(SCALES)
+    dataset.coords[dims[1]] = [one.region.name for one in found]
+    for end in ("low", "high"):
+        shares = [getattr(one.region, end) for one in found]
+        _put(dataset, f"region_{end}_{model}", (dims[1], "parameter"), np.array(shares), "1")
 
 
 def _add_effects(dataset: xr.Dataset, study: SensitivityStudy, model: str) -> None:

@@ -31,6 +31,14 @@ from sweeps.sensitivity.indices import (
     verdict,
 )
 from sweeps.sensitivity.model import Response, scores
+from sweeps.sensitivity.regions import (
+    BEST,
+    Region,
+    RegionIndices,
+    best_region,
+    region_indices,
+    whole,
+)
 from sweeps.strategies.space import Dimension
 
 
@@ -45,6 +53,7 @@ class Findings:
     gradients: Mapping[str, tuple[np.ndarray, np.ndarray]]
     effects: Sequence[Effect] = ()  # by parameter
     pairs: Sequence[PairEffect] = ()
+    regions: list[RegionIndices] = field(default_factory=list)  # the whole space first
 
 
 @dataclass
@@ -59,6 +68,7 @@ class SensitivityStudy:
     ranges: list[BestRange] = field(default_factory=list)  # of the best scores
     scores: np.ndarray | None = None  # [point] of Saltelli's design
     runs: RunWords = SEEDS  # what the runs of a point are called
+    regions: tuple[Region, ...] = ()  # where indices are asked for besides; `BEST` has no box yet
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,7 +108,28 @@ def investigate(study: SensitivityStudy, model: str, response: Response, on_stag
     along = [_effect(study, response, place) for place in range(len(names))]
     on_stage(f"{model}: effects of two parameters")
     pairs = [_pair(study, response, places) for places in _pairs(study, indices)]
-    study.findings[model] = Findings(shares, values, indices, screened, gradients, along, pairs)
+    everywhere = region_indices(
+        whole(len(names)), study.metrics, values, 2 * len(names) + 2, study.resampling
+    )
+    study.findings[model] = Findings(
+        shares, values, indices, screened, gradients, along, pairs, [everywhere]
+    )
+
+
+def look_closer(study: SensitivityStudy, model: str, response: Response, on_stage: Stage) -> None:
+    """Adds the indices in the regions asked for; after `rate`, which says where the best quarter is."""
+    found = study.findings[model]
+    design = saltelli(study.names, study.sizes, has_pairs=False)
+    for region in study.regions:
+        if region.name == BEST:
+            if study.scores is None:
+                continue
+            region = best_region(study.dimensions, found.shares, study.scores)
+        on_stage(f"{model}: Sobol indices in {region.name}")
+        values = _asked(study, response, response.evaluate(region.inside(design)))
+        found.regions.append(
+            region_indices(region, study.metrics, values, len(study.names) + 2, study.resampling)
+        )
 
 
 def _asked(study: SensitivityStudy, response: Response, values: np.ndarray) -> np.ndarray:
@@ -168,12 +199,16 @@ def verdicts(study: SensitivityStudy, model: str, metric: str) -> dict[str, str]
 
 
 def influential(study: SensitivityStudy, model: str) -> list[str]:
-    """Parameters that matter for some metric, the one with the largest total index first."""
+    """Parameters that matter for some metric, the one with the largest total index first.
+
+    A parameter that matters in a region only, or only for a logarithm, counts as well.
+    """
     largest = dict.fromkeys(study.names, -1.0)
-    for metric, found in study.findings[model].sobol.items():
-        for place, (name, word) in enumerate(verdicts(study, model, metric).items()):
-            if word == MATTERS:
-                largest[name] = max(largest[name], float(found.total[place, 0]))
+    for one in study.findings[model].regions:
+        for indices in (*one.plain.values(), *one.log.values()):
+            for name, total in zip(study.names, indices.total, strict=True):
+                if verdict(total, indices.dummy) == MATTERS:
+                    largest[name] = max(largest[name], float(total[0]))
     return sorted((name for name in largest if largest[name] >= 0), key=lambda n: -largest[n])
 
 

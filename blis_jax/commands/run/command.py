@@ -46,6 +46,8 @@ def _command(arguments: Sequence[str] | None) -> int:
     if "slots" in given and not 1 <= given["slots"] <= MOST_SLOTS:
         raise ConfigError(f"--slots must be between 1 and {MOST_SLOTS}, got {given['slots']}")
     if "scenario" in given:
+        if "steady" in given:
+            raise ConfigError("--steady looks at one run; leave out --scenario")
         return replay(given, notes)
     return _simulate_one(given, notes)
 
@@ -106,6 +108,10 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     from blis_jax.results.blis_files import results_text
 
     print(results_text(record, config.priority_policy), end="", flush=True)
+    if "steady" in given:
+        from blis_jax.reports.steady_words import steady_lines
+
+        print("\n".join(["", "Steady state", *steady_lines(record)]))
     return 0
 
 

@@ -54,6 +54,9 @@ laws with the generator that sweeps use for many seeds at once; its requests are
 """
 
 
+_STEADY = {"steady": "also print mean and P99 of the steady state, without warm-up, with intervals"}
+
+
 def _run_flags() -> tuple[Flag, ...]:
     return (
         Flag(
@@ -263,7 +266,7 @@ def make_parser() -> Parser:
     parser.add_flags("run", _run_flags())
     cluster_flags.add_cluster_flags(parser)
     parser.add_flags("engine", _engine_flags())
-    parser.add_switches("switches", overwriting.SWITCH)
+    parser.add_switches("switches", _STEADY | overwriting.SWITCH)
     replay = parser.add_flags("replay of recorded scenarios", _SCENARIO_FLAGS)
     replay.add_argument(
         "--scenario",

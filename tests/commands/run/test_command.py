@@ -761,3 +761,16 @@ def test_coefficients_of_a_calibration(tmp_path):
         cluster_settings.cluster_config({**given, "latency_model": "blackbox-attention"})
     with pytest.raises(ConfigError, match="--beta-coeffs: --coefficients-from is given too"):
         cluster_settings.cluster_config({**given, "beta_coeffs": (1.0, 2.0, 3.0)})
+
+
+def test_the_steady_state_is_printed_after_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "meta-llama/llama-3.1-8b-instruct", "--workload", "chatbot"]
+    assert run.main([*words, "--num-requests", "400", "--steady"]) == 0
+    _, _, table = capsys.readouterr().out.partition("Steady state\n")
+    rows = [line.split()[:3] for line in table.splitlines()[1:5]]
+    assert [row[:2] for row in rows] == [["all", "TTFT"]] * 2 + [["all", "E2E"]] * 2
+    assert "short" in table and "run longer, or take many seeds" in table
+    assert run.main([*words, "--num-requests", "100", "--steady"]) == 0
+    assert "100 requests; 320 are needed" in capsys.readouterr().out
+    assert run.main(["--scenario", "x", "--steady"]) == 2
+    assert "leave out --scenario" in capsys.readouterr().err

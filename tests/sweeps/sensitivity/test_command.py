@@ -51,9 +51,14 @@ def test_dataset_summary_and_figures(strategy: Path, capsys: pytest.CaptureFixtu
     assert (total.sel(figure="low") <= total.sel(figure="high")).all()
     assert found["response_simulator"].shape == (16 * 8, 4, 3)
     assert found["dgsm"].sel(parameter="routing_scorers.queue-depth").isnull().all()
+    assert found["simulator_region"].values.tolist() == ["whole space", "best quarter"]
+    inside = found["total_order_of_region_simulator"].sel(metric="ttft_p99_ms[critical]")
+    whole = inside.sel(simulator_region="whole space", scale="metric", figure="estimate")
+    np.testing.assert_allclose(whole, total.sel(figure="estimate"), rtol=1e-12)
     assert set(found["best_place"].values) <= {"anywhere", "inside", "lower bound", "upper bound"}
     assert all("long_name" in found[name].attrs for name in found.data_vars)
     text = (strategy.parent / "out" / "summary.md").read_text()
+    assert "### Where people tune" in text and "best quarter, logarithm" in text
     assert "## What matters" in text and "## Best ranges" in text and "dummy gets" in text
     assert text in capsys.readouterr().out
     for name in ("indices", "morris"):

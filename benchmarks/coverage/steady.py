@@ -1,0 +1,71 @@
+"""`python -m benchmarks.coverage.steady`: how often intervals of a steady state from one run hold.
+
+The world is the M/M/1 queue, whose mean wait and percentiles are known. It starts empty, or with a queue of 50
+customers that a warm-up must leave out. A cell has the share of runs whose 95 % interval holds the truth, the median
+half-width in % of it, and the share of runs that are called long enough. All runs are counted, long enough or not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from benchmarks.coverage.sizes import asked
+from blis_jax.statistics.steady import SteadyEstimate, steady_mean, steady_percentile
+
+NUM_RUNS = 400
+LOADS, LENGTHS = (0.5, 0.7, 0.9), (2_000, 10_000, 50_000)
+PERCENTS = (95, 99)
+CROWD = 50
+
+
+def waits(rng: np.random.Generator, num_runs: int, length: int, load: float, first: int = 0):
+    """Waits of the customers of an M/M/1 queue that serves one a unit of time, `[run, customer]`."""
+    wait = rng.exponential(1.0, (first, num_runs)).sum(axis=0)
+    found = np.empty((length, num_runs))
+    for place in range(length):
+        found[place] = wait
+        service, gap = rng.exponential(1.0, num_runs), rng.exponential(1 / load, num_runs)
+        wait = np.maximum(wait + service - gap, 0.0)
+    return found.T
+
+
+def true_percentile(load: float, percent: float) -> float:
+    """Of the wait, which is longer than x with probability load · exp(-(1 - load) x)."""
+    return max(math.log(load / (1 - percent / 100)) / (1 - load), 0.0)
+
+
+def cell(found: list[SteadyEstimate], truth: float) -> str:
+    """Coverage, half-width and how many runs were long enough."""
+    held = np.mean([one.low <= truth <= one.high for one in found])
+    width = np.median([(one.high - one.low) / 2 / truth for one in found])
+    enough = np.mean([one.is_enough for one in found])
+    return f"{100 * held:.1f} (±{100 * width:.0f} %, {100 * enough:.0f})"
+
+
+def row(load: float, length: int, num_runs: int, first: int = 0) -> str:
+    """The cells of one queue: the mean and the percentiles."""
+    runs = waits(np.random.default_rng(1), num_runs, length, load, first)
+    cells = [cell([steady_mean(one) for one in runs], load / (1 - load))]
+    for percent in PERCENTS:
+        found = [steady_percentile(one, percent) for one in runs]
+        cells.append(cell(found, true_percentile(load, percent)))
+    return " | ".join(cells)
+
+
+def main() -> None:
+    """Print the table."""
+    num_runs = asked(__doc__, "runs", NUM_RUNS)
+    heads = ["load", "customers", "starts with", "mean", *(f"P{one}" for one in PERCENTS)]
+    print("Held, % (half-width, % of runs called long enough)")
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for load in LOADS:
+        for length in LENGTHS:
+            print(f"| {load:g} | {length:,} | 0 | {row(load, length, num_runs)} |", flush=True)
+        crowded = row(load, LENGTHS[1], num_runs, CROWD)
+        print(f"| {load:g} | {LENGTHS[1]:,} | {CROWD} | {crowded} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

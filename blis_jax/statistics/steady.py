@@ -1,0 +1,136 @@
+"""The mean and percentiles of a steady state, from one long run, with intervals.
+
+A run begins with an empty cluster, so its first requests wait less than those that come later. Their number is found
+by MSER-5 (K. P. White, An effective truncation heuristic for bias reduction in simulation output, Simulation 69,
+1997): of all numbers of first requests up to half, in steps of 5, the one after which the rest has the smallest
+standard error of its mean.
+
+Requests wait in the same queues, so neighbours are alike and the usual standard error is too small. Means of long
+batches of neighbours are nearly independent (batch means). What correlation is left between neighbouring batches
+widens the interval, and their skewness leans it. A percentile is that of all requests after the warm-up; its interval
+is that of the share of requests below it, read back through the requests.
+
+An interval is always given, also where the run is short: whoever gives it only where the batches look independent
+gives it where the queue happened to stay short, and is wrong more often. `num_independent` says how much the run is
+worth instead, and `benchmarks.coverage.steady` how often the intervals hold.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.statistics.intervals import CONFIDENCE
+from blis_jax.statistics.skewed import skewed_bounds
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+LEAST_REQUESTS = 320  # below it a batch has no twenty requests
+GROUP = 5  # requests of which MSER looks at the mean
+NUM_BATCHES = 16
+MOST_ALIKE = 0.9  # correlation of neighbouring batches that is allowed for
+ENOUGH = 100  # independent requests, for a percentile on its rarer side a tenth of it
+ENOUGH_BEYOND = 10
+
+
+@dataclass(frozen=True)
+class SteadyEstimate:
+    """A figure of the steady state of one run, in the unit of what was given."""
+
+    value: float
+    low: float
+    high: float
+    num_warm_up: int  # first requests that are left out
+    num_independent: float  # requests without correlation that would say as much
+    is_enough: bool  # there are so many that the interval holds about as often as it says
+
+
+def num_warm_up(values: Float[np.ndarray, "request"]) -> int:
+    """How many first requests MSER-5 leaves out, at most half; half means that no end was found."""
+    groups = len(values) // GROUP
+    means = values[: groups * GROUP].reshape(groups, GROUP).mean(axis=1)
+    centred = means - means.mean()
+    counts = np.arange(groups, 0, -1)
+    sums, squares = (np.cumsum(part[::-1])[::-1] for part in (centred, centred**2))
+    spread = np.maximum(squares - sums**2 / counts, 0.0)
+    statistic = (spread / counts.astype(float) ** 2)[: groups // 2 + 1]
+    return int(np.argmin(statistic)) * GROUP
+
+
+def steady_mean(
+    values: Float[np.ndarray, "request"], confidence: float = CONFIDENCE
+) -> SteadyEstimate:
+    """The mean of a metric of requests in order of arrival, e.g. of their TTFT.
+
+    Raises `ConfigError` for fewer than `LEAST_REQUESTS` requests.
+    """
+    kept, left_out = _after_warm_up(values)
+    low, high = _bounds(kept, confidence)
+    worth = _worth(kept)
+    return SteadyEstimate(float(kept.mean()), low, high, left_out, worth, worth >= ENOUGH)
+
+
+def steady_percentile(
+    values: Float[np.ndarray, "request"], percent: float, confidence: float = CONFIDENCE
+) -> SteadyEstimate:
+    """A percentile of a metric of requests in order of arrival; the warm-up is that of the mean.
+
+    Raises `ConfigError` for fewer than `LEAST_REQUESTS` requests, or a percentile outside 0 to 100.
+    """
+    if not 0 < percent < 100:
+        raise ConfigError(f"percentile: got {percent:g}, allowed is between 0 and 100")
+    kept, left_out = _after_warm_up(values)
+    value = float(np.percentile(kept, percent))
+    is_below = (kept <= value).astype(float)
+    shares = np.clip(_bounds(is_below, confidence), 0.0, 1.0)
+    low, high = (float(np.quantile(kept, share)) for share in shares)
+    worth = _worth(is_below)
+    beyond = worth * min(percent, 100 - percent) / 100
+    return SteadyEstimate(value, low, high, left_out, worth, beyond >= ENOUGH_BEYOND)
+
+
+def _after_warm_up(values: np.ndarray) -> tuple[np.ndarray, int]:
+    given = np.asarray(values, float)
+    if len(given) < LEAST_REQUESTS:
+        raise ConfigError(
+            f"a steady state: got {len(given)} requests; {LEAST_REQUESTS} or more are needed, so run longer"
+        )
+    left_out = num_warm_up(given)
+    return given[left_out:], left_out
+
+
+def _batches(kept: np.ndarray) -> np.ndarray:
+    """Means of `NUM_BATCHES` batches of neighbours; what is over is left out at the start."""
+    size = len(kept) // NUM_BATCHES
+    found: np.ndarray = kept[len(kept) - size * NUM_BATCHES :].reshape(NUM_BATCHES, size).mean(1)
+    return found
+
+
+def _widening(batches: np.ndarray) -> float:
+    """Factor of the standard error for neighbouring batches that are alike."""
+    centred = batches - batches.mean()
+    total = float((centred**2).sum())
+    if not total:
+        return 1.0
+    alike = min(max(float((centred[1:] * centred[:-1]).sum()) / total, 0.0), MOST_ALIKE)
+    return math.sqrt((1 + alike) / (1 - alike))
+
+
+def _bounds(kept: np.ndarray, confidence: float) -> tuple[float, float]:
+    """Hall's interval over the batches, around the mean of all and widened for correlation."""
+    batches, value = _batches(kept), float(kept.mean())
+    mean, wider = float(batches.mean()), _widening(batches)
+    low, high = skewed_bounds(batches, (1 - confidence) / 2)
+    return value - wider * (mean - low), value + wider * (high - mean)
+
+
+def _worth(kept: np.ndarray) -> float:
+    """Variance of the values over that of their mean; infinite if they are all equal."""
+    batches = _batches(kept)
+    variance = float(batches.var(ddof=1)) / NUM_BATCHES * _widening(batches) ** 2
+    return float(kept.var()) / variance if variance else math.inf
