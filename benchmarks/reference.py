@@ -133,6 +133,7 @@ def _allowed(name: str) -> str:
         "pd_decider": ", ".join(DECIDERS),
         "encode_decider": ", ".join(ENCODE_DECIDERS),
         "usage_limit_threshold": "above 0, at most 1",
+        "tenant_budgets": "`TENANT=SHARE` pairs with shares from 0 to 1",
         "slo_targets": "`CLASS=N` pairs with whole µs above 0",
         "policy_numbers": "numbers that the policies in use declare",
         "instances": "see [Mix instances](../how-to/instances.md)",

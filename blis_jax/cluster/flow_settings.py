@@ -16,6 +16,7 @@ CHOICES = {
     "fairness_policy": ("global-strict", "round-robin"),
 }
 DEFAULT_TICK_US = 1000
+MOST_TENANTS = 256  # that can have a budget
 POSITIVE: tuple[str, ...] = ("queue_depth_threshold", "kv_cache_util_threshold", "max_concurrency")
 NOT_NEGATIVE: tuple[str, ...] = ("max_gateway_queue_depth", "per_band_capacity", "request_ttl")
 NOT_NEGATIVE += ("dispatch_tick_interval",)
@@ -41,6 +42,7 @@ class FlowSettings:
     request_ttl: int = 0
     dispatch_tick_interval: int = DEFAULT_TICK_US
     in_flight_eviction: bool = False
+    tenant_budgets: str = ""  # of effect without flow_control too
 
 
 def slo_targets(text: str) -> dict[str, int]:
@@ -63,6 +65,28 @@ def slo_targets(text: str) -> dict[str, int]:
     return found
 
 
+def tenant_budgets(text: str) -> dict[int, float]:
+    """Share of each tenant with a bound, from `0=0.02,2=0.05`; tenants are numbered in the order of their names.
+
+    Raises:
+        ConfigError: a pair is no number of a tenant with a share from 0 to 1.
+    """
+    found = {}
+    for part in text.split(",") if text.strip() else ():
+        tenant, _, share = (word.strip() for word in part.partition("="))
+        try:
+            value = float(share)
+        except ValueError:
+            value = -1.0
+        if not tenant.isdigit() or int(tenant) >= MOST_TENANTS or not 0 <= value <= 1:
+            raise ConfigError(
+                f"tenant_budgets: {part.strip()!r} must be TENANT=SHARE with a number below {MOST_TENANTS}, in the "
+                "order of the tenants' names, and a share from 0 to 1, such as 0=0.02"
+            )
+        found[int(tenant)] = value
+    return found
+
+
 def check(config: Any) -> None:
     """Refuses values that the queue cannot have, and mechanisms that it does not go with.
 
@@ -76,6 +100,11 @@ def check(config: Any) -> None:
         demand(config, name, lambda value: value <= _WHOLE_MOST, f"at most {_WHOLE_MOST}")
     demand(config, "request_ttl", lambda value: value < 2**62, f"below {2**62}")
     slo_targets(config.slo_targets)
+    tenant_budgets(config.tenant_budgets)
+    if config.tenant_budgets and disaggregation.has_pools(config):
+        raise ConfigError(
+            "tenant_budgets do not go with prefill and decode pools yet; leave one of them out"
+        )
     if not config.flow_control:
         return
     if disaggregation.has_pools(config):

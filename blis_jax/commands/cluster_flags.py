@@ -181,6 +181,14 @@ GATEWAY_FLAGS = (
         "NAME",
         "which requests are let in",
     ),
+    Flag(
+        "tenant-budgets",
+        str,
+        "",
+        "LIST",
+        "shares of all batches above which a tenant's sheddable requests are rejected: TENANT=SHARE pairs, such as "
+        "0=0.02; tenants are numbered in the order of their names",
+    ),
     Flag("admission-latency", whole, 0, "US", "µs from arrival to the admission decision"),
     Flag("cluster-policy", str, "none", "NAME", "when instances go down and come up"),
     Flag("hand-over-policy", str, "none", "NAME", "which requests move on with their KV"),

@@ -60,6 +60,14 @@ class QueueParams:
 
 
 @pytree
+class TenantBudgets:
+    """What tenants may have at the instances, all traced; infinity where there is no bound."""
+
+    limit: Float[Array, "tenant"]  # requests
+    priority: Int[Array, "slo_class"]  # below 0: sheddable
+
+
+@pytree
 class Victims:
     """The requests that instances are to give up, in the order in which they were chosen."""
 

@@ -13,7 +13,7 @@ from blis_jax.cluster import disaggregation
 from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
 from blis_jax.cluster.setting_checks import LARGEST_COUNT
-from blis_jax.engine.queue_numbers import queue_params
+from blis_jax.engine.queue_numbers import budgets, queue_params
 from blis_jax.engine.revision_rules import (
     AUGUST_DEFECTS,
     AUGUST_RULES,
@@ -109,6 +109,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         num_gateways=config.num_gateways,
         evicts_lowest_priority=config.slo_preemption,
         has_queue=config.flow_control,
+        has_budgets=bool(config.tenant_budgets.strip()),
         evicts_in_flight=config.flow_control and config.in_flight_eviction,
         defects=_defects(config),
         rules=AUGUST_RULES if config.is_august else FEBRUARY_RULES,
@@ -206,6 +207,9 @@ def params(
     if config.flow_control:
         queue = queue_params(config, made.policy.priority)
         made = dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, queue=queue))
+    if config.tenant_budgets.strip():
+        limits = budgets(config, made.policy.priority)
+        made = dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, budgets=limits))
     if not mechanism(config, policies).reads_draws:
         return made
     policy, count = made.policy, num_requests + SPARE_DRAWS

@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.cluster.flow_settings import CHOICES, DEFAULT_TICK_US, slo_targets
-from blis_jax.engine.gateway_queue import QueueParams
+from blis_jax.cluster.flow_settings import (
+    CHOICES,
+    DEFAULT_TICK_US,
+    MOST_TENANTS,
+    slo_targets,
+    tenant_budgets,
+)
+from blis_jax.engine.gateway_queue import QueueParams, TenantBudgets
 from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.policies.gateway_classes import ClassPriorities
 
@@ -45,3 +51,13 @@ def queue_params(config: ClusterConfig, priority: Any) -> QueueParams:
         "tick_us": np.int64(config.dispatch_tick_interval or DEFAULT_TICK_US),
     }
     return QueueParams(**arrays)
+
+
+def budgets(config: ClusterConfig, priority: Any) -> TenantBudgets:
+    """What tenants may have at the instances: a share of what all batches hold."""
+    limit: Any = np.full(MOST_TENANTS, np.inf)
+    capacity = max(config.num_instances * config.max_num_running_reqs, 1)
+    for tenant, share in tenant_budgets(config.tenant_budgets).items():
+        limit[tenant] = share * float(capacity)
+    classes: Any = class_priorities(priority)
+    return TenantBudgets(limit, classes)

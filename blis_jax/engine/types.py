@@ -200,6 +200,7 @@ class Mechanism:
     num_gateways: int = 1  # which do not know of each other's decisions, see phases/gateways.py
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     has_queue: bool = False  # admitted requests wait at the gateway, see phases/flow_control.py
+    has_budgets: bool = False  # tenants over their share are turned away, see phases/budgets.py
     evicts_in_flight: bool = False  # and instances give up requests for them
     is_precise: bool = False  # the KV caches feed the router's prefix index, not the routings
     defects: Defects = REFERENCE_DEFECTS
@@ -343,6 +344,7 @@ class ClusterParams:
     signals: Any  # SignalParams
     max_model_len: Any = None  # int32: tokens of a request, where the profile has a limit
     queue: Any = None  # QueueParams, where requests wait at the gateway
+    budgets: Any = None  # TenantBudgets, where tenants have some
     post_decode_us: Any = None  # int64[instance]: added to E2E alone, where the profile has it
 
 

@@ -21,6 +21,8 @@ from blis_jax.errors import ConfigError
         ({"request_ttl": -1}, "request_ttl must be at least 0"),
         ({"slo_targets": "urgent=1"}, "'urgent' is no SLO class"),
         ({"slo_targets": "critical=0"}, "'critical=0' must be CLASS=N with whole µs above 0"),
+        ({"tenant_budgets": "a=0.1"}, "'a=0.1' must be TENANT=SHARE"),
+        ({"tenant_budgets": "0=1.5"}, "'0=1.5' must be TENANT=SHARE"),
         ({"slo_targets": "critical"}, "'critical' must be CLASS=N"),
         ({"flow_control": True, "num_gateways": 2}, "does not go with num_gateways 2"),
         (
@@ -73,3 +75,11 @@ def test_without_the_queue_nothing_of_it_is_handed_on():
     config = ClusterConfig(saturation_detector="concurrency", request_ttl=5)
     assert mechanism.params(config).cluster.queue is None
     assert mechanism.mechanism(config) == mechanism.mechanism(ClusterConfig())
+
+
+def test_budgets_are_shares_of_all_batches():
+    config = ClusterConfig(num_instances=2, max_num_running_reqs=64, tenant_budgets="0=0.02, 2=0.5")
+    limit = mechanism.params(config).cluster.budgets.limit
+    assert limit[:4].tolist() == [0.02 * 128, np.inf, 64.0, np.inf]
+    assert mechanism.mechanism(config).has_budgets
+    assert mechanism.params(ClusterConfig()).cluster.budgets is None

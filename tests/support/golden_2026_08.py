@@ -58,6 +58,7 @@ _BUNDLES: dict[str, dict[str, Any]] = {
         "tier_shed_threshold": 20,
         "tier_shed_min_priority": 0,
     },
+    "tenants": {"tenant_budgets": "0=0.02,2=0.05"},  # numbered by name
     "prio_over": {
         "scheduler": "priority-fcfs",
         "policy_numbers": (("priority.sheddable", 10.0), ("priority.critical", -5.0)),
@@ -67,7 +68,6 @@ _REFUSED_BUNDLES = {
     "autoscale": "the autoscaler",
     "autoscale2": "the autoscaler",
     "mixed_pool": "node pools",
-    "tenants": "tenant budgets",
 }
 # arrays of a record: those of the recording
 ARRAYS = {

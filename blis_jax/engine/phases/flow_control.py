@@ -22,6 +22,7 @@ from blis_jax.engine.gateway_queue import (
     GatewayQueue,
     Place,
     QueueParams,
+    QueueWrite,
     Victims,
     unchanged,
 )
@@ -84,43 +85,12 @@ def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:
 
 def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decisions:
     """An arrival enters the queue, a request has waited too long, or a tick is due; then perhaps one is dispatched."""
-    queue, lane, spare = _queue(state), lane_of(ctx, state), jnp.int32(ctx.shape.num_requests)
-    comes, expires = kind == Kind.GATEWAY, kind == Kind.EXPIRY
-    newcomer = lane.next_admit
+    lane, spare = lane_of(ctx, state), jnp.int32(ctx.shape.num_requests)
+    comes, newcomer = kind == Kind.GATEWAY, lane.next_admit
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     is_admitted, gateway = admission(ctx, state, newcomer, lane.num_rejected, now, seen)
-    waiting = _waiting(ctx, queue)
-    entry = entry_of(ctx, waiting, queue.num_queued, newcomer, comes & is_admitted)
-    has_band = queue.has_band | (_classes() == waiting.slo_class[newcomer]) & comes & is_admitted
-    oldest = jnp.minimum(first_where(waiting.is_queued), spare)
-    number = lax.iota(jnp.int32, waiting.band.shape[0])
-    is_queued = (waiting.is_queued | (number == newcomer) & entry.enters) & ~(
-        (number == entry.victim) & entry.sheds | (number == oldest) & expires
-    )
-    attempts = entry.enters | ((kind == Kind.TICK) & (queue.num_queued > 0))
-    view = _seen(ctx, state, now, seen)
-    limit = _saturation(ctx, view)
-    now_waiting = waiting._replace(is_queued=is_queued)
-    chosen, is_due, last_tenant = pick(ctx, queue, now_waiting, has_band, limit)
-    leaves = attempts & is_due
-    is_queued = is_queued & ~((number == chosen) & leaves)
-    num_queued = count_of(is_queued)
-    tick = _tick(ctx, queue, kind, now, attempts, num_queued)
-    gone = jnp.where(leaves, chosen, jnp.where(expires, oldest, spare))
-    gone_to = jnp.where(leaves, Place.DISPATCHED, Place.EXPIRED)
-    victims = queue.victims
-    if (
-        victims is not None
-    ):  # an attempt that evicts dispatches nothing: the instances are saturated
-        evicts = attempts & (limit >= 1.0) & jnp.any(now_waiting.is_queued & (waiting.band >= 0))
-        victim = _victim(ctx, state, waiting)
-        evicts = evicts & (victim < spare)
-        gone, gone_to = jnp.where(evicts, victim, gone), jnp.where(evicts, Place.CHOSEN, gone_to)
-        victims = _with_victim(victims, jnp.where(evicts, victim, spare), now)
+    change, attempts = _turn(ctx, state, now, kind, comes & is_admitted, seen)
     base, is_seen = no_decisions(ctx, state), comes | attempts
-    change = unchanged(queue)
-    assert change is not None
-    came = jnp.where(entry.enters, Place.QUEUED, Place.REJECTED)
     is_beyond = attempts & (
         ctx.is_beyond(now, _params(ctx).tick_us.astype(jnp.float64))
         | ctx.is_beyond(now, ctx.params.cluster.routing_latency_us.astype(jnp.float64))
@@ -139,33 +109,55 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
         stale=choose(is_seen, seen, state.stale),
         gateway=jax.tree.map(lambda a, b: jnp.where(comes, a, b), gateway, state.gateway),
         where=base.where.replace(turned_away=jnp.where(turned_away, newcomer, spare)),
-        queue=dataclasses.replace(
-            change,
-            request=jnp.stack(
-                [
-                    jnp.where(comes & is_admitted, newcomer, spare),
-                    jnp.where(entry.sheds, entry.victim, spare),
-                    gone,
-                ]
-            ),
-            place=jnp.stack(
-                [
-                    came.astype(jnp.int32),
-                    jnp.int32(Place.SHED),
-                    gone_to.astype(jnp.int32),
-                ]
-            ),
-            dispatched=jnp.where(leaves, now, queue.dispatched[gone]),
-            order_at=jnp.where(leaves, queue.num_dispatched, spare),
-            num_dispatched=queue.num_dispatched + as_int(leaves),
-            num_queued=num_queued,
-            tick=tick,
-            expiry=_expiry(ctx, is_queued),
-            has_band=has_band,
-            last_tenant=jnp.where(leaves, last_tenant, queue.last_tenant),
-            victims=victims,
-        ),
+        queue=change,
     )
+
+
+def _turn(
+    ctx: Context, state: State, now: jax.Array, kind: jax.Array, asks: jax.Array, seen: View
+) -> tuple[QueueWrite, jax.Array]:
+    """What happens in the queue, and whether it tries to dispatch; `asks`: the next request comes to it."""
+    queue, newcomer = _queue(state), lane_of(ctx, state).next_admit
+    spare, expires = jnp.int32(ctx.shape.num_requests), kind == Kind.EXPIRY
+    waiting = _waiting(ctx, queue)
+    entry = entry_of(ctx, waiting, queue.num_queued, newcomer, asks)
+    has_band = queue.has_band | ((_classes() == waiting.slo_class[newcomer]) & asks)
+    oldest = jnp.minimum(first_where(waiting.is_queued), spare)
+    number = lax.iota(jnp.int32, waiting.band.shape[0])
+    stays = waiting.is_queued & ~((number == entry.victim) & entry.sheds)
+    stays = stays & ~((number == oldest) & expires)
+    waiting = waiting._replace(is_queued=stays | ((number == newcomer) & entry.enters))
+    attempts = entry.enters | ((kind == Kind.TICK) & (queue.num_queued > 0))
+    saturation = _saturation(ctx, _seen(ctx, state, now, seen))
+    chosen, is_due, last_tenant = pick(ctx, queue, waiting, has_band, saturation)
+    leaves = attempts & is_due
+    is_queued = waiting.is_queued & ~((number == chosen) & leaves)
+    num_queued = count_of(is_queued)
+    gone = jnp.where(leaves, chosen, jnp.where(expires, oldest, spare))
+    gone_to = jnp.where(leaves, jnp.int32(Place.DISPATCHED), jnp.int32(Place.EXPIRED))
+    victims = queue.victims
+    if victims is not None:  # such an attempt dispatches nothing: the instances are saturated
+        victim = _victim(ctx, state, waiting)
+        evicts = attempts & (saturation >= 1.0) & (victim < spare)
+        evicts = evicts & jnp.any(waiting.is_queued & (waiting.band >= 0))
+        gone = jnp.where(evicts, victim, gone)
+        gone_to = jnp.where(evicts, jnp.int32(Place.CHOSEN), gone_to)
+        victims = _with_victim(victims, jnp.where(evicts, victim, spare), now)
+    came = jnp.where(entry.enters, jnp.int32(Place.QUEUED), jnp.int32(Place.REJECTED))
+    shed = jnp.where(entry.sheds, entry.victim, spare)
+    return QueueWrite(
+        request=jnp.stack([jnp.where(asks, newcomer, spare), shed, gone]),
+        place=jnp.stack([came, jnp.int32(Place.SHED), gone_to]),
+        dispatched=jnp.where(leaves, now, queue.dispatched[gone]),
+        order_at=jnp.where(leaves, queue.num_dispatched, spare),
+        num_dispatched=queue.num_dispatched + as_int(leaves),
+        num_queued=num_queued,
+        tick=_tick(ctx, queue, kind, now, attempts, num_queued),
+        expiry=_expiry(ctx, is_queued),
+        has_band=has_band,
+        last_tenant=jnp.where(leaves, last_tenant, queue.last_tenant),
+        victims=victims,
+    ), attempts
 
 
 def _victim(ctx: Context, state: State, waiting: QueuedRequests) -> jax.Array:
@@ -173,10 +165,11 @@ def _victim(ctx: Context, state: State, waiting: QueuedRequests) -> jax.Array:
 
     Those dispatched in one microsecond come by their number; in BLIS, as its heap has them.
     """
-    queue, spare = _queue(state), jnp.int32(ctx.shape.num_requests)
+    queue, exits, spare = _queue(state), state.exits, jnp.int32(ctx.shape.num_requests)
+    assert exits is not None  # somebody may be evicted
     is_there = (queue.place == Place.DISPATCHED) & (places_of(state) >= 0) & (waiting.band < 0)
     is_over = (state.dyn[:, Dyn.FINISH_RECORD] > 0) | (state.dyn[:, Dyn.NUM_SCHEDULED] < 0)
-    is_there = is_there & ~is_over
+    is_there = is_there & ~is_over & (exits.step_index == 0)
     least = jnp.min(jnp.where(is_there, waiting.band, jnp.int32(LAST)))
     is_least = is_there & (waiting.band == least)
     number = lax.iota(jnp.int32, is_there.shape[0])

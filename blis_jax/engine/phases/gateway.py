@@ -13,6 +13,7 @@ from blis_jax.engine.block_counts import ceil_div, full_blocks
 from blis_jax.engine.calendar import later
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.gateway_queue import QueueWrite, unchanged
+from blis_jax.engine.phases.budgets import is_over_budget
 from blis_jax.engine.phases.gateways import own_states, with_own
 from blis_jax.engine.phases.mid_step import failing, waking_time
 from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
@@ -168,7 +169,12 @@ def admission(
     asked = candidate, Purpose.ADMISSION, now, seen, no_match, rejected, picked
     context = _context(ctx, state, *asked)
     is_admitted, own = admit(ctx, own_states(ctx, state.gateway, candidate), context)
-    return is_admitted, with_own(ctx, state.gateway, own, candidate)
+    gateway = with_own(ctx, state.gateway, own, candidate)
+    if ctx.mechanism.has_budgets:  # the policy is not asked about a tenant over its share
+        is_over = is_over_budget(ctx, state, candidate)
+        is_admitted = is_admitted & ~is_over
+        gateway = jax.tree.map(lambda a, b: jnp.where(is_over, b, a), gateway, state.gateway)
+    return is_admitted, gateway
 
 
 def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Array) -> Decisions:

@@ -118,7 +118,10 @@ def test_the_queue_is_as_a_plain_one(decide, settings):
     assert any(queue.place == Place.DISPATCHED)
 
 
-@pytest.mark.parametrize("name", ["fc_shed_s42", "fc_ttl_band_s42", "fc_evict_s42", "timeouts_s42"])
+@pytest.mark.parametrize(
+    "name",
+    ["fc_shed_s42", "fc_ttl_band_s42", "fc_evict_s42", "timeouts_s42", "tenant_budget_s42"],
+)
 @pytest.mark.slow
 def test_a_recorded_run(name):
     scenario = AugustScenario(FOLDER, name)

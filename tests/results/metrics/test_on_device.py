@@ -21,6 +21,9 @@ from blis_jax.results.metrics.on_device.run_figures import RunFigures
 from blis_jax.results.metrics.reference import CLASS_NAMES
 from blis_jax.results.metrics.scalars import evaluate, lookup, metric_names
 from blis_jax.results.metrics.summaries import SloTargets, Target, Window
+from tests.support.golden_2026_08 import SIZES as AUGUST_SIZES
+from tests.support.golden_2026_08 import AugustScenario
+from tests.support.reference_data import REPO_ROOT
 from tests.test_golden import SIZES, Scenario, scenarios
 
 pytestmark = pytest.mark.golden
@@ -96,3 +99,13 @@ def test_equal_to_the_host_on_recorded_runs(scenario: Scenario):
     last_us = int(table.arrival_us.max())
     window = Window(last_us // 5, max(last_us - last_us // 10, last_us // 5 + 1))
     assert_equal(*both(config, table, SIZES, window))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fc_evict_s42", "fc_ttl_band_s42", "timeouts_s42"])
+def test_equal_to_the_host_where_requests_wait_at_the_gateway_or_give_up(name: str):
+    scenario = AugustScenario(REPO_ROOT / "tests" / "data" / "golden" / "blis_2026_08", name)
+    table = scenario.table()
+    record, host, report = both(scenario.cluster, table, AUGUST_SIZES, Window(0, None))
+    assert_equal(record, host, report)
+    assert sum(host[each] for each in ("num_evicted", "num_expired", "num_timed_out")) > 0
