@@ -101,6 +101,10 @@ def check(config: Any) -> None:
     demand(config, "request_ttl", lambda value: value < 2**62, f"below {2**62}")
     slo_targets(config.slo_targets)
     tenant_budgets(config.tenant_budgets)
+    if config.tenant_budgets and disaggregation.has_pools(config):
+        raise ConfigError(
+            "tenant_budgets do not go with prefill and decode pools yet; leave one of them out"
+        )
     if not config.flow_control:
         return
     if disaggregation.has_pools(config):
