@@ -108,7 +108,7 @@ def _default(name: str, value: object) -> str:
 
 
 def _allowed(name: str) -> str:
-    from blis_jax.cluster import config
+    from blis_jax.cluster import config, ranges
     from blis_jax.cluster.disaggregation import DECIDERS, ENCODE_DECIDERS
     from blis_jax.cluster.flow_settings import CHOICES
     from blis_jax.latency.deployment import ALL_GATHER, ALL_TO_ALL
@@ -126,7 +126,7 @@ def _allowed(name: str) -> str:
     if name == "latency_model":
         return f"auto, {', '.join(MODELS)}, or `path/to/file.py:Name`"
     words = {
-        "num_instances": f"1 to {config.MAX_INSTANCES:,}",
+        "num_instances": f"1 to {ranges.MAX_INSTANCES:,}",
         "variant": " or ".join(config.VARIANTS),
         "snapshot_phases": f"{', '.join(config.PHASES[:-1])} or {config.PHASES[-1]}",
         "kv_transfer_bandwidth": "above 0",
@@ -149,9 +149,9 @@ def _allowed(name: str) -> str:
     if name in words:
         return words[name]
     for names, text in (
-        (config._POSITIVE, "above 0"),
-        (config._NOT_NEGATIVE, "at least 0"),
-        (config._SHARES, "0 to 1"),
+        (ranges.POSITIVE, "above 0"),
+        (ranges.NOT_NEGATIVE, "at least 0"),
+        (ranges.SHARES, "0 to 1"),
     ):
         if name in names:
             return text

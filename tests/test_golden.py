@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster import config
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.engine.types import Outcome
 from blis_jax.results import invariants
 from blis_jax.results.metrics import reference as metrics
 from blis_jax.results.records import RunRecord

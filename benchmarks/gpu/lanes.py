@@ -28,6 +28,7 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
     from benchmarks.speed.worker import BASELINE
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.commands.sweep.measure import Measure
+    from blis_jax.engine.outcome import Outcome
     from blis_jax.engine.runner.calls import Call, Group
     from blis_jax.engine.runner.driver import Runner
     from blis_jax.engine.runner.lanes import SHARE
@@ -35,7 +36,6 @@ def report(num_runs: int, num_lanes: int, rates: Sequence[float]) -> list[str]:
     from blis_jax.engine.runner.options import Options
     from blis_jax.engine.runner.programs import compiled, rows_of
     from blis_jax.engine.runner.runs import Point
-    from blis_jax.engine.types import Outcome
     from blis_jax.results.metrics.on_device.run_figures import RunFigures
     from blis_jax.results.metrics.summaries import SloTargets
     from blis_jax.workload.spec import load_builtin, override

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.cluster import disaggregation, flow_settings, instance_groups, revisions
 from blis_jax.cluster.flow_settings import FlowSettings
 from blis_jax.cluster.instance_groups import InstanceGroup
+from blis_jax.cluster.ranges import check_ranges
 from blis_jax.cluster.scorer_weights import DEFAULT_SCORERS, parse_scorers
-from blis_jax.cluster.setting_checks import check_type, demand
+from blis_jax.cluster.setting_checks import check_type
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
@@ -371,21 +372,6 @@ POLICY_NAMES: dict[str, tuple[str, ...]] = {
 }
 SCORER_NAMES = tuple(registry.SCORERS)
 
-_POSITIVE: tuple[str, ...] = ("total_kv_blocks", "block_size_in_tokens", "max_num_running_reqs")
-_POSITIVE += ("max_num_scheduled_tokens", "dp")
-_NOT_NEGATIVE: tuple[str, ...] = ("admission_latency", "routing_latency", "horizon")
-_NOT_NEGATIVE += ("snapshot_refresh_interval", "long_prefill_token_threshold")
-_NOT_NEGATIVE += ("slo_prefill_critical", "slo_prefill_sheddable")
-_NOT_NEGATIVE += ("kv_cpu_blocks", "kv_transfer_base_latency")
-_NOT_NEGATIVE += ("load_refresh_interval", "prefix_index_delay", "network_delay")
-_NOT_NEGATIVE += ("cache_signal_delay", "max_model_len", *disaggregation.NOT_NEGATIVE)
-_POSITIVE += flow_settings.POSITIVE
-_NOT_NEGATIVE += flow_settings.NOT_NEGATIVE
-_SHARES: tuple[str, ...] = ("kv_offload_threshold", "gpu_memory_utilization", "prefix_index_loss")
-MAX_INSTANCES = 2**15 - 1  # instances are numbered in 16 bits in the golden format
-# a gateway has a prefix index and states of its own
-_MOST: dict[str, int] = {"num_instances": MAX_INSTANCES, "num_gateways": 64}
-
 
 def _check_types(config: ClusterConfig) -> None:
     for name, field in FIELDS.items():
@@ -393,17 +379,7 @@ def _check_types(config: ClusterConfig) -> None:
 
 
 def _check(config: ClusterConfig) -> None:
-    for name in _POSITIVE:
-        demand(config, name, lambda value: value > 0, "above 0")
-    for name in _NOT_NEGATIVE:
-        demand(config, name, lambda value: value >= 0, "at least 0")
-    for name in _SHARES:
-        demand(config, name, lambda value: 0 <= value <= 1, "between 0 and 1")
-    for name, setting in registry.settings().items():
-        demand(config, name, setting.number.permits, setting.number.allowed)
-    demand(config, "kv_transfer_bandwidth", lambda value: value > 0, "above 0")
-    for name, most in _MOST.items():
-        demand(config, name, range(1, most + 1).__contains__, f"between 1 and {most}")
+    check_ranges(config)
     for name, choices in _CHOICES.items():
         given = getattr(config, name)
         if given not in choices:

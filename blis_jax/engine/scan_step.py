@@ -15,6 +15,7 @@ from jax import lax
 from blis_jax.engine.calendar import Due, Kind, next_due, undisturbed_until
 from blis_jax.engine.context import NO_KEY, Context
 from blis_jax.engine.exact import runtime_infinity
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.batch_formation import serve
 from blis_jax.engine.phases.candidates import has_candidate
 from blis_jax.engine.phases.completions import next_news, tell_gateway, tell_instance
@@ -55,7 +56,6 @@ from blis_jax.engine.tables.writes import (
     with_lane_row,
     write,
 )
-from blis_jax.engine.types import Outcome
 from blis_jax.memory.blocks import Do, MemoryTask
 from blis_jax.memory.cpu_tier import offload, reload
 from blis_jax.memory.index_events import settled

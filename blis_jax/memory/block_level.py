@@ -19,11 +19,12 @@ from jax import lax
 from blis_jax.engine.block_counts import full_blocks, in_last_block
 from blis_jax.engine.branching import branch
 from blis_jax.engine.context import Context, SlotRows, row
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.mid_step import Work, count_of, failing
 from blis_jax.engine.state import RUNAWAY, Resident, State
 from blis_jax.engine.tables.columns import as_int, choose, selected
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
-from blis_jax.engine.types import LAST, Outcome
+from blis_jax.engine.types import LAST
 from blis_jax.memory import preemption
 from blis_jax.memory.allocation import Answer, attempt
 from blis_jax.memory.block_rows import BlockRows, Tenant, blocks_of, is_due, no_block_rows, tenant

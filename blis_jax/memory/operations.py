@@ -16,9 +16,10 @@ from jax import lax
 from blis_jax.engine.block_counts import ceil_div, in_last_block
 from blis_jax.engine.context import row
 from blis_jax.engine.exact import exact_quotient
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.mid_step import failing
 from blis_jax.engine.tables.columns import as_int
-from blis_jax.engine.types import Outcome, pytree
+from blis_jax.engine.types import pytree
 from blis_jax.memory.blocks import NO_BLOCK, Asker, Do, Pinning
 from blis_jax.memory.contents import LOST, NO_JUMPS, is_same, names, places, shared_or_own
 from blis_jax.memory.index_events import popped as removed_from_index

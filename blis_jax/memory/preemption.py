@@ -15,11 +15,12 @@ import jax.numpy as jnp
 
 from blis_jax.engine.block_counts import ceil_div
 from blis_jax.engine.context import Context, SlotRows, least_key, slot_of
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.mid_step import Work, count_of, failing
 from blis_jax.engine.state import Lane, Past, Resident, State
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.slot_write import SlotWrite
-from blis_jax.engine.types import LAST, Outcome
+from blis_jax.engine.types import LAST
 from blis_jax.memory.allocation import after_release
 from blis_jax.memory.block_rows import BlockRows, Tenant, blocks_of, is_due, no_block_rows, tenant
 from blis_jax.memory.blocks import (

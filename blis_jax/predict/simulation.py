@@ -209,7 +209,7 @@ def closed_loop(load: ClosedLoad) -> Any:
 
 
 def _requests(record: RunRecord, arrival_us: Any, output: int, rounds: Any) -> SimulatedRequests:
-    from blis_jax.engine.types import Outcome
+    from blis_jax.engine.outcome import Outcome
     from blis_jax.results.records import Status
 
     if record.outcome is not Outcome.COMPLETED:

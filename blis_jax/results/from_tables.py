@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS
-from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime, Reg
-from blis_jax.engine.types import REJECTED, Outcome
-from blis_jax.memory.blocks import Eviction, Pool
+from blis_jax.engine.state import Dyn, Inst, Log, LogTime, Reg
+from blis_jax.engine.types import REJECTED
+from blis_jax.memory.blocks import Eviction
 from blis_jax.results.histories import InstanceHistory, entry_times, histories
-from blis_jax.results.metrics.arrays import maxima, sums
+from blis_jax.results.instance_records import evicted_on, instance_records
 from blis_jax.results.records import (
     BLOCK_LEVEL,
     NO_EVICTION,
     SETTLED,
-    InstanceRecords,
     PreemptionRecords,
     RequestRecords,
     RunRecord,
@@ -34,9 +34,9 @@ from blis_jax.results.splits import (
     split_records,
     with_parts,
 )
-from blis_jax.results.stays import journeys, lives_of, moved, paid_us
+from blis_jax.results.stays import journeys, lives_of, moved
 from blis_jax.results.travels import after_moves, has_moved, is_on_its_way
-from blis_jax.results.waits import ended_steps, final_status, gateway_waits, orphaned_us
+from blis_jax.results.waits import ended_steps, final_status, gateway_waits
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 
@@ -144,7 +144,7 @@ class Observation:
         in_decode, has_token = lives.in_decode, lives.token_record >= 0
         scheduled = self._starts(lives.scheduled_record)
         first = self._starts(dyn[:, Dyn.FIRST_RECORD])
-        token_us = self._ends(lives.token_record)
+        token_us = self.ends(lives.token_record)
         output_time = self.output_time[xp.maximum(self.first_instance, 0)]
         ttft = xp.where(has_token, token_us + output_time - self.arrival, 0)
         last, left, total = self._last_steps()
@@ -162,7 +162,7 @@ class Observation:
             whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
             e2e = xp.where(has_moved(self.journey), whole, e2e)
         index = dyn[:, Dyn.TOKEN_INDEX]
-        last_index = self._last_index()[xp.maximum(self.instance, 0)]
+        last_index = self.last_index()[xp.maximum(self.instance, 0)]
         ended = ended_steps(self.raw, self.num_requests, xp)
         last_index = last_index if ended is None else xp.where(ended > 0, ended, last_index)
         decoded = last_index - index + lives.num_handed
@@ -202,7 +202,7 @@ class Observation:
             ttft_parts_us=self._parts(has_token, token_us, output_time),
             gateway_wait_us=self.gateway_wait_us,
             ended_step_idx=ended,
-            **after_moves(self.journey, self.num_requests, self._starts, self._ends, xp),
+            **after_moves(self.journey, self.num_requests, self._starts, self.ends, xp),
         )
         if self.reserved is not None:
             self.splits = split_records(self, status, columns)
@@ -220,7 +220,7 @@ class Observation:
         num_steps = self.log[at_end, Log.NUM_STEPS] if len(self.log) else self.xp.ones_like(last)
         return last, self._log_time(LogTime.START, at_end) + num_steps * last, total
 
-    def _ends(self, record: np.ndarray) -> np.ndarray:
+    def ends(self, record: np.ndarray) -> np.ndarray:
         """End of the step in a record of one step, per request; junk where there is none."""
         at = self.xp.clip(record, 0, max(len(self.log) - 1, 0))
         return self._starts(record) + self._log_time(LogTime.DURATION, at)
@@ -236,7 +236,8 @@ class Observation:
         is_decided = self.xp.arange(self.num_requests) < self.raw.registers[Reg.NEXT_ADMIT]
         return self.xp.where(self.is_rejected, 0, self.xp.where(is_decided, 1, -1)).astype(np.int64)
 
-    def _last_index(self) -> np.ndarray:
+    def last_index(self) -> np.ndarray:
+        """Steps that each instance has begun."""
         return self.raw.inst[:, Inst.STEP_INDEX].astype(np.int64)
 
     def _step_overhead(self) -> Any:
@@ -292,120 +293,6 @@ class Observation:
             num_completed=done,
         )
 
-    def _ended(self, requests: RequestRecords) -> np.ndarray:
-        """Latest event of every instance that was executed, no-op departures included."""
-        xp, rows = self.xp, self.num_instances
-        is_arrived = self.is_routed & (self.routed_us <= self.horizon)
-        has_left = (requests.left_us >= 0) & (requests.left_us <= self.horizon)
-        latest = xp.where(is_arrived, self.routed_us, 0)
-        latest = xp.maximum(latest, xp.where(self.is_queued, self.queued_us, 0))
-        left = xp.where(has_left, requests.left_us, 0)
-        on_first = 0
-        if self.splits is None:
-            latest = xp.maximum(latest, left)
-        else:  # each part leaves an instance of its own
-            ends = self.splits.prefill_left_us
-            ends = xp.where((ends >= 0) & (ends <= self.horizon), ends, 0)
-            on_first = maxima(self.first_instance, xp.maximum(latest, ends), rows)
-            latest = left
-        if self.timeout_us is not None:
-            is_late = requests.status == Status.TIMED_OUT
-            latest = xp.maximum(latest, xp.where(is_late, self.arrival + self.timeout_us, 0))
-        has_stepped = self._last_index()[:rows] > 0
-        last = self.raw.inst_time[:rows, InstTime.LAST_START].astype(self.time_type)
-        last = xp.maximum(last, orphaned_us(self.raw, rows, self.time_type, xp))
-        latest = xp.maximum(maxima(self.instance, latest, rows), on_first)
-        return xp.maximum(latest, xp.where(has_stepped, last, 0))
-
-    def instances(self, requests: RequestRecords) -> InstanceRecords:
-        """Per-instance totals."""
-        rows, log, xp, lives = self.num_instances, self.log, self.xp, self.lives
-        inst = self.raw.inst[:rows].astype(np.int64)
-        at, steps = log[:, Log.INSTANCE], log[:, Log.NUM_STEPS]
-
-        def counted(status: Status) -> np.ndarray:
-            return sums(self.instance, requests.status == status, rows)
-
-        output_tokens = sums(at, log[:, Log.NUM_DECODE] * steps, rows)
-        if self.rules.restarts_preempted:  # all of what completes, and nothing else
-            is_done = requests.status == Status.COMPLETED
-            output_tokens = sums(self.instance, xp.where(is_done, self.output_len, 0), rows)
-        is_entered = (requests.queued_at_us >= 0) & (requests.status != Status.DROPPED)
-        prompts_on, dropped = self.instance, inst[:, Inst.NUM_DROPPED]
-        if self.reserved is not None:
-            is_entered = is_entered | (self.reserved.is_dropped == 1)
-            prompts_on = self.first_instance
-            dropped = dropped + sums(self.reserved.target, self.reserved.is_dropped, rows)
-        block_time = log[:, Log.SUM_USED_BLOCKS].astype(np.float64)
-        block_time = block_time * self.log_time[:, LogTime.DURATION]
-        evicted = self._evicted_on()
-        return InstanceRecords(
-            completed_requests=counted(Status.COMPLETED),
-            dropped_unservable=dropped,
-            lost_requests=counted(Status.LOST),
-            times_down=np.zeros(rows, np.int64)
-            if self.raw.downs is None
-            else self.raw.downs[:rows].astype(np.int64),
-            paid_us=paid_us(self.raw, self.cluster, self._ended(requests), xp),
-            still_queued=counted(Status.WAITING),
-            still_running=counted(Status.RUNNING),
-            total_input_tokens=sums(prompts_on, xp.where(is_entered, self.input_len, 0), rows),
-            total_output_tokens=output_tokens,
-            gpu_hits=inst[:, Inst.HITS],
-            gpu_misses=inst[:, Inst.MISSES],
-            used_blocks_at_end=inst[:, Inst.USED_BLOCKS],
-            peak_kv_blocks_used=maxima(at, log[:, Log.USED_BLOCKS], rows),
-            kv_blocks_used_integral=sums(at, block_time, rows),
-            step_count=inst[:, Inst.STEP_INDEX],
-            waiting_sum=sums(at, log[:, Log.WAITING] * steps, rows),
-            sim_ended_time_us=self._ended(requests),
-            output_time_us=self.output_time[:rows],
-            preemption_count=sums(evicted, lives.is_eviction, rows),
-            kv_allocation_failures=self._pool(Pool.NUM_FAILURES),
-            total_kv_blocks=xp.asarray(self.cluster.total_kv_blocks)[:rows].astype(np.int64),
-            ttft_sum_us=self._ttft_sum(requests, evicted),
-            cpu_offloads=self._pool(Pool.OFFLOADS),
-            cpu_reloads=self._pool(Pool.RELOADS),
-            cpu_misses=self._pool(Pool.CPU_MISSES),
-            cpu_thrashing=self._pool(Pool.THRASHING),
-            reload_us=self._pool(Pool.RELOADS)
-            * xp.asarray(self.cluster.transfer_us)[:rows].astype(np.int64),
-        )
-
-    def _pool(self, column: Pool) -> np.ndarray:
-        """A counter of block-level memory per instance; 0 without it."""
-        if self.raw.pool is None:
-            return self.xp.zeros(self.num_instances, np.int64)
-        return self.raw.pool[: self.num_instances, column].astype(np.int64)
-
-    def _of_evicted(self, values: np.ndarray) -> np.ndarray:
-        """The value of each preemption's request, -1 for rows of no preemption."""
-        lives = self.lives
-        request = self.xp.where(lives.is_eviction, lives.evictions[:, Eviction.REQUEST], 0)
-        return self.xp.where(lives.is_eviction, values[request], -1)
-
-    def _evicted_on(self) -> np.ndarray:
-        """The instance of each preemption, -1 for rows of no preemption."""
-        if self.journey is None or not len(self.log):
-            return self._of_evicted(self.instance)
-        record = self.lives.evictions[:, Eviction.RECORD]
-        instance = self.log[self.xp.clip(record, 0, len(self.log) - 1), Log.INSTANCE]
-        return self.xp.where(self.lives.is_eviction, instance, -1)
-
-    def _ttft_sum(self, requests: RequestRecords, evicted: np.ndarray) -> np.ndarray:
-        """Sum of all first tokens ever recorded, also of lives that a preemption ended.
-
-        `evicted` is the instance of each preemption.
-        """
-        xp, rows, evictions = self.xp, self.num_instances, self.lives.evictions
-        token = evictions[:, Eviction.FIRST_TOKEN]
-        is_token = (token > 0) & (token == evictions[:, Eviction.DECODE_RECORD])
-        ends = self._ends(token - 1)
-        past = ends + self.output_time[xp.maximum(evicted, 0)] - self._of_evicted(self.arrival)
-        now = xp.where(self.lives.is_current_token, requests.ttft_us, 0)
-        whole = sums(evicted, xp.where(is_token, past, 0), rows) + sums(self.instance, now, rows)
-        return whole.astype(np.int64)
-
     def preemptions(self) -> PreemptionRecords:
         """Every preemption."""
         lives = self.lives
@@ -413,7 +300,7 @@ class Observation:
         record = lives.evictions[:, Eviction.RECORD]
         at = np.clip(record, 0, max(len(self.log) - 1, 0))
         time_us = self.log_time[at, LogTime.START] if len(self.log) else record
-        where = self._evicted_on()
+        where = evicted_on(self)
         return PreemptionRecords(request, where, time_us, record, lives.num_itl, lives.is_forgotten)
 
     def outcome(self) -> Outcome:
@@ -449,7 +336,7 @@ class Observation:
             outcome=self.outcome(),
             requests=requests,
             steps=self.steps(),
-            instances=self.instances(requests),
+            instances=instance_records(self, requests),
             num_iterations=int(registers[Reg.CURSOR]),
             num_open_ties=self.num_open_ties(),
             num_repairs=num_repairs,

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.engine.state import Dyn, Log, LogTime, Reservation
+from blis_jax.engine.state import Dyn, Log, LogTime
+from blis_jax.engine.tables.journeys import Reservation
 from blis_jax.memory.blocks import PASSED_OVER, Eviction
 from blis_jax.results.records import TTFT_PARTS, Status
 
 if TYPE_CHECKING:
-    from blis_jax.engine.state import Journey
+    from blis_jax.engine.tables.journeys import Journey
     from blis_jax.results.from_tables import Observation
 
     Columns = dict[str, Any]
@@ -125,11 +126,11 @@ def split_records(seen: Observation, status: Array, columns: Columns) -> SplitRe
     is_scheduled = has_left & (journey.joins > 0) & (seen.dyn[:, Dyn.NUM_SCHEDULED] > 0)
     delay = seen._starts(seen.dyn[:, Dyn.SCHEDULED_RECORD]) - seen.arrival
     prefill_output = seen.output_time[xp.maximum(seen.first_instance, 0)]
-    left = seen._ends(xp.maximum(journey.first_record, 0))
+    left = seen.ends(xp.maximum(journey.first_record, 0))
     is_done = status == Status.COMPLETED
     own_ttft = is_scheduled & ~joined & seen.lives.in_decode
     output = seen.output_time[xp.maximum(seen.instance, 0)]
-    ttft = seen._ends(seen.dyn[:, Dyn.TOKEN_RECORD]) + output - seen.arrival
+    ttft = seen.ends(seen.dyn[:, Dyn.TOKEN_RECORD]) + output - seen.arrival
     latencies = columns["e2e_us"] - columns["ttft_us"]
     in_first = seen._log_time(LogTime.DURATION, seen._at(Dyn.SCHEDULED_RECORD))
     e2e = xp.where(joined, latencies + in_first, latencies + ttft)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.engine.phases.paid_time import PaidTime, paid_until
-from blis_jax.engine.state import Dyn, Inst, InstTime, Journey, Log, LogTime
+from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime
+from blis_jax.engine.tables.journeys import Journey
 from blis_jax.memory.blocks import PASSED_OVER, Eviction, Life
 from blis_jax.results.metrics.arrays import replaced, sums
 

@@ -9,7 +9,7 @@ import numpy as np
 from blis_jax.engine.types import never
 
 if TYPE_CHECKING:
-    from blis_jax.engine.state import Journey
+    from blis_jax.engine.tables.journeys import Journey
     from blis_jax.results.records import RequestRecords
 
     Columns = dict[str, Any]

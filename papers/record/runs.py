@@ -14,7 +14,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from blis_jax import __version__
-from blis_jax.engine.types import Outcome
+from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from papers.record.measures import Measurement

@@ -12,7 +12,7 @@ import xarray as xr
 
 from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands.store import Store
-from blis_jax.engine.types import Outcome
+from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import reads_store
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes

@@ -14,7 +14,7 @@ import yaml
 
 from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands.store import Store
-from blis_jax.engine.types import Outcome
+from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.results.dataset import load_kind
 from blis_jax.results.metrics.scalars import lookup

@@ -19,7 +19,7 @@ import numpy as np
 import xarray as xr
 
 from blis_jax.commands.sweep.data import WHOLE
-from blis_jax.engine.types import Outcome
+from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.results.metrics.scalars import LOWER, Metric, lookup
 from blis_jax.results.metrics.summaries import ALL

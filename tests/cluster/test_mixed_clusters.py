@@ -14,8 +14,9 @@ from blis_jax import ClusterConfig, Policies, over_params
 from blis_jax.cluster import config
 from blis_jax.cluster.instance_groups import NUMBERS
 from blis_jax.engine.mechanism import params
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.engine.types import ROLES, Outcome
+from blis_jax.engine.types import ROLES
 from blis_jax.latency.trained_physics import BETA
 from blis_jax.policies import routing_policy
 from blis_jax.results.records import RunRecord

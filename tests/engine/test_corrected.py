@@ -8,9 +8,9 @@ import pytest
 
 from blis_jax.cluster import config
 from blis_jax.engine.mechanism import mechanism
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.revision_rules import NO_DEFECTS, Defects
 from blis_jax.engine.runner.simulation import simulate
-from blis_jax.engine.types import Outcome
 from blis_jax.results.records import Status
 from blis_jax.results.step_records import overlaps
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, STATICS, Scene, scenes

@@ -8,9 +8,9 @@ import pytest
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.setting_values import values_for_hash
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.derivatives import Differentiator
 from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.engine.types import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.latency import registry
 from blis_jax.latency.registry import SIZED

@@ -16,11 +16,11 @@ import pytest
 from blis_jax.engine.branching import When, always, branch
 from blis_jax.engine.context import Context
 from blis_jax.engine.loop import _node_of, _shared_numbers
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases import router_index
 from blis_jax.engine.phases.router_index import no_touch
 from blis_jax.engine.state import nodes_of
 from blis_jax.engine.tables.router import RouterIndex, no_index
-from blis_jax.engine.types import Outcome
 from blis_jax.memory import index_events
 from blis_jax.memory.blocks import Do
 from blis_jax.memory.contents import names

@@ -10,8 +10,8 @@ import pytest
 
 from blis_jax import ClusterConfig, ConfigError, Policies, over_params, over_seeds, simulate
 from blis_jax.commands.run.requests import draw_requests
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.simulation import Options
-from blis_jax.engine.types import Outcome
 from blis_jax.policies import (
     NoParams,
     admission_policy,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from blis_jax.engine.types import Outcome
+from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.results import blis_files

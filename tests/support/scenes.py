@@ -8,8 +8,8 @@ import numpy as np
 
 from blis_jax.cluster import config
 from blis_jax.cluster.config import FIELDS, OUR_POLICY_SETTINGS
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.engine.types import Outcome
 from blis_jax.results.records import RunRecord
 from blis_jax.results.step_records import expand_steps
 from blis_jax.workload.table import RequestTable, from_golden, pad_to, text_rank

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.simulation import simulate
-from blis_jax.engine.types import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.workload.drawing.draw import compile_plan, draw, longest_node, params_for
 from blis_jax.workload.spec import load_builtin, load_spec, override, parse_spec, prefix_lengths

@@ -42,8 +42,8 @@ def draw_requests(
     """
     import jax
 
+    from blis_jax.engine.outcome import Outcome
     from blis_jax.engine.runner.programs import compiled, draws_of
-    from blis_jax.engine.types import Outcome
     from blis_jax.workload.drawing.draw import compile_plan
 
     for headroom in (1.0, 2.0, 4.0, 8.0, 16.0):
@@ -154,7 +154,7 @@ def _options(given: Mapping[str, Any]) -> Options:
 
 def is_whole(record: RunRecord) -> bool:
     """Whether the run ended as the reference would: completed, or at its horizon."""
-    from blis_jax.engine.types import Outcome
+    from blis_jax.engine.outcome import Outcome
 
     return record.outcome in (Outcome.COMPLETED, Outcome.HORIZON)
 

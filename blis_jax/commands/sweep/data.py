@@ -16,7 +16,7 @@ from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands.sweep.figures import SweepFigures
 from blis_jax.commands.sweep.measure import Measure
 from blis_jax.commands.sweep.plan import SweepPlan
-from blis_jax.engine.types import Outcome
+from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.results.dataset import RUN_METRICS
 from blis_jax.results.metrics.on_device.compiled import Report

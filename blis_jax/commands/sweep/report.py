@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands.sweep.data import INVARIANTS, NOT_RUN, WHOLE, outcome_counts
-from blis_jax.engine.types import Outcome
+from blis_jax.engine.outcome import Outcome
 from blis_jax.policies.registry import NONE
 from blis_jax.reports.run_words import SEEDS, RunWords, run_words
 from blis_jax.results.metrics.scalars import TOKEN_RATES

@@ -25,9 +25,10 @@ from blis_jax.engine.livelock.cycles import (
 from blis_jax.engine.livelock.queue_order import rounds_in_order
 from blis_jax.engine.livelock.skipped import SkippedLog
 from blis_jax.engine.loop import CHUNK, Raw, beginning_of, stretch_of
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.programs import compiled
 from blis_jax.engine.state import InstTime, Reg, Requests, State
-from blis_jax.engine.types import EngineShape, Mechanism, Outcome, Params
+from blis_jax.engine.types import EngineShape, Mechanism, Params
 from blis_jax.memory.blocks import Pool
 
 if TYPE_CHECKING:

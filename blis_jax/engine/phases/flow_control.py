@@ -26,6 +26,7 @@ from blis_jax.engine.gateway_queue import (
     Victims,
     unchanged,
 )
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.gateway import Decisions, admission, decide_again, no_decisions
 from blis_jax.engine.phases.giving_up import give_up
 from blis_jax.engine.phases.mid_step import count_of, failing
@@ -34,7 +35,7 @@ from blis_jax.engine.state import Dyn, Req, State
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import lane_of, places_of
 from blis_jax.engine.tables.writes import Writes
-from blis_jax.engine.types import LAST, Outcome, Snapshots
+from blis_jax.engine.types import LAST, Snapshots
 from blis_jax.policies.gateway_classes import mean_saturation
 from blis_jax.policies.pickers import first_where
 

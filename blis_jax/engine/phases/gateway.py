@@ -13,6 +13,7 @@ from blis_jax.engine.block_counts import ceil_div, full_blocks
 from blis_jax.engine.calendar import later
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.gateway_queue import QueueWrite, unchanged
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.budgets import is_over_budget
 from blis_jax.engine.phases.gateways import own_states, with_own
 from blis_jax.engine.phases.mid_step import failing, waking_time
@@ -35,14 +36,7 @@ from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
 from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.engine.tables.rows import Row, Whole
 from blis_jax.engine.tables.writes import MovementWrite, no_movement
-from blis_jax.engine.types import (
-    LAST,
-    NO_DRAW,
-    NO_REQUEST,
-    REJECTED,
-    Outcome,
-    pytree,
-)
+from blis_jax.engine.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, pytree
 from blis_jax.latency.blackbox import queueing_time
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.pickers import first_where

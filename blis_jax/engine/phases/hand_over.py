@@ -18,9 +18,10 @@ from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.phases.policy_calls import Purpose, decision_key, request_view
 from blis_jax.engine.phases.snapshot import active_instances
-from blis_jax.engine.state import Journey, Movement, Past, State
+from blis_jax.engine.state import Past, State
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.joined import places_of
+from blis_jax.engine.tables.journeys import Journey, Movement
 from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.memory.memory import Subject, Visit
 from blis_jax.policies.contract import HandOver, HandOverContext

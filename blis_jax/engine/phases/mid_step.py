@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.state import Instance, InstTime, Lane
 from blis_jax.engine.tables.columns import Columns, Vector, as_int, is_apart, tail, with_tail
-from blis_jax.engine.types import Outcome, pytree
+from blis_jax.engine.types import pytree
 from blis_jax.memory.blocks import InstanceMemory, MemoryTask
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from blis_jax.engine.phases.policy_calls import Purpose, decision_key
 from blis_jax.engine.phases.snapshot import refreshed, snapshots
 from blis_jax.engine.phases.step_end import next_event
 from blis_jax.engine.phases.stops import begun, forgotten, restarted, returning, stop_times
-from blis_jax.engine.state import Instance, Journey, Movement, PartRank, State
+from blis_jax.engine.state import Instance, PartRank, State
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.joined import busy_times, lane_of, queued_times
+from blis_jax.engine.tables.journeys import Journey, Movement
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
 from blis_jax.engine.types import LAST

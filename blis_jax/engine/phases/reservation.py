@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from blis_jax.engine.block_counts import ceil_div
 from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.mid_step import Work, failing, waking_time
 from blis_jax.engine.phases.policy_calls import (
     Purpose,
@@ -25,12 +26,13 @@ from blis_jax.engine.phases.policy_calls import (
     route_by_cluster,
 )
 from blis_jax.engine.phases.snapshot import active_instances
-from blis_jax.engine.state import Mode, Movement, PartRank, Past, Resident, State
+from blis_jax.engine.state import Mode, PartRank, Past, Resident, State
 from blis_jax.engine.tables.columns import apart, as_int, choose, put
 from blis_jax.engine.tables.joined import EXPECTED, INSTANCE_OF, instance_of
+from blis_jax.engine.tables.journeys import Movement
 from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
-from blis_jax.engine.types import ENCODE, LAST, NO_REQUEST, ROLES, Outcome
+from blis_jax.engine.types import ENCODE, LAST, NO_REQUEST, ROLES
 from blis_jax.memory.blocks import Asker, Do
 from blis_jax.memory.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand, Visit

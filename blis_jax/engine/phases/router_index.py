@@ -20,12 +20,13 @@ from jax import lax
 from blis_jax.engine.block_counts import full_blocks
 from blis_jax.engine.branching import branch
 from blis_jax.engine.context import Context, row
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.gateways import index_column, own_columns
 from blis_jax.engine.phases.mid_step import failing
 from blis_jax.engine.state import Nodes, State, nodes_of
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.router import ROUTINGS_READ, RouterIndex
-from blis_jax.engine.types import Outcome, pytree
+from blis_jax.engine.types import pytree
 from blis_jax.memory.blocks import LOOK_UP_BLOCKS
 from blis_jax.memory.contents import shared_numbers
 

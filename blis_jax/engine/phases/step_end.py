@@ -11,6 +11,7 @@ from jax import lax
 
 from blis_jax.engine.block_counts import ceil_div
 from blis_jax.engine.context import Context, SlotRows, least_key, row, slot_of
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.batch_view import members_of
 from blis_jax.engine.phases.hand_over import has_last_token, is_moving, moved_on, num_moving
 from blis_jax.engine.phases.mid_step import (
@@ -39,7 +40,7 @@ from blis_jax.engine.state import Mode, State, StepRecord
 from blis_jax.engine.step_batch import StepBatch
 from blis_jax.engine.tables.columns import Vector, as_int, choose
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
-from blis_jax.engine.types import Outcome, pytree
+from blis_jax.engine.types import pytree
 from blis_jax.memory.blocks import Asker
 from blis_jax.memory.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand

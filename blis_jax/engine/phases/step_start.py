@@ -11,6 +11,7 @@ from jax import lax
 
 from blis_jax.engine.clock import truncate
 from blis_jax.engine.context import Context, SlotRows, row
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.batch_view import decoding_alike, members_of
 from blis_jax.engine.phases.candidates import with_next_states
 from blis_jax.engine.phases.mid_step import (
@@ -29,7 +30,7 @@ from blis_jax.engine.state import Mode, State
 from blis_jax.engine.step_batch import Members, StepBatch
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.slot_write import no_slot
-from blis_jax.engine.types import LAST, Outcome
+from blis_jax.engine.types import LAST
 from blis_jax.memory.memory import Plan
 
 MAX_FAST_STEPS = 2048

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.programs import Ran, compiled, reports_of, rows_of
 from blis_jax.engine.runner.runs import GivenRun, Run, larger_plan, observed
 from blis_jax.engine.runner.sizes import larger_shape
-from blis_jax.engine.types import Outcome
 from blis_jax.results.from_tables import Observation, unstack
 from blis_jax.results.metrics.arrays import stacked
 from blis_jax.results.metrics.on_device.compiled import Drawn, Report

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.engine.loop import CHUNK, Raw, beginning_of, raw_of, stretch_of
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.programs import compiled
 from blis_jax.engine.state import Reg, Req, Requests, State, Time
-from blis_jax.engine.types import EngineShape, Mechanism, Outcome, Params
+from blis_jax.engine.types import EngineShape, Mechanism, Params
 from blis_jax.memory.blocks import Eviction
 from blis_jax.results.histories import InstanceHistory, entry_times, histories
 from blis_jax.results.tied_stretches import stretches

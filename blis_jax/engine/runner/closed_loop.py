@@ -18,10 +18,10 @@ from blis_jax import progress
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.disaggregation import has_pools
 from blis_jax.engine.loop import ranks_of_parts
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.runs import GivenRun, Row
-from blis_jax.engine.types import Outcome
 from blis_jax.latency.registry import times_after_decode
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed

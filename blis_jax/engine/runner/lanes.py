@@ -17,10 +17,11 @@ from jax import lax
 from blis_jax.engine.branching import masked
 from blis_jax.engine.context import Context
 from blis_jax.engine.loop import CHUNK, Raw, first_state, raw_of, without_holes
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.scan_step import scan_step
 from blis_jax.engine.state import Reg, Requests, State, with_paths
 from blis_jax.engine.tables.joined import joined, parted
-from blis_jax.engine.types import EngineShape, Mechanism, Outcome, Params, pytree
+from blis_jax.engine.types import EngineShape, Mechanism, Params, pytree
 from blis_jax.policies.scorers.sums import shares_of
 
 SHARE = 4  # one in so many lanes is done before next rows begin

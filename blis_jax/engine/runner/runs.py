@@ -18,12 +18,13 @@ from blis_jax.engine.livelock.stretches import has_end, run_to_horizon
 from blis_jax.engine.loop import Order as EngineOrder
 from blis_jax.engine.loop import first_order
 from blis_jax.engine.mechanism import mechanism, params
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.checkpoints import LongRun
 from blis_jax.engine.runner.demand import LONG_TABLE, demand_of_table
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.programs import compiled, draws_of
 from blis_jax.engine.runner.sizes import Sizes, first_sizes, grown
-from blis_jax.engine.types import EngineShape, Mechanism, Outcome, Params
+from blis_jax.engine.types import EngineShape, Mechanism, Params
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results.from_tables import Observation

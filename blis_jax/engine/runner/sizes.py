@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.demand import Demand, next_power, rounded
 from blis_jax.engine.runner.options import Options
-from blis_jax.engine.types import EngineShape, Mechanism, Outcome
+from blis_jax.engine.types import EngineShape, Mechanism
 
 MAX_SLOTS = 8192
 MOST_PATH_BLOCKS = (

@@ -14,17 +14,10 @@ from blis_jax.engine.exits import ExitWrite, exits_after, no_exit
 from blis_jax.engine.gateway_queue import QueueWrite, unchanged, written
 from blis_jax.engine.phases import router_index
 from blis_jax.engine.phases.policy_calls import instance_row
-from blis_jax.engine.state import (
-    Instance,
-    Journey,
-    Lane,
-    Movement,
-    News,
-    State,
-    StepRecord,
-)
+from blis_jax.engine.state import Instance, Lane, News, State, StepRecord
 from blis_jax.engine.tables.columns import apart, put, selected
 from blis_jax.engine.tables.joined import INSTANCE_OF, instance_of, lane_of, side_by_side
+from blis_jax.engine.tables.journeys import Journey, Movement
 from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.engine.tables.rows import Row
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot

@@ -15,11 +15,11 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.run.requests import draw_requests
 from blis_jax.commands.sweep.data import Summarizer
 from blis_jax.commands.sweep.measure import Measure
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner import driver
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.runs import GivenRun
 from blis_jax.engine.runner.simulation import Options, Row
-from blis_jax.engine.types import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.policies.seeds import FIXED
 from blis_jax.results.from_tables import Observation

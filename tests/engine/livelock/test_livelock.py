@@ -8,10 +8,10 @@ import pytest
 
 from blis_jax.cluster import config
 from blis_jax.engine.livelock import stretches as livelock
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.many_runs import run_grid
 from blis_jax.engine.runner.simulation import Options, Row, simulate
-from blis_jax.engine.types import Outcome
 from blis_jax.policies.seeds import FIXED
 from blis_jax.results import invariants
 from blis_jax.results.records import RunRecord

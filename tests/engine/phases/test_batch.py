@@ -3,11 +3,12 @@
 import jax.numpy as jnp
 import pytest
 
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.batch_formation import serve
 from blis_jax.engine.phases.candidates import has_candidate
 from blis_jax.engine.phases.step_end import complete
 from blis_jax.engine.state import Mode
-from blis_jax.engine.types import LAST, NO_REQUEST, Outcome
+from blis_jax.engine.types import LAST, NO_REQUEST
 from tests.engine.phases.made import NEVER, Made, config, values
 
 ONE = jnp.int32(1)

@@ -14,10 +14,11 @@ import pytest
 
 from blis_jax.engine.branching import When, always, branch
 from blis_jax.engine.context import Context
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases import router_index
 from blis_jax.engine.state import nodes_of
 from blis_jax.engine.tables.router import RouterIndex, no_index
-from blis_jax.engine.types import EngineShape, Outcome
+from blis_jax.engine.types import EngineShape
 from tests.engine.phases.made import Made
 
 CAPACITY, INSTANCES, DEPTH, REQUESTS = 12, 2, 3, 60

@@ -4,11 +4,11 @@ import jax.numpy as jnp
 import pytest
 
 from blis_jax.engine.context import NO_KEY
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.step_end import close, drop, find_drop, finish_step
 from blis_jax.engine.phases.step_start import begin
 from blis_jax.engine.state import Mode
 from blis_jax.engine.tables.slot_write import no_slot
-from blis_jax.engine.types import Outcome
 from tests.engine.phases.made import NEVER, Made, config, values
 
 ONE = jnp.int32(1)

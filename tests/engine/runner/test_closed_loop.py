@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.closed_loop import _following, simulate_closed_loop
-from blis_jax.engine.types import Outcome
 from blis_jax.results.records import Status
 from blis_jax.workload.reference import drawn
 from blis_jax.workload.reference.follow_up_table import NO_PARENT, closed_loop_table

@@ -8,9 +8,9 @@ import pytest
 
 from blis_jax.cluster import config
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.derivatives import Derivatives, Differentiator, jacobian, jvp
 from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.engine.types import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.table import RequestTable

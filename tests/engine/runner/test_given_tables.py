@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.calls import Call
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.simulation import Options, Row, simulate
-from blis_jax.engine.types import Outcome
 from blis_jax.policies.seeds import FIXED
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.reference import draw

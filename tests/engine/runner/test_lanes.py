@@ -11,6 +11,7 @@ import pytest
 
 from blis_jax import over_seeds
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.calls import Call, Group
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.many_runs import drawn_runs
@@ -18,7 +19,6 @@ from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.programs import compiled, rows_of
 from blis_jax.engine.runner.runs import Point, Row
 from blis_jax.engine.runner.simulation import simulate
-from blis_jax.engine.types import Outcome
 from blis_jax.policies.seeds import FIXED
 from blis_jax.results.metrics.on_device.run_figures import figures_of
 from blis_jax.results.records import RunRecord

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner import driver, many_runs
 from blis_jax.engine.runner.calls import Call
 from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.engine.types import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, RunRecord
 from blis_jax.workload.drawing import plan as plans

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, Options, figures_of, over_seeds, simulate
-from blis_jax.engine.types import Outcome
+from blis_jax.engine.outcome import Outcome
 from blis_jax.results.invariants import violations
 from blis_jax.results.metrics.scalars import evaluate
 from blis_jax.results.records import RunRecord

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, Options, simulate
-from blis_jax.engine.types import Outcome
+from blis_jax.engine.outcome import Outcome
 from blis_jax.results.blis_files import results_text
 from blis_jax.results.invariants import violations
 from blis_jax.results.metrics.reference import aggregates, cluster_json

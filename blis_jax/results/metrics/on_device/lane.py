@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.state import Reg
-from blis_jax.engine.types import EngineShape, Mechanism, Outcome, pytree
+from blis_jax.engine.types import EngineShape, Mechanism, pytree
 from blis_jax.results.from_tables import Observation
+from blis_jax.results.instance_records import instance_records
 from blis_jax.results.metrics.on_device.ranked import (
     NUM_CLASSES,
     Ranked,
@@ -85,7 +87,7 @@ class LaneRun:
     @cached_property
     def instances(self) -> InstanceRecords:
         """Entries of no active instance are 0."""
-        return _once(self.seen.instances(self.requests))
+        return _once(instance_records(self.seen, self.requests))
 
     @cached_property
     def steps(self) -> StepRecords:

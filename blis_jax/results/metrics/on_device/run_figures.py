@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.commands.sweep.measure import Measure
-from blis_jax.engine.types import Outcome
+from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.results.metrics.on_device.compiled import Report
 from blis_jax.results.metrics.on_device.figures import figure, has_figure

@@ -1,0 +1,64 @@
+"""How runs end."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Outcome(enum.IntEnum):
+    """How a run ended; combined over a batch by taking the row's own code, never an exception."""
+
+    COMPLETED = 0
+    HORIZON = 1
+    SLOTS_FULL = 2
+    ITERATIONS_EXHAUSTED = 3
+    KV_CHECK_TRIPPED = 4
+    OPEN_TIE = 5
+    LIVELOCK = 6
+    CLOCK_OVERFLOW = 7
+    COPIES_FULL = 8
+    CHAINS_FULL = 9
+    ROUTER_INDEX_FULL = 10
+    LOG_FULL = 11
+    WORKLOAD_SHORT = 12
+    LISTS_FULL = 13
+    RING_FULL = 14
+    EVICTIONS_FULL = 15
+    REFERENCE_CRASH = 16
+    NODES_FULL = 17
+    NO_SUCH_INSTANCE = 18
+    ROUTINGS_FULL = 19
+    DRAWS_EXHAUSTED = 20
+
+    @property
+    def sentence(self) -> str:
+        """What the code means and what to do about it."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Outcome.COMPLETED: "every admitted request completed",
+    Outcome.HORIZON: "the horizon was reached with requests still in the system",
+    Outcome.SLOTS_FULL: "an instance held more requests than it has slots; raise --slots",
+    Outcome.ITERATIONS_EXHAUSTED: "the run needed more scan steps than allowed",
+    Outcome.KV_CHECK_TRIPPED: "the KV cache came under pressure, which the memory model without eviction cannot follow",
+    Outcome.OPEN_TIE: "events of one microsecond on one instance could not be put in the reference's order",
+    Outcome.LIVELOCK: "an instance made 10,000 steps without a completion or progress, and no horizon ends them "
+    "(or it takes more than 4 million records of steps to come to it)",
+    Outcome.CLOCK_OVERFLOW: "simulated time left the range of the clock; use a 64-bit clock",
+    Outcome.COPIES_FULL: "more copies of one shared block were alive than the table holds",
+    Outcome.CHAINS_FULL: "more step chains ran on one instance than the table holds",
+    Outcome.ROUTER_INDEX_FULL: "an instance's router index went past its capacity without eviction on",
+    Outcome.DRAWS_EXHAUSTED: "the router broke more ties than the reference's stream was drawn for",
+    Outcome.ROUTINGS_FULL: "requests were routed again more often than the router's log holds",
+    Outcome.LOG_FULL: "the run made more steps than the step log holds",
+    Outcome.LISTS_FULL: "a request held more KV blocks than its list has room for",
+    Outcome.NODES_FULL: "requests share longer contents than the tables of shared blocks hold",
+    Outcome.NO_SUCH_INSTANCE: "the routing policy chose an instance that is not active; "
+    "it must return the index of one whose `snapshots.is_active` is true",
+    Outcome.RING_FULL: "an instance's list of free KV blocks ran over",
+    Outcome.EVICTIONS_FULL: "the run preempted more requests than the record of preemptions holds",
+    Outcome.REFERENCE_CRASH: "the reference stops here with an index out of range: a reload found more of a "
+    "prompt than was asked for, or a preempted request was computed beyond its prompt",
+    Outcome.WORKLOAD_SHORT: "the generator drew fewer requests of a client than the workload needs",
+}
