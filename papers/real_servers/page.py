@@ -161,7 +161,7 @@ def _cell(errors: Sequence[Error], bar: float) -> str:
 
 def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
     """The runs that are predicted worst, by design."""
-    lines = [["left out", "run", "figure", "predicted, ms", "measured, ms", "error, %"]]
+    lines = [["left out", "run", "figure", "error, %"]]
     lines.append(["---"] * len(lines[0]))
     for design, errors in by_design.items():
         for name in BARS:
@@ -175,8 +175,6 @@ def worst_table(by_design: Mapping[str, Sequence[Error]]) -> str:
                     design,
                     worst.run,
                     WORDS[name],
-                    f"{worst.predicted:.0f}",
-                    f"{worst.measured:.0f}",
                     f"{off:+.0f}".replace("-", "−"),
                 ]
             )
