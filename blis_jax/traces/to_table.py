@@ -6,7 +6,7 @@ import numpy as np
 
 from blis_jax.traces.rows import NO_CODE, TraceRows
 from blis_jax.workload.contents import Segments, fold_segments
-from blis_jax.workload.table import RequestTable, WorkloadNames, tenant_order
+from blis_jax.workload.table import RequestTable, WorkloadNames, tenants_in_order
 
 
 def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNames]:
@@ -19,16 +19,14 @@ def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNa
     Returns:
         The table, in which shared contents are nodes of KV blocks, and the texts behind its codes.
     """
-    order = sorted(
-        range(len(rows.tenant_names)), key=lambda at: tenant_order(rows.tenant_names[at])
-    )
+    code, names = tenants_in_order(rows.tenant_names)
     folded = fold_segments(segments_of(rows), rows.input_len, block_size)
     table = RequestTable(
         arrival_us=rows.arrival_us,
         input_len=rows.input_len,
         output_len=rows.output_len,
         slo_class=rows.slo_class,
-        tenant=np.argsort(order).astype(np.int32)[rows.tenant],
+        tenant=code[rows.tenant],
         client=rows.client,
         session=rows.session,
         round_index=rows.round_index,
@@ -38,7 +36,6 @@ def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNa
         node_start=folded.node_start,
         node_blocks=folded.node_blocks,
     )
-    names = tuple(rows.tenant_names[at] for at in order)
     return table, WorkloadNames(names, rows.prefix_group_names, rows.request_id)
 
 

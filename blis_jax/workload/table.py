@@ -8,7 +8,7 @@ wholly with its prompt or wholly with its output. Blocks outside all nodes are p
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -114,6 +114,15 @@ def tenant_order(name: str) -> str:
     return name or "default"
 
 
+def tenants_in_order(names: Iterable[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The new code `[tenant]` of each tenant, and the names in the order of these codes."""
+    texts = [str(name) for name in names]
+    order = sorted(range(len(texts)), key=lambda at: tenant_order(texts[at]))
+    code = np.empty(len(texts), np.int32)
+    code[order] = np.arange(len(texts), dtype=np.int32)
+    return code, tuple(texts[at] for at in order)
+
+
 def text_rank(num_requests: int) -> np.ndarray:
     """Rank of `request_<i>` among its peers in byte-wise text order, int32 [request]."""
     order = np.argsort(np.arange(num_requests).astype(str), kind="stable")
@@ -148,7 +157,7 @@ def from_golden(arrays: Mapping[str, Any], block_size: int | None = None) -> Req
         input_len=input_len,
         output_len=np.asarray(arrays["output_len"], np.int32),
         slo_class=np.asarray(arrays["slo_class"], np.int32),
-        tenant=np.asarray(arrays["tenant"], np.int32),
+        tenant=_tenants(arrays),
         client=np.asarray(arrays["client"], np.int32),
         session=np.asarray(arrays["session"], np.int32),
         round_index=np.asarray(arrays["round_index"], np.int32),
@@ -163,6 +172,13 @@ def from_golden(arrays: Mapping[str, Any], block_size: int | None = None) -> Req
         node_blocks=node_blocks,
     )
     return with_media(table, arrays.get("multimodal", 0))
+
+
+def _tenants(arrays: Mapping[str, Any]) -> np.ndarray:
+    """Tenants numbered by name; the file numbers them by first use."""
+    given = np.asarray(arrays["tenant"], np.int32)
+    code, _ = tenants_in_order(arrays.get("tenant_names", ()))
+    return code[given] if len(code) > given.max(initial=-1) else given
 
 
 def load_table(
@@ -181,7 +197,7 @@ def load_table(
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     names = WorkloadNames(
-        tenant_names=tuple(str(name) for name in arrays["tenant_names"]),
+        tenant_names=tenants_in_order(arrays["tenant_names"])[1],
         prefix_group_names=tuple(str(name) for name in arrays["prefix_group_names"]),
     )
     return table, names

@@ -87,10 +87,13 @@ def pooled_figures(
 
 
 def whole_requests(record: RunRecord) -> Int[np.ndarray, "request field"]:
-    """All that is recorded of every request, side by side."""
+    """All that is recorded of every request, side by side; -1 where a run has no such record."""
     requests = record.requests
+    missing = np.full(len(requests.arrival_us), -1)
     columns = [getattr(requests, field.name) for field in dataclasses.fields(RequestRecords)]
-    return np.column_stack([np.asarray(column, np.int64) for column in columns])
+    return np.column_stack(
+        [np.asarray(missing if one is None else one, np.int64) for one in columns]
+    )
 
 
 def _value(record: RunRecord, metric: str) -> float:

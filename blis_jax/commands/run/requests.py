@@ -161,12 +161,13 @@ def is_whole(record: RunRecord) -> bool:
 
 def dashed(config: ClusterConfig) -> dict[str, Any]:
     """The configuration under the reference's flag names; what the other revision lacks only where it was given."""
+    from blis_jax.cluster import disaggregation
     from blis_jax.cluster.config import FIELDS, OUR_POLICY_SETTINGS, ClusterConfig
     from blis_jax.cluster.setting_values import plain_value
 
     default = ClusterConfig()
     ours = (*OUR_POLICY_SETTINGS, *_OF_SIZES, "latency_model", "instances", "precise_kv_routing")
-    ours += ("revision", "cache_signal_delay", "max_model_len")
+    ours += ("revision", "cache_signal_delay", "max_model_len", *disaggregation.SETTINGS)
     is_idle = {name for name in ours if getattr(config, name) == getattr(default, name)}
     names = [name for name in FIELDS if name not in _OURS and name not in is_idle]
     return {name.replace("_", "-"): plain_value(getattr(config, name)) for name in names}

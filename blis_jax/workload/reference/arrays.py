@@ -17,7 +17,7 @@ from blis_jax.workload.table import (
     RequestTable,
     WorkloadNames,
     from_golden,
-    tenant_order,
+    tenants_in_order,
     text_rank,
 )
 
@@ -54,7 +54,7 @@ def names_of(arrays: dict[str, np.ndarray]) -> WorkloadNames:
     deadline_us = arrays["deadline_us"]
     return WorkloadNames(
         deadline_us=deadline_us if deadline_us.any() else None,
-        tenant_names=tuple(map(str, arrays["tenant_names"])),
+        tenant_names=tenants_in_order(arrays["tenant_names"])[1],
         prefix_group_names=tuple(map(str, arrays["prefix_group_names"])),
     )
 
@@ -82,8 +82,7 @@ def request_arrays(
 ) -> dict[str, np.ndarray]:
     """The arrays of requests of these clients, in this order."""
     senders = [clients[request.client] for request in requests]
-    tenants = sorted({client.tenant_id for client in senders}, key=tenant_order)
-    tenant = np.array([tenants.index(client.tenant_id) for client in senders], np.int32)
+    tenant, tenant_names = _numbered([client.tenant_id for client in senders])
     group, group_names = _numbered([request.prefix_group for request in requests], none="")
     is_streaming = [
         has_stream(client, request) for client, request in zip(senders, requests, strict=True)
@@ -93,7 +92,7 @@ def request_arrays(
         "tenant": tenant,
         "prefix_group": group,
         "streaming": np.array(is_streaming, np.int8),
-        "tenant_names": np.array(tenants, np.str_),
+        "tenant_names": tenant_names,
         "prefix_group_names": group_names,
         "client_names": np.array([client.id for client in clients], np.str_),
     }
