@@ -224,6 +224,7 @@ CHANGED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_two_sets_of_numbers_equal_the_oracle():
     groups = [{"count": 1}, {"count": 1, **CHANGED}]
     record, expected = run_both(busy(), flags(**TWO, instances=groups), OPTIONS, **NODES)
@@ -297,6 +298,7 @@ SPEC = parse_spec(
 )
 
 
+@pytest.mark.slow
 def test_clusters_of_other_groups_and_sizes_share_a_call():
     """Rows of the table beyond a cluster's instances change nothing."""
     from blis_jax.commands.run.requests import draw_requests

@@ -265,6 +265,7 @@ def by_own_completions(params, state, context):
     return jnp.where(state.count >= 10, length, -length), state
 
 
+@pytest.mark.slow
 def test_an_instance_hears_of_its_own_completions(table):
     busy = CONFIG.replace(num_instances=1, max_num_running_reqs=4, scheduler="priority-fcfs")
     record = simulate(busy, table, policies=Policies(priority=by_own_completions))

@@ -160,6 +160,7 @@ def test_reloads_are_what_the_transfer_slope_counts():
     assert total == found.record.instances.cpu_reloads.sum()
 
 
+@pytest.mark.slow
 def test_the_whole_clock_runs_as_ever_and_passes_truncation_through():
     cluster, table = settings(), thousands(1)
     found = jacobian(cluster, table, ["beta0", "alpha2"], WHOLE)

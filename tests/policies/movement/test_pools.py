@@ -72,6 +72,7 @@ def test_without_a_decode_pool_nobody_leaves() -> None:
     assert record.requests.e2e_us.tolist() == [4 * STEP_US]
 
 
+@pytest.mark.slow
 def test_pools_of_instances_for_both_change_nothing() -> None:
     spec = override(load_builtin("mixed"), num_requests=120)
     plain = ClusterConfig(num_instances=4, routing_policy="weighted")
