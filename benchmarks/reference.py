@@ -128,6 +128,7 @@ def _allowed(name: str) -> str:
     words = {
         "num_instances": f"1 to {ranges.MAX_INSTANCES:,}",
         "variant": " or ".join(config.VARIANTS),
+        "preemption_mode": " or ".join(config.PREEMPTION_MODES),
         "snapshot_phases": f"{', '.join(config.PHASES[:-1])} or {config.PHASES[-1]}",
         "kv_transfer_bandwidth": "above 0",
         "pd_transfer_bandwidth": "above 0",

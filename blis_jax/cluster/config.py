@@ -34,7 +34,13 @@ PROFILE, AUGUST = "blis-2026-02", "blis-2026-08"
 REVISIONS = (PROFILE, AUGUST)
 VARIANTS = ("scheduling", "routing")
 PHASES = ("aligned", "even", "drawn")
-_CHOICES = {"revision": REVISIONS, "variant": VARIANTS, "snapshot_phases": PHASES}
+PREEMPTION_MODES = ("restart", "recompute")
+_CHOICES = {
+    "revision": REVISIONS,
+    "variant": VARIANTS,
+    "snapshot_phases": PHASES,
+    "preemption_mode": PREEMPTION_MODES,
+}
 _CHOICES |= flow_settings.CHOICES
 AUGUST_SCORERS = "precise-prefix-cache:2,queue-depth:1,kv-utilization:1"
 CRITICAL_CLASSES, SHEDDABLE_CLASSES = (1,), (3, 4, 5)
@@ -126,6 +132,7 @@ class ClusterConfig(FlowSettings, PolicySettings):
     slo_prefill_critical: int = 128
     slo_prefill_sheddable: int = 0
     slo_preemption: bool = False
+    preemption_mode: str = "restart"
     snapshot_refresh_interval: int = 0
     load_refresh_interval: int = 0
     snapshot_phases: str = "aligned"
@@ -287,7 +294,7 @@ OUR_POLICY_SETTINGS += tuple(registry.DECODE_SETTINGS.values())
 OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
 OUR_POLICY_SETTINGS += ("prefix_index_delay", "num_gateways")
 OUR_POLICY_SETTINGS += tuple(field.name for field in dataclasses.fields(FlowSettings))
-OUR_POLICY_SETTINGS += ("prefix_index_loss", "network_delay")
+OUR_POLICY_SETTINGS += ("prefix_index_loss", "network_delay", "preemption_mode")
 OUR_POLICY_SETTINGS += ("tier_shed_threshold", "tier_shed_min_priority")
 OUR_POLICY_SETTINGS += ("gaie_qd_threshold", "gaie_kv_threshold")
 OUR_POLICY_SETTINGS += ("slo_deadline_critical", "slo_deadline_standard")
@@ -387,6 +394,10 @@ def _check(config: ClusterConfig) -> None:
             raise ConfigError(f"{name} {given!r} is not known; use {' or '.join(choices)}{hint}")
     disaggregation.check(config)
     revisions.check(config)
+    if config.preemption_mode == "recompute" and not config.corrected:
+        raise ConfigError(
+            "preemption_mode recompute is for the corrected profile; set corrected (--corrected), or leave it out"
+        )
     flow_settings.check(config)
     latency.check(config)
     numbered(config)

@@ -26,6 +26,7 @@ _GONE: dict[str, Any] = {
     "corrected": False,
     "slo_priority_bridge": False,
     "slo_prefill": False,
+    "preemption_mode": "restart",
     "precise_kv_routing": False,
     "load_refresh_interval": 0,
     "snapshot_phases": "aligned",

@@ -60,6 +60,7 @@ _LATER: dict[str, Any] = {
     "prefix_index_delay": 0,
     "prefix_index_loss": 0.0,
     "network_delay": 0,
+    "preemption_mode": "restart",
     "num_gateways": 1,
     "precise_kv_routing": False,
     "revision": "blis-2026-02",

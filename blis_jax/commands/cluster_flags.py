@@ -141,6 +141,14 @@ BATCH_FLAGS = (
         "slo-preemption", truth, False, "BOOL", "evict the least priority instead of the batch tail"
     ),
     Flag(
+        "preemption-mode",
+        str,
+        "restart",
+        "MODE",
+        "what becomes of an evicted request: restart makes its output anew, as in BLIS; recompute keeps the output and "
+        "computes prompt and output again in one prefill, as in vLLM (with --corrected)",
+    ),
+    Flag(
         "preemption-policy",
         one_of("fcfs", "priority"),
         None,

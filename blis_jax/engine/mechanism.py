@@ -20,7 +20,9 @@ from blis_jax.engine.revision_rules import (
     FEBRUARY_RULES,
     NO_DEFECTS,
     REFERENCE_DEFECTS,
+    VLLM_RULES,
     Defects,
+    RevisionRules,
 )
 from blis_jax.engine.routers import Router, RouterParams
 from blis_jax.engine.signals import SignalParams
@@ -113,8 +115,13 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         has_budgets=bool(config.tenant_budgets.strip()),
         evicts_in_flight=config.flow_control and config.in_flight_eviction,
         defects=_defects(config),
-        rules=AUGUST_RULES if config.is_august else FEBRUARY_RULES,
+        rules=_rules(config),
     )
+    if made.rules.keeps_output and made.moves_requests:
+        raise ConfigError(
+            "preemption_mode recompute is for requests that stay where they are routed; "
+            "leave it out, or take the cluster and hand-over policies out"
+        )
     if not (config.precise_kv_routing and made.hears_caches):
         return made  # as in the reference, which warns and goes on
     if made.moves_requests:
@@ -135,6 +142,12 @@ def _defects(config: ClusterConfig) -> Defects:
     if config.is_august:
         return AUGUST_DEFECTS
     return NO_DEFECTS if config.corrected else REFERENCE_DEFECTS
+
+
+def _rules(config: ClusterConfig) -> RevisionRules:
+    if config.is_august:
+        return AUGUST_RULES
+    return VLLM_RULES if config.preemption_mode == "recompute" else FEBRUARY_RULES
 
 
 def _router(chosen: ChosenRouter) -> Router:

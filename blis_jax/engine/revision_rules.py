@@ -34,7 +34,7 @@ AUGUST_DEFECTS = Defects(True, *(False,) * 5)  # the others are gone from the re
 
 @dataclass(frozen=True)
 class RevisionRules:
-    """What a later revision of the reference does in another way; each name is one difference."""
+    """What a later revision of the reference does in another way, or vLLM; each name is one difference."""
 
     passes_over: bool = False  # a member without tokens in a step makes no progress in it
     refuses_whole: bool = False  # an allocation that fails changes nothing; found free blocks count
@@ -45,7 +45,11 @@ class RevisionRules:
     reserves_decode: bool = (
         False  # a decode instance is chosen first, and holds KV from the transfer's start
     )
+    keeps_output: bool = (
+        False  # vLLM: a preempted request keeps its tokens, and computes them again with its prompt
+    )
 
 
 FEBRUARY_RULES = RevisionRules()
 AUGUST_RULES = RevisionRules(*(True,) * 7)
+VLLM_RULES = RevisionRules(keeps_output=True)

@@ -21,16 +21,32 @@ from blis_jax.engine.branching import branch
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.mid_step import Work, count_of, failing
-from blis_jax.engine.state import RUNAWAY, Resident, State
+from blis_jax.engine.state import RUNAWAY, Request, Resident, State
 from blis_jax.engine.tables.columns import as_int, choose, selected
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
-from blis_jax.engine.types import LAST
+from blis_jax.engine.types import LAST, NO_REQUEST
 from blis_jax.memory import preemption
 from blis_jax.memory.allocation import Answer, attempt
-from blis_jax.memory.block_rows import BlockRows, Tenant, blocks_of, is_due, no_block_rows, tenant
+from blis_jax.memory.block_rows import (
+    BlockRows,
+    Tenant,
+    blocks_of,
+    is_due,
+    no_block_rows,
+    tenant,
+)
 from blis_jax.memory.blocks import Asker, BlockLife, Do, InstanceMemory, MemoryTask, emptied
 from blis_jax.memory.contents import Found, found_blocks, nothing_found, registered_blocks
-from blis_jax.memory.memory import Choice, Demand, Grant, Memory, Plan, Visit, is_passed_over
+from blis_jax.memory.memory import (
+    Choice,
+    Demand,
+    Grant,
+    Memory,
+    Plan,
+    Visit,
+    is_passed_over,
+    prompt_len,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -57,7 +73,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def look_up(self, ctx: Context, state: State, work: Work, one: Tenant) -> Found:
         """Leading blocks of the prompt that the instance's table names, where it may matter."""
-        prompt_blocks = full_blocks(one.fixed.input_len, ctx.shape.block_size)
+        prompt_blocks = full_blocks(prompt_len(ctx, one), ctx.shape.block_size)
         at = (ctx, blocks_of(state), one.instance, one.slot, one.request)
         return ctx.when(
             one.is_queued | one.is_retry,
@@ -121,7 +137,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
             rows = preemption.passed_over(ctx, state, work, one, is_over)
         rows = dataclasses.replace(
             rows,
-            life=choose(is_granted, _life(work, one, grant.own, visit), one.life),
+            life=choose(is_granted, _life(ctx, work, one, grant, visit), one.life),
             computed=jnp.where(is_granted, progressed, computed),
         )
         if not self.keeps_priority(ctx):
@@ -172,6 +188,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
             ),
             num_evictions=blocks.num_evictions + as_int(evicts),
         )
+        if ctx.mechanism.rules.keeps_output:
+            victim = jnp.where(evicts, slot.request, jnp.int32(ctx.shape.num_requests))
+            regained = put(blocks.regained, rows.regained[None], (victim,))
+            changed = dataclasses.replace(changed, regained=regained)
         if not self.keeps_priority(ctx):
             return {"blocks": changed}
         # a member may have taken the victim's place in the batch
@@ -194,6 +214,9 @@ class BlockLevel(Memory[Tenant, BlockRows]):
             return found_blocks(ctx, blocks, slots.instance, slot, request, prompt, new).count
 
         slot = lax.iota(jnp.int32, input_len.shape[0])
+        if ctx.mechanism.rules.keeps_output:
+            given = ctx.requests.table[slots.request, Request.columns.INPUT_LEN]
+            input_len = jnp.where(slots.request == NO_REQUEST, 0, given)
         return jax.vmap(one)(slot, slots.request, full_blocks(input_len, ctx.shape.block_size))
 
     def registered(self, ctx: Context, state: State) -> Int[Array, "instance node"]:
@@ -349,9 +372,9 @@ def _after_reload(
     ), is_old
 
 
-def _life(work: Work, one: Tenant, answer: Answer, visit: Visit) -> BlockLife:
+def _life(ctx: Context, work: Work, one: Tenant, grant: Grant, visit: Visit) -> BlockLife:
     """What the request has been through; a second visit in the same step takes a first token back."""
-    life, past = one.life, one.past
+    life, past, answer = one.life, one.past, grant.own
     is_new = visit.gains & ~one.has_token
 
     def old(field: str, value: jax.Array) -> jax.Array:
@@ -361,6 +384,8 @@ def _life(work: Work, one: Tenant, answer: Answer, visit: Visit) -> BlockLife:
     # a request computed beyond its prompt never gets a first token
     is_exact = visit.done == one.fixed.input_len
     token = jnp.where(visit.gains & is_exact, work.lane.num_records + 1, first)
+    if ctx.mechanism.rules.keeps_output:  # what a later life computes again is not its first token
+        token = jnp.where(first > 0, first, token)
     is_stored = visit.asks & answer.is_granted
     return BlockLife.make(
         visited_at=one.step,

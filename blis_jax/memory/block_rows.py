@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from blis_jax.engine.block_counts import in_last_block
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.phases.mid_step import Work
-from blis_jax.engine.state import RUNAWAY, State
+from blis_jax.engine.state import RUNAWAY, Request, State
 from blis_jax.engine.types import LAST, pytree
 from blis_jax.memory.blocks import BlockLife, Blocks, Do, EvictionRecord, MemoryTask
 from blis_jax.memory.memory import Choice, Subject
@@ -25,6 +25,7 @@ class BlockRows:
     """What a phase changes besides the slot's and the request's rows; spare places where nothing is written."""
 
     life: BlockLife
+    regained: Int[Array, ""]
     computed: Int[Array, ""]
     priority: Any
     ghost_at: Int[Array, ""]
@@ -42,6 +43,7 @@ def no_block_rows(ctx: Context) -> BlockRows:
     shape, zero = ctx.shape, jnp.int32(0)
     return BlockRows(
         life=BlockLife.filled(),
+        regained=zero,
         computed=zero,
         priority=jnp.float64(0.0),
         ghost_at=jnp.int32(shape.num_slots),
@@ -115,6 +117,17 @@ class Tenant(Subject):
         return jnp.where(self.is_forced, self.task.held, held) if self.is_last else held
 
 
+def _fixed(ctx: Context, blocks: Blocks, request: jax.Array) -> Request:
+    """What is given of a request, with the tokens that count as prompt since its last preemption."""
+    given = ctx.request(request)
+    if not ctx.mechanism.rules.keeps_output:
+        return given
+    regained = blocks.regained[request]
+    return given.replace(
+        input_len=given.input_len + regained, output_len=given.output_len - regained
+    )
+
+
 def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
     """Everything about the request in a slot, or the one whose allocation is attempted again."""
     blocks, task, instance = blocks_of(state), work.task, choice.instance
@@ -131,7 +144,7 @@ def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
         request=request,
         row=slot_row,
         past=ctx.past(state, request),
-        fixed=ctx.request(request),
+        fixed=_fixed(ctx, blocks, request),
         step=work.inst.step_index + 1,
         task=task,
         life=BlockLife(ctx.vector(row(blocks.life, request))),

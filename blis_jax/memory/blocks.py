@@ -157,6 +157,7 @@ class Blocks:
     priority: Float[Array, "instance slot"]  # of running requests, as last computed
     ghosts: Int[Array, "place"]  # slots still to be visited where they no longer are
     life: Int[Array, "request column"]
+    regained: Any  # int32[request]: output tokens that count as prompt since its last preemption
     pool: Int[Array, "instance column"]
     task: Int[Array, "column"]
     evictions: Int[Array, "record column"]
@@ -190,6 +191,7 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
         priority=jnp.zeros(ranked, jnp.float64),
         ghosts=jnp.zeros((slots + 1,), i32),
         life=jnp.zeros((shape.num_requests + 1, len(Life)), i32),
+        regained=jnp.zeros((shape.num_requests + 1 if mechanism.rules.keeps_output else 1,), i32),
         pool=pool,
         task=jnp.zeros((len(Task),), i32),
         evictions=jnp.zeros((shape.eviction_capacity + 1, len(Eviction)), i32),

@@ -29,7 +29,7 @@ from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.engine.types import pytree
 from blis_jax.memory.blocks import Do, MemoryTask
 from blis_jax.memory.contents import is_same, owner_of, shared_number_of
-from blis_jax.memory.memory import Subject, Visit
+from blis_jax.memory.memory import Subject, Visit, prompt_len
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
@@ -59,7 +59,7 @@ def allocated(ctx: Context, state: State, work: Work, one: Subject, visit: Visit
         return work
     tells = ctx.params.cluster.kv_cpu_blocks[one.instance] == 0
     is_touched = visit.asks & visit.is_granted & ~one.in_decode & tells
-    num_blocks = full_blocks(one.fixed.input_len, ctx.shape.block_size)
+    num_blocks = full_blocks(prompt_len(ctx, one), ctx.shape.block_size)
 
     def write() -> RouterWrite:
         nodes = nodes_of(ctx.requests, one.request)

@@ -106,6 +106,13 @@ class Subject:
         return self.row.alloc_offset + jnp.where(self.row.finish != LAST, steps, 0)
 
 
+def prompt_len(ctx: Context, one: Subject) -> jax.Array:
+    """Tokens of a request's prompt alone, whose blocks other requests may share."""
+    if not ctx.mechanism.rules.keeps_output:
+        return one.fixed.input_len
+    return ctx.request(one.request).input_len
+
+
 @dataclass(frozen=True)
 class Demand:
     """Tokens that a request asks room for."""

@@ -102,6 +102,11 @@ def give_up(
         moved_order=one.row.order,
     )
     slot_row, past = _victim_rows(one, evicts)
+    if ctx.mechanism.rules.keeps_output:
+        kept = jnp.where(one.in_decode, one.step - one.past.token_index, 0)
+        rows = dataclasses.replace(rows, regained=blocks.regained[one.request] + kept)
+        longer = one.row.input_len + jnp.where(evicts, kept, 0)
+        slot_row = slot_row.replace(input_len=longer)
     # in front of everybody: earlier than any time, and the later evicted the earlier
     front = -work.pool.num_preempted.astype(ctx.clock)
     queued = jnp.where(evicts, front, one.row.queued)

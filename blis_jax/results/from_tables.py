@@ -6,6 +6,7 @@ lane, with all rows of its tables: rows of no request count as not yet in flight
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from blis_jax.results.records import (
     Status,
     StepRecords,
 )
+from blis_jax.results.resumed import gaps_us, num_resumed
 from blis_jax.results.splits import (
     SplitRecords,
     last_position,
@@ -161,6 +163,10 @@ class Observation:
         elif self.journey is not None:  # steps on two instances, or attempts that count no more
             whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
             e2e = xp.where(has_moved(self.journey), whole, e2e)
+        if self.gaps_us is not None:  # no token was made twice
+            is_resumed, num_tokens = lives.num_preempted > 0, xp.maximum(self.output_len, 1)
+            whole = left - self.arrival + output_time * num_tokens
+            e2e = xp.where(is_resumed, whole, e2e)
         index = dyn[:, Dyn.TOKEN_INDEX]
         last_index = self.last_index()[xp.maximum(self.instance, 0)]
         ended = ended_steps(self.raw, self.num_requests, xp)
@@ -171,6 +177,8 @@ class Observation:
         is_queued = self.is_queued
         num_itl = xp.where(is_done, steps + again, xp.where(in_decode, decoded, 0))
         num_itl = num_itl + lives.past_num_itl
+        if self.gaps_us is not None:
+            num_itl = num_itl + num_resumed(self, self.gaps_us)
         columns = dict(
             arrival_us=self.arrival,
             input_len=self.input_len,
@@ -208,6 +216,11 @@ class Observation:
             self.splits = split_records(self, status, columns)
             columns = with_parts(self, columns, self.splits)
         return RequestRecords(**columns)
+
+    @cached_property
+    def gaps_us(self) -> Any:
+        """See `resumed.gaps_us`."""
+        return gaps_us(self)
 
     splits: SplitRecords | None = None  # once there are requests' results, where KV is reserved
 
@@ -301,7 +314,9 @@ class Observation:
         at = np.clip(record, 0, max(len(self.log) - 1, 0))
         time_us = self.log_time[at, LogTime.START] if len(self.log) else record
         where = evicted_on(self)
-        return PreemptionRecords(request, where, time_us, record, lives.num_itl, lives.is_forgotten)
+        return PreemptionRecords(
+            request, where, time_us, record, lives.num_itl, lives.is_forgotten, self.gaps_us
+        )
 
     def outcome(self) -> Outcome:
         """The engine's own code, or whether the horizon left requests behind."""

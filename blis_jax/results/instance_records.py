@@ -56,6 +56,10 @@ def instance_records(seen: Observation, requests: RequestRecords) -> InstanceRec
     if seen.rules.restarts_preempted:  # all of what completes, and nothing else
         is_done = requests.status == Status.COMPLETED
         output_tokens = sums(seen.instance, xp.where(is_done, seen.output_len, 0), rows)
+    if (
+        seen.gaps_us is not None
+    ):  # tokens in whose step prompt and earlier tokens were computed again
+        output_tokens = output_tokens + sums(evicted_on(seen), seen.gaps_us >= 0, rows)
     is_entered = (requests.queued_at_us >= 0) & (requests.status != Status.DROPPED)
     prompts_on, dropped = seen.instance, inst[:, Inst.NUM_DROPPED]
     if seen.reserved is not None:

@@ -254,7 +254,16 @@ def step_events_conserved(record: RunRecord) -> int:
     recorded = int(requests.num_itl.sum())
     if record.preemptions.is_forgotten is not None:
         recorded += int(record.preemptions.num_itl[record.preemptions.is_forgotten].sum())
+    recorded -= int(_resumed(record).sum())
     return completions + abs(int(steps.num_itl.sum()) - recorded)
+
+
+def _resumed(record: RunRecord) -> np.ndarray:
+    """Latencies of each request that span a preemption, and are in no step record."""
+    evictions, size = record.preemptions, len(record.requests.status)
+    if evictions.gap_us is None:
+        return np.zeros(size, np.int64)
+    return np.bincount(evictions.request[evictions.gap_us >= 0], minlength=size)
 
 
 def steps_follow_each_other(record: RunRecord) -> int:
@@ -308,6 +317,7 @@ def latencies_of_completed_requests(record: RunRecord) -> int:
     if requests.restarts.any():
         return int(np.count_nonzero(counts < 0))
     total = int(requests.num_itl[requests.status == Status.COMPLETED].sum())
+    total -= int(_resumed(record)[requests.status == Status.COMPLETED].sum())
     return int(np.count_nonzero(counts < 0)) + abs(int(counts.sum()) - total)
 
 

@@ -170,6 +170,7 @@ class PreemptionRecords:
     step_record: Int[np.ndarray, "preemption"]  # that step among StepRecords
     num_itl: Int[np.ndarray, "preemption"]  # inter-token latencies recorded in the life it ended
     is_forgotten: Any = None  # bool[preemption]: the profile has dropped them; None: none of them
+    gap_us: Any = None  # int[preemption]: see `resumed.gaps_us`; None where outputs are not kept
 
 
 def no_preemptions() -> PreemptionRecords:

@@ -39,13 +39,21 @@ def itl_sample(record: RunRecord, instance: int | None = None) -> Sample:
     steps = record.steps
     values = steps.duration_us + record.instances.output_time_us[steps.instance]
     weights = completed_itl_counts(record)
+    evictions = record.preemptions
+    is_of = evictions.instance >= 0
     if instance is not None:
         weights = np.where(steps.instance == instance, weights, 0)
+        is_of = evictions.instance == instance
+    if evictions.gap_us is not None:
+        is_done = record.requests.status[evictions.request] == Status.COMPLETED
+        long = evictions.gap_us + record.instances.output_time_us[evictions.instance]
+        values = np.concatenate([values, long])
+        weights = np.concatenate([weights, is_of & is_done & (evictions.gap_us >= 0)])
     return weighted_sample(values, weights)
 
 
 def completed_itl_counts(record: RunRecord) -> Int[np.ndarray, "record"]:
-    """How many inter-token latencies of completed requests each record holds.
+    """How many inter-token latencies of completed requests each record holds; those over preemptions are in none.
 
     A request in decode records one in every step of its instance after its first token, up to the end of
     the run or to the step before the one that evicts it; those of unfinished requests are taken off.

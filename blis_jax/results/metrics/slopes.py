@@ -136,6 +136,12 @@ def _latency(found: Derivatives, name: str, is_chosen: Bool[np.ndarray, "request
 
 def _itl(found: Derivatives) -> _Moving:
     steps = found.record.steps
+    gaps = found.record.preemptions.gap_us
+    if gaps is not None and (gaps >= 0).any():
+        raise ConfigError(
+            "itl: a preempted request's latencies span steps, and are not differentiated; take tpot metrics, or "
+            "preemption_mode restart"
+        )
     weights = completed_itl_counts(found.record)
     values = steps.duration_us + found.record.instances.output_time_us[steps.instance]
     slopes = found.step_duration_us + found.output_time_us[:, steps.instance]

@@ -15,8 +15,9 @@ from jax import lax
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.state import Reg
 from blis_jax.engine.types import EngineShape, Mechanism, pytree
+from blis_jax.memory.blocks import Eviction
 from blis_jax.results.from_tables import Observation
-from blis_jax.results.instance_records import instance_records
+from blis_jax.results.instance_records import evicted_on, instance_records
 from blis_jax.results.metrics.on_device.ranked import (
     NUM_CLASSES,
     Ranked,
@@ -253,6 +254,13 @@ class LaneSelection:
         output_time = run.instances.output_time_us[run.steps.instance]
         values = run.steps.duration_us + output_time
         weights = completed_counts(run.seen, run.requests, run.steps, self.may_be_unfinished)
+        gaps, lives = run.seen.gaps_us, run.seen.lives
+        if gaps is not None:
+            request = jnp.maximum(lives.evictions[:, Eviction.REQUEST], 0)
+            is_done = run.requests.status[request] == int(Status.COMPLETED)
+            long = gaps + run.instances.output_time_us[jnp.maximum(evicted_on(run.seen), 0)]
+            values = jnp.concatenate([values, long])
+            weights = jnp.concatenate([weights, (is_done & (gaps >= 0)).astype(weights.dtype)])
         return weighted_percentiles_ms(values, weights, PERCENTS)
 
 
