@@ -262,10 +262,10 @@ def _plan(given: Mapping[str, Any]) -> CalibrationPlan:
 
 
 def _config(run: MeasuredRun, given: Mapping[str, Any]) -> ClusterConfig:
-    from blis_jax.calibrate.settings import cluster_values
+    from blis_jax.calibrate.settings import AS_VLLM, cluster_values
     from blis_jax.cluster.config import ClusterConfig
 
-    return ClusterConfig(**cluster_values(run.settings, _server(given)), corrected=True)
+    return ClusterConfig(**cluster_values(run.settings, _server(given)), **AS_VLLM)
 
 
 def _server(given: Mapping[str, Any]) -> dict[str, Any]:

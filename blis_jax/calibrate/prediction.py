@@ -55,7 +55,7 @@ def by_fit(run: MeasuredRun, fit: Posterior, given: Mapping[str, Any], trace: st
     known = settings.completed(run.settings, fit.cluster)
     config = ClusterConfig(
         **settings.cluster_values(known, {**settings.routing_of(fit.cluster), **given}),
-        corrected=True,
+        **settings.AS_VLLM,
     )
     found = Simulator(run, config, fit.terms, dict(fit.fixed))(fit.values)
     rows = errors(run, found.ttft_us, found.e2e_us, np.ones(len(run), bool), "all")

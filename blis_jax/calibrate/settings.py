@@ -10,6 +10,8 @@ from typing import Any
 from blis_jax.errors import ConfigError
 
 UNKNOWN_KV_BLOCKS = 1_000_000  # never full
+# how vLLM serves: without the defects of BLIS, and an evicted request keeps its output
+AS_VLLM: dict[str, Any] = {"corrected": True, "preemption_mode": "recompute"}
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def _fitted(
     from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
     from blis_jax.calibrate.figure import draw
     from blis_jax.calibrate.measured import read_measured
-    from blis_jax.calibrate.settings import cluster_values
+    from blis_jax.calibrate.settings import AS_VLLM, cluster_values
     from blis_jax.cluster.config import ClusterConfig
 
     start = time.perf_counter()
@@ -116,7 +116,7 @@ def _fitted(
         TERMS[model], NUM_FITTED if part == "first" else None, given.get("starts", 4)
     )
     run = read_measured(data / name, num_fitted=plan.num_fitted)
-    config = ClusterConfig(**cluster_values(run.settings, {}), corrected=True)
+    config = ClusterConfig(**cluster_values(run.settings, {}), **AS_VLLM)
     found = calibrate(run, config, plan)
     document = to_document(found)
     document["paper"] = {"run": name, "model": model, "part": part}
