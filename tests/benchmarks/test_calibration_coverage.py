@@ -27,6 +27,7 @@ def test_neighbours_are_alike_only_where_said():
             assert np.corrcoef(row[1:], row[:-1])[0, 1] == pytest.approx(alike, abs=0.03)
 
 
+@pytest.mark.slow
 def test_a_cost_that_is_not_fitted_makes_decoding_longer():
     plain, _ = server(KINDS[0], 30, 1)
     again, _ = server(KINDS[0], 30, 1)

@@ -72,6 +72,7 @@ def test_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 × slow: coefficients" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_sweep(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = folder / "out.zarr"
     words = ["--workload", "mixed", "--vmap-seeds", "2", "--strategy", "baseline"]

@@ -254,6 +254,7 @@ SIZED = {"latency_model": "trained-physics", "beta_coeffs": list(BETA), "tp": 1}
 SIZED["model"] = "mistralai/mixtral-8x7b-v0.1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
     [pytest.param(name, marks=pytest.mark.slow if name == "hardware" else []) for name in NUMBERS],

@@ -18,7 +18,11 @@ SCENES = json.loads((Path(__file__).parents[1] / "data" / "found_scenes.json").r
 @pytest.mark.parametrize(
     "scene",
     [
-        pytest.param(SCENES[0], id="a crash in an order of ties that is not BLIS's"),
+        pytest.param(
+            SCENES[0],
+            id="a crash in an order of ties that is not BLIS's",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(SCENES[1], id="one request, two disturbed lists that end at one position"),
     ],
 )

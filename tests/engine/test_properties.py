@@ -435,6 +435,7 @@ def test_full_router_index_equals_oracle(scene: Scene):
     check(scene)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=6, phases=PHASES)
 @hypothesis.given(scenes(FAST[:1]))
 def test_same_input_same_bits_and_more_slots_change_nothing(scene: Scene):

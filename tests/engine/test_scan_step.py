@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 from blis_jax.cluster import config
 from blis_jax.engine.loop import CHUNK, Order
@@ -122,6 +123,7 @@ def test_more_slots_and_a_larger_log_change_nothing():
             np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
 
 
+@pytest.mark.slow
 def test_too_few_slots_are_repaired():
     """Everything waits at once on one instance; the twin has room from the start."""
     cluster = config.from_flags(flags(max_num_running_reqs=1))

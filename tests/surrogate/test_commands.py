@@ -157,6 +157,7 @@ def test_coverage_takes_fresh_points_of_the_same_population_only(
     assert "give the one it was fitted to\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_report_has_figures_and_tables(model: Path, store: Path, tmp_path: Path) -> None:
     folder = tmp_path / "report"
     words = [str(model), str(store), "--out", str(folder), "--curve", "64,128"]

@@ -72,6 +72,7 @@ def test_unreadable_training_state_is_refused(
     assert "s.surrogate.state" in err and "--overwrite" in err
 
 
+@pytest.mark.slow
 def test_training_on_a_full_disk_ends_in_one_sentence(store: Path, tmp_path: Path) -> None:
     arguments = [str(store), *SMALL, "--out", str(tmp_path / "s.surrogate"), "--quiet"]
     code = (

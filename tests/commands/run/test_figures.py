@@ -97,6 +97,7 @@ def test_a_sweeps_row_is_that_of_the_record(spec: WorkloadSpec, records: tuple[F
             )
 
 
+@pytest.mark.slow
 def test_runs_on_given_tables_are_repaired_first(
     spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch
 ):

@@ -85,13 +85,8 @@ def check(rows: list[Prompt], changes: dict) -> RunRecord:
     return record
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if place else ())
-        for place, name in enumerate(STARVED)
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STARVED)
 def test_starved_requests_wait_until_the_horizon(name: str):
     record = check(*STARVED[name])
     num_steps = record.steps.num_steps.sum()

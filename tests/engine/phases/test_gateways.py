@@ -53,6 +53,7 @@ def found(cluster: ClusterConfig) -> Any:
     return record
 
 
+@pytest.mark.slow
 def test_a_second_gateway_changes_who_goes_where() -> None:
     """With requests on their way for 20 ms, gateways that do not count each other's send more to one instance."""
     slow = CLUSTER.replace(alpha_coeffs=[20_000.0, 0.0, 0.0])

@@ -33,6 +33,7 @@ def rows() -> list[Row]:
     return [Row(config, table, FIXED) for config in (calm, hasty) for table in tables]
 
 
+@pytest.mark.slow
 def test_rows_equal_single_runs_whatever_is_too_small(rows: list[Row]) -> None:
     tight = Options(num_slots=8, num_copies=1)  # both are too small at first
     runner = Runner(tight, num_rows=3)

@@ -60,6 +60,7 @@ def test_drawn_rows_in_fewer_lanes_are_the_same(
         assert_equal(one, other)
 
 
+@pytest.mark.slow
 def test_figures_are_put_out_at_their_row(spec: WorkloadSpec) -> None:
     figures = figures_of(["ttft_p99_ms", "num_completed", "duration_s"])
     found = over_seeds(CONFIG, spec, SEEDS, figures, LANES)

@@ -109,6 +109,7 @@ def test_same_seeds_same_bits_in_any_order(
     assert not np.array_equal(first[0].requests.arrival_us, first[1].requests.arrival_us)
 
 
+@pytest.mark.slow
 @pytest.mark.lenient_promotion
 def test_a_row_equals_a_run_alone_on_its_table(
     spec: WorkloadSpec, fcfs: ClusterConfig, first: tuple[RunRecord, ...]

@@ -119,6 +119,7 @@ def sessions(rounds: int = 12) -> list[Prompt]:
     ]
 
 
+@pytest.mark.slow
 def test_in_a_run_every_session_keeps_its_instance_until_the_bound_spreads_it():
     config = ClusterConfig(num_instances=4, routing_policy="session-hashed")
     table = table_of(workload_of(sessions()))
@@ -133,6 +134,7 @@ def test_in_a_run_every_session_keeps_its_instance_until_the_bound_spreads_it():
     assert len(set(loose.requests.instance)) == 1
 
 
+@pytest.mark.slow
 def test_in_a_run_the_two_candidates_of_a_session_get_all_of_it():
     config = ClusterConfig(num_instances=4, routing_policy="cached-of-two")
     crowd = [Prompt(100 * at, 160, 20, group=0, prefix_len=128) for at in range(60)]

@@ -48,6 +48,7 @@ def test_instances_are_up_for_the_share_of_time_that_the_means_give() -> None:
     assert up_us / num_failures == pytest.approx(8e6, rel=0.15)
 
 
+@pytest.mark.slow
 def test_rare_outages_change_nothing() -> None:
     runs = [
         over_seeds(one, SPEC, seeds=range(2))

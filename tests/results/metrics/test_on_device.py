@@ -32,7 +32,7 @@ TARGETS = SloTargets(
     {"critical": Target(ttft_ms=60.0), "sheddable": Target(e2e_ms=4000.0, tpot_ms=20.0)},
     otherwise=Target(ttft_ms=200.0),
 )
-FAST_FAMILIES = ("it00_baseline", "cov_kv120_some_dropped")
+FAST_FAMILIES = ("cov_kv120_some_dropped",)
 NAMES = tuple(
     f"{name}[{slo_class}]" if slo_class else name
     for name in metric_names()

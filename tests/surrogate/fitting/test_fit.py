@@ -15,6 +15,7 @@ def leaves(state: FitState) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
 
+@pytest.mark.slow
 def test_members_differ_and_the_same_seed_gives_the_same_bits(
     data: Data, settings: Settings
 ) -> None:

@@ -115,6 +115,7 @@ sys.exit(optimize.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_killed_while_it_draws_it_leaves_nothing_in_the_end(strategy: Path) -> None:
     output = strategy.with_suffix(".json")
     words = [str(strategy), "--output", str(output), "--calls", "2", "--batch", "2"]

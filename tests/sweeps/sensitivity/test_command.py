@@ -75,6 +75,7 @@ def test_values_are_the_runs_of_the_points(strategy: Path) -> None:
     assert values.tolist() == [run.metrics["ttft_p99_ms"] for run in runs]
 
 
+@pytest.mark.slow
 def test_resumed_after_a_kill_equals_unkilled(
     strategy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +139,7 @@ class Exact:
 
 
 @pytest.mark.parametrize(
-    ("distortion", "word"), rotating([(0.0, "agree"), (1e4, "differ")], always=[(1e4, "differ")])
+    ("distortion", "word"), rotating([(0.0, "agree"), (1e4, "differ")], always=[])
 )
 def test_a_surrogate_is_compared(
     strategy: Path, monkeypatch: pytest.MonkeyPatch, distortion: float, word: str

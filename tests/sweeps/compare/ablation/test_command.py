@@ -147,6 +147,7 @@ def test_smaller_designs_say_nothing_that_they_cannot(
     assert pairs["contributions"] == single["contributions"]
 
 
+@pytest.mark.slow
 def test_combinations_that_cannot_be_or_fail_are_reported(
     arms: tuple[str, str],
     tmp_path: Path,
