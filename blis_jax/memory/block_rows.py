@@ -25,7 +25,7 @@ class BlockRows:
     """What a phase changes besides the slot's and the request's rows; spare places where nothing is written."""
 
     life: BlockLife
-    regained: Int[Array, ""]
+    regained: Any
     computed: Int[Array, ""]
     priority: Any
     ghost_at: Int[Array, ""]
@@ -43,7 +43,7 @@ def no_block_rows(ctx: Context) -> BlockRows:
     shape, zero = ctx.shape, jnp.int32(0)
     return BlockRows(
         life=BlockLife.filled(),
-        regained=zero,
+        regained=zero if ctx.mechanism.rules.keeps_output else None,
         computed=zero,
         priority=jnp.float64(0.0),
         ghost_at=jnp.int32(shape.num_slots),

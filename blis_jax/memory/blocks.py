@@ -157,7 +157,8 @@ class Blocks:
     priority: Float[Array, "instance slot"]  # of running requests, as last computed
     ghosts: Int[Array, "place"]  # slots still to be visited where they no longer are
     life: Int[Array, "request column"]
-    regained: Any  # int32[request]: output tokens that count as prompt since its last preemption
+    # int32[request]: output tokens that count as prompt since its last preemption; None where none are kept
+    regained: Any
     pool: Int[Array, "instance column"]
     task: Int[Array, "column"]
     evictions: Int[Array, "record column"]
@@ -178,6 +179,7 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
     place = lax.broadcasted_iota(i32, (rows, shape.ring_size + 1), 1)
     pool = jnp.zeros((rows, len(Pool)), i32).at[:, Pool.TAIL].set(total)
     cpu = (rows, size) if shape.has_cpu_tier else (1, 1)
+    keeps_output = mechanism.rules.keeps_output
     ranked = (rows, slots) if mechanism.evicts_lowest_priority else (1, 1)
     return Blocks(
         hold=jnp.where(is_free, -1 - number, NEVER_FREE),
@@ -191,7 +193,7 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
         priority=jnp.zeros(ranked, jnp.float64),
         ghosts=jnp.zeros((slots + 1,), i32),
         life=jnp.zeros((shape.num_requests + 1, len(Life)), i32),
-        regained=jnp.zeros((shape.num_requests + 1 if mechanism.rules.keeps_output else 1,), i32),
+        regained=jnp.zeros((shape.num_requests + 1,), i32) if keeps_output else None,
         pool=pool,
         task=jnp.zeros((len(Task),), i32),
         evictions=jnp.zeros((shape.eviction_capacity + 1, len(Eviction)), i32),
