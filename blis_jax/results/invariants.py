@@ -333,7 +333,6 @@ REQUEST_CHECKS: tuple[RequestCheck, ...] = (
     blocks_released,
     counters_not_negative,
     cached_tokens_within_prompt,
-    cpu_tier_conserved,
 )
 STEP_CHECKS: tuple[StepCheck, ...] = (
     step_counts_conserved,
@@ -342,6 +341,7 @@ STEP_CHECKS: tuple[StepCheck, ...] = (
     no_idling_while_requests_wait,
     steps_not_negative,
     latencies_of_completed_requests,
+    cpu_tier_conserved,
     blocks_conserved,
     preemptions_located,
     no_pressure_without_eviction,

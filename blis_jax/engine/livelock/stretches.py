@@ -151,7 +151,7 @@ class _Stretches:
         """Skip rounds if the instance has made one; else have it make another."""
         watch = self.watches[instance]
         # sums of the continuous clock round; rounds with a CPU tier are not tested yet
-        if self.shape.is_continuous or self.shape.has_cpu_tier:
+        if self.shape.is_continuous or self.shape.has_cpu_tier or self.shape.has_mirror:
             return self._wait(host, instance, 2**30)
         if watch.anchor is not None and self._is_undisturbed(watch.anchor, host):
             found = self._round(watch.anchor, host, instance)

@@ -163,6 +163,7 @@ def finish_step(
                 total_duration=total,
             ),
             pool=pool,
+            task=ctx.memory.task_after_step(ctx, work.task),
         ),
         record,
     )
