@@ -335,13 +335,13 @@ REQUEST_CHECKS: tuple[RequestCheck, ...] = (
     cached_tokens_within_prompt,
 )
 STEP_CHECKS: tuple[StepCheck, ...] = (
+    cpu_tier_conserved,
     step_counts_conserved,
     step_events_conserved,
     steps_follow_each_other,
     no_idling_while_requests_wait,
     steps_not_negative,
     latencies_of_completed_requests,
-    cpu_tier_conserved,
     blocks_conserved,
     preemptions_located,
     no_pressure_without_eviction,
