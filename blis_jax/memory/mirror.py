@@ -215,7 +215,7 @@ def _use_one(turn: Turn, tier: Tier, block: jax.Array, name: jax.Array) -> Tier:
         put(tier.key, entry, name),
         put(tier.used, entry, tier.now),
         put(tier.entry, block, entry),
-        tier.now + carries,
+        tier.now + carries.astype(jnp.int64),
         tier.copied + as_int(is_new),
         tier.filled + as_int(is_empty),
     )

@@ -67,8 +67,8 @@ _BUNDLES: dict[str, dict[str, Any]] = {
 _REFUSED_BUNDLES = {
     "autoscale": "the autoscaler",
     "autoscale2": "the autoscaler",
-    "mixed_pool": "node pools",
 }
+_POOLS = ("mixed_pool",)  # bundles that have nothing but node pools
 # arrays of a record: those of the recording
 ARRAYS = {
     "instance": "instance",
@@ -158,8 +158,12 @@ class AugustScenario:
         for name, value in options.items():
             if name not in (*_BESIDE, *_SWITCHES):
                 line += [f"--{name}", value] if value else [f"--{name}"]
-        config = cluster_config(make_parser().given(line))
         bundle = self.recorded["policy_bundle"]
+        if bundle in _POOLS:
+            line += ["--instances", str(self.folder / "specs" / f"policy_{bundle}.yaml")]
+        config = cluster_config(make_parser().given(line))
+        if bundle in _POOLS:
+            return config
         return config.replace(**_BUNDLES[bundle]) if bundle else config
 
     def arrays(self) -> dict[str, np.ndarray]:
