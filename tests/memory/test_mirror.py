@@ -201,8 +201,8 @@ def assert_equal(one: Scene, options: Options = SIZES) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "is_urgent", "has_timeouts"),
-    [(16, False, False), (16, True, True), (4, True, False), (4, False, True)],
-    ids=["plain", "urgent and late", "small blocks", "small blocks and late"],
+    [(16, True, True), (4, False, True)],
+    ids=["by priority", "small blocks"],
 )
 def test_equals_plain_instances(size: int, is_urgent: bool, has_timeouts: bool):
     """Ten scenes of one compilation; together they evict, bring back, and leave blocks to requests that wait."""
@@ -214,8 +214,10 @@ def test_equals_plain_instances(size: int, is_urgent: bool, has_timeouts: bool):
 
 @pytest.mark.slow
 def test_lanes_do_the_same():
-    """Many lanes in one loop."""
-    assert_equal(scene(104), dataclasses.replace(SIZES, form="lanes"))
+    """Many lanes in one loop, for a while."""
+    one = scene(104)
+    short = dataclasses.replace(one, settings=one.settings | {"horizon": 150_000})
+    assert_equal(short, dataclasses.replace(SIZES, form="lanes"))
 
 
 @pytest.mark.golden
