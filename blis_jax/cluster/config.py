@@ -187,7 +187,7 @@ class ClusterConfig(FlowSettings, PolicySettings):
             value = getattr(self, name)
             if isinstance(value, Iterable) and not isinstance(value, str):
                 object.__setattr__(self, name, tuple(value))
-        groups, source = instance_groups.groups_of(self.instances)
+        groups, source = instance_groups.groups_of(self.instances, self)
         object.__setattr__(self, "instances", groups)
         if groups:
             if self.num_instances != 1:  # the default may stand for a number that was not given
@@ -211,6 +211,12 @@ class ClusterConfig(FlowSettings, PolicySettings):
             return AUGUST + latency.profile_suffix(self)
         name = f"{PROFILE}/{self.variant}" + "/corrected" * self.corrected
         return name + latency.profile_suffix(self)
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Settings that were given, whatever their values."""
+        found: frozenset[str] = self._given
+        return found
 
     @property
     def is_august(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import disaggregation
+from blis_jax.cluster.node_pools import POOLS, groups_of_pools
 from blis_jax.engine.types import ROLES
 from blis_jax.errors import ConfigError, closest, shortened
 
@@ -35,6 +37,7 @@ class InstanceGroup:
     count: int = 1
     name: str = ""
     role: str = "both"
+    gpu_memory_gib: float | None = None  # of a GPU, for which KV blocks are counted
     hardware: str | None = None
     tp: int | None = None
     dp: int | None = None
@@ -65,6 +68,10 @@ class InstanceGroup:
                 f"role {shortened(self.role)} is not known; use one of {', '.join(ROLES)}"
                 f"{closest(self.role, ROLES)}"
             )
+        memory: Any = self.gpu_memory_gib
+        is_number = isinstance(memory, int | float) and not isinstance(memory, bool)
+        if memory is not None and not (is_number and 0 < memory < math.inf):
+            raise ConfigError(f"gpu_memory_gib must be above 0, got {shortened(memory)}")
         for setting in _SHORT.values():
             object.__setattr__(self, setting, _coefficients(setting, getattr(self, setting)))
 
@@ -81,7 +88,7 @@ class InstanceGroup:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
-_ABOUT = {"name": "", "role": "both"}
+_ABOUT = {"name": "", "role": "both", "gpu_memory_gib": None}
 KEYS = tuple(field.name for field in dataclasses.fields(InstanceGroup))
 NUMBERS = tuple(name for name in KEYS if name not in ("count", *_ABOUT))
 
@@ -110,12 +117,15 @@ def _number(given: Any) -> Any:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def groups_of(given: Any) -> tuple[tuple[InstanceGroup, ...], str]:
+def groups_of(
+    given: Any, config: ClusterConfig | None = None
+) -> tuple[tuple[InstanceGroup, ...], str]:
     """Groups, and what errors about them begin with.
 
     Args:
         given: groups, or mappings of their keys; or a text: the path of a YAML or JSON file with a
-            list of such mappings, or that list itself, beginning with `[`.
+            list of such mappings, or that list itself, beginning with `[`. A mapping has node pools.
+        config: the cluster that has them, which node pools need.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
@@ -123,6 +133,8 @@ def groups_of(given: Any) -> tuple[tuple[InstanceGroup, ...], str]:
     source = SETTING
     if isinstance(given, str):
         given, source = _parsed(given)
+    if isinstance(given, Mapping) and POOLS in given and config is not None:
+        given = groups_of_pools(config, given, source)
     if not isinstance(given, list | tuple):
         raise ConfigError(
             f"{source}: got {shortened(given)}, allowed is a list of groups such as {EXAMPLE}"
@@ -177,7 +189,7 @@ def _group(place: str, given: Any) -> InstanceGroup:
         raise ConfigError(f"{place}: {error}") from None
 
 
-_REALS = ("kv_offload_threshold", "kv_transfer_bandwidth")
+_REALS = ("kv_offload_threshold", "kv_transfer_bandwidth", "gpu_memory_gib")
 
 
 def located(given: Any, folder: Path) -> Any:
@@ -216,9 +228,16 @@ def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
         return [usual] * config.num_instances
     values: list[Any] = []
     for group in config.instances:
-        own = getattr(group, setting)
+        own = _longest(config, group) if setting == "max_model_len" else getattr(group, setting)
         values += [usual if own is None else own] * group.count
     return values
+
+
+def _longest(config: ClusterConfig, group: InstanceGroup) -> int | None:
+    """The longest request that fits into a smaller KV cache, in August's revision."""
+    if group.total_kv_blocks is None or not config.max_model_len:
+        return None
+    return min(config.max_model_len, group.total_kv_blocks * config.block_size_in_tokens)
 
 
 def roles(config: ClusterConfig) -> list[int]:

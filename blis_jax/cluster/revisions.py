@@ -108,7 +108,3 @@ def check(config: ClusterConfig) -> None:
         raise ConfigError(
             f"latency_model {config.latency_model} is not part of blis-2026-08; use trained-physics or roofline"
         )
-    if config.kv_cpu_blocks or any(one.kv_cpu_blocks for one in config.instances):
-        raise ConfigError(
-            "kv_cpu_blocks: the CPU tier of blis-2026-08 is not simulated yet; set it to 0"
-        )

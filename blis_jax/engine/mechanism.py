@@ -314,6 +314,9 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
     alpha = array(latency.alphas(config), np.float64)
     alpha[:, 0] += own("network_delay", np.float64)  # a request is pending on its way, too
     cpu_blocks = own("kv_cpu_blocks", np.int32)
+    thresholds = own("kv_offload_threshold", np.float64)
+    if config.is_august:  # its tier acts from the first step on
+        thresholds = np.full_like(thresholds, -1.0)
     after_decode = {}
     if config.is_august:
         times = latency.times_after_decode(config)
@@ -327,9 +330,7 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
         "prefill_threshold": array([_thresholds(*one) for one in chunks], np.int32),
         "kv_cpu_blocks": cpu_blocks,
         "transfer_us": array([_transfer_us(size, *one) for one in transfers], np.int64),
-        "offload_threshold": np.where(
-            cpu_blocks > 0, own("kv_offload_threshold", np.float64), np.inf
-        ),
+        "offload_threshold": np.where(cpu_blocks > 0, thresholds, np.inf),
         "roles": array(roles(config), np.int32),
     }
 

@@ -39,7 +39,7 @@ from blis_jax.engine.phases.movement import (
     next_to_move,
     stop,
 )
-from blis_jax.engine.phases.reservation import begin_transfer, store
+from blis_jax.engine.phases.reservation import begin_transfer, released, store
 from blis_jax.engine.phases.step_end import close, complete, drop, find_drop, finish_step
 from blis_jax.engine.phases.step_start import begin
 from blis_jax.engine.phases.stops import cooled, is_due, leaves_early
@@ -59,6 +59,7 @@ from blis_jax.engine.tables.writes import (
 from blis_jax.memory.blocks import Do, MemoryTask
 from blis_jax.memory.cpu_tier import offload, reload
 from blis_jax.memory.index_events import settled
+from blis_jax.memory.mirror import bring_back, mirror
 from blis_jax.memory.operations import pin, release, restore, roll_back, take
 from blis_jax.memory.turn import Operation, take_turn
 
@@ -254,6 +255,13 @@ def _instance_writes(ctx: Context, state: State, instance: jax.Array, due: Due) 
             lambda: store(ctx, state, instance),
             lambda: _advanced(ctx, state, instance, due),
         )
+    if ctx.shape.has_mirror and state.exits is not None:
+        is_storing = lane_of(ctx, state).mode >= Mode.STORING
+        return ctx.when(
+            is_storing,
+            lambda: released(ctx, state, instance),
+            lambda: _advanced(ctx, state, instance, due),
+        )
     if ctx.mechanism.cluster is None:
         return _advanced(ctx, state, instance, due)
     is_new = lane_of(ctx, state).mode == Mode.BETWEEN
@@ -319,12 +327,20 @@ OPERATIONS = {
     Do.OFFLOAD: offload,
 }
 _OF_CPU_TIER = (Do.RELOAD, Do.OFFLOAD)
+_OF_MIRROR = {
+    Do.RELOAD: bring_back,
+    Do.PIN: pin,
+    Do.TAKE: take,
+    Do.RELEASE: release,
+    Do.MIRROR: mirror,
+}
 
 
 def move_blocks(ctx: Context, state: State) -> State:
     """What memory has to do, one window of blocks at a time; one operation may follow on another."""
-    for do, operation in OPERATIONS.items():
-        if do in _OF_CPU_TIER and not ctx.shape.has_cpu_tier:
+    operations = _OF_MIRROR if ctx.shape.has_mirror else OPERATIONS
+    for do, operation in operations.items():
+        if do in _OF_CPU_TIER and not (ctx.shape.has_cpu_tier or ctx.shape.has_mirror):
             continue
         assert state.blocks is not None
         is_on = MemoryTask(state.blocks.task).do == do

@@ -301,7 +301,7 @@ def _no_copies(shape: EngineShape) -> SharedBlocks | None:
 
 def reads_cpu_tier(shape: EngineShape, mechanism: Mechanism) -> bool:
     """Whether the router sees what the instances' CPU tiers do: there are some, and a policy looks."""
-    return shape.has_cpu_tier and mechanism.reads_cpu_tier
+    return (shape.has_cpu_tier or shape.has_mirror) and mechanism.reads_cpu_tier
 
 
 def _no_news(shape: EngineShape, mechanism: Mechanism) -> News | None:

@@ -328,7 +328,8 @@ class EngineShape:
     ring_size: int = 1  # block level: places of a free list, a power of two
     eviction_capacity: int = 1  # block level: preemptions recorded
     window: int = 32  # block level: blocks moved in one scan step
-    has_cpu_tier: bool = False
+    has_cpu_tier: bool = False  # of February's revision
+    mirror_size: int = 0  # contents that the largest CPU tier of August's revision holds; 0: none
     has_shared_outputs: bool = False  # a later request's prompt holds an earlier one's output
     stall_steps: int = (
         0  # a run in stretches pauses after so many barren steps, see livelock.py; 0: one piece
@@ -337,7 +338,17 @@ class EngineShape:
     @property
     def tracks_outputs(self) -> bool:
         """Whether anything can tell that a block of output tokens carries content."""
-        return self.has_shared_outputs or self.has_cpu_tier
+        return self.has_shared_outputs or self.names_blocks
+
+    @property
+    def names_blocks(self) -> bool:
+        """Whether it is kept of every block if the table names it: a CPU tier may ask for any content."""
+        return self.has_cpu_tier or self.has_mirror
+
+    @property
+    def has_mirror(self) -> bool:
+        """Whether some instance has the CPU tier of August's revision, see memory/mirror.py."""
+        return self.mirror_size > 0
 
     @property
     def record_dtype(self) -> Any:

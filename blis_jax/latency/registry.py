@@ -169,13 +169,19 @@ def _refuse_idle_keys(config: ClusterConfig) -> None:
     """Refuses groups with other GPUs than the cluster where step times are fitted."""
     if model_of(config).sizes is not None:
         return
-    for key in ("hardware", "tp", "dp"):
-        if any(value != getattr(config, key) for value in per_instance(config, key)):
+    is_counted = any(group.gpu_memory_gib is not None for group in config.instances)
+    for key in ("gpu_memory_gib", "hardware", "tp", "dp"):
+        is_own = is_counted if key == "gpu_memory_gib" else _has_own(config, key)
+        if is_own:
             raise ConfigError(
                 f"instances: a group has its own {key}, but step times of latency_model "
                 f"{name_of(config)} are fitted; give the group alpha and beta, or use latency_model "
                 f"{' or '.join(FROM_SIZES)}"
             )
+
+
+def _has_own(config: ClusterConfig, key: str) -> bool:
+    return any(value != getattr(config, key) for value in per_instance(config, key))
 
 
 SIZED = ("trained-physics", "roofline")  # of BLIS

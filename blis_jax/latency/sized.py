@@ -71,18 +71,25 @@ def _with_blocks(
     """The group with KV blocks of its own if it has GPUs of its own."""
     own = {name: getattr(group, name) for name in SERVED}
     own = {name: value for name, value in own.items() if value is not None}
-    if group.total_kv_blocks is not None or not own:
+    memory = group.gpu_memory_gib
+    if group.total_kv_blocks is not None or not (own or memory):
         return group
-    return dataclasses.replace(group, total_kv_blocks=blocks_of(config, **{**usual, **own}))
+    served = {**usual, **own}
+    return dataclasses.replace(group, total_kv_blocks=blocks_of(config, **served, memory=memory))
 
 
-def blocks_of(config: ClusterConfig, hardware: str, tp: int, dp: int) -> int:
-    """KV blocks of an instance on such GPUs.
+def blocks_of(
+    config: ClusterConfig, hardware: str, tp: int, dp: int, memory: float | None = None
+) -> int:
+    """KV blocks of an instance on such GPUs, or on some with so many GiB of memory.
 
     Raises:
         ConfigError: as in `deployment`, or the model does not fit into the GPUs' memory.
     """
     served = deployment(config, hardware, tp, dp)
+    if memory is not None:
+        gpu = dataclasses.replace(served.gpu, memory_gib=memory)
+        served = dataclasses.replace(served, gpu=gpu)
     blocks = kv_blocks(served, config.block_size_in_tokens, config.gpu_memory_utilization)
     return UNKNOWN_KV_BLOCKS if blocks is None else blocks
 

@@ -36,6 +36,7 @@ class Answer:
     crashes: Bool[Array, ""]
     held: Int[Array, ""]  # tokens in the list afterwards, if granted
     task: Any  # changes of the task, by column
+    is_left: Any = None  # with August's CPU tier: it fails, and holds the blocks found
 
 
 def no_tokens() -> Any:

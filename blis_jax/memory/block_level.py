@@ -47,6 +47,7 @@ from blis_jax.memory.memory import (
     is_passed_over,
     prompt_len,
 )
+from blis_jax.memory.mirrored import attempt_with_tier
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -66,6 +67,11 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def rows_of_leaver(self, ctx: Context, request: jax.Array) -> BlockRows:
         """The request gives up its slot."""
         return dataclasses.replace(no_block_rows(ctx), left=request)
+
+    def rows_of_quitter(self, ctx: Context, state: State, request: jax.Array) -> BlockRows:
+        """Its first token stays, which a preempted request has made before."""
+        life = BlockLife(ctx.vector(row(blocks_of(state).life, request)))
+        return dataclasses.replace(self.rows_of_leaver(ctx, request), life=life)
 
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
         """The chosen request, or the one whose allocation is attempted again."""
@@ -98,10 +104,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         self, ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
     ) -> Grant:
         """Decide on the demand and set the task that carries it out, or does what follows a refusal."""
-        now, is_old = demand, jnp.array(False)
-        if not demand.is_last:
-            now, is_old = _after_reload(ctx, state, one, demand)
-        answer = _worked_out(ctx, lambda: attempt(ctx, work, one, now, is_old))
+        answer = _worked_out(ctx, _attempt(ctx, state, work, one, demand))
         asked = {
             "asked_start": demand.start,
             "asked_tokens": demand.tokens,
@@ -118,6 +121,8 @@ class BlockLevel(Memory[Tenant, BlockRows]):
             outcome = failing(outcome, is_full, Outcome.EVICTIONS_FULL)
         held = jnp.where(demand.asks & answer.is_granted, answer.held, one.held)
         held = jnp.where(demand.asks & answer.is_lost, 0, held)
+        if answer.is_left is not None:
+            held = jnp.where(demand.asks & answer.is_left, answer.held, held)
         is_granted = answer.is_granted | ~demand.asks
         return Grant(is_granted, held, outcome, {}, task, answer)
 
@@ -135,15 +140,21 @@ class BlockLevel(Memory[Tenant, BlockRows]):
             is_over = is_passed_over(one, visit.asks)
             progressed = progressed - as_int(is_over)
             rows = preemption.passed_over(ctx, state, work, one, is_over)
+        before = one.life
+        if grant.own.is_left is not None:
+            chain = before.replace(jumps=grant.own.jumps, offset=grant.own.offset)
+            before = choose(visit.asks & grant.own.is_left, chain, before)
         rows = dataclasses.replace(
             rows,
-            life=choose(is_granted, _life(ctx, work, one, grant, visit), one.life),
+            life=choose(is_granted, _life(ctx, work, one, grant, visit), before),
             computed=jnp.where(is_granted, progressed, computed),
         )
         if not self.keeps_priority(ctx):
             return rows
         stored = blocks_of(state).priority[one.instance, one.slot]
         is_admitted = one.is_queued & is_granted
+        if ctx.shape.has_mirror:  # the second attempt does not ask the scheduler again
+            is_admitted = one.is_queued & ~one.is_forced
         return dataclasses.replace(rows, priority=jnp.where(is_admitted, one.priority, stored))
 
     def rows_of_stored(self, rows: BlockRows) -> BlockRows:
@@ -339,9 +350,25 @@ class BlockLevel(Memory[Tenant, BlockRows]):
             best_progress=jnp.where(is_better, progress, pool.best_progress),
         )
 
+    def task_after_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
+        """What the batch holds is copied to the CPU tier of August's revision."""
+        return task.replace(do=jnp.int32(Do.MIRROR)) if ctx.shape.has_mirror else task
+
     def first_token_record(self, written: SlotWrite[BlockRows]) -> jax.Array:
         """The record of the first token that the last life had."""
         return written.memory.life.first_token - 1
+
+
+def _attempt(
+    ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
+) -> Callable[[], Answer]:
+    """How it is decided on the demand."""
+    if ctx.shape.has_mirror:
+        return lambda: attempt_with_tier(ctx, state, work, one, demand)
+    now, is_old = demand, jnp.array(False)
+    if not demand.is_last:
+        now, is_old = _after_reload(ctx, state, one, demand)
+    return lambda: attempt(ctx, work, one, now, is_old)
 
 
 def _worked_out(ctx: Context, decision: Callable[[], Answer]) -> Answer:

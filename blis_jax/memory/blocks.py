@@ -40,6 +40,7 @@ class Do(enum.IntEnum):
     RELEASE = 7  # give up a request's references, last block first
     OFFLOAD = 8  # copy content of free blocks to the CPU tier
     RESTORE = 9  # second half of a roll-back
+    MIRROR = 10  # copy what the batch holds to the CPU tier of August's revision
 
 
 class Asker(enum.IntEnum):
@@ -56,7 +57,8 @@ class Pinning(enum.IntEnum):
 
     KEPT = 0  # the allocation goes on
     DOOMED = 1  # it will run out of blocks
-    NOTED = 2  # it has failed; they are listed for the next attempt, and nobody holds them
+    NOTED = 2  # it is attempted again; they are listed for that, and nobody holds them
+    LEFT = 3  # it has failed, and they are held all the same: August's CPU tier
 
 
 class MemoryTask(Row):
@@ -163,8 +165,11 @@ class Blocks:
     task: Int[Array, "column"]
     evictions: Int[Array, "record column"]
     num_evictions: Int[Array, ""]
-    cpu_key: Any  # int64[instance, block]
-    cpu_time: Any  # clock[instance, block]
+    cpu_key: Any  # int64[instance, block]; with August's CPU tier [instance, entry], see mirror.py
+    cpu_time: Any  # clock[instance, block]; there int64[instance, entry]: turns of use
+    cpu_entry: Any = (
+        None  # int32[instance, block]: there the entry that last had the block's content
+    )
 
 
 def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> Blocks | None:
@@ -178,7 +183,8 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
     is_free = number < total[:, None]
     place = lax.broadcasted_iota(i32, (rows, shape.ring_size + 1), 1)
     pool = jnp.zeros((rows, len(Pool)), i32).at[:, Pool.TAIL].set(total)
-    cpu = (rows, size) if shape.has_cpu_tier else (1, 1)
+    bits = (rows, size) if shape.names_blocks else (1, 1)
+    tier = (rows, shape.mirror_size + 1) if shape.has_mirror else bits
     keeps_output = mechanism.rules.keeps_output
     ranked = (rows, slots) if mechanism.evicts_lowest_priority else (1, 1)
     return Blocks(
@@ -187,7 +193,7 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
         ring=jnp.where(place < total[:, None], place, NO_BLOCK),
         lists=jnp.zeros((rows, slots, shape.list_blocks + max(shape.window, LOOK_UP_BLOCKS)), i32),
         named=jnp.full((rows, num_contents(shape) + 1), NO_BLOCK, i32),
-        is_named=jnp.zeros(cpu, bool),
+        is_named=jnp.zeros(bits, bool),
         slot_of=jnp.full((shape.num_requests + 1,), -1, i32),
         computed=jnp.zeros((rows, slots), i32),
         priority=jnp.zeros(ranked, jnp.float64),
@@ -198,8 +204,9 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
         task=jnp.zeros((len(Task),), i32),
         evictions=jnp.zeros((shape.eviction_capacity + 1, len(Eviction)), i32),
         num_evictions=jnp.zeros((), i32),
-        cpu_key=jnp.zeros(cpu, jnp.int64),
-        cpu_time=jnp.zeros(cpu, shape.clock_dtype),
+        cpu_key=jnp.zeros(tier, jnp.int64),
+        cpu_time=jnp.zeros(tier, jnp.int64 if shape.has_mirror else shape.clock_dtype),
+        cpu_entry=jnp.zeros((rows, size), i32) if shape.has_mirror else None,
     )
 
 
@@ -220,7 +227,7 @@ def emptied(
         (Pool.PENDING_RELOADS, 0),
     ):
         pool = pool.at[:, column].set(jnp.where(is_it, value, pool[:, column]))
-    tier = row & jnp.ones(blocks.cpu_key.shape, bool) if shape.has_cpu_tier else jnp.array(False)
+    tier = row & jnp.ones(blocks.is_named.shape, bool) if shape.has_cpu_tier else jnp.array(False)
     return dataclasses.replace(
         blocks,
         hold=jnp.where(row, jnp.where(number < total, -1 - number, NEVER_FREE), blocks.hold),

@@ -189,6 +189,10 @@ class Memory(ABC, Generic[S, R]):
         """A request leaves that holds nothing."""
         return self.no_rows(ctx)
 
+    def rows_of_quitter(self, ctx: Context, state: State, request: jax.Array) -> R:
+        """A request gives up in the queue; what it has been through is kept."""
+        return self.rows_of_leaver(ctx, request)
+
     @abstractmethod
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> S:
         """What a phase must know of the chosen request."""
@@ -305,6 +309,10 @@ class Memory(ABC, Generic[S, R]):
         num_done: jax.Array,
     ) -> tuple[jax.Array, InstanceMemory]:
         """A step has been timed: the outcome if the model still holds and the instance goes forward, and its row."""
+
+    def task_after_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
+        """What is to be done once a step has been timed, before members complete."""
+        return task
 
     def first_token_record(self, written: SlotWrite[R]) -> jax.Array:
         """The step record with the first token of a request that completes, -1 if it has none."""

@@ -40,7 +40,7 @@ def pin(turn: Turn) -> Moves:
     task, blocks, window = turn.task, turn.blocks, jnp.int32(turn.ctx.shape.window)
     done, hits, slot = task.done, task.hits, task.slot
     pinning = task.pinning
-    position = turn.window + done
+    listed_at = position = turn.window + done
     is_listed = position < hits
     is_hit = is_listed & (pinning != Pinning.NOTED)
     found = shared_or_own(turn.ctx, slot, task.request, position)
@@ -53,6 +53,9 @@ def pin(turn: Turn) -> Moves:
     is_over = done + window >= hits
     then = jnp.where(pinning == Pinning.DOOMED, jnp.int32(Do.ROLL_BACK), jnp.int32(Do.TAKE))
     then = jnp.where(pinning == Pinning.NOTED, jnp.int32(Do.RELOAD), then)
+    if turn.ctx.shape.has_mirror:  # blocks may come behind others that are held
+        then = jnp.where(pinning == Pinning.LEFT, jnp.int32(Do.FAILED), then)
+        listed_at = position + jnp.where(pinning == Pinning.NOTED, 0, task.cursor)
     changes = {
         "done": jnp.where(is_over, 0, done + window),
         "do": jnp.where(is_over, then, jnp.int32(Do.PIN)),
@@ -67,7 +70,7 @@ def pin(turn: Turn) -> Moves:
         inst=inst,
         hold=((pinned, jnp.where(was_free, 1, hold + 1)),),
         ring=((place, jnp.full_like(place, NO_BLOCK)),),
-        listed=(jnp.where(is_listed, position, end), block),
+        listed=(jnp.where(is_listed, listed_at, end), block),
     )
 
 
@@ -112,7 +115,7 @@ def forgotten_bits(
 
     Nothing without a CPU tier, which alone needs the bits.
     """
-    if not turn.ctx.shape.has_cpu_tier:
+    if not turn.ctx.shape.names_blocks:
         return {}
     unnamed = [_unnamed(turn, name, popped) for name, popped in forgotten]
     return {"unnamed": jnp.concatenate(unnamed), "registered": registered}
@@ -172,7 +175,8 @@ def take(turn: Turn) -> Moves:
     is_full = popped.is_taken & (tokens <= task.tokens)
     is_full = is_full & (task.in_prefill == 1)
     request = task.request
-    new = names(ctx, request, task.start + tokens, jnp.int32(NO_JUMPS))
+    jumps = task.jumps if ctx.shape.has_mirror else jnp.int32(NO_JUMPS)
+    new = names(ctx, request, task.start + tokens, jumps)
     new = jnp.where(is_full, new, jnp.int64(0))
     old = jnp.where(popped.is_taken, blocks.key[turn.instance, popped.block], jnp.int64(0))
     last_block, filled = _filled(turn)
@@ -240,13 +244,16 @@ def release(turn: Turn) -> Moves:
     is_mine = turn.window < count
     block = jnp.where(is_mine, block, turn.spare_block)
     hold = blocks.hold[turn.instance, block]
-    is_freed = is_mine & (hold == 1)
+    times, is_first = jnp.int32(1), jnp.array(True)
+    if turn.ctx.shape.has_mirror:  # a list may have a block twice
+        times, is_first = _occurrences(turn, block)
+    is_freed = is_mine & is_first & (hold == times)
     freed = as_int(is_freed)
     total = jnp.sum(freed, dtype=jnp.int32)
     after = total - jnp.cumsum(freed, dtype=jnp.int32)  # freed blocks behind it in the list
     tail = turn.pool.tail
     place = turn.place(tail + after, is_freed)
-    new_hold = jnp.where(is_freed, -1 - (tail + after), hold - 1)
+    new_hold = jnp.where(is_freed, -1 - (tail + after), hold - times)
     new_hold = jnp.where(is_mine, new_hold, 1)
     is_over = done + count >= length
     then = task.after_release
@@ -264,8 +271,18 @@ def release(turn: Turn) -> Moves:
     outcome = failing(turn.lane.outcome, is_full, Outcome.RING_FULL)
     lane = {"outcome": outcome}
     pool = {"tail": tail + total}
+    if turn.ctx.shape.has_mirror:  # the first one says what becomes of it
+        block = jnp.where(is_first, block, turn.spare_block)
+        new_hold = jnp.where(is_first, new_hold, 1)
     tables = {"hold": ((block, new_hold),), "ring": ((place, block),)}
     return turn.end(changes, pool, inst, lane, **tables)
+
+
+def _occurrences(turn: Turn, block: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """How often each block is in the window, and whether it is there for the first time."""
+    is_equal = block[:, None] == block[None, :]
+    is_earlier = turn.window[None, :] < turn.window[:, None]
+    return jnp.sum(is_equal, axis=1, dtype=jnp.int32), ~jnp.any(is_equal & is_earlier, axis=1)
 
 
 def roll_back(turn: Turn) -> Moves:

@@ -241,6 +241,10 @@ def _next(
         "num_preempted": work.pool.num_preempted + as_int(evicts),
         "num_failures": work.pool.num_failures + as_int(is_completion),
     }
+    if ctx.shape.has_mirror:
+        has_tier = ctx.params.cluster.kv_cpu_blocks[one.instance] > 0
+        missed = as_int((task.has_reloaded == 0) & has_tier)
+        pool["cpu_misses"] = work.pool.cpu_misses + missed
     is_full = evicts & (num_evictions >= ctx.shape.eviction_capacity)
     outcome = failing(work.lane.outcome, is_full, Outcome.EVICTIONS_FULL)
     return dataclasses.replace(
@@ -325,9 +329,8 @@ def _rows(
         "first_token": jnp.where(one.in_decode, first, 0),
         "scheduled_record": one.past.scheduled_record,
     }
-    if ctx.mechanism.rules.restarts_preempted:
-        first = jnp.int32(0)
-        eviction |= {"first_token": first, "decode_record": -eviction["decode_record"]}
+    if ctx.mechanism.rules.restarts_preempted:  # the first token is reported until there is another
+        eviction |= {"first_token": jnp.int32(0), "decode_record": -eviction["decode_record"]}
     at = jnp.minimum(blocks.num_evictions, none.eviction_at)
     return dataclasses.replace(
         none,

@@ -36,6 +36,7 @@ class Moves:
     unnamed: Any  # blocks that the table no longer names
     registered: Any  # blocks that it names now
     index: Any  # Removal from the router's index
+    tier: Any  # whole rows of the CPU tier of August's revision
     task: MemoryTask
     pool: InstanceMemory
     inst: Instance
@@ -114,7 +115,7 @@ class Turn:
 
 
 R = TypeVar("R", bound=Row)
-_TABLES = tuple(Moves.__dataclass_fields__)[:10]
+_TABLES = tuple(Moves.__dataclass_fields__)[:11]
 Operation = Callable[[Turn], Moves]
 
 
@@ -162,6 +163,9 @@ def _applied(
             ones = jnp.ones(moves.registered.shape, bool)
             bits = ctx.write(bits, (instance,), moves.registered, ones)
         tables["is_named"] = bits
+    if moves.tier is not None:
+        for name, entries in zip(("cpu_key", "cpu_time", "cpu_entry"), moves.tier, strict=True):
+            tables[name] = lax.dynamic_update_slice(getattr(blocks, name), entries[None], at)
     router = state.router
     if moves.index is not None and router is not None:
         router = without(ctx, router, instance, moves.index)

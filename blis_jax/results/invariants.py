@@ -343,9 +343,9 @@ REQUEST_CHECKS: tuple[RequestCheck, ...] = (
     blocks_released,
     counters_not_negative,
     cached_tokens_within_prompt,
-    cpu_tier_conserved,
 )
 STEP_CHECKS: tuple[StepCheck, ...] = (
+    cpu_tier_conserved,
     step_counts_conserved,
     step_events_conserved,
     steps_follow_each_other,

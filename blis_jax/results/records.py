@@ -156,7 +156,9 @@ class InstanceRecords:
     cpu_offloads: Int[np.ndarray, "instance"]  # blocks copied to the CPU tier
     cpu_reloads: Int[np.ndarray, "instance"]  # blocks brought back
     cpu_misses: Int[np.ndarray, "instance"]  # failed allocations that nothing could be reloaded for
-    cpu_thrashing: Int[np.ndarray, "instance"]  # reloads within 1,000 µs of the offload
+    cpu_thrashing: Int[
+        np.ndarray, "instance"
+    ]  # reloads within 1,000 µs of the offload; in August: evictions
     reload_us: Int[np.ndarray, "instance"]  # time that steps waited for reloads
 
 

@@ -82,9 +82,11 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
     )
     is_forgotten = is_eviction & (evictions[:, Eviction.DECODE_RECORD] < 0)
     num_itl, itl_us = _ended(evictions, log, log_time, xp)
-    token = evictions[:, Eviction.FIRST_TOKEN] - 1
+    # where latencies are forgotten, the life's first token is reported until there is another
+    begun = abs(evictions[:, Eviction.DECODE_RECORD]) - 1
+    token = xp.where(is_forgotten, begun, evictions[:, Eviction.FIRST_TOKEN] - 1)
     is_its = is_eviction & (token >= 0) & (token == token_record[of])
-    is_its &= token == evictions[:, Eviction.DECODE_RECORD] - 1
+    is_its &= token == begun
     token_scheduled = replaced(
         dyn[:, Dyn.SCHEDULED_RECORD], request, is_its, evictions[:, Eviction.SCHEDULED_RECORD]
     )

@@ -50,7 +50,6 @@ def test_names_of_the_revision():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"kv_cpu_blocks": 10}, "the CPU tier of blis-2026-08 is not simulated yet"),
         ({"corrected": True}, "corrected True is not part of blis-2026-08; leave it at False"),
         ({"latency_model": "blackbox"}, "use trained-physics or roofline"),
         ({"admission_policy": "slo-gated"}, "take the profile blis-2026-02"),

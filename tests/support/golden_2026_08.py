@@ -17,6 +17,7 @@ from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.engine.runner.closed_loop import simulate_closed_loop
 from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.results.metrics.kv import cache_hit_rates, thrashing_rates
 from blis_jax.results.metrics.reference import cluster_json
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
@@ -41,7 +42,6 @@ _BESIDE = (
 _BESIDE += ("prompt-tokens", "output-tokens", "output-tokens-stdev", "prefix-tokens")
 _BESIDE += ("concurrency", "think-time-ms", "slo-ttft", "slo-e2e", "slo-itl")
 _SWITCHES = ("enable-expert-parallel",)  # without effect on any step, as the semantics say
-_MECHANISMS = {}
 _BUNDLES: dict[str, dict[str, Any]] = {
     "gaie": {
         "admission_policy": "gaie-legacy",
@@ -67,8 +67,8 @@ _BUNDLES: dict[str, dict[str, Any]] = {
 _REFUSED_BUNDLES = {
     "autoscale": "the autoscaler",
     "autoscale2": "the autoscaler",
-    "mixed_pool": "node pools",
 }
+_POOLS = ("mixed_pool",)  # bundles that have nothing but node pools
 # arrays of a record: those of the recording
 ARRAYS = {
     "instance": "instance",
@@ -82,6 +82,15 @@ ARRAYS = {
     "cached_tokens_first_sched": "cached_tokens_first_sched",
 }
 OF_WHOLE = ("instance", "sched_delay_us", "ttft_us", "e2e_us")  # of split requests, too
+# counters of KV blocks of an instance: those of the recording; the lower ones with a CPU tier alone
+KV_COUNTERS = {
+    "gpu_hits": "gpu_hits",
+    "gpu_misses": "gpu_misses",
+    "cpu_offloads": "mirrored",
+    "cpu_reloads": "cpu_hits",
+    "cpu_misses": "cpu_misses",
+    "cpu_thrashing": "cpu_evictions",
+}
 AT_END = ("scheduled_step_idx", "finished_step_idx", "num_itl", "progress_index")
 STATUS = {
     0: Status.COMPLETED,
@@ -124,13 +133,7 @@ class AugustScenario:
     @property
     def why_not(self) -> str | None:
         """The mechanism that is not simulated yet, or None."""
-        given, bundle = self._options(), self.recorded["policy_bundle"]
-        for option, words in _MECHANISMS.items():
-            if option in given:
-                return words
-        if int(given.get("kv-cpu-blocks", "0")) > 0:
-            return "the CPU tier"
-        return _REFUSED_BUNDLES.get(bundle)
+        return _REFUSED_BUNDLES.get(self.recorded["policy_bundle"])
 
     def _options(self) -> dict[str, str]:
         words, found = self.recorded["cli_args"][1:], {}
@@ -155,8 +158,12 @@ class AugustScenario:
         for name, value in options.items():
             if name not in (*_BESIDE, *_SWITCHES):
                 line += [f"--{name}", value] if value else [f"--{name}"]
-        config = cluster_config(make_parser().given(line))
         bundle = self.recorded["policy_bundle"]
+        if bundle in _POOLS:
+            line += ["--instances", str(self.folder / "specs" / f"policy_{bundle}.yaml")]
+        config = cluster_config(make_parser().given(line))
+        if bundle in _POOLS:
+            return config
         return config.replace(**_BUNDLES[bundle]) if bundle else config
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -224,6 +231,7 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
         pairs.append(("gateway_wait_us", requests.gateway_wait_us[was_there], wait[was_there]))
     steps = expand_steps(record, scenario.recorded["block_size"])
     pairs += [(name, getattr(steps, name), recorded[name]) for name in steps._fields]
+    pairs += _kv(record, scenario.recorded["instances"])
     found = []
     for name, ours, theirs in pairs:
         if np.shape(ours) != np.shape(theirs):
@@ -232,6 +240,23 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
             at = int(wrong[0])
             found.append(f"{name}: {wrong.size} differ, first [{at}] {ours[at]} != {theirs[at]}")
     return found
+
+
+def _kv(record: RunRecord, instances: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:
+    """What became of KV blocks where there is a CPU tier, and the rates of that, rounded to twelve digits."""
+    if "mirrored" not in instances[0]["kv"]:
+        return []
+    pairs: list[tuple[str, Any, Any]] = [
+        (ours, getattr(record.instances, ours), np.array([one["kv"][theirs] for one in instances]))
+        for ours, theirs in KV_COUNTERS.items()
+    ]
+    for name, rates in (
+        ("cache_hit_rate", cache_hit_rates(record)),
+        ("thrashing", thrashing_rates(record)),
+    ):
+        recorded = np.array([one[name] for one in instances])
+        pairs.append((name, np.round(rates, 12), np.round(recorded, 12)))
+    return pairs
 
 
 def _parts(

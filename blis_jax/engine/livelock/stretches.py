@@ -151,8 +151,8 @@ class _Stretches:
         """Skip rounds if the instance has made one; else have it make another."""
         watch = self.watches[instance]
         # sums of the continuous clock round; rounds with a CPU tier are not tested yet; with kept outputs none repeats
-        keeps_output = self.mechanism.rules.keeps_output
-        if self.shape.is_continuous or self.shape.has_cpu_tier or keeps_output:
+        has_tier = self.shape.has_cpu_tier or self.shape.has_mirror
+        if self.shape.is_continuous or has_tier or self.mechanism.rules.keeps_output:
             return self._wait(host, instance, 2**30)
         if watch.anchor is not None and self._is_undisturbed(watch.anchor, host):
             found = self._round(watch.anchor, host, instance)

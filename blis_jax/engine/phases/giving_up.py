@@ -11,6 +11,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from blis_jax.engine.block_counts import ceil_div
 from blis_jax.engine.calendar import next_deadline
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.exits import KEPT, ORPHANED, ExitWrite, no_exit
@@ -30,6 +31,7 @@ from blis_jax.engine.tables.joined import place_of
 from blis_jax.engine.tables.slot_write import no_slot
 from blis_jax.engine.tables.writes import Writes, no_writes
 from blis_jax.engine.types import LAST
+from blis_jax.memory.blocks import Do
 from blis_jax.policies.pickers import first_where
 
 
@@ -96,10 +98,24 @@ def give_up(
         no_slot(ctx),
         instance=jnp.where(waits, instance, spare),
         slot=slot,
-        memory=ctx.memory.rows_of_leaver(ctx, leaver),
+        memory=ctx.memory.rows_of_quitter(ctx, state, leaver),
         request=leaver,
         past=ctx.past(state, request),
     )
+    task = nothing.task
+    if ctx.shape.has_mirror:  # blocks that an allocation which failed has left it
+        holds = waits & (row.alloc_offset > 0)
+        storing = lane.replace(active=instance, mode=jnp.int32(Mode.STORED), now=now)
+        freed = {
+            "freed_slot": slot,
+            "freed_blocks": ceil_div(row.alloc_offset, ctx.shape.block_size),
+        }
+        lane = choose(holds, storing, lane)
+        task = choose(
+            holds,
+            jax.tree.map(jnp.zeros_like, task).replace(do=jnp.int32(Do.RELEASE), **freed),
+            task,
+        )
     change = no_exit(state.exits)
     is_last = runs & (inst.num_prefill + inst.num_decode == 1)
     change = dataclasses.replace(
@@ -111,6 +127,7 @@ def give_up(
     return dataclasses.replace(
         nothing,
         lane=lane.replace(last_event=now),
+        task=task,
         instance=jnp.where(waits, instance, spare),
         inst=inst.replace(load=inst.load - as_int(waits), event=event),
         slot=written,

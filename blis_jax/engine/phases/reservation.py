@@ -248,6 +248,13 @@ def store(ctx: Context, state: State, instance: jax.Array) -> Writes:
     )
 
 
+def released(ctx: Context, state: State, instance: jax.Array) -> Writes:
+    """The lane goes on when the blocks of a request that has left the queue are free."""
+    nothing = no_writes(ctx, state, instance)
+    work = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
+    return _after_storing(ctx, nothing, work)
+
+
 def _after_storing(ctx: Context, nothing: Writes, work: Work) -> Writes:
     is_over = ctx.memory.does(work, Do.NOTHING)
     mode = jnp.where(is_over, jnp.int32(Mode.BETWEEN), nothing.lane.mode)

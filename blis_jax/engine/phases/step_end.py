@@ -163,6 +163,7 @@ def finish_step(
                 total_duration=total,
             ),
             pool=pool,
+            task=ctx.memory.task_after_step(ctx, work.task),
         ),
         record,
     )
@@ -286,9 +287,11 @@ def is_unservable(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.
     input_len = given.input_len
     is_oversized = ceil_div(input_len, ctx.shape.block_size) > cluster.total_kv_blocks[instance]
     if cluster.max_model_len is not None:
+        limit = cluster.max_model_len
+        limit = limit[instance] if jnp.ndim(limit) else limit
         longest = input_len + given.output_len
-        is_oversized = is_oversized | (input_len >= cluster.max_model_len)
-        is_oversized = is_oversized | (longest > cluster.max_model_len)
+        is_oversized = is_oversized | (input_len >= limit)
+        is_oversized = is_oversized | (longest > limit)
     return is_oversized
 
 

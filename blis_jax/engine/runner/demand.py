@@ -55,10 +55,11 @@ class Demand:
     # at block level
     total_kv_blocks: int  # of the largest instance
     all_kv_blocks: int  # of all instances of the largest cluster
-    has_cpu_tier: bool
+    has_cpu_tier: bool  # of February's revision
     longest: int = 1  # blocks of a request, prompt and output
     shared_blocks: int = 0
     output_blocks: int = 0  # 0 for draws: not known
+    mirror_size: int = 0  # blocks of the largest CPU tier of August's revision
     num_allocations: int = 0  # for prompts; those of preempted requests come on top
     distinct_blocks: int | None = None  # blocks of different content; None: not known
 
@@ -96,7 +97,8 @@ def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options
         has_shared_outputs=is_sharing,
         total_kv_blocks=max(per_instance(config, "total_kv_blocks")),
         all_kv_blocks=sum(per_instance(config, "total_kv_blocks")),
-        has_cpu_tier=has_cpu_tier(config),
+        has_cpu_tier=has_cpu_tier(config) and not config.is_august,
+        mirror_size=_mirror_size(config),
         longest=-(-int(np.max(tokens_of_each, initial=1)) // block_size),
         shared_blocks=int(np.sum(np.asarray(table.node_blocks))),
         output_blocks=output_blocks,
@@ -129,9 +131,14 @@ def demand_of_draws(
         has_shared_outputs=draws.has_shared_outputs and has_nodes,
         total_kv_blocks=max(max(per_instance(config, "total_kv_blocks")) for config in configs),
         all_kv_blocks=max(sum(per_instance(config, "total_kv_blocks")) for config in configs),
-        has_cpu_tier=any(has_cpu_tier(config) for config in configs),
+        has_cpu_tier=any(has_cpu_tier(config) and not config.is_august for config in configs),
+        mirror_size=max(_mirror_size(config) for config in configs),
         num_allocations=2 * draws.num_requests,
     )
+
+
+def _mirror_size(config: ClusterConfig) -> int:
+    return max(per_instance(config, "kv_cpu_blocks")) if config.is_august else 0
 
 
 def guessed_slots(num_requests: int, num_instances: int) -> int:

@@ -51,7 +51,7 @@ def first_sizes(demand: Demand, options: Options, functions: Mechanism) -> Sizes
         num_routings=_num_touches(demand, functions),
     )
     sizes = Sizes(shape, demand, options)
-    is_pressed = options.kv_model == "auto" and _is_pressed(demand)
+    is_pressed = options.kv_model == "auto" and (_is_pressed(demand) or demand.mirror_size > 0)
     return pressed(sizes) if is_pressed or options.kv_model == "block-level" else sizes
 
 
@@ -95,6 +95,7 @@ def at_block_level(shape: EngineShape, demand: Demand, options: Options) -> Engi
         ring_size=max(ring_size, shape.ring_size),
         eviction_capacity=max(evictions, shape.eviction_capacity),
         has_cpu_tier=demand.has_cpu_tier,
+        mirror_size=rounded(demand.mirror_size, 128) if demand.mirror_size else 0,
         window=options.window or (8 if options.form == "rows" and list_blocks < LONG_LISTS else 32),
         # sizes that only the model without eviction has
         num_copies=1,

@@ -125,7 +125,8 @@ def _mean_of_instances(selection: LaneSelection, values: jax.Array) -> jax.Array
 
 def _cache_hit_rate(selection: LaneSelection, _: int | None) -> Any:
     table = selection.run.instances
-    hits = table.gpu_hits + table.cpu_reloads
+    reloads = 0 if selection.run.seen.rules.has_order else table.cpu_reloads
+    hits = table.gpu_hits + reloads
     return _mean_of_instances(selection, ratio(hits, hits + table.gpu_misses + table.cpu_misses))
 
 
