@@ -101,14 +101,16 @@ def test_intervals_are_those_of_what_was_not_seen():
     )  # fmt: skip
 
     def half(model, gpu):
-        low, high = fit.interval("ttft_mean", 50.0, model, gpu)
+        scene = Scene(RealServer(model, gpu), SCENE.load)
+        low, high = fit.interval("ttft_mean", 50.0, scene)
         assert low * high == pytest.approx(2500)
         return math.log(high / 50)
 
     assert half("A/B", "H100") == pytest.approx(0.1)
     assert half("c/d", "H100") == pytest.approx(0.2)
     assert half("c/d", "L40S") == pytest.approx(0.3)
-    assert math.isnan(fit.interval("itl_mean", 1.0, "a/b", "H100")[0])
+    known = Scene(RealServer("a/b", "H100"), SCENE.load)
+    assert math.isnan(fit.interval("itl_mean", 1.0, known)[0])
     assert fit.beta_on("A100-80")[-1] == 2.0 and fit.beta_on("H100")[-1] == 1.0
     assert fit.beta_on("L40S")[-1] == usual_pace(gpu_description("L40S")) > 1
 
@@ -118,5 +120,6 @@ def test_what_is_shipped_can_be_read_and_comes_back():
         for model in ("fitted", "trained-physics"):
             fit = learned(collection, model)
             assert from_document(to_document(fit)) == fit
-    low, high = learned("vllm_runs", "fitted").interval("e2e_mean", 100.0, "some/model", "H100")
+    scene = Scene(RealServer("some/model", "H100"), SCENE.load)
+    low, high = learned("vllm_runs", "fitted").interval("e2e_mean", 100.0, scene)
     assert 50 < low < 95 and 105 < high < 200
