@@ -38,13 +38,16 @@ class LoopView:
     transfer_gb_per_s: float = LINK_GB_PER_S
 
 
-def simulated_loop(scene: Scene, beta: Sequence[float], view: LoopView) -> SimulatedRequests:
+def simulated_loop(
+    scene: Scene, beta: Sequence[float], view: LoopView, seeds: int = SEEDS
+) -> SimulatedRequests:
     """A closed loop by the step law; the requests of a few runs with routing and lengths drawn anew.
 
     Args:
         scene: with a `ClosedLoad`.
         beta: coefficients of `served-physics` on these GPUs.
         view: what is known of such loops.
+        seeds: runs; one is enough for large loads.
 
     Raises:
         ConfigError: the model or the GPU is not known, or a request does not fit.
@@ -54,7 +57,7 @@ def simulated_loop(scene: Scene, beta: Sequence[float], view: LoopView) -> Simul
     number = load.concurrency * load.rounds
     runs = [
         list(_one_run(scene.server, load, tuple(beta), view, seed))
-        for seed in range(SEEDS if number < FEW else 1)
+        for seed in range(seeds if number < FEW else 1)
     ]
     requests = [one for run in runs for one in run]
     arrival, first, end = (

@@ -21,6 +21,7 @@ from blis_jax.predict.figures import ClientView
 from blis_jax.predict.scene import ClosedLoad, RealServer, Scene
 
 COVERAGE = 0.90  # of an interval
+OF_POOLS = "_pools"  # behind a kind of runs held out
 REFERENCE_GPU = "H100"
 FITTED, PUBLISHED = "fitted", "trained-physics"
 MODELS = (FITTED, PUBLISHED)
@@ -69,8 +70,14 @@ class Learned:
         """
         if figure not in self.errors:
             return math.nan, math.nan
-        half = max(self.errors[figure].get(kind, 0.0) for kind in self.unseen(scene))
+        half = max(self._half(figure, kind, scene) for kind in self.unseen(scene))
         return (value * math.exp(-half), value * math.exp(half)) if half else (math.nan, math.nan)
+
+    def _half(self, figure: str, kind: str, scene: Scene) -> float:
+        """Half of an interval in logarithms; pools have their own, where the runs have pools."""
+        known = self.errors[figure]
+        usual = known.get(kind, 0.0)
+        return known.get(f"{kind}{OF_POOLS}", usual) if scene.server.pools else usual
 
     def unseen(self, scene: Scene) -> list[str]:
         """The kinds of runs held out that are like the scene."""

@@ -13,7 +13,7 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.predict.closed import LoopView, simulated_loop
 from blis_jax.predict.figures import NOTHING, predicted
-from blis_jax.predict.learned import COVERAGE, Learned, deployment_key, layout_key
+from blis_jax.predict.learned import COVERAGE, OF_POOLS, Learned, deployment_key, layout_key
 from blis_jax.predict.scene import ClosedLoad, Scene
 from blis_jax.predict.simulation import SimulatedRequests
 from blis_jax.predict.units import AskedCell
@@ -23,6 +23,9 @@ from papers.real_servers.hierarchy import LoopPosterior
 from papers.real_servers.loop_fit import LoopFit, LoopLaw, fitted
 
 TTFT, TPOT = "ttft_mean", "tpot_mean"
+# whose intervals another collection lends to a figure
+ALIKE = {"ttft_mean": TTFT, "ttft_p50": TTFT, "tpot_mean": TPOT, "e2e_mean": TPOT, "e2e_p50": TPOT}
+ALIKE |= {"req_s": TPOT, "tok_s": TPOT}
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,10 @@ def _pools_alike(run: ClusterRun) -> str:
     return run.layout
 
 
-# what is left out, and the kind of interval that its errors make
+# what is left out, and the kind of interval that its errors make; the first fits all anew, the others the groups alone
+HALVES = "half of the concurrencies"
 DESIGNS = {
-    "half of the concurrencies": ("same", None),
+    HALVES: ("same", None),
     "one layout": ("other_layout", _pools_alike),
     "one deployment": ("other_deployment", lambda run: deployment_key(run.scene.server)),
     "one model": ("other_model", lambda run: run.scene.server.model.lower()),
@@ -136,28 +140,58 @@ def study(
         before: a fit to another collection, from whose step law this one starts; its intervals stand in for
             designs that these runs do not allow.
     """
-    measured = np.array([[run.measured[name] for run in runs] for name in (TTFT, TPOT)])
-    law = LoopLaw(
-        [run.scene for run in runs],
-        measured.ravel(),
-        view,
-        before and LoopFit(before.beta, before.pace, before.view),  # type: ignore[arg-type]
-    )
-    logs, posterior = fitted(law)
-    fit = law.fit_of(logs)
-    requests = [
-        simulated_loop(run.scene, fit.beta_on(run.scene.server.hardware), fit.view) for run in runs
-    ]
-    errors = {}
+    start = None if before is None else LoopFit(before.beta, before.pace, before.view)  # type: ignore[arg-type]
+    fit, posterior, requests = _fitted(runs, view, start)
+    errors = {HALVES: _other_half(runs, view, start)}
     for design, (_, label) in DESIGNS.items():
-        names = halves(runs) if label is None else [label(run) for run in runs]
+        names = [] if label is None else [label(run) for run in runs]
         if len(set(names)) > 1:
             errors[design] = _errors(runs, requests, posterior.left_out(names))
-    half = {} if before is None else {name: dict(kinds) for name, kinds in before.errors.items()}
+    half = {} if before is None else {name: dict(before.errors[one]) for name, one in ALIKE.items()}
+    is_split = {run.name: bool(run.scene.server.pools) for run in runs}
     for design, found in errors.items():
-        for name, width in half_widths(found).items():
-            half.setdefault(name, {})[DESIGNS[design][0]] = width
+        for suffix, side in (("", False), (OF_POOLS, True)):
+            mine = [one for one in found if is_split[one.run] == side]
+            for name, width in half_widths(mine).items():
+                half.setdefault(name, {})[DESIGNS[design][0] + suffix] = width
     return ClusterStudy(_learned(runs, fit, posterior, half), runs, errors)
+
+
+def _fitted(
+    runs: Sequence[ClusterRun], view: LoopView, start: LoopFit | None
+) -> tuple[LoopFit, LoopPosterior, list[SimulatedRequests]]:
+    """The law of these runs, the groups given this law, and the runs simulated by it."""
+    measured = np.array([[run.measured[name] for run in runs] for name in (TTFT, TPOT)])
+    law = LoopLaw([run.scene for run in runs], measured.ravel(), view, start)
+    logs, requests = fitted(law)
+    return law.fit_of(logs), LoopPosterior(law.scenes, law.errors(requests)), requests
+
+
+def _other_half(runs: Sequence[ClusterRun], view: LoopView, start: LoopFit | None) -> list[Error]:
+    """Each half of the concurrencies predicted by a fit to the other."""
+    names = halves(runs)
+    found = []
+    for side in ("first", "second"):
+        known = [run for run, name in zip(runs, names, strict=True) if name == side]
+        fit, posterior, _ = _fitted(known, view, start)
+        learned = _learned(known, fit, posterior, {})
+        for run, name in zip(runs, names, strict=True):
+            if name != side:
+                found += _predicted(run, learned)
+    return found
+
+
+def _predicted(run: ClusterRun, learned: Learned) -> list[Error]:
+    beta = learned.beta_on(run.scene.server.hardware)
+    assert beta is not None
+    requests = simulated_loop(run.scene, beta, learned.view)
+    client = learned.client_of(run.scene)
+    return [
+        Error(
+            run.name, name, None, predicted(run.scene, requests, cell, client), run.measured[name]
+        )
+        for name, cell in run.cells.items()
+    ]
 
 
 def _errors(
@@ -206,7 +240,7 @@ def half_widths(errors: Sequence[Error]) -> dict[str, float]:
 
 
 def coverage(errors: Sequence[Error]) -> dict[str, float]:
-    """By figure: how much intervals hold of the runs of one half of the layouts, made from the other half."""
+    """By figure: how much intervals hold of one half of the layouts, made from the other half; none for one layout."""
     order = {
         name: place
         for place, name in enumerate(dict.fromkeys(one.run.rpartition(",")[0] for one in errors))
@@ -217,7 +251,7 @@ def coverage(errors: Sequence[Error]) -> dict[str, float]:
     held: dict[str, list[bool]] = {}
     for known, new in (sides, sides[::-1]):
         widths = half_widths(known)
-        for one in new:
+        for one in new if known else ():
             size = abs(math.log(one.predicted / one.measured))
             held.setdefault(one.figure, []).append(size <= widths[one.figure])
     return {name: float(np.mean(one)) for name, one in held.items()}

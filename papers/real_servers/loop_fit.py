@@ -16,14 +16,15 @@ from blis_jax.latency.deployment import gpu_description
 from blis_jax.latency.served_physics import BETA
 from blis_jax.predict.closed import LoopView, simulated_loop
 from blis_jax.predict.learned import REFERENCE_GPU, usual_pace
-from blis_jax.predict.scene import Scene
-from papers.real_servers.hierarchy import Hierarchy, LoopPosterior
+from blis_jax.predict.scene import ClosedLoad, Scene
+from blis_jax.predict.simulation import SimulatedRequests
+from papers.real_servers.hierarchy import LoopPosterior
 from papers.real_servers.step_fit import LOG_SD, PACE_LOG_SD
 
 STEP = 0.06  # of a logarithm, for derivatives; smaller ones find the jumps of single events
 ENTRY_MS, ENTRY_MS_PER_1000 = 20.0, 5.0  # before any run is seen
 ENTRY_LOG_SD = 1.0
-ITERATIONS = 3
+MANY, MANY_ROUNDS = 16, 4  # for derivatives of larger loops
 NEAR = 0.5  # of the prior's standard deviations, where a fit starts from another collection's
 
 
@@ -80,29 +81,44 @@ class LoopLaw:
             (*values[:number], 1.0), dict(zip(self.gpus, values[number:-2], strict=True)), view
         )
 
-    def simulated(self, logs: np.ndarray, chosen: Sequence[int] | None = None) -> np.ndarray:
-        """Logarithms of TTFT and ITL of the chosen runs, [2 · run]."""
+    def simulated(self, logs: np.ndarray) -> list[SimulatedRequests]:
+        """All runs by the vector."""
         fit = self.fit_of(logs)
-        found = []
-        for place in range(len(self.scenes)) if chosen is None else chosen:
-            scene = self.scenes[place]
-            one = simulated_loop(scene, fit.beta_on(scene.server.hardware), fit.view)
-            found.append((one.ttft_ms.mean(), one.itl_ms.mean()))
-        return np.log(np.array(found)).T.ravel()
+        with progress.phase("simulating", len(self.scenes), "runs") as work:
+            found = []
+            for number, scene in enumerate(self.scenes):
+                beta = fit.beta_on(scene.server.hardware)
+                found.append(simulated_loop(scene, beta, fit.view))
+                work.show(number + 1)
+        return found
+
+    def errors(self, found: Sequence[SimulatedRequests]) -> np.ndarray:
+        """Logarithms of measured over simulated figures, [2 · run]."""
+        return self.measured - _figures(found)
 
     def linear(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Errors [2 · run] at the vector, and slopes by prior standard deviations."""
-        here = self.simulated(logs)
-        slopes = np.zeros((len(here), len(logs)))
+        """Errors [2 · run] of shortened runs at the vector, and slopes by prior standard deviations."""
         number = len(self.scenes)
-        for place in range(len(logs)):
-            moved = logs.copy()
-            moved[place] += STEP
-            chosen = self._touched(place)
-            rows = np.concatenate([chosen, np.array(chosen) + number]).astype(int)
-            change = self.simulated(moved, chosen) - here[rows]
-            slopes[rows, place] = change / STEP * self.sd[place]
+        here = self._short(logs, range(number))
+        slopes = np.zeros((2 * number, len(logs)))
+        with progress.phase("moving coefficients", len(logs)) as work:
+            for place in range(len(logs)):
+                moved = logs.copy()
+                moved[place] += STEP
+                chosen = self._touched(place)
+                rows = np.concatenate([chosen, np.array(chosen) + number]).astype(int)
+                change = self._short(moved, chosen) - here[rows]
+                slopes[rows, place] = change / STEP * self.sd[place]
+                work.show(place + 1)
         return self.measured - here, slopes
+
+    def _short(self, logs: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
+        fit = self.fit_of(logs)
+        found = []
+        for scene in (shortened(self.scenes[place]) for place in chosen):
+            beta = fit.beta_on(scene.server.hardware)
+            found.append(simulated_loop(scene, beta, fit.view, seeds=1))
+        return _figures(found)
 
     def _touched(self, place: int) -> list[int]:
         gpu = place - (len(BETA) - 1)
@@ -113,17 +129,27 @@ class LoopLaw:
         return [one for one in everything if self.scenes[one].server.hardware == name]
 
 
-def fitted(law: LoopLaw) -> tuple[np.ndarray, LoopPosterior]:
-    """The vector at the maximum of the posterior, and the linear model at it."""
-    logs = law.prior.copy()
-    with progress.phase("fitting the step law", ITERATIONS + 1, "rounds") as work:
-        for number in range(ITERATIONS + 1):
-            errors, slopes = law.linear(logs)
-            hierarchy = Hierarchy(law.scenes, slopes)
-            prior_mean = (law.prior - logs) / law.sd
-            posterior = LoopPosterior(hierarchy, errors, prior_mean)
-            work.show(number + 1)
-            if number < ITERATIONS:
-                moved = (posterior.coefficients() + prior_mean) * law.sd
-                logs = logs + np.clip(moved, -1.0, 1.0)
-    return logs, posterior
+def _figures(found: Sequence[SimulatedRequests]) -> np.ndarray:
+    return np.log(
+        [[one.ttft_ms.mean() for one in found], [one.itl_ms.mean() for one in found]]
+    ).ravel()
+
+
+def shortened(scene: Scene) -> Scene:
+    """The scene without most of its later rounds, where a round has many requests."""
+    load = scene.load
+    assert isinstance(load, ClosedLoad)
+    if load.concurrency <= MANY:
+        return scene
+    return replace(scene, load=replace(load, rounds=MANY_ROUNDS))
+
+
+def fitted(law: LoopLaw) -> tuple[np.ndarray, list[SimulatedRequests]]:
+    """One step of Gauss-Newton from the prior: the vector, and the runs simulated by it.
+
+    More steps do not predict better: what a slightly other law leaves over goes to the groups.
+    """
+    errors, slopes = law.linear(law.prior)
+    step = LoopPosterior(law.scenes, errors, slopes).coefficients()
+    logs = law.prior + np.clip(step * law.sd, -1.0, 1.0)
+    return logs, law.simulated(logs)

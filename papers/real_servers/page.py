@@ -136,26 +136,27 @@ def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[s
     return found
 
 
-def design_table(found: ClusterStudy) -> str:
-    """Errors on runs left out, by design and figure, and how much intervals hold of new layouts."""
-    rows = [
-        [
-            "left out",
-            "figure",
-            "runs",
-            "median error, % [95 %]",
-            "worst, %",
-            "interval, ± %",
-            "holds",
-        ]
-    ]
+def design_table(
+    found: ClusterStudy, is_split: Mapping[str, bool] | None = None, side: bool = False
+) -> str:
+    """Errors on runs left out, by design and figure, and how much intervals hold of new layouts.
+
+    Args:
+        found: the study.
+        is_split: whether a run is of pools, by its name; None: all runs make one table.
+        side: which of them are in the table.
+    """
+    words = "left out" if is_split is None else ("pools, left out" if side else "equal, left out")
+    head = ["figure", "runs", "median error, % [95 %]", "worst, %", "interval, ± %", "holds"]
+    rows = [[words, *head]]
     rows.append(["---"] * len(rows[0]))
-    for design, errors in found.errors.items():
+    for design, everything in found.errors.items():
+        errors = [one for one in everything if is_split is None or is_split[one.run] == side]
         widths, held = half_widths(errors), coverage(errors)
         for name, cells in _figures(errors).items():
             width = 100 * (math.exp(widths[name]) - 1)
             number = sum(one.figure == name for one in errors)
-            last = [f"{width:.0f}", f"{held[name]:.0%}".replace("%", " %")]
+            last = [f"{width:.0f}", _percent(held.get(name))]
             rows.append([design, name, str(number), *cells, *last])
     return _markdown(rows)
 
@@ -173,7 +174,8 @@ def llmd_tables(found: ClusterStudy, as_labelled: ClusterStudy) -> str:
         errors = [one for one in done.errors["one layout"] if is_split[one.run] == wanted]
         number = len({one.run for one in errors})
         rows += [[words, name, str(number), *cells] for name, cells in _figures(errors).items()]
-    return "\n\n".join([design_table(found), _markdown(rows), rank_table(found)])
+    parts = [design_table(found, is_split, side) for side in (False, True)]
+    return "\n\n".join([*parts, _markdown(rows), rank_table(found)])
 
 
 def rank_table(found: ClusterStudy) -> str:
@@ -190,7 +192,20 @@ def rank_table(found: ClusterStudy) -> str:
     rows = [head, ["---"] * len(head)]
     by_name = {run.name: run for run in found.runs}
     layout_of = {run.name: run.layout for run in found.runs}
+    is_split = {run.name: bool(run.scene.server.pools) for run in found.runs}
     errors = found.errors["one layout"]
+    half = {
+        name: {
+            run: width
+            for side in (False, True)
+            for width in half_widths(
+                [e for e in errors if e.figure == name and is_split[e.run] == side]
+            ).values()
+            for run in is_split
+            if is_split[run] == side
+        }
+        for name in RANKED
+    }
     for words, chosen in (("all", None), ("16 GPUs", 16)):
         for concurrency in sorted({run.concurrency for run in found.runs}):
             for name in RANKED:
@@ -201,7 +216,7 @@ def rank_table(found: ClusterStudy) -> str:
                     and by_name[one.run].concurrency == concurrency
                     and (chosen is None or num_gpus(by_name[one.run]) == chosen)
                 ]
-                one = agreement(mine, layout_of, half_widths(errors)[name])
+                one = agreement(mine, layout_of, half[name])
                 rows.append([str(concurrency), f"{one.layouts}, {words}", name, *_shares(one)])
     return _markdown(rows)
 
@@ -222,9 +237,15 @@ def _shares(one: LayoutAgreement) -> list[str]:
     return [str(one.pairs), right, f"{100 * one.decided:.0f}", of_decided]
 
 
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
+
+
 def _figures(errors: Sequence[Error]) -> dict[str, list[str]]:
     found = {}
-    for name in sorted({one.figure for one in errors}):
+    for name in sorted(
+        {one.figure for one in errors} - {"tok_s"}
+    ):  # that of requests/s, times tokens
         mine = [one for one in errors if one.figure == name]
         median, low, high = median_interval(mine)
         worst = max(one.percent for one in mine)

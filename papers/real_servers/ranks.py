@@ -28,14 +28,14 @@ class LayoutAgreement(NamedTuple):
 
 
 def agreement(
-    errors: Sequence[Error], layout_of: Mapping[str, str], half: float
+    errors: Sequence[Error], layout_of: Mapping[str, str], half: Mapping[str, float]
 ) -> LayoutAgreement:
     """Compare all pairs of layouts.
 
     Args:
         errors: one figure of runs that differ in their layout.
         layout_of: the layout of a run, by its name.
-        half: half of an interval of the figure, in logarithms.
+        half: half of an interval of the figure, in logarithms, by the name of the run.
     """
     errors = list(errors)
     sides: dict[tuple[int, int], tuple[bool, bool]] = {}
@@ -43,7 +43,8 @@ def agreement(
         measured = math.log(errors[one].measured / errors[other].measured)
         guess = math.log(errors[one].predicted / errors[other].predicted)
         if abs(measured) > math.log1p(TIE):
-            sides[one, other] = (measured * guess > 0, abs(guess) > math.sqrt(2) * half)
+            unsure = math.hypot(half[errors[one].run], half[errors[other].run])
+            sides[one, other] = (measured * guess > 0, abs(guess) > unsure)
     if not sides:
         return LayoutAgreement(len(errors), 0, math.nan, math.nan, math.nan, math.nan, math.nan)
     rng = np.random.default_rng(0)

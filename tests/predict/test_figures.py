@@ -16,7 +16,7 @@ from blis_jax.predict.figures import (
     seen,
 )
 from blis_jax.predict.learned import Learned, from_document, learned, to_document, usual_pace
-from blis_jax.predict.scene import ClosedLoad, LoadStage, RealServer, Scene, StagedLoad
+from blis_jax.predict.scene import ClosedLoad, LoadStage, RealServer, Scene, ServerPool, StagedLoad
 from blis_jax.predict.simulation import SimulatedRequests, closed_loop, config_of, staged_table
 from blis_jax.predict.units import AskedCell
 
@@ -92,6 +92,19 @@ def test_the_fitted_server_counts_kv_memory_once():
     per_block = 16 * 40 * 2 * 8 * 128 * 2
     assert two * per_block < 2 * 80 * 2**30 and two > 2 * one
     assert config_of(SERVER, None).is_august
+
+
+def test_pools_in_the_engine():
+    pools = (ServerPool("prefill", 2, 4), ServerPool("decode", 1, 8))
+    server = RealServer("meta-llama/llama-3.1-70b", "H100", 8, 3, pools=pools)
+    ours = config_of(server, learned("llmd_runs", "fitted").beta)
+    assert [group.role for group in ours.instances] == ["prefill", "decode"]
+    assert [group.tp for group in ours.instances] == [4, 8] and ours.num_instances == 3
+    assert ours.hand_over_policy == "pools"
+    assert dict(ours.policy_numbers)["hand_over.kv_bytes_per_token"] == 80 * 2 * 8 * 128 * 2
+    august = config_of(server, None)
+    assert (august.prefill_instances, august.decode_instances) == (2, 1)
+    assert (august.prefill_tp, august.decode_tp, august.pd_decider) == (4, 8, "always")
 
 
 def test_intervals_are_those_of_what_was_not_seen():

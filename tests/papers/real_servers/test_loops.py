@@ -1,5 +1,6 @@
 """Fits to made-up closed loops: groups, what is left out, intervals, and which layout wins."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,9 +12,9 @@ from blis_jax.predict.effects import factor
 from blis_jax.predict.figures import NOTHING
 from blis_jax.predict.learned import Learned, from_document, layout_key, to_document
 from blis_jax.predict.scene import ClosedLoad, RealServer, Scene, ServerPool
-from papers.real_servers import clusters, loop_fit, ranks
+from papers.real_servers import clusters, loop_fit, page, ranks
 from papers.real_servers.designs import Error
-from papers.real_servers.hierarchy import Hierarchy, LoopPosterior
+from papers.real_servers.hierarchy import LoopPosterior
 
 POOLS = (ServerPool("prefill", 1, 1), ServerPool("decode", 2, 1))
 
@@ -31,8 +32,7 @@ def test_effects_of_groups_are_found_and_others_are_not_touched():
     runs = scenes()
     errors = np.zeros(2 * len(runs))
     errors[len(runs) :] = [0.3 if "qwen" in one.server.model else 0.0 for one in runs]
-    posterior = LoopPosterior(Hierarchy(runs, np.zeros((len(errors), 1))), errors, np.zeros(1))
-    found = posterior.effects()
+    found = LoopPosterior(runs, errors).effects()
     assert factor(found, "itl", runs[0]) == pytest.approx(math.exp(0.3), rel=0.03)
     assert factor(found, "itl", runs[-1]) == pytest.approx(1.0, abs=0.03)
     assert factor(found, "ttft", runs[0]) == 1.0
@@ -44,15 +44,15 @@ def test_left_out_runs_are_predicted_as_by_a_fit_without_them():
     runs = scenes()
     rng = np.random.default_rng(1)
     errors, slopes = rng.normal(0, 0.2, 2 * len(runs)), rng.normal(0, 0.1, (2 * len(runs), 2))
-    posterior = LoopPosterior(Hierarchy(runs, slopes), errors, np.array([0.5, 0.0]))
+    posterior = LoopPosterior(runs, errors, slopes)
     names = [one.server.model for one in runs]
     out = np.tile([name.startswith("qwen") for name in names], 2)
     noise = np.linalg.inv(posterior.inverse) - posterior.prior
     known = (posterior.prior + noise)[np.ix_(~out, ~out)]
-    offset = slopes @ [0.5, 0.0]
-    weights = np.linalg.solve(known, (errors - offset)[~out])
-    expected = offset[out] + posterior.prior[np.ix_(out, ~out)] @ weights
+    expected = posterior.prior[np.ix_(out, ~out)] @ np.linalg.solve(known, errors[~out])
     np.testing.assert_allclose(posterior.left_out(names)[out], expected, atol=1e-9)
+    nothing = np.zeros_like(errors)
+    assert (LoopPosterior(runs, nothing, slopes).coefficients() == 0).all()
 
 
 def test_the_law_of_made_up_loops_is_found():
@@ -66,8 +66,9 @@ def test_the_law_of_made_up_loops_is_found():
     )
     law = loop_fit.LoopLaw(runs, measured.T.ravel(), LoopView())
     before = np.abs(law.linear(law.prior)[0])
-    logs, posterior = loop_fit.fitted(law)
-    after = np.abs(posterior.errors + posterior.offset - posterior.left_out(map(layout_key, runs)))
+    logs, found = loop_fit.fitted(law)
+    posterior = LoopPosterior(runs, law.errors(found))
+    after = np.abs(posterior.errors - posterior.left_out(map(layout_key, runs)))
     assert np.median(after) < 0.25 * np.median(before)
     fit = law.fit_of(logs)
     assert fit.beta[2] > BETA[2] and fit.view.entry_ms > loop_fit.ENTRY_MS
@@ -80,7 +81,8 @@ def run(many, number=1, pools=()):
         RealServer("qwen/qwen3-14b", "H100", num_instances=number, pools=pools),
         ClosedLoad(many, 100, 11),
     )
-    return clusters.ClusterRun(f"{number} {many}", layout_key(scene), scene, {}, {})
+    name = f"{layout_key(scene)}, {many} at once"
+    return clusters.ClusterRun(name, layout_key(scene), scene, {}, {})
 
 
 def test_halves_and_layouts():
@@ -122,6 +124,10 @@ def test_intervals_by_what_was_not_seen():
         low, high = fit.interval("tpot_mean", 10.0, cases[kind])
         assert math.log(high / 10) == pytest.approx(0.125 * (place + 1))
         assert low * high == pytest.approx(100)
+    own = dataclasses.replace(fit, errors={"tpot_mean": {"other_deployment_pools": 0.5}})
+    _, high = own.interval("tpot_mean", 10.0, run(8, 3, POOLS).scene)
+    assert math.log(high / 10) == pytest.approx(0.5)
+    assert math.isnan(own.interval("tpot_mean", 10.0, seen.scene)[0])
 
 
 def test_which_layout_wins():
@@ -129,9 +135,28 @@ def test_which_layout_wins():
         return Error(name, "req_s", None, predicted, measured)
 
     errors = [error("a", 1.0, 1.0), error("b", 2.0, 2.0), error("c", 4.0, 1.5), error("d", 1, 1.01)]
-    found = ranks.agreement(errors, {name: name for name in "abcd"}, half=0.6)
+    found = ranks.agreement(
+        errors, {name: name for name in "abcd"}, half=dict.fromkeys("abcd", 0.6)
+    )
     assert found.layouts == 4 and found.pairs == 5  # a and d measured the same
     assert found.right == 0.8 and found.low < 0.8 <= found.high
     assert found.decided == 0.4 and found.decided_right == 1.0
-    nothing = ranks.agreement(errors[:1], {"a": "a"}, 0.1)
+    nothing = ranks.agreement(errors[:1], {"a": "a"}, {"a": 0.1})
     assert nothing.pairs == 0 and math.isnan(nothing.right)
+
+
+def test_tables_of_a_made_up_study():
+    runs = [run(8, number) for number in (1, 2, 3)] + [run(8, 3, POOLS)]
+    errors = [
+        Error(one.name, name, None, 1.1 * (place + 1.0), place + 1.0)
+        for place, one in enumerate(runs)
+        for name in page.RANKED
+    ]
+    designs = {"one layout": errors, "half of the concurrencies": errors}
+    fit = Learned(BETA, {}, NOTHING, frozenset(), frozenset(), {})
+    text = page.llmd_tables(*2 * (clusters.ClusterStudy(fit, runs, designs),))
+    assert "| one layout | req_s | 3 | 10.0 [10.0, 10.0] | 10 | 10 | 100 % |" in text
+    assert "| pools, as labelled | tpot_mean | 1 | 10.0 [10.0, 10.0] | 10 |" in text
+    assert "| 8 | 4, all | e2e_mean | 6 | 100 [100, 100] | 100 | 100 |" in text
+    assert "| 8 | 0, 16 GPUs | req_s | 0 |" in text
+    assert [page.num_gpus(one) for one in runs] == [1, 2, 3, 3]
