@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from blis_jax.errors import ConfigError
+from blis_jax.latency.model_files import shipped_models
 from blis_jax.predict.scene import ClosedLoad, RealServer, Scene, ServerPool
 from blis_jax.predict.units import AskedCell, Row, Unit, gpu_name, whole
 
@@ -42,7 +43,7 @@ def scene_of(row: Row) -> Scene:
     """
     tp, number, pools = layout_of(str(row["config"]).strip(), str(row["arch"]))
     server = RealServer(
-        str(row["model"]) if "/" in str(row["model"]) else f"meta-llama/{row['model']}",
+        full_name(str(row["model"])),
         gpu_name(row["hw"]),
         tp,
         number,
@@ -57,6 +58,15 @@ def scene_of(row: Row) -> Scene:
         whole(row, "conc"), whole(row, "isl"), whole(row, "osl"), first_is_cached=is_cached
     )
     return Scene(server, load)
+
+
+def full_name(model: str) -> str:
+    """The model with its owner: that of the shipped model of this name, else Meta."""
+    if "/" in model:
+        return model
+    owners = [one.rpartition("/") for one in shipped_models()]
+    found = [owner for owner, _, name in owners if name == model.lower()]
+    return f"{found[0] if found else 'meta-llama'}/{model}"
 
 
 def layout_of(text: str, arch: str) -> tuple[int, int, tuple[ServerPool, ...]]:

@@ -13,12 +13,12 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from blis_jax.predict.closed import LoopView, simulated_loop
 from blis_jax.predict.figures import NOTHING, predicted
-from blis_jax.predict.learned import COVERAGE, OF_POOLS, Learned, deployment_key, layout_key
+from blis_jax.predict.learned import OF_POOLS, Learned, deployment_key, layout_key
 from blis_jax.predict.scene import ClosedLoad, Scene
 from blis_jax.predict.simulation import SimulatedRequests
 from blis_jax.predict.units import AskedCell
 from blis_jax.predict.units import Collection as RunsCollection
-from papers.real_servers.designs import Error
+from papers.real_servers.designs import Error, widths
 from papers.real_servers.hierarchy import LoopPosterior
 from papers.real_servers.loop_fit import LoopFit, LoopLaw, fitted
 
@@ -152,7 +152,7 @@ def study(
     for design, found in errors.items():
         for suffix, side in (("", False), (OF_POOLS, True)):
             mine = [one for one in found if is_split[one.run] == side]
-            for name, width in half_widths(mine).items():
+            for name, width in widths(mine).items():
                 half.setdefault(name, {})[DESIGNS[design][0] + suffix] = width
     return ClusterStudy(_learned(runs, fit, posterior, half), runs, errors)
 
@@ -227,18 +227,6 @@ def _learned(
     )
 
 
-def half_widths(errors: Sequence[Error]) -> dict[str, float]:
-    """By figure: half of an interval in logarithms that holds the share `COVERAGE` of such errors."""
-    found = {}
-    for name in dict.fromkeys(one.figure for one in errors):
-        sizes = sorted(
-            abs(math.log(one.predicted / one.measured)) for one in errors if one.figure == name
-        )
-        place = min(math.ceil(COVERAGE * (len(sizes) + 1)), len(sizes))
-        found[name] = sizes[place - 1]
-    return found
-
-
 def coverage(errors: Sequence[Error]) -> dict[str, float]:
     """By figure: how much intervals hold of one half of the layouts, made from the other half; none for one layout."""
     order = {
@@ -250,8 +238,8 @@ def coverage(errors: Sequence[Error]) -> dict[str, float]:
     ]
     held: dict[str, list[bool]] = {}
     for known, new in (sides, sides[::-1]):
-        widths = half_widths(known)
+        half = widths(known)
         for one in new if known else ():
             size = abs(math.log(one.predicted / one.measured))
-            held.setdefault(one.figure, []).append(size <= widths[one.figure])
+            held.setdefault(one.figure, []).append(size <= half[one.figure])
     return {name: float(np.mean(one)) for name, one in held.items()}

@@ -14,7 +14,6 @@ from papers.real_servers.clusters import (
     ClusterRun,
     ClusterStudy,
     coverage,
-    half_widths,
     read_clusters,
     study,
 )
@@ -28,6 +27,7 @@ from papers.real_servers.designs import (
     nothing_fitted,
     published,
     published_of,
+    widths,
 )
 from papers.real_servers.ranks import LayoutAgreement, agreement
 from papers.real_servers.step_fit import StepLaw
@@ -152,9 +152,9 @@ def design_table(
     rows.append(["---"] * len(rows[0]))
     for design, everything in found.errors.items():
         errors = [one for one in everything if is_split is None or is_split[one.run] == side]
-        widths, held = half_widths(errors), coverage(errors)
+        half, held = widths(errors), coverage(errors)
         for name, cells in _figures(errors).items():
-            width = 100 * (math.exp(widths[name]) - 1)
+            width = 100 * (math.exp(half[name]) - 1)
             number = sum(one.figure == name for one in errors)
             last = [f"{width:.0f}", _percent(held.get(name))]
             rows.append([design, name, str(number), *cells, *last])
@@ -198,7 +198,7 @@ def rank_table(found: ClusterStudy) -> str:
         name: {
             run: width
             for side in (False, True)
-            for width in half_widths(
+            for width in widths(
                 [e for e in errors if e.figure == name and is_split[e.run] == side]
             ).values()
             for run in is_split

@@ -101,6 +101,8 @@ def test_layouts_and_precisions():
     assert unit.scene.server.model == "meta-llama/Llama-3.1-70B"
     (pools,) = llmd_runs.units([LLMD | {"arch": "disaggregated", "config": "3: 2P-TP4 1D-TP8"}])
     assert pools.scene.server.pools == (ServerPool("prefill", 2, 4), ServerPool("decode", 1, 8))
+    assert llmd_runs.full_name("Qwen3-32B") == "qwen/Qwen3-32B"
+    assert llmd_runs.full_name("Llama-9") == "meta-llama/Llama-9"
     (odd,) = llmd_runs.units([LLMD | {"config": "1 pool"}])
     assert "layout '1 pool' (aggregated) is not known" in odd.problem
     (unit,) = inferencex.units([INFERENCEX])

@@ -13,7 +13,7 @@ from blis_jax.predict.figures import NOTHING
 from blis_jax.predict.learned import Learned, from_document, layout_key, to_document
 from blis_jax.predict.scene import ClosedLoad, RealServer, Scene, ServerPool
 from papers.real_servers import clusters, loop_fit, page, ranks
-from papers.real_servers.designs import Error
+from papers.real_servers.designs import Error, widths
 from papers.real_servers.hierarchy import LoopPosterior
 
 POOLS = (ServerPool("prefill", 1, 1), ServerPool("decode", 2, 1))
@@ -100,7 +100,7 @@ def test_intervals_and_their_coverage():
         for layout in ("a", "b")
         for n in range(19)
     ]
-    assert clusters.half_widths(errors)["e2e_mean"] == pytest.approx(0.17)
+    assert widths(errors)["e2e_mean"] == pytest.approx(0.17)
     assert clusters.coverage(errors) == {"e2e_mean": 18 / 19}
 
 
