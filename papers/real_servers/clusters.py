@@ -140,7 +140,10 @@ def study(
         before: a fit to another collection, from whose step law this one starts; its intervals stand in for
             designs that these runs do not allow.
     """
-    start = None if before is None else LoopFit(before.beta, before.pace, before.view)  # type: ignore[arg-type]
+    start = None
+    if before is not None:
+        assert before.beta is not None
+        start = LoopFit(before.beta, before.pace, before.view)
     fit, posterior, requests = _fitted(runs, view, start)
     errors = {HALVES: _other_half(runs, view, start)}
     for design, (_, label) in DESIGNS.items():
