@@ -7,7 +7,7 @@ share one pace, which a GPU may have of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_jax.engine.step_batch import Members, StepBatch
@@ -175,7 +175,8 @@ def step_us(
     attended: Any,
     decodes: Any,
     context: Any,
-) -> jax.Array:
+    larger: Callable[[Any, Any], Any] | None = None,
+) -> Any:
     """The time of a step with these sums over its members, which need not be whole numbers.
 
     Args:
@@ -185,6 +186,7 @@ def step_us(
         attended: the sum of new tokens times the context that they attend to on average.
         decodes: members in decode.
         context: tokens that these have.
+        larger: the larger of two numbers; None: `jnp.maximum`, and `max` will do for plain numbers.
 
     Returns:
         µs.
@@ -195,7 +197,8 @@ def step_us(
     arithmetic_us = numbers.token_us * tokens + numbers.attention_us * attended
     overheads_us = numbers.every_step_us + numbers.per_decode_us * decodes
     overheads_us = overheads_us + numbers.per_prompt_us * prompts
-    return jnp.maximum(weights_us, arithmetic_us) + numbers.kv_us * context + overheads_us
+    larger = larger or jnp.maximum
+    return larger(weights_us, arithmetic_us) + numbers.kv_us * context + overheads_us
 
 
 def _sums(members: Members) -> tuple[jax.Array, ...]:

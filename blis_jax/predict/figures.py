@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,14 +39,20 @@ def seen(simulated: SimulatedRequests, client: ClientView) -> SimulatedRequests:
     itl = simulated.itl_ms * client.itl_factor
     ttft = simulated.ttft_ms + client.first_token_ms + client.first_token_steps * itl
     ttft = ttft * client.ttft_factor
-    gaps = max(simulated.output * client.token_share - 1, 0)
-    return SimulatedRequests(
-        simulated.arrival_s,
-        ttft,
-        ttft + gaps * itl,
-        itl,
-        simulated.output,
-        simulated.round_index,
+    if simulated.run_s is None:
+        e2e = ttft + max(simulated.output * client.token_share - 1, 0) * itl
+        return replace(simulated, ttft_ms=ttft, itl_ms=itl, e2e_ms=e2e)
+    # a closed loop: lengths may differ, and whoever waits longer comes less often
+    gaps = (simulated.e2e_ms - simulated.ttft_ms) / np.maximum(simulated.itl_ms, 1e-9)
+    e2e = ttft + gaps * itl
+    slower = float(np.mean(e2e) / np.mean(simulated.e2e_ms))
+    return replace(
+        simulated,
+        arrival_s=simulated.arrival_s * slower,
+        ttft_ms=ttft,
+        itl_ms=itl,
+        e2e_ms=e2e,
+        run_s=simulated.run_s * slower,
     )
 
 
@@ -59,6 +65,8 @@ def figure(name: str, requests: SimulatedRequests, chosen: Bool[np.ndarray, " re
         chosen: which of them count, at least one.
     """
     if name == "req_s":
+        if requests.run_s is not None:
+            return len(requests.arrival_s) / requests.run_s
         ends_s = requests.arrival_s + requests.e2e_ms / 1e3
         return len(ends_s) / float(np.max(ends_s) - np.min(requests.arrival_s))
     kind, _, statistic = name.partition("_")

@@ -8,17 +8,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from typing import Any
 
 import yaml
 
 from blis_jax.latency.deployment import GpuDescription, gpu_description
+from blis_jax.predict.closed import LoopView
+from blis_jax.predict.effects import Effects, factor
 from blis_jax.predict.figures import ClientView
-from blis_jax.predict.scene import RealServer
+from blis_jax.predict.scene import ClosedLoad, RealServer, Scene
 
 COVERAGE = 0.90  # of an interval
+OF_POOLS = "_pools"  # behind a kind of runs held out
 REFERENCE_GPU = "H100"
 FITTED, PUBLISHED = "fitted", "trained-physics"
 MODELS = (FITTED, PUBLISHED)
@@ -36,12 +39,14 @@ class Learned:
     gpus: frozenset[str]
     # by figure and kind of run held out: half of an interval, in logarithms
     errors: Mapping[str, Mapping[str, float]]
-    # factors of TTFT and ITL of deployments that were measured, by `deployment_key`
-    deployments: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    # closed loops alone
+    view: LoopView = field(default_factory=LoopView)
+    effects: Effects = field(default_factory=dict)
+    layouts: frozenset[str] = frozenset()  # in the runs, as `layout_key` writes them
 
-    def client_of(self, server: RealServer) -> ClientView:
-        """The client of a deployment."""
-        ttft, itl = self.deployments.get(deployment_key(server), (1.0, 1.0))
+    def client_of(self, scene: Scene) -> ClientView:
+        """The client of a scene."""
+        ttft, itl = (factor(self.effects, name, scene) for name in ("ttft", "itl"))
         return replace(self.client, ttft_factor=ttft, itl_factor=itl)
 
     def beta_on(self, hardware: str) -> tuple[float, ...] | None:
@@ -55,27 +60,49 @@ class Learned:
         pace = 1.0 if hardware == REFERENCE_GPU else self.pace.get(hardware)
         return (*self.beta[:-1], usual_pace(gpu_description(hardware)) if pace is None else pace)
 
-    def interval(self, figure: str, value: float, model: str, hardware: str) -> tuple[float, float]:
+    def interval(self, figure: str, value: float, scene: Scene) -> tuple[float, float]:
         """An interval that held the share `COVERAGE` of figures of runs that were held out; NaN where none is known.
 
         Args:
             figure: its name, such as `ttft_mean`.
             value: the prediction.
-            model: what is served; where the fit has seen it, the interval is that of unseen workloads, else
-                that of unseen models.
-            hardware: where the fit has not seen the GPU, the interval is that of unseen GPUs, if it is wider.
+            scene: what the fit has not seen of it says which runs held out count.
         """
-        kinds = ["same" if model.lower() in self.models else "other_model"]
-        kinds += [] if hardware in self.gpus else ["other_hardware"]
         if figure not in self.errors:
             return math.nan, math.nan
-        half = max(self.errors[figure].get(kind, 0.0) for kind in kinds)
-        return value * math.exp(-half), value * math.exp(half)
+        half = max(self._half(figure, kind, scene) for kind in self.unseen(scene))
+        return (value * math.exp(-half), value * math.exp(half)) if half else (math.nan, math.nan)
+
+    def _half(self, figure: str, kind: str, scene: Scene) -> float:
+        """Half of an interval in logarithms; pools have their own, where the runs have pools."""
+        known = self.errors[figure]
+        usual = known.get(kind, 0.0)
+        return known.get(f"{kind}{OF_POOLS}", usual) if scene.server.pools else usual
+
+    def unseen(self, scene: Scene) -> list[str]:
+        """The kinds of runs held out that are like the scene."""
+        server = scene.server
+        found = [] if server.hardware in self.gpus else ["other_hardware"]
+        if server.model.lower() not in self.models:
+            return [*found, "other_model"]
+        if not isinstance(scene.load, ClosedLoad) or layout_key(scene) in self.layouts:
+            return [*found, "same"]
+        key = deployment_key(server)
+        is_known = any(one.startswith(f"{key}, ") for one in self.layouts)
+        return [*found, "other_layout" if is_known else "other_deployment"]
 
 
 def deployment_key(server: RealServer) -> str:
     """A text for a model on such GPUs."""
-    return f"{server.model.lower()} {server.hardware} tp{server.tp} dp{server.data_parallel}"
+    pools = " pools" if server.pools else ""
+    return f"{server.model.lower()} {server.hardware} tp{server.tp} dp{server.data_parallel}{pools}"
+
+
+def layout_key(scene: Scene) -> str:
+    """A text for a closed loop but for its concurrency."""
+    server, load = scene.server, scene.load
+    pools = " ".join(f"{one.count}{one.role[0].upper()}-TP{one.tp}" for one in server.pools)
+    return f"{deployment_key(server)}, {pools or server.num_instances}, {load.prompt}/{load.output}"
 
 
 def usual_pace(gpu: GpuDescription) -> float:
@@ -101,7 +128,9 @@ def from_document(found: Mapping[str, Any]) -> Learned:
         frozenset(found["models"]),
         frozenset(found["gpus"]),
         found["errors"],
-        {key: tuple(values) for key, values in found.get("deployments", {}).items()},
+        LoopView(**found.get("view", {})),
+        found.get("effects", {}),
+        frozenset(found.get("layouts", [])),
     )
 
 
@@ -111,6 +140,10 @@ def to_document(learned: Learned) -> dict[str, Any]:
     def short(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {key: short(one) for key, one in sorted(value.items())}
+        if isinstance(value, list | tuple):
+            return [short(one) for one in value]
+        if isinstance(value, bool):
+            return value
         return float(f"{value:.5g}")
 
     client = learned.client
@@ -126,7 +159,7 @@ def to_document(learned: Learned) -> dict[str, Any]:
         "models": sorted(learned.models),
         "gpus": sorted(learned.gpus),
         "errors": short(learned.errors),
-        "deployments": {
-            key: [*map(short, one)] for key, one in sorted(learned.deployments.items())
-        },
+        "view": short(asdict(learned.view)),
+        "effects": short(learned.effects),
+        "layouts": sorted(learned.layouts),
     }

@@ -1,4 +1,4 @@
-"""llm-d clusters in a closed loop: layouts of equal instances at several concurrencies, all figures in a row."""
+"""llm-d clusters in a closed loop: layouts of instances or of pools at several concurrencies, all figures in a row."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import re
 from collections.abc import Sequence
 
 from blis_jax.errors import ConfigError
-from blis_jax.predict.scene import ClosedLoad, RealServer, Scene
+from blis_jax.latency.model_files import shipped_models
+from blis_jax.predict.scene import ClosedLoad, RealServer, Scene, ServerPool
 from blis_jax.predict.units import AskedCell, Row, Unit, gpu_name, whole
 
 NAME = "llmd_runs"
 COLUMNS = ("model", "hw", "arch", "config", "isl", "osl", "conc")
 VALUES = ("req_s", "tok_s", "ttft_mean", "ttft_p50", "tpot", "e2e_mean", "e2e_p50")
 FIGURES = {name: name for name in VALUES} | {"tpot": "tpot_mean"}
-MAX_NUM_SEQS = 128
+MAX_NUM_SEQS = 1024
 BATCHED_TOKENS = 8192
-ROUNDS = 4
 MEMORY_SHARE = 0.93  # with it, as many requests fit as these servers held
 _EQUAL = re.compile(r"(\d+) TP(\d+)")
+_POOLS = re.compile(r"\d+: (\d+)P-TP(\d+) (\d+)D-TP(\d+)")
 
 
 def units(rows: Sequence[Row]) -> list[Unit]:
@@ -40,20 +41,49 @@ def scene_of(row: Row) -> Scene:
     Raises:
         ConfigError: its layout or GPU is not known.
     """
-    layout = _EQUAL.fullmatch(str(row["config"]).strip())
-    if str(row["arch"]) != "aggregated" or layout is None:
-        raise ConfigError(
-            f"layout {row['config']!r} ({row['arch']}) is not predicted; only aggregated layouts such "
-            "as '4 TP2' are"
-        )
+    tp, number, pools = layout_of(str(row["config"]).strip(), str(row["arch"]))
     server = RealServer(
-        str(row["model"]) if "/" in str(row["model"]) else f"meta-llama/{row['model']}",
+        full_name(str(row["model"])),
         gpu_name(row["hw"]),
-        int(layout[2]),
-        int(layout[1]),
+        tp,
+        number,
         max_num_running_reqs=MAX_NUM_SEQS,
         max_num_scheduled_tokens=BATCHED_TOKENS,
         memory_utilization=MEMORY_SHARE,
+        pools=pools,
     )
-    load = ClosedLoad(whole(row, "conc"), whole(row, "isl"), whole(row, "osl"), ROUNDS)
+    # the benchmark sends its first prompt before it begins; the router finds the same instance again, or there is one
+    is_cached = bool(pools) or number == 1
+    load = ClosedLoad(
+        whole(row, "conc"), whole(row, "isl"), whole(row, "osl"), first_is_cached=is_cached
+    )
     return Scene(server, load)
+
+
+def full_name(model: str) -> str:
+    """The model with its owner: that of the shipped model of this name, else Meta."""
+    if "/" in model:
+        return model
+    owners = [one.rpartition("/") for one in shipped_models()]
+    found = [owner for owner, _, name in owners if name == model.lower()]
+    return f"{found[0] if found else 'meta-llama'}/{model}"
+
+
+def layout_of(text: str, arch: str) -> tuple[int, int, tuple[ServerPool, ...]]:
+    """TP, number of instances and pools of a layout, such as `4 TP2` and `3: 2P-TP4 1D-TP8`.
+
+    Raises:
+        ConfigError: it is not of these forms.
+    """
+    if (equal := _EQUAL.fullmatch(text)) and arch == "aggregated":
+        return int(equal[2]), int(equal[1]), ()
+    if (split := _POOLS.fullmatch(text)) and arch == "disaggregated":
+        pools = (
+            ServerPool("prefill", int(split[1]), int(split[2])),
+            ServerPool("decode", int(split[3]), int(split[4])),
+        )
+        return int(split[4]), int(split[1]) + int(split[3]), pools
+    raise ConfigError(
+        f"layout {text!r} ({arch}) is not known; use '4 TP2' with aggregated, and "
+        "'3: 2P-TP4 1D-TP8' with disaggregated"
+    )

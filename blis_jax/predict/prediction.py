@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blis_jax.errors import ConfigError
+from blis_jax.predict.closed import simulated_loop
 from blis_jax.predict.figures import predicted
 from blis_jax.predict.learned import Learned
-from blis_jax.predict.scene import Scene
+from blis_jax.predict.scene import ClosedLoad, Scene
 from blis_jax.predict.simulation import SimulatedRequests, simulated
 from blis_jax.predict.units import AskedCell, Unit
 
@@ -80,18 +81,23 @@ def _predicted(
         return PredictedUnit(unit, {}, unit.problem)
     try:
         if scene not in known:
-            known[scene] = simulated(scene, learned.beta_on(scene.server.hardware))
+            known[scene] = _simulated(scene, learned)
         values = {cell: _value(scene, known[scene], cell, learned) for cell in unit.cells}
     except ConfigError as error:
         return PredictedUnit(unit, {}, str(error))
     return PredictedUnit(unit, values)
 
 
+def _simulated(scene: Scene, learned: Learned) -> SimulatedRequests:
+    """Closed loops in segments by the fitted step law, all else by the engine."""
+    beta = learned.beta_on(scene.server.hardware)
+    if beta is not None and isinstance(scene.load, ClosedLoad):
+        return simulated_loop(scene, beta, learned.view)
+    return simulated(scene, beta)
+
+
 def _value(
     scene: Scene, requests: SimulatedRequests, cell: AskedCell, learned: Learned
 ) -> PredictedValue:
-    server = scene.server
-    value = predicted(scene, requests, cell, learned.client_of(server))
-    return PredictedValue(
-        value, *learned.interval(cell.figure, value, server.model, server.hardware)
-    )
+    value = predicted(scene, requests, cell, learned.client_of(scene))
+    return PredictedValue(value, *learned.interval(cell.figure, value, scene))

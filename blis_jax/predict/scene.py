@@ -10,11 +10,31 @@ MOST_REQUESTS = 200_000  # of one run; more take minutes
 
 
 @dataclass(frozen=True)
-class RealServer:
-    """Equal instances of a model; 0 stands for what follows from the model.
+class ServerPool:
+    """Equal instances with a role of their own.
 
     Raises:
-        ConfigError: a number is below 1.
+        ConfigError: a number is below 1, or the role is none.
+    """
+
+    role: str  # `prefill` or `decode`
+    count: int
+    tp: int
+
+    def __post_init__(self) -> None:
+        if min(self.count, self.tp) < 1 or self.role not in ("prefill", "decode"):
+            raise ConfigError(
+                f"a pool of {self.count} {self.role!r} instances with TP {self.tp}: give at least one "
+                "instance and one GPU, and the role prefill or decode"
+            )
+
+
+@dataclass(frozen=True)
+class RealServer:
+    """Equal instances of a model, or pools of them; 0 stands for what follows from the model.
+
+    Raises:
+        ConfigError: a number is below 1, or pools do not have both roles.
     """
 
     model: str
@@ -27,11 +47,17 @@ class RealServer:
     memory_utilization: float = 0.9
     data_parallel: int = 1
     model_config: str = ""  # a `config.json`; empty: the shipped description
+    # in place of `num_instances`; `tp` is then that of decode, for what is learned of a deployment
+    pools: tuple[ServerPool, ...] = ()
+    kv_bytes: float = 0.0  # of one number in the KV cache; 0: that of the activations
+    variant: str = ""  # software and sharing of experts, for what is learned of a deployment
 
     def __post_init__(self) -> None:
         for name in ("tp", "num_instances", "max_num_running_reqs", "max_num_scheduled_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.pools and {one.role for one in self.pools} != {"prefill", "decode"}:
+            raise ConfigError("pools must have the roles prefill and decode, both")
 
 
 @dataclass(frozen=True)
@@ -77,12 +103,18 @@ class ClosedLoad:
     concurrency: int
     prompt: int  # tokens
     output: int  # tokens
-    rounds: int = 4  # requests of each user
+    rounds: int = 10  # requests for each of those at once
+    shortest: float = 1.0  # lengths are drawn evenly from this share of the given ones up to these
+    first_is_cached: bool = False  # the prompt of the first request was sent before
 
     def __post_init__(self) -> None:
         _check_above_zero(
             concurrency=self.concurrency, prompt=self.prompt, output=self.output, rounds=self.rounds
         )
+        if not 0 < self.shortest <= 1:
+            raise ConfigError(
+                f"shortest must be above 0 and at most 1, got {self.shortest:g}; 1 makes all lengths equal"
+            )
         _check_count(self.concurrency * self.rounds)
 
 

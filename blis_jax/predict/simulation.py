@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 BLOCK_TOKENS = 16
 SERVED = "served-physics"
 PUBLISHED = "trained-physics"
+ENGINE_ROUNDS = 4  # requests for each of those at once in a closed loop, at most
+LINK_LATENCY_US, LINK_GB_PER_S = 5000.0, 25.0  # of a hand-over between pools
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class SimulatedRequests:
     itl_ms: Float[np.ndarray, " request"]  # mean of the request; 0 for one token
     output: int  # tokens of every request
     round_index: Int[np.ndarray, " request"]  # 0 but in closed loops
+    run_s: float | None = (
+        None  # time of all runs that these are of; None: one, from arrivals to ends
+    )
 
 
 def config_of(server: RealServer, beta: Sequence[float] | None) -> ClusterConfig:
@@ -64,8 +69,12 @@ def config_of(server: RealServer, beta: Sequence[float] | None) -> ClusterConfig
     if server.total_kv_blocks:
         given["total_kv_blocks"] = server.total_kv_blocks
     if beta is None:
+        given |= _august_pools(server) if server.pools else {}
         return ClusterConfig(revision="blis-2026-08", latency_model=PUBLISHED, **given)
-    given.setdefault("total_kv_blocks", max(_kv_blocks(server), 1))
+    given.setdefault("total_kv_blocks", max(kv_blocks_of(server), 1))
+    if server.pools:
+        del given["num_instances"]
+        given |= _pools(server)
     return ClusterConfig(
         corrected=True,
         latency_model=SERVED,
@@ -75,7 +84,41 @@ def config_of(server: RealServer, beta: Sequence[float] | None) -> ClusterConfig
     )
 
 
-def _kv_blocks(server: RealServer) -> int:
+def _pools(server: RealServer) -> dict[str, Any]:
+    """Groups with roles, and the policy that hands requests over; a transfer has the KV of all GPUs of an instance."""
+    from blis_jax.cluster.instance_groups import InstanceGroup
+    from blis_jax.latency.kv_capacity import kv_bytes_per_token
+
+    alone = [replace(server, tp=one.tp, pools=()) for one in server.pools]
+    groups = [
+        InstanceGroup(one.count, role=one.role, tp=one.tp, total_kv_blocks=kv_blocks_of(single))
+        for one, single in zip(server.pools, alone, strict=True)
+    ]
+    numbers = {
+        "link_latency_us": LINK_LATENCY_US,
+        "link_gb_per_s": LINK_GB_PER_S,
+        "kv_bytes_per_token": kv_bytes_per_token(deployment_of(server)) * server.tp,
+    }
+    return {
+        "instances": tuple(groups),
+        "hand_over_policy": "pools",
+        "policy_numbers": tuple((f"hand_over.{name}", one) for name, one in numbers.items()),
+    }
+
+
+def _august_pools(server: RealServer) -> dict[str, Any]:
+    """The settings that BLIS of 2026-08 has for pools."""
+    found: dict[str, Any] = {
+        "pd_decider": "always",
+        "pd_transfer_base_latency": LINK_LATENCY_US / 1e3,
+        "pd_transfer_bandwidth": LINK_GB_PER_S,
+    }
+    for one in server.pools:
+        found |= {f"{one.role}_instances": one.count, f"{one.role}_tp": one.tp}
+    return found
+
+
+def kv_blocks_of(server: RealServer) -> int:
     """Blocks that fit beside the weights. BLIS counts the memory of all GPUs, and of a block what one of them holds."""
     from blis_jax.latency.kv_capacity import kv_blocks
 
@@ -175,6 +218,7 @@ def _closed(config: ClusterConfig, scene: Scene) -> SimulatedRequests:
 
     load = scene.load
     assert isinstance(load, ClosedLoad)
+    load = replace(load, rounds=min(load.rounds, ENGINE_ROUNDS))
     run = follow(config, closed_loop(load), _options(scene.server, load))
     rounds = np.asarray(run.loop.table.round_index)[run.rows]
     return _requests(run.record, run.table.arrival_us, load.output, rounds)

@@ -1,29 +1,31 @@
-"""Closed loops of servers: fits to half of the concurrencies, or to other layouts, and errors on the rest."""
+"""Closed loops of servers: measured runs, one fit, and errors on runs that were left out by several designs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from blis_jax import progress
 from blis_jax.errors import ConfigError
-from blis_jax.predict.figures import ClientView, figure, predicted
-from blis_jax.predict.learned import COVERAGE, Learned, deployment_key
+from blis_jax.predict.closed import LoopView, simulated_loop
+from blis_jax.predict.figures import NOTHING, predicted
+from blis_jax.predict.learned import OF_POOLS, Learned, deployment_key, layout_key
 from blis_jax.predict.scene import ClosedLoad, Scene
-from blis_jax.predict.simulation import SimulatedRequests, deployment_of, simulated
+from blis_jax.predict.simulation import SimulatedRequests
 from blis_jax.predict.units import AskedCell
 from blis_jax.predict.units import Collection as RunsCollection
-from papers.real_servers.designs import Error
-from papers.real_servers.step_fit import MeanStep, StepFit, StepLaw
+from papers.real_servers.designs import Error, widths
+from papers.real_servers.hierarchy import LoopPosterior
+from papers.real_servers.loop_fit import LoopFit, LoopLaw, fitted
 
-HUBER = 0.1
-KNOWN = 1.0  # runs without a factor that the prior of a deployment's factor is worth
 TTFT, TPOT = "ttft_mean", "tpot_mean"
+# whose intervals another collection lends to a figure
+ALIKE = {"ttft_mean": TTFT, "ttft_p50": TTFT, "tpot_mean": TPOT, "e2e_mean": TPOT, "e2e_p50": TPOT}
+ALIKE |= {"req_s": TPOT, "tok_s": TPOT}
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class ClusterRun:
     layout: str  # which runs differ in concurrency alone
     scene: Scene
     cells: Mapping[str, AskedCell]  # by figure
-    measured: Mapping[str, float]
+    measured: Mapping[str, float]  # geometric means, where a loop was measured again
 
     @property
     def concurrency(self) -> int:
@@ -44,7 +46,7 @@ class ClusterRun:
 
 
 def read_clusters(path: Path, collection: RunsCollection) -> list[ClusterRun]:
-    """The runs of a file that can be simulated; equal ones count once.
+    """The runs of a file that can be simulated; equal ones are one run.
 
     Raises:
         ConfigError: there is no such file, or nothing in it can be simulated.
@@ -54,221 +56,193 @@ def read_clusters(path: Path, collection: RunsCollection) -> list[ClusterRun]:
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; give the folder of measured runs with --data")
     rows: list[dict[str, Any]] = pandas.read_csv(path).to_dict("records")
-    found: dict[Scene, ClusterRun] = {}
+    cells: dict[Scene, Mapping[str, AskedCell]] = {}
+    values: dict[Scene, list[dict[str, float]]] = {}
     for unit in collection.units(rows):
-        if unit.scene is None or unit.scene in found or not _fits(unit.scene):
+        if unit.scene is None or not _fits(unit.scene):
             continue
-        load, row = unit.scene.load, rows[unit.rows[0]]
-        assert isinstance(load, ClosedLoad)
-        server = unit.scene.server
-        layout = f"{server.num_instances} × {deployment_key(server)}, {load.prompt}/{load.output}"
-        found[unit.scene] = ClusterRun(
-            f"{layout}, {load.concurrency} at once",
-            layout,
-            unit.scene,
-            {cell.figure: cell for cell in unit.cells},
-            {cell.figure: float(row[cell.column]) for cell in unit.cells},
-        )
-    if not found:
+        cells.setdefault(unit.scene, {cell.figure: cell for cell in unit.cells})
+        of_row = {cell.figure: math.log(rows[cell.row][cell.column]) for cell in unit.cells}
+        values.setdefault(unit.scene, []).append(of_row)
+    if not cells:
         raise ConfigError(f"{path}: none of its runs can be simulated")
-    return list(found.values())
+    return [
+        ClusterRun(
+            f"{layout_key(scene)} {scene.server.variant}, {scene.load.concurrency} at once",  # type: ignore[union-attr]
+            layout_key(scene),
+            scene,
+            cells[scene],
+            {name: math.exp(np.mean([one[name] for one in found])) for name in found[0]},
+        )
+        for scene, found in values.items()
+    ]
 
 
 def _fits(scene: Scene) -> bool:
     from blis_jax.latency.served_physics import BETA
-    from blis_jax.predict.simulation import config_of
 
+    assert isinstance(scene.load, ClosedLoad)
     try:
-        config_of(scene.server, BETA)
+        simulated_loop(replace(scene, load=replace(scene.load, concurrency=1)), BETA, LoopView())
     except ConfigError:
         return False
     return True
 
 
-def mean_step(run: ClusterRun) -> MeanStep:
-    """A run as mean step: how many are in decode follows from the share of their time that requests spend so."""
-    load, server = run.scene.load, run.scene.server
-    assert isinstance(load, ClosedLoad)
-    decode_ms = run.measured[TPOT] * (load.output - 1)
-    share = decode_ms / (decode_ms + run.measured[TTFT])
-    decodes = load.concurrency / server.num_instances * share
-    chunk = min(load.prompt, server.max_num_scheduled_tokens)
-    return MeanStep(
-        run.name,
-        deployment_of(server),
-        1e3 * run.measured[TPOT],
-        decodes,
-        decodes * (load.prompt + load.output / 2),
-        min(decodes * load.prompt / load.output / chunk, 1.0),
-        chunk,
-        chunk * load.prompt / 2,
-    )
-
-
-def halves(runs: Sequence[ClusterRun]) -> tuple[list[ClusterRun], list[ClusterRun]]:
-    """Every other concurrency of each layout, and the others."""
-    by_layout: dict[str, list[ClusterRun]] = {}
+def halves(runs: Sequence[ClusterRun]) -> list[str]:
+    """`first` for every other concurrency of a layout, `second` for the others; layouts begin with either in turn."""
+    by_layout: dict[str, set[int]] = {}
     for run in runs:
-        by_layout.setdefault(run.layout, []).append(run)
-    first, second = [], []
-    for of_layout in by_layout.values():
-        ordered = sorted(of_layout, key=lambda run: run.concurrency)
-        first += ordered[0::2]
-        second += ordered[1::2]
-    return first, second
+        by_layout.setdefault(run.layout, set()).add(run.concurrency)
+    turn = {layout: place for place, layout in enumerate(by_layout)}
+    places = [
+        sorted(by_layout[run.layout]).index(run.concurrency) + turn[run.layout] for run in runs
+    ]
+    return ["second" if place % 2 else "first" for place in places]
 
 
-def fitted(law: StepLaw, runs: Sequence[ClusterRun], some: Sequence[ClusterRun]) -> Learned:
-    """What these runs say: the step law, the first token, and a factor for each deployment; no intervals yet.
-
-    The first token is that of `some` of them, which are simulated.
-    """
-    steps = law.fitted({run.name for run in runs})
-    factors = _tpot_factors(law, steps, runs)
-    found = {}
-    with progress.phase("simulating for a fit", len(some)) as work:
-        for number, run in enumerate(some):
-            one = simulated(run.scene, steps.beta_on(run.scene.server.hardware))
-            factor = factors[deployment_key(run.scene.server)]
-            found[run.name] = replace(one, itl_ms=one.itl_ms * factor)
-            work.show(number + 1)
-    client = _client(some, found)
-    ttft = _ttft_factors(some, found, client)
-    servers = [run.scene.server for run in runs]
-    return Learned(
-        steps.beta,
-        steps.pace,
-        client,
-        frozenset(server.model.lower() for server in servers),
-        frozenset(server.hardware for server in servers),
-        {},
-        {key: (ttft.get(key, 1.0), factor) for key, factor in factors.items()},
-    )
+def _pools_alike(run: ClusterRun) -> str:
+    """The layout; pools of equal TP are one, because three of them measured nearly the same."""
+    pools = run.scene.server.pools
+    if pools and len({one.tp for one in pools}) == 1:
+        return f"{sum(one.count for one in pools)} instances in pools, TP {pools[0].tp}"
+    return run.layout
 
 
-def _tpot_factors(law: StepLaw, steps: StepFit, runs: Sequence[ClusterRun]) -> dict[str, float]:
-    by_name = dict(zip((one.run for one in law.steps), law.predicted_us(steps), strict=True))
-    return _shrunk(runs, {run.name: 1e3 * run.measured[TPOT] / by_name[run.name] for run in runs})
-
-
-def _ttft_factors(
-    runs: Sequence[ClusterRun], found: Mapping[str, SimulatedRequests], client: ClientView
-) -> dict[str, float]:
-    ratios = {
-        run.name: run.measured[TTFT]
-        / predicted(run.scene, found[run.name], run.cells[TTFT], client)
-        for run in runs
-    }
-    return _shrunk(runs, ratios)
-
-
-def _shrunk(runs: Sequence[ClusterRun], ratios: Mapping[str, float]) -> dict[str, float]:
-    """Medians of the ratios by deployment, nearer to 1 where there are few."""
-    logs: dict[str, list[float]] = {}
-    for run in runs:
-        logs.setdefault(deployment_key(run.scene.server), []).append(math.log(ratios[run.name]))
-    return {
-        key: float(np.exp(np.median(one) * len(one) / (len(one) + KNOWN)))
-        for key, one in logs.items()
-    }
-
-
-def _client(runs: Sequence[ClusterRun], found: Mapping[str, SimulatedRequests]) -> ClientView:
-    """Constant and steps before the first token, by relative residuals; large ones are weighed down."""
-    rows, wanted = [], []
-    for run in runs:
-        requests, measured = found[run.name], run.measured[TTFT]
-        chosen = np.ones(len(requests.ttft_ms), bool)
-        rows.append([1 / measured, figure(TPOT, requests, chosen) / measured])
-        wanted.append(1 - figure(TTFT, requests, chosen) / measured)
-    matrix, values = np.array(rows), np.array(wanted)
-    mean, sd = np.array([3.0, 1.0]), np.array([20.0, 1.0])
-    solved = mean
-    for _ in range(20):
-        size = np.abs(values - matrix @ solved)
-        weight = np.sqrt(np.minimum(1.0, HUBER / np.maximum(size, 1e-9))) / HUBER
-        stacked = np.concatenate([matrix * weight[:, None], np.diag(1 / sd)])
-        solved = np.linalg.lstsq(stacked, np.concatenate([values * weight, mean / sd]), rcond=None)[
-            0
-        ]
-    return ClientView(float(max(solved[0], 0.0)), float(max(solved[1], 0.0)))
-
-
-def errors_of(runs: Sequence[ClusterRun], fits: Sequence[Learned]) -> list[list[Error]]:
-    """Predictions of these runs by fits with one step law, which differ in what clients see; `[fit][figure]`."""
-    found: list[list[Error]] = [[] for _ in fits]
-    with progress.phase("predicting", len(runs)) as work:
-        for number, run in enumerate(runs):
-            server = run.scene.server
-            requests = simulated(run.scene, fits[0].beta_on(server.hardware))
-            for fit, of_fit in zip(fits, found, strict=True):
-                for name, cell in run.cells.items():
-                    value = predicted(run.scene, requests, cell, fit.client_of(server))
-                    of_fit.append(Error(run.name, name, None, value, run.measured[name]))
-            work.show(number + 1)
-    return found
+# what is left out, and the kind of interval that its errors make; the first fits all anew, the others the groups alone
+HALVES = "half of the concurrencies"
+DESIGNS = {
+    HALVES: ("same", None),
+    "one layout": ("other_layout", _pools_alike),
+    "one deployment": ("other_deployment", lambda run: deployment_key(run.scene.server)),
+    "one model": ("other_model", lambda run: run.scene.server.model.lower()),
+    "one kind of GPU": ("other_hardware", lambda run: run.scene.server.hardware),
+}
 
 
 @dataclass(frozen=True)
 class ClusterStudy:
-    """A collection, fitted to half of the concurrencies of every layout."""
+    """A collection, fitted."""
 
     learned: Learned
-    tested: Sequence[ClusterRun]
-    errors: Sequence[Error]  # of the others, whose deployments the fit knows
-    without_factors: Sequence[Error]  # the same runs as if their deployments were not known
+    runs: Sequence[ClusterRun]
+    errors: Mapping[str, Sequence[Error]]  # by design, of runs that were left out
 
 
-def study(runs: Sequence[ClusterRun], most: int) -> ClusterStudy:
-    """Fit to every other concurrency, and predict the rest; at most so many runs of each half are simulated."""
-    law = StepLaw([mean_step(run) for run in runs])
-    first, second = halves(runs)
-    learned = fitted(law, first, _some(first, most))
-    tested = _some(second, most)
-    known, unknown = errors_of(tested, [learned, replace(learned, deployments={})])
-    return ClusterStudy(with_intervals(learned, known, unknown), tested, known, unknown)
-
-
-def _some(runs: Sequence[ClusterRun], most: int) -> list[ClusterRun]:
-    """So many of the runs, from all layouts alike."""
-    if len(runs) <= most:
-        return list(runs)
-    return [runs[place] for place in np.linspace(0, len(runs) - 1, most).round().astype(int)]
-
-
-def with_intervals(learned: Learned, same: Sequence[Error], other: Sequence[Error]) -> Learned:
-    """With half-widths of intervals from runs held out.
+def study(
+    runs: Sequence[ClusterRun], view: LoopView, before: Learned | None = None
+) -> ClusterStudy:
+    """Fit to all runs, and predict each of them from the others, by every design that leaves something to fit.
 
     Args:
-        learned: a fit.
-        same: runs of deployments that the fit knew.
-        other: runs of deployments that it did not.
+        runs: of one collection.
+        view: what is not fitted of the loops.
+        before: a fit to another collection, from whose step law this one starts; its intervals stand in for
+            designs that these runs do not allow.
     """
-    errors: dict[str, dict[str, float]] = {}
-    for kind, of_kind in (("same", same), ("other_model", other), ("other_hardware", other)):
-        for name in {one.figure for one in of_kind}:
-            sizes = sorted(
-                abs(math.log(e.predicted / e.measured)) for e in of_kind if e.figure == name
-            )
-            place = min(math.ceil(COVERAGE * (len(sizes) + 1)), len(sizes))
-            errors.setdefault(name, {})[kind] = sizes[place - 1]
-    return replace(learned, errors=errors)
+    start = None
+    if before is not None:
+        assert before.beta is not None
+        start = LoopFit(before.beta, before.pace, before.view)
+    fit, posterior, requests = _fitted(runs, view, start)
+    errors = {HALVES: _other_half(runs, view, start)}
+    for design, (_, label) in DESIGNS.items():
+        names = [] if label is None else [label(run) for run in runs]
+        if len(set(names)) > 1:
+            errors[design] = _errors(runs, requests, posterior.left_out(names))
+    half = {} if before is None else {name: dict(before.errors[one]) for name, one in ALIKE.items()}
+    is_split = {run.name: bool(run.scene.server.pools) for run in runs}
+    for design, found in errors.items():
+        for suffix, side in (("", False), (OF_POOLS, True)):
+            mine = [one for one in found if is_split[one.run] == side]
+            for name, width in widths(mine).items():
+                half.setdefault(name, {})[DESIGNS[design][0] + suffix] = width
+    return ClusterStudy(_learned(runs, fit, posterior, half), runs, errors)
 
 
-def rank_agreement(
-    errors: Sequence[Error], runs: Collection[ClusterRun], name: str
-) -> dict[int, float]:
-    """Spearman's rank correlation of predicted and measured values over layouts, by concurrency."""
-    from scipy.stats import spearmanr
+def _fitted(
+    runs: Sequence[ClusterRun], view: LoopView, start: LoopFit | None
+) -> tuple[LoopFit, LoopPosterior, list[SimulatedRequests]]:
+    """The law of these runs, the groups given this law, and the runs simulated by it."""
+    measured = np.array([[run.measured[name] for run in runs] for name in (TTFT, TPOT)])
+    law = LoopLaw([run.scene for run in runs], measured.ravel(), view, start)
+    logs, requests = fitted(law)
+    return law.fit_of(logs), LoopPosterior(law.scenes, law.errors(requests)), requests
 
-    of_run = {one.run: one for one in errors if one.figure == name}
-    found = {}
-    for concurrency in sorted({run.concurrency for run in runs}):
-        pairs = [
-            of_run[run.name]
-            for run in runs
-            if run.concurrency == concurrency and run.name in of_run
-        ]
-        values = [(one.predicted, one.measured) for one in pairs]
-        found[concurrency] = float(spearmanr(*zip(*values, strict=True)).statistic)
+
+def _other_half(runs: Sequence[ClusterRun], view: LoopView, start: LoopFit | None) -> list[Error]:
+    """Each half of the concurrencies predicted by a fit to the other."""
+    names = halves(runs)
+    found = []
+    for side in ("first", "second"):
+        known = [run for run, name in zip(runs, names, strict=True) if name == side]
+        fit, posterior, _ = _fitted(known, view, start)
+        learned = _learned(known, fit, posterior, {})
+        for run, name in zip(runs, names, strict=True):
+            if name != side:
+                found += _predicted(run, learned)
     return found
+
+
+def _predicted(run: ClusterRun, learned: Learned) -> list[Error]:
+    beta = learned.beta_on(run.scene.server.hardware)
+    assert beta is not None
+    requests = simulated_loop(run.scene, beta, learned.view)
+    client = learned.client_of(run.scene)
+    return [
+        Error(
+            run.name, name, None, predicted(run.scene, requests, cell, client), run.measured[name]
+        )
+        for name, cell in run.cells.items()
+    ]
+
+
+def _errors(
+    runs: Sequence[ClusterRun], requests: Sequence[SimulatedRequests], logs: np.ndarray
+) -> list[Error]:
+    ttft, itl = np.exp(logs).reshape(2, -1).tolist()
+    found = []
+    for place, run in enumerate(runs):
+        client = replace(NOTHING, ttft_factor=ttft[place], itl_factor=itl[place])
+        for name, cell in run.cells.items():
+            value = predicted(run.scene, requests[place], cell, client)
+            found.append(Error(run.name, name, None, value, run.measured[name]))
+    return found
+
+
+def _learned(
+    runs: Sequence[ClusterRun],
+    fit: LoopFit,
+    posterior: LoopPosterior,
+    half: Mapping[str, Mapping[str, float]],
+) -> Learned:
+    servers = [run.scene.server for run in runs]
+    return Learned(
+        fit.beta,
+        fit.pace,
+        NOTHING,
+        frozenset(server.model.lower() for server in servers),
+        frozenset(server.hardware for server in servers),
+        half,
+        fit.view,
+        posterior.effects(),
+        frozenset(run.layout for run in runs),
+    )
+
+
+def coverage(errors: Sequence[Error]) -> dict[str, float]:
+    """By figure: how much intervals hold of one half of the layouts, made from the other half; none for one layout."""
+    order = {
+        name: place
+        for place, name in enumerate(dict.fromkeys(one.run.rpartition(",")[0] for one in errors))
+    }
+    sides = [
+        [one for one in errors if order[one.run.rpartition(",")[0]] % 2 == side] for side in (0, 1)
+    ]
+    held: dict[str, list[bool]] = {}
+    for known, new in (sides, sides[::-1]):
+        half = widths(known)
+        for one in new if known else ():
+            size = abs(math.log(one.predicted / one.measured))
+            held.setdefault(one.figure, []).append(size <= half[one.figure])
+    return {name: float(np.mean(one)) for name, one in held.items()}

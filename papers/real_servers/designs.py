@@ -13,7 +13,6 @@ from blis_jax import progress
 from blis_jax.predict.figures import NOTHING, ClientView, predicted
 from blis_jax.predict.learned import COVERAGE, Learned
 from blis_jax.predict.simulation import SimulatedRequests, simulated
-from blis_jax.predict.vllm_runs import METRICS
 from papers.real_servers.client_fit import client_of
 from papers.real_servers.step_fit import StepFit, StepLaw
 from papers.real_servers.vllm import VllmRun, shortened, warm
@@ -126,16 +125,24 @@ def published(runs: Sequence[VllmRun], name: str) -> list[Error]:
     ]
 
 
+def widths(errors: Sequence[Error]) -> dict[str, float]:
+    """By figure: half of an interval in logarithms that holds the share `COVERAGE` of new errors like these."""
+    found = {}
+    for name in dict.fromkeys(one.figure for one in errors):
+        sizes = sorted(
+            abs(math.log(one.predicted / one.measured)) for one in errors if one.figure == name
+        )
+        place = min(math.ceil(COVERAGE * (len(sizes) + 1)), len(sizes))
+        found[name] = sizes[place - 1]
+    return found
+
+
 def half_widths(errors: Mapping[str, Sequence[Error]]) -> dict[str, dict[str, float]]:
-    """By figure and kind of what was left out: the half-width in logarithms that holds `COVERAGE` of new figures."""
+    """By figure and kind of what was left out: `widths`."""
     found: dict[str, dict[str, float]] = {}
     for kind, of_kind in errors.items():
-        for name in METRICS:
-            sizes = sorted(
-                abs(math.log(e.predicted / e.measured)) for e in of_kind if e.figure == name
-            )
-            place = min(math.ceil(COVERAGE * (len(sizes) + 1)), len(sizes))
-            found.setdefault(name, {})[kind] = sizes[place - 1]
+        for name, width in widths(of_kind).items():
+            found.setdefault(name, {})[kind] = width
     return found
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blis_jax.predict.figures import NOTHING
+from blis_jax.predict.closed import LoopView
 from blis_jax.predict.learned import FITTED, PUBLISHED, Learned, to_document
-from papers.real_servers.clusters import ClusterStudy, rank_agreement, read_clusters, study
+from papers.real_servers.clusters import (
+    ClusterRun,
+    ClusterStudy,
+    coverage,
+    read_clusters,
+    study,
+)
 from papers.real_servers.designs import (
     DESIGNS,
     Error,
@@ -20,7 +27,9 @@ from papers.real_servers.designs import (
     nothing_fitted,
     published,
     published_of,
+    widths,
 )
+from papers.real_servers.ranks import LayoutAgreement, agreement
 from papers.real_servers.step_fit import StepLaw
 from papers.real_servers.vllm import ESTIMATES, mean_steps, read_runs
 
@@ -48,9 +57,8 @@ def make(folder: Path, parts: Sequence[str], writes: bool) -> None:
     tables: dict[str, str] = {}
     if "vllm" in parts:
         tables["vllm"], fits["vllm_runs"] = _vllm(folder / "vllm_runs.csv", writes)
-    for name in CLUSTERS:
-        if name in parts:
-            tables[name], fits[name] = _cluster(folder, name)
+    for name, (text, learned) in _clusters(folder, parts).items():
+        tables[name], fits[name] = text, learned
     for text in tables.values():
         print(f"{text}\n")
     if writes:
@@ -91,48 +99,157 @@ def _vllm(path: Path, writes: bool) -> tuple[str, dict[str, Learned]]:
     return "\n\n".join(parts), learned
 
 
-CLUSTERS = {"llmd_runs": ("llmd_runs.csv", 42), "inferencex": ("inferencex_vllm.csv", 24)}
+CLUSTERS = {"inferencex": "inferencex_vllm.csv", "llmd_runs": "llmd_runs.csv"}
+RANKED = ("req_s", "e2e_mean", "ttft_mean", "tpot_mean")
 
 
-def _cluster(folder: Path, name: str) -> tuple[str, dict[str, Learned]]:
-    """Tables of a collection of closed loops, and its fit; `CLUSTERS` has how many runs of each half are simulated."""
+def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[str, Learned]]]:
+    """Tables of the collections of closed loops, and their fits; llm-d starts from what vLLM alone says."""
     from importlib import import_module
 
-    file, most = CLUSTERS[name]
-    runs = read_clusters(folder / file, import_module(f"blis_jax.predict.{name}"))
-    found = study(runs, most)
-    bare = replace(found.learned, beta=None, pace={}, client=NOTHING, errors={}, deployments={})
-    rows: list[list[str]] = [["predicted", "runs", "figure", "median error, % [95 %]", "worst, %"]]
+    from blis_jax.predict.learned import learned
+
+    found: dict[str, tuple[str, dict[str, Learned]]] = {}
+    alone: Learned | None = None
+    for name, file in CLUSTERS.items():
+        if name not in parts:
+            continue
+        runs = read_clusters(folder / file, import_module(f"blis_jax.predict.{name}"))
+        if name == "inferencex":
+            done = study(runs, LoopView())
+            alone, text = done.learned, design_table(done)
+        else:
+            before = alone or learned("inferencex", FITTED)
+            as_labelled = study(runs, LoopView(follows_pools=True), before)
+            done = study(runs, LoopView(follows_pools=False), before)
+            text = llmd_tables(done, as_labelled)
+        bare = replace(
+            done.learned,
+            beta=None,
+            pace={},
+            errors={},
+            view=LoopView(),
+            effects={},
+            layouts=frozenset(),
+        )
+        found[name] = text, {FITTED: done.learned, PUBLISHED: bare}
+    return found
+
+
+def design_table(
+    found: ClusterStudy, is_split: Mapping[str, bool] | None = None, side: bool = False
+) -> str:
+    """Errors on runs left out, by design and figure, and how much intervals hold of new layouts.
+
+    Args:
+        found: the study.
+        is_split: whether a run is of pools, by its name; None: all runs make one table.
+        side: which of them are in the table.
+    """
+    words = "left out" if is_split is None else ("pools, left out" if side else "equal, left out")
+    head = ["figure", "runs", "median error, % [95 %]", "worst, %", "interval, ± %", "holds"]
+    rows = [[words, *head]]
     rows.append(["---"] * len(rows[0]))
-    for words, errors in (
-        ("other concurrencies", found.errors),
-        ("the same, deployments unknown", found.without_factors),
-    ):
-        rows += [[words, str(len(found.tested)), *cells] for cells in _figures(errors)]
-    text = _markdown(rows)
-    if name == "llmd_runs":
-        text += f"\n\n{_ranks(found)}"
-    return text, {FITTED: found.learned, PUBLISHED: bare}
-
-
-def _ranks(found: ClusterStudy) -> str:
-    """Rank agreement of layouts."""
-    rows: list[list[str]] = [["concurrency", "layouts", "E2E mean", "requests/s"], ["---"] * 4]
-    e2e = rank_agreement(found.errors, found.tested, "e2e_mean")
-    rate = rank_agreement(found.errors, found.tested, "req_s")
-    for concurrency, one in e2e.items():
-        number = sum(run.concurrency == concurrency for run in found.tested)
-        rows.append([str(concurrency), str(number), f"{one:.2f}", f"{rate[concurrency]:.2f}"])
+    for design, everything in found.errors.items():
+        errors = [one for one in everything if is_split is None or is_split[one.run] == side]
+        half, held = widths(errors), coverage(errors)
+        for name, cells in _figures(errors).items():
+            width = 100 * (math.exp(half[name]) - 1)
+            number = sum(one.figure == name for one in errors)
+            last = [f"{width:.0f}", _percent(held.get(name))]
+            rows.append([design, name, str(number), *cells, *last])
     return _markdown(rows)
 
 
-def _figures(errors: Sequence[Error]) -> list[list[str]]:
-    found = []
-    for name in sorted({one.figure for one in errors}):
+def llmd_tables(found: ClusterStudy, as_labelled: ClusterStudy) -> str:
+    """Errors by design, pools under two readings of their labels, and which layout wins."""
+    is_split = {run.name: bool(run.scene.server.pools) for run in found.runs}
+    rows = [["one layout left out", "figure", "runs", "median error, % [95 %]", "worst, %"]]
+    rows.append(["---"] * len(rows[0]))
+    for words, done, wanted in (
+        ("equal instances", found, False),
+        ("pools, every instance serves whole requests", found, True),
+        ("pools, as labelled", as_labelled, True),
+    ):
+        errors = [one for one in done.errors["one layout"] if is_split[one.run] == wanted]
+        number = len({one.run for one in errors})
+        rows += [[words, name, str(number), *cells] for name, cells in _figures(errors).items()]
+    parts = [design_table(found, is_split, side) for side in (False, True)]
+    return "\n\n".join([*parts, _markdown(rows), rank_table(found)])
+
+
+def rank_table(found: ClusterStudy) -> str:
+    """Which layout wins, each layout predicted from the others."""
+    head = [
+        "at once",
+        "layouts",
+        "figure",
+        "pairs",
+        "right, % [95 %]",
+        "decided, %",
+        "of these right, %",
+    ]
+    rows = [head, ["---"] * len(head)]
+    by_name = {run.name: run for run in found.runs}
+    layout_of = {run.name: run.layout for run in found.runs}
+    is_split = {run.name: bool(run.scene.server.pools) for run in found.runs}
+    errors = found.errors["one layout"]
+    half = {
+        name: {
+            run: width
+            for side in (False, True)
+            for width in widths(
+                [e for e in errors if e.figure == name and is_split[e.run] == side]
+            ).values()
+            for run in is_split
+            if is_split[run] == side
+        }
+        for name in RANKED
+    }
+    for words, chosen in (("all", None), ("16 GPUs", 16)):
+        for concurrency in sorted({run.concurrency for run in found.runs}):
+            for name in RANKED:
+                mine = [
+                    one
+                    for one in errors
+                    if one.figure == name
+                    and by_name[one.run].concurrency == concurrency
+                    and (chosen is None or num_gpus(by_name[one.run]) == chosen)
+                ]
+                one = agreement(mine, layout_of, half[name])
+                rows.append([str(concurrency), f"{one.layouts}, {words}", name, *_shares(one)])
+    return _markdown(rows)
+
+
+def num_gpus(run: ClusterRun) -> int:
+    """GPUs of the cluster."""
+    server = run.scene.server
+    if server.pools:
+        return sum(one.count * one.tp for one in server.pools)
+    return server.num_instances * server.tp
+
+
+def _shares(one: LayoutAgreement) -> list[str]:
+    if not one.pairs:
+        return ["0", "", "", ""]
+    right = f"{100 * one.right:.0f} [{100 * one.low:.0f}, {100 * one.high:.0f}]"
+    of_decided = "" if one.decided == 0 else f"{100 * one.decided_right:.0f}"
+    return [str(one.pairs), right, f"{100 * one.decided:.0f}", of_decided]
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
+
+
+def _figures(errors: Sequence[Error]) -> dict[str, list[str]]:
+    found = {}
+    for name in sorted(
+        {one.figure for one in errors} - {"tok_s"}
+    ):  # that of requests/s, times tokens
         mine = [one for one in errors if one.figure == name]
         median, low, high = median_interval(mine)
         worst = max(one.percent for one in mine)
-        found.append([name, f"{median:.1f} [{low:.1f}, {high:.1f}]", f"{worst:.0f}"])
+        found[name] = [f"{median:.1f} [{low:.1f}, {high:.1f}]", f"{worst:.0f}"]
     return found
 
 

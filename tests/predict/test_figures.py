@@ -16,7 +16,7 @@ from blis_jax.predict.figures import (
     seen,
 )
 from blis_jax.predict.learned import Learned, from_document, learned, to_document, usual_pace
-from blis_jax.predict.scene import ClosedLoad, LoadStage, RealServer, Scene, StagedLoad
+from blis_jax.predict.scene import ClosedLoad, LoadStage, RealServer, Scene, ServerPool, StagedLoad
 from blis_jax.predict.simulation import SimulatedRequests, closed_loop, config_of, staged_table
 from blis_jax.predict.units import AskedCell
 
@@ -94,6 +94,19 @@ def test_the_fitted_server_counts_kv_memory_once():
     assert config_of(SERVER, None).is_august
 
 
+def test_pools_in_the_engine():
+    pools = (ServerPool("prefill", 2, 4), ServerPool("decode", 1, 8))
+    server = RealServer("meta-llama/llama-3.1-70b", "H100", 8, 3, pools=pools)
+    ours = config_of(server, learned("llmd_runs", "fitted").beta)
+    assert [group.role for group in ours.instances] == ["prefill", "decode"]
+    assert [group.tp for group in ours.instances] == [4, 8] and ours.num_instances == 3
+    assert ours.hand_over_policy == "pools"
+    assert dict(ours.policy_numbers)["hand_over.kv_bytes_per_token"] == 80 * 2 * 8 * 128 * 2
+    august = config_of(server, None)
+    assert (august.prefill_instances, august.decode_instances) == (2, 1)
+    assert (august.prefill_tp, august.decode_tp, august.pd_decider) == (4, 8, "always")
+
+
 def test_intervals_are_those_of_what_was_not_seen():
     fit = Learned(
         (1.0,) * 10, {"A100-80": 2.0}, NOTHING, frozenset({"a/b"}), frozenset({"H100"}),
@@ -101,14 +114,16 @@ def test_intervals_are_those_of_what_was_not_seen():
     )  # fmt: skip
 
     def half(model, gpu):
-        low, high = fit.interval("ttft_mean", 50.0, model, gpu)
+        scene = Scene(RealServer(model, gpu), SCENE.load)
+        low, high = fit.interval("ttft_mean", 50.0, scene)
         assert low * high == pytest.approx(2500)
         return math.log(high / 50)
 
     assert half("A/B", "H100") == pytest.approx(0.1)
     assert half("c/d", "H100") == pytest.approx(0.2)
     assert half("c/d", "L40S") == pytest.approx(0.3)
-    assert math.isnan(fit.interval("itl_mean", 1.0, "a/b", "H100")[0])
+    known = Scene(RealServer("a/b", "H100"), SCENE.load)
+    assert math.isnan(fit.interval("itl_mean", 1.0, known)[0])
     assert fit.beta_on("A100-80")[-1] == 2.0 and fit.beta_on("H100")[-1] == 1.0
     assert fit.beta_on("L40S")[-1] == usual_pace(gpu_description("L40S")) > 1
 
@@ -118,5 +133,6 @@ def test_what_is_shipped_can_be_read_and_comes_back():
         for model in ("fitted", "trained-physics"):
             fit = learned(collection, model)
             assert from_document(to_document(fit)) == fit
-    low, high = learned("vllm_runs", "fitted").interval("e2e_mean", 100.0, "some/model", "H100")
+    scene = Scene(RealServer("some/model", "H100"), SCENE.load)
+    low, high = learned("vllm_runs", "fitted").interval("e2e_mean", 100.0, scene)
     assert 50 < low < 95 and 105 < high < 200

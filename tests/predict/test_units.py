@@ -7,7 +7,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.predict import inferencex, llmd_runs, vllm_runs
 from blis_jax.predict.files import filled, read_runs_file, recognised
 from blis_jax.predict.prediction import PredictedUnit, PredictedValue, with_configs
-from blis_jax.predict.scene import ClosedLoad, LoadStage, RealServer, StagedLoad
+from blis_jax.predict.scene import ClosedLoad, LoadStage, RealServer, ServerPool, StagedLoad
 from blis_jax.predict.units import whole
 from blis_jax.predict.workloads import shared_prefix_load
 
@@ -99,13 +99,29 @@ def test_layouts_and_precisions():
     (unit,) = llmd_runs.units([LLMD])
     assert (unit.scene.server.num_instances, unit.scene.server.tp) == (2, 4)
     assert unit.scene.server.model == "meta-llama/Llama-3.1-70B"
-    (pools,) = llmd_runs.units([LLMD | {"arch": "disaggregated", "config": "4: 1P-TP4 3D-TP4"}])
-    assert "only aggregated layouts" in pools.problem
+    (pools,) = llmd_runs.units([LLMD | {"arch": "disaggregated", "config": "3: 2P-TP4 1D-TP8"}])
+    assert pools.scene.server.pools == (ServerPool("prefill", 2, 4), ServerPool("decode", 1, 8))
+    assert llmd_runs.full_name("Qwen3-32B") == "qwen/Qwen3-32B"
+    assert llmd_runs.full_name("Llama-9") == "meta-llama/Llama-9"
+    (odd,) = llmd_runs.units([LLMD | {"config": "1 pool"}])
+    assert "layout '1 pool' (aggregated) is not known" in odd.problem
     (unit,) = inferencex.units([INFERENCEX])
     assert unit.scene.server.model == "qwen/qwen3-235b-a22b-fp8"
-    assert unit.scene.load == ClosedLoad(16, 1000, 100, inferencex.ROUNDS)
+    assert unit.scene.load == ClosedLoad(16, 1000, 100, shortest=inferencex.SHORTEST)
     (odd,) = inferencex.units([INFERENCEX | {"precision": "fp2"}])
     assert "precision 'fp2' is not known" in odd.problem
+    shares = [
+        {"attention_dp_size": 4, "moe_tp_size": 1, "moe_ep_size": 16},
+        {"moe_tp_size": 8},
+        {},
+    ]
+    assert [inferencex.sharing(INFERENCEX | one) for one in shares] == [
+        (1, 4, 4),
+        (4, 2, 1),
+        (4, 1, 1),
+    ]
+    (uneven,) = inferencex.units([INFERENCEX | {"attention_dp_size": 3}])
+    assert "must divide tp_size, 4" in uneven.problem
     (piped,) = inferencex.units([INFERENCEX | {"pp_size": 2}])
     assert "pp_size is 2" in piped.problem
 

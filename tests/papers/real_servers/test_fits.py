@@ -8,11 +8,9 @@ from blis_jax.latency.model_files import model_description
 from blis_jax.latency.served_physics import BETA, ServedNumbers, numbers_of, step_us
 from blis_jax.predict.figures import ClientView, seen
 from blis_jax.predict.learned import usual_pace
-from blis_jax.predict.scene import ClosedLoad, RealServer, Scene
 from blis_jax.predict.simulation import SimulatedRequests
 from blis_jax.predict.units import AskedCell
 from blis_jax.predict.vllm_runs import scene_of
-from papers.real_servers import clusters
 from papers.real_servers.client_fit import client_of
 from papers.real_servers.designs import Error, half_widths, median_interval
 from papers.real_servers.page import error_table, write_fits
@@ -111,29 +109,6 @@ def test_intervals_hold_their_share_of_errors():
     assert low < median < high and median == pytest.approx(100 * (np.exp(0.09) - 1))
     table = error_table([("mine", errors)])
     assert "| mine | 19 |" in table and "✓" in table
-
-
-def test_halves_and_factors_of_closed_loops():
-    server = RealServer("qwen/qwen3-14b", "H100")
-    runs = [
-        clusters.ClusterRun(
-            f"{n}",
-            "one",
-            Scene(server, ClosedLoad(n, 100, 11)),
-            {},
-            {"ttft_mean": 0.0, "tpot_mean": 5.0},
-        )
-        for n in (8, 1, 64, 2)
-    ]
-    first, second = clusters.halves(runs)
-    assert [run.concurrency for run in first] == [1, 8]
-    assert [run.concurrency for run in second] == [2, 64]
-    step = clusters.mean_step(runs[0])
-    assert step.decodes == 8 and step.itl_us == 5000
-    (factor,) = clusters._shrunk(first, {"1": 4.0, "8": 4.0}).values()
-    assert factor == pytest.approx(4 ** (2 / 3))
-    errors = [Error(f"{n}", "e2e_mean", None, n, n * 2.0) for n in (8, 1, 64, 2)]
-    assert np.isnan(clusters.rank_agreement(errors, runs, "e2e_mean")[8])
 
 
 def test_fits_of_other_collections_stay_in_the_file(tmp_path):

@@ -1,6 +1,7 @@
 """The measured runs and BLIS's own experiments, where they lie beside the checkout."""
 
 import json
+import zlib
 
 import numpy as np
 import pytest
@@ -8,15 +9,19 @@ import yaml
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.runner.closed_loop import simulate_closed_loop
+from blis_jax.predict import inferencex
+from blis_jax.predict.closed import LoopView
 from blis_jax.predict.learned import learned
 from blis_jax.predict.vllm_runs import METRICS
 from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
+from papers.real_servers import clusters
 from papers.real_servers.designs import Fitter
 from papers.real_servers.step_fit import StepLaw
 from papers.real_servers.vllm import mean_steps, read_runs
 from tests.support.reference_data import SHARED_DIR
 
+POINTS = SHARED_DIR / "data" / "real_serving_runs" / "inferencex_vllm.csv"
 REAL = SHARED_DIR / "data" / "real_serving_runs" / "vllm_runs.csv"
 UPSTREAM = SHARED_DIR / "golden" / "blis_2026_08" / "upstream" / "trained_physics_iter29.json"
 
@@ -38,6 +43,27 @@ def test_a_workload_left_out_is_predicted():
     assert medians["itl_mean"] < 4 and medians["e2e_mean"] < 4 and medians["ttft_mean"] < 6
     shipped = learned("vllm_runs", "fitted").beta
     np.testing.assert_allclose(fit.steps.beta, shipped, rtol=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not POINTS.is_file(), reason=f"{POINTS} is not here")
+def test_layouts_kept_back_are_predicted_and_lie_in_the_shipped_intervals():
+    """A fifth of the layouts, of which law and groups have seen nothing, as on docs/results/real-servers.md."""
+    runs = clusters.read_clusters(POINTS, inferencex)
+    is_kept = [zlib.crc32(run.layout.encode()) % 5 == 0 for run in runs]
+    seen = [run for run, kept in zip(runs, is_kept, strict=True) if not kept]
+    fit, posterior, _ = clusters._fitted(seen, LoopView(), None)
+    shipped = learned("inferencex", "fitted").errors
+    found = clusters._learned(seen, fit, posterior, shipped)
+    errors, held = {}, {}
+    for run in (run for run, kept in zip(runs, is_kept, strict=True) if kept):
+        for one in clusters._predicted(run, found):
+            low, high = found.interval(one.figure, one.predicted, run.scene)
+            errors.setdefault(one.figure, []).append(one.percent)
+            held.setdefault(one.figure, []).append(low <= one.measured <= high)
+    assert len(errors["tpot_mean"]) > 100
+    assert np.median(errors["tpot_mean"]) < 8 and np.median(errors["ttft_mean"]) < 16
+    assert all(np.mean(one) > 0.8 for one in held.values())
 
 
 @pytest.mark.slow

@@ -1,0 +1,325 @@
+"""Closed loops in segments: between two events the batch of an instance is constant, so its steps are summed at once.
+
+The steps are those of the step law. What the engine has beyond it: blocks of 16 tokens, whole microseconds, and
+every policy. A run takes a fraction of a second in place of minutes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from blis_jax.errors import ConfigError
+from blis_jax.latency.served_physics import ServedNumbers, step_us
+
+MOST_EVENTS = 5_000_000
+BOTH, PREFILL, DECODE = "both", "prefill", "decode"
+
+
+class Transfer(NamedTuple):
+    """The way of KV from prefill to decode."""
+
+    latency_us: float
+    us_per_token: float
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A request under way; times in µs."""
+
+    arrival: float
+    prompt: (
+        int  # tokens to compute before the next token is made; with those made before a preemption
+    )
+    output: int  # tokens still to make
+    cached: int = 0  # of the prompt, found in the cache
+    computed: int = 0
+    is_split: bool = False  # its prompt is computed on another instance
+    first: float = -1.0
+    end: float = -1.0
+    turn: int = 0  # admissions of its instance before it
+    tokens: int = 0  # held when its decode began, less the steps done then
+    last_step: int = -1  # of its instance: makes its last token
+
+
+@dataclass(eq=False, slots=True)
+class LoopInstance:
+    """A server that forms batches as vLLM does: decodes first, then prompts in order, cut by a token budget."""
+
+    numbers: ServedNumbers
+    max_running: int
+    budget: int  # tokens of one step
+    memory: int  # tokens
+    role: str = BOTH
+    waiting: deque[Request] = field(default_factory=deque)
+    prompts: list[Request] = field(default_factory=list)  # begun, in order
+    decodes: list[tuple[int, int, Request]] = field(default_factory=list)  # heap by last step
+    held: int = 0  # tokens in memory
+    context: int = 0  # tokens of the decodes
+    done: int = 0  # steps
+    admissions: int = 0
+    chunks: list[tuple[Request, int]] = field(default_factory=list)  # of the segment
+    steps: int = 0  # of the segment; 0: idle
+    start: float = 0.0
+    first_step_us: float = 0.0
+    growth_us: float = 0.0  # that each further step takes more
+    segment: int = 0  # number; events of others are void
+
+    @property
+    def load(self) -> int:
+        """Requests that are here."""
+        return len(self.waiting) + len(self.prompts) + len(self.decodes)
+
+    def admits(self) -> bool:
+        """Whether the first in the queue may enter the batch."""
+        return (
+            bool(self.waiting)
+            and len(self.prompts) + len(self.decodes) < self.max_running
+            and self.held + self.waiting[0].prompt + len(self.decodes) <= self.memory
+        )
+
+    def plan(self, now: float) -> None:
+        """Choose the next segment: one step with prompts, or all steps until a request ends."""
+        self._make_room()
+        room = self.budget - len(self.decodes)
+        self.chunks = []
+        for one in self.prompts:
+            room -= self._chunk(one, room)
+        while room > 0 and self.admits():
+            one = self.waiting.popleft()
+            self.held += one.prompt
+            self.admissions += 1
+            one.turn = self.admissions
+            if one.computed == one.prompt:
+                self._decode(one)
+                room -= 1
+                continue
+            self.prompts.append(one)
+            one.computed = one.cached
+            room -= self._chunk(one, room)
+        self.segment += 1
+        self.start = now
+        self.steps = self._length()
+        if not self.steps:
+            return
+        number = len(self.decodes)
+        tokens = sum(take for _, take in self.chunks)
+        attended = sum(take * (one.computed + take / 2) for one, take in self.chunks)
+        self.first_step_us = step_us(
+            self.numbers, len(self.chunks), tokens, attended, number, self.context, max
+        )
+        self.growth_us = self.numbers.kv_us * number
+
+    def _chunk(self, one: Request, room: int) -> int:
+        take = max(min(room, one.prompt - one.computed), 0)
+        if take:
+            self.chunks.append((one, take))
+        return take
+
+    def _length(self) -> int:
+        if self.chunks:
+            return 1
+        if not self.decodes:
+            return 0
+        fits = (self.memory - self.held) // len(self.decodes)
+        return max(min(self.decodes[0][0] - self.done, fits), 1)
+
+    def _make_room(self) -> None:
+        """Preempt the last admitted until every decode may grow by a token."""
+        while self.decodes and self.held + len(self.decodes) > self.memory:
+            if len(self.decodes) == 1:
+                raise ConfigError(
+                    f"a request needs more than the {self.memory} tokens of KV memory; use more GPUs"
+                )
+            entry = max(self.decodes, key=lambda entry: entry[2].turn)
+            self.decodes.remove(entry)
+            heapq.heapify(self.decodes)
+            one = entry[2]
+            tokens = one.tokens + self.done
+            self.held -= tokens
+            self.context -= tokens
+            one.prompt, one.output = tokens, one.last_step - self.done
+            one.computed = one.cached = 0
+            self.waiting.appendleft(one)
+
+    def _decode(self, one: Request) -> None:
+        one.tokens = one.prompt - self.done
+        one.last_step = self.done + one.output
+        self.context += one.prompt
+        heapq.heappush(self.decodes, (one.last_step, one.turn, one))
+
+    def end_us(self) -> float:
+        """When the segment ends."""
+        return self.start + self._until(self.steps)
+
+    def _until(self, steps: int) -> float:
+        return steps * self.first_step_us + self.growth_us * steps * (steps - 1) / 2
+
+    def cut(self, now: float) -> bool:
+        """End the segment with the step under way, if that is not its last."""
+        steps, low = self.steps, 1
+        while low < steps:  # the first whose end is not before now
+            middle = (low + steps) // 2
+            if self.start + self._until(middle) >= now:
+                steps = middle
+            else:
+                low = middle + 1
+        if steps == self.steps:
+            return False
+        self.steps = steps
+        self.segment += 1
+        return True
+
+    def finish(self, now: float) -> list[Request]:
+        """Do the steps of the segment; the requests that leave."""
+        grown = self.steps * len(self.decodes)
+        self.done += self.steps
+        self.held += grown
+        self.context += grown
+        self.steps = 0
+        left = []
+        while self.decodes and self.decodes[0][0] <= self.done:
+            one = heapq.heappop(self.decodes)[2]
+            tokens = one.tokens + self.done
+            self.held -= tokens
+            self.context -= tokens
+            left.append(one)
+        for one, take in self.chunks:
+            one.computed += take
+            if one.computed == one.prompt:
+                self.prompts.remove(one)
+                one.output -= 1
+                if one.first < 0:
+                    one.first = now
+                if one.output == 0 or self.role == PREFILL:
+                    self.held -= one.prompt
+                    left.append(one)
+                else:
+                    self._decode(one)
+        return left
+
+
+class Routing(NamedTuple):
+    """How instances are chosen: a share of the requests at random, the others by the fewest requests."""
+
+    random_share: float
+    seed: int
+
+
+def run_loop(
+    instances: Sequence[LoopInstance],
+    requests: Sequence[Request],
+    concurrency: int,
+    routing: Routing,
+    entry_us: float = 0.0,
+    transfer: Transfer | None = None,
+) -> None:
+    """Send requests in order, so many at once, and fill in their times.
+
+    Args:
+        instances: idle.
+        requests: in the order of sending.
+        concurrency: how many are under way at once; whoever ends brings the next.
+        routing: how instances are chosen.
+        entry_us: from sending a request until an instance can take it.
+        transfer: between pools, if there are any.
+
+    Raises:
+        ConfigError: a request does not fit into an instance.
+    """
+    longest = max(one.prompt + one.output for one in requests)
+    if longest > min(one.memory for one in instances):
+        raise ConfigError(
+            f"a request of {longest} tokens does not fit into the KV memory of "
+            f"{min(one.memory for one in instances)} tokens; use more GPUs"
+        )
+    _Loop(list(instances), deque(requests), routing, entry_us, transfer).run(concurrency)
+
+
+class _Loop:
+    def __init__(
+        self,
+        instances: list[LoopInstance],
+        coming: deque[Request],
+        routing: Routing,
+        entry_us: float,
+        transfer: Transfer | None,
+    ) -> None:
+        self.instances, self.coming = instances, coming
+        self.entry_us, self.transfer = entry_us, transfer
+        self.random_share = routing.random_share
+        self.rng = np.random.default_rng(routing.seed)
+        self.events: list[tuple[float, int, int, int, Request | None]] = []
+        self.number = 0
+        self.touched: dict[int, None] = {}
+        self.of_role = {
+            role: [n for n, one in enumerate(instances) if one.role in (role, BOTH)]
+            for role in (PREFILL, DECODE)
+        }
+
+    def run(self, concurrency: int) -> None:
+        for _ in range(min(concurrency, len(self.coming))):
+            self._send(0.0)
+        self._settle(0.0)
+        while self.events:
+            now, _, place, segment, moved = heapq.heappop(self.events)
+            if moved is not None:
+                self._route(moved, DECODE if moved.is_split else PREFILL)
+            elif segment == self.instances[place].segment:
+                self.touched[place] = None
+                for one in self.instances[place].finish(now):
+                    self._left(one, place, now)
+            else:
+                continue
+            self._settle(now)
+            if self.number > MOST_EVENTS:
+                raise ConfigError("the load needs too many steps; use fewer requests")
+
+    def _left(self, one: Request, place: int, now: float) -> None:
+        if one.output and self.instances[place].role == PREFILL:
+            assert self.transfer is not None
+            takes = self.transfer.latency_us + self.transfer.us_per_token * one.prompt
+            one.is_split = True
+            self._event(now + takes, -1, 0, one)
+            return
+        one.end = now
+        if self.coming:
+            self._send(now)
+
+    def _send(self, now: float) -> None:
+        one = self.coming.popleft()
+        one.arrival = now
+        if self.entry_us:
+            self._event(now + self.entry_us, -1, 0, one)
+        else:
+            self._route(one, PREFILL)
+
+    def _route(self, one: Request, role: str) -> None:
+        places = self.of_role[role]
+        if len(places) > 1 and self.rng.random() < self.random_share:
+            place = places[int(self.rng.integers(len(places)))]
+        else:
+            place = min(places, key=lambda n: self.instances[n].load)
+        self.instances[place].waiting.append(one)
+        self.touched[place] = None
+
+    def _settle(self, now: float) -> None:
+        """Plan or cut the segments of instances to which something happened."""
+        for place in self.touched:
+            one = self.instances[place]
+            if not one.steps:
+                one.plan(now)
+            elif one.chunks or not one.admits() or not one.cut(now):
+                continue
+            if one.steps:
+                self._event(one.end_us(), place, one.segment, None)
+        self.touched.clear()
+
+    def _event(self, time: float, place: int, segment: int, moved: Request | None) -> None:
+        self.number += 1
+        heapq.heappush(self.events, (time, self.number, place, segment, moved))

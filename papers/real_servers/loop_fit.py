@@ -1,0 +1,155 @@
+"""The step law and the entry of requests, fitted to measured closed loops by simulating them.
+
+Gauss-Newton in logarithms: every coefficient is moved a little, all runs are simulated again, and a linear model
+(`hierarchy`) says what the measured runs ask for. A run takes milliseconds (`blis_jax.predict.segments`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from blis_jax import progress
+from blis_jax.latency.deployment import gpu_description
+from blis_jax.latency.served_physics import BETA
+from blis_jax.predict.closed import LoopView, simulated_loop
+from blis_jax.predict.learned import REFERENCE_GPU, usual_pace
+from blis_jax.predict.scene import ClosedLoad, Scene
+from blis_jax.predict.simulation import SimulatedRequests
+from papers.real_servers.hierarchy import LoopPosterior
+from papers.real_servers.step_fit import LOG_SD, PACE_LOG_SD
+
+STEP = 0.06  # of a logarithm, for derivatives; smaller ones find the jumps of single events
+ENTRY_MS, ENTRY_MS_PER_1000 = 20.0, 5.0  # before any run is seen
+ENTRY_LOG_SD = 1.0
+MANY, MANY_ROUNDS = 16, 4  # for derivatives of larger loops
+NEAR = 0.5  # of the prior's standard deviations, where a fit starts from another collection's
+
+
+@dataclass(frozen=True)
+class LoopFit:
+    """What closed loops say of the step law."""
+
+    beta: tuple[float, ...]
+    pace: Mapping[str, float]
+    view: LoopView
+
+    def beta_on(self, hardware: str) -> tuple[float, ...]:
+        """The coefficients on such GPUs."""
+        return (*self.beta[:-1], 1.0 if hardware == REFERENCE_GPU else self.pace[hardware])
+
+
+class LoopLaw:
+    """Runs with their measured TTFT and ITL, and the coefficients as one vector of logarithms."""
+
+    def __init__(
+        self,
+        scenes: Sequence[Scene],
+        measured_ms: np.ndarray,
+        view: LoopView,
+        before: LoopFit | None = None,
+    ) -> None:
+        """Take the runs.
+
+        Args:
+            scenes: closed loops.
+            measured_ms: [2 · run], TTFT of all, then time between tokens of all.
+            view: what is not fitted of it stays.
+            before: a fit to other runs, near which the step law stays.
+        """
+        self.scenes, self.measured = list(scenes), np.log(measured_ms)
+        self.view = view
+        seen = {scene.server.hardware for scene in scenes}
+        self.gpus = sorted(seen - {REFERENCE_GPU})
+        usual = [usual_pace(gpu_description(name)) for name in self.gpus]
+        self.prior = np.log([*BETA[:-1], *usual, ENTRY_MS, ENTRY_MS_PER_1000])
+        self.sd = np.array([*LOG_SD, *[PACE_LOG_SD] * len(self.gpus), ENTRY_LOG_SD, ENTRY_LOG_SD])
+        if before is not None:
+            paces = [before.pace.get(name, one) for name, one in zip(self.gpus, usual, strict=True)]
+            entry = before.view.entry_ms, before.view.entry_ms_per_1000
+            self.prior = np.log([*before.beta[:-1], *paces, *entry])
+            self.sd[:-2] *= NEAR
+
+    def fit_of(self, logs: np.ndarray) -> LoopFit:
+        """The vector as coefficients."""
+        values = np.exp(logs).tolist()
+        number = len(BETA) - 1
+        view = replace(self.view, entry_ms=values[-2], entry_ms_per_1000=values[-1])
+        return LoopFit(
+            (*values[:number], 1.0), dict(zip(self.gpus, values[number:-2], strict=True)), view
+        )
+
+    def simulated(self, logs: np.ndarray) -> list[SimulatedRequests]:
+        """All runs by the vector."""
+        fit = self.fit_of(logs)
+        with progress.phase("simulating", len(self.scenes), "runs") as work:
+            found = []
+            for number, scene in enumerate(self.scenes):
+                beta = fit.beta_on(scene.server.hardware)
+                found.append(simulated_loop(scene, beta, fit.view))
+                work.show(number + 1)
+        return found
+
+    def errors(self, found: Sequence[SimulatedRequests]) -> np.ndarray:
+        """Logarithms of measured over simulated figures, [2 · run]."""
+        return self.measured - _figures(found)
+
+    def linear(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Errors [2 · run] of shortened runs at the vector, and slopes by prior standard deviations."""
+        number = len(self.scenes)
+        here = self._short(logs, range(number))
+        slopes = np.zeros((2 * number, len(logs)))
+        with progress.phase("moving coefficients", len(logs)) as work:
+            for place in range(len(logs)):
+                moved = logs.copy()
+                moved[place] += STEP
+                chosen = self._touched(place)
+                rows = np.concatenate([chosen, np.array(chosen) + number]).astype(int)
+                change = self._short(moved, chosen) - here[rows]
+                slopes[rows, place] = change / STEP * self.sd[place]
+                work.show(place + 1)
+        return self.measured - here, slopes
+
+    def _short(self, logs: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
+        fit = self.fit_of(logs)
+        found = []
+        for scene in (shortened(self.scenes[place]) for place in chosen):
+            beta = fit.beta_on(scene.server.hardware)
+            found.append(simulated_loop(scene, beta, fit.view, seeds=1))
+        return _figures(found)
+
+    def _touched(self, place: int) -> list[int]:
+        gpu = place - (len(BETA) - 1)
+        everything = range(len(self.scenes))
+        if not 0 <= gpu < len(self.gpus):
+            return list(everything)
+        name = self.gpus[gpu]
+        return [one for one in everything if self.scenes[one].server.hardware == name]
+
+
+def _figures(found: Sequence[SimulatedRequests]) -> np.ndarray:
+    return np.log(
+        [[one.ttft_ms.mean() for one in found], [one.itl_ms.mean() for one in found]]
+    ).ravel()
+
+
+def shortened(scene: Scene) -> Scene:
+    """The scene without most of its later rounds, where a round has many requests."""
+    load = scene.load
+    assert isinstance(load, ClosedLoad)
+    if load.concurrency <= MANY:
+        return scene
+    return replace(scene, load=replace(load, rounds=MANY_ROUNDS))
+
+
+def fitted(law: LoopLaw) -> tuple[np.ndarray, list[SimulatedRequests]]:
+    """One step of Gauss-Newton from the prior: the vector, and the runs simulated by it.
+
+    More steps do not predict better: what a slightly other law leaves over goes to the groups.
+    """
+    errors, slopes = law.linear(law.prior)
+    step = LoopPosterior(law.scenes, errors, slopes).coefficients()
+    logs = law.prior + np.clip(step * law.sd, -1.0, 1.0)
+    return logs, law.simulated(logs)

@@ -1,0 +1,162 @@
+"""Fits to made-up closed loops: groups, what is left out, intervals, and which layout wins."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from blis_jax.latency.served_physics import BETA
+from blis_jax.predict.closed import LoopView, simulated_loop
+from blis_jax.predict.effects import factor
+from blis_jax.predict.figures import NOTHING
+from blis_jax.predict.learned import Learned, from_document, layout_key, to_document
+from blis_jax.predict.scene import ClosedLoad, RealServer, Scene, ServerPool
+from papers.real_servers import clusters, loop_fit, page, ranks
+from papers.real_servers.designs import Error, widths
+from papers.real_servers.hierarchy import LoopPosterior
+
+POOLS = (ServerPool("prefill", 1, 1), ServerPool("decode", 2, 1))
+
+
+def scenes(names=("qwen/qwen3-14b", "meta-llama/llama-3.1-8b-instruct")):
+    return [
+        Scene(RealServer(name, "H100", tp), ClosedLoad(many, 200, 20, rounds=3))
+        for name in names
+        for tp in (1, 2)
+        for many in (1, 4, 16)
+    ]
+
+
+def test_effects_of_groups_are_found_and_others_are_not_touched():
+    runs = scenes()
+    errors = np.zeros(2 * len(runs))
+    errors[len(runs) :] = [0.3 if "qwen" in one.server.model else 0.0 for one in runs]
+    found = LoopPosterior(runs, errors).effects()
+    assert factor(found, "itl", runs[0]) == pytest.approx(math.exp(0.3), rel=0.03)
+    assert factor(found, "itl", runs[-1]) == pytest.approx(1.0, abs=0.03)
+    assert factor(found, "ttft", runs[0]) == 1.0
+    other = Scene(RealServer("a/b", "L40S", 1), runs[0].load)
+    assert 1.0 < factor(found, "itl", other) < 1.2  # what all have in common
+
+
+def test_left_out_runs_are_predicted_as_by_a_fit_without_them():
+    runs = scenes()
+    rng = np.random.default_rng(1)
+    errors, slopes = rng.normal(0, 0.2, 2 * len(runs)), rng.normal(0, 0.1, (2 * len(runs), 2))
+    posterior = LoopPosterior(runs, errors, slopes)
+    names = [one.server.model for one in runs]
+    out = np.tile([name.startswith("qwen") for name in names], 2)
+    noise = np.linalg.inv(posterior.inverse) - posterior.prior
+    known = (posterior.prior + noise)[np.ix_(~out, ~out)]
+    expected = posterior.prior[np.ix_(out, ~out)] @ np.linalg.solve(known, errors[~out])
+    np.testing.assert_allclose(posterior.left_out(names)[out], expected, atol=1e-9)
+    nothing = np.zeros_like(errors)
+    assert (LoopPosterior(runs, nothing, slopes).coefficients() == 0).all()
+
+
+def test_the_law_of_made_up_loops_is_found():
+    runs = scenes()
+    true = (BETA[0], BETA[1], 2 * BETA[2], *BETA[3:])
+    measured = np.array(
+        [
+            (one.ttft_ms.mean(), one.itl_ms.mean())
+            for one in (simulated_loop(run, true, LoopView(entry_ms=60.0)) for run in runs)
+        ]
+    )
+    law = loop_fit.LoopLaw(runs, measured.T.ravel(), LoopView())
+    before = np.abs(law.linear(law.prior)[0])
+    logs, found = loop_fit.fitted(law)
+    posterior = LoopPosterior(runs, law.errors(found))
+    after = np.abs(posterior.errors - posterior.left_out(map(layout_key, runs)))
+    assert np.median(after) < 0.25 * np.median(before)
+    fit = law.fit_of(logs)
+    assert fit.beta[2] > BETA[2] and fit.view.entry_ms > loop_fit.ENTRY_MS
+    near = loop_fit.LoopLaw(runs, measured.T.ravel(), LoopView(), fit)
+    np.testing.assert_allclose(near.prior, logs)
+
+
+def run(many, number=1, pools=()):
+    scene = Scene(
+        RealServer("qwen/qwen3-14b", "H100", num_instances=number, pools=pools),
+        ClosedLoad(many, 100, 11),
+    )
+    name = f"{layout_key(scene)}, {many} at once"
+    return clusters.ClusterRun(name, layout_key(scene), scene, {}, {})
+
+
+def test_halves_and_layouts():
+    runs = [run(many, number) for number in (1, 2) for many in (8, 1, 64)]
+    assert clusters.halves(runs) == ["second", "first", "first", "first", "second", "second"]
+    alike = clusters._pools_alike
+    assert (
+        alike(run(1, 3, POOLS)) == "3 instances in pools, TP 1" and alike(runs[0]) == runs[0].layout
+    )
+
+
+def test_intervals_and_their_coverage():
+    errors = [
+        Error(f"{layout}, {n} at once", "e2e_mean", None, math.exp(n / 100), 1.0)
+        for layout in ("a", "b")
+        for n in range(19)
+    ]
+    assert widths(errors)["e2e_mean"] == pytest.approx(0.17)
+    assert clusters.coverage(errors) == {"e2e_mean": 18 / 19}
+
+
+def test_intervals_by_what_was_not_seen():
+    seen = run(8)
+    kinds = ("same", "other_layout", "other_deployment", "other_model", "other_hardware")
+    fit = Learned(
+        BETA, {}, NOTHING, frozenset({"qwen/qwen3-14b"}), frozenset({"H100"}),
+        {"tpot_mean": {kind: 0.125 * (n + 1) for n, kind in enumerate(kinds)}},
+        layouts=frozenset({seen.layout}),
+    )  # fmt: skip
+    assert from_document(to_document(fit)) == fit
+    cases = {
+        "same": run(64).scene,
+        "other_layout": run(8, 2).scene,
+        "other_deployment": run(8, 3, POOLS).scene,
+        "other_model": Scene(RealServer("a/b", "H100"), seen.scene.load),
+        "other_hardware": Scene(RealServer("qwen/qwen3-14b", "L40S"), seen.scene.load),
+    }
+    for place, kind in enumerate(kinds):
+        low, high = fit.interval("tpot_mean", 10.0, cases[kind])
+        assert math.log(high / 10) == pytest.approx(0.125 * (place + 1))
+        assert low * high == pytest.approx(100)
+    own = dataclasses.replace(fit, errors={"tpot_mean": {"other_deployment_pools": 0.5}})
+    _, high = own.interval("tpot_mean", 10.0, run(8, 3, POOLS).scene)
+    assert math.log(high / 10) == pytest.approx(0.5)
+    assert math.isnan(own.interval("tpot_mean", 10.0, seen.scene)[0])
+
+
+def test_which_layout_wins():
+    def error(name, predicted, measured):
+        return Error(name, "req_s", None, predicted, measured)
+
+    errors = [error("a", 1.0, 1.0), error("b", 2.0, 2.0), error("c", 4.0, 1.5), error("d", 1, 1.01)]
+    found = ranks.agreement(
+        errors, {name: name for name in "abcd"}, half=dict.fromkeys("abcd", 0.6)
+    )
+    assert found.layouts == 4 and found.pairs == 5  # a and d measured the same
+    assert found.right == 0.8 and found.low < 0.8 <= found.high
+    assert found.decided == 0.4 and found.decided_right == 1.0
+    nothing = ranks.agreement(errors[:1], {"a": "a"}, {"a": 0.1})
+    assert nothing.pairs == 0 and math.isnan(nothing.right)
+
+
+def test_tables_of_a_made_up_study():
+    runs = [run(8, number) for number in (1, 2, 3)] + [run(8, 3, POOLS)]
+    errors = [
+        Error(one.name, name, None, 1.1 * (place + 1.0), place + 1.0)
+        for place, one in enumerate(runs)
+        for name in page.RANKED
+    ]
+    designs = {"one layout": errors, "half of the concurrencies": errors}
+    fit = Learned(BETA, {}, NOTHING, frozenset(), frozenset(), {})
+    text = page.llmd_tables(*2 * (clusters.ClusterStudy(fit, runs, designs),))
+    assert "| one layout | req_s | 3 | 10.0 [10.0, 10.0] | 10 | 10 | 100 % |" in text
+    assert "| pools, as labelled | tpot_mean | 1 | 10.0 [10.0, 10.0] | 10 |" in text
+    assert "| 8 | 4, all | e2e_mean | 6 | 100 [100, 100] | 100 | 100 |" in text
+    assert "| 8 | 0, 16 GPUs | req_s | 0 |" in text
+    assert [page.num_gpus(one) for one in runs] == [1, 2, 3, 3]
