@@ -32,6 +32,7 @@ from blis_jax.results.records import (
     RunRecord,
     Status,
 )
+from blis_jax.results.resumed import resumed_latencies
 from blis_jax.results.step_records import completed_itl_counts, order_of_execution
 from blis_jax.results.travels import e2e_parts_us
 
@@ -254,16 +255,8 @@ def step_events_conserved(record: RunRecord) -> int:
     recorded = int(requests.num_itl.sum())
     if record.preemptions.is_forgotten is not None:
         recorded += int(record.preemptions.num_itl[record.preemptions.is_forgotten].sum())
-    recorded -= int(_resumed(record).sum())
+    recorded -= int(resumed_latencies(record).sum())
     return completions + abs(int(steps.num_itl.sum()) - recorded)
-
-
-def _resumed(record: RunRecord) -> np.ndarray:
-    """Latencies of each request that span a preemption, and are in no step record."""
-    evictions, size = record.preemptions, len(record.requests.status)
-    if evictions.gap_us is None:
-        return np.zeros(size, np.int64)
-    return np.bincount(evictions.request[evictions.gap_us >= 0], minlength=size)
 
 
 def steps_follow_each_other(record: RunRecord) -> int:
@@ -317,7 +310,7 @@ def latencies_of_completed_requests(record: RunRecord) -> int:
     if requests.restarts.any():
         return int(np.count_nonzero(counts < 0))
     total = int(requests.num_itl[requests.status == Status.COMPLETED].sum())
-    total -= int(_resumed(record)[requests.status == Status.COMPLETED].sum())
+    total -= int(resumed_latencies(record)[requests.status == Status.COMPLETED].sum())
     return int(np.count_nonzero(counts < 0)) + abs(int(counts.sum()) - total)
 
 

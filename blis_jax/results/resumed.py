@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int
 
     from blis_jax.results.from_tables import Observation
+    from blis_jax.results.records import RunRecord
 
 
 def gaps_us(seen: Observation) -> Int[np.ndarray, "preemption"] | None:
@@ -43,6 +44,14 @@ def num_resumed(seen: Observation, gaps: Any) -> Any:
     """How many such latencies each request has."""
     of = seen.xp.where(seen.lives.is_eviction, seen.lives.evictions[:, Eviction.REQUEST], -1)
     return sums(of, (gaps >= 0).astype(np.int64), seen.num_requests)
+
+
+def resumed_latencies(record: RunRecord) -> Int[np.ndarray, "request"]:
+    """How many latencies of each request span a preemption, and are in no step record."""
+    evictions, size = record.preemptions, len(record.requests.status)
+    if evictions.gap_us is None:
+        return np.zeros(size, np.int64)
+    return np.bincount(evictions.request[evictions.gap_us >= 0], minlength=size)
 
 
 def _next_tokens(of: Any, token: Any, ends: Any, upcoming: Any, xp: Any) -> Any:
