@@ -188,7 +188,8 @@ def _past(ctx: Context, work: Work, one: Subject, demand: Demand, visit: Visit) 
     before = jnp.where(one.is_queued, 0, before)
     made = Past.make(
         progress=kept("progress", is_chunk, visit.done),
-        num_new=kept("num_new", is_new, visit.tokens),
+        # a prompt that comes with its KV is not computed here
+        num_new=kept("num_new", is_new, visit.counted),
         lag=past.lag + as_int(is_lagging),
         num_scheduled=scheduled + as_int(joins),
         num_prefill_steps=jnp.where(joins, 0, past.num_prefill_steps) + as_int(is_chunk),
