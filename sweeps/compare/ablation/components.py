@@ -77,7 +77,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "kv_transfer_bandwidth",
         "kv_transfer_base_latency",
     ),
-    "preemption": ("slo_preemption",),
+    "preemption": ("slo_preemption", "victim_policy", *_numbers(("victim",))),
     "horizon": ("horizon",),
     "profile": ("revision", "variant", "corrected"),
 }
