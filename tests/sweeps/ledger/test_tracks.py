@@ -16,7 +16,17 @@ from tests.support.reference_data import REPO_ROOT
 TRACKS = REPO_ROOT / "sweeps" / "tracks"
 ROWS = {
     "routing": {str(number) for number in range(11, 21)},
-    "opportunities_memory": {"c", "c-classes", "c-reuse", "d", "d-offload", "f", "f-half"},
+    "opportunities_memory": {
+        "c",
+        "c-classes",
+        "c-reuse",
+        "d",
+        "d-offload",
+        "f",
+        "f-half",
+        "f-apart",
+        "f-apart-half",
+    },
 }
 
 
