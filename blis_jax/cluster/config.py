@@ -21,7 +21,6 @@ from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.named import (
-    MOVING_KINDS,
     NAMED_KINDS,
     as_pairs,
     is_policy_number,
@@ -124,6 +123,7 @@ class ClusterConfig(FlowSettings, PolicySettings):
     scheduler: str = "fcfs"
     cluster_policy: str = registry.NONE
     hand_over_policy: str = registry.NONE
+    victim_policy: str = registry.NONE
     decode_routing_policy: str = registry.SAME
     decode_routing_scorers: str = ""
     decode_routing_picker: str = registry.SAME
@@ -295,7 +295,7 @@ class ClusterConfig(FlowSettings, PolicySettings):
 
 # settings that BLIS has no flags for
 OUR_POLICY_SETTINGS: tuple[str, ...] = ("routing_picker", "policy_numbers")
-OUR_POLICY_SETTINGS += ("cluster_policy", "hand_over_policy")
+OUR_POLICY_SETTINGS += ("cluster_policy", "hand_over_policy", "victim_policy")
 OUR_POLICY_SETTINGS += tuple(registry.DECODE_SETTINGS.values())
 OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
 OUR_POLICY_SETTINGS += ("prefix_index_delay", "num_gateways")
@@ -378,7 +378,7 @@ def unsupported(flags: Mapping[str, Any]) -> str | None:
 
 POLICY_NAMES: dict[str, tuple[str, ...]] = {
     registry.SETTINGS[kind]: tuple(registry.NAMES[kind]) or (registry.NONE,)
-    for kind in (*NAMED_KINDS, *MOVING_KINDS)
+    for kind in (*NAMED_KINDS, *registry.OPTIONAL_KINDS)
 } | {
     registry.DECODE_SETTINGS[kind]: (registry.SAME, *registry.NAMES[kind])
     for kind in ("routing", "picker")

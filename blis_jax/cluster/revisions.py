@@ -38,6 +38,7 @@ _GONE: dict[str, Any] = {
     "priority_policy": "constant",
     "cluster_policy": "none",
     "hand_over_policy": "none",
+    "victim_policy": "none",
     "decode_routing_policy": "same",
     "decode_routing_picker": "same",
 }

@@ -201,6 +201,13 @@ GATEWAY_FLAGS = (
     Flag("cluster-policy", str, "none", "NAME", "when instances go down and come up"),
     Flag("hand-over-policy", str, "none", "NAME", "which requests move on with their KV"),
     Flag(
+        "victim-policy",
+        str,
+        "none",
+        "NAME",
+        "which running request is evicted when KV blocks run out",
+    ),
+    Flag(
         "routing-policy",
         str,
         "round-robin",
@@ -310,7 +317,7 @@ GATEWAY_FLAGS = (
     Flag(
         "slo-priority-bridge", truth, False, "BOOL", "router stamps priorities (changes no result)"
     ),
-    *_numbers(("admission", "routing", "scorer", "picker", "cluster", "hand_over")),
+    *_numbers(("admission", "routing", "scorer", "picker", "cluster", "hand_over", "victim")),
     Flag(
         "policy-numbers",
         policy_numbers,

@@ -63,6 +63,7 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
         scheduler=policies.scheduler or named.scheduler,
         cluster=policies.cluster or named.cluster,
         hand_over=policies.hand_over or named.hand_over,
+        victim=policies.victim or named.victim,
     )
     decode = _decode_router(made, named.decode, policies)
     return dataclasses.replace(made, decode=decode, prefill=named.prefill)
@@ -93,6 +94,10 @@ def _decode_router(
 def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechanism:
     """The functions of a run."""
     used = chosen(config, policies)
+    if used.victim is not None and config.slo_preemption:
+        raise ConfigError(
+            f"the victim policy {used.victim.name} and slo_preemption both say who is evicted; leave one of them out"
+        )
     made = Mechanism(
         admission=used.admission.function(),
         routing=used.routing.function(),
@@ -103,6 +108,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         latency=latency.model_of(config),
         cluster=used.cluster.function() if used.cluster else None,
         hand_over=used.hand_over.function() if used.hand_over else None,
+        victim=used.victim.function() if used.victim else None,
         decode=_router(used.decode) if used.decode and used.hand_over else None,
         prefill=_router(used.prefill) if used.prefill and used.hand_over else None,
         encodes=config.encode_decider != "never",
@@ -257,6 +263,7 @@ def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
         seed=seed,
         cluster=used.cluster.values() if used.cluster else None,
         hand_over=used.hand_over.values() if used.hand_over else None,
+        victim=used.victim.values() if used.victim else None,
         decode=_router_params(decode) if decode else None,
         prefill=_router_params(used.prefill) if used.prefill and used.hand_over else None,
     )

@@ -134,6 +134,7 @@ class Mechanism:
     latency: LatencyModel
     cluster: Policy | None = None  # None: all instances stay up
     hand_over: Policy | None = None  # None: requests stay where they are
+    victim: Policy | None = None  # who is evicted; None: as `evicts_lowest_priority` says
     decode: Router | None = None  # routes in the decode pool; None: the cluster's router does
     prefill: Router | None = None  # likewise in the prefill pool
     encodes: bool = False  # some requests are also routed in an encode pool
@@ -156,6 +157,11 @@ class Mechanism:
         routers = (one for one in (self.decode, self.prefill) if one is not None)
         own = tuple(policy for router in routers for policy in router.policies)
         return (self.admission, self.routing, *self.scorers, self.picker, *moving, *own)
+
+    @property
+    def chooses_victim(self) -> bool:
+        """Whether another member than the batch's last may be evicted."""
+        return self.evicts_lowest_priority or self.victim is not None
 
     @property
     def reserves_decode(self) -> bool:
@@ -250,6 +256,7 @@ class PolicyParams:
     seed: Int[jax.Array, ""]  # of the policies' own random draws, see policies/seeds.py
     cluster: Any = None
     hand_over: Any = None
+    victim: Any = None
     draws: Any = None  # int32[draw], see GatewayContext
     decode: Any = None  # RouterParams, of `Mechanism.decode`
     prefill: Any = None  # likewise

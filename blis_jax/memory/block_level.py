@@ -203,14 +203,15 @@ class BlockLevel(Memory[Tenant, BlockRows]):
             victim = jnp.where(evicts, slot.request, jnp.int32(ctx.shape.num_requests))
             regained = put(blocks.regained, rows.regained[None], (victim,))
             changed = dataclasses.replace(changed, regained=regained)
-        if not self.keeps_priority(ctx):
+        if not ctx.mechanism.chooses_victim:
             return {"blocks": changed}
         # a member may have taken the victim's place in the batch
         order, place = jnp.int32(Resident.columns.ORDER), (rows.moved_instance, rows.moved_slot)
+        if self.keeps_priority(ctx):
+            ranked = put(blocks.priority, rows.priority[None, None], at)
+            changed = dataclasses.replace(changed, priority=ranked)
         return {
-            "blocks": dataclasses.replace(
-                changed, priority=put(blocks.priority, rows.priority[None, None], at)
-            ),
+            "blocks": changed,
             "slot": put(state.slot, rows.moved_order[None, None, None], (order, *place)),
         }
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from blis_jax.engine.block_counts import ceil_div
-from blis_jax.engine.context import Context, SlotRows, least_key, slot_of
+from blis_jax.engine.context import Context, SlotRows, least_key, row, slot_of
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.mid_step import Work, count_of, failing
 from blis_jax.engine.state import Lane, Past, Resident, State
@@ -26,12 +27,14 @@ from blis_jax.memory.block_rows import BlockRows, Tenant, blocks_of, is_due, no_
 from blis_jax.memory.blocks import (
     PASSED_OVER,
     Asker,
+    BlockLife,
     Blocks,
     Do,
     EvictionRecord,
     MemoryTask,
 )
 from blis_jax.memory.memory import Choice
+from blis_jax.policies.contract import NoState, VictimContext
 
 LATER = 2  # "visit_all": members are visited one by one since an eviction in this step
 
@@ -75,7 +78,7 @@ def give_up(
     members = work.inst.num_prefill + work.inst.num_decode
     evicts = ~is_queue & ~is_completion & (members > 0)
     batch = _batch(ctx, slots, work)
-    victim, last = _victim(ctx, state, batch, instance)
+    victim, last = _victim(ctx, state, work, batch, instance)
     victim = jnp.where(evicts, victim, task.slot)
     is_moved = evicts & (victim != last) & ctx.mechanism.defects.revisited_victim
     one = tenant(ctx, state, work, Choice(instance, victim, jnp.int32(Asker.MEMBER)))
@@ -121,13 +124,19 @@ def _priorities(ctx: Context, state: State, instance: jax.Array) -> jax.Array:
 
 
 def _victim(
-    ctx: Context, state: State, batch: Batch, instance: jax.Array
+    ctx: Context, state: State, work: Work, batch: Batch, instance: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Slots of the victim and of the batch's last member."""
     is_member, end = batch.order != LAST, jnp.int32(ctx.shape.num_slots - 1)
     last = jnp.minimum(slot_of(least_key(is_member, jnp.int32(LAST) - batch.order)), end)
-    if not ctx.mechanism.evicts_lowest_priority:
+    if not ctx.mechanism.chooses_victim:
         return last, last
+    if ctx.mechanism.victim is not None:
+        worth = _worth(ctx, state, work, batch, instance)
+        # the last one, too, where values are no numbers
+        is_least = is_member & ~(worth > jnp.min(jnp.where(is_member, worth, jnp.inf)))
+        victim = slot_of(least_key(is_least, jnp.int32(LAST) - batch.order))
+        return jnp.minimum(victim, end), last
     priority = _priorities(ctx, state, instance)
     least = jnp.min(jnp.where(is_member, priority, jnp.inf))
     is_least = is_member & (priority == least)
@@ -139,6 +148,36 @@ def _victim(
     else:
         victim = slot_of(least_key(is_least, batch.order))
     return jnp.minimum(victim, end), last
+
+
+def _worth(ctx: Context, state: State, work: Work, batch: Batch, instance: jax.Array) -> jax.Array:
+    """What the victim policy says of the instance's slots."""
+    policy, slots = ctx.mechanism.victim, SlotRows(state, instance)
+    assert policy is not None
+    index = work.inst.step_index
+    visited_at = blocks_of(state).life[slots.request, BlockLife.columns.VISITED_AT]
+    steps = index + as_int(visited_at == index + 1)
+    held = slots.alloc_offset + jnp.where(slots.finish != LAST, steps, 0)
+    context = VictimContext(
+        request=slots.view(),
+        is_running=batch.order != LAST,
+        place=batch.order,
+        num_tokens=held,
+        now_us=work.lane.now,
+        instance=instance,
+        num_own_blocks=_own_blocks(ctx, state, instance, held) if policy.reads_own_blocks else None,
+    )
+    return policy.decide(ctx.params.policy.victim, NoState(), context)[0]
+
+
+def _own_blocks(ctx: Context, state: State, instance: jax.Array, held: jax.Array) -> jax.Array:
+    """Blocks of every slot's list that no other list has."""
+    blocks = blocks_of(state)
+    lists = lax.dynamic_index_in_dim(blocks.lists, instance, keepdims=False)
+    holders = row(blocks.hold, instance)[lists]
+    position = lax.broadcasted_iota(jnp.int32, lists.shape, 1)
+    is_listed = position < ceil_div(held, ctx.shape.block_size)[:, None]
+    return jnp.sum(is_listed & (holders == 1), axis=1, dtype=jnp.int32)
 
 
 def _is_pending(blocks: Blocks, task: MemoryTask, slot: jax.Array) -> jax.Array:

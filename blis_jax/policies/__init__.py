@@ -1,4 +1,4 @@
-"""Admission, routing, scorer, picker, priority and scheduling policies: one small pure function each.
+"""Admission, routing, scorer, picker, priority, scheduling and victim policies: one small pure function each.
 
 A user's policy imports its decorator, `number` and `pytree` from here. This package imports the engine's
 types and nothing else of it.
@@ -19,6 +19,7 @@ from blis_jax.policies.contract import (
     Policy,
     Pool,
     QueueContext,
+    VictimContext,
     admission_policy,
     cluster_policy,
     hand_over_policy,
@@ -27,6 +28,7 @@ from blis_jax.policies.contract import (
     routing_policy,
     scheduler,
     scorer,
+    victim_policy,
 )
 from blis_jax.policies.numbers import number
 
@@ -44,6 +46,7 @@ __all__ = [
     "Policy",
     "Pool",
     "QueueContext",
+    "VictimContext",
     "admission_policy",
     "cluster_policy",
     "hand_over_policy",
@@ -54,4 +57,5 @@ __all__ = [
     "routing_policy",
     "scheduler",
     "scorer",
+    "victim_policy",
 ]

@@ -78,6 +78,25 @@ class QueueContext:
 
 
 @pytree
+class VictimContext:
+    """The batch of one instance whose blocks have run out, `[slot]` unless said otherwise.
+
+    Slots that do not run hold junk. A policy is asked again for every request that a step evicts.
+    """
+
+    request: RequestView
+    is_running: Bool[Array, "slot"]
+    place: Int[Array, "slot"]  # grows from the first of the batch to the last
+    num_tokens: Int[
+        Array, "slot"
+    ]  # whose KV it holds, of the step in progress only what it has got so far
+    now_us: Any  # start of the step, scalar, clock dtype
+    instance: Int[Array, ""]
+    # int32[slot]: blocks that no other request holds, only for a policy with `reads_own_blocks`
+    num_own_blocks: Any = None
+
+
+@pytree
 class Completion:
     """A request that has completed, as an observer is told; times in µs, clock dtype."""
 

@@ -26,6 +26,7 @@ from blis_jax.policies.contexts import (
     PickerContext,
     Pool,
     QueueContext,
+    VictimContext,
 )
 from blis_jax.policies.numbers import checked, numbers_of
 
@@ -50,6 +51,7 @@ __all__ = [
     "Policy",
     "Pool",
     "QueueContext",
+    "VictimContext",
     "admission_policy",
     "cluster_policy",
     "hand_over_policy",
@@ -59,6 +61,7 @@ __all__ = [
     "routing_policy",
     "scheduler",
     "scorer",
+    "victim_policy",
 ]
 P = TypeVar("P", contravariant=True)
 S = TypeVar("S")
@@ -72,7 +75,8 @@ class DecideFn(Protocol[P, S, C, D]):
     Decisions: admission a bool; a scorer float64[instance], cut to [0, 1], higher is better; routing and
     pickers an int32 index of an eligible instance; priority float64[slot], higher is more urgent; a
     scheduler `(value[slot], rank[slot])`, least value first, equal ones by least rank; a cluster policy a
-    `ClusterChange`; a hand-over policy a `HandOver`.
+    `ClusterChange`; a hand-over policy a `HandOver`; a victim policy float64[slot], least value first, of
+    equals the last of the batch.
     """
 
     def __call__(self, params: P, state: S, context: C, /) -> tuple[D, S]:
@@ -155,6 +159,7 @@ KINDS = (
     "scheduler",
     "cluster",
     "hand_over",
+    "victim",
 )
 
 
@@ -181,6 +186,7 @@ class Policy:
     reads_draws: bool = False  # looks at context.draws
     reads_caches: bool = False  # looks at snapshots.cached_prompt_blocks
     reads_prompt_time: bool = False  # looks at snapshots.prompt_us
+    reads_own_blocks: bool = False  # of a victim policy: looks at context.num_own_blocks
     routed: RoutedFn | None = None  # of a scorer: told where the request goes
     pool: PoolFn | None = None  # of a hand-over policy: where requests may be routed
     splits: SplitsFn | None = None  # of a hand-over policy of blis-2026-08, which asks this first
@@ -241,6 +247,7 @@ class MakesPolicy:
         reads_draws: bool = False,
         reads_caches: bool = False,
         reads_prompt_time: bool = False,
+        reads_own_blocks: bool = False,
         routed: RoutedFn | None = None,
         pool: PoolFn | None = None,
         splits: SplitsFn | None = None,
@@ -249,7 +256,7 @@ class MakesPolicy:
 
         Raises:
             ConfigError: a field of `params` is not declared with `number`, a cluster policy does not say
-                when it acts, or a policy that hands nothing over has a pool.
+                when it acts, a policy that hands nothing over has a pool, or a victim policy a memory or draws.
         """
         numbers_of(params)
         if (next_time is None) == (self.kind == "cluster"):
@@ -260,12 +267,16 @@ class MakesPolicy:
             raise ConfigError(
                 f"pool=… is for hand-over policies; leave it out of {self.__name__}()"
             )
+        if self.kind == "victim" and (start, observe, is_random) != (no_state, None, False):
+            raise ConfigError(
+                "a victim policy has no memory and no draws; leave start, observe and is_random out of victim_policy()"
+            )
         if routed is not None and self.kind != "scorer":
             raise ConfigError(f"routed=… is for scorers; leave it out of {self.__name__}()")
         declared: tuple[Any, ...] = (
             reads_prefix_index, keeps_own_index, reads_cpu_tier, reads_cached_blocks,
             reads_prompt_key, is_random, next_time, reads_contents, reads_route,
-            reads_draws, reads_caches, reads_prompt_time, routed, pool, splits,
+            reads_draws, reads_caches, reads_prompt_time, reads_own_blocks, routed, pool, splits,
         )  # fmt: skip
 
         def decorate(decide: DecideFn[Any, Any, Any, Any]) -> Policy:
@@ -296,6 +307,9 @@ cluster_policy = MakesPolicy(
 hand_over_policy = MakesPolicy(
     "hand_over", "hand_over_policy", "(params, state, HandOverContext) -> (HandOver, state)"
 )
+victim_policy = MakesPolicy(
+    "victim", "victim_policy", "(params, state, VictimContext) -> (float64[slot], state)"
+)
 
 
 @dataclass(frozen=True)
@@ -311,6 +325,7 @@ class Policies:
         scheduler: which waiting request comes first.
         cluster: which instances are up; None means that all stay up.
         hand_over: which requests move on with their KV; None means that they stay.
+        victim: which running request is evicted when KV blocks run out; None means the configuration's.
         decode_routing: which instance a request gets in the decode pool; as `routing` if nothing is said of it.
         decode_scorers: likewise, as `scorers`.
         decode_picker: likewise, as `picker`.
@@ -327,6 +342,7 @@ class Policies:
     scheduler: Policy | None = None
     cluster: Policy | None = None  # instances go down and come up; None: they stay up
     hand_over: Policy | None = None  # requests move on with their KV; None: they stay
+    victim: Policy | None = None  # who is evicted; None: as BLIS does
     decode_routing: Policy | None = None
     decode_scorers: tuple[tuple[Policy, float], ...] | None = None
     decode_picker: Policy | None = None
@@ -375,4 +391,5 @@ DECORATORS: dict[str, MakesPolicy] = {
     "scheduler": scheduler,
     "cluster": cluster_policy,
     "hand_over": hand_over_policy,
+    "victim": victim_policy,
 }

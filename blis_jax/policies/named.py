@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 # kinds of policies that a setting of their own names
 NAMED_KINDS = ("admission", "routing", "picker", "priority", "scheduler")
-# those whose setting may name none
-MOVING_KINDS = ("cluster", "hand_over")
 # what begins the numbers of a policy that routes in the decode pool: this and the kind
 DECODE = "decode_"
 
@@ -32,7 +30,7 @@ def is_policy_number(name: str) -> bool:
     """Whether it is written as a number of a policy in use, such as `routing.candidates`."""
     kinds = (
         *NAMED_KINDS,
-        *MOVING_KINDS,
+        *registry.OPTIONAL_KINDS,
         "scorer",
         *(DECODE + kind for kind in registry.DECODE_SETTINGS),
     )
@@ -86,6 +84,7 @@ class Chosen:
     scheduler: Policy
     cluster: Policy | None = None
     hand_over: Policy | None = None
+    victim: Policy | None = None
     decode: ChosenRouter | None = None  # None: these route in the decode pool too
     prefill: ChosenRouter | None = None  # likewise in the prefill pool
 
@@ -96,7 +95,7 @@ def numbered(config: ClusterConfig) -> Chosen:
     Raises:
         ConfigError: a name is not known, or a number has no policy to go to.
     """
-    kinds = (*NAMED_KINDS, *MOVING_KINDS)
+    kinds = (*NAMED_KINDS, *registry.OPTIONAL_KINDS)
     names = [_name_of(config, kind) for kind in kinds]
     names += [config.decode_routing_policy, config.decode_routing_picker]
     own = (*config.decode_scorers(), *config.prefill_scorers())
@@ -109,7 +108,7 @@ def numbered(config: ClusterConfig) -> Chosen:
 def _numbered(config: ClusterConfig) -> Chosen:
     given = _numbers_by_owner(config)
     found: dict[str, Any] = {}
-    for kind in (*NAMED_KINDS, *MOVING_KINDS):
+    for kind in (*NAMED_KINDS, *registry.OPTIONAL_KINDS):
         name = _name_of(config, kind)
         if kind in NAMED_KINDS or name != registry.NONE:
             found[kind] = _with_numbers(config, kind, name, given.pop(kind, {}))
@@ -228,7 +227,7 @@ def number_of(config: ClusterConfig, setting: str) -> Number | None:
         return known.number if known else None
     used = numbered(config)
     policies = {f"scorer.{one.name}": one for one, _ in used.scorers}
-    kinds = {kind: getattr(used, kind) for kind in (*NAMED_KINDS, *MOVING_KINDS)}
+    kinds = {kind: getattr(used, kind) for kind in (*NAMED_KINDS, *registry.OPTIONAL_KINDS)}
     if used.decode is not None:
         kinds |= {DECODE + one: getattr(used.decode, one) for one in ("routing", "picker")}
         policies |= {f"{DECODE}scorer.{one.name}": one for one, _ in used.decode.scorers}

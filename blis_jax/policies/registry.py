@@ -25,6 +25,8 @@ ADMISSION = {
     "class-gated": "admission.gates.class_gated",
     "kv-gated": "described.kv_gated.kv_gated",
     "burst-throttled": "described.burst_throttled.burst_throttled",
+    "forecast-gated": "admission.forecast.forecast_gated",
+    "regime-gated": "regimes.regime_gated",
     "slo-queue-gated": "admission.gates.slo_queue_gated",
     "predictive-slo": "admission.predictive.predictive_slo",
     "tier-shed": "gateway_classes.tier_shed",
@@ -43,6 +45,7 @@ ROUTING = {
     "power-of-two": "routing.power_of_two.power_of_two",
     "match-switched": "described.match_switched.match_switched",
     "regime-switched": "described.regime_switched.regime_switched",
+    "regime-kept": "regimes.regime_kept",
     "cached-of-two": "described.cached_of_two.cached_of_two",
     "session-hashed": "described.session_hashed.session_hashed",
     "length-buckets": "routing.length_buckets.length_buckets",
@@ -89,13 +92,15 @@ SCHEDULERS = {
     "priority-cached": "schedulers.priority_cached",
     "reverse-priority": "schedulers.reverse_priority",
 }
-NONE = "none"  # instances stay up, requests stay where they are
+NONE = "none"  # instances stay up, requests stay where they are, victims are those of BLIS
+OPTIONAL_KINDS = ("cluster", "hand_over", "victim")  # whose setting may name none
 CLUSTER = {
     "outages": "movement.outages.outages",
     "outage-at": "movement.outages.outage_at",
     "autoscaler": "movement.autoscaler.autoscaler",
 }
 HAND_OVER = {"pools": "movement.pools.pools"}
+VICTIMS = {"least-worth": "victims.least_worth"}
 NAMES: dict[str, dict[str, str]] = {
     "admission": ADMISSION,
     "routing": ROUTING,
@@ -105,6 +110,7 @@ NAMES: dict[str, dict[str, str]] = {
     "scheduler": SCHEDULERS,
     "cluster": CLUSTER,
     "hand_over": HAND_OVER,
+    "victim": VICTIMS,
 }
 SAME = "same"  # requests that are handed over are routed by the cluster's policy
 # the setting that names the policy of a kind
@@ -117,6 +123,7 @@ SETTINGS = {
     "scheduler": "scheduler",
     "cluster": "cluster_policy",
     "hand_over": "hand_over_policy",
+    "victim": "victim_policy",
 }
 
 # the setting that names the policy of a kind for requests in the decode pool
@@ -147,7 +154,7 @@ def _no_policy(kind: str, setting: str) -> tuple[str, ...]:
     """The word for no policy, or for the cluster's, where a setting takes it."""
     if setting and kind != "scorer":
         return (SAME,)
-    return (NONE,) if kind in ("cluster", "hand_over") else ()
+    return (NONE,) if kind in OPTIONAL_KINDS else ()
 
 
 def located(settings: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from blis_jax.cluster.revisions import registered
 from blis_jax.errors import ConfigError
 from blis_jax.files.user_files import is_file
 from blis_jax.policies import registry
-from blis_jax.policies.named import MOVING_KINDS, NAMED_KINDS
+from blis_jax.policies.named import NAMED_KINDS
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -54,7 +54,7 @@ def draws(config: ClusterConfig) -> bool:
     """Whether a policy of the configuration, or the phases of its snapshots, may draw; a file's policy always may."""
     if config.snapshot_phases == "drawn":
         return True
-    kinds = (*NAMED_KINDS, *MOVING_KINDS)
+    kinds = (*NAMED_KINDS, *registry.OPTIONAL_KINDS)
     names = {
         kind: registered(config, kind, str(getattr(config, registry.SETTINGS[kind])))
         for kind in kinds

@@ -21,17 +21,17 @@ KINDS = ("added alone", "left out")  # of contributions that every design has
 SHARES = ("slo_miss_rate", "reject_rate")
 
 
-def ledger_rows(folder: Path) -> list[dict[str, str]]:
+def ledger_rows(folder: Path, metrics: tuple[str, ...] = METRICS) -> list[dict[str, str]]:
     """Each row's strategy against its reference on every metric; verdicts hold for all of them (Holm).
 
     Changes are in %, of shares in points; intervals are the family's.
     """
     rows = [row for row in Ledger(folder).rows() if row.result is not None]
-    asked = [(row, metric) for row in rows for metric in METRICS]
+    asked = [(row, metric) for row in rows for metric in metrics]
     found = differences([_pair(row, metric) for row, metric in asked])
     table = []
     for (row, metric), difference in zip(asked, found, strict=True):
-        is_share = metric in SHARES
+        is_share = metric.partition("[")[0] in SHARES
         shown = difference.simultaneous if is_share else difference.simultaneous_percent
         scale = 100 if is_share else 1
         hypothesis = row.hypothesis

@@ -54,6 +54,7 @@ class Static(NamedTuple):
     has_cpu_tier: bool = False
     slo_preemption: bool = False
     is_precise: bool = False
+    victim: str = "none"
 
 
 ALL_SCORERS = "slo-priority:1,load-balance:2.5,prefix-affinity:3,kv-utilization:0.7,queue-depth:2"
@@ -179,6 +180,11 @@ def settings(draw: Any, static: Static) -> dict[str, Any]:
         kv_transfer_bandwidth=pick(100.0, 3.0),
         kv_transfer_base_latency=pick(0, 10, 1500),
         slo_preemption=static.slo_preemption,
+        victim_policy=static.victim,
+        least_worth_critical=pick(0.0, 2.0),
+        least_worth_standard=pick(0.0, 1.0),
+        least_worth_per_token=pick(0.0, 0.0, 0.03125),
+        least_worth_per_block=pick(0.0, 0.0, 0.5),
         long_prefill_token_threshold=pick(0, 0, 1, 7, 16, 40),
         max_num_running_reqs=pick(256, 256, 1, 2, 7),
         max_num_scheduled_tokens=pick(2048, 2048, 1, 3, 16, 50),
@@ -303,6 +309,24 @@ PRECISE = (
     ),
 )
 PRECISE = tuple(each._replace(variant="routing", is_precise=True) for each in PRECISE)
+
+VICTIMS = (
+    Static(1, "round-robin", "", "always-admit", "fcfs", "constant", 4, victim="least-worth"),
+    Static(
+        2, "least-loaded", "", "always-admit", "priority-fcfs", "slo-tiered",
+        has_cpu_tier=True, victim="least-worth",
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@hypothesis.settings(max_examples=200, phases=PHASES)
+@hypothesis.given(scenes(VICTIMS))
+def test_a_policy_of_victims_equals_oracle(scene: Scene):
+    """With no worth at all, which is drawn too, the victim is the last of the batch, as without the policy."""
+    check(scene)
+
 
 FAST = (STATICS[0], STATICS[3], STATICS[7], STATICS[11])
 

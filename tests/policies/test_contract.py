@@ -27,6 +27,7 @@ from blis_jax.policies.contract import (
     PickerContext,
     Policy,
     QueueContext,
+    VictimContext,
 )
 from blis_jax.policies.numbers import numbers_of
 
@@ -173,6 +174,21 @@ def queue_scenes(entry: Policy) -> QueueContext:
     )
 
 
+def victim_scenes(entry: Policy) -> VictimContext:
+    rng = np.random.default_rng(13)
+    shape = (CASES, SLOTS)
+    tokens, blocks = rng.integers(0, 900, shape), rng.integers(0, 40, shape)
+    return VictimContext(
+        request=request_views(5, shape),
+        is_running=rng.integers(0, 2, shape).astype(bool),
+        place=rng.permuted(np.tile(np.arange(SLOTS, dtype=np.int32), (CASES, 1)), axis=1),
+        num_tokens=tokens.astype(np.int32),
+        now_us=np.full(CASES, 400_000, np.int32),
+        instance=rng.integers(0, INSTANCES, CASES).astype(np.int32),
+        num_own_blocks=blocks.astype(np.int32) if entry.reads_own_blocks else None,
+    )
+
+
 def movement_scenes(entry: Policy, num_active: int) -> ClusterContext | HandOverContext:
     rng = np.random.default_rng(11)
     seen = all_snapshots(4, num_active)
@@ -189,6 +205,8 @@ def scenes(entry: Policy, num_active: int = INSTANCES) -> Any:
     """Contexts of the policy's kind, `[case]` in front."""
     if entry.kind in ("priority", "scheduler"):
         return queue_scenes(entry)
+    if entry.kind == "victim":
+        return victim_scenes(entry)
     if entry.kind in ("cluster", "hand_over"):
         return movement_scenes(entry, num_active)
     context = gateway_scenes(entry, num_active)
@@ -220,7 +238,7 @@ def test_shapes_dtypes_and_ranges(kind: str, entry: Policy):
         elif kind == "scorer":
             assert result.shape == (INSTANCES,) and result.dtype == np.float64
             assert np.all((np.asarray(result) >= 0) & (np.asarray(result) <= 1))
-        elif kind == "priority":
+        elif kind in ("priority", "victim"):
             assert result.shape == (SLOTS,) and result.dtype == np.float64
             assert np.all(np.isfinite(result))
         elif kind == "cluster":

@@ -579,6 +579,27 @@ class FormedBatch:
     newly_scheduled: list[Request] = field(default_factory=list)
 
 
+def worth_of(config: Config) -> Callable[[Request, Any], float] | None:
+    """What a running request is worth by `least-worth`, given the block lists; None where BLIS's rule decides."""
+    if config.get("victim-policy", "none") != "least-worth":
+        return None
+
+    def worth(request: Request, lists: Any) -> float:
+        if request.slo_class == CRITICAL:
+            value = config["least-worth-critical"]
+        elif request.slo_class in STANDARD_CLASSES:
+            value = config["least-worth-standard"]
+        else:
+            value = config["least-worth-sheddable"]
+        held = lists.get(request, [])
+        tokens = sum(len(block.tokens) for block in held)
+        own = sum(block.references == 1 for block in held)
+        freed: float = config["least-worth-per-block"] * own
+        return float(value + config["least-worth-per-token"] * tokens - freed)
+
+    return worth
+
+
 class BatchFormer:
     """Continues running requests, evicting when KV runs out, then admits waiting ones."""
 
@@ -588,6 +609,7 @@ class BatchFormer:
         self.token_budget = config["max-num-scheduled-tokens"]
         self.max_running = config["max-num-running-reqs"]
         self.evicts_lowest_priority = config.get("slo-preemption", False)
+        self.worth = worth_of(config)
         threshold: int = config["long-prefill-token-threshold"]
         self.thresholds = dict.fromkeys(range(6), threshold)
         if config.get("slo-prefill", False):
@@ -643,6 +665,9 @@ class BatchFormer:
         slot = batch.size - 1
         if self.evicts_lowest_priority:
             slot = min(range(batch.size), key=lambda position: batch.slots[position].priority)
+        if self.worth is not None:  # of equals the last
+            lists = self.kv.gpu.lists
+            slot = min(range(batch.size), key=lambda at: (self.worth(batch.slots[at], lists), -at))
         victim = batch.slots[slot]
         batch.size -= 1
         batch.slots[slot] = batch.slots[batch.size]

@@ -58,6 +58,13 @@ def regime_switched(
     fullest = jnp.max(jnp.where(seen.is_active, seen.kv_utilization, 0.0))
     is_pressed = fullest > params.kv_threshold
     is_busy = mean_over_active(seen, seen.effective_load) > params.load_threshold
+    return best_in_regime(params, context, is_pressed, is_busy), state
+
+
+def best_in_regime(
+    params: RegimeSwitchedParams, context: GatewayContext, is_pressed: Any, is_busy: Any
+) -> Int[Array, ""]:
+    """The best instance by the weights of the regime; pressed comes before busy."""
 
     def of_regime(pressed: Any, busy: Any, calm: Any) -> Any:
         return jnp.where(is_pressed, pressed, jnp.where(is_busy, busy, calm))
@@ -67,4 +74,4 @@ def regime_switched(
         of_regime(params.queue_pressed, params.queue_busy, params.queue_calm),
         of_regime(params.kv_pressed, params.kv_busy, params.kv_calm),
     )
-    return best_by_weights(context, weights), state
+    return best_by_weights(context, weights)

@@ -77,7 +77,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "kv_transfer_bandwidth",
         "kv_transfer_base_latency",
     ),
-    "preemption": ("slo_preemption", "preemption_mode"),
+    "preemption": (
+        "slo_preemption",
+        "preemption_mode",
+        "victim_policy",
+        *_numbers(("victim",)),
+    ),
     "horizon": ("horizon",),
     "profile": ("revision", "variant", "corrected"),
 }

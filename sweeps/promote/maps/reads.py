@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.lazy import jax, jnp
-from blis_jax.policies.named import numbered
+from blis_jax.policies.named import NAMED_KINDS, numbered
+from blis_jax.policies.registry import OPTIONAL_KINDS
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -23,6 +24,7 @@ CONTEXTS = {
     "scheduler": "queue",
     "cluster": "cluster",
     "hand_over": "hand_over",
+    "victim": "victim",
 }
 
 
@@ -42,7 +44,7 @@ class _Recorder:
 def policies_of(config: ClusterConfig) -> Iterator[tuple[str, Policy]]:
     """The policies that a configuration uses, with their kinds."""
     chosen = numbered(config)
-    for kind in ("admission", "routing", "picker", "priority", "scheduler", "cluster", "hand_over"):
+    for kind in (*NAMED_KINDS, *OPTIONAL_KINDS):
         policy = getattr(chosen, kind)
         if policy is not None:
             yield kind, policy
@@ -77,11 +79,13 @@ def signals_read(policy: Policy) -> set[str]:
 
 def _context(policy: Policy, seen: set[str]) -> _Recorder:
     place = CONTEXTS[policy.kind]
-    count: tuple[int, ...] = (SLOTS,) if place == "queue" else ()
+    count: tuple[int, ...] = (SLOTS,) if place in ("queue", "victim") else ()
     request = _Recorder(_request(count), "request", seen)
     key = jax.random.key_data(jax.random.key(0))
     if place == "queue":
         fields = _queue(policy, key)
+    elif place == "victim":
+        fields = _batch()
     elif place == "picker":
         fields = {
             "scores": jnp.zeros(INSTANCES, jnp.float64),
@@ -143,3 +147,10 @@ def _queue(policy: Policy, key: Any) -> dict[str, Any]:
     found |= dict.fromkeys(("queue_depth", "now_us", "instance"), whole)
     found |= {"is_waiting": jnp.ones(SLOTS, bool), "priority": jnp.zeros(SLOTS, jnp.float64)}
     return found | {"key": key}
+
+
+def _batch() -> dict[str, Any]:
+    names = ("place", "num_tokens", "num_own_blocks")
+    found: dict[str, Any] = dict.fromkeys(names, jnp.zeros(SLOTS, jnp.int32))
+    found |= dict.fromkeys(("now_us", "instance"), jnp.zeros((), jnp.int32))
+    return found | {"is_running": jnp.ones(SLOTS, bool)}

@@ -62,10 +62,10 @@ def named_policies(promotion: Promotion) -> set[tuple[str, str]]:
     found = {
         (kind, str(getattr(config, setting)))
         for kind, setting in registry.SETTINGS.items()
-        if kind in CONTEXTS and kind not in ("scorer", "admission", "cluster", "hand_over")
+        if kind in CONTEXTS and kind not in ("scorer", "admission", *registry.OPTIONAL_KINDS)
     }
     found.add(("admission", admission_name(config)))
-    for kind in ("cluster", "hand_over"):
+    for kind in registry.OPTIONAL_KINDS:
         name = str(getattr(config, registry.SETTINGS[kind]))
         if name != registry.NONE:
             found.add((kind, name))

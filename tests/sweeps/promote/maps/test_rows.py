@@ -24,6 +24,7 @@ READABLE = {
     "completion": contract.Completion,
     "cluster": contract.ClusterContext,
     "hand_over": contract.HandOverContext,
+    "victim": contract.VictimContext,
     "snapshots": Snapshots,
     "request": RequestView,
 }

@@ -1,4 +1,4 @@
-"""The routing track's own ledger: unchanged, rendered, and each row as its file of hypotheses has it."""
+"""The ledgers of the tracks: unchanged, rendered, and each row as the file of hypotheses has it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,31 @@ from sweeps.ledger.rows.adding import read_rows
 from sweeps.strategies.file import load_strategy
 from tests.support.reference_data import REPO_ROOT
 
-FOLDER = REPO_ROOT / "sweeps" / "tracks" / "routing"
+TRACKS = REPO_ROOT / "sweeps" / "tracks"
+ROWS = {
+    "routing": {str(number) for number in range(11, 21)},
+    "opportunities_memory": {
+        "c",
+        "c-classes",
+        "c-reuse",
+        "d",
+        "d-offload",
+        "f",
+        "f-half",
+        "f-apart",
+        "f-apart-half",
+    },
+}
+
+
+@pytest.fixture(scope="module", params=list(ROWS))
+def track(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def ledger() -> Ledger:
-    return Ledger(FOLDER)
+def ledger(track: str) -> Ledger:
+    return Ledger(TRACKS / track)
 
 
 def test_no_record_was_changed_and_the_page_is_rendered(ledger: Ledger) -> None:
@@ -26,19 +45,21 @@ def test_no_record_was_changed_and_the_page_is_rendered(ledger: Ledger) -> None:
     assert render.rendered(ledger) == render.page_text(ledger)
 
 
-def test_every_hypothesis_of_the_file_has_its_row_and_result(ledger: Ledger) -> None:
-    entries = {entry["id"]: entry for entry in read_rows(FOLDER / "iterations.yaml")}
+def test_every_hypothesis_of_the_file_has_its_row_and_result(track: str, ledger: Ledger) -> None:
+    entries = {entry["id"]: entry for entry in read_rows(TRACKS / track / "iterations.yaml")}
     rows = {row.id: row for row in ledger.rows()}
-    assert set(rows) == set(entries) >= {str(number) for number in range(11, 21)}
+    assert set(rows) == set(entries) >= ROWS[track]
     for name, row in rows.items():
         assert row.hypothesis.statement == entries[name]["hypothesis"]
         assert list(row.hypothesis.predictions) == entries[name]["predict"]
         assert row.result is not None and row.findings and row.resolution
 
 
-def test_rows_are_judged_on_seeds_that_their_searches_did_not_see(ledger: Ledger) -> None:
+def test_rows_are_judged_on_seeds_that_their_searches_did_not_see(
+    track: str, ledger: Ledger
+) -> None:
     for row in ledger.rows():
         arm = row.hypothesis.arms["strategy"].text
         strategy = load_strategy(Path(arm.partition("@")[0]).name)
-        assert strategy.search.calls == (50 if row.id == "20" else 30)
+        assert strategy.search.calls == (50 if (track, row.id) == ("routing", "20") else 30)
         assert not set(row.hypothesis.seeds) & set(strategy.seeds)
