@@ -244,10 +244,12 @@ def release(turn: Turn) -> Moves:
     is_mine = turn.window < count
     block = jnp.where(is_mine, block, turn.spare_block)
     hold = blocks.hold[turn.instance, block]
-    times, is_first = jnp.int32(1), jnp.array(True)
+    times: Any = 1
+    is_counted = is_mine
     if turn.ctx.shape.has_mirror:  # a list may have a block twice
         times, is_first = _occurrences(turn, block)
-    is_freed = is_mine & is_first & (hold == times)
+        is_counted = is_mine & is_first
+    is_freed = is_counted & (hold == times)
     freed = as_int(is_freed)
     total = jnp.sum(freed, dtype=jnp.int32)
     after = total - jnp.cumsum(freed, dtype=jnp.int32)  # freed blocks behind it in the list
@@ -272,8 +274,8 @@ def release(turn: Turn) -> Moves:
     lane = {"outcome": outcome}
     pool = {"tail": tail + total}
     if turn.ctx.shape.has_mirror:  # the first one says what becomes of it
-        block = jnp.where(is_first, block, turn.spare_block)
-        new_hold = jnp.where(is_first, new_hold, 1)
+        block = jnp.where(is_counted, block, turn.spare_block)
+        new_hold = jnp.where(is_counted, new_hold, 1)
     tables = {"hold": ((block, new_hold),), "ring": ((place, block),)}
     return turn.end(changes, pool, inst, lane, **tables)
 

@@ -15,9 +15,11 @@ from blis_jax.engine.block_counts import ceil_div
 from blis_jax.engine.calendar import next_deadline
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.exits import KEPT, ORPHANED, ExitWrite, no_exit
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.mid_step import (
     Work,
     chains_of,
+    failing,
     steps_at,
     take_chain,
     waiting_mask,
@@ -25,13 +27,13 @@ from blis_jax.engine.phases.mid_step import (
 )
 from blis_jax.engine.phases.step_end import next_event
 from blis_jax.engine.phases.stops import leaves_early
-from blis_jax.engine.state import Instance, Mode, State
+from blis_jax.engine.state import Instance, Lane, Mode, Resident, State
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import place_of
 from blis_jax.engine.tables.slot_write import no_slot
 from blis_jax.engine.tables.writes import Writes, no_writes
 from blis_jax.engine.types import LAST
-from blis_jax.memory.blocks import Do
+from blis_jax.memory.blocks import Do, MemoryTask
 from blis_jax.policies.pickers import first_where
 
 
@@ -103,19 +105,8 @@ def give_up(
         past=ctx.past(state, request),
     )
     task = nothing.task
-    if ctx.shape.has_mirror:  # blocks that an allocation which failed has left it
-        holds = waits & (row.alloc_offset > 0)
-        storing = lane.replace(active=instance, mode=jnp.int32(Mode.STORED), now=now)
-        freed = {
-            "freed_slot": slot,
-            "freed_blocks": ceil_div(row.alloc_offset, ctx.shape.block_size),
-        }
-        lane = choose(holds, storing, lane)
-        task = choose(
-            holds,
-            jax.tree.map(jnp.zeros_like, task).replace(do=jnp.int32(Do.RELEASE), **freed),
-            task,
-        )
+    if _may_hold(ctx):
+        lane, task = _freeing(ctx, lane, task, row, slot, instance, now, waits)
     change = no_exit(state.exits)
     is_last = runs & (inst.num_prefill + inst.num_decode == 1)
     change = dataclasses.replace(
@@ -133,6 +124,35 @@ def give_up(
         slot=written,
         exits=change,
     ), runs | waits
+
+
+def _freeing(
+    ctx: Context,
+    lane: Lane,
+    task: MemoryTask,
+    row: Resident,
+    slot: jax.Array,
+    instance: jax.Array,
+    now: jax.Array,
+    waits: jax.Array,
+) -> tuple[Lane, MemoryTask]:
+    """The lane in which the blocks of a request that waits are released, if it has any, and the task for that."""
+    holds = waits & (row.alloc_offset > 0)
+    if not ctx.shape.num_blocks:
+        tripped = failing(lane.outcome, holds, Outcome.KV_CHECK_TRIPPED)
+        return lane.replace(outcome=tripped), task
+    release = jax.tree.map(jnp.zeros_like, task).replace(
+        do=jnp.int32(Do.RELEASE),
+        freed_slot=slot,
+        freed_blocks=ceil_div(row.alloc_offset, ctx.shape.block_size),
+    )
+    storing = lane.replace(active=instance, mode=jnp.int32(Mode.STORED), now=now)
+    return choose(holds, storing, lane), choose(holds, release, task)
+
+
+def _may_hold(ctx: Context) -> bool:
+    """Whether a request that waits may hold blocks: KV that came, or what an allocation that failed has left."""
+    return ctx.shape.has_mirror or ctx.mechanism.reserves_decode
 
 
 def closed_early(ctx: Context, state: State, work: Work, closed: Work, is_over: jax.Array) -> Work:

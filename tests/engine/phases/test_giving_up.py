@@ -1,0 +1,33 @@
+"""Requests whose time is up while they wait with blocks of their own."""
+
+import numpy as np
+import pytest
+
+from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.engine.outcome import Outcome
+from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.results.records import Status
+from blis_jax.workload.table import with_timeouts
+from tests.support.scenes import Prompt, table_of, workload_of
+
+
+@pytest.mark.slow
+def test_kv_that_came_is_released():
+    """Ten requests wait on the decode instance when their time is up; nothing stays used, as in BLIS."""
+    prompts = [Prompt(10 * index, 160, 200) for index in range(12)]
+    table = with_timeouts(table_of(workload_of(prompts)), np.full(12, 900_000))
+    cluster = ClusterConfig(
+        revision=AUGUST,
+        model="meta-llama/llama-3.1-8b-instruct",
+        hardware="H100",
+        num_instances=2,
+        prefill_instances=1,
+        decode_instances=1,
+        pd_decider="always",
+        max_num_running_reqs=2,
+        total_kv_blocks=300,
+    )
+    record = simulate(cluster, table, Options(num_slots=64, num_blocks=512, list_blocks=64))
+    assert record.outcome == Outcome.COMPLETED
+    assert (record.requests.status == Status.TIMED_OUT).all()
+    assert record.instances.used_blocks_at_end.tolist() == [0, 0]
