@@ -16,7 +16,7 @@ from blis_jax.cluster.flow_settings import FlowSettings
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.cluster.ranges import check_ranges
 from blis_jax.cluster.scorer_weights import DEFAULT_SCORERS, parse_scorers
-from blis_jax.cluster.setting_checks import check_type
+from blis_jax.cluster.setting_checks import VLLM_NAMES, check_type
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
@@ -342,15 +342,6 @@ def of_settings(settings: Mapping[str, Any]) -> ClusterConfig:
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(ClusterConfig)}
-VLLM_NAMES = {  # what vLLM calls a setting: ours
-    "max_num_seqs": "max_num_running_reqs",
-    "max_num_batched_tokens": "max_num_scheduled_tokens",
-    "block_size": "block_size_in_tokens",
-    "num_gpu_blocks": "total_kv_blocks",
-    "num_gpu_blocks_override": "total_kv_blocks",
-    "tensor_parallel_size": "tp",
-    "data_parallel_size": "num_instances",
-}
 
 
 def from_flags(flags: Mapping[str, Any]) -> ClusterConfig:
@@ -400,10 +391,6 @@ def _check(config: ClusterConfig) -> None:
             raise ConfigError(f"{name} {given!r} is not known; use {' or '.join(choices)}{hint}")
     disaggregation.check(config)
     revisions.check(config)
-    if config.preemption_mode == "recompute" and not config.corrected:
-        raise ConfigError(
-            "preemption_mode recompute is for the corrected profile; set corrected (--corrected), or leave it out"
-        )
     flow_settings.check(config)
     latency.check(config)
     numbered(config)

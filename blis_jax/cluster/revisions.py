@@ -93,6 +93,10 @@ def check(config: ClusterConfig) -> None:
             raise ConfigError(
                 "max_model_len is of the revision blis-2026-08; leave it out, or take the profile blis-2026-08"
             )
+        if config.preemption_mode == "recompute" and not config.corrected:
+            raise ConfigError(
+                "preemption_mode recompute is for the corrected profile; set corrected (--corrected), or leave it out"
+            )
         return
     for name, value in _GONE.items():
         if getattr(config, name) != value:

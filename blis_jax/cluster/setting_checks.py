@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
 LARGEST_COUNT = 2**31 - 2
+VLLM_NAMES = {  # what vLLM calls a setting: ours
+    "max_num_seqs": "max_num_running_reqs",
+    "max_num_batched_tokens": "max_num_scheduled_tokens",
+    "block_size": "block_size_in_tokens",
+    "num_gpu_blocks": "total_kv_blocks",
+    "num_gpu_blocks_override": "total_kv_blocks",
+    "tensor_parallel_size": "tp",
+    "data_parallel_size": "num_instances",
+}
 
 
 def check_type(name: str, kind: Any, value: Any) -> None:

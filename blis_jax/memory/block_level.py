@@ -9,7 +9,6 @@ reach them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,7 +16,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.engine.block_counts import full_blocks, in_last_block
-from blis_jax.engine.branching import branch
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.mid_step import Work, count_of, failing
@@ -26,7 +24,7 @@ from blis_jax.engine.tables.columns import as_int, choose, selected
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.types import LAST, NO_REQUEST
 from blis_jax.memory import preemption
-from blis_jax.memory.allocation import Answer, attempt
+from blis_jax.memory.attempts import decision_of, life_after, worked_out
 from blis_jax.memory.block_rows import (
     BlockRows,
     Tenant,
@@ -47,7 +45,6 @@ from blis_jax.memory.memory import (
     is_passed_over,
     prompt_len,
 )
-from blis_jax.memory.mirrored import attempt_with_tier
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -104,7 +101,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         self, ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
     ) -> Grant:
         """Decide on the demand and set the task that carries it out, or does what follows a refusal."""
-        answer = _worked_out(ctx, _attempt(ctx, state, work, one, demand))
+        answer = worked_out(ctx, decision_of(ctx, state, work, one, demand))
         asked = {
             "asked_start": demand.start,
             "asked_tokens": demand.tokens,
@@ -146,7 +143,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
             before = choose(visit.asks & grant.own.is_left, chain, before)
         rows = dataclasses.replace(
             rows,
-            life=choose(is_granted, _life(ctx, work, one, grant, visit), before),
+            life=choose(is_granted, life_after(ctx, work, one, grant, visit), before),
             computed=jnp.where(is_granted, progressed, computed),
         )
         if not self.keeps_priority(ctx):
@@ -358,69 +355,3 @@ class BlockLevel(Memory[Tenant, BlockRows]):
     def first_token_record(self, written: SlotWrite[BlockRows]) -> jax.Array:
         """The record of the first token that the last life had."""
         return written.memory.life.first_token - 1
-
-
-def _attempt(
-    ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
-) -> Callable[[], Answer]:
-    """How it is decided on the demand."""
-    if ctx.shape.has_mirror:
-        return lambda: attempt_with_tier(ctx, state, work, one, demand)
-    now, is_old = demand, jnp.array(False)
-    if not demand.is_last:
-        now, is_old = _after_reload(ctx, state, one, demand)
-    return lambda: attempt(ctx, work, one, now, is_old)
-
-
-def _worked_out(ctx: Context, decision: Callable[[], Answer]) -> Answer:
-    """The decision behind a branch that is always taken: else it is worked out anew for each number of a row."""
-    if ctx.when is not branch:
-        return decision()
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(decision))
-    return branch(ctx.params.cluster.infinity > 0, decision, lambda: nothing)
-
-
-def _after_reload(
-    ctx: Context, state: State, one: Tenant, demand: Demand
-) -> tuple[Demand, jax.Array]:
-    """The demand of a retry, which may find more than before; and whether the blocks found are listed already."""
-    size, found_now, start = jnp.int32(ctx.shape.block_size), demand.found.count, demand.start
-    finds_more = one.is_retry & (found_now * size > start)
-    # the blocks found first are kept, whatever the reload made of them
-    is_old, end = one.is_retry & ~finds_more, start + demand.tokens
-    at = (ctx, blocks_of(state), one.instance, one.slot, one.request)
-    found = ctx.when(
-        is_old, lambda: found_blocks(*at, demand.hits, jnp.array(True)), lambda: demand.found
-    )
-    return dataclasses.replace(
-        demand,
-        start=jnp.where(finds_more, found_now * size, start),
-        tokens=jnp.where(finds_more, end - found_now * size, demand.tokens),
-        found=found,
-    ), is_old
-
-
-def _life(ctx: Context, work: Work, one: Tenant, grant: Grant, visit: Visit) -> BlockLife:
-    """What the request has been through; a second visit in the same step takes a first token back."""
-    life, past, answer = one.life, one.past, grant.own
-    is_new = visit.gains & ~one.has_token
-
-    def old(field: str, value: jax.Array) -> jax.Array:
-        return jnp.where(is_new, value, getattr(life, field))
-
-    first = jnp.where(one.has_token, life.old_first_token, life.first_token)
-    # a request computed beyond its prompt never gets a first token
-    is_exact = visit.done == one.fixed.input_len
-    token = jnp.where(visit.gains & is_exact, work.lane.num_records + 1, first)
-    if ctx.mechanism.rules.keeps_output:  # what a later life computes again is not its first token
-        token = jnp.where(first > 0, first, token)
-    is_stored = visit.asks & answer.is_granted
-    return BlockLife.make(
-        visited_at=one.step,
-        jumps=jnp.where(is_stored, answer.jumps, life.jumps),
-        offset=jnp.where(is_stored, answer.offset, life.offset),
-        first_token=jnp.where(visit.gains, token, life.first_token),
-        old_first_token=old("old_first_token", life.first_token),
-        old_token_record=old("old_token_record", past.token_record),
-        old_token_index=old("old_token_index", past.token_index),
-    )
