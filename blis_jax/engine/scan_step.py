@@ -231,6 +231,7 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
         gateway=done.gateway,
         router=done.router,
         queue=done.queue,
+        handed=done.handed,
         turned_away=done.where.turned_away,
         routed=routed,
         routed_to=instance,

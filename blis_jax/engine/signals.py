@@ -29,6 +29,21 @@ class LeadingContents:
 
 
 @pytree
+class Outstanding:
+    """Prompts that were sent to the instances and are not wholly in a step yet, `[instance, slot]`.
+
+    Exact at the decision, also where the signals of load are old: the gateway has sent the requests itself, and the
+    instances tell it of every prompt that is in. Where `is_there` does not hold, the other fields are junk.
+    """
+
+    is_there: Bool[Array, "instance slot"]
+    slo_class: Int[Array, "instance slot"]
+    input_len: Int[Array, "instance slot"]  # prompt tokens
+    expected_blocks: Int[Array, "instance slot"]  # of them cached, as the router's index had it
+    arrival_us: Any  # clock dtype
+
+
+@pytree
 class SignalParams:
     """The numbers of the signals, all traced."""
 

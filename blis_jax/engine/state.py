@@ -220,6 +220,7 @@ class State:
     movement: Movement | None  # where requests move
     queue: GatewayQueue | None = None  # where requests wait at the gateway
     exits: Exits | None = None  # where requests give up
+    handed: Any = None  # float64[request]: what the router handed over, where somebody looks
 
 
 @pytree
@@ -311,6 +312,12 @@ def _no_news(shape: EngineShape, mechanism: Mechanism) -> News | None:
     return News(jnp.full((size,), never(clock), clock), jnp.zeros((size, 2), jnp.float64))
 
 
+def _nothing_handed(shape: EngineShape, mechanism: Mechanism) -> Any:
+    if not mechanism.hands_over_intent:
+        return None
+    return jnp.zeros((shape.num_requests + 1,), jnp.float64)
+
+
 def _first_view(shape: EngineShape, mechanism: Mechanism, params: Params, kv: Any) -> Any:
     return first_view(params.cluster, kv, shape.num_nodes if mechanism.reads_caches else None)
 
@@ -350,4 +357,5 @@ def initial_state(
         news=_no_news(shape, mechanism),
         movement=no_movement_yet(shape, mechanism),
         queue=empty_queue(shape, mechanism),
+        handed=_nothing_handed(shape, mechanism),
     )

@@ -212,9 +212,22 @@ class Mechanism:
         return any(policy.reads_cpu_tier for policy in self.of_gateway)
 
     @property
-    def needs_cached_blocks(self) -> bool:
-        """Whether some policy looks at what is cached for waiting requests."""
-        return any(policy.reads_cached_blocks for policy in self.of_instance)
+    def looks_beyond_queue(self) -> bool:
+        """Whether some policy looks at more of waiting requests than their slots: caches, contents, what was handed."""
+        return self.reads_handed or any(
+            policy.reads_cached_blocks or policy.reads_contents for policy in self.of_instance
+        )
+
+    @property
+    def reads_handed(self) -> bool:
+        """Whether some policy of the instances looks at what the router hands over."""
+        return any(policy.reads_handed for policy in self.of_instance)
+
+    @property
+    def hands_over_intent(self) -> bool:
+        """Whether the router hands something over that somebody looks at."""
+        routers = (self.routing, *self.scorers)
+        return self.reads_handed and any(policy.hands is not None for policy in routers)
 
     @property
     def reads_draws(self) -> bool:
@@ -230,6 +243,11 @@ class Mechanism:
     def reads_prompt_time(self) -> bool:
         """Whether some policy of the gateway looks at how long instances take for a prompt."""
         return any(policy.reads_prompt_time for policy in self.of_gateway)
+
+    @property
+    def reads_outstanding(self) -> bool:
+        """Whether some policy of the gateway looks at the prompts that instances have still to compute."""
+        return any(policy.reads_outstanding for policy in self.of_gateway)
 
     @property
     def is_told_at_gateway(self) -> bool:

@@ -37,6 +37,7 @@ class GatewayContext:
     )
     block_size: Any = None  # tokens of a KV block; there in every run
     draws: Any = None  # int32[draw], uniform below 2^31: BLIS's stream, only with `reads_draws`
+    outstanding: Any = None  # Outstanding, only for a policy with `reads_outstanding`
 
 
 @pytree
@@ -75,6 +76,9 @@ class QueueContext:
     key: Any  # the same in all questions of one step
     num_cached_blocks: Any = None  # int32[slot], only for a policy with `reads_cached_blocks`
     priority: Any = None  # float64[slot], schedulers only
+    contents: Any = None  # LeadingContents `[slot, path]`, only for a policy with `reads_contents`
+    # float64[slot]: what the router handed over, 0 where it hands nothing; only with `reads_handed`
+    handed: Any = None
 
 
 @pytree

@@ -124,6 +124,14 @@ class RoutedFn(Protocol):
         ...
 
 
+class HandsFn(Protocol):
+    """`(params, context, instance) -> float64`: the number that the instance is handed with a request."""
+
+    def __call__(self, params: Any, context: GatewayContext, instance: Any, /) -> Any:
+        """The context is that of the decision, the instance the one decided on; of several policies the sum goes."""
+        ...
+
+
 class ObserveFn(Protocol):
     """`(params, state, completion) -> state`, called once per completed request, in order of time."""
 
@@ -187,6 +195,9 @@ class Policy:
     reads_caches: bool = False  # looks at snapshots.cached_prompt_blocks
     reads_prompt_time: bool = False  # looks at snapshots.prompt_us
     reads_own_blocks: bool = False  # of a victim policy: looks at context.num_own_blocks
+    reads_outstanding: bool = False  # looks at context.outstanding
+    reads_handed: bool = False  # looks at context.handed
+    hands: HandsFn | None = None  # of a routing policy or scorer: what goes along with a request
     routed: RoutedFn | None = None  # of a scorer: told where the request goes
     pool: PoolFn | None = None  # of a hand-over policy: where requests may be routed
     splits: SplitsFn | None = None  # of a hand-over policy of blis-2026-08, which asks this first
@@ -248,6 +259,9 @@ class MakesPolicy:
         reads_caches: bool = False,
         reads_prompt_time: bool = False,
         reads_own_blocks: bool = False,
+        reads_outstanding: bool = False,
+        reads_handed: bool = False,
+        hands: HandsFn | None = None,
         routed: RoutedFn | None = None,
         pool: PoolFn | None = None,
         splits: SplitsFn | None = None,
@@ -273,10 +287,15 @@ class MakesPolicy:
             )
         if routed is not None and self.kind != "scorer":
             raise ConfigError(f"routed=… is for scorers; leave it out of {self.__name__}()")
+        if hands is not None and self.kind not in ("routing", "scorer"):
+            raise ConfigError(
+                f"hands=… is for routing policies and scorers; leave it out of {self.__name__}()"
+            )
         declared: tuple[Any, ...] = (
             reads_prefix_index, keeps_own_index, reads_cpu_tier, reads_cached_blocks,
             reads_prompt_key, is_random, next_time, reads_contents, reads_route,
-            reads_draws, reads_caches, reads_prompt_time, reads_own_blocks, routed, pool, splits,
+            reads_draws, reads_caches, reads_prompt_time, reads_own_blocks, reads_outstanding,
+            reads_handed, hands, routed, pool, splits,
         )  # fmt: skip
 
         def decorate(decide: DecideFn[Any, Any, Any, Any]) -> Policy:

@@ -156,8 +156,8 @@ def slo_tiered(params: TieredParams, state: NoState, context: QueueContext) -> U
 
 
 @pytree
-class DeadlineParams(_Bases):
-    """Numbers of the deadline urgency."""
+class Deadlines:
+    """Ages by which requests want their first token, the same settings in every policy that has deadlines."""
 
     deadline_critical_us: Float[Array, ""] = number(
         100_000, "µs", "age by which a critical request wants its first token",
@@ -171,10 +171,26 @@ class DeadlineParams(_Bases):
         1_000_000, "µs", "age by which a sheddable request wants its first token",
         low=0, is_whole=True, search=(200_000, 4_000_000), prior="log-uniform", setting="slo_deadline_sheddable",
     )  # fmt: skip
+
+
+@pytree
+class DeadlineParams(Deadlines, _Bases):
+    """Numbers of the deadline urgency."""
+
     least_left_us: Float[Array, ""] = number(
         10_000, "µs", "time left to the deadline from which urgency grows no more",
         low=0, excludes_low=True, is_whole=True, setting="slo_deadline_least_left",
     )  # fmt: skip
+
+
+def deadline_of(params: Deadlines, slo_class: jax.Array) -> jax.Array:
+    """The deadline of each class's requests, µs after their arrival."""
+    return _by_class(
+        slo_class,
+        params.deadline_critical_us,
+        params.deadline_standard_us,
+        params.deadline_sheddable_us,
+    )
 
 
 @priority_policy(DeadlineParams)
@@ -185,12 +201,7 @@ def slo_deadline(params: DeadlineParams, state: NoState, context: QueueContext) 
     """
     slo_class = context.request.slo_class
     base = _by_class(slo_class, params.base_critical, params.base_standard, params.base_sheddable)
-    deadline = _by_class(
-        slo_class,
-        params.deadline_critical_us,
-        params.deadline_standard_us,
-        params.deadline_sheddable_us,
-    )
+    deadline = deadline_of(params, slo_class)
     least = jnp.maximum(params.least_left_us, jnp.float64(1.0))
     left = jnp.maximum(deadline - _age_us(context), least)
     return base * exact_quotient(jnp.broadcast_to(least, left.shape), left), state

@@ -68,6 +68,8 @@ SCORERS = {
     "vllm-dp": "scorers.live_load.vllm_dp",
     "capability-load": "scorers.capability.capability_load",
     "length-buckets": "routing.length_buckets.in_bucket",
+    "deadline-wait": "scorers.outstanding.deadline_wait",
+    "class-backlog": "scorers.outstanding.class_backlog",
 }
 PICKERS = {
     "first-best": "pickers.first_best",
@@ -84,12 +86,15 @@ PRIORITY = {
     "slo-deadline": "priority.slo_deadline",
     "slo-class": "priority.slo_class",
     "gateway-class": "gateway_classes.gateway_class",
+    "slo-slack": "queue_order.slack.slo_slack",
+    "intent-tiered": "queue_order.intent.intent_tiered",
 }
 SCHEDULERS = {
     "fcfs": "schedulers.fcfs",
     "priority-fcfs": "schedulers.priority_fcfs",
     "sjf": "schedulers.sjf",
     "priority-cached": "schedulers.priority_cached",
+    "prefix-grouped": "queue_order.prefix_groups.prefix_grouped",
     "reverse-priority": "schedulers.reverse_priority",
 }
 NONE = "none"  # instances stay up, requests stay where they are, victims are those of BLIS

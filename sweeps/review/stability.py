@@ -82,8 +82,9 @@ def priority_function(config: ClusterConfig) -> Priority:
         view = RequestView(classes, zero, clock - ages, zero, zero, zero)
         waits, first = jnp.ones(ages.shape, bool), jnp.int32(0)
         context = QueueContext(
-            view, waits, clock - ages, zero, depth, clock, first, jax.random.key(0), zero
-        )
+            view, waits, clock - ages, zero, depth, clock, first, jax.random.key(0), zero,
+            handed=jnp.zeros(ages.shape, jnp.float64),
+        )  # fmt: skip
         with runtime_infinity(infinity):
             return policy.decide(numbers, policy.start(numbers, SHAPE), context)[0]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blis_jax.engine.exact import runtime_infinity
-from blis_jax.engine.signals import LeadingContents
+from blis_jax.engine.signals import LeadingContents, Outstanding
 from blis_jax.engine.types import (
     ROLES,
     SLO_CLASSES,
@@ -120,6 +120,13 @@ def call(entry: Policy, params: Any, scene: Any, infinity: Any = INFINITY) -> An
         return entry.decide(params, entry.start(params, SHAPE), scene)
 
 
+def contents_of_slots() -> LeadingContents:
+    """The same contents for every slot, in another order, `[case, slot, path]`."""
+    rng, one = np.random.default_rng(13), contents()
+    rows = rng.integers(0, CASES, (CASES, SLOTS))
+    return jax.tree.map(lambda column: column[rows], one)
+
+
 def contents() -> LeadingContents:
     """Up to two shared contents of 20 and 30 blocks, `[case, path]`."""
     rng = np.random.default_rng(8)
@@ -128,6 +135,18 @@ def contents() -> LeadingContents:
     start, length = np.array([0, 20]), np.where(is_there, [20, 30], 0)
     columns = np.where(is_there, content, 6), np.tile(start, (CASES, 1)), length
     return LeadingContents(*(column.astype(np.int32) for column in columns))
+
+
+def outstanding() -> Outstanding:
+    """Some prompts in a few slots of every instance, `[case, instance, slot]`."""
+    rng, shape = np.random.default_rng(12), (CASES, INSTANCES, 5)
+    return Outstanding(
+        is_there=rng.integers(0, 2, shape).astype(bool),
+        slo_class=rng.integers(0, 6, shape).astype(np.int32),
+        input_len=rng.integers(1, 900, shape).astype(np.int32),
+        expected_blocks=rng.integers(0, 40, shape).astype(np.int32),
+        arrival_us=rng.integers(0, 400_000, shape).astype(np.int32),
+    )
 
 
 def gateway_scenes(entry: Policy, num_active: int) -> GatewayContext:
@@ -150,6 +169,7 @@ def gateway_scenes(entry: Policy, num_active: int) -> GatewayContext:
         run_key=np.tile(np.array([[3, 14]], np.uint32), (CASES, 1)),
         contents=contents() if entry.reads_contents else None,
         draws=rng.integers(0, 2**31 - 1, (CASES, 8), dtype=np.int32),
+        outstanding=outstanding() if entry.reads_outstanding else None,
     )
 
 
@@ -171,6 +191,8 @@ def queue_scenes(entry: Policy) -> QueueContext:
         key=rng.integers(0, 2**32, (CASES, 2), dtype=np.uint32),
         num_cached_blocks=blocks[0] if entry.reads_cached_blocks else None,
         priority=priority if entry.kind == "scheduler" else None,
+        contents=contents_of_slots() if entry.reads_contents else None,
+        handed=rng.uniform(0, 1e5, shape) if entry.reads_handed else None,
     )
 
 
@@ -311,7 +333,8 @@ def relabelled(scene: Any) -> Any:
             scene, scores=scene.scores[ORDER], is_eligible=scene.is_eligible[ORDER]
         )
     seen = jax.tree.map(lambda leaf: leaf[ORDER] if jnp.ndim(leaf) else leaf, scene.snapshots)
-    scene = dataclasses.replace(scene, snapshots=seen)
+    sent = jax.tree.map(lambda leaf: leaf[ORDER], scene.outstanding)
+    scene = dataclasses.replace(scene, snapshots=seen, outstanding=sent)
     if scene.picked is None:
         return scene
     picked = jnp.int32(np.flatnonzero(int(scene.picked) == ORDER)[0])

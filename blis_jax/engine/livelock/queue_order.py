@@ -43,7 +43,7 @@ def rounds_in_order(
     is_timeless = mechanism.priority == constant and mechanism.scheduler in _BY_PRIORITY
     if mechanism.scheduler == fcfs or is_timeless or len(slots) < 2:
         return count
-    if mechanism.needs_cached_blocks or not _looks_at_times_alone(mechanism, host):
+    if mechanism.looks_beyond_queue or not _looks_at_times_alone(mechanism, host):
         return 0
     records, times, evictions = log.tables()
     evicted = np.bincount(evictions[:, 1], minlength=len(records))[rows]

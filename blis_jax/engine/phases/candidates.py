@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, SlotRows, least_key, slot_of
+from blis_jax.engine.phases.asked import asked_of_queue
 from blis_jax.engine.phases.mid_step import Work, waiting_mask
 from blis_jax.engine.phases.policy_calls import Purpose, keeps_states, queue_context
 from blis_jax.engine.state import State, StepInProgress
@@ -50,8 +51,8 @@ def queue_priority(ctx: Context, slots: SlotRows, work: Work) -> jax.Array:
 
 def _ask_priority(ctx: Context, slots: SlotRows, work: Work, state: Any) -> tuple[jax.Array, Any]:
     policy, numbers = ctx.mechanism.priority, ctx.params.policy.priority
-    cached = ctx.memory.num_cached(ctx, slots) if policy.reads_cached_blocks else None
-    context = queue_context(ctx, slots, work, Purpose.PRIORITY, num_cached_blocks=cached)
+    seen = asked_of_queue(ctx, slots, policy)
+    context = queue_context(ctx, slots, work, Purpose.PRIORITY, **seen)
     priority, after = policy.decide(numbers, state, context)
     return priority, after
 
@@ -60,8 +61,7 @@ def _ask_scheduler(
     ctx: Context, slots: SlotRows, work: Work, state: Any, priority: jax.Array
 ) -> tuple[tuple[jax.Array, jax.Array], Any]:
     policy, numbers = ctx.mechanism.scheduler, ctx.params.policy.scheduler
-    cached = ctx.memory.num_cached(ctx, slots) if policy.reads_cached_blocks else None
-    seen = {"num_cached_blocks": cached, "priority": priority}
+    seen = {"priority": priority} | asked_of_queue(ctx, slots, policy)
     context = queue_context(ctx, slots, work, Purpose.SCHEDULER, **seen)
     order, after = policy.decide(numbers, state, context)
     return order, after

@@ -14,11 +14,11 @@ from blis_jax.engine.calendar import later
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.gateway_queue import QueueWrite, unchanged
 from blis_jax.engine.outcome import Outcome
+from blis_jax.engine.phases.asked import handed_over, nothing_handed, with_asked_signals
 from blis_jax.engine.phases.budgets import is_over_budget
 from blis_jax.engine.phases.gateways import own_states, with_own
 from blis_jax.engine.phases.mid_step import failing, waking_time
 from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
-from blis_jax.engine.phases.prompt_time import prompt_times
 from blis_jax.engine.phases.reservation import encoded, in_role, or_split, ranks_in_queue
 from blis_jax.engine.phases.router_index import (
     RouterWrite,
@@ -64,6 +64,7 @@ class Decisions:
     router: RouterWrite | None
     split: MovementWrite | None = None  # of a request whose prompt is computed elsewhere
     queue: QueueWrite | None = None
+    handed: Any = None  # float64 that the instance gets with the request; see `Policy.hands`
 
 
 def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
@@ -109,9 +110,7 @@ def _context(
         block_size=jnp.int32(ctx.shape.block_size),
         draws=ctx.params.policy.draws,
     )
-    if ctx.mechanism.reads_prompt_time:
-        timed = dataclasses.replace(context.snapshots, prompt_us=prompt_times(ctx, view))
-        context = dataclasses.replace(context, snapshots=timed)
+    context = with_asked_signals(ctx, state, context, request)
     if ctx.mechanism.reserves_decode:
         assert state.movement is not None
         is_decode = state.movement.reservation(request).target < 0
@@ -150,6 +149,7 @@ def no_decisions(ctx: Context, state: State) -> Decisions:
         router=no_touch(ctx, state),
         split=no_movement(ctx, state.movement) if ctx.mechanism.reserves_decode else None,
         queue=unchanged(state.queue),
+        handed=nothing_handed(ctx),
     )
 
 
@@ -248,7 +248,9 @@ def _route(
     outcome = failing(placed.lane.outcome, ~is_there, Outcome.NO_SUCH_INSTANCE)
     if ctx.mechanism.reads_draws:
         outcome = failing(outcome, ~is_drawn, Outcome.DRAWS_EXHAUSTED)
-    placed = dataclasses.replace(placed, gateway=gateway, lane=placed.lane.replace(outcome=outcome))
+    lane = placed.lane.replace(outcome=outcome)
+    handed = handed_over(ctx, context, chosen)
+    placed = dataclasses.replace(placed, gateway=gateway, lane=lane, handed=handed)
     if router is None or ctx.mechanism.is_precise:
         return placed
     where = question.nodes, context.num_prompt_blocks, chosen, now

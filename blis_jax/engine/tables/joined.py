@@ -162,9 +162,18 @@ def busy_times(state: State, num_instances: int) -> jax.Array:
 
 def queued_times(state: State, num_instances: int) -> jax.Array:
     """When the request of each slot is queued, `[instance, slot]`."""
+    return _slot_times(state, num_instances, SlotTime.QUEUED)
+
+
+def arrival_times(state: State, num_instances: int) -> jax.Array:
+    """When the request of each slot arrived, `[instance, slot]`."""
+    return _slot_times(state, num_instances, SlotTime.ARRIVAL)
+
+
+def _slot_times(state: State, num_instances: int, column: int) -> jax.Array:
     if state.slot_time is None:
-        return state.slot[len(SlotColumn) + SlotTime.QUEUED, :num_instances]
-    times: jax.Array = state.slot_time[SlotTime.QUEUED, :num_instances]
+        return state.slot[len(SlotColumn) + column, :num_instances]
+    times: jax.Array = state.slot_time[column, :num_instances]
     return times
 
 

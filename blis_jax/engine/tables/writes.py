@@ -133,6 +133,7 @@ class Writes:
     record: RecordWrite
     queue: QueueWrite | None
     exits: ExitWrite | None
+    handed: Any = None  # float64, see `State.handed`
 
 
 def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
@@ -161,6 +162,7 @@ def no_writes(ctx: Context, state: State, instance: jax.Array) -> Writes:
         record=no_record(ctx),
         queue=unchanged(state.queue),
         exits=no_exit(state.exits),
+        handed=None if state.handed is None else jnp.zeros((), jnp.float64),
     )
 
 
@@ -178,6 +180,12 @@ def _write_expected(ctx: Context, state: State, done: Writes) -> jax.Array:
     if not ctx.mechanism.uses_prefix_index:
         return state.expected
     return _put(state.expected, done.slot.row.expected_blocks[None], done.routed)
+
+
+def _write_handed(state: State, done: Writes) -> Any:
+    if state.handed is None:
+        return None
+    return _put(state.handed, done.handed[None], done.routed)
 
 
 def _write_local(state: State, done: Writes) -> Any:
@@ -299,6 +307,7 @@ def write(ctx: Context, state: State, done: Writes) -> State:
         movement=_write_movement(state, done),
         queue=written(state.queue, done.queue),
         exits=exits_after(state.exits, done.exits),
+        handed=_write_handed(state, done),
         **_write_slot(state, done),
         **_write_requests(ctx, state, done),
         **_write_with_times(state, done),

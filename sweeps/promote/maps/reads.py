@@ -135,17 +135,26 @@ def _gateway(policy: Policy, key: Any) -> dict[str, Any]:
         from blis_jax.engine.signals import LeadingContents
 
         found["contents"] = LeadingContents(*(jnp.zeros(2, jnp.int32) for _ in range(3)))
+    if policy.reads_outstanding:
+        from blis_jax.engine.signals import Outstanding
+
+        columns = [jnp.zeros((INSTANCES, SLOTS), jnp.int32) for _ in range(4)]
+        found["outstanding"] = Outstanding(jnp.ones((INSTANCES, SLOTS), bool), *columns)
     return found
 
 
 def _queue(policy: Policy, key: Any) -> dict[str, Any]:
-    del policy
     counts = jnp.zeros(SLOTS, jnp.int32)
     names = ("queued_us", "num_expected_blocks", "num_cached_blocks")
     found: dict[str, Any] = dict.fromkeys(names, counts)
     whole = jnp.zeros((), jnp.int32)
     found |= dict.fromkeys(("queue_depth", "now_us", "instance"), whole)
     found |= {"is_waiting": jnp.ones(SLOTS, bool), "priority": jnp.zeros(SLOTS, jnp.float64)}
+    found["handed"] = jnp.zeros(SLOTS, jnp.float64)
+    if policy.reads_contents:
+        from blis_jax.engine.signals import LeadingContents
+
+        found["contents"] = LeadingContents(*(jnp.zeros((SLOTS, 2), jnp.int32) for _ in range(3)))
     return found | {"key": key}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.signals import LeadingContents
+from blis_jax.engine.signals import LeadingContents, Outstanding
 from blis_jax.engine.types import EngineShape, RequestView, Snapshots
 from blis_jax.policies.contract import GatewayContext, Policy, QueueContext
 from sweeps.promote.golang.compiler.graph import Graph, Node
@@ -213,7 +213,8 @@ def _order(rule: PromotedRule, size: int) -> tuple[Callable[..., Any], tuple[Any
         return order, state
 
     params = tuple(_shapes(policy.values()) for policy in rule.policies)
-    return decide, (params, (), queue_context(size))
+    looks = any(policy.reads_contents for policy in rule.policies)
+    return decide, (params, (), queue_context(size, looks))
 
 
 def gateway_context(policy: Policy, size: int, has_cpu_tier: bool) -> GatewayContext:
@@ -233,7 +234,16 @@ def gateway_context(policy: Policy, size: int, has_cpu_tier: bool) -> GatewayCon
         run_key=_key(),
         contents=LeadingContents(path, path, path) if policy.reads_contents else None,
         block_size=whole,
+        outstanding=_outstanding(size) if policy.reads_outstanding else None,
     )
+
+
+def _outstanding(size: int) -> Outstanding:
+    def slots(dtype: Any) -> Any:
+        return jax.ShapeDtypeStruct((size, 1), dtype)
+
+    whole = slots(jnp.int32)
+    return Outstanding(slots(jnp.bool_), whole, whole, whole, slots(jnp.int64))
 
 
 def _snapshots(size: int, tier: Any) -> Snapshots:
@@ -255,10 +265,11 @@ def _snapshots(size: int, tier: Any) -> Snapshots:
     )
 
 
-def queue_context(size: int) -> QueueContext:
+def queue_context(size: int, reads_contents: bool) -> QueueContext:
     """Shapes of what a policy inside an instance is asked with."""
     whole, each = _scalar(jnp.int32), _array(size, jnp.int32)
     times = _array(size, jnp.int64)
+    path: Any = jax.ShapeDtypeStruct((size, _PATH_DEPTH), jnp.int32)
     return QueueContext(
         request=RequestView(each, each, times, each, each, each),
         is_waiting=_array(size, jnp.bool_),
@@ -269,6 +280,8 @@ def queue_context(size: int) -> QueueContext:
         instance=whole,
         key=_key(),
         num_cached_blocks=each,
+        contents=LeadingContents(*(path,) * 3) if reads_contents else None,
+        handed=_array(size, jnp.float64),
     )
 
 

@@ -20,6 +20,9 @@ ARMS = "configs/arms"
 # what the library has and the target cannot
 NOT_IN_THE_TARGET = {
     "iter06_sjf": "scheduler",
+    "iter17_prefix_groups": "scheduler",
+    "iter18_deadlines": "priority_policy",
+    "iter21_intent": "priority_policy",
     "routing15_epochs": "routing_policy",
     "routing17_sessions": "routing_policy",
     "routing19_sixteen": "routing_policy",
@@ -64,7 +67,7 @@ def test_a_shipped_strategy_gives_valid_files_or_a_sentence(name: str) -> None:
 def test_without_a_generated_plugin_there_is_a_sentence_with_the_place(name: str) -> None:
     given = promotion(name)
     needed = [one.simulated_name for one in plugins(given) if one.kind == "scorer"]
-    if needed:
+    if needed and name not in NOT_IN_THE_TARGET:
         with pytest.raises(
             NotMappedError, match=rf"routing_scorers\.\S+ \({name}\.yaml, line \d+\)"
         ):
