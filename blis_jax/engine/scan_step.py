@@ -327,7 +327,7 @@ OPERATIONS = {
     Do.RELEASE: release,
     Do.OFFLOAD: offload,
 }
-_OF_CPU_TIER = (Do.RELOAD, Do.OFFLOAD)
+_OF_ONE_TIER = {do: OPERATIONS[do] for do in OPERATIONS if do not in (Do.RELOAD, Do.OFFLOAD)}
 _OF_MIRROR = {
     Do.RELOAD: bring_back,
     Do.PIN: pin,
@@ -339,10 +339,8 @@ _OF_MIRROR = {
 
 def move_blocks(ctx: Context, state: State) -> State:
     """What memory has to do, one window of blocks at a time; one operation may follow on another."""
-    operations = _OF_MIRROR if ctx.shape.has_mirror else OPERATIONS
-    for do, operation in operations.items():
-        if do in _OF_CPU_TIER and not (ctx.shape.has_cpu_tier or ctx.shape.has_mirror):
-            continue
+    operations = OPERATIONS if ctx.shape.has_cpu_tier else _OF_ONE_TIER
+    for do, operation in (_OF_MIRROR if ctx.shape.has_mirror else operations).items():
         assert state.blocks is not None
         is_on = MemoryTask(state.blocks.task).do == do
         is_on = is_on & (Lane(state.registers).outcome == 0)
