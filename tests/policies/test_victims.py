@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax import ClusterConfig
+from blis_jax import ClusterConfig, simulate
 from blis_jax.engine.exact import runtime_infinity
 from blis_jax.engine.mechanism import mechanism
+from blis_jax.engine.runner.simulation import Options
 from blis_jax.engine.types import RequestView
 from blis_jax.errors import ConfigError
 from blis_jax.policies import NoState, VictimContext, victim_policy
 from blis_jax.policies.victims import least_worth
+from tests.support.scenes import Prompt, table_of, workload_of
 
 CRITICAL, STANDARD, SHEDDABLE, BATCH = 1, 2, 3, 4
 
@@ -71,3 +73,25 @@ def test_an_unknown_name_is_refused_with_what_there_is() -> None:
 def test_the_revision_of_august_has_no_such_policy() -> None:
     with pytest.raises(ConfigError, match="victim_policy least-worth is not part of blis-2026-08"):
         ClusterConfig(revision="blis-2026-08", victim_policy="least-worth")
+
+
+@pytest.mark.slow
+def test_in_both_forms_of_the_program_the_least_worthy_are_evicted() -> None:
+    """One instance of 30 blocks; every request grows to nine. With no worth at all the last of the batch goes."""
+    prompts = [Prompt(20_000 * at, 80, 60, (1, 2, 3, 2)[at % 4]) for at in range(12)]
+    table = table_of(workload_of(prompts))
+    config = ClusterConfig(
+        total_kv_blocks=30, corrected=True, victim_policy="least-worth", beta_coeffs=(1e4, 0, 0)
+    )
+    alike = config.replace(least_worth_critical=0, least_worth_standard=0)
+
+    def run(config: ClusterConfig, form: str = "rows") -> Any:
+        options = Options(form=form, num_slots=16, kv_model="block-level")
+        return simulate(config, table, options).requests
+
+    by_class, plain = run(config), run(config.replace(victim_policy="none"))
+    assert by_class.preemptions[by_class.slo_class == 1].sum() == 0
+    assert plain.preemptions[plain.slo_class == 1].sum() > 0
+    for ours, theirs in ((by_class, run(config, "lanes")), (plain, run(alike))):
+        np.testing.assert_array_equal(ours.e2e_us, theirs.e2e_us)
+        np.testing.assert_array_equal(ours.preemptions, theirs.preemptions)
