@@ -209,12 +209,16 @@ def _equal(plugin: Plugin) -> str:
     body += _decided(plugin)
     if plugin.has_state:
         for field, dtype in plugin.function.state.items():
+            compared = (
+                f"want := float64(v.After.{field}); !isClose(float64(s.state.{field}), &want)"
+            )
+            if dtype == "bool":
+                compared = f"want := v.After.{field}; s.state.{field} != want"
             body += [
-                f"if want := float64(v.After.{field}); !isClose(float64(s.state.{field}), &want) {{",
+                f"if {compared} {{",
                 f'\tt.Errorf("vector %d: the state {field} is %v, in the simulator %v", n, s.state.{field}, want)',
                 "}",
             ]
-            del dtype
     return "\n".join(
         [
             "// TestEqualToSimulator decides every vector as the simulated policy does.",

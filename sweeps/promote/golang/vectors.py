@@ -161,7 +161,9 @@ def _num_draws(function: Function, size: int) -> int:
 
 
 def _state_values(dtype: str, sets: Any, parameter_set: Any, generator: Any) -> Any:
-    """States of the size of the parameters, or 0."""
+    """States of the size of the parameters, or 0; what is true or false is either."""
+    if dtype == "bool":
+        return generator.random(len(parameter_set)) < 0.5
     scales = [max(one.values(), default=100.0) for one in sets]
     scale = np.array([scales[at] for at in parameter_set])
     values = generator.uniform(0, 1, len(scale)) * scale
