@@ -13,31 +13,30 @@ from blis_jax.policies import registry
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
-# numbers of policies that the first records were made with; what is declared later counts only where it is given
-_FIRST_NUMBERS = frozenset(
-    [
-        "token_bucket_capacity",
-        "token_bucket_refill_rate",
-        "slo_gated_threshold",
-        "class_gated_standard",
-        "class_gated_sheddable",
-        "class_gated_probability",
-        "slo_scorer_bias_critical",
-        "slo_scorer_bias_sheddable",
-        "slo_base_critical",
-        "slo_base_standard",
-        "slo_base_sheddable",
-        "slo_age_weight",
-        "slo_threshold_standard",
-        "slo_threshold_sheddable",
-        "load_adaptive_low",
-        "load_adaptive_high",
-        "slo_deadline_critical",
-        "slo_deadline_standard",
-        "slo_deadline_sheddable",
-        "slo_deadline_least_left",
-        "cached_block_priority",
-    ]
+# numbers of policies that the first records were made with, in the order in which they were hashed; what is declared
+# later counts only where it is given
+_FIRST_NUMBERS = (
+    "token_bucket_capacity",
+    "token_bucket_refill_rate",
+    "slo_gated_threshold",
+    "class_gated_standard",
+    "class_gated_sheddable",
+    "class_gated_probability",
+    "slo_scorer_bias_critical",
+    "slo_scorer_bias_sheddable",
+    "slo_base_critical",
+    "slo_base_standard",
+    "slo_base_sheddable",
+    "slo_age_weight",
+    "slo_threshold_standard",
+    "slo_threshold_sheddable",
+    "load_adaptive_low",
+    "load_adaptive_high",
+    "slo_deadline_critical",
+    "slo_deadline_standard",
+    "slo_deadline_sheddable",
+    "slo_deadline_least_left",
+    "cached_block_priority",
 )
 # other settings that came after the first records, with the values that these were made under
 _LATER: dict[str, Any] = {
@@ -94,6 +93,7 @@ def values_for_hash(config: ClusterConfig) -> dict[str, Any]:
         if name not in _FIRST_NUMBERS
     }
     values = all_values(config)
+    values = {name: values[name] for name in _FIRST_NUMBERS} | values
     return {
         name: value for name, value in values.items() if name not in later or value != later[name]
     }

@@ -37,6 +37,7 @@ def test_a_jump_without_a_flip_is_told() -> None:
     assert parts.worst == pytest.approx(3.0)
 
 
+@pytest.mark.slow
 def test_between_flips_the_simulator_follows_its_slopes(tmp_path: Path) -> None:
     walk = sawtooth.walks_of([42], 12)[0]
     parts = parts_of(walk)

@@ -159,6 +159,7 @@ def mixed_scenes(
     return scene._replace(flags=numbers)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=15, phases=PHASES, deadline=None)
 @hypothesis.given(mixed_scenes())
 def test_mixed_clusters_equal_the_oracle(scene: Scene):

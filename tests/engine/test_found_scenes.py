@@ -15,6 +15,7 @@ from tests.support.scenes import differences, flags, table_of
 SCENES = json.loads((Path(__file__).parents[1] / "data" / "found_scenes.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scene",
     [

@@ -105,6 +105,7 @@ def check(seed: int, mechanism: str) -> RunRecord:
     return record
 
 
+@pytest.mark.slow
 def test_scenes_are_equal_to_the_oracle() -> None:
     found = [check(seed, "both") for seed in range(4)]
     assert sum(int(record.requests.hand_overs.sum()) for record in found) > 10

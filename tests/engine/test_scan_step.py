@@ -112,6 +112,7 @@ def test_other_numbers_and_requests_reuse_one_compilation():
         np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
 
 
+@pytest.mark.slow
 def test_more_slots_and_a_larger_log_change_nothing():
     cluster = config.from_flags(varied_flags(set()))
     small = simulate(cluster, small_table(40), OPTIONS)

@@ -121,7 +121,7 @@ def test_reserved_memory_is_kept_free():
 
 
 def test_shipped_names():
-    assert len(shipped_models()) == 13 + 7 and "qwen/qwen3-14b" in shipped_models()
+    assert len(shipped_models()) == 13 + 8 and "qwen/qwen3-14b" in shipped_models()
     assert shipped_gpus() == ("H100", "A100-SXM", "A100-80", "L40S", "H200", "B200", "B300")
     assert model_description("Qwen/Qwen3-14B") == model_description("qwen/qwen3-14b")
 

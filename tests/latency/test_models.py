@@ -103,6 +103,7 @@ def test_runs_are_the_oracles(model, blocks):
         assert not differences(record, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "blocks", "budget"), rotating([(5, 80, 64), (2, 50, 30)], always=[(5, 80, 64)])
 )
@@ -139,6 +140,7 @@ def test_the_vectorised_loop_counts_the_same(model):
     np.testing.assert_array_equal(rows.requests.e2e_us, lanes.requests.e2e_us)
 
 
+@pytest.mark.slow
 def test_no_cost_changes_nothing():
     table = table_of(workload_of(burst(1)))
     plain = ClusterConfig(num_instances=2, beta_coeffs=(1000.0, 3.0, 7.0))
@@ -151,6 +153,7 @@ def test_no_cost_changes_nothing():
     assert len(other.steps.num_steps) > len(one.steps.num_steps) == len(third.steps.num_steps)
 
 
+@pytest.mark.slow
 def test_sweeps_take_the_fourth_coefficient_too():
     law = "{type: constant, params: {value: 32}}"
     spec = parse_spec(

@@ -102,6 +102,7 @@ def names_of(ctx: Context, owner: int, count: int) -> list[int]:
     return [int(name) for name in np.asarray(names(ctx, jnp.int32(owner), ends, jnp.int32(0)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [pytest.param(branch, marks=pytest.mark.slow), always])
 def test_the_index_equals_a_list_in_order_of_use(
     when: When, monkeypatch: pytest.MonkeyPatch

@@ -84,6 +84,7 @@ def test_compare(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert one["difference"]["low"] > 0
 
 
+@pytest.mark.slow
 def test_optimize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [str(folder / "mine.yaml"), "--output", str(folder / "found.json")]
     assert optimize([*words, "--calls", "4"]) == 0

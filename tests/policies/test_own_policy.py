@@ -91,6 +91,7 @@ def test_a_policy_draws_from_its_own_key(table):
     np.testing.assert_array_equal(first.requests.instance[is_kept], both.requests.instance[is_kept])
 
 
+@pytest.mark.slow
 def test_a_scheduler_sees_what_is_cached(table):
     blind = simulate(CONFIG, table, policies=Policies(scheduler=by_arrival))
     seeing = simulate(CONFIG, table, policies=Policies(scheduler=cached_first))
@@ -105,6 +106,7 @@ def test_what_a_policy_did_not_ask_for_is_absent(table):
         simulate(CONFIG, table, policies=Policies(scheduler=unasked))
 
 
+@pytest.mark.slow
 def test_a_scheduler_sees_what_the_router_expected(table):
     weighted = CONFIG.replace(routing_policy="weighted")
     expecting = simulate(weighted, table, policies=Policies(scheduler=expected_first))
@@ -300,6 +302,7 @@ def tilted(params, state, context):
     return 1.0 - params.slope * place / 4, state
 
 
+@pytest.mark.slow
 def test_numbers_are_traced_and_points_share_a_compilation(table):
     flat, steep = (Policies(scorers=((tilted.with_numbers(slope=s), 2.0),)) for s in (0.0, 1.0))
     instances = [simulate(CONFIG, table, policies=one).requests.instance for one in (flat, steep)]

@@ -77,6 +77,7 @@ def test_all_arms_share_the_draws_of_a_seed(alone):
     assert set(over_params(arms, SPEC, 4, shed, OPTIONS)) == {alone[4]}
 
 
+@pytest.mark.slow
 def test_given_tables_draw_by_the_seed_of_each(alone):
     bench = Bench(SPEC, SEEDS, "jax", (), configs_per_batch=2)
     found = bench.summaries([SLOW, SLOW.replace(scheduler="sjf")], shed)
@@ -89,6 +90,7 @@ def test_requests_as_blis_draws_them_do_not_change_the_draws(alone):
     assert found == tuple(alone[seed] for seed in SEEDS[:2])
 
 
+@pytest.mark.slow
 def test_derivatives_are_of_the_run_with_the_same_draws(alone):
     table = draw_requests(SPEC, 5, 16)[0]
     found = jacobian(SLOW, table, ["beta0"], Options(num_slots=64, log_capacity=1024), seed=5)

@@ -33,6 +33,7 @@ def test_training_leaves_nothing_half_done(model: Path) -> None:
     assert about["data"] == "made" and about["num_points"] == 192
 
 
+@pytest.mark.slow
 def test_a_stopped_training_goes_on_to_the_same_surrogate(
     store: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ clients:
     return parse_spec(text)
 
 
+@pytest.mark.slow
 def test_multimodal_clients_are_drawn_beside_others():
     plan = compile_plan(scene("{type: constant, params: {value: 3}}"))
     table, is_short = draw(plan.shape, plan.params, jax.random.key(0))

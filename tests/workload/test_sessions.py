@@ -399,6 +399,7 @@ def test_session_draws_are_rarely_short(name):
     assert not np.any(jax.jit(lambda keys: jax.lax.map(one, keys))(keys))
 
 
+@pytest.mark.slow
 def test_too_few_draws_are_flagged_and_more_keep_the_bits():
     spec = load_builtin("multiturn_heavy")
     plan = compile_plan(spec)
@@ -420,6 +421,7 @@ def test_rounds_too_late_to_be_represented_are_flagged():
     assert bool(draw_once(plan.shape, params, jax.random.key(0))[1])
 
 
+@pytest.mark.slow
 def test_mapping_over_seeds_changes_no_bit():
     grouped = client_text(more=group_text("g", 70))
     plan = compile_plan(scene(client_text(SHORT, more=turns(5)), grouped))

@@ -112,6 +112,7 @@ def test_thrashing_goes_on_until_the_horizon(name: str, monkeypatch: pytest.Monk
     assert sum(skipped) > 10_000
 
 
+@pytest.mark.slow
 def test_without_a_horizon_it_stays_a_livelock():
     rows, changes = STARVED["one request"]
     settings = flags(total_kv_blocks=10, **changes)

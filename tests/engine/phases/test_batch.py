@@ -32,6 +32,7 @@ def forming(made: Made, *, budget: int = 64, waiting: int = 0, to_visit: int = 0
     return made
 
 
+@pytest.mark.slow
 def test_a_waiting_request_whose_prompt_fits_gets_its_first_token() -> None:
     made = forming(Made(), waiting=1)
     made.resident(1, 2, request=0, queued=100)

@@ -63,6 +63,7 @@ def test_a_second_gateway_changes_who_goes_where() -> None:
     assert loads[1].max() > loads[0].max()
 
 
+@pytest.mark.slow
 def test_gateways_with_nothing_to_hide_are_one() -> None:
     """No time on the way, no index, no state: everything that a gateway does is seen at once."""
     open_ = CLUSTER.replace(alpha_coeffs=[0.0, 0.0, 0.0])

@@ -133,6 +133,7 @@ def test_a_map_from_age_0_on_compiles_once(map_of_ages):
     assert all(one.outcome == Outcome.COMPLETED for one in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 1])
 def test_what_blis_knows_is_the_same_run_in_the_program_where_signals_age(place, map_of_ages):
     """Age 0, and BLIS's interval of the KV fields, against the program that has none of this."""

@@ -64,6 +64,7 @@ def test_later_rows_use_what_is_compiled(rows: list[Row], monkeypatch: pytest.Mo
     assert set(sizes) == {runner.rows_per_call(1)}
 
 
+@pytest.mark.slow
 def test_rows_that_are_expected_find_their_program_compiled(rows: list[Row]) -> None:
     """Wider requests and more instances that come later are held by the first program."""
     spec = override(load_builtin("mixed"), num_requests=300)

@@ -59,6 +59,7 @@ def test_kept_runs_are_not_made_again(
     assert len(PaperRuns(folder, "reference").missing(SETTINGS, SEEDS, scalars())) == 2
 
 
+@pytest.mark.slow
 def test_stopped_in_between_goes_on_to_the_same_end(
     made: tuple[Path, dict[str, SettingSample]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

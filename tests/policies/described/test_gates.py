@@ -62,6 +62,7 @@ def test_in_a_run_the_gate_turns_away_what_would_go_to_a_full_instance(routing):
     np.testing.assert_array_equal(free.instance[:first], full.instance[:first])
 
 
+@pytest.mark.slow
 def test_asking_the_router_ahead_changes_no_choice_of_it():
     """A gate that turns nobody away: whose turn it is in round robin is as without a gate."""
     table = table_of(workload_of([Prompt(3_000 * at, 100, 9) for at in range(30)]))

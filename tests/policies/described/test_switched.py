@@ -65,6 +65,7 @@ def mixed():
     return draw(override(load_builtin("mixed"), num_requests=60), 7, 16)[0]
 
 
+@pytest.mark.slow
 def test_a_run_switching_on_a_match_is_that_of_static_weights(mixed):
     """Iteration 2 was recorded identical to static weights: without a match every affinity is 0."""
     config = ClusterConfig(num_instances=4, routing_policy="weighted")
@@ -74,6 +75,7 @@ def test_a_run_switching_on_a_match_is_that_of_static_weights(mixed):
     np.testing.assert_array_equal(static.ttft_us, switched.ttft_us)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_always_busy_has_the_routing_of_its_weights(mixed):
     """With a threshold of load 0, all requests but the first meet a busy cluster."""
     config = ClusterConfig(num_instances=4, routing_policy="regime-switched")

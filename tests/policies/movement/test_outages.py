@@ -60,6 +60,7 @@ def test_rare_outages_change_nothing() -> None:
             np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.slow
 def test_outages_follow_the_seed_and_every_request_is_served_once() -> None:
     often = cluster(cluster_policy="outages", **OFTEN)
     first, again = over_seeds(often, SPEC, seeds=range(3)), over_seeds(often, SPEC, seeds=range(3))

@@ -93,6 +93,7 @@ def test_an_instance_comes_back_cold(kv_model: str) -> None:
     assert cold.instances.used_blocks_at_end.tolist() == [0]
 
 
+@pytest.mark.slow
 def test_an_outage_of_an_idle_instance_changes_nothing() -> None:
     """Least-loaded keeps to instance 0 while the requests come one after the other."""
     prompts = [Prompt(10_000 * place, 32, 4) for place in range(4)]

@@ -28,6 +28,7 @@ def test_members_differ_and_the_same_seed_gives_the_same_bits(
     assert not np.array_equal(kernel[0], kernel[1])
 
 
+@pytest.mark.slow
 def test_going_on_from_a_state_ends_where_an_unbroken_fit_ends(
     data: Data, settings: Settings
 ) -> None:

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from surrogate.fitting.model import LEVELS, Network, gate, quantiles
 
@@ -10,6 +11,7 @@ def test_quantiles_never_cross() -> None:
     assert (np.diff(np.asarray(quantiles(steps)), axis=-1) > 0).all()
 
 
+@pytest.mark.slow
 def test_heads_have_one_entry_an_output() -> None:
     network = Network(3, width=8, depth=1)
     params = network.init(jax.random.key(0), jnp.zeros((1, 4)))

@@ -160,6 +160,7 @@ def test_free_memory_is_not_affinity() -> None:
     assert wide.verdict == PASS
 
 
+@pytest.mark.slow
 def test_decisions_are_those_of_the_run(register: Callable[..., None]) -> None:
     register("urgency", service_time)
     spec = candidates_of([BASELINE, "idea2_deadlines"], 60)[0].spec

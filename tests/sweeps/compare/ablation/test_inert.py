@@ -86,6 +86,7 @@ def test_what_a_priority_strategy_does(
     assert entries["growth of priority with age"].evidence == "a run without it"
 
 
+@pytest.mark.slow
 def test_the_same_mechanism_with_and_without_work(
     configs: tuple[ClusterConfig, ClusterConfig], kept: KeptRuns
 ) -> None:
