@@ -188,7 +188,8 @@ def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRe
     """
     is_completed = requests.status == Status.COMPLETED
     was_queued = is_completed | np.isin(requests.status, (*ALIVE, *GAVE_UP, Status.LOST))
-    was_queued = was_queued | (requests.hand_overs > 0) | (requests.restarts > 0)
+    is_back = (requests.status == Status.IN_FLIGHT) & (requests.queued_at_us >= 0)  # by a stop
+    was_queued = was_queued | (requests.hand_overs > 0) | (requests.restarts > 0) | is_back
     inputs = per_instance(was_queued, requests, instances, requests.input_len)
     latencies = per_instance(requests.num_itl > 0, requests, instances, requests.num_itl)
     whole = per_instance(is_completed, requests, instances, requests.output_len)
