@@ -21,6 +21,7 @@ from sweeps.promote.maps.stage import DICTIONARY, maps_files
 from sweeps.promote.promotion import Files
 from sweeps.strategies.file import list_library
 from tests.support.reference_data import REPO_ROOT
+from tests.support.rotation import rotating
 from tests.sweeps.promote.promotions import MINE, plugins, promotion
 
 pytestmark = pytest.mark.usefixtures("known_saturation")
@@ -46,7 +47,10 @@ def of_track(found: HypothesisDocument, track: str) -> dict[str, Any]:
     return {one.id: one for one in found.hypotheses if one.track == track}
 
 
-@pytest.mark.parametrize("name", list_library())
+@pytest.mark.parametrize(
+    "name",
+    rotating(list_library(), always=["iter08_token_budget", "iter21_intent", "routing14_kv_gate"]),
+)
 def test_every_shipped_strategy_has_all_three_tracks(name: str) -> None:
     found = document(name)
     assert all(of_track(found, track) for track in "ABC")
