@@ -57,6 +57,28 @@ def after_release(ctx: Context) -> jax.Array:
     return jnp.int32(Do.OFFLOAD if ctx.shape.has_cpu_tier else Do.NOTHING)
 
 
+def asked_by(one: Tenant) -> dict[str, jax.Array]:
+    """Columns of the task that say for whom blocks are allocated."""
+    return {
+        "asker": one.asker,
+        "slot": one.slot,
+        "request": one.request,
+        "is_retry": as_int(one.is_retry),
+        "freed_slot": one.slot,
+    }
+
+
+def part_of(ctx: Context, one: Tenant, demand: Demand) -> tuple[jax.Array, jax.Array]:
+    """Whether the tokens are of a prompt, and whether the reference would read past the end of the tokens."""
+    if demand.is_last:
+        return jnp.array(False), jnp.array(False)
+    beyond = one.in_decode & (demand.start - one.fixed.input_len >= one.fixed.output_len)
+    in_prefill = ~one.in_decode
+    if ctx.mechanism.reserves_decode:
+        in_prefill = in_prefill & ~one.has_kv
+    return in_prefill, beyond
+
+
 def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.Array) -> Answer:
     """Decide on a demand from counts alone; the blocks themselves move in the operations that follow.
 
@@ -64,12 +86,7 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
     """
     size = ctx.shape.block_size
     tokens, held, has_list = demand.tokens, one.held, one.held > 0
-    in_prefill = beyond = jnp.array(False)
-    if not demand.is_last:  # beyond: the reference would read past the end of the tokens
-        beyond = one.in_decode & (demand.start - one.fixed.input_len >= one.fixed.output_len)
-        in_prefill = ~one.in_decode
-        if ctx.mechanism.reserves_decode:
-            in_prefill = in_prefill & ~one.has_kv
+    in_prefill, beyond = part_of(ctx, one, demand)
     pins = jnp.where(has_list | (tokens == 0), 0, demand.found.count)
     free_pins = jnp.where(pins > 0, demand.found.num_free, 0)
     free = ctx.params.cluster.total_kv_blocks[one.instance] - work.inst.used_blocks
@@ -101,11 +118,8 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
     after = jnp.where(is_granted, held + tokens + pins * jnp.int32(size), 0)
     freed = jnp.where(is_doomed, pins, ceil_div(after, size))
     task = no_tokens() | {
+        **asked_by(one),
         "do": then,
-        "asker": one.asker,
-        "slot": one.slot,
-        "request": one.request,
-        "is_retry": as_int(one.is_retry),
         "start": demand.start,
         "tokens": tokens,
         "hits": pins,
@@ -116,7 +130,6 @@ def attempt(ctx: Context, work: Work, one: Tenant, demand: Demand, is_old: jax.A
         "jumps": jumps,
         "pinning": pinning,
         "is_old": as_int(is_old),
-        "freed_slot": one.slot,
         "freed_blocks": freed,
         "after_release": jnp.where(is_doomed, failed, after_release(ctx)),
         "after_offload": jnp.int32(Do.NOTHING),

@@ -15,7 +15,7 @@ from blis_jax.engine.context import Context
 from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.state import State
 from blis_jax.engine.tables.columns import as_int
-from blis_jax.memory.allocation import Answer, no_tokens
+from blis_jax.memory.allocation import Answer, asked_by, no_tokens, part_of
 from blis_jax.memory.block_rows import Tenant, blocks_of
 from blis_jax.memory.blocks import Do, Pinning
 from blis_jax.memory.contents import MIXING, NO_JUMPS, after_jump, names
@@ -91,10 +91,7 @@ def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
     size, zero = jnp.int32(ctx.shape.block_size), jnp.int32(0)
     held, has_list, listed = one.held, one.held > 0, _num_listed(ctx, one)
     start, end = demand.start, demand.start + demand.tokens
-    in_prefill = beyond = jnp.array(False)
-    if not demand.is_last:
-        beyond = one.in_decode & (start - one.fixed.input_len >= one.fixed.output_len)
-        in_prefill = ~one.in_decode
+    in_prefill, beyond = part_of(ctx, one, demand)
     is_old = one.is_retry & (work.task.has_reloaded == 1)
     found = demand.found.count
     finds_more = is_old & (found * size > start)
@@ -127,11 +124,8 @@ def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
     then = jnp.where((pins > 0) & (is_granted | is_left), jnp.int32(Do.PIN), then)
     after = before + jnp.where(is_granted, tokens, 0)
     task = no_tokens() | {
+        **asked_by(one),
         "do": then,
-        "asker": one.asker,
-        "slot": one.slot,
-        "request": one.request,
-        "is_retry": as_int(one.is_retry),
         "start": start,
         "tokens": tokens,
         "hits": jnp.where(finds_more, reach, pins),
@@ -145,7 +139,6 @@ def _decided(ctx: Context, state: State, work: Work, one: Tenant, demand: Demand
         "jumps": jumps,
         "pinning": jnp.where(is_left, jnp.int32(Pinning.LEFT), jnp.int32(Pinning.KEPT)),
         "is_old": as_int(is_old & ~finds_more),
-        "freed_slot": one.slot,
         "freed_blocks": ceil_div(after, ctx.shape.block_size),
         "after_release": jnp.int32(Do.NOTHING),
         "after_offload": zero,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from blis_jax.policies.contexts import (
 )
 from blis_jax.policies.functions import (
     DecideFn,
+    Declared,
     HandsFn,
     NextTimeFn,
     ObserveFn,
@@ -180,26 +181,7 @@ class MakesPolicy:
         params: type = NoParams,
         start: StartFn = no_state,
         observe: ObserveFn | None = None,
-        *,
-        reads_prefix_index: bool = False,
-        keeps_own_index: bool = False,
-        reads_cpu_tier: bool = False,
-        reads_cached_blocks: bool = False,
-        reads_prompt_key: bool = False,
-        is_random: bool = False,
-        next_time: NextTimeFn | None = None,
-        reads_contents: bool = False,
-        reads_route: bool = False,
-        reads_draws: bool = False,
-        reads_caches: bool = False,
-        reads_prompt_time: bool = False,
-        reads_own_blocks: bool = False,
-        reads_outstanding: bool = False,
-        reads_handed: bool = False,
-        hands: HandsFn | None = None,
-        routed: RoutedFn | None = None,
-        pool: PoolFn | None = None,
-        splits: SplitsFn | None = None,
+        **declared: Unpack[Declared],
     ) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
         """What decorates the function; the arguments are the fields of `Policy` with these names.
 
@@ -208,38 +190,32 @@ class MakesPolicy:
                 when it acts, a policy that hands nothing over has a pool, or a victim policy a memory or draws.
         """
         numbers_of(params)
-        if (next_time is None) == (self.kind == "cluster"):
+        said = {name for name, value in declared.items() if value is not None}
+        if ("next_time" in said) != (self.kind == "cluster"):
             raise ConfigError(
                 "next_time=… says when a cluster policy acts: a cluster policy needs it, no other has it"
             )
-        if pool is not None and self.kind != "hand_over":
-            raise ConfigError(
-                f"pool=… is for hand-over policies; leave it out of {self.__name__}()"
-            )
-        if self.kind == "victim" and (start, observe, is_random) != (no_state, None, False):
+        remembers = start is not no_state or observe is not None
+        if self.kind == "victim" and (remembers or declared.get("is_random")):
             raise ConfigError(
                 "a victim policy has no memory and no draws; leave start, observe and is_random out of victim_policy()"
             )
-        if routed is not None and self.kind != "scorer":
-            raise ConfigError(f"routed=… is for scorers; leave it out of {self.__name__}()")
-        if hands is not None and self.kind not in ("routing", "scorer"):
-            raise ConfigError(
-                f"hands=… is for routing policies and scorers; leave it out of {self.__name__}()"
-            )
-        declared: tuple[Any, ...] = (
-            reads_prefix_index, keeps_own_index, reads_cpu_tier, reads_cached_blocks,
-            reads_prompt_key, is_random, next_time, reads_contents, reads_route,
-            reads_draws, reads_caches, reads_prompt_time, reads_own_blocks, reads_outstanding,
-            reads_handed, hands, routed, pool, splits,
-        )  # fmt: skip
+        for name, (kinds, words) in _OF_SOME_KINDS.items():
+            if name in said and self.kind not in kinds:
+                raise ConfigError(f"{name}=… is for {words}; leave it out of {self.__name__}()")
 
         def decorate(decide: DecideFn[Any, Any, Any, Any]) -> Policy:
             """The policy that decides with `decide`; nothing is called or traced yet."""
-            return Policy(self.kind, decide, params, start, observe, *declared)
+            return Policy(self.kind, decide, params, start, observe, **declared)
 
         return decorate
 
 
+_OF_SOME_KINDS = {
+    "pool": (("hand_over",), "hand-over policies"),
+    "routed": (("scorer",), "scorers"),
+    "hands": (("routing", "scorer"), "routing policies and scorers"),
+}
 _AT_GATEWAY = "(params, state, GatewayContext)"
 _IN_QUEUE = "(params, state, QueueContext)"
 admission_policy = MakesPolicy(

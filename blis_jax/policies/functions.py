@@ -1,8 +1,8 @@
-"""The functions that a policy consists of, as types."""
+"""The functions that a policy consists of, and what it declares, as types."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     from blis_jax.engine.types import EngineShape
@@ -83,3 +83,27 @@ class ObserveFn(Protocol):
     def __call__(self, params: Any, state: Any, completion: Completion, /) -> Any:
         """The state after the news."""
         ...
+
+
+class Declared(TypedDict, total=False):
+    """What a policy says of itself beside its function and its memory: fields of `Policy` with these names."""
+
+    reads_prefix_index: bool
+    keeps_own_index: bool
+    reads_cpu_tier: bool
+    reads_cached_blocks: bool
+    reads_prompt_key: bool
+    is_random: bool
+    next_time: NextTimeFn
+    reads_contents: bool
+    reads_route: bool
+    reads_draws: bool
+    reads_caches: bool
+    reads_prompt_time: bool
+    reads_own_blocks: bool
+    reads_outstanding: bool
+    reads_handed: bool
+    hands: HandsFn
+    routed: RoutedFn
+    pool: PoolFn
+    splits: SplitsFn

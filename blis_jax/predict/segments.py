@@ -263,6 +263,7 @@ class _Loop:
         }
 
     def run(self, concurrency: int) -> None:
+        """Serve all requests, `concurrency` of them at once."""
         for _ in range(min(concurrency, len(self.coming))):
             self._send(0.0)
         self._settle(0.0)

@@ -137,48 +137,25 @@ class Observation:
 
     def requests(self) -> RequestRecords:
         """Per-request results."""
-        xp = self.xp
+        xp, lives, status = self.xp, self.lives, self.status()
         dyn, nothing = self.dyn, np.int64(-1)
-        status = self.status()
         is_done = status == Status.COMPLETED
         is_scheduled = dyn[:, Dyn.NUM_SCHEDULED] > 0
-        lives = self.lives
         in_decode, has_token = lives.in_decode, lives.token_record >= 0
-        scheduled = self._starts(lives.scheduled_record)
-        first = self._starts(dyn[:, Dyn.FIRST_RECORD])
+        scheduled = self._starts(lives.scheduled_record) - self.arrival
+        first = self._starts(dyn[:, Dyn.FIRST_RECORD]) - self.arrival
         token_us = self.ends(lives.token_record)
         output_time = self.output_time[xp.maximum(self.first_instance, 0)]
         ttft = xp.where(has_token, token_us + output_time - self.arrival, 0)
-        last, left, total = self._last_steps()
         final = last_position(self, self.input_len + xp.maximum(self.output_len, 1) - 1)
         steps = final - dyn[:, Dyn.PROGRESS]
-        earlier = lives.past_itl_us + lives.past_num_itl * output_time
         again = np.int64(self.defects.double_last_latency)
-        e2e = ttft + earlier + total + steps * output_time + again * (last + output_time)
-        if self.cluster.post_decode_us is not None:
-            after = xp.asarray(self.cluster.post_decode_us)[xp.maximum(self.instance, 0)]
-            e2e = e2e + xp.where(self.output_len > 0, after, 0) - lives.passed_over_us
-        if self.reserved is not None:
-            pass  # see `with_parts`
-        elif self.journey is not None:  # steps on two instances, or attempts that count no more
-            whole = left - self.arrival + output_time * (1 + steps) + again * (last + output_time)
-            e2e = xp.where(has_moved(self.journey), whole, e2e)
-        if self.gaps_us is not None:  # no token was made twice
-            is_resumed, num_tokens = lives.num_preempted > 0, xp.maximum(self.output_len, 1)
-            whole = left - self.arrival + output_time * num_tokens
-            e2e = xp.where(is_resumed, whole, e2e)
         index = dyn[:, Dyn.TOKEN_INDEX]
-        last_index = self.last_index()[xp.maximum(self.instance, 0)]
         ended = ended_steps(self.raw, self.num_requests, xp)
-        last_index = last_index if ended is None else xp.where(ended > 0, ended, last_index)
-        decoded = last_index - index + lives.num_handed
+        decoded = self._last_index(ended) - index + lives.num_handed
         progress = dyn[:, Dyn.PROGRESS] + xp.where(in_decode, decoded, 0)
         progress = xp.where(is_done, final, xp.where(lives.in_batch, progress, 0))
-        is_queued = self.is_queued
         num_itl = xp.where(is_done, steps + again, xp.where(in_decode, decoded, 0))
-        num_itl = num_itl + lives.past_num_itl
-        if self.gaps_us is not None:
-            num_itl = num_itl + num_resumed(self, self.gaps_us)
         columns = dict(
             arrival_us=self.arrival,
             input_len=self.input_len,
@@ -188,12 +165,14 @@ class Observation:
             admitted=self._admitted(),
             instance=self.instance,
             status=status,
-            queued_at_us=xp.where(is_queued & (status != Status.DROPPED), self.queued_us, nothing),
-            sched_delay_us=xp.where(is_scheduled, scheduled - self.arrival, nothing),
-            first_sched_delay_us=xp.where(is_scheduled, first - self.arrival, nothing),
+            queued_at_us=xp.where(
+                self.is_queued & (status != Status.DROPPED), self.queued_us, nothing
+            ),
+            sched_delay_us=xp.where(is_scheduled, scheduled, nothing),
+            first_sched_delay_us=xp.where(is_scheduled, first, nothing),
             ttft_us=xp.where(has_token, ttft, nothing),
-            e2e_us=xp.where(is_done, e2e, nothing),
-            left_us=xp.where(is_done, left, nothing),
+            e2e_us=xp.where(is_done, self._e2e(ttft, steps, output_time), nothing),
+            left_us=xp.where(is_done, self._last_steps()[1], nothing),
             preemptions=lives.num_preempted,
             num_scheduled=lives.num_scheduled,
             cached_tokens_first_sched=xp.where(
@@ -205,7 +184,7 @@ class Observation:
             scheduled_step_idx=xp.where(is_scheduled, dyn[:, Dyn.SCHEDULED_INDEX], 0),
             finished_step_idx=xp.where(is_done, index + steps - lives.num_handed, 0),
             token_step_idx=xp.where(in_decode | is_done, index, nothing),
-            num_itl=num_itl,
+            num_itl=num_itl + self._earlier_itl(),
             progress_index=xp.where(is_scheduled, progress, 0),
             ttft_parts_us=self._parts(has_token, token_us, output_time),
             gateway_wait_us=self.gateway_wait_us,
@@ -216,6 +195,37 @@ class Observation:
             self.splits = split_records(self, status, columns)
             columns = with_parts(self, columns, self.splits)
         return RequestRecords(**columns)
+
+    def _last_index(self, ended: np.ndarray | None) -> np.ndarray:
+        """The last step of each request's instance, or the one after which the request left early."""
+        last = self.last_index()[self.xp.maximum(self.instance, 0)]
+        return last if ended is None else self.xp.where(ended > 0, ended, last)
+
+    def _e2e(self, ttft: np.ndarray, steps: np.ndarray, output_time: np.ndarray) -> np.ndarray:
+        """E2E of completed requests, junk of others; `steps` is the number of those after the last first token."""
+        xp, lives = self.xp, self.lives
+        last, left, total = self._last_steps()
+        earlier = lives.past_itl_us + lives.past_num_itl * output_time
+        again = np.int64(self.defects.double_last_latency) * (last + output_time)
+        e2e = ttft + earlier + total + steps * output_time + again
+        if self.cluster.post_decode_us is not None:
+            after = xp.asarray(self.cluster.post_decode_us)[xp.maximum(self.instance, 0)]
+            e2e = e2e + xp.where(self.output_len > 0, after, 0) - lives.passed_over_us
+        if self.journey is not None and self.reserved is None:  # else see `with_parts`
+            # steps on two instances, or attempts that count no more
+            whole = left - self.arrival + output_time * (1 + steps) + again
+            e2e = xp.where(has_moved(self.journey), whole, e2e)
+        if self.gaps_us is not None:  # no token was made twice
+            is_resumed, num_tokens = lives.num_preempted > 0, xp.maximum(self.output_len, 1)
+            whole = left - self.arrival + output_time * num_tokens
+            e2e = xp.where(is_resumed, whole, e2e)
+        return e2e
+
+    def _earlier_itl(self) -> np.ndarray:
+        """Latencies of lives that a preemption ended, and of those that span one."""
+        if self.gaps_us is None:
+            return self.lives.past_num_itl
+        return self.lives.past_num_itl + num_resumed(self, self.gaps_us)
 
     @cached_property
     def gaps_us(self) -> Any:

@@ -54,21 +54,7 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
     """
     n = len(dyn)
     is_block_level = raw.life is not None
-    passed_over_us: Any = 0
-    evictions = xp.zeros((0, len(Eviction)), np.int64)
-    is_eviction = xp.zeros(0, bool)
-    if is_block_level:
-        room = raw.evictions.shape[0] - 1
-        count = room if xp is not np else min(int(raw.num_evictions), room)
-        evictions = raw.evictions[:count].astype(np.int64)
-        is_entry = xp.arange(count) < raw.num_evictions
-        is_over = is_entry & (evictions[:, Eviction.SCHEDULED_RECORD] == PASSED_OVER)
-        is_eviction, passed_over_us = (
-            is_entry & ~is_over,
-            _passed_over(evictions, is_over, dyn, log_time, xp),
-        )
-        if xp is np:  # only preemptions have rows
-            evictions, is_eviction = evictions[is_eviction], is_eviction[is_eviction]
+    evictions, is_eviction, passed_over_us = _eviction_rows(raw, dyn, log_time, xp)
     request = xp.where(is_eviction, evictions[:, Eviction.REQUEST], -1)
     of = xp.maximum(request, 0)
     num_preempted = sums(request, is_eviction, n)
@@ -116,6 +102,22 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
         passed_over_us=passed_over_us,
         preempted_service_us=sums(request, xp.where(is_before, spent, 0), n),
     )
+
+
+def _eviction_rows(raw: Any, dyn: Any, log_time: Any, xp: Any) -> tuple[Any, Any, Any]:
+    """The rows of preemptions, which of them are one, and the time that each request was passed over."""
+    if raw.life is None:
+        return xp.zeros((0, len(Eviction)), np.int64), xp.zeros(0, bool), 0
+    room = raw.evictions.shape[0] - 1
+    count = room if xp is not np else min(int(raw.num_evictions), room)
+    evictions = raw.evictions[:count].astype(np.int64)
+    is_entry = xp.arange(count) < raw.num_evictions
+    is_over = is_entry & (evictions[:, Eviction.SCHEDULED_RECORD] == PASSED_OVER)
+    is_eviction = is_entry & ~is_over
+    passed_over_us = _passed_over(evictions, is_over, dyn, log_time, xp)
+    if xp is np:  # only preemptions have rows
+        evictions, is_eviction = evictions[is_eviction], is_eviction[is_eviction]
+    return evictions, is_eviction, passed_over_us
 
 
 def journeys(raw: Any, instance: Any, xp: Any = np) -> tuple[Journey | None, Any]:

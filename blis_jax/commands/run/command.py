@@ -91,19 +91,10 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     for line in instance_lines(config):
         notes.info(line)
     started = time.perf_counter()
-    seed = source.policy_seed
     if workload is None:
-        record = simulated(config, table, given, seed)
-        late = sessions.late_request(record, names)
-        if late is not None:
-            sessions.check_gives_up(config, names, late)
-            record = simulated(config, sessions.with_deadlines(table, names), given, seed)
+        record = _followed_table(config, table, names, given, source.policy_seed)
     else:
-        run = followed(config, workload, given, seed)
-        late = sessions.late_request(run.record, sessions.names_of_run(run))
-        if late is not None:
-            sessions.check_gives_up(config, sessions.names_of_run(run), late)
-            run = followed(config, workload, given, seed, gives_up=True)
+        run = _followed_users(config, workload, given, source.policy_seed)
         record, table, names = run.record, run.table, sessions.names_of_run(run)
         notes.info(f"{table.num_rows} requests arrived, found in {run.num_passes} passes")
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
@@ -124,6 +115,30 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
 
         print("\n".join(["", "Steady state", *steady_lines(record)]))
     return 0
+
+
+def _followed_table(
+    config: ClusterConfig, table: Any, names: Any, given: Mapping[str, Any], seed: int
+) -> RunRecord:
+    """The run of given requests; again with deadlines if one of them comes too late."""
+    record = simulated(config, table, given, seed)
+    late = sessions.late_request(record, names)
+    if late is None:
+        return record
+    sessions.check_gives_up(config, names, late)
+    return simulated(config, sessions.with_deadlines(table, names), given, seed)
+
+
+def _followed_users(
+    config: ClusterConfig, workload: Any, given: Mapping[str, Any], seed: int
+) -> Any:
+    """The run of users who wait for their answers; likewise."""
+    run = followed(config, workload, given, seed)
+    late = sessions.late_request(run.record, sessions.names_of_run(run))
+    if late is None:
+        return run
+    sessions.check_gives_up(config, sessions.names_of_run(run), late)
+    return followed(config, workload, given, seed, gives_up=True)
 
 
 def _outputs(given: Mapping[str, Any]) -> dict[str, Path]:

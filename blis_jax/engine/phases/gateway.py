@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.block_counts import ceil_div, full_blocks
+from blis_jax.engine.block_counts import full_blocks
 from blis_jax.engine.calendar import later
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.gateway_queue import QueueWrite, unchanged
@@ -29,6 +29,7 @@ from blis_jax.engine.phases.router_index import (
     trimmed,
 )
 from blis_jax.engine.phases.snapshot import View, cached_prompt_blocks, refreshed, snapshots
+from blis_jax.engine.phases.step_end import is_unservable
 from blis_jax.engine.signals import LeadingContents
 from blis_jax.engine.state import Instance, Lane, Nodes, Resident, State, nodes_of
 from blis_jax.engine.tables.columns import as_int, choose
@@ -36,7 +37,7 @@ from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
 from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.engine.tables.rows import Row, Whole
 from blis_jax.engine.tables.writes import MovementWrite, no_movement
-from blis_jax.engine.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, pytree
+from blis_jax.engine.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, RequestView, pytree
 from blis_jax.latency.blackbox import queueing_time
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.pickers import first_where
@@ -321,6 +322,21 @@ def _would_be_routed_to(
     return _choice(ctx, state, state.gateway, request, context)[0]
 
 
+def _unserved(request: jax.Array, view: RequestView, after: jax.Array) -> dict[str, jax.Array]:
+    """What a slot has of a request that has not been served yet."""
+    return {
+        "request": request,
+        "order": jnp.int32(LAST),
+        "finish": jnp.int32(LAST),
+        "alloc_offset": jnp.int32(0),
+        "slo_class": view.slo_class,
+        "input_len": view.input_len,
+        "tenant": view.tenant,
+        "after_steps": after,
+        "arrival": view.arrival_us,
+    }
+
+
 def _place(
     ctx: Context,
     state: State,
@@ -343,13 +359,7 @@ def _place(
         delay = jnp.where(context.computed_tokens > 0, 0.0, delay)
     queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.queued == queued) & (after < 0)
-    is_oversized = ceil_div(input_len, ctx.shape.block_size) > cluster.total_kv_blocks[chosen]
-    if cluster.max_model_len is not None:
-        limit = cluster.max_model_len
-        limit = limit[chosen] if jnp.ndim(limit) else limit
-        longest = input_len + ctx.request(request).output_len
-        is_oversized = is_oversized | (input_len >= limit)
-        is_oversized = is_oversized | (longest > limit)
+    is_oversized = is_unservable(ctx, request, chosen)
     if ctx.requests.deadline is not None:  # it leaves the same way
         is_oversized = is_oversized | (ctx.requests.deadline[request] <= queued)
     inst = instance_of(ctx, state, chosen)
@@ -366,20 +376,12 @@ def _place(
     outcome = jnp.where(is_beyond, jnp.int32(Outcome.CLOCK_OVERFLOW), outcome)
     ties = base.lane.num_open_ties + as_int(is_tie)
     values = {
-        "request": request,
-        "order": jnp.int32(LAST),
-        "finish": jnp.int32(LAST),
-        "alloc_offset": jnp.int32(0),
-        "slo_class": view.slo_class,
-        "input_len": input_len,
-        "tenant": view.tenant,
+        **_unserved(request, view, after),
         "tie_rank": tie_rank,
         "queue_rank": queue_rank,
-        "after_steps": after,
         "oversized": is_oversized,
         "expected_blocks": expected,
         "queued": queued,
-        "arrival": view.arrival_us,
     }
     slot = jnp.minimum(free, jnp.int32(ctx.shape.num_slots - 1))
     return dataclasses.replace(

@@ -26,7 +26,7 @@ from blis_jax.engine.phases.policy_calls import (
     route_by_cluster,
 )
 from blis_jax.engine.phases.snapshot import active_instances
-from blis_jax.engine.state import Mode, PartRank, Past, Resident, State
+from blis_jax.engine.state import Mode, PartRank, Past, Request, Resident, State
 from blis_jax.engine.tables.columns import apart, as_int, choose, put
 from blis_jax.engine.tables.joined import EXPECTED, INSTANCE_OF, instance_of
 from blis_jax.engine.tables.journeys import Movement
@@ -154,19 +154,11 @@ def _transfer_time(
     return decision.delay_us
 
 
-def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Writes:
-    """A slot on the decode instance for a request whose prompt is computed; or the request is dropped."""
-    movement, cluster = _movement(state), ctx.params.cluster
-    reservation, fixed = movement.reservation(request), ctx.request(request)
-    instance = reservation.target
-    inst, slots = instance_of(ctx, state, instance), SlotRows(state, instance)
-    needed = ceil_div(fixed.input_len, ctx.shape.block_size)
-    fits = needed <= cluster.total_kv_blocks[instance] - inst.used_blocks
-    delay = _transfer_time(ctx, state, request, instance, now)
-    duration = ctx.truncated(jnp.asarray(delay, jnp.float64))
-    ends, turn = now + duration, movement.num_transfers
-    free = first_where(slots.request == NO_REQUEST)
-    row = Resident.make(
+def _reserved_row(
+    ctx: Context, request: jax.Array, fixed: Request, turn: jax.Array, ends: jax.Array
+) -> Resident:
+    """The slot of a request whose KV comes at `ends`, as the `turn`-th transfer."""
+    return Resident.make(
         ctx.clock,
         request=request,
         order=LAST,
@@ -183,6 +175,21 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
         queued=ends,
         arrival=ctx.requests.arrival[request],
     )
+
+
+def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Writes:
+    """A slot on the decode instance for a request whose prompt is computed; or the request is dropped."""
+    movement, cluster = _movement(state), ctx.params.cluster
+    reservation, fixed = movement.reservation(request), ctx.request(request)
+    instance = reservation.target
+    inst, slots = instance_of(ctx, state, instance), SlotRows(state, instance)
+    needed = ceil_div(fixed.input_len, ctx.shape.block_size)
+    fits = needed <= cluster.total_kv_blocks[instance] - inst.used_blocks
+    delay = _transfer_time(ctx, state, request, instance, now)
+    duration = ctx.truncated(jnp.asarray(delay, jnp.float64))
+    ends, turn = now + duration, movement.num_transfers
+    free = first_where(slots.request == NO_REQUEST)
+    row = _reserved_row(ctx, request, fixed, turn, ends)
     spare = jnp.int32(ctx.shape.num_instances)
     nothing = no_writes(ctx, state, instance)
     event = jnp.minimum(inst.event, waking_time(ctx, ends, inst.busy_until))
@@ -212,10 +219,11 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
         num_transfers=turn + 1,
     )
     routed = jnp.where(fits, request, jnp.int32(ctx.shape.num_requests))
-    joins, past = state.instance_of is None, nothing.slot.past
-    if joins:  # its row has its place in it
+    slot_write = dataclasses.replace(nothing.slot, instance=where, slot=slot, row=row)
+    if state.instance_of is None:  # the request's row has its place in it
         before = apart(ctx.past(state, request).numbers)
         past = Past(put(before, {INSTANCE_OF: instance, EXPECTED: jnp.int32(0)}))
+        slot_write = dataclasses.replace(slot_write, request=routed, past=past)
     return dataclasses.replace(
         nothing,
         lane=choose(fits, storing, lane.replace(last_event=now)),
@@ -226,14 +234,7 @@ def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Arra
         inst=inst.replace(
             load=inst.load + 1, event=jnp.where(inst.is_idle == 1, event, inst.event)
         ),
-        slot=dataclasses.replace(
-            nothing.slot,
-            instance=where,
-            slot=slot,
-            row=row,
-            request=routed if joins else nothing.slot.request,
-            past=past,
-        ),
+        slot=slot_write,
     )
 
 
