@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blis_jax.engine.exact import exact_product, exact_quotient
+from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
 from blis_jax.engine.step_batch import Members, StepBatch
 from blis_jax.errors import ConfigError
 from blis_jax.latency.contract import FromSizes, latency_model

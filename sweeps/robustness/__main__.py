@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli, report_flags, trace_flags
-from blis_jax.commands.seed_options import given_seeds, seeds_of
+from blis_jax.commands import cli
+from blis_jax.commands.flags import report_flags, trace_flags
+from blis_jax.commands.flags.seed_options import given_seeds, seeds_of
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files.atomic_write import replacing, write_json
 from blis_jax.files.overwriting import refuse_existing

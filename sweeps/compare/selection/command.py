@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.stopping_flags import FEWEST_SEEDS
+from blis_jax.commands.flags.stopping_flags import FEWEST_SEEDS
 from blis_jax.errors import ConfigError
 from sweeps.runs import options as common_options
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blis_jax.commands.seed_options import seeds_text
+from blis_jax.commands.flags.seed_options import seeds_text
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies.seeds import BY_WORKLOAD
 from blis_jax.workload.strict_yaml import read_mapping

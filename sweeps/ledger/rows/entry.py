@@ -10,7 +10,7 @@ from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.seed_options import given_seeds, seed_flags
+from blis_jax.commands.flags.seed_options import given_seeds, seed_flags
 from blis_jax.errors import ConfigError
 from sweeps.ledger.options import NAME, id_of, ledger_of, parser_of
 from sweeps.ledger.rows.vocabulary import CATEGORIES, RESOLUTIONS, SHORT_FAMILIES, TYPES

@@ -21,7 +21,7 @@ from sweeps.ledger.__main__ import main
 from sweeps.ledger.book import Ledger
 from sweeps.ledger.rows import adding
 from sweeps.ledger.rows.trial import run_hypothesis
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.ledger.tiny_track import ROW, STRATEGY, make_track
 
 PAGE = "tracks/tiny/ledger.md"
