@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 
 from blis_jax.engine.calendar import Due, Kind
 from blis_jax.engine.context import Context
@@ -24,6 +25,7 @@ from blis_jax.engine.state import Past, State
 from blis_jax.engine.tables.columns import apart, put
 from blis_jax.engine.tables.joined import INSTANCE_OF
 from blis_jax.engine.tables.writes import Writes, no_writes
+from blis_jax.engine.types import UNROUTED
 
 
 def cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
@@ -42,7 +44,7 @@ def cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
     def or_changes() -> Writes:
         if ctx.mechanism.cluster is None:
             return or_moves()
-        is_change = due.kind == Kind.CHANGE
+        is_change = (due.kind == Kind.CHANGE) | (due.kind == Kind.SCALE)
         return ctx.when(is_change, lambda: change_cluster(ctx, state, due.cluster), or_moves)
 
     def or_times_out() -> Writes:
@@ -92,6 +94,7 @@ def _moved(ctx: Context, state: State, now: jax.Array) -> Writes:
 def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
     routed, instance = done.where.routed, done.where.instance
     nothing, joins = no_writes(ctx, state, instance), state.instance_of is None
+    routed_to = _routed_to(ctx, instance)
     if ctx.mechanism.reserves_decode and done.split is not None:
         nothing = dataclasses.replace(nothing, movement=done.split)
     past = nothing.slot.past if state.movement is None else ctx.past(state, routed)
@@ -105,13 +108,13 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
         handed=done.handed,
         turned_away=done.where.turned_away,
         routed=routed,
-        routed_to=instance,
+        routed_to=routed_to,
         instance=instance,
         inst=done.inst,
         slot=dataclasses.replace(
             nothing.slot,
             request=routed if joins else nothing.slot.request,
-            past=_past_of_routed(past, done) if joins else nothing.slot.past,
+            past=_past_of_routed(past, done, routed_to) if joins else nothing.slot.past,
             instance=instance,
             slot=done.where.slot,
             row=done.slot,
@@ -119,7 +122,14 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
     )
 
 
-def _past_of_routed(past: Past, done: Decisions) -> Past:
+def _routed_to(ctx: Context, instance: jax.Array) -> jax.Array:
+    """The place of a request that has been decided about: its instance, or that there was none."""
+    if ctx.mechanism.cluster is None or not ctx.mechanism.rules.turns_away:
+        return instance
+    return jnp.where(instance < ctx.shape.num_instances, instance, jnp.int32(UNROUTED))
+
+
+def _past_of_routed(past: Past, done: Decisions, routed_to: jax.Array) -> Past:
     """A request's row once it is routed: it has a place."""
-    beside = {INSTANCE_OF: done.where.instance, INSTANCE_OF + 1: done.slot.expected_blocks}
+    beside = {INSTANCE_OF: routed_to, INSTANCE_OF + 1: done.slot.expected_blocks}
     return Past(put(apart(past.numbers), beside))

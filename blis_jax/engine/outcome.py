@@ -29,6 +29,8 @@ class Outcome(enum.IntEnum):
     NO_SUCH_INSTANCE = 18
     ROUTINGS_FULL = 19
     DRAWS_EXHAUSTED = 20
+    INSTANCES_FULL = 21
+    CHANGES_FULL = 22
 
     @property
     def sentence(self) -> str:
@@ -50,6 +52,8 @@ _SENTENCES = {
     Outcome.CHAINS_FULL: "more step chains ran on one instance than the table holds",
     Outcome.ROUTER_INDEX_FULL: "an instance's router index went past its capacity without eviction on",
     Outcome.DRAWS_EXHAUSTED: "the router broke more ties than the reference's stream was drawn for",
+    Outcome.INSTANCES_FULL: "an autoscaler made more instances, or of another kind of GPU, than the table has rows for",
+    Outcome.CHANGES_FULL: "an autoscaler made more decisions than its table holds",
     Outcome.ROUTINGS_FULL: "requests were routed again more often than the router's log holds",
     Outcome.LOG_FULL: "the run made more steps than the step log holds",
     Outcome.LISTS_FULL: "a request held more KV blocks than its list has room for",

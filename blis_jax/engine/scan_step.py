@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.engine.arithmetic.exact import runtime_infinity
-from blis_jax.engine.calendar import Due, next_due, undisturbed_until
+from blis_jax.engine.calendar import Due, Kind, next_due, undisturbed_until
 from blis_jax.engine.cluster_events import cluster_writes
 from blis_jax.engine.context import NO_KEY, Context
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.completions import tell_instance
+from blis_jax.engine.phases.departures.fleet_view import with_emptied
 from blis_jax.engine.phases.departures.giving_up import (
     after_leaving,
     closed_early,
@@ -290,4 +291,8 @@ def _next_thing(ctx: Context, state: State) -> State:
     state = write(ctx, state, done)
     if ctx.mechanism.cluster is not None and done.movement is not None:
         state = cooled(ctx, state, done.movement.cold)
+    if ctx.mechanism.places_instances:
+        gives_up = is_cluster & (due.kind == Kind.DEADLINE)
+        at = jnp.where(gives_up, due.cluster, now)
+        state = with_emptied(ctx, state, done.instance, at, is_instance | gives_up)
     return move_blocks(ctx, state) if ctx.shape.num_blocks else state

@@ -23,6 +23,7 @@ from blis_jax.engine.phases.router_view.asked import handed_over, with_asked_sig
 from blis_jax.engine.phases.router_view.gateways import own_states, with_own
 from blis_jax.engine.phases.router_view.snapshot import (
     View,
+    active_instances,
     cached_prompt_blocks,
     refreshed,
     snapshots,
@@ -164,7 +165,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
         gateway=gateway,
     )
     base = dataclasses.replace(base, where=base.where.replace(turned_away=turned_away))
-    return ctx.when(is_routed, lambda: _route(ctx, state, base, request, now, seen), lambda: base)
+    return ctx.when(is_routed, lambda: _routed(ctx, state, base, request, now, seen), lambda: base)
 
 
 def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Decisions:
@@ -176,7 +177,26 @@ def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array)
         lane=lane.replace(last_event=now, last_refresh=last_refresh),
         stale=seen,
     )
-    return _route(ctx, state, base, request, now, seen)
+    return _routed(ctx, state, base, request, now, seen)
+
+
+def _routed(
+    ctx: Context,
+    state: State,
+    base: Decisions,
+    request: jax.Array,
+    now: jax.Array,
+    seen: View,
+) -> Decisions:
+    """Route the request; where it does not wait for an instance to come up, it goes nowhere if none is."""
+
+    def route_it() -> Decisions:
+        return _route(ctx, state, base, request, now, seen)
+
+    if ctx.mechanism.cluster is None or not ctx.mechanism.rules.turns_away:
+        return route_it()
+    nowhere = dataclasses.replace(base, where=base.where.replace(routed=request))
+    return ctx.when(jnp.any(active_instances(ctx, state)), route_it, lambda: nowhere)
 
 
 def _route(
