@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster import disaggregation
 from blis_jax.errors import ConfigError, closest, shortened
 
 if TYPE_CHECKING:
@@ -197,6 +198,11 @@ def check(config: ClusterConfig) -> None:
     if not config.is_august:
         raise ConfigError(
             f"cluster_policy {POLICY} is of the revision blis-2026-08; take that profile, or autoscaler"
+        )
+    if disaggregation.has_pools(config):
+        raise ConfigError(
+            f"cluster_policy {POLICY} does not go with prefill and decode pools: in BLIS, instances that it makes are "
+            "in no pool; leave one of them out"
         )
     up, down = (
         getattr(config, _PREFIX + name) for name in ("scale_up_threshold", "scale_down_boundary")

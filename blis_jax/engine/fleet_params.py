@@ -23,7 +23,8 @@ def rows_to_begin_with(config: ClusterConfig) -> int:
         return config.num_instances
     gpus = gpus_of_instance(config)
     room = sum(pool.nodes * (pool.gpus_per_node // gpus) for pool in config.node_pools)
-    return config.num_instances + min(room - config.num_instances, MOST_SPARE_ROWS)
+    at_once = min(room, config.num_instances + MOST_SPARE_ROWS)
+    return max(8, at_once + at_once % 2)  # near numbers share a compilation
 
 
 def cheapest_first(config: ClusterConfig) -> list[str]:

@@ -11,6 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from blis_jax.engine.fleet import FleetParams, FleetView
+from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.types import LAST, pytree
 from blis_jax.lazy import jnp, lax
 
@@ -81,7 +82,7 @@ def with_more(
     now: jax.Array,
     delay_us: Float[Array, "instance"],
 ) -> tuple[Placed, jax.Array]:
-    """So many more of a kind, as far as there are GPUs; and whether the table has rows for them of that kind.
+    """So many more of a kind, as far as there are GPUs; and the outcome if the table has no rows for them, else 0.
 
     `delay_us` has the loading time of the instance that takes each row.
     """
@@ -91,8 +92,9 @@ def with_more(
     num_new = jnp.minimum(wanted, jnp.where(fleet.has_nodes, until[-1], 0))
     place = lax.iota(jnp.int32, rows) - placed.num_there  # among the new ones
     is_new = (place >= 0) & (place < num_new)
-    has_rows = placed.num_there + num_new <= rows
-    has_rows = has_rows & ~jnp.any(is_new & (fleet.row_kind != kind))
+    outcome = jnp.where(placed.num_there + num_new > rows, jnp.int32(Outcome.INSTANCES_FULL), 0)
+    is_other = jnp.any(is_new & (fleet.row_kind != kind))
+    outcome = jnp.where(is_other, jnp.int32(Outcome.OTHER_KIND), outcome)
     node = jnp.searchsorted(until, place, side="right").astype(jnp.int32)
     return dataclasses.replace(
         placed,
@@ -102,7 +104,7 @@ def with_more(
         ready_us=jnp.where(is_new, now + delay_us, placed.ready_us),
         num_there=placed.num_there + num_new,
         num_orders=placed.num_orders + jnp.where(fleet.has_nodes, wanted, 0),
-    ), has_rows
+    ), outcome
 
 
 def _room(placed: Placed, fleet: FleetParams, kind: jax.Array) -> Int[Array, "node"]:

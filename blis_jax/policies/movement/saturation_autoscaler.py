@@ -159,14 +159,14 @@ def saturation_autoscaler(
     changes = acts & ~ticks
     begun = _begun(params, state, view)
     ticked, is_full = _ticked(params, state, context, now)
-    changed, has_rows = _changed(params, state, view, now)
+    changed, failure = _changed(params, state, view, now)
     # a state of which neither is true has loaded an instance, of which the time alone says so
     after = _one_of(
         ~state.has_begun, begun, _one_of(ticks, ticked, _one_of(changes, changed, state))
     )
     after = dataclasses.replace(after, acted_us=now)
     outcome = jnp.where(ticks & is_full, jnp.int32(Outcome.CHANGES_FULL), 0)
-    outcome = jnp.where(changes & ~has_rows, jnp.int32(Outcome.INSTANCES_FULL), outcome)
+    outcome = jnp.where(changes, failure, outcome)
     change = ClusterChange(
         is_up=is_up(after.placed, now),
         queue_leaves=jnp.zeros_like(after.placed.is_there),
@@ -298,12 +298,12 @@ def _lasting(
 def _changed(
     params: SaturationAutoscalerParams, state: SaturationState, view: FleetView, now: jax.Array
 ) -> tuple[SaturationState, jax.Array]:
-    """The change that is due, carried out; and whether there are rows for the instances that come."""
+    """The change that is due, carried out; and what ends the run if there are no rows for what comes, else 0."""
     changes = state.changes
     at = jnp.argmin(changes.due_us)
     change, kind = changes.change[at], changes.kind[at]
     placed = freed(state.placed, view, now)
-    more, has_rows = with_more(placed, view.params, kind, change, now, _loading_us(params, view))
+    more, outcome = with_more(placed, view.params, kind, change, now, _loading_us(params, view))
     fewer = with_fewer(more, view, kind, -change, now)
     due = changes.due_us.at[at].set(jnp.inf)
-    return dataclasses.replace(state, placed=fewer, changes=changes._replace(due_us=due)), has_rows
+    return dataclasses.replace(state, placed=fewer, changes=changes._replace(due_us=due)), outcome
