@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
     from blis_jax.engine.gateway.routers import Router
+    from blis_jax.engine.gateway.signals import SignalParams
     from blis_jax.latency.contract import LatencyModel
     from blis_jax.policies.contract import Policy
 
@@ -266,13 +267,13 @@ class Mechanism:
 class PolicyParams:
     """The numbers of one strategy, all traced."""
 
-    admission: Any
-    routing: Any
+    admission: jax.Array
+    routing: jax.Array
     scorers: tuple[Any, ...]
     scorer_weights: Float[jax.Array, "scorer"]  # as given; normalised where used
-    picker: Any
-    priority: Any
-    scheduler: Any
+    picker: jax.Array
+    priority: jax.Array
+    scheduler: jax.Array
     seed: Int[jax.Array, ""]  # of the policies' own random draws, see policies/seeds.py
     cluster: Any = None
     hand_over: Any = None
@@ -316,7 +317,7 @@ class ClusterParams:
     offload_threshold: Float[jax.Array, "instance"]  # KV utilisation above which the tier acts
     roles: Int[jax.Array, "instance"]  # index into ROLES
     infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
-    signals: Any  # SignalParams
+    signals: SignalParams
     max_model_len: Any = None  # int32: tokens of a request, where the profile has a limit
     queue: Any = None  # QueueParams, where requests wait at the gateway
     budgets: Any = None  # TenantBudgets, where tenants have some

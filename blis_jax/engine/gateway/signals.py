@@ -40,7 +40,7 @@ class Outstanding:
     slo_class: Int[Array, "instance slot"]
     input_len: Int[Array, "instance slot"]  # prompt tokens
     expected_blocks: Int[Array, "instance slot"]  # of them cached, as the router's index had it
-    arrival_us: Any  # clock dtype
+    arrival_us: jax.Array  # clock dtype
 
 
 @pytree
@@ -66,7 +66,7 @@ class SignalParams:
 class AgedView:
     """What the router has last seen of every instance, and when."""
 
-    kv: Any  # KV fields as in `State.stale`
+    kv: jax.Array  # KV fields as in `State.stale`
     queue_depth: Int[Array, "instance"]
     batch_size: Int[Array, "instance"]
     kv_seen_us: Float[Array, "instance"]

@@ -55,8 +55,8 @@ class Decisions:
     """What the gateway did, as few rows to write; spare indices where nothing is written."""
 
     lane: Lane
-    stale: Any
-    gateway: Any  # states of the gateway's policies
+    stale: jax.Array
+    gateway: jax.Array  # states of the gateway's policies
     where: Destination
     slot: Resident
     inst: Instance
