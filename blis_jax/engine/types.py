@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 NO_INSTANCE = -1  # a request that was not routed
 REJECTED = -2  # in the instance column: turned away by admission
+UNROUTED = -4  # likewise: no instance was up when it was to be routed
 NO_REQUEST = -1  # a free slot
 NO_DRAW = -3  # the choice of a policy that has used up its stream
 NO_NODE = -1  # end of a request's path of shared contents
@@ -172,6 +173,11 @@ class Mechanism:
         return self.hand_over is not None and self.rules.reserves_decode
 
     @property
+    def places_instances(self) -> bool:
+        """Whether instances are made while the run goes on, of which no row of the table is used twice."""
+        return self.cluster is not None and self.cluster.reads_fleet
+
+    @property
     def common_places(self) -> range:
         """Places in `of_gateway` of the policies that several gateways have in common: those that move things."""
         first = 3 + len(self.scorers)
@@ -200,9 +206,7 @@ class Mechanism:
     @property
     def hears_caches(self) -> bool:
         """Whether some policy looks at an index that the KV caches can feed."""
-        return any(
-            policy.reads_prefix_index and not policy.keeps_own_index for policy in self.of_gateway
-        )
+        return any(one.reads_prefix_index and not one.keeps_own_index for one in self.of_gateway)
 
     @property
     def uses_prompt_keys(self) -> bool:
@@ -322,6 +326,7 @@ class ClusterParams:
     queue: Any = None  # QueueParams, where requests wait at the gateway
     budgets: Any = None  # TenantBudgets, where tenants have some
     post_decode_us: Any = None  # int64[instance]: added to E2E alone, where the profile has it
+    fleet: Any = None  # FleetParams, where the cluster policy places instances
 
 
 @pytree
@@ -358,6 +363,7 @@ class EngineShape:
     window: int = 32  # block level: blocks moved in one scan step
     has_cpu_tier: bool = False  # of February's revision
     mirror_size: int = 0  # contents that the largest CPU tier of August's revision holds; 0: none
+    num_changes: int = 0  # decisions of an autoscaler that places instances, in a whole run
     has_shared_outputs: bool = False  # a later request's prompt holds an earlier one's output
     stall_steps: int = (
         0  # a run in stretches pauses after so many barren steps, see livelock.py; 0: one piece

@@ -124,6 +124,7 @@ class ClusterContext:
         None  # int32: requests that have come to admission so far, shed ones included
     )
     is_paid: Any = None  # bool[instance]: held, or not yet done with what it was given
+    fleet: Any = None  # FleetView, only for a policy with `reads_fleet`
 
 
 @pytree
@@ -144,6 +145,13 @@ class ClusterChange:
     stops: Any = None  # bool[instance]; None: no instance stops
     loses: Any = None  # bool[instance], of those that stop: what they run is lost; None: nothing is
     holds: Any = None  # bool[instance]: paid for though down, such as one that starts; None: none
+    looked: Any = (
+        None  # bool: the router's signals are as new as after a decision of the gateway; None: no
+    )
+    ordered: Any = (
+        None  # int32[instance]: number of the order for it, 0: none; only with `reads_fleet`
+    )
+    outcome: Any = None  # int32: what ends the run, 0: nothing does; likewise
 
 
 @pytree

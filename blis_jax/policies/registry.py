@@ -103,6 +103,7 @@ CLUSTER = {
     "outages": "movement.outages.outages",
     "outage-at": "movement.outages.outage_at",
     "autoscaler": "movement.autoscaler.autoscaler",
+    "saturation-autoscaler": "movement.saturation_autoscaler.saturation_autoscaler",
 }
 HAND_OVER = {"pools": "movement.pools.pools"}
 VICTIMS = {"least-worth": "victims.least_worth"}

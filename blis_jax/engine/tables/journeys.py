@@ -61,6 +61,9 @@ class Movement:
     reserved: Any = None  # int32[request, column]: Reservation, a spare row included; likewise:
     reserved_time: Any = None
     num_transfers: Any = None  # int32: transfers begun
+    # only where instances are made while the run goes on, likewise the next:
+    emptied: Any = None  # clock[instance]: its latest event that left it without work, -1: none
+    ordered: Any = None  # int32[instance]: number of the order for it, 0: none
 
     def reservation(self, request: Int[Array, ""]) -> Reservation:
         """What is reserved for a request."""
@@ -87,6 +90,9 @@ def no_movement_yet(shape: EngineShape, mechanism: Mechanism) -> Movement | None
         reserved["reserved"] = columns.at[:, Reservation.columns.TARGET].set(-1)
         reserved["reserved_time"] = jnp.full((size, 1), never(clock), clock)
         reserved["num_transfers"] = jnp.int32(0)
+    if mechanism.places_instances:
+        reserved["emptied"] = jnp.full((rows,), -1, clock)
+        reserved["ordered"] = jnp.zeros((rows,), jnp.int32)
     return Movement(
         is_up=jnp.ones((rows,), jnp.int32),
         leave_at=jnp.full((rows + 1,), never(clock), clock),

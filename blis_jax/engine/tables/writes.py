@@ -77,6 +77,7 @@ class MovementWrite:
     journey: Journey
     reservation: Any = None  # of the same request; likewise where KV is reserved
     num_transfers: Any = None
+    ordered: Any = None  # int32[instance], see Movement
 
 
 def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None:
@@ -105,6 +106,7 @@ def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None
     stops = movement.stop_at, movement.stop_loses, movement.loses_kv, movement.downs
     leaving = movement.leave_at, movement.leave_delay
     nothing = MovementWrite(movement.is_up, *leaving, *stops, movement.paid, cold, spare, journey)
+    nothing = dataclasses.replace(nothing, ordered=movement.ordered)
     if not ctx.mechanism.reserves_decode:
         return nothing
     kept = movement.reservation(spare)
@@ -220,6 +222,7 @@ def _write_movement(state: State, done: Writes) -> Movement | None:
             "reserved_time": _put(movement.reserved_time, selected(row_.times)[None], *at),
             "num_transfers": change.num_transfers,
         }
+    reserved |= {"emptied": movement.emptied, "ordered": change.ordered}
     return Movement(
         change.is_up,
         change.leave_at,

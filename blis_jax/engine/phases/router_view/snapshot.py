@@ -70,6 +70,11 @@ def _aged(ctx: Context, state: State, now: jax.Array) -> AgedView:
     of_load = signals, signals.load_interval_us, view.load_seen_us, now
     sees_kv, kv_seen_us = looked_again(*of_kv)
     sees_load, load_seen_us = looked_again(*of_load)
+    if ctx.mechanism.places_instances:  # nobody looks at one that takes no requests
+        is_up = active_instances(ctx, state)
+        sees_kv, sees_load = sees_kv & is_up, sees_load & is_up
+        kv_seen_us = jnp.where(is_up, kv_seen_us, view.kv_seen_us)
+        load_seen_us = jnp.where(is_up, load_seen_us, view.load_seen_us)
     cached, cached_seen_us = _copied_caches(ctx, state, now)
     return AgedView(
         choose(sees_kv, kv_fields(ctx, state), view.kv),
@@ -133,6 +138,8 @@ def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "
 
 def active_instances(ctx: Context, state: State) -> Bool[Array, "instance"]:
     """Instances that requests may be routed to: part of the cluster, and up."""
+    if ctx.mechanism.places_instances and state.movement is not None:
+        return state.movement.is_up == 1  # rows of instances still to be made are not up
     is_there = lax.iota(jnp.int32, ctx.shape.num_instances) < ctx.params.cluster.num_instances
     return is_there if state.movement is None else is_there & (state.movement.is_up == 1)
 
