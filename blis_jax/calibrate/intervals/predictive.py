@@ -1,0 +1,164 @@
+"""Intervals of what a fit predicts: every fit that the run does not exclude, and the noise that was left.
+
+A figure of other requests, such as their P99, is simulated with each of these fits. Each simulation is moved
+many times, along its slopes, as far as the slopes at the fit leave the coefficients open, and disturbed as the
+fitted requests were around the fit. Neighbours err alike: so the noise is drawn again as an autoregression of
+the residuals with innovations drawn from their own (the sieve bootstrap of Bühlmann, 1997, of order one). The
+interval reaches over the middle 95 % of the figures of each fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.calibrate.fit import TTFT_FLOOR_US, Latencies, Model
+from blis_jax.calibrate.intervals.uncertainty import LEVEL, NUM_GROUPS
+from blis_jax.calibrate.measured_run import MeasuredRun
+from blis_jax.calibrate.validation import LATENCIES, STATISTICS
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+NUM_DISTURBED = 200  # of each fit's simulation
+MOST_ALIKE = 0.98  # correlation of neighbours' noise
+BEFORE = 100  # requests before the first, in which the noise forgets that it began at 0
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """What a fit leaves open, for predictions."""
+
+    terms: tuple[str, ...]  # of the form of the fits
+    fits: Float[np.ndarray, "fit term"]  # that the run does not exclude
+    covariance: Float[np.ndarray, "term term"]  # around each of them
+    noise: Float[np.ndarray, "request 2"]  # of the fitted requests, see `noise_of`
+
+    def intervals(
+        self, model: Model, run: MeasuredRun, is_part: Bool[np.ndarray, " request"]
+    ) -> dict[tuple[str, str], Interval]:
+        """Low and high of every figure of the requests of a part that were measured, ms.
+
+        `model` simulates the run with coefficients of the form of `fits`.
+        """
+        random = np.random.default_rng(0)
+        used = is_part & np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
+        lengths, ends = run.rows.output_len[used], []
+        for values in self.fits:
+            found = model(values)
+            ways = self._ways(random)
+            ttft = found.ttft_us[used] + ways @ found.d_ttft[used].T
+            e2e = found.e2e_us[used] + ways @ found.d_e2e[used].T
+            ttft, e2e = disturbed(ttft, e2e, lengths, redrawn(self.noise, len(lengths), random))
+            shares = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+            ends.append(np.quantile(_figures(ttft, e2e, lengths), shares, axis=-1))
+        low, high = np.min(ends, axis=0)[0], np.max(ends, axis=0)[1]
+        keys = [(latency, statistic) for latency in LATENCIES for statistic in STATISTICS]
+        pairs = zip(low.ravel().tolist(), high.ravel().tolist(), strict=True)
+        return dict(zip(keys, pairs, strict=True))
+
+    def document(self) -> dict[str, Any]:
+        """As plain data; `of_document` reads it back."""
+        return {
+            "terms": list(self.terms),
+            "fits": [[float(f"{value:.6g}") for value in row] for row in self.fits.tolist()],
+            "covariance": self.covariance.tolist(),
+            "noise": np.round(self.noise, 4).tolist(),
+        }
+
+    @classmethod
+    def of_document(cls, given: Mapping[str, Any]) -> Predictive:
+        """What `document` gave; KeyError, TypeError or ValueError for anything else."""
+        terms = tuple(given["terms"])
+        fits = np.array(given["fits"], np.float64).reshape(-1, len(terms))
+        covariance = np.array(given["covariance"], np.float64).reshape(len(terms), len(terms))
+        noise = np.array(given["noise"], np.float64).reshape(-1, 2)
+        if not (len(fits) and len(noise) and np.all(np.isfinite(fits)) and np.all(fits >= 0)):
+            raise ValueError("predictive")
+        if not (np.all(np.isfinite(noise)) and np.all(np.isfinite(covariance))):
+            raise ValueError("noise or covariance")
+        return cls(terms, fits, covariance, noise)
+
+    def _ways(self, random: np.random.Generator) -> Float[np.ndarray, "draw term"]:
+        """From a fit to coefficients that its slopes do not exclude, as Student's t."""
+        scale = np.maximum(np.sqrt(np.diag(self.covariance)), 1e-100)
+        size, directions = np.linalg.eigh(self.covariance / np.outer(scale, scale))
+        root = directions * np.sqrt(np.maximum(size, 0.0))
+        standard = random.standard_normal((NUM_DISTURBED, len(scale)))
+        freedom = max(NUM_GROUPS - len(scale), 2)
+        stretch = np.sqrt(freedom / random.chisquare(freedom, (NUM_DISTURBED, 1)))
+        found: np.ndarray = scale * stretch * (standard @ root.T)
+        return found
+
+
+def noise_of(
+    run: MeasuredRun, found: Latencies, is_fitted: Bool[np.ndarray, " request"]
+) -> Float[np.ndarray, "request 2"]:
+    """How the measured requests of a fit differ from it.
+
+    Of TTFT the difference as a share of the simulated one plus a floor, of decoding the log of the ratio, 0
+    where there is none. Requests without latencies are left out.
+    """
+    used = is_fitted & np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
+    ttft, e2e = found.ttft_us[used], found.e2e_us[used]
+    decoding, measured = e2e - ttft, run.e2e_us[used] - run.ttft_us[used]
+    has_gap = (run.rows.output_len[used] > 1) & (decoding > 0) & (measured > 0)
+    ratio = np.where(has_gap, measured, 1.0) / np.where(has_gap, decoding, 1.0)
+    return np.stack([(run.ttft_us[used] - ttft) / (TTFT_FLOOR_US + ttft), np.log(ratio)], axis=1)
+
+
+def redrawn(
+    noise: Float[np.ndarray, "request kind"], count: int, random: np.random.Generator
+) -> Float[np.ndarray, "draw request kind"]:
+    """Noise of `count` other requests, as alike among neighbours as the given one."""
+    whole = noise - noise.mean(axis=0)
+    power = np.maximum(np.sum(whole**2, axis=0), 1e-300)
+    alike = np.sum(whole[1:] * whole[:-1], axis=0) / power
+    # a mean that was fitted hides some of it (Kendall, 1954)
+    alike = np.clip(alike + (1 + 3 * alike) / len(noise), 0.0, MOST_ALIKE)
+    steps = whole[1:] - alike * whole[:-1] if len(noise) > 1 else whole
+    steps = steps - steps.mean(axis=0)
+    # as large as the noise, whatever was estimated
+    steps *= np.sqrt((1 - alike**2) * whole.var(axis=0) / np.maximum(steps.var(axis=0), 1e-300))
+    drawn = steps[random.integers(0, len(steps), (BEFORE + count, NUM_DISTURBED))]
+    for place in range(1, len(drawn)):
+        drawn[place] += alike * drawn[place - 1]
+    return noise.mean(axis=0) + np.swapaxes(drawn[BEFORE:], 0, 1)
+
+
+def disturbed(
+    ttft_us: Float[np.ndarray, "draw request"],
+    e2e_us: Float[np.ndarray, "draw request"],
+    output_len: Int[np.ndarray, " request"],
+    noise: Float[np.ndarray, "draw request 2"],
+) -> tuple[Float[np.ndarray, "draw request"], Float[np.ndarray, "draw request"]]:
+    """TTFT and E2E as a server with such noise would have them; both stay at or above 0."""
+    ttft = np.maximum(ttft_us + noise[..., 0] * (TTFT_FLOOR_US + ttft_us), 0.0)
+    decoding = np.maximum(e2e_us - ttft_us, 0.0) * np.where(
+        output_len > 1, np.exp(noise[..., 1]), 1.0
+    )
+    return ttft, ttft + decoding
+
+
+def _figures(
+    ttft_us: Float[np.ndarray, "draw request"],
+    e2e_us: Float[np.ndarray, "draw request"],
+    output_len: Int[np.ndarray, " request"],
+) -> Float[np.ndarray, "latency statistic draw"]:
+    """Every statistic of every latency, ms, as `validation.figures` has them, of each draw."""
+    has_gap = output_len > 1
+    gaps = np.maximum(output_len[has_gap] - 1.0, 1.0)
+    tpot = (e2e_us - ttft_us)[:, has_gap] / gaps
+    found = []
+    for values in (ttft_us, tpot, e2e_us):
+        if not values.shape[1]:
+            found.append(np.full((len(STATISTICS), len(values)), np.nan))
+            continue
+        ranks = [float(name[1:]) for name in STATISTICS[1:]]
+        found.append(np.vstack([values.mean(axis=1), *np.percentile(values, ranks, axis=1)]) / 1e3)
+    return np.stack(found)
