@@ -1,10 +1,10 @@
 """Intervals of what a fit predicts: every fit that the run does not exclude, and the noise that was left.
 
 A figure of other requests, such as their P99, is simulated with each of these fits. Each simulation is moved
-many times, along its slopes, as far as the slopes at the fit leave the coefficients open, and disturbed as the
-fitted requests were around the fit. Neighbours err alike: so the noise is drawn again as an autoregression of
-the residuals with innovations drawn from their own (the sieve bootstrap of Bühlmann, 1997, of order one). The
-interval reaches over the middle 95 % of the figures of each fit.
+many times: along its slopes, as far as the sandwich at the fit leaves the coefficients open, and by noise like
+that of the fitted requests. Neighbours err alike, so the noise is an autoregression of order one, with
+innovations drawn from the residuals' own (the sieve bootstrap of Bühlmann, 1997). The interval reaches over
+the middle 95 % of the figures of each fit.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NUM_DISTURBED = 200  # of each fit's simulation
 MOST_ALIKE = 0.98  # correlation of neighbours' noise
+SMOOTHING = 1.06  # Silverman's rule
 BEFORE = 100  # requests before the first, in which the noise forgets that it began at 0
 
 Interval = tuple[float, float]
@@ -115,20 +116,31 @@ def noise_of(
 def redrawn(
     noise: Float[np.ndarray, "request kind"], count: int, random: np.random.Generator
 ) -> Float[np.ndarray, "draw request kind"]:
-    """Noise of `count` other requests, as alike among neighbours as the given one."""
-    whole = noise - noise.mean(axis=0)
+    """Noise of `count` other requests, as alike among neighbours as the given one.
+
+    Its mean is that of the given noise, and how alike neighbours are is drawn too: both are known only as well
+    as so many requests tell them. Innovations are smoothed, since the largest have not been seen yet.
+    """
+    num, mean = len(noise), noise.mean(axis=0)
+    whole = noise - mean
     power = np.maximum(np.sum(whole**2, axis=0), 1e-300)
-    alike = np.sum(whole[1:] * whole[:-1], axis=0) / power
-    # a mean that was fitted hides some of it (Kendall, 1954)
-    alike = np.clip(alike + (1 + 3 * alike) / len(noise), 0.0, MOST_ALIKE)
-    steps = whole[1:] - alike * whole[:-1] if len(noise) > 1 else whole
-    steps = steps - steps.mean(axis=0)
-    # as large as the noise, whatever was estimated
-    steps *= np.sqrt((1 - alike**2) * whole.var(axis=0) / np.maximum(steps.var(axis=0), 1e-300))
-    drawn = steps[random.integers(0, len(steps), (BEFORE + count, NUM_DISTURBED))]
+    found = np.sum(whole[1:] * whole[:-1], axis=0) / power
+    steps = whole[1:] - found * whole[:-1] if num > 1 else whole
+    steps = (steps - steps.mean(axis=0)) / np.maximum(steps.std(axis=0), 1e-300)
+    # what was fitted hides some of it, as a line would (Marriott and Pope, 1954)
+    alike = found + (2 + 4 * found) / num
+    error = np.sqrt(np.maximum(1 - alike**2, 0.0) / num)
+    shape = NUM_DISTURBED, noise.shape[1]
+    alike = np.clip(alike + error * random.standard_normal(shape), 0.0, MOST_ALIKE)
+    places = random.integers(0, len(steps), (BEFORE + num + count, NUM_DISTURBED))
+    quarters = np.percentile(steps, [25, 75], axis=0)
+    width = SMOOTHING * num**-0.2 * np.minimum(1.0, np.diff(quarters, axis=0)[0] / 1.349)
+    drawn = steps[places] + width * random.standard_normal((*places.shape, noise.shape[1]))
+    drawn *= np.sqrt(1 - alike**2) * whole.std(axis=0)  # so that the noise is as large as it was
     for place in range(1, len(drawn)):
         drawn[place] += alike * drawn[place - 1]
-    return noise.mean(axis=0) + np.swapaxes(drawn[BEFORE:], 0, 1)
+    as_fitted = drawn[BEFORE : BEFORE + num].mean(axis=0)
+    return np.swapaxes(mean - as_fitted + drawn[BEFORE + num :], 0, 1)
 
 
 def disturbed(

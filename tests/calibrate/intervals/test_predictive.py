@@ -67,7 +67,8 @@ def test_noise_is_drawn_as_alike_as_it_was():
         np.mean(drawn[:, 1:, k] * drawn[:, :-1, k]) / np.mean(drawn[..., k] ** 2) for k in (0, 1)
     ]
     assert alike == pytest.approx([0.8, 0.0], abs=0.1)
-    expected = 0.1 * np.sqrt(np.array([1.8 / 0.2, 1.0]) / 300)  # of means of 300
+    # of means of 300, around a mean that 400 requests tell
+    expected = 0.1 * np.sqrt(np.array([1.8 / 0.2, 1.0]) * (1 / 300 + 1 / 400))
     assert drawn.mean(axis=1).std(axis=0) == pytest.approx(expected, rel=0.35)
 
 
