@@ -13,7 +13,7 @@ from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit, improved
 from blis_jax.calibrate.intervals.exploration import CONTEXT, explore, widened
 from blis_jax.calibrate.intervals.posterior import CONTEXT_MODEL, FORMAT, KIND
 from blis_jax.calibrate.intervals.predictive import Interval, Predictive, noise_of
-from blis_jax.calibrate.intervals.uncertainty import LEVEL, Uncertainty, uncertainty
+from blis_jax.calibrate.intervals.uncertainty import LEVEL, Uncertainty, beyond_groups, uncertainty
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.simulated import Simulator
 from blis_jax.calibrate.starts import starting_points
@@ -117,7 +117,7 @@ def _explored(
     predictive = Predictive(
         tuple(terms),
         explored.near(found),
-        np.pad(known.covariance, (0, num_more)),
+        np.pad(known.covariance * beyond_groups(found), (0, num_more)),
         noise_of(simulator.run, simulator(found.values), target.is_used),
     )
     return found, widened(known, found, explored), wider, predictive

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from blis_jax.calibrate.intervals.uncertainty import LEVEL
 from blis_jax.calibrate.measured_run import MeasuredRun
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 HELD_OUT, NAIVE = "held out", "naive"  # parts
+LEVELLED = f"{100 * LEVEL:g} %"  # what a line of intervals is called
 STATISTICS = ("mean", "p50", "p90", "p99")
 
 
@@ -147,7 +149,7 @@ def table(rows: Sequence[ErrorRow]) -> str:
         lines.append(f"{part:<10} {metric:<8} " + " ".join(cells))
         ends = [_interval(row) for row in found]
         if any(ends):
-            lines.append(f"{'':<10} {'':<8} " + " ".join(f"{one:>29}" for one in ends))
+            lines.append(f"{'':<10} {LEVELLED:<8} " + " ".join(f"{one:>29}" for one in ends))
     return "\n".join(lines)
 
 

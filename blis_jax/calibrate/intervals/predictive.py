@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.calibrate.fit import TTFT_FLOOR_US, Latencies, Model
-from blis_jax.calibrate.intervals.uncertainty import LEVEL, NUM_GROUPS
+from blis_jax.calibrate.intervals.uncertainty import LEVEL, MOST_ALIKE, NUM_GROUPS
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.validation import LATENCIES, STATISTICS
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 NUM_DISTURBED = 200  # of each fit's simulation
-MOST_ALIKE = 0.98  # correlation of neighbours' noise
+NUM_FITTED, LEAST_FREEDOM = 4, 4  # coefficients; of a variance
 SMOOTHING = 1.06  # Silverman's rule
 BEFORE = 100  # requests before the first, in which the noise forgets that it began at 0
 
@@ -118,8 +118,8 @@ def redrawn(
 ) -> Float[np.ndarray, "draw request kind"]:
     """Noise of `count` other requests, as alike among neighbours as the given one.
 
-    Its mean is that of the given noise, and how alike neighbours are is drawn too: both are known only as well
-    as so many requests tell them. Innovations are smoothed, since the largest have not been seen yet.
+    Mean, size and how alike neighbours are follow the given noise, and are drawn, since they are known only as
+    well as so many requests tell them. Innovations are smoothed, since the largest have not been seen yet.
     """
     num, mean = len(noise), noise.mean(axis=0)
     whole = noise - mean
@@ -136,11 +136,26 @@ def redrawn(
     quarters = np.percentile(steps, [25, 75], axis=0)
     width = SMOOTHING * num**-0.2 * np.minimum(1.0, np.diff(quarters, axis=0)[0] / 1.349)
     drawn = steps[places] + width * random.standard_normal((*places.shape, noise.shape[1]))
-    drawn *= np.sqrt(1 - alike**2) * whole.std(axis=0)  # so that the noise is as large as it was
+    drawn *= np.sqrt(1 - alike**2) * whole.std(axis=0) * _sizes(alike, num, random)
     for place in range(1, len(drawn)):
         drawn[place] += alike * drawn[place - 1]
     as_fitted = drawn[BEFORE : BEFORE + num].mean(axis=0)
     return np.swapaxes(mean - as_fitted + drawn[BEFORE + num :], 0, 1)
+
+
+def _sizes(
+    alike: Float[np.ndarray, "draw kind"], num: int, random: np.random.Generator
+) -> Float[np.ndarray, "draw kind"]:
+    """How much larger noise may be than `num` requests show that are so alike.
+
+    Their mean hides a part of the variance, and what is left counts as that of fewer independent requests
+    (Bayley and Hammersley, 1946), less the coefficients that were fitted.
+    """
+    independent = np.maximum(num * (1 - alike) / (1 + alike), 2.0)
+    freedom = num * (1 - alike**2) / (1 + alike**2) - NUM_FITTED
+    freedom = np.maximum(freedom, LEAST_FREEDOM)
+    found: np.ndarray = np.sqrt(freedom / random.chisquare(freedom) / (1 - 1 / independent))
+    return found
 
 
 def disturbed(

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from blis_jax.calibrate.fit import TTFT_FLOOR_US, fit
+from blis_jax.calibrate.fit import TTFT_FLOOR_US, Fit, fit
 from blis_jax.calibrate.intervals.predictive import Predictive, disturbed, noise_of, redrawn
-from blis_jax.calibrate.intervals.uncertainty import uncertainty
+from blis_jax.calibrate.intervals.uncertainty import beyond_groups, uncertainty
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.validation import errors, figures, table
 from tests.calibrate.intervals.test_exploration import NUM, TERMS, TRUE, Server
@@ -72,6 +72,32 @@ def test_noise_is_drawn_as_alike_as_it_was():
     assert drawn.mean(axis=1).std(axis=0) == pytest.approx(expected, rel=0.35)
 
 
+def test_noise_of_few_independent_requests_may_be_larger():
+    """The same values, in stretches of one sign or shuffled: how far the spread of a draw goes."""
+    random = np.random.default_rng(1)
+    shuffled = 0.05 * random.standard_normal((150, 2))
+    alike = np.sort(shuffled, axis=0)
+    spread, wider = (redrawn(one, 300, random).std(axis=1) for one in (shuffled, alike))
+    assert np.quantile(spread, 0.9) < 0.065 and np.quantile(wider, 0.9) > 0.08
+
+
+def test_likeness_beyond_the_groups_is_seen():
+    """A constant slope; residuals alike over many requests, or not at all, in the mean of 30 series."""
+    noise = np.random.default_rng(2).standard_normal((30, 150, 2))
+    for place in range(1, 150):
+        noise[:, place, 0] = 0.95 * noise[:, place - 1, 0] + 0.31 * noise[:, place, 0]
+    slopes = np.ones((150, 1, 1))
+
+    def beyond(kind: int) -> float:
+        residuals = [0.01 * series[:, kind, None] for series in noise]
+        fits = [Fit(("beta0",), np.ones(1), 1.0, one, slopes, (1.0,)) for one in residuals]
+        return float(np.mean([beyond_groups(one) for one in fits]))
+
+    assert beyond(0) > 3.0 and 1.0 <= beyond(1) < 1.8
+    few = Fit(("beta0",), np.ones(1), 1.0, np.ones((9, 1)), np.ones((9, 1, 1)), (1.0,))
+    assert beyond_groups(few) == 1.0
+
+
 def test_noise_that_is_taken_off_and_put_back():
     server = Server(context=0.0)
     exact = server(TRUE)
@@ -111,4 +137,4 @@ def test_rows_carry_their_intervals():
     with_interval = [row.document() for row in rows if "low" in row.document()]
     assert [(row["metric"], row["statistic"]) for row in with_interval] == [*known]
     lines = table(rows).splitlines()
-    assert len(lines) == 1 + 3 + 1 and lines[2].endswith("[1.0, 2.0]")
+    assert len(lines) == 1 + 3 + 1 and lines[2].split() == ["95", "%", "[1.0,", "2.0]"]
