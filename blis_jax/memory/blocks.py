@@ -277,7 +277,7 @@ def is_crowded(
     length = blocks.pool[:-1, Pool.TAIL] - blocks.pool[:-1, Pool.HEAD]
     holes = length - num_free
     is_full = length + slack > shape.ring_size
-    is_hollow = holes > num_free + shape.ring_size // 32
+    is_hollow = holes > num_free + shape.ring_size // 8
     do = MemoryTask(blocks.task).do  # these keep a ring position between scan steps
     is_scanning = (do == Do.OFFLOAD) | (do == Do.RESTORE)
     return jnp.any(is_full | is_hollow) & ~is_scanning
