@@ -86,7 +86,7 @@ UNITS = {
 def settings_table() -> str:
     """One row for each field of `ClusterConfig` that is no number of a policy."""
     from blis_jax.cluster.config import FIELDS
-    from blis_jax.commands.cluster_flags import CLUSTER_FLAGS, name_of
+    from blis_jax.commands.flags.cluster_flags import CLUSTER_FLAGS, name_of
     from blis_jax.policies import registry
 
     flags = {name_of(flag): flag.help for flag in CLUSTER_FLAGS}

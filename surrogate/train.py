@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.shared_options import switches
+from blis_jax.commands.flags.shared_options import switches
 from blis_jax.errors import ConfigError, reads_store
 from blis_jax.files.overwriting import refuse_existing
 from blis_jax.files.process_lock import sole_writer

@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.support.reference_data import find_golden_dir
+from tests.support.recorded.reference_data import find_golden_dir
 from tests.support.rotation import part_of
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 FOLDER = REPO_ROOT / "examples"
 PROMISES = {

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from blis_jax.results import invariants
+from blis_jax.results.checks import invariants
 from blis_jax.results.metrics.reference import cluster_json, instance_block
-from tests.support.golden_2026_08 import SIZES, AugustScenario, differences, scenarios_of
-from tests.support.reference_data import assert_totals_equal, find_golden_dir
+from tests.support.recorded.golden_2026_08 import SIZES, AugustScenario, differences, scenarios_of
+from tests.support.recorded.reference_data import assert_totals_equal, find_golden_dir
 from tests.support.scenes import WHOLE
 
 pytestmark = pytest.mark.golden

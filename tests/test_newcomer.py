@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blis_jax.__main__ import main
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 SECTION = "## The same on your own trace"
 

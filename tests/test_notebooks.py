@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.rotation import rotating
 
 jupytext = pytest.importorskip("jupytext", reason="the extra `notebooks` is not installed")

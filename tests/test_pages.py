@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import reference
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 DOCS = REPO_ROOT / "docs"
 PAGES = [REPO_ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]

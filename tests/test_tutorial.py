@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.tiny import TINY
 
 TUTORIAL = REPO_ROOT / "docs" / "tutorials" / "strategy.md"

@@ -30,8 +30,8 @@ from benchmarks.search.scan import scan
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.seed_options import seed_flags, seeds_of
-from blis_jax.commands.shared_options import switches
+from blis_jax.commands.flags.seed_options import seed_flags, seeds_of
+from blis_jax.commands.flags.shared_options import switches
 from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:

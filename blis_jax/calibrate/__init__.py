@@ -6,8 +6,8 @@ from blis_jax.lazy import exports
 
 if TYPE_CHECKING:
     from blis_jax.calibrate.calibration import CalibrationPlan, calibrate, to_document
+    from blis_jax.calibrate.intervals.posterior import load as load_fit
     from blis_jax.calibrate.measured import read_measured
-    from blis_jax.calibrate.posterior import load as load_fit
     from blis_jax.calibrate.settings import cluster_values
 
 __all__ = [

@@ -202,7 +202,7 @@ def _predict(given: Mapping[str, Any]) -> int:
     if "predicted" in given:
         found = prediction.by_run(_read(given), Path(given["predicted"]), given["trace"])
     else:
-        from blis_jax.calibrate.posterior import load
+        from blis_jax.calibrate.intervals.posterior import load
 
         run = _run(given)
         fit = load(Path(given["coefficients_from"]))
@@ -234,7 +234,7 @@ def _refuse_beside_prediction(given: Mapping[str, Any]) -> None:
 
 def _plan(given: Mapping[str, Any]) -> CalibrationPlan:
     from blis_jax.calibrate.calibration import CalibrationPlan
-    from blis_jax.calibrate.posterior import ALL_TERMS
+    from blis_jax.calibrate.intervals.posterior import ALL_TERMS
 
     text = given.get("terms", "alpha0,beta0,beta1,beta2")
     terms = [part.strip() for part in text.split(",") if part.strip()]

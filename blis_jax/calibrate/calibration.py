@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from blis_jax.calibrate import settings as server
-from blis_jax.calibrate.exploration import CONTEXT, explore, widened
 from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit, improved
+from blis_jax.calibrate.intervals.exploration import CONTEXT, explore, widened
+from blis_jax.calibrate.intervals.posterior import CONTEXT_MODEL, FORMAT, KIND
+from blis_jax.calibrate.intervals.uncertainty import LEVEL, Uncertainty, uncertainty
 from blis_jax.calibrate.measured_run import MeasuredRun
-from blis_jax.calibrate.posterior import CONTEXT_MODEL, FORMAT, KIND
 from blis_jax.calibrate.simulated import Simulator
 from blis_jax.calibrate.starts import starting_points
-from blis_jax.calibrate.uncertainty import LEVEL, Uncertainty, uncertainty
 from blis_jax.calibrate.validation import (
     HELD_OUT,
     ErrorRow,

@@ -12,8 +12,8 @@ import numpy as np
 
 from blis_jax.calibrate import settings
 from blis_jax.calibrate.formats.contract import Load, Summary, at, number
+from blis_jax.calibrate.intervals.posterior import Posterior
 from blis_jax.calibrate.measured_run import MeasuredRun
-from blis_jax.calibrate.posterior import Posterior
 from blis_jax.calibrate.simulated import Simulator
 from blis_jax.calibrate.validation import LATENCIES, ErrorRow, errors, figures, table
 from blis_jax.cluster.config import ClusterConfig

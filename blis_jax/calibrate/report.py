@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blis_jax.calibrate.calibration import UNITS, Calibration
-from blis_jax.calibrate.uncertainty import LEVEL
+from blis_jax.calibrate.intervals.uncertainty import LEVEL
 from blis_jax.calibrate.validation import HELD_OUT, NAIVE, table
 
 

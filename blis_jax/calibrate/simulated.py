@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from blis_jax.calibrate.fit import Latencies
+from blis_jax.calibrate.intervals.posterior import coefficients_of, model_of
 from blis_jax.calibrate.measured_run import MeasuredRun
-from blis_jax.calibrate.posterior import coefficients_of, model_of
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.sweep.data import WHOLE
 from blis_jax.engine.runner.derivatives import Differentiator

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.commands.cluster_flags import CLUSTER_FLAGS, name_of
+from blis_jax.commands.flags.cluster_flags import CLUSTER_FLAGS, name_of
 from blis_jax.commands.latency_settings import latency_settings
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry

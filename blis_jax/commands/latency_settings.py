@@ -78,7 +78,7 @@ def _coefficients(
             raise ConfigError(f"{written}: --coefficients-from is given too; give one of them")
     from pathlib import Path
 
-    from blis_jax.calibrate.posterior import load
+    from blis_jax.calibrate.intervals.posterior import load
 
     posterior = load(Path(given["coefficients_from"]))
     return *posterior.coefficients(), {"latency_model": posterior.latency_model}

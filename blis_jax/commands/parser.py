@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from blis_jax.commands import display
+from blis_jax.commands.flags.shared_options import HIDDEN, spellings
 from blis_jax.commands.option_values import short, truth
-from blis_jax.commands.shared_options import HIDDEN, spellings
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.branching import When, always, branch, once, repeated
-from blis_jax.engine.clock import truncate
+from blis_jax.engine.arithmetic.branching import When, always, branch, once, repeated
+from blis_jax.engine.arithmetic.clock import truncate
 from blis_jax.engine.state import Past, Request, Requests, Resident, State
 from blis_jax.engine.tables.columns import Vector, apart
 from blis_jax.engine.types import EngineShape, Mechanism, Params, RequestView, never

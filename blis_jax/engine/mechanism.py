@@ -13,7 +13,9 @@ from blis_jax.cluster import disaggregation
 from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
 from blis_jax.cluster.setting_checks import LARGEST_COUNT
-from blis_jax.engine.queue_numbers import budgets, queue_params
+from blis_jax.engine.gateway.queue_numbers import budgets, queue_params
+from blis_jax.engine.gateway.routers import Router, RouterParams
+from blis_jax.engine.gateway.signals import SignalParams
 from blis_jax.engine.revision_rules import (
     AUGUST_DEFECTS,
     AUGUST_RULES,
@@ -24,8 +26,6 @@ from blis_jax.engine.revision_rules import (
     Defects,
     RevisionRules,
 )
-from blis_jax.engine.routers import Router, RouterParams
-from blis_jax.engine.signals import SignalParams
 from blis_jax.engine.types import (
     SLO_CLASSES,
     ClusterParams,

@@ -12,25 +12,20 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.engine.arithmetic.exact import runtime_infinity
 from blis_jax.engine.calendar import Due, Kind, next_due, undisturbed_until
 from blis_jax.engine.context import NO_KEY, Context
-from blis_jax.engine.exact import runtime_infinity
 from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.phases.batch_formation import serve
-from blis_jax.engine.phases.candidates import has_candidate
 from blis_jax.engine.phases.completions import next_news, tell_gateway, tell_instance
-from blis_jax.engine.phases.flow_control import attend, evict, route_dispatched
-from blis_jax.engine.phases.gateway import Decisions, decide, decide_again
-from blis_jax.engine.phases.giving_up import (
+from blis_jax.engine.phases.departures.giving_up import (
     after_leaving,
     closed_early,
     idle,
     is_orphan,
     time_out,
 )
-from blis_jax.engine.phases.hand_over import has_completed
-from blis_jax.engine.phases.mid_step import Work, failing
-from blis_jax.engine.phases.movement import (
+from blis_jax.engine.phases.departures.hand_over import has_completed
+from blis_jax.engine.phases.departures.movement import (
     arrived,
     change_cluster,
     is_leaving,
@@ -39,10 +34,15 @@ from blis_jax.engine.phases.movement import (
     next_to_move,
     stop,
 )
-from blis_jax.engine.phases.reservation import begin_transfer, released, store
-from blis_jax.engine.phases.step_end import close, complete, drop, find_drop, finish_step
-from blis_jax.engine.phases.step_start import begin
-from blis_jax.engine.phases.stops import cooled, is_due, leaves_early
+from blis_jax.engine.phases.departures.reservation import begin_transfer, released, store
+from blis_jax.engine.phases.departures.stops import cooled, is_due, leaves_early
+from blis_jax.engine.phases.flow_control import attend, evict, route_dispatched
+from blis_jax.engine.phases.gateway import Decisions, decide, decide_again
+from blis_jax.engine.phases.steps.batch_formation import serve
+from blis_jax.engine.phases.steps.candidates import has_candidate
+from blis_jax.engine.phases.steps.mid_step import Work, failing
+from blis_jax.engine.phases.steps.step_end import close, complete, drop, find_drop, finish_step
+from blis_jax.engine.phases.steps.step_start import begin
 from blis_jax.engine.state import Lane, Mode, Past, State
 from blis_jax.engine.tables.columns import apart, put
 from blis_jax.engine.tables.joined import INSTANCE_OF, lane_of
@@ -56,12 +56,12 @@ from blis_jax.engine.tables.writes import (
     with_lane_row,
     write,
 )
-from blis_jax.memory.blocks import Do, MemoryTask
-from blis_jax.memory.cpu_tier import offload, reload
+from blis_jax.memory.block_tables.blocks import Do, MemoryTask
+from blis_jax.memory.block_tables.operations import pin, release, restore, roll_back, take
+from blis_jax.memory.block_tables.turn import Operation, take_turn
 from blis_jax.memory.index_events import settled
-from blis_jax.memory.mirror import bring_back, mirror
-from blis_jax.memory.operations import pin, release, restore, roll_back, take
-from blis_jax.memory.turn import Operation, take_turn
+from blis_jax.memory.second_tier.cpu_tier import offload, reload
+from blis_jax.memory.second_tier.mirror import bring_back, mirror
 
 
 def _finished(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import jax
     from jaxtyping import Bool, Float, Int
 
-    from blis_jax.engine.routers import Router
+    from blis_jax.engine.gateway.routers import Router
     from blis_jax.latency.contract import LatencyModel
     from blis_jax.policies.contract import Policy
 
@@ -143,7 +143,9 @@ class Mechanism:
     ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
     delays_index: bool = False  # the router's index learns of a routing later
     loses_index: bool = False  # or never
-    num_gateways: int = 1  # which do not know of each other's decisions, see phases/gateways.py
+    num_gateways: int = (
+        1  # which do not know of each other's decisions, see phases/router_view/gateways.py
+    )
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     has_queue: bool = False  # admitted requests wait at the gateway, see phases/flow_control.py
     has_budgets: bool = False  # tenants over their share are turned away, see phases/budgets.py
@@ -379,7 +381,7 @@ class EngineShape:
 
     @property
     def has_mirror(self) -> bool:
-        """Whether some instance has the CPU tier of August's revision, see memory/mirror.py."""
+        """Whether some instance has the CPU tier of August's revision, see memory/second_tier/mirror.py."""
         return self.mirror_size > 0
 
     @property

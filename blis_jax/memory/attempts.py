@@ -8,16 +8,16 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from blis_jax.engine.branching import branch
+from blis_jax.engine.arithmetic.branching import branch
 from blis_jax.engine.context import Context
-from blis_jax.engine.phases.mid_step import Work
+from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import State
 from blis_jax.memory.allocation import Answer, attempt
-from blis_jax.memory.block_rows import Tenant, blocks_of
-from blis_jax.memory.blocks import BlockLife
-from blis_jax.memory.contents import found_blocks
+from blis_jax.memory.block_tables.block_rows import Tenant, blocks_of
+from blis_jax.memory.block_tables.blocks import BlockLife
+from blis_jax.memory.block_tables.contents import found_blocks
 from blis_jax.memory.memory import Demand, Grant, Visit
-from blis_jax.memory.mirrored import attempt_with_tier
+from blis_jax.memory.second_tier.mirrored import attempt_with_tier
 
 
 def decision_of(

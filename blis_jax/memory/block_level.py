@@ -15,17 +15,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.block_counts import full_blocks, in_last_block
+from blis_jax.engine.arithmetic.block_counts import full_blocks, in_last_block
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.phases.mid_step import Work, count_of, failing
+from blis_jax.engine.phases.steps.mid_step import Work, count_of, failing
 from blis_jax.engine.state import RUNAWAY, Request, Resident, State
 from blis_jax.engine.tables.columns import as_int, choose, selected
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.types import LAST, NO_REQUEST
 from blis_jax.memory import preemption
 from blis_jax.memory.attempts import decision_of, life_after, worked_out
-from blis_jax.memory.block_rows import (
+from blis_jax.memory.block_tables.block_rows import (
     BlockRows,
     Tenant,
     blocks_of,
@@ -33,8 +33,20 @@ from blis_jax.memory.block_rows import (
     no_block_rows,
     tenant,
 )
-from blis_jax.memory.blocks import Asker, BlockLife, Do, InstanceMemory, MemoryTask, emptied
-from blis_jax.memory.contents import Found, found_blocks, nothing_found, registered_blocks
+from blis_jax.memory.block_tables.blocks import (
+    Asker,
+    BlockLife,
+    Do,
+    InstanceMemory,
+    MemoryTask,
+    emptied,
+)
+from blis_jax.memory.block_tables.contents import (
+    Found,
+    found_blocks,
+    nothing_found,
+    registered_blocks,
+)
 from blis_jax.memory.memory import (
     Choice,
     Demand,

@@ -15,26 +15,26 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.block_counts import full_blocks
+from blis_jax.engine.arithmetic.block_counts import full_blocks
 from blis_jax.engine.context import Context
-from blis_jax.engine.phases.mid_step import Work
-from blis_jax.engine.phases.router_index import (
+from blis_jax.engine.phases.router_view.router_index import (
     RouterWrite,
     outcome_of_touch,
     touch,
     trimmed,
 )
+from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import Req, State, nodes_of
 from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.engine.types import pytree
-from blis_jax.memory.blocks import Do, MemoryTask
-from blis_jax.memory.contents import is_same, owner_of, shared_number_of
+from blis_jax.memory.block_tables.blocks import Do, MemoryTask
+from blis_jax.memory.block_tables.contents import is_same, owner_of, shared_number_of
 from blis_jax.memory.memory import Subject, Visit, prompt_len
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int
 
-    from blis_jax.memory.turn import Turn
+    from blis_jax.memory.block_tables.turn import Turn
 
 
 def settled(ctx: Context, state: State) -> RouterIndex | None:

@@ -30,10 +30,10 @@ from blis_jax.policies.contexts import (
 )
 from blis_jax.policies.functions import (
     DecideFn,
-    Declared,
     HandsFn,
     NextTimeFn,
     ObserveFn,
+    PolicyParts,
     PoolFn,
     RoutedFn,
     SplitsFn,
@@ -181,7 +181,7 @@ class MakesPolicy:
         params: type = NoParams,
         start: StartFn = no_state,
         observe: ObserveFn | None = None,
-        **declared: Unpack[Declared],
+        **declared: Unpack[PolicyParts],
     ) -> Callable[[DecideFn[Any, Any, Any, Any]], Policy]:
         """What decorates the function; the arguments are the fields of `Policy` with these names.
 

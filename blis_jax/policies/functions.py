@@ -85,7 +85,7 @@ class ObserveFn(Protocol):
         ...
 
 
-class Declared(TypedDict, total=False):
+class PolicyParts(TypedDict, total=False):
     """What a policy says of itself beside its function and its memory: fields of `Policy` with these names."""
 
     reads_prefix_index: bool

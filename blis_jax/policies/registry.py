@@ -72,30 +72,30 @@ SCORERS = {
     "class-backlog": "scorers.outstanding.class_backlog",
 }
 PICKERS = {
-    "first-best": "pickers.first_best",
-    "random-best": "pickers.random_best",
-    "weighted-random": "pickers.weighted_random",
+    "first-best": "routing.pickers.first_best",
+    "random-best": "routing.pickers.random_best",
+    "weighted-random": "routing.pickers.weighted_random",
     "drawn-best": "routing.drawn.drawn_best",
 }
 PRIORITY = {
-    "constant": "priority.constant",
-    "slo-based": "priority.slo_based",
-    "inverted-slo": "priority.inverted_slo",
-    "slo-tiered": "priority.slo_tiered",
-    "load-adaptive": "priority.load_adaptive",
-    "slo-deadline": "priority.slo_deadline",
-    "slo-class": "priority.slo_class",
+    "constant": "queue_order.priority.constant",
+    "slo-based": "queue_order.priority.slo_based",
+    "inverted-slo": "queue_order.priority.inverted_slo",
+    "slo-tiered": "queue_order.priority.slo_tiered",
+    "load-adaptive": "queue_order.priority.load_adaptive",
+    "slo-deadline": "queue_order.priority.slo_deadline",
+    "slo-class": "queue_order.priority.slo_class",
     "gateway-class": "gateway_classes.gateway_class",
     "slo-slack": "queue_order.slack.slo_slack",
     "intent-tiered": "queue_order.intent.intent_tiered",
 }
 SCHEDULERS = {
-    "fcfs": "schedulers.fcfs",
-    "priority-fcfs": "schedulers.priority_fcfs",
-    "sjf": "schedulers.sjf",
-    "priority-cached": "schedulers.priority_cached",
+    "fcfs": "queue_order.schedulers.fcfs",
+    "priority-fcfs": "queue_order.schedulers.priority_fcfs",
+    "sjf": "queue_order.schedulers.sjf",
+    "priority-cached": "queue_order.schedulers.priority_cached",
     "prefix-grouped": "queue_order.prefix_groups.prefix_grouped",
-    "reverse-priority": "schedulers.reverse_priority",
+    "reverse-priority": "queue_order.schedulers.reverse_priority",
 }
 NONE = "none"  # instances stay up, requests stay where they are, victims are those of BLIS
 OPTIONAL_KINDS = ("cluster", "hand_over", "victim")  # whose setting may name none

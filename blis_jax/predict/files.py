@@ -61,7 +61,7 @@ def recognised(path: Path, columns: Sequence[str]) -> Collection:
     """
     lacking = {}
     for name in COLLECTIONS:
-        module: Any = import_module(f"blis_jax.predict.{name}")
+        module: Any = import_module(f"blis_jax.predict.collections.{name}")
         lacking[name] = [one for one in module.COLUMNS if one not in columns]
         if not lacking[name]:
             found: Collection = module

@@ -20,7 +20,7 @@ from blis_jax.cluster.setting_values import all_values
 from blis_jax.errors import ConfigError
 from blis_jax.files import manifest
 from blis_jax.files.atomic_write import replacing
-from blis_jax.results import invariants
+from blis_jax.results.checks import invariants
 from blis_jax.results.metrics import kv as kv_metrics
 from blis_jax.results.metrics.reference import CLASS_NAMES, instance_name
 from blis_jax.results.metrics.scalars import OWN_METRICS, evaluate, lookup
@@ -33,6 +33,7 @@ from blis_jax.results.metrics.summaries import (
     class_summary,
 )
 from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, TTFT_PARTS, RequestRecords, RunRecord
+from blis_jax.results.request_lives.travels import E2E_PARTS, e2e_parts_us
 from blis_jax.results.schema import (
     REQUESTS,
     RUNS,
@@ -42,7 +43,6 @@ from blis_jax.results.schema import (
     upgraded,
 )
 from blis_jax.results.schema import Provenance as Provenance
-from blis_jax.results.travels import E2E_PARTS, e2e_parts_us
 
 RESERVED_DIMS = (
     "slo_class", "quantile", "invariant", "instance", "request", "ttft_part", "e2e_part",

@@ -10,7 +10,7 @@ import numpy as np
 from blis_jax.errors import ConfigError, closest
 from blis_jax.results.metrics.reference import CLASS_NAMES
 from blis_jax.results.records import TTFT_PARTS, Status
-from blis_jax.results.travels import E2E_PARTS, e2e_parts_us
+from blis_jax.results.request_lives.travels import E2E_PARTS, e2e_parts_us
 
 if TYPE_CHECKING:
     import pandas as pd

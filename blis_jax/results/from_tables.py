@@ -15,8 +15,8 @@ from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS
 from blis_jax.engine.state import Dyn, Inst, Log, LogTime, Reg
 from blis_jax.engine.types import REJECTED
-from blis_jax.memory.blocks import Eviction
-from blis_jax.results.histories import InstanceHistory, entry_times, histories
+from blis_jax.memory.block_tables.blocks import Eviction
+from blis_jax.results.event_order.histories import InstanceHistory, entry_times, histories
 from blis_jax.results.instance_records import evicted_on, instance_records
 from blis_jax.results.records import (
     BLOCK_LEVEL,
@@ -28,17 +28,17 @@ from blis_jax.results.records import (
     Status,
     StepRecords,
 )
-from blis_jax.results.resumed import gaps_us, num_resumed
-from blis_jax.results.splits import (
+from blis_jax.results.request_lives.resumed import gaps_us, num_resumed
+from blis_jax.results.request_lives.splits import (
     SplitRecords,
     last_position,
     reservations,
     split_records,
     with_parts,
 )
-from blis_jax.results.stays import journeys, lives_of, moved
-from blis_jax.results.travels import after_moves, has_moved, is_on_its_way
-from blis_jax.results.waits import ended_steps, final_status, gateway_waits
+from blis_jax.results.request_lives.stays import journeys, lives_of, moved
+from blis_jax.results.request_lives.travels import after_moves, has_moved, is_on_its_way
+from blis_jax.results.request_lives.waits import ended_steps, final_status, gateway_waits
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 

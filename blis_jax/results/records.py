@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.results.splits import SplitRecords
+    from blis_jax.results.request_lives.splits import SplitRecords
 
 
 class Status(enum.IntEnum):

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from blis_jax import progress
-from blis_jax.commands import cli, trace_flags
+from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Notes, Parser
+from blis_jax.commands.flags import trace_flags
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import SWITCH, refuse_existing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blis_jax.workload.lengths.laws import ExponentialLaw
-from blis_jax.workload.reference.rates import has_own_windows
+from blis_jax.workload.reference.laws.rates import has_own_windows
 from blis_jax.workload.revised.laws import BoundedExponentialLaw
 from blis_jax.workload.revised.spec import RevisedWorkload
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec, is_gamma_too_bursty, prefix_lengths

@@ -14,7 +14,7 @@ from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.shared_options import switches
+from blis_jax.commands.flags.shared_options import switches
 from blis_jax.files.atomic_write import replacing
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def _clusters(folder: Path, parts: Sequence[str]) -> dict[str, tuple[str, dict[s
     for name, file in CLUSTERS.items():
         if name not in parts:
             continue
-        runs = read_clusters(folder / file, import_module(f"blis_jax.predict.{name}"))
+        runs = read_clusters(folder / file, import_module(f"blis_jax.predict.collections.{name}"))
         if name == "inferencex":
             done = study(runs, LoopView())
             alone, text = done.learned, design_table(done)

@@ -10,8 +10,8 @@ from typing import Any
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.seed_options import seed_flags
-from blis_jax.commands.shared_options import switches
+from blis_jax.commands.flags.seed_options import seed_flags
+from blis_jax.commands.flags.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from sweeps.sensitivity.flags import BASE, NUM_SEEDS

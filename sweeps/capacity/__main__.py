@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli, trace_flags
+from blis_jax.commands import cli
+from blis_jax.commands.flags import trace_flags
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing, write_json
 from blis_jax.files.overwriting import refuse_existing
@@ -173,7 +174,7 @@ def _requests(
     given: Mapping[str, Any], arms: Sequence[Arm]
 ) -> tuple[RequestSource, str, tuple[int, ...], str]:
     """Where requests come from, its name, the numbers of the runs, and who draws."""
-    from blis_jax.commands.seed_options import seeds_of
+    from blis_jax.commands.flags.seed_options import seeds_of
     from blis_jax.traces.source import STREAM
     from blis_jax.workload.spec import override
     from sweeps.runs.bench import check_seeds, workload_from

@@ -21,7 +21,7 @@ from blis_jax.statistics.intervals import percentile_ends
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from blis_jax.calibrate.posterior import Posterior
+    from blis_jax.calibrate.intervals.posterior import Posterior
     from sweeps.runs.measured import KeptRuns, Measured
     from sweeps.strategies.arms import Arm
 
@@ -59,7 +59,7 @@ def draws_of(given: Mapping[str, Any]) -> CoefficientDraws | None:
         if "draws" in given:
             raise ConfigError("--draws: there is no --coefficients-from to draw from; give both")
         return None
-    from blis_jax.calibrate.posterior import load
+    from blis_jax.calibrate.intervals.posterior import load
 
     count = given.get("draws", NUM_DRAWS)
     if not LEAST_DRAWS <= count <= MOST_DRAWS:

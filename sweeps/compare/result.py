@@ -14,7 +14,7 @@ from sweeps.runs import options as common_options
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from blis_jax.commands.report_flags import ReportPaths
+    from blis_jax.commands.flags.report_flags import ReportPaths
     from blis_jax.files.journal import Journal
     from blis_jax.workload.source import RequestSource
     from sweeps.compare.document import ComparedSetting

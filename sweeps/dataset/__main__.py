@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.seed_options import FIRST_SEED
-from blis_jax.commands.shared_options import switches
+from blis_jax.commands.flags.seed_options import FIRST_SEED
+from blis_jax.commands.flags.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 from blis_jax.files.process_lock import sole_writer

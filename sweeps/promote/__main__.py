@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli, seed_options
+from blis_jax.commands import cli
+from blis_jax.commands.flags import seed_options
 from blis_jax.errors import ConfigError
 from sweeps.promote import options
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.commands import cli, seed_options
+from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.flags import seed_options
 from blis_jax.errors import ConfigError, closest
 
 if TYPE_CHECKING:

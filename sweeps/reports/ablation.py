@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.commands.report_flags import ReportPaths
+from blis_jax.commands.flags.report_flags import ReportPaths
 from blis_jax.reports.run_words import words_of
 from blis_jax.reports.runs import timelines_of
 from blis_jax.reports.study import (

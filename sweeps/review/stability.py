@@ -62,7 +62,7 @@ def priority_function(config: ClusterConfig) -> Priority:
     import jax
     import jax.numpy as jnp
 
-    from blis_jax.engine.exact import runtime_infinity
+    from blis_jax.engine.arithmetic.exact import runtime_infinity
     from blis_jax.engine.mechanism import mechanism, params
     from blis_jax.engine.types import RequestView
     from blis_jax.policies.contract import QueueContext

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
-from blis_jax.commands import cli, cluster_flags, seed_options, trace_flags
+from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.shared_options import switches
+from blis_jax.commands.flags import cluster_flags, seed_options, trace_flags
+from blis_jax.commands.flags.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 

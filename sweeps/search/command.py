@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli, trace_flags
+from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.seed_options import given_seeds, seed_flags
+from blis_jax.commands.flags import trace_flags
+from blis_jax.commands.flags.seed_options import given_seeds, seed_flags
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from sweeps.runs.options import (

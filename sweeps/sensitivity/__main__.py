@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli, trace_flags
+from blis_jax.commands import cli
+from blis_jax.commands.flags import trace_flags
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.files.overwriting import refuse_existing
@@ -127,7 +128,7 @@ def _requests(
     given: Mapping[str, Any], strategy: Strategy, space: Space
 ) -> tuple[RequestSource, tuple[int, ...], str]:
     """Where the requests come from, the numbers of the runs, and the stream; a trace comes in windows."""
-    from blis_jax.commands.seed_options import given_seeds
+    from blis_jax.commands.flags.seed_options import given_seeds
     from blis_jax.traces.source import STREAM
     from sweeps.runs.bench import check_seeds, workload_of
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from blis_jax.commands import cli, trace_flags
+from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.seed_options import seed_flags
-from blis_jax.commands.shared_options import switches
+from blis_jax.commands.flags import trace_flags
+from blis_jax.commands.flags.seed_options import seed_flags
+from blis_jax.commands.flags.shared_options import switches
 from sweeps.runs.options import RNG
 
 NAME = "sweeps.sensitivity"

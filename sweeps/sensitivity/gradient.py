@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.seed_options import seed_flags, seeds_of
+from blis_jax.commands.flags.seed_options import seed_flags, seeds_of
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 from blis_jax.files.overwriting import SWITCH, refuse_existing

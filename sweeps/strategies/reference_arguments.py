@@ -29,7 +29,7 @@ def of_arguments(words: Sequence[str]) -> tuple[ClusterConfig, int | None]:
 
 def _arguments_parser() -> Parser:
     from blis_jax.commands.cli import Flag, Parser, whole
-    from blis_jax.commands.cluster_flags import add_cluster_flags
+    from blis_jax.commands.flags.cluster_flags import add_cluster_flags
 
     parser = Parser(prog="fixed_args", add_help=False)
     add_cluster_flags(parser)

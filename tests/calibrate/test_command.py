@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from blis_jax.calibrate.__main__ import main
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 EXAMPLE = str(REPO_ROOT / "examples" / "measured_run")
 

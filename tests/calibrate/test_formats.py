@@ -15,7 +15,7 @@ from blis_jax.calibrate.measured import CLIENTS, FORMATS, read_measured, read_re
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.validation import figures
 from blis_jax.errors import ConfigError
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 FILES = REPO_ROOT / "tests" / "data" / "benchmark_results"
 WITH_REQUESTS = {

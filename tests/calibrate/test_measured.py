@@ -11,7 +11,7 @@ from blis_jax.calibrate.kv_series import blocks_from_series, held_blocks
 from blis_jax.calibrate.measured import read_measured
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.errors import ConfigError
-from tests.support.reference_data import REPO_ROOT, SHARED_DIR
+from tests.support.recorded.reference_data import REPO_ROOT, SHARED_DIR
 
 EXAMPLE = REPO_ROOT / "examples" / "measured_run"
 REAL = SHARED_DIR / "data" / "vllm_bench_llmservingsim"

@@ -18,7 +18,7 @@ from sweeps.compare.__main__ import main as compare
 from sweeps.compare.ablation.command import main as ablate
 from sweeps.search.command import main as optimize
 from sweeps.strategies.reference_arguments import config_from_arguments
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.tiny import TINY
 
 MODEL = REPO_ROOT / "examples" / "policies" / "step_times.py"

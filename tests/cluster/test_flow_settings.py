@@ -7,7 +7,7 @@ from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.engine import mechanism
-from blis_jax.engine.queue_numbers import NO_TARGET
+from blis_jax.engine.gateway.queue_numbers import NO_TARGET
 from blis_jax.errors import ConfigError
 
 

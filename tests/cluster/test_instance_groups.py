@@ -18,7 +18,7 @@ from blis_jax.latency.registry import name_of
 from sweeps.ledger.rows.trial import config_of, settings_of
 from sweeps.search.result import arguments
 from sweeps.strategies.reference_arguments import config_from_arguments
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 GROUPS: list[dict[str, Any]] = [
     {"count": 2, "name": "fast", "beta_coeffs": [1000.0, 2.0, 3.0], "total_kv_blocks": 500},

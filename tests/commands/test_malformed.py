@@ -15,7 +15,7 @@ from blis_jax.errors import ConfigError, reads_store, refusing_damage
 from blis_jax.files import input_files
 from blis_jax.traces.read import read_trace
 from tests.commands.run.test_command import BASE, YAML, save_scenario, save_workload
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 DIGITS = "9" * 5000
 

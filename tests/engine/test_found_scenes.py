@@ -9,7 +9,7 @@ import pytest
 from blis_jax import simulate
 from blis_jax.cluster import config
 from tests.engine.test_properties import NODES, OPTIONS
-from tests.support import oracle
+from tests.support.oracles import oracle
 from tests.support.scenes import differences, flags, table_of
 
 SCENES = json.loads((Path(__file__).parents[1] / "data" / "found_scenes.json").read_text())

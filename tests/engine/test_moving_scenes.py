@@ -8,10 +8,10 @@ import pytest
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import NO_HORIZON, from_flags
 from blis_jax.engine.outcome import Outcome
-from blis_jax.results.invariants import violations
+from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
-from tests.support import moving_oracle
+from tests.support.oracles import moving_oracle
 from tests.support.scenes import (
     REQUEST_ARRAYS,
     STEP_ARRAYS,

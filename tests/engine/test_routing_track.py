@@ -19,7 +19,7 @@ from tests.engine.test_properties import (
     run,
     scenes,
 )
-from tests.support import oracle
+from tests.support.oracles import oracle
 from tests.support.scenes import WHOLE, Prompt, differences, flags, workload_of
 
 EVERY_SCORER = "kv-pressure:2,slo-headroom:2.5,cost-benefit:0.7,prefix-affinity:3,load-balance:1,queue-depth:1.3"
@@ -130,7 +130,7 @@ def test_requests_are_kept_from_instances_that_thrash(monkeypatch: pytest.Monkey
     record = run(scene)
     assert record.outcome in WHOLE and record.kv_model == BLOCK_LEVEL
     check(scene)
-    monkeypatch.setattr("tests.support.routing_track._is_healthy", lambda _: True)
+    monkeypatch.setattr("tests.support.recorded.routing_track._is_healthy", lambda _: True)
     without = oracle.simulate(scene.workload, scene.flags, profile="routing")
     assert differences(record, without, 4)
 

@@ -13,7 +13,7 @@ from surrogate.report import __main__ as report
 from sweeps.ledger import __main__ as ledger
 from sweeps.sensitivity import gradient
 from tests.commands.run.test_command import LOW_LOAD, save_scenario
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 MEASURED = str(REPO_ROOT / "examples" / "measured_run")
 TRACE = "arrival_s,input_tokens,output_tokens\n0,20,3\n1,30,4\n"

@@ -6,7 +6,7 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.latency.coefficients import Coefficients, known_models, lookup
-from tests.support.reference_data import REVISIONS, SHARED_DIR
+from tests.support.recorded.reference_data import REVISIONS, SHARED_DIR
 
 LLAMA = "meta-llama/llama-3.1-8b-instruct"
 VLLM_0_8_4 = "vllm/vllm-openai:v0.8.4"

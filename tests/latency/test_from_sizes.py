@@ -15,7 +15,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.latency import registry
 from blis_jax.latency.registry import SIZED
 from blis_jax.latency.trained_physics import ALPHA, BETA
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.rotation import rotating
 from tests.support.scenes import Prompt, burst, differences, flags, run_both, table_of, workload_of
 

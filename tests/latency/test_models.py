@@ -15,7 +15,7 @@ from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import name_of
 from blis_jax.workload.spec import parse_spec
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.rotation import rotating
 from tests.support.scenes import Prompt, burst, differences, flags, run_both, table_of, workload_of
 

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from blis_jax.engine.exact import runtime_infinity
+from blis_jax.engine.arithmetic.exact import runtime_infinity
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.model_description import describe
 from blis_jax.latency.registry import SIZED, find
-from tests.support import latency_2026_08 as plain
+from tests.support.recorded import latency_2026_08 as plain
 
 CASES, SLOTS = 500, 48
 

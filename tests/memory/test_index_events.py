@@ -13,19 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.engine.branching import When, always, branch
+from blis_jax.engine.arithmetic.branching import When, always, branch
 from blis_jax.engine.context import Context
 from blis_jax.engine.loop import _node_of, _shared_numbers
 from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.phases import router_index
-from blis_jax.engine.phases.router_index import no_touch
+from blis_jax.engine.phases.router_view import router_index
+from blis_jax.engine.phases.router_view.router_index import no_touch
 from blis_jax.engine.state import nodes_of
 from blis_jax.engine.tables.router import RouterIndex, no_index
 from blis_jax.memory import index_events
-from blis_jax.memory.blocks import Do
-from blis_jax.memory.contents import names
+from blis_jax.memory.block_tables.blocks import Do
+from blis_jax.memory.block_tables.contents import names
 from tests.engine.phases.made import Made, config, values
-from tests.engine.phases.test_router_index import BLOCKS, CAPACITY, INSTANCES, REQUESTS, context
+from tests.engine.phases.router_view.test_router_index import (
+    BLOCKS,
+    CAPACITY,
+    INSTANCES,
+    REQUESTS,
+    context,
+)
 from tests.support.scenes import Prompt
 
 WINDOW, STEPS = 4, 400

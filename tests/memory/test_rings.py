@@ -15,8 +15,8 @@ from blis_jax.engine.runner.demand import demand_of_table
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.sizes import at_block_level, first_sizes
 from blis_jax.engine.state import Inst, initial_state
-from blis_jax.memory.blocks import NEVER_FREE, NO_BLOCK, Do, Pool, Task
-from tests.memory.test_blocks import free_blocks
+from blis_jax.memory.block_tables.blocks import NEVER_FREE, NO_BLOCK, Do, Pool, Task
+from tests.memory.block_tables.test_blocks import free_blocks
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 
 TOTAL = 40

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from papers.calibration import __main__ as paper
-from tests.support.reference_data import SHARED_DIR
+from tests.support.recorded.reference_data import SHARED_DIR
 
 REAL = SHARED_DIR / "data" / "vllm_bench_llmservingsim"
 SHIPPED = Path(paper.__file__).parent / "data" / "errors.csv"

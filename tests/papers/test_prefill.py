@@ -6,7 +6,7 @@ import pytest
 
 from papers.calibration import prefill
 from papers.calibration.prefill import FORMS, Prompts
-from tests.support.reference_data import SHARED_DIR
+from tests.support.recorded.reference_data import SHARED_DIR
 
 REAL = SHARED_DIR / "data" / "splitwise_perf" / "perf_model.csv"
 SMALL = Prompts(

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.engine.exact import runtime_infinity
-from blis_jax.engine.signals import LeadingContents, Outstanding
+from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.engine.gateway.signals import LeadingContents, Outstanding
 from blis_jax.engine.types import (
     ROLES,
     SLO_CLASSES,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.engine.exact import runtime_infinity
+from blis_jax.engine.arithmetic.exact import runtime_infinity
 from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.policies import gateway_classes
 from tests.policies.test_contract import case, gateway_scenes, queue_scenes

@@ -23,7 +23,7 @@ from blis_jax.policies import (
     scorer,
 )
 from blis_jax.workload.spec import load_builtin, override
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 CONFIG = ClusterConfig(num_instances=3, long_prefill_token_threshold=256, scheduler="sjf")
 FILE = REPO_ROOT / "examples" / "policies" / "learning.py"

@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 
 from blis_jax.cluster.config import FIELDS, ClusterConfig
-from blis_jax.commands.cluster_flags import CLUSTER_FLAGS
+from blis_jax.commands.flags.cluster_flags import CLUSTER_FLAGS
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 from blis_jax.policies.numbers import number, numbers_of
 from blis_jax.policies.reference import page
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import space_of
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 
 def test_the_page_is_what_the_command_prints():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, simulate
-from blis_jax.engine.exact import runtime_infinity
+from blis_jax.engine.arithmetic.exact import runtime_infinity
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.engine.runner.simulation import Options
 from blis_jax.engine.types import RequestView

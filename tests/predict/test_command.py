@@ -7,7 +7,7 @@ import pytest
 from blis_jax.predict import __main__ as command
 from blis_jax.predict import prediction
 from blis_jax.predict.simulation import SimulatedRequests
-from tests.support.reference_data import REPO_ROOT, SHARED_DIR
+from tests.support.recorded.reference_data import REPO_ROOT, SHARED_DIR
 
 EXAMPLE = REPO_ROOT / "examples" / "predict" / "runs.csv"
 REAL = SHARED_DIR / "data" / "real_serving_runs" / "vllm_runs.csv"

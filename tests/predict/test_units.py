@@ -4,12 +4,12 @@ import pandas as pd
 import pytest
 
 from blis_jax.errors import ConfigError
-from blis_jax.predict import inferencex, llmd_runs, vllm_runs
+from blis_jax.predict.collections import inferencex, llmd_runs, vllm_runs
+from blis_jax.predict.collections.workloads import shared_prefix_load
 from blis_jax.predict.files import filled, read_runs_file, recognised
 from blis_jax.predict.prediction import PredictedUnit, PredictedValue, with_configs
 from blis_jax.predict.scene import ClosedLoad, LoadStage, RealServer, ServerPool, StagedLoad
 from blis_jax.predict.units import whole
-from blis_jax.predict.workloads import shared_prefix_load
 
 VLLM = {
     "run": "9-general-lite-1",

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_jax.commands import report_flags
+from blis_jax.commands.flags import report_flags
 from blis_jax.errors import ConfigError
 from blis_jax.reports import page, words
 from blis_jax.reports.runs import timeline

@@ -20,7 +20,7 @@ from blis_jax.results.metrics.kv import FIGURES
 from blis_jax.results.metrics.summaries import SloTargets, Target, Window
 from blis_jax.results.records import Status
 from tests.results.metrics.test_reference import all_scenarios, differences, golden_run
-from tests.support.golden_records import record_of
+from tests.support.recorded.golden_records import record_of
 from tests.support.tiny_records import changed, pressed_run, run_of, whole_run
 
 COORDS: dict[str, list[Any]] = {"strategy": ["base", "best"], "seed": [42, 43, 44]}

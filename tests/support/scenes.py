@@ -13,7 +13,7 @@ from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.results.records import RunRecord
 from blis_jax.results.step_records import expand_steps
 from blis_jax.workload.table import RequestTable, from_golden, pad_to, text_rank
-from tests.support import oracle
+from tests.support.oracles import oracle
 
 WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
 REQUEST_ARRAYS = (

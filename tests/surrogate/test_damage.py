@@ -12,7 +12,7 @@ import pytest
 from blis_jax.errors import ConfigError
 from surrogate import predict, train
 from surrogate.data import load_data
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 pytestmark = pytest.mark.lenient_promotion
 

@@ -13,7 +13,7 @@ from sweeps.search.loop import runs_at, search
 from sweeps.search.objectives import Valuation
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
-from tests.support.reference_data import SHARED_DIR
+from tests.support.recorded.reference_data import SHARED_DIR
 from tests.support.rotation import rotating
 
 FOLDER = SHARED_DIR / "data" / "blis_reference" / "strategy_pr452"

@@ -8,7 +8,7 @@ import pytest
 
 from blis_jax.traces.read import Trace, TraceOptions, read_trace
 from blis_jax.traces.rows import PER_REQUEST
-from tests.support.reference_data import SHARED_DIR
+from tests.support.recorded.reference_data import SHARED_DIR
 
 
 def real_file(name: str) -> Path:

@@ -9,7 +9,7 @@ import pytest
 from blis_jax.commands.run import command as run
 from blis_jax.traces.read import TraceOptions, read_trace
 from blis_jax.traces.write import write_trace
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 EXAMPLES = REPO_ROOT / "examples" / "traces"
 BASE = ["--model", "meta-llama/llama-3.1-8b-instruct", "--num-instances", "2"]

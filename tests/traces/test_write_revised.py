@@ -15,7 +15,7 @@ from blis_jax.traces.write_revised import TIMED_OUT, write_drawn
 from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
 from blis_jax.workload.versions import REVISED
-from tests.support.revised_data import FOLDER
+from tests.support.recorded.revised_data import FOLDER
 
 TRACES = FOLDER / "traces"
 

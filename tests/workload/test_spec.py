@@ -16,7 +16,7 @@ from blis_jax.workload.spec import (
     parse_spec,
     prefix_lengths,
 )
-from tests.support.reference_data import REVISIONS
+from tests.support.recorded.reference_data import REVISIONS
 
 BASE = """
 version: "2"

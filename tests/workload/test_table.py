@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from blis_jax.errors import ConfigError
 from blis_jax.workload.table import NEVER_US, RequestTable, from_golden, load_table, pad_to
-from tests.support.reference_data import REVISIONS
+from tests.support.recorded.reference_data import REVISIONS
 
 BLOCK = 4
 

@@ -24,8 +24,8 @@ from blis_jax.workload.drawing import samplers
 from blis_jax.workload.drawing.draw import compile_plan, draw
 from blis_jax.workload.drawing.plan_params import gap_shape
 from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.reference.gaps import gap_law
-from blis_jax.workload.reference.lengths import length_law
+from blis_jax.workload.reference.laws.gaps import gap_law
+from blis_jax.workload.reference.laws.lengths import length_law
 from blis_jax.workload.spec import ArrivalSpec, load_builtin, parse_spec
 from blis_jax.workload.table import NEVER_US
 

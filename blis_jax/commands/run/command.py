@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.instance_groups import has_cpu_tier, instance_lines
-from blis_jax.commands import cli, cluster_settings, report_flags, trace_flags
+from blis_jax.commands import cli, cluster_settings
 from blis_jax.commands.cli import Notes
-from blis_jax.commands.cluster_flags import name_of
-from blis_jax.commands.flow_flags import FLOW_FLAGS
+from blis_jax.commands.flags import report_flags, trace_flags
+from blis_jax.commands.flags.cluster_flags import name_of
+from blis_jax.commands.flags.flow_flags import FLOW_FLAGS
 from blis_jax.commands.run import sessions
 from blis_jax.commands.run.flags import MOST_SLOTS, NAME, make_parser
 from blis_jax.commands.run.requests import dashed, followed, is_whole, simulated

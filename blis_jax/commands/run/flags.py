@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blis_jax.commands import cli, cluster_flags, report_flags, trace_flags
+from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.cluster_flags import SLOTS
+from blis_jax.commands.flags import cluster_flags, report_flags, trace_flags
+from blis_jax.commands.flags.cluster_flags import SLOTS
 from blis_jax.files import overwriting
 
 NAME = "blis_jax.run"

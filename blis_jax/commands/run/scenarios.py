@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.instance_groups import has_cpu_tier
-from blis_jax.commands import cli, trace_flags
+from blis_jax.commands import cli
 from blis_jax.commands.cli import Notes
+from blis_jax.commands.flags import trace_flags
 from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, REFUSED
 from blis_jax.commands.run.requests import dashed, is_whole, load_requests, simulated
 from blis_jax.errors import ConfigError, closest

@@ -59,7 +59,7 @@ def refuse_own_targets(source: Source, config: ClusterConfig) -> None:
     by_deadline = config.flow_control and config.dispatch_order == "slo-deadline"
     if not (by_deadline and is_revised(source)):
         return
-    from blis_jax.workload.reference.deadlines import slo_target_us
+    from blis_jax.workload.reference.laws.deadlines import slo_target_us
 
     assert source.spec is not None
     cohorts = getattr(source.spec, "cohorts", None) or ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.commands import trace_flags
+from blis_jax.commands.flags import trace_flags
 from blis_jax.commands.run.flags import MOST_SEEDS, STREAM, WORKLOAD_MODES
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies.seeds import draws

@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli, report_flags, stopping_flags, trace_flags
+from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.cluster_flags import INSTANCES, SLOTS
-from blis_jax.commands.seed_options import given_seeds, seed_flags, seeds_of
-from blis_jax.commands.shared_options import switches
-from blis_jax.commands.stopping_flags import FEWEST_SEEDS
+from blis_jax.commands.flags import report_flags, stopping_flags, trace_flags
+from blis_jax.commands.flags.cluster_flags import INSTANCES, SLOTS
+from blis_jax.commands.flags.seed_options import given_seeds, seed_flags, seeds_of
+from blis_jax.commands.flags.shared_options import switches
+from blis_jax.commands.flags.stopping_flags import FEWEST_SEEDS
 from blis_jax.errors import ConfigError
 from blis_jax.files.overwriting import refuse_existing
 
 if TYPE_CHECKING:
-    from blis_jax.commands.report_flags import ReportPaths
+    from blis_jax.commands.flags.report_flags import ReportPaths
     from blis_jax.commands.sweep.execution import Done, How
     from blis_jax.commands.sweep.measure import Measure
     from blis_jax.commands.sweep.plan import SweepPlan

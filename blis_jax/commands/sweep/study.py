@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.commands.report_flags import ReportPaths
+from blis_jax.commands.flags.report_flags import ReportPaths
 from blis_jax.commands.sweep.data import CURVE, WHOLE, window_of
 from blis_jax.commands.sweep.plan import WORKLOAD_PREFIX
 from blis_jax.commands.sweep.report import (

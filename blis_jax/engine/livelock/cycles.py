@@ -14,8 +14,8 @@ import numpy as np
 
 from blis_jax.engine.state import RUNAWAY, Dyn, Inst, InstTime, Slot, SlotTime, State
 from blis_jax.engine.types import LAST, NO_REQUEST, EngineShape
-from blis_jax.memory.blocks import Blocks, Life, Pool
-from blis_jax.memory.cpu_tier import THRASHING_WINDOW_US
+from blis_jax.memory.block_tables.blocks import Blocks, Life, Pool
+from blis_jax.memory.second_tier.cpu_tier import THRASHING_WINDOW_US
 
 if TYPE_CHECKING:
     from jaxtyping import Int

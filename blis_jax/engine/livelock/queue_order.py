@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blis_jax.engine.exact import runtime_infinity
+from blis_jax.engine.arithmetic.exact import runtime_infinity
 from blis_jax.engine.state import InstTime, Log, LogTime, Slot, SlotTime, State
 from blis_jax.engine.types import NO_REQUEST, Mechanism, Params, RequestView
 from blis_jax.policies.contract import NoState, QueueContext
-from blis_jax.policies.priority import constant
-from blis_jax.policies.schedulers import fcfs, priority_fcfs, reverse_priority, sjf
+from blis_jax.policies.queue_order.priority import constant
+from blis_jax.policies.queue_order.schedulers import fcfs, priority_fcfs, reverse_priority, sjf
 
 if TYPE_CHECKING:
     from jaxtyping import Int

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_jax.engine.state import Log, LogTime
-from blis_jax.memory.blocks import Eviction
+from blis_jax.memory.block_tables.blocks import Eviction
 
 if TYPE_CHECKING:
     from jaxtyping import Int

@@ -29,7 +29,7 @@ from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.programs import compiled
 from blis_jax.engine.state import InstTime, Reg, Requests, State
 from blis_jax.engine.types import EngineShape, Mechanism, Params
-from blis_jax.memory.blocks import Pool
+from blis_jax.memory.block_tables.blocks import Pool
 
 if TYPE_CHECKING:
     from jaxtyping import Int

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context
-from blis_jax.engine.gateway_queue import Place
+from blis_jax.engine.gateway.gateway_queue import Place
 from blis_jax.engine.state import Dyn, Req, State
 from blis_jax.engine.tables.joined import places_of
 

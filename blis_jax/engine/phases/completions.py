@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, row
-from blis_jax.engine.phases.gateways import own_states, with_own
-from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.phases.policy_calls import request_view, told
+from blis_jax.engine.phases.router_view.gateways import own_states, with_own
+from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import State
 from blis_jax.engine.tables.columns import get
 from blis_jax.engine.tables.joined import place_of, record_of

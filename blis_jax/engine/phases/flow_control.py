@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
 from blis_jax.engine.calendar import Kind
 from blis_jax.engine.context import Context
-from blis_jax.engine.exact import exact_product, exact_quotient
-from blis_jax.engine.gateway_queue import (
+from blis_jax.engine.gateway.gateway_queue import (
     Detector,
     GatewayQueue,
     Place,
@@ -27,17 +27,17 @@ from blis_jax.engine.gateway_queue import (
     unchanged,
 )
 from blis_jax.engine.outcome import Outcome
+from blis_jax.engine.phases.departures.giving_up import give_up
 from blis_jax.engine.phases.gateway import Decisions, admission, decide_again, no_decisions
-from blis_jax.engine.phases.giving_up import give_up
-from blis_jax.engine.phases.mid_step import count_of, failing
-from blis_jax.engine.phases.snapshot import View, refreshed, snapshots
+from blis_jax.engine.phases.router_view.snapshot import View, refreshed, snapshots
+from blis_jax.engine.phases.steps.mid_step import count_of, failing
 from blis_jax.engine.state import Dyn, Req, State
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import lane_of, places_of
 from blis_jax.engine.tables.writes import Writes
 from blis_jax.engine.types import LAST, Snapshots
 from blis_jax.policies.gateway_classes import mean_saturation
-from blis_jax.policies.pickers import first_where
+from blis_jax.policies.routing.pickers import first_where
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int

@@ -9,28 +9,26 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.block_counts import full_blocks
+from blis_jax.engine.arithmetic.block_counts import full_blocks
 from blis_jax.engine.calendar import later
 from blis_jax.engine.context import Context, SlotRows, row
-from blis_jax.engine.gateway_queue import QueueWrite, unchanged
+from blis_jax.engine.gateway.gateway_queue import QueueWrite, unchanged
+from blis_jax.engine.gateway.signals import LeadingContents
 from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.phases.asked import handed_over, nothing_handed, with_asked_signals
 from blis_jax.engine.phases.budgets import is_over_budget
-from blis_jax.engine.phases.gateways import own_states, with_own
-from blis_jax.engine.phases.mid_step import failing, waking_time
+from blis_jax.engine.phases.departures.reservation import encoded, in_role, or_split, ranks_in_queue
 from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
-from blis_jax.engine.phases.reservation import encoded, in_role, or_split, ranks_in_queue
-from blis_jax.engine.phases.router_index import (
-    RouterWrite,
-    matched_blocks,
-    no_touch,
-    outcome_of_touch,
-    touch,
-    trimmed,
+from blis_jax.engine.phases.router_view import router_index
+from blis_jax.engine.phases.router_view.asked import handed_over, nothing_handed, with_asked_signals
+from blis_jax.engine.phases.router_view.gateways import own_states, with_own
+from blis_jax.engine.phases.router_view.snapshot import (
+    View,
+    cached_prompt_blocks,
+    refreshed,
+    snapshots,
 )
-from blis_jax.engine.phases.snapshot import View, cached_prompt_blocks, refreshed, snapshots
-from blis_jax.engine.phases.step_end import is_unservable
-from blis_jax.engine.signals import LeadingContents
+from blis_jax.engine.phases.steps.mid_step import failing, waking_time
+from blis_jax.engine.phases.steps.step_end import is_unservable
 from blis_jax.engine.state import Instance, Lane, Nodes, Resident, State, nodes_of
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
@@ -40,7 +38,7 @@ from blis_jax.engine.tables.writes import MovementWrite, no_movement
 from blis_jax.engine.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, RequestView, pytree
 from blis_jax.latency.blackbox import queueing_time
 from blis_jax.policies.contract import GatewayContext
-from blis_jax.policies.pickers import first_where
+from blis_jax.policies.routing.pickers import first_where
 
 
 class Destination(Row):
@@ -62,7 +60,7 @@ class Decisions:
     where: Destination
     slot: Resident
     inst: Instance
-    router: RouterWrite | None
+    router: router_index.RouterWrite | None
     split: MovementWrite | None = None  # of a request whose prompt is computed elsewhere
     queue: QueueWrite | None = None
     handed: Any = None  # float64 that the instance gets with the request; see `Policy.hands`
@@ -147,7 +145,7 @@ def no_decisions(ctx: Context, state: State) -> Decisions:
             jnp.zeros((len(Instance.columns),), jnp.int32),
             jnp.full((num_times,), ctx.never, ctx.clock),
         ),
-        router=no_touch(ctx, state),
+        router=router_index.no_touch(ctx, state),
         split=no_movement(ctx, state.movement) if ctx.mechanism.reserves_decode else None,
         queue=unchanged(state.queue),
         handed=nothing_handed(ctx),
@@ -255,15 +253,17 @@ def _route(
     if router is None or ctx.mechanism.is_precise:
         return placed
     where = question.nodes, context.num_prompt_blocks, chosen, now
-    done = touch(ctx, router, request, *where)
+    done = router_index.touch(ctx, router, request, *where)
     if ctx.mechanism.loses_index:
         key = decision_key(ctx, Purpose.LOSS, _number(ctx, state, request))
         is_lost = jax.random.uniform(key, dtype=jnp.float64) < ctx.params.cluster.signals.index_loss
         done = jax.tree.map(
-            lambda lost, heard: jnp.where(is_lost, lost, heard), no_touch(ctx, state), done
+            lambda lost, heard: jnp.where(is_lost, lost, heard),
+            router_index.no_touch(ctx, state),
+            done,
         )
     lane = placed.lane
-    lane = lane.replace(outcome=outcome_of_touch(ctx, lane.outcome, done))
+    lane = lane.replace(outcome=router_index.outcome_of_touch(ctx, lane.outcome, done))
     return dataclasses.replace(placed, lane=lane, router=done)
 
 
@@ -288,8 +288,8 @@ def _question(
     num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
     if router is not None:
         if not ctx.mechanism.is_precise:
-            router = trimmed(ctx, router)
-        matched = matched_blocks(ctx, router, request, nodes, num_blocks, now)
+            router = router_index.trimmed(ctx, router)
+        matched = router_index.matched_blocks(ctx, router, request, nodes, num_blocks, now)
     asked = request, Purpose.ROUTING, now, seen, matched, rejected
     return _Question(_context(ctx, state, *asked), nodes, router)
 

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.phases.gateways import on_each
-from blis_jax.engine.phases.mid_step import Work, waiting_mask
-from blis_jax.engine.routers import Router, RouterParams, of_cluster
+from blis_jax.engine.gateway.routers import Router, RouterParams, of_cluster
+from blis_jax.engine.phases.router_view.gateways import on_each
+from blis_jax.engine.phases.steps.mid_step import Work, waiting_mask
 from blis_jax.engine.state import State
 from blis_jax.engine.types import (
     EngineShape,

@@ -20,10 +20,10 @@ from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.programs import compiled
 from blis_jax.engine.state import Reg, Req, Requests, State, Time
 from blis_jax.engine.types import EngineShape, Mechanism, Params
-from blis_jax.memory.blocks import Eviction
-from blis_jax.results.histories import InstanceHistory, entry_times, histories
-from blis_jax.results.tied_stretches import stretches
-from blis_jax.results.ties import TieOrder, correct
+from blis_jax.memory.block_tables.blocks import Eviction
+from blis_jax.results.event_order.histories import InstanceHistory, entry_times, histories
+from blis_jax.results.event_order.tied_stretches import stretches
+from blis_jax.results.event_order.ties import TieOrder, correct
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 STRETCH = 4096  # chunks of scan steps; a checkpoint costs what some 300 of them do

@@ -9,7 +9,7 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance
-from blis_jax.engine.phases.router_index import ROUTER_INDEX_CAPACITY
+from blis_jax.engine.phases.router_view.router_index import ROUTER_INDEX_CAPACITY
 from blis_jax.engine.runner.options import Options
 from blis_jax.files.user_files import is_file
 from blis_jax.latency.registry import model_of

@@ -18,7 +18,7 @@ from blis_jax import progress
 from blis_jax.engine.runner.calls import Call, Execute, Group, Results, execute
 from blis_jax.engine.runner.options import Options, num_workers
 from blis_jax.engine.runner.runs import GivenRun, Row, Run
-from blis_jax.results.cheap_invariants import cheap_violations
+from blis_jax.results.checks.cheap_invariants import cheap_violations
 from blis_jax.results.metrics.on_device.compiled import Drawn
 from blis_jax.results.metrics.on_device.summary import CompiledSummary
 from blis_jax.results.records import RunRecord

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.branching import masked
+from blis_jax.engine.arithmetic.branching import masked
 from blis_jax.engine.context import Context
 from blis_jax.engine.loop import CHUNK, Raw, first_state, raw_of, without_holes
 from blis_jax.engine.outcome import Outcome

@@ -27,9 +27,9 @@ from blis_jax.engine.runner.sizes import Sizes, first_sizes, grown
 from blis_jax.engine.types import EngineShape, Mechanism, Params
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
+from blis_jax.results.event_order.ties import TieOrder, correct
 from blis_jax.results.from_tables import Observation
 from blis_jax.results.records import RunRecord
-from blis_jax.results.ties import TieOrder, correct
 from blis_jax.workload.drawing.draw import compile_plan
 from blis_jax.workload.drawing.plan import DrawPlan, PlanShape
 from blis_jax.workload.spec import WorkloadSpec

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, row
-from blis_jax.engine.signals import AgedView
+from blis_jax.engine.gateway.signals import AgedView
 from blis_jax.engine.state import (
     Dyn,
     Inst,

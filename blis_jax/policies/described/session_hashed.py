@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blis_jax.engine.exact import exact_product
+from blis_jax.engine.arithmetic.exact import exact_product
 from blis_jax.engine.types import pytree
 from blis_jax.lazy import jnp
 from blis_jax.policies.contract import GatewayContext, NoState, routing_policy

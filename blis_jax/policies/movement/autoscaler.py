@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.exact import exact_product, exact_quotient
+from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
 from blis_jax.engine.types import EngineShape, pytree
 from blis_jax.lazy import jnp, lax
 from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_policy

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.exact import exact_product
+from blis_jax.engine.arithmetic.exact import exact_product
 from blis_jax.engine.types import pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import NoState, QueueContext, priority_policy
 from blis_jax.policies.numbers import number
-from blis_jax.policies.priority import Deadlines, deadline_of
+from blis_jax.policies.queue_order.priority import Deadlines, deadline_of
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float

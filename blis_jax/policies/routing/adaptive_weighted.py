@@ -12,7 +12,7 @@ from blis_jax.lazy import jax, jnp
 from blis_jax.policies.classes import of_class
 from blis_jax.policies.contract import GatewayContext, NoState, routing_policy
 from blis_jax.policies.numbers import FIXED, number
-from blis_jax.policies.pickers import first_where
+from blis_jax.policies.routing.pickers import first_where
 from blis_jax.policies.routing.profiles import Profile, best_by, weight
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.engine.types import LAST, Snapshots, pytree
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.contract import GatewayContext, NoParams, NoState, routing_policy
-from blis_jax.policies.pickers import first_where
+from blis_jax.policies.routing.pickers import first_where
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int

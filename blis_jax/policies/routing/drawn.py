@@ -16,7 +16,7 @@ from blis_jax.policies.contract import (
     picker,
     routing_policy,
 )
-from blis_jax.policies.pickers import first_where
+from blis_jax.policies.routing.pickers import first_where
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int

@@ -8,7 +8,7 @@ from blis_jax.engine.types import LAST, pytree
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.contract import GatewayContext, NoState, routing_policy, scorer
 from blis_jax.policies.numbers import number
-from blis_jax.policies.pickers import first_where
+from blis_jax.policies.routing.pickers import first_where
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float

@@ -11,7 +11,7 @@ from blis_jax.engine.types import LAST, pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import GatewayContext, NoState, routing_policy
 from blis_jax.policies.numbers import number
-from blis_jax.policies.pickers import first_where
+from blis_jax.policies.routing.pickers import first_where
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float

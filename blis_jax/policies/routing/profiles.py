@@ -8,7 +8,7 @@ from blis_jax.engine.types import pytree
 from blis_jax.lazy import jax, jnp
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.numbers import FIXED, number
-from blis_jax.policies.pickers import first_best_of
+from blis_jax.policies.routing.pickers import first_best_of
 from blis_jax.policies.scorers.cache import free_share, prefix_share
 from blis_jax.policies.scorers.load import depth_scores
 from blis_jax.policies.scorers.sums import shares_of, weighted_sum

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.engine.exact import exact_product, exact_quotient
+from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
 from blis_jax.engine.types import CRITICAL, pytree
 from blis_jax.lazy import jax, jnp, lax
 from blis_jax.policies.classes import is_sheddable
 from blis_jax.policies.contract import GatewayContext, NoState, scorer
 from blis_jax.policies.numbers import number
-from blis_jax.policies.priority import Deadlines, deadline_of
+from blis_jax.policies.queue_order.priority import Deadlines, deadline_of
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int

@@ -11,7 +11,7 @@ from blis_jax.results.records import RunRecord, Status
 if TYPE_CHECKING:
     from jaxtyping import Int
 
-    from blis_jax.results.splits import SplitRecords
+    from blis_jax.results.request_lives.splits import SplitRecords
 
 TIMES = ("e2e_us", "ttft_us", "sched_delay_us")
 

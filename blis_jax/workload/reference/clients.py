@@ -10,9 +10,9 @@ import numpy as np
 
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.inference_perf import Pace
-from blis_jax.workload.reference.deadlines import deadline_us, slo_target_us
-from blis_jax.workload.reference.gaps import Gap, gap_law, paced_gaps
-from blis_jax.workload.reference.lengths import length_law
+from blis_jax.workload.reference.laws.deadlines import deadline_us, slo_target_us
+from blis_jax.workload.reference.laws.gaps import Gap, gap_law, paced_gaps
+from blis_jax.workload.reference.laws.lengths import length_law
 from blis_jax.workload.reference.prompts import Drawer, DrawnContents, drawer_of
 from blis_jax.workload.reference.requests import (
     ClientLimits,

@@ -17,7 +17,7 @@ import numpy as np
 from blis_jax.errors import UnsupportedError
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.reference.clients import single_request
-from blis_jax.workload.reference.deadlines import deadline_us, slo_target_us, timeout_of
+from blis_jax.workload.reference.laws.deadlines import deadline_us, slo_target_us, timeout_of
 from blis_jax.workload.reference.prompts import Drawer, drawer_of, language
 from blis_jax.workload.reference.requests import NO_DEADLINE, DrawnRequest
 from blis_jax.workload.reference.seeds import signed

@@ -20,8 +20,8 @@ from blis_jax.workload.lengths.distribution import MOST_REQUESTS, NO_REQUEST
 from blis_jax.workload.reference import seeds
 from blis_jax.workload.reference.clients import Sender
 from blis_jax.workload.reference.closed_loop import FollowUps, Session, pools_of, sessions_of
+from blis_jax.workload.reference.laws.rates import has_own_windows, shared_rates
 from blis_jax.workload.reference.prompts import MOST_TOKENS, draw_tokens
-from blis_jax.workload.reference.rates import has_own_windows, shared_rates
 from blis_jax.workload.reference.requests import ClientLimits, DrawnRequest, RequestBatch
 from blis_jax.workload.reference.windows import WindowSender
 from blis_jax.workload.revised.expansion import Expansion, expanded

@@ -9,7 +9,7 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.workload.go_random.stream import Stream
-from blis_jax.workload.reference.lengths import AnyLaw, Length, length_law
+from blis_jax.workload.reference.laws.lengths import AnyLaw, Length, length_law
 from blis_jax.workload.reference.requests import NO_PARTS
 from blis_jax.workload.spec import ClientSpec, MultimodalSpec
 

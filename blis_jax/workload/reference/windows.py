@@ -13,9 +13,9 @@ from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.lengths.distribution import MOST_REQUESTS
 from blis_jax.workload.reference import go_math
 from blis_jax.workload.reference.clients import session_drawer, session_requests, single_request
-from blis_jax.workload.reference.gaps import gap_law
+from blis_jax.workload.reference.laws.gaps import gap_law
+from blis_jax.workload.reference.laws.rates import window_rate
 from blis_jax.workload.reference.prompts import language
-from blis_jax.workload.reference.rates import window_rate
 from blis_jax.workload.reference.requests import NO_DEADLINE, DrawnRequest, RequestBatch
 from blis_jax.workload.revised.spec import RevisedClient, RevisedWindow
 from blis_jax.workload.spec import ClientSpec

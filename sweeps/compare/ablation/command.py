@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli, report_flags
+from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.flags import report_flags
 from blis_jax.errors import ConfigError
 from blis_jax.progress import phase
 from sweeps.runs import options as common_options
 from sweeps.runs.options import Paths
 
 if TYPE_CHECKING:
-    from blis_jax.commands.report_flags import ReportPaths
+    from blis_jax.commands.flags.report_flags import ReportPaths
     from blis_jax.files.journal import Journal
     from blis_jax.workload.source import RequestSource
     from sweeps.compare.ablation.components import Component

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.stopping_flags import FEWEST_SEEDS
+from blis_jax.commands.flags.stopping_flags import FEWEST_SEEDS
 from blis_jax.errors import ConfigError
 from sweeps.runs import options as common_options
 
@@ -120,7 +120,7 @@ def _check_class(name: str, classes: Sequence[str]) -> None:
 def _choice(given: Mapping[str, Any]) -> FinalQuestion:
     from blis_jax.results.metrics.scalars import lookup
     from sweeps.compare.selection.stage import FinalQuestion
-    from sweeps.robustness.verdict import read_constraint
+    from sweeps.robustness.question import read_constraint
     from sweeps.runs.metrics import our_name
 
     metric = our_name(given.get("metric", "pooled_ttft_p99_ms[critical]"))

@@ -40,7 +40,7 @@ def scores_of(
     """Combined scores of a router with these scorers, for one request in every case."""
     import jax
 
-    from blis_jax.engine.exact import runtime_infinity
+    from blis_jax.engine.arithmetic.exact import runtime_infinity
     from blis_jax.engine.mechanism import mechanism, params
     from blis_jax.engine.phases.policy_calls import combined_scores
 
@@ -79,7 +79,7 @@ def context_of(
 
     from blis_jax.engine.types import RequestView, Snapshots
     from blis_jax.policies.contract import NoParams, NoState, PickerContext
-    from blis_jax.policies.pickers import first_best
+    from blis_jax.policies.routing.pickers import first_best
 
     zero = jnp.int32(0)
     request = RequestView(

@@ -132,11 +132,11 @@ def _gateway(policy: Policy, key: Any) -> dict[str, Any]:
     found["scores"] = jnp.zeros(INSTANCES, jnp.float64)
     found["draws"] = jnp.zeros(INSTANCES, jnp.int32)
     if policy.reads_contents:
-        from blis_jax.engine.signals import LeadingContents
+        from blis_jax.engine.gateway.signals import LeadingContents
 
         found["contents"] = LeadingContents(*(jnp.zeros(2, jnp.int32) for _ in range(3)))
     if policy.reads_outstanding:
-        from blis_jax.engine.signals import Outstanding
+        from blis_jax.engine.gateway.signals import Outstanding
 
         columns = [jnp.zeros((INSTANCES, SLOTS), jnp.int32) for _ in range(4)]
         found["outstanding"] = Outstanding(jnp.ones((INSTANCES, SLOTS), bool), *columns)
@@ -152,7 +152,7 @@ def _queue(policy: Policy, key: Any) -> dict[str, Any]:
     found |= {"is_waiting": jnp.ones(SLOTS, bool), "priority": jnp.zeros(SLOTS, jnp.float64)}
     found["handed"] = jnp.zeros(SLOTS, jnp.float64)
     if policy.reads_contents:
-        from blis_jax.engine.signals import LeadingContents
+        from blis_jax.engine.gateway.signals import LeadingContents
 
         found["contents"] = LeadingContents(*(jnp.zeros((SLOTS, 2), jnp.int32) for _ in range(3)))
     return found | {"key": key}

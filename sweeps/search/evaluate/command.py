@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.backend import prepare_backend
-from blis_jax.commands import cli, report_flags, trace_flags
+from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
-from blis_jax.commands.shared_options import switches
+from blis_jax.commands.flags import report_flags, trace_flags
+from blis_jax.commands.flags.shared_options import switches
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import json_text, write_json
 

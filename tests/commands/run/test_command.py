@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import FIELDS, POLICY_NAMES, SCORER_NAMES, from_flags
-from blis_jax.commands import cluster_flags, cluster_settings
+from blis_jax.commands import cluster_settings
+from blis_jax.commands.flags import cluster_flags
 from blis_jax.commands.run import command as run
 from blis_jax.commands.run import flags as run_flags
 from blis_jax.commands.run.flags import make_parser
@@ -23,7 +24,7 @@ from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.workload.lengths.distribution import PRESETS, Distribution, GaussianLengths
 from blis_jax.workload.reference.distribution import distribution_arrays
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 simulating = pytest.mark.lenient_promotion  # the engine adds flags to counts
 

@@ -6,7 +6,7 @@ import pytest
 
 from blis_jax.cluster.config import FIELDS
 from blis_jax.commands.run.command import main
-from tests.support.revised_data import COMMANDS, FOLDER, recorded
+from tests.support.recorded.revised_data import COMMANDS, FOLDER, recorded
 
 pytestmark = [
     pytest.mark.golden,

@@ -17,7 +17,7 @@ from blis_jax.results.records import Status
 from blis_jax.traces.read import read_trace
 from blis_jax.workload.reference import draw_closed_loop
 from blis_jax.workload.table import WorkloadNames
-from tests.support.revised_data import FOLDER, recorded
+from tests.support.recorded.revised_data import FOLDER, recorded
 
 REVISED = {"variant": "blis-2026-08"}
 DISTRIBUTION = {"rate": 40.0, "num_requests": 200, "seed": 42}

@@ -13,11 +13,11 @@ from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.many_runs import run_grid
 from blis_jax.engine.runner.simulation import Options, Row, simulate
 from blis_jax.policies.seeds import FIXED
-from blis_jax.results import invariants
+from blis_jax.results.checks import invariants
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.drawing.draw import compile_plan, draw
 from blis_jax.workload.spec import parse_spec
-from tests.support import oracle
+from tests.support.oracles import oracle
 from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of
 
 OPTIONS = Options(num_slots=64, num_blocks=64, list_blocks=96, num_shared_blocks=96)

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.branching import branch
+from blis_jax.engine.arithmetic.branching import branch
 from blis_jax.engine.context import Context
 from blis_jax.engine.loop import first_order, requests_of
 from blis_jax.engine.mechanism import mechanism, params
-from blis_jax.engine.phases.mid_step import Work
 from blis_jax.engine.phases.policy_calls import first_states
+from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import Instance, Lane, Past, Resident, State, initial_state
 from blis_jax.engine.tables.rows import Row
 from blis_jax.engine.tables.writes import no_writes

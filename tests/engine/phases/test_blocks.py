@@ -2,12 +2,12 @@
 
 import jax.numpy as jnp
 
-from blis_jax.engine.phases.batch_formation import serve
+from blis_jax.engine.phases.steps.batch_formation import serve
 from blis_jax.engine.types import LAST
-from blis_jax.memory.blocks import Do
+from blis_jax.memory.block_tables.blocks import Do
 from blis_jax.memory.preemption import give_up
 from tests.engine.phases.made import Made, values
-from tests.engine.phases.test_batch import forming
+from tests.engine.phases.steps.test_batch import forming
 
 ONE = jnp.int32(1)
 

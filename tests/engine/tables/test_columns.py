@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.engine.branching import branch, masked
-from blis_jax.engine.phases.mid_step import add_chain, first_chain, has_chain, take_chain
+from blis_jax.engine.arithmetic.branching import branch, masked
+from blis_jax.engine.phases.steps.mid_step import add_chain, first_chain, has_chain, take_chain
 from blis_jax.engine.tables.columns import (
     Columns,
     apart,

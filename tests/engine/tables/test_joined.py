@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blis_jax.cluster.config import from_flags
-from blis_jax.engine.branching import branch, masked
+from blis_jax.engine.arithmetic.branching import branch, masked
 from blis_jax.engine.calendar import first_of
 from blis_jax.engine.loop import first_order, requests_of
 from blis_jax.engine.mechanism import mechanism, params

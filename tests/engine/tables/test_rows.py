@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax.engine.branching import branch, masked
+from blis_jax.engine.arithmetic.branching import branch, masked
 from blis_jax.engine.tables.columns import apart, choose, is_apart, together
 from blis_jax.engine.tables.rows import Moment, Row, Whole
 

@@ -13,7 +13,7 @@ from papers.corrected.explained import PARTS
 from papers.corrected.profiles import VERDICTS
 from papers.routing_evolution.record import RECORD as ROUTING
 from papers.strategy_evolution.record import RECORD as SCHEDULING
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 PAGE = REPO_ROOT / "docs" / "results" / "corrected-record.md"
 DATA = REPO_ROOT / "papers" / "corrected" / "data"

@@ -6,11 +6,11 @@ import pytest
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.model_files import model_description
 from blis_jax.latency.served_physics import BETA, ServedNumbers, numbers_of, step_us
+from blis_jax.predict.collections.vllm_runs import scene_of
 from blis_jax.predict.figures import ClientView, seen
 from blis_jax.predict.learned import usual_pace
 from blis_jax.predict.simulation import SimulatedRequests
 from blis_jax.predict.units import AskedCell
-from blis_jax.predict.vllm_runs import scene_of
 from papers.real_servers.client_fit import client_of
 from papers.real_servers.designs import Error, half_widths, median_interval
 from papers.real_servers.page import error_table, write_fits

@@ -9,17 +9,17 @@ import yaml
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.runner.closed_loop import simulate_closed_loop
-from blis_jax.predict import inferencex
 from blis_jax.predict.closed import LoopView
+from blis_jax.predict.collections import inferencex
+from blis_jax.predict.collections.vllm_runs import METRICS
 from blis_jax.predict.learned import learned
-from blis_jax.predict.vllm_runs import METRICS
 from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
 from papers.real_servers import clusters
 from papers.real_servers.designs import Fitter
 from papers.real_servers.step_fit import StepLaw
 from papers.real_servers.vllm import mean_steps, read_runs
-from tests.support.reference_data import SHARED_DIR
+from tests.support.recorded.reference_data import SHARED_DIR
 
 POINTS = SHARED_DIR / "data" / "real_serving_runs" / "inferencex_vllm.csv"
 REAL = SHARED_DIR / "data" / "real_serving_runs" / "vllm_runs.csv"

@@ -8,7 +8,7 @@ from collections import Counter
 
 from papers.record import published, survival
 from papers.routing_evolution.record import RECORD
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 PAGE = REPO_ROOT / "docs" / "results" / "routing-record.md"
 

@@ -17,7 +17,7 @@ from papers.routing_evolution.figures.staleness_answers import (
 )
 from papers.routing_evolution.figures.staleness_data import ALL, METRIC, Cell, cells, measured
 from papers.routing_evolution.figures.staleness_map import FIGURE
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 
 def table(values: dict[int, list[float]]) -> pd.DataFrame:

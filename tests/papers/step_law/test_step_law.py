@@ -10,7 +10,7 @@ from papers.step_law import __main__ as paper
 from papers.step_law.law import TERMS, by_quarters, change, fitted
 from papers.step_law.sized_laws import predicted_us
 from papers.step_law.steps import BLOCK_TOKENS, COLUMNS, MeasuredSteps, read_steps
-from tests.support.reference_data import SHARED_DIR
+from tests.support.recorded.reference_data import SHARED_DIR
 
 REAL = SHARED_DIR / "data" / "real_serving_runs" / "vllm_steps.parquet"
 PER_STEP, PER_TOKEN, PER_DECODE, PER_PROMPT = 9000.0, 3.0, 40.0, 400.0

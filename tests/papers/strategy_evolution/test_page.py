@@ -7,7 +7,7 @@ import re
 from collections import Counter
 
 from papers.record import published
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 
 def test_the_page_accounts_for_every_claim() -> None:

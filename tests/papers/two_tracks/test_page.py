@@ -10,7 +10,7 @@ import pytest
 
 from papers.two_tracks import iterations
 from papers.two_tracks.__main__ import main
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 PAGE = REPO_ROOT / "docs" / "results" / "two-tracks.md"
 

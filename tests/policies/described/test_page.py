@@ -5,7 +5,7 @@ import pytest
 from blis_jax.policies import registry
 from blis_jax.policies.numbers import numbers_of
 from blis_jax.policies.reference import number_row
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 PAGE = REPO_ROOT / "docs" / "reference" / "defined-mechanisms.md"
 DESCRIBED = [

@@ -9,7 +9,7 @@ import pytest
 
 from blis_jax import ClusterConfig, Options, figures_of, over_seeds, simulate
 from blis_jax.engine.outcome import Outcome
-from blis_jax.results.invariants import violations
+from blis_jax.results.checks.invariants import violations
 from blis_jax.results.metrics.scalars import evaluate
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.spec import load_builtin, override

@@ -8,7 +8,7 @@ import pytest
 from blis_jax import ClusterConfig, Options, simulate
 from blis_jax.engine.outcome import Outcome
 from blis_jax.results.blis_files import results_text
-from blis_jax.results.invariants import violations
+from blis_jax.results.checks.invariants import violations
 from blis_jax.results.metrics.reference import aggregates, cluster_json
 from blis_jax.results.metrics.scalars import evaluate
 from blis_jax.results.metrics.summaries import class_summary

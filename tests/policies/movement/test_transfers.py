@@ -9,8 +9,8 @@ from blis_jax import ClusterConfig, simulate
 from blis_jax.results.dataset import request_dataset
 from blis_jax.results.metrics.scalars import evaluate
 from blis_jax.results.records import RunRecord
+from blis_jax.results.request_lives.travels import E2E_PARTS, e2e_parts_us
 from blis_jax.results.schema import Provenance
-from blis_jax.results.travels import E2E_PARTS, e2e_parts_us
 from tests.policies.movement.test_pools import STEP_US, config, run
 from tests.support.scenes import Prompt, table_of, workload_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from blis_jax.policies.routing.epoch_adaptive import EpochState, adapted, epoch_adaptive
 from tests.policies.made import asked
-from tests.support.routing_track import next_epoch_weights
+from tests.support.recorded.routing_track import next_epoch_weights
 
 pytestmark = pytest.mark.usefixtures("in_64_bits")
 PARAMS = epoch_adaptive.values()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, over_seeds
-from blis_jax.engine.phases.prompt_time import prompt_times
+from blis_jax.engine.phases.router_view.prompt_time import prompt_times
 from blis_jax.latency.blackbox import blackbox
 from blis_jax.latency.blackbox_attention import blackbox_attention
 from blis_jax.policies.scorers.capability import capability_load

@@ -12,8 +12,8 @@ import pytest
 import xarray as xr
 
 from blis_jax.commands.run import command as run
-from blis_jax.results import invariants
 from blis_jax.results.blis_files import results_text
+from blis_jax.results.checks import invariants
 from blis_jax.results.dataset import load, save_table
 from blis_jax.results.metrics import kv as kv_metrics
 from blis_jax.results.metrics import reference as metrics

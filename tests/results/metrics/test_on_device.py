@@ -14,16 +14,16 @@ from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.runs import GivenRun, Row
 from blis_jax.policies.seeds import FIXED
-from blis_jax.results.cheap_invariants import CHEAP_NAMES
+from blis_jax.results.checks.cheap_invariants import CHEAP_NAMES
 from blis_jax.results.from_tables import unstack
 from blis_jax.results.metrics.on_device.figures import has_figure
 from blis_jax.results.metrics.on_device.run_figures import RunFigures
 from blis_jax.results.metrics.reference import CLASS_NAMES
 from blis_jax.results.metrics.scalars import evaluate, lookup, metric_names
 from blis_jax.results.metrics.summaries import SloTargets, Target, Window
-from tests.support.golden_2026_08 import SIZES as AUGUST_SIZES
-from tests.support.golden_2026_08 import AugustScenario
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.golden_2026_08 import SIZES as AUGUST_SIZES
+from tests.support.recorded.golden_2026_08 import AugustScenario
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.test_golden import SIZES, Scenario, scenarios
 
 pytestmark = pytest.mark.golden

@@ -26,8 +26,8 @@ from blis_jax.results.metrics.distributions import (
 )
 from blis_jax.results.metrics.summaries import SloTargets, Target, Window
 from blis_jax.results.records import RunRecord, Status
-from tests.support.golden_records import GoldenRun, compressed, load_run
-from tests.support.reference_data import find_golden_dir
+from tests.support.recorded.golden_records import GoldenRun, compressed, load_run
+from tests.support.recorded.reference_data import find_golden_dir
 from tests.support.tiny_records import changed, pressed_run, run_of, whole_run
 
 SAMPLE = (

@@ -17,7 +17,7 @@ import pytest
 from blis_jax.errors import ConfigError
 from sweeps.ledger import chain
 from sweeps.ledger.chain import Record, append, parse, read
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 WRITER = """
 import sys

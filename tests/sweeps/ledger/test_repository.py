@@ -18,7 +18,7 @@ from sweeps.ledger.rows.published import NO_BASIS
 from sweeps.ledger.rows.result import conclusions, measured_from_record
 from sweeps.ledger.status import standing
 from sweeps.tracks.verdicts import RULE
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 ROWS_FILE = REPO_ROOT / "sweeps" / "ledger" / "published_iterations.yaml"
 # TTFT P99 of critical, standard and sheddable requests in ms, and tokens/s: means of three seeds of

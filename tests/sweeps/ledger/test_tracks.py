@@ -11,7 +11,7 @@ from sweeps.ledger.book import Ledger
 from sweeps.ledger.check import check
 from sweeps.ledger.rows.adding import read_rows
 from sweeps.strategies.file import load_strategy
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 TRACKS = REPO_ROOT / "sweeps" / "tracks"
 ROWS = {

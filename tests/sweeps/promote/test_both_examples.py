@@ -18,7 +18,7 @@ from sweeps.promote.golang.registration import minimal_runner
 from sweeps.promote.golang.target import load
 from sweeps.promote.hypotheses import tracks
 from sweeps.promote.hypotheses.inventory import inventory
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.fakes import artifacts
 
 pytestmark = pytest.mark.lenient_promotion  # the example adds a weight to counts

@@ -133,7 +133,7 @@ def test_a_real_promotion_needs_evidence(
 def test_a_policy_file_that_changed_is_noticed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.support.reference_data import REPO_ROOT
+    from tests.support.recorded.reference_data import REPO_ROOT
 
     for name in ("calm.py", "calm.yaml"):
         text = (REPO_ROOT / "examples" / "policies" / name).read_text()

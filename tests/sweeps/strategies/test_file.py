@@ -12,7 +12,7 @@ from sweeps.search.engines import make
 from sweeps.search.objectives import Valuation
 from sweeps.strategies.file import list_library, load_strategy, parse_strategy
 from sweeps.strategies.space import Space, space_of
-from tests.support.reference_data import SHARED_DIR
+from tests.support.recorded.reference_data import SHARED_DIR
 
 REFERENCE = SHARED_DIR / "data" / "blis_reference" / "strategy_pr452"
 PLAIN = """

@@ -17,7 +17,7 @@ from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
 from sweeps.tracks.command import main
 from sweeps.tracks.problem import load_problem, to_markdown
-from tests.support.reference_data import REPO_ROOT, SHARED_DIR
+from tests.support.recorded.reference_data import REPO_ROOT, SHARED_DIR
 from tests.sweeps.tiny import TINY
 
 FILES = {

@@ -14,7 +14,7 @@ from blis_jax.traces.read import read_trace
 from blis_jax.traces.to_table import to_table
 from blis_jax.workload.contents import fold_segments
 from blis_jax.workload.table import from_golden, load_table
-from tests.support.reference_data import find_golden_dir
+from tests.support.recorded.reference_data import find_golden_dir
 from tests.traces.scenes import assert_same_rows, read_text
 from tests.workload.test_contents import paths
 from tests.workload.test_table import golden_arrays

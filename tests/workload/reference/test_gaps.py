@@ -7,7 +7,7 @@ import pytest
 
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.inference_perf import ExactCount, OwnRate
-from blis_jax.workload.reference.gaps import gamma, gap_law, paced_gaps, weibull_shape
+from blis_jax.workload.reference.laws.gaps import gamma, gap_law, paced_gaps, weibull_shape
 from blis_jax.workload.revised.spec import RevisedArrival
 from blis_jax.workload.spec import ArrivalSpec
 

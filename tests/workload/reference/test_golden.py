@@ -13,7 +13,7 @@ from blis_jax.workload.reference import golden_arrays
 from blis_jax.workload.reference.distribution import distribution_arrays
 from blis_jax.workload.spec import load_spec, override
 from blis_jax.workload.table import load_table
-from tests.support.reference_data import find_golden_dir
+from tests.support.recorded.reference_data import find_golden_dir
 
 pytestmark = pytest.mark.golden
 

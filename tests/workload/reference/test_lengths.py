@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.lengths.laws import LengthLaw
-from blis_jax.workload.reference.lengths import length_law, whole_tokens
+from blis_jax.workload.reference.laws.lengths import length_law, whole_tokens
 from blis_jax.workload.revised.laws import RevisedLengthLaw
 
 COUNT = 20_000

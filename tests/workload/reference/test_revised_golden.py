@@ -9,7 +9,7 @@ import pytest
 from blis_jax.workload.reference.arrays import request_arrays
 from blis_jax.workload.reference.follow_up_table import NO_PARENT, closed_loop_table
 from blis_jax.workload.table import NEVER_US
-from tests.support.revised_data import (
+from tests.support.recorded.revised_data import (
     CLOSED_LOOP,
     COMMANDS,
     FOLDER,

@@ -6,7 +6,7 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.workload.reference import golden_arrays
 from blis_jax.workload.reference.generate import drawn
-from blis_jax.workload.reference.rates import shared_rates
+from blis_jax.workload.reference.laws.rates import shared_rates
 from blis_jax.workload.reference.windows import scaled
 from blis_jax.workload.revised.expansion import expanded
 from blis_jax.workload.spec import parse_spec

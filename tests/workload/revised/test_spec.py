@@ -16,7 +16,7 @@ from blis_jax.workload.spec import (
     parse_spec,
 )
 from blis_jax.workload.versions import FIRST_REVISION, REVISED
-from tests.support.revised_data import FOLDER
+from tests.support.recorded.revised_data import FOLDER
 
 LAWS = """
     input_distribution: {type: gaussian, params: {mean: 20, std_dev: 4, min: 2, max: 40}}

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from blis_jax.engine.state import Reg
 from blis_jax.engine.types import EngineShape, Mechanism, pytree
-from blis_jax.results.cheap_invariants import CHEAP_CHECKS
+from blis_jax.results.checks.cheap_invariants import CHEAP_CHECKS
 from blis_jax.results.metrics.on_device.lane import (
     LaneRun,
     LaneSelection,

@@ -15,7 +15,7 @@ from jax import lax
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.state import Reg
 from blis_jax.engine.types import EngineShape, Mechanism, pytree
-from blis_jax.memory.blocks import Eviction
+from blis_jax.memory.block_tables.blocks import Eviction
 from blis_jax.results.from_tables import Observation
 from blis_jax.results.instance_records import evicted_on, instance_records
 from blis_jax.results.metrics.on_device.ranked import (

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from blis_jax.results.cheap_invariants import CHEAP_NAMES
+from blis_jax.results.checks.cheap_invariants import CHEAP_NAMES
 from blis_jax.results.metrics.on_device.compiled import Compute, Report
 from blis_jax.results.metrics.on_device.lane import MeasureNumbers
 from blis_jax.results.records import RunRecord

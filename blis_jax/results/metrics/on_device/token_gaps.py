@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.engine.state import Dyn
-from blis_jax.memory.blocks import Eviction
+from blis_jax.memory.block_tables.blocks import Eviction
 from blis_jax.results.from_tables import Observation
 from blis_jax.results.records import RequestRecords, Status, StepRecords
 

@@ -9,7 +9,7 @@ import yaml
 
 from sweeps.promote.checks.closed_schemas import schema
 from sweeps.promote.checks.target_types import target_types
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 FOLDER = REPO_ROOT.parent / "shared/data/llmd_schemas"
 FILES = {

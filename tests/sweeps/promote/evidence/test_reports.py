@@ -19,7 +19,7 @@ from sweeps.promote.evidence.reports import (
     parse_report,
 )
 from sweeps.promote.evidence.runs import scenes_of
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.made_reports import CRITICAL, TTFT, by_class, report, row
 
 PUBLISHED = REPO_ROOT.parent / "shared" / "data" / "benchmark_reports"

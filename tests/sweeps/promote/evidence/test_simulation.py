@@ -19,7 +19,7 @@ from sweeps.promote.evidence.simulation import simulate
 from sweeps.promote.maps.rows import gap_rows
 from sweeps.promote.promotion import Promotion
 from sweeps.strategies.arms import arm_of
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.made_reports import (
     CRITICAL,
     TTFT,

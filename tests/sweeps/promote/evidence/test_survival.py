@@ -23,7 +23,7 @@ from sweeps.promote.evidence.survival import (
 )
 from sweeps.promote.promotion import Promotion
 from sweeps.strategies.arms import arm_of
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 PAGE = REPO_ROOT / "docs" / "results" / "survival.md"
 METRIC = "ttft_p99_ms"

@@ -11,7 +11,7 @@ import yaml
 from sweeps.promote.checks.findings import findings_of
 from sweeps.promote.hypotheses.stage import hypothesis_files
 from sweeps.promote.maps.stage import DICTIONARY, maps_files
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.promotions import TARGET, promotion
 
 pytestmark = pytest.mark.usefixtures("known_saturation")

@@ -15,7 +15,7 @@ from sweeps.promote.hypotheses.stage import hypothesis_files
 from sweeps.promote.maps.stage import maps_files
 from sweeps.promote.promotion import Files
 from sweeps.strategies.file import list_library
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.promote.promotions import TARGET, plugins, promotion
 
 pytestmark = pytest.mark.usefixtures("known_saturation")

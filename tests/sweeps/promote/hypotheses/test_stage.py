@@ -20,7 +20,7 @@ from sweeps.promote.maps.rows import gap_rows
 from sweeps.promote.maps.stage import DICTIONARY, maps_files
 from sweeps.promote.promotion import Files
 from sweeps.strategies.file import list_library
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.rotation import rotating
 from tests.sweeps.promote.promotions import MINE, plugins, promotion
 

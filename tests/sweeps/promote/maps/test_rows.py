@@ -15,7 +15,7 @@ from sweeps.promote.maps.page import reference_page
 from sweeps.promote.maps.reads import CONTEXTS, signals_read
 from sweeps.strategies.file import list_library, load_strategy
 from sweeps.strategies.space import space_of
-from tests.support.reference_data import REPO_ROOT
+from tests.support.recorded.reference_data import REPO_ROOT
 
 READABLE = {
     "gateway": contract.GatewayContext,

@@ -1,0 +1,1 @@
+"""Intervals of fitted coefficients, and what cannot be identified."""

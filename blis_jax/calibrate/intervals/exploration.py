@@ -1,0 +1,203 @@
+"""Intervals from all fits that do nearly as well: other minima, and a form of the model with one cost more.
+
+The sum of squares is rugged, since batches come together otherwise in each of its pieces, and the descents
+end in one of many. So every coefficient is held on a path away from the fit, while the others are fitted
+anew, from the neighbour on the path. What ends within `MOST_WORSE` of the best, more where neighbouring
+requests err alike, is a fit that the run does not exclude. The paths are those of a wider form, with a
+cost of context that may be 0: what it would take over from the other coefficients is then part of their
+intervals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.calibrate.fit import Fit, FitProblem, FitTarget, Latencies, Model, descend
+from blis_jax.calibrate.intervals.uncertainty import Uncertainty
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+CONTEXT = "beta3"
+MOST_WORSE = 5.0  # of the robust cost: a likelihood ratio's 1.9, and what the pieces add by chance
+LARGEST_HALF = 0.3  # of the interval's middle, of a coefficient that counts as identified
+FIRST_STEPS = {"alpha0": 0.4, "alpha1": 0.4, "alpha2": 0.4, "beta0": 0.03, "beta1": 0.02}
+OTHER_STEP = 0.12  # of the value, as the others are
+GROWTH = 1.35  # from step to step
+MOST_STEPS = 9  # to each side
+ROUNDS = 12  # of a descent on a path
+CONTEXT_SHARES = (0.0, 0.3, 0.8)  # of the usual start, where a wider fit begins
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """Where descents ended: coefficients of the wider form and costs with the weights of the fit."""
+
+    terms: tuple[str, ...]
+    values: Float[np.ndarray, "end term"]
+    costs: Float[np.ndarray, " end"]
+    most_worse: float
+    num_simulations: int
+
+    @property
+    def best(self) -> Float[np.ndarray, " term"]:
+        """The coefficients at the least cost."""
+        found: np.ndarray = self.values[np.argmin(self.costs)]
+        return found
+
+    def near(self) -> Float[np.ndarray, "near term"]:
+        """The ends that the run does not exclude."""
+        found: np.ndarray = self.values[self.costs <= self.costs.min() + self.most_worse]
+        return found
+
+
+def explore(
+    model: Model,
+    target: FitTarget,
+    fit: Fit,
+    known: Uncertainty,
+    terms: Sequence[str],
+    wider_starts: Sequence[np.ndarray],
+) -> Exploration:
+    """Descents of the wider form with `terms`, and along the path of every coefficient of the fit.
+
+    Args:
+        model: latencies of the wider form.
+        target: the measured latencies that may be looked at.
+        fit: of the terms asked for, the first of `terms`.
+        known: what is known at the fit, which says how much alike neighbours err.
+        terms: those of the wider form; the fit's own if these have a cost of context.
+        wider_starts: further starting points, coefficients of `terms`.
+    """
+    scale = np.array([*fit.sizes, *np.max(wider_starts, axis=0)[len(fit.sizes) :]])
+    most_worse = MOST_WORSE * known.alikeness
+    search = _Search(model, target, np.asarray(fit.weights), scale, most_worse)
+    begun = [*wider_starts]
+    for share in CONTEXT_SHARES if len(terms) > len(fit.terms) else (1.0,):
+        begun.append(np.array([*fit.values, *share * scale[len(fit.values) :]]))
+    for start in begun:
+        search.end(start)
+    for _ in range(2):  # again where a path led to a better fit
+        before = min(search.costs)
+        for place in range(len(fit.terms)):
+            search.path(place, FIRST_STEPS.get(terms[place], OTHER_STEP))
+        if min(search.costs) > before - 1.0:
+            break
+    return Exploration(
+        tuple(terms),
+        np.array(search.values),
+        np.array(search.costs),
+        most_worse,
+        search.num_simulations,
+    )
+
+
+class _Search:
+    """The ends of descents so far."""
+
+    def __init__(
+        self,
+        model: Model,
+        target: FitTarget,
+        weights: np.ndarray,
+        scale: np.ndarray,
+        most_worse: float,
+    ) -> None:
+        self.most_worse = most_worse
+        self.model, self.target, self.weights, self.scale = model, target, weights, scale
+        self.values: list[np.ndarray] = []
+        self.costs: list[float] = []
+        self.num_simulations = 0
+
+    def end(self, start: np.ndarray, held: int | None = None) -> tuple[np.ndarray, float]:
+        """Where a descent ends, all coefficients free or one held."""
+        is_free = np.arange(len(start)) != (-1 if held is None else held)
+        problem = FitProblem(_holding(self.model, start, is_free), self.target, self.scale[is_free])
+        rounds = 2 * ROUNDS if held is None else ROUNDS
+        found, cost = descend(problem, start[is_free], self.weights, rounds)
+        values = np.array(start, np.float64)
+        values[is_free] = found
+        self.values.append(values)
+        self.costs.append(cost)
+        self.num_simulations += problem.num_simulations
+        return values, cost
+
+    def path(self, place: int, share: float) -> None:
+        """Both ways from the best end, in growing steps, until two ends are clearly worse."""
+        first = self.values[int(np.argmin(self.costs))]
+        size = share * max(first[place], 0.1 * self.scale[place])
+        for sign in (-1.0, 1.0):
+            at, num_worse = first, 0
+            for number in range(MOST_STEPS):
+                start = at.copy()
+                start[place] = max(at[place] + sign * size * GROWTH**number, 0.0)
+                at, cost = self.end(start, place)
+                num_worse = num_worse + 1 if cost > min(self.costs) + self.most_worse else 0
+                if num_worse == 2 or start[place] == 0.0:
+                    break
+
+
+def _holding(
+    model: Model, values: np.ndarray, is_free: np.ndarray
+) -> Callable[[np.ndarray], Latencies]:
+    """The model of the free coefficients, the others as in `values`."""
+
+    def held(free: np.ndarray) -> Latencies:
+        whole = np.array(values, np.float64)
+        whole[is_free] = free
+        found = model(whole)
+        return found._replace(d_ttft=found.d_ttft[:, is_free], d_e2e=found.d_e2e[:, is_free])
+
+    return held
+
+
+def widened(known: Uncertainty, fit: Fit, found: Exploration) -> Uncertainty:
+    """Intervals from the lowest to the highest end that is not excluded, each with the local half width.
+
+    The covariance is stretched to them, so that draws of the fit go as far. A coefficient is identified if
+    it was so at the fit and half its interval is at most `LARGEST_HALF` of the interval's middle.
+    """
+    num_terms = len(fit.terms)
+    near = np.vstack([found.near()[:, :num_terms], fit.values])
+    local = known.intervals[:, 1] - fit.values
+    low = np.maximum(near.min(axis=0) - local, 0.0)
+    high = near.max(axis=0) + local
+    stretch = (high - low) / np.maximum(2 * local, 1e-300)
+    is_narrow = (high - low) / 2 <= LARGEST_HALF * (high + low) / 2
+    is_known = tuple(bool(one) for one in np.asarray(known.is_identified) & is_narrow)
+    return dataclasses.replace(
+        known,
+        covariance=known.covariance * np.outer(stretch, stretch),
+        intervals=np.stack([low, high], axis=1),
+        is_identified=is_known,
+        remarks=(*_remarks(known, fit, found, is_known, low, high), *known.remarks),
+    )
+
+
+def _remarks(
+    known: Uncertainty,
+    fit: Fit,
+    found: Exploration,
+    is_known: Sequence[bool],
+    low: np.ndarray,
+    high: np.ndarray,
+) -> list[str]:
+    remarks = [
+        f"{term} is not identifiable here: fits that do nearly as well have {below:.4g} to {above:.4g}"
+        for term, one, before, below, above in zip(
+            fit.terms, is_known, known.is_identified, low, high, strict=True
+        )
+        if before and not one
+    ]
+    gain = fit.cost - found.costs.min()
+    if len(found.terms) > len(fit.terms) and gain > found.most_worse and found.best[-1] > 0:
+        remarks.append(
+            f"a cost of {found.best[-1]:.3g} µs per token of context explains the run clearly better (cost "
+            f"{fit.cost:.0f} against {found.costs.min():.0f}): add --context-term"
+        )
+    return remarks

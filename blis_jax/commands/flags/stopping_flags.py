@@ -1,0 +1,108 @@
+"""`--precision`, `--decide` and their like: how many seeds are enough, in every command that compares on seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.commands.option_values import whole
+from blis_jax.commands.parser import Flag
+from blis_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from blis_jax.statistics.sequential import StoppingRule
+
+USUAL = "pooled_ttft_p99_ms"
+USUAL_CLASS = "critical"
+FEWEST_SEEDS, MOST_SEEDS = 20, 640
+SMALLEST, LARGEST = 1e-4, 0.5
+PRECISION = Flag(
+    "precision", str, None, "P%", "add seeds until the differences are known to so many % of the reference, "
+    "such as 1%",
+)  # fmt: skip
+MOST = Flag(
+    "most-seeds", whole, None, "N", f"the most seeds that --precision and --decide take (default: {MOST_SEEDS})"
+)  # fmt: skip
+FLAGS = (
+    PRECISION,
+    Flag("deciding", str, None, "LIST", "metrics that --precision and --decide look at, [class] behind (default: "
+         f"{USUAL}[{USUAL_CLASS}], of all requests where there is no such class)"),
+    MOST,
+)  # fmt: skip
+SWITCHES = {
+    "decide": "add seeds until the verdicts are safe; tests and intervals hold however often one looks",
+}
+
+
+def rule_of(given: Mapping[str, Any]) -> StoppingRule | None:
+    """The rule that the options ask for; None if the number of seeds is fixed."""
+    if "precision" not in given and "decide" not in given:
+        for name in ("deciding", "most_seeds"):
+            if name in given:
+                option = name.replace("_", "-")
+                raise ConfigError(
+                    f"--{option} has no meaning without --precision or --decide; give one of them"
+                )
+        return None
+    _check_seeds(given)
+    from blis_jax.statistics.sequential import StoppingRule
+
+    most = given.get("most_seeds", MOST_SEEDS)
+    if not FEWEST_SEEDS <= most <= 100_000:
+        raise ConfigError(f"--most-seeds: got {most}, allowed is {FEWEST_SEEDS} to 100000")
+    return StoppingRule("decide" in given, _precision(given.get("precision")), most)
+
+
+def _check_seeds(given: Mapping[str, Any]) -> None:
+    text = given.get("seeds")
+    if text is not None and "," in text:
+        raise ConfigError(
+            "--seeds lists the seeds, but --precision and --decide add seeds; give the number of the first stage"
+        )
+    if "trace" in given:
+        raise ConfigError(
+            "--precision and --decide add seeds, but the requests are those of a trace; leave them out"
+        )
+
+
+def first_seeds(seeds: Sequence[int], rule: StoppingRule) -> tuple[int, ...]:
+    """The first stage, checked."""
+    if not FEWEST_SEEDS <= len(seeds) <= rule.most_seeds:
+        raise ConfigError(
+            f"--seeds: got {len(seeds)}, but the first stage of --precision and --decide has {FEWEST_SEEDS} to "
+            f"{rule.most_seeds} seeds, since the spread of fewer says too little"
+        )
+    return tuple(seeds)
+
+
+def _precision(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        share = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        raise ConfigError(f"--precision: {text!r} is no number of %; give one such as 1%") from None
+    if not SMALLEST <= share <= LARGEST:
+        raise ConfigError(
+            f"--precision: got {text}, allowed is {100 * SMALLEST:g}% to {100 * LARGEST:g}%"
+        )
+    return share
+
+
+def names_of(given: Mapping[str, Any], classes: Sequence[str]) -> tuple[str, ...]:
+    """The metrics that the rule looks at."""
+    from blis_jax.results.metrics.scalars import lookup
+
+    if "deciding" not in given:
+        return (f"{USUAL}[{USUAL_CLASS}]" if USUAL_CLASS in classes else USUAL,)
+    names = tuple(dict.fromkeys(name.strip() for name in given["deciding"].split(",")))
+    for name in names:
+        try:
+            _, slo_class = lookup(name)
+        except ConfigError as error:
+            raise ConfigError(f"--deciding: {error}") from None
+        if slo_class is not None and slo_class not in classes:
+            raise ConfigError(
+                f"--deciding: no request is of class {slo_class}; there are {', '.join(classes)}"
+            )
+    return names

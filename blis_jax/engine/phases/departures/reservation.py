@@ -1,0 +1,291 @@
+"""Prefill and decode parts as BLIS's revision of August 2026 has them: KV is reserved where the tokens will be made.
+
+At its routing a request gets the instance that makes its tokens. If its prompt is computed elsewhere, a second routing
+in the same microsecond finds that instance. The transfer begins when the last step of the prompt begins, and the decode
+instance holds blocks for the whole prompt from there; if it has no room, the request is dropped. When the transfer has
+ended, the request waits in that instance's queue. A mechanism without `reserves_decode` has nothing of this in its
+program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.engine.arithmetic.block_counts import ceil_div
+from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.outcome import Outcome
+from blis_jax.engine.phases.policy_calls import (
+    Purpose,
+    decision_key,
+    request_view,
+    route_by_cluster,
+)
+from blis_jax.engine.phases.router_view.snapshot import active_instances
+from blis_jax.engine.phases.steps.mid_step import Work, failing, waking_time
+from blis_jax.engine.state import Mode, PartRank, Past, Request, Resident, State
+from blis_jax.engine.tables.columns import apart, as_int, choose, put
+from blis_jax.engine.tables.joined import EXPECTED, INSTANCE_OF, instance_of
+from blis_jax.engine.tables.journeys import Movement
+from blis_jax.engine.tables.slot_write import SlotWrite
+from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
+from blis_jax.engine.types import ENCODE, LAST, NO_REQUEST, ROLES
+from blis_jax.memory.block_tables.blocks import Asker, Do
+from blis_jax.memory.block_tables.contents import nothing_found
+from blis_jax.memory.memory import Choice, Demand, Visit
+from blis_jax.policies.contract import GatewayContext, HandOver, HandOverContext
+from blis_jax.policies.routing.pickers import first_where
+
+if TYPE_CHECKING:
+    from blis_jax.engine.phases.gateway import Decisions
+
+PREFILL, DECODE = ROLES.index("prefill"), ROLES.index("decode")
+
+
+def _movement(state: State) -> Movement:
+    assert state.movement is not None  # there is one where requests are split
+    return state.movement
+
+
+def _unchanged(ctx: Context, state: State) -> MovementWrite:
+    change = no_movement(ctx, _movement(state))
+    assert change is not None
+    return change
+
+
+# --- routing --------------------------------------------------------------------------------------
+
+
+def in_role(ctx: Context, context: GatewayContext, is_decode: jax.Array) -> GatewayContext:
+    """The context in which only the instances of one pool are active."""
+    seen = context.snapshots
+    other = jnp.where(is_decode, jnp.int32(PREFILL), jnp.int32(DECODE))
+    is_mine = seen.is_active & (seen.role != other) & (seen.role < ENCODE)
+    snapshots = dataclasses.replace(seen, is_active=is_mine)
+    return dataclasses.replace(context, snapshots=snapshots, is_decode=is_decode)
+
+
+def encoded(
+    ctx: Context, state: State, gateway: Any, request: jax.Array, context: GatewayContext
+) -> Any:
+    """States of the gateway's policies once a request that is to be encoded has been routed in the encode pool.
+
+    That takes no time and leaves nothing else behind: only the cluster's router moves on.
+    """
+    decider = ctx.params.policy.hand_over.encodes
+    has_media = ctx.requests.has_media[request] == 1
+    wants = (decider > 1) | ((decider > 0) & has_media)
+    seen, target = context.snapshots, _movement(state).reservation(request).target
+    is_there = active_instances(ctx, state) & (seen.role == ENCODE)
+    among = dataclasses.replace(context, snapshots=dataclasses.replace(seen, is_active=is_there))
+    _, after = route_by_cluster(ctx, gateway, among, request)
+    is_asked = wants & (target < 0)
+    return jax.tree.map(lambda new, old: jnp.where(is_asked, new, old), after, gateway)
+
+
+def or_split(
+    ctx: Context,
+    state: State,
+    base: Decisions,
+    placed: Decisions,
+    request: jax.Array,
+    chosen: jax.Array,
+    now: jax.Array,
+    context: GatewayContext,
+) -> Decisions:
+    """The request placed on the chosen instance; or not yet, if that one is to make its tokens alone."""
+    policy = ctx.mechanism.hand_over
+    assert policy is not None and policy.splits is not None  # the profile's policy has it
+    wants = policy.splits(ctx.params.policy.hand_over, context, chosen)
+    is_split = context.is_decode & wants
+    movement, change = _movement(state), _unchanged(ctx, state)
+    reservation = movement.reservation(request).replace(target=chosen)
+    journey = movement.of(request).replace(due=now)
+    spare = jnp.int32(ctx.shape.num_requests)
+    done = choose(is_split, base, placed)
+    split = dataclasses.replace(
+        change,
+        request=jnp.where(is_split, request, spare),
+        journey=journey,
+        reservation=reservation,
+    )
+    return dataclasses.replace(done, split=split)
+
+
+def ranks_in_queue(
+    ctx: Context, request: jax.Array, is_whole: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Ranks of a request among others of one arrival, and among those queued in one microsecond.
+
+    Of these, requests that come with their KV are first, in the order of their transfers; then those that are not
+    split, then the prefill parts.
+    """
+    row = ctx.requests.part_ranks[request]
+    tie = jnp.where(is_whole, row[PartRank.WHOLE], row[PartRank.PREFILL])
+    count = jnp.int32(ctx.shape.num_requests)
+    return tie, request + count + count * (1 - as_int(is_whole))
+
+
+# --- the transfer ---------------------------------------------------------------------------------
+
+
+def _transfer_time(
+    ctx: Context, state: State, request: jax.Array, instance: jax.Array, now: jax.Array
+) -> jax.Array:
+    policy, movement = ctx.mechanism.hand_over, _movement(state)
+    assert policy is not None
+    ends = movement.reserved_time[:-1, 0]
+    others = jnp.sum((ends > now) & (ends < ctx.never), dtype=jnp.int32)
+    context = HandOverContext(
+        request=request_view(ctx, request),
+        instance=instance,
+        is_up=active_instances(ctx, state),
+        role=ctx.params.cluster.roles,
+        now_us=now,
+        key=decision_key(ctx, Purpose.HAND_OVER, request),
+        num_transfers=others + 1,
+    )
+    place = ctx.mechanism.of_gateway.index(policy)
+    decision: HandOver
+    decision, _ = policy.decide(ctx.params.policy.hand_over, state.gateway[place], context)
+    return decision.delay_us
+
+
+def _reserved_row(
+    ctx: Context, request: jax.Array, fixed: Request, turn: jax.Array, ends: jax.Array
+) -> Resident:
+    """The slot of a request whose KV comes at `ends`, as the `turn`-th transfer."""
+    return Resident.make(
+        ctx.clock,
+        request=request,
+        order=LAST,
+        finish=LAST,
+        alloc_offset=0,
+        slo_class=fixed.slo_class,
+        input_len=fixed.input_len,
+        tenant=fixed.tenant,
+        tie_rank=ctx.requests.part_ranks[request, PartRank.DECODE],
+        queue_rank=turn,
+        after_steps=-1,
+        oversized=0,
+        expected_blocks=0,
+        queued=ends,
+        arrival=ctx.requests.arrival[request],
+    )
+
+
+def begin_transfer(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Writes:
+    """A slot on the decode instance for a request whose prompt is computed; or the request is dropped."""
+    movement, cluster = _movement(state), ctx.params.cluster
+    reservation, fixed = movement.reservation(request), ctx.request(request)
+    instance = reservation.target
+    inst, slots = instance_of(ctx, state, instance), SlotRows(state, instance)
+    needed = ceil_div(fixed.input_len, ctx.shape.block_size)
+    fits = needed <= cluster.total_kv_blocks[instance] - inst.used_blocks
+    delay = _transfer_time(ctx, state, request, instance, now)
+    duration = ctx.truncated(jnp.asarray(delay, jnp.float64))
+    ends, turn = now + duration, movement.num_transfers
+    free = first_where(slots.request == NO_REQUEST)
+    row = _reserved_row(ctx, request, fixed, turn, ends)
+    spare = jnp.int32(ctx.shape.num_instances)
+    nothing = no_writes(ctx, state, instance)
+    event = jnp.minimum(inst.event, waking_time(ctx, ends, inst.busy_until))
+    lane = nothing.lane
+    outcome = failing(lane.outcome, fits & (free >= LAST), Outcome.SLOTS_FULL)
+    is_beyond = ctx.is_beyond(now, delay)
+    slot = jnp.minimum(free, jnp.int32(ctx.shape.num_slots - 1))
+    storing = lane.replace(
+        outcome=failing(outcome, fits & is_beyond, Outcome.CLOCK_OVERFLOW),
+        mode=jnp.int32(Mode.STORING),
+        active=instance,
+        cursor=slot,
+        now=now,
+        last_event=now,
+    )
+    where = jnp.where(fits, instance, spare)
+    journey = movement.of(request).replace(
+        due=ctx.never, transfer=jnp.where(fits, duration, jnp.zeros_like(duration))
+    )
+    change = dataclasses.replace(
+        _unchanged(ctx, state),
+        request=request,
+        journey=journey,
+        reservation=reservation.replace(
+            turn=turn, is_dropped=as_int(~fits), ends=jnp.where(fits, ends, ctx.never)
+        ),
+        num_transfers=turn + 1,
+    )
+    routed = jnp.where(fits, request, jnp.int32(ctx.shape.num_requests))
+    slot_write = dataclasses.replace(nothing.slot, instance=where, slot=slot, row=row)
+    if state.instance_of is None:  # the request's row has its place in it
+        before = apart(ctx.past(state, request).numbers)
+        past = Past(put(before, {INSTANCE_OF: instance, EXPECTED: jnp.int32(0)}))
+        slot_write = dataclasses.replace(slot_write, request=routed, past=past)
+    return dataclasses.replace(
+        nothing,
+        lane=choose(fits, storing, lane.replace(last_event=now)),
+        movement=change,
+        routed=routed,
+        routed_to=jnp.where(fits, instance, spare),
+        instance=where,
+        inst=inst.replace(
+            load=inst.load + 1, event=jnp.where(inst.is_idle == 1, event, inst.event)
+        ),
+        slot=slot_write,
+    )
+
+
+def store(ctx: Context, state: State, instance: jax.Array) -> Writes:
+    """Blocks for the whole prompt, of which nothing is looked up; then the lane goes on when they are there."""
+    nothing = no_writes(ctx, state, instance)
+    work = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
+    return ctx.when(
+        nothing.lane.mode == Mode.STORING,
+        lambda: _stored(ctx, state, nothing, work, instance),
+        lambda: _after_storing(ctx, nothing, work),
+    )
+
+
+def released(ctx: Context, state: State, instance: jax.Array) -> Writes:
+    """The lane goes on when the blocks of a request that has left the queue are free."""
+    nothing = no_writes(ctx, state, instance)
+    work = Work(nothing.lane, nothing.inst, nothing.task, nothing.pool, nothing.local)
+    return _after_storing(ctx, nothing, work)
+
+
+def _after_storing(ctx: Context, nothing: Writes, work: Work) -> Writes:
+    is_over = ctx.memory.does(work, Do.NOTHING)
+    mode = jnp.where(is_over, jnp.int32(Mode.BETWEEN), nothing.lane.mode)
+    return dataclasses.replace(nothing, lane=nothing.lane.replace(mode=mode))
+
+
+def _stored(ctx: Context, state: State, nothing: Writes, work: Work, instance: jax.Array) -> Writes:
+    memory, yes = ctx.memory, jnp.array(True)
+    work = dataclasses.replace(work, task=jax.tree.map(jnp.zeros_like, work.task))
+    one = memory.subject(
+        ctx, state, work, Choice(instance, work.lane.cursor, jnp.int32(Asker.QUEUE), _priority(ctx))
+    )
+    tokens = one.fixed.input_len
+    demand = Demand(yes, jnp.int32(0), tokens, jnp.int32(0), nothing_found())
+    grant = memory.allocate(ctx, state, work, one, demand)
+    visit = Visit(yes, yes, tokens, jnp.int32(0), jnp.array(False), tokens, jnp.array(False))
+    rows = memory.rows_of_stored(memory.rows_of_visit(ctx, state, work, one, grant, visit))
+    done = grant.on(work, lane={"mode": jnp.int32(Mode.STORED)}, inst={})
+    row = one.row.replace(alloc_offset=grant.held)
+    return dataclasses.replace(
+        nothing,
+        lane=done.lane,
+        instance=instance,
+        inst=done.inst,
+        task=done.task,
+        pool=done.pool,
+        slot=SlotWrite(instance, one.slot, row, rows, one.request, one.past),
+    )
+
+
+def _priority(ctx: Context) -> Any:
+    """A priority that is put in its place when the request joins the batch."""
+    return jnp.float64(0.0) if ctx.memory.keeps_priority(ctx) else None

@@ -1,0 +1,344 @@
+"""The end of a step: its duration, first tokens, completions, and when the instance steps next."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.arithmetic.block_counts import ceil_div
+from blis_jax.engine.context import Context, SlotRows, least_key, row, slot_of
+from blis_jax.engine.outcome import Outcome
+from blis_jax.engine.phases.departures.hand_over import (
+    has_last_token,
+    is_moving,
+    moved_on,
+    num_moving,
+)
+from blis_jax.engine.phases.departures.stops import (
+    either,
+    is_stopping,
+    leavers,
+    leaves_early,
+    stopped,
+    torn_off,
+    without,
+    without_steps,
+)
+from blis_jax.engine.phases.steps.batch_view import members_of
+from blis_jax.engine.phases.steps.mid_step import (
+    Work,
+    add_chain,
+    chains_of,
+    failing,
+    first_chain,
+    has_chain,
+    has_entered,
+    steps_at,
+    waking_time,
+    with_chains,
+)
+from blis_jax.engine.state import Mode, State, StepRecord
+from blis_jax.engine.step_batch import StepBatch
+from blis_jax.engine.tables.columns import Vector, as_int, choose
+from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
+from blis_jax.engine.types import pytree
+from blis_jax.memory.block_tables.blocks import Asker
+from blis_jax.memory.block_tables.contents import nothing_found
+from blis_jax.memory.memory import Choice, Demand
+
+if TYPE_CHECKING:
+    pass
+
+
+@pytree
+class Finished:
+    """A step that has been timed, and its record."""
+
+    work: Work
+    record: StepRecord
+
+
+def _record(
+    ctx: Context,
+    work: Work,
+    instance: jax.Array,
+    index: jax.Array,
+    num_done: jax.Array,
+    **times: jax.Array,
+) -> StepRecord:
+    """The record of the step in progress."""
+    lane, inst = work.lane, work.inst
+    steps, used = lane.num_steps, inst.used_blocks
+    return StepRecord.make(
+        ctx.clock,
+        instance=instance,
+        num_steps=steps,
+        last_index=index,
+        running=inst.num_prefill + inst.num_decode,
+        waiting=lane.num_waiting,
+        used_blocks=used,
+        sum_used_blocks=jnp.where(steps == 1, used, lane.sum_used),
+        num_decode=lane.num_decode,
+        num_completed=num_done,
+        prefill_tokens=lane.prefill_tokens,
+        num_scheduled=lane.num_scheduled,
+        **times,
+    )
+
+
+def _duration(
+    ctx: Context, state: State, work: Work, instance: jax.Array, written: SlotWrite
+) -> tuple[jax.Array, jax.Array]:
+    """How long the step takes, reloads from the CPU tier included; and the same in float64, which no clock limits."""
+    prefill, decode = work.lane.prefill_tokens, work.lane.decode_tokens
+    latency = ctx.mechanism.latency
+    members = members_of(ctx, state, work, instance, written) if latency.needs_members else None
+    batch = StepBatch(prefill, decode, members)
+    raw = latency.step_time(row(ctx.params.cluster.beta, instance), batch)
+    if ctx.mechanism.rules.has_least_step:
+        raw = jnp.where(prefill + decode > 0, jnp.maximum(raw, 1.0), 1.0)
+    return ctx.memory.with_transfers(ctx, work, ctx.truncated(raw), raw)
+
+
+def _done(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    written: SlotWrite,
+    index: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Last step of every member `[slot]`; how many have it now, and how many of these go on elsewhere."""
+    slots = SlotRows(state, instance)
+    visited = jnp.where(written.instance == instance, written.slot, -1)
+    is_visited = lax.iota(jnp.int32, ctx.shape.num_slots) == visited
+    finish = jnp.where(is_visited, written.row.finish, slots.finish)
+    is_done = finish == index
+    num_done = jnp.sum(is_done, dtype=jnp.int32)
+    return finish, num_done, num_moving(ctx, state, work, slots, is_visited, is_done)
+
+
+def finish_step(
+    ctx: Context,
+    state: State,
+    work: Work,
+    instance: jax.Array,
+    written: SlotWrite,
+) -> Finished:
+    """Time the step, advance every member, and count the members that are done.
+
+    `written` may have been served in this scan step, and its rows are not in the tables yet.
+    """
+    lane, inst, now = work.lane, work.inst, work.lane.now
+    steps = lane.num_steps
+    duration, unlimited = _duration(ctx, state, work, instance, written)
+    last_start = now + (steps - 1).astype(ctx.clock) * duration
+    before = inst.total_duration
+    total = before + steps.astype(ctx.clock) * duration
+    index = inst.step_index + steps
+    finish, num_done, moving = _done(ctx, state, work, instance, written, index)
+    completed, times = num_done - moving, {"start": now, "duration": duration}
+    record = _record(ctx, work, instance, index, completed, total_duration=total, **times)
+    outcome, pool = ctx.memory.after_step(ctx, state, work, instance, written, finish, num_done)
+    if not ctx.shape.stall_steps:  # else the log is emptied before it is full
+        outcome = failing(outcome, lane.num_records >= ctx.shape.log_capacity, Outcome.LOG_FULL)
+    # the next step would start beyond the clock; with steps that overlap their sum may leave it before
+    is_beyond = ctx.is_beyond(last_start, unlimited) | (total < before)
+    outcome = failing(outcome, is_beyond, Outcome.CLOCK_OVERFLOW)
+    at_start = inst.steps_at_now + steps
+    return Finished(
+        dataclasses.replace(
+            work,
+            lane=lane.replace(
+                outcome=outcome,
+                mode=jnp.int32(Mode.COMPLETING),
+                num_to_complete=num_done,
+                num_records=lane.num_records + 1,
+                now=last_start,
+                duration=duration,
+            ),
+            inst=inst.replace(
+                step_index=index,
+                steps_at_now=jnp.where(last_start == now, at_start, 1),
+                last_start=last_start,
+                total_duration=total,
+            ),
+            pool=pool,
+            task=ctx.memory.task_after_step(ctx, work.task),
+        ),
+        record,
+    )
+
+
+def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tuple[Work, SlotWrite]:
+    """Complete the first done member in batch order: room for its last token, then its list is released.
+
+    Nothing is written where only the allocation is attempted again.
+    """
+    memory, slots, index = ctx.memory, SlotRows(state, instance), work.inst.step_index
+    stops, early = is_stopping(ctx, state, work, instance), leaves_early(ctx, state)
+    may_leave = leavers(slots, index, stops)
+    if early is not None and state.exits is not None:
+        may_leave = jnp.where(early, slots.request == state.exits.leaving, may_leave)
+    slot = slot_of(least_key(may_leave, slots.order))
+    slot = jnp.minimum(slot, jnp.int32(ctx.shape.num_slots - 1))
+    choice = Choice(instance, slot, jnp.int32(Asker.COMPLETION), is_last=True)
+    one = memory.subject(ctx, state, work, choice)
+    moves = is_moving(ctx, state, one)
+    ends = either(stops, early)
+    is_short = moves if ends is None else moves | ends
+    needs_none = has_last_token(ctx, state, one)
+    demand = Demand(
+        asks=jnp.array(True),
+        start=one.position,
+        tokens=jnp.where(
+            is_short if needs_none is None else is_short | needs_none,
+            0,
+            jnp.minimum(one.fixed.output_len, 1),
+        ),
+        hits=jnp.int32(0),
+        found=nothing_found(),
+        is_last=True,
+    )
+    demand = memory.remembered(work, one, demand)
+    grant = memory.allocate(ctx, state, work, one, demand)
+    grant, rows = memory.release(ctx, work, one, grant)
+    lane, inst, leaves = work.lane, work.inst, 1 - as_int(one.is_forced)
+    work = grant.on(
+        work,
+        lane={"num_to_complete": lane.num_to_complete - leaves},
+        inst=without(inst, one, leaves, ends),
+    )
+    # the step's record was counted when the step was timed, so this is its number plus 1
+    work, past = moved_on(ctx, state, work, one, moves)
+    if stops is not None:
+        work, past = torn_off(ctx, state, work, one, past, stops)
+        rows = memory.rows_of_stopped(rows, stops)
+    if early is not None:  # no record is its last one
+        past = choose(early, one.past, past)
+    return work, dataclasses.replace(
+        no_slot(ctx),
+        instance=jnp.where(one.is_forced, jnp.int32(ctx.shape.num_instances), instance),
+        slot=one.slot,
+        memory=rows,
+        request=one.request,
+        past=past,
+    )
+
+
+def next_event(
+    ctx: Context,
+    slots: SlotRows,
+    is_idle: jax.Array,
+    chains: Vector,
+    gone: jax.Array,
+    busy: jax.Array,
+) -> jax.Array:
+    """When the instance acts next: a step event, a request that wakes it, or one to be dropped."""
+    is_oversized = slots.oversized == 1
+    is_there = lax.iota(jnp.int32, ctx.shape.num_slots) != gone
+    queued = slots.queued
+    wakes = jnp.where(
+        is_there & (is_idle & ~is_oversized), waking_time(ctx, queued, busy), ctx.never
+    )
+    drops = jnp.where(is_there & is_oversized, queued, ctx.never)
+    return jnp.minimum(first_chain(chains), jnp.min(jnp.minimum(wakes, drops)))
+
+
+def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
+    """End the step: schedule the next one, or go idle at once if nothing is left.
+
+    Idle means idle from the step's start on, as in the reference: a request queued before the step's
+    end starts an overlapping one.
+    """
+    lane, inst = work.lane, work.inst
+    members = inst.num_prefill + inst.num_decode
+    stops = is_stopping(ctx, state, work, instance)
+    goes_on = (members > 0) | (lane.num_waiting > 0)
+    if stops is not None:
+        goes_on = goes_on & ~stops
+    next_step = work.lane.now + work.lane.duration
+    chains, fits = add_chain(chains_of(work.inst), next_step, goes_on.astype(jnp.int32), ctx.never)
+    chains = without_steps(chains, stops, ctx.never)
+    slots = SlotRows(state, instance)
+    event = next_event(ctx, slots, ~goes_on, chains, jnp.int32(-1), next_step)
+    inst = with_chains(inst, chains).replace(is_idle=~goes_on, event=event, busy_until=next_step)
+    return dataclasses.replace(
+        stopped(work, instance, stops, ctx.never),
+        lane=lane.replace(
+            outcome=failing(lane.outcome, ~fits, Outcome.CHAINS_FULL),
+            mode=jnp.int32(Mode.BETWEEN),
+        ),
+        inst=inst,
+    )
+
+
+def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
+    """Packed key of the oversized request whose queueing time has come."""
+    slots = SlotRows(state, instance)
+    now = work.lane.now
+    is_due = has_entered(slots, now, steps_at(work.inst, now))
+    is_due = is_due & (slots.oversized == 1)
+    return least_key(is_due, slots.queue_rank)
+
+
+def is_unservable(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
+    """Whether a request is dropped when it would be queued: no instance's KV cache, or no context, is long enough."""
+    cluster, given = ctx.params.cluster, ctx.request(request)
+    input_len = given.input_len
+    is_oversized = ceil_div(input_len, ctx.shape.block_size) > cluster.total_kv_blocks[instance]
+    if cluster.max_model_len is not None:
+        limit = cluster.max_model_len
+        limit = limit[instance] if jnp.ndim(limit) else limit
+        longest = input_len + given.output_len
+        is_oversized = is_oversized | (input_len >= limit)
+        is_oversized = is_oversized | (longest > limit)
+    return is_oversized
+
+
+def drop(
+    ctx: Context, state: State, work: Work, instance: jax.Array, key: jax.Array
+) -> tuple[Work, SlotWrite]:
+    """Drop it; on an idle instance that still starts a step, an empty one.
+
+    A step of the same microsecond may or may not come before, which decides whether the instance is idle.
+    """
+    slots, inst = SlotRows(state, instance), work.inst
+    slot = jnp.minimum(slot_of(key), jnp.int32(ctx.shape.num_slots - 1))
+    slot_row = slots.one(ctx, slot)
+    is_idle = inst.is_idle == 1
+    chains, fits = add_chain(
+        chains_of(work.inst),
+        work.lane.now,
+        as_int(is_idle & ctx.mechanism.defects.second_chain),
+        ctx.never,
+    )
+    outcome = failing(work.lane.outcome, ~fits, Outcome.CHAINS_FULL)
+    has_step = has_chain(chains_of(work.inst), work.lane.now)
+    is_tie = has_step & (slot_row.after_steps < 0)
+    ties = work.lane.num_open_ties + as_int(is_tie)
+    work = dataclasses.replace(
+        work,
+        lane=work.lane.replace(outcome=outcome, num_open_ties=ties),
+        inst=with_chains(inst, chains).replace(
+            load=inst.load - 1,
+            num_oversized=inst.num_oversized - 1,
+            num_dropped=inst.num_dropped + 1,
+            event=next_event(ctx, slots, is_idle, chains, slot, inst.busy_until),
+        ),
+    )
+    request = slot_row.request
+    rows, dropped = ctx.memory.rows_of_leaver(ctx, request), jnp.int32(-1)
+    if ctx.requests.deadline is not None:  # its time is up, if that is not why it is dropped
+        is_late = as_int(~is_unservable(ctx, request, instance))
+        dropped = dropped - is_late
+        count = work.inst.num_dropped - is_late
+        work = dataclasses.replace(work, inst=work.inst.replace(num_dropped=count))
+    past = ctx.past(state, request).replace(num_scheduled=dropped)
+    return work, dataclasses.replace(
+        no_slot(ctx), instance=instance, slot=slot, memory=rows, request=request, past=past
+    )

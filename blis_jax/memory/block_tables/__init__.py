@@ -1,0 +1,1 @@
+"""Block-level memory: its tables, its contents, and the operations on them."""

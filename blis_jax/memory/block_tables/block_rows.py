@@ -1,0 +1,154 @@
+"""The request that a phase is about when memory is modelled block by block, and what the phase may change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from blis_jax.engine.arithmetic.block_counts import in_last_block
+from blis_jax.engine.context import Context, SlotRows, row
+from blis_jax.engine.phases.steps.mid_step import Work
+from blis_jax.engine.state import RUNAWAY, Request, State
+from blis_jax.engine.types import LAST, pytree
+from blis_jax.memory.block_tables.blocks import BlockLife, Blocks, Do, EvictionRecord, MemoryTask
+from blis_jax.memory.memory import Choice, Subject
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+
+@pytree
+class BlockRows:
+    """What a phase changes besides the slot's and the request's rows; spare places where nothing is written."""
+
+    life: BlockLife
+    regained: Any
+    computed: Int[Array, ""]
+    priority: Any
+    ghost_at: Int[Array, ""]
+    ghost: Int[Array, ""]
+    eviction_at: Int[Array, ""]
+    eviction: EvictionRecord
+    moved_instance: Int[Array, ""]
+    moved_slot: Int[Array, ""]
+    moved_order: Int[Array, ""]
+    left: Int[Array, ""]  # request that gives up its slot
+
+
+def no_block_rows(ctx: Context) -> BlockRows:
+    """Nothing to write."""
+    shape, zero = ctx.shape, jnp.int32(0)
+    return BlockRows(
+        life=BlockLife.filled(),
+        regained=zero if ctx.mechanism.rules.keeps_output else None,
+        computed=zero,
+        priority=jnp.float64(0.0),
+        ghost_at=jnp.int32(shape.num_slots),
+        ghost=zero,
+        eviction_at=jnp.int32(shape.eviction_capacity),
+        eviction=EvictionRecord.filled(),
+        moved_instance=jnp.int32(shape.num_instances),
+        moved_slot=zero,
+        moved_order=zero,
+        left=jnp.int32(shape.num_requests),
+    )
+
+
+def blocks_of(state: State) -> Blocks:
+    """The tables of block-level memory."""
+    blocks = state.blocks
+    assert blocks is not None  # there is one of the two memories
+    return blocks
+
+
+def is_due(ctx: Context, slots: SlotRows, step_index: jax.Array) -> Bool[Array, "slot"]:
+    """Decode members whose next token needs a block, fills one that matters, or does not exist."""
+    size = ctx.shape.block_size
+    finish = slots.finish
+    in_last = in_last_block(step_index + slots.alloc_offset, size)
+    due = (in_last == 0) | (finish == RUNAWAY)
+    if ctx.shape.tracks_outputs:
+        due = due | (in_last == size - 1)
+    return due & (finish != LAST)
+
+
+@dataclass(frozen=True)
+class Tenant(Subject):
+    """A request and what it has been through at block level."""
+
+    task: MemoryTask
+    life: BlockLife
+    computed: jax.Array  # Blocks.computed
+    priority: Any  # what the scheduler saw, if it matters
+    is_last: bool  # static: it completes
+
+    @property
+    def is_forced(self) -> jax.Array:
+        """Whether an allocation that failed is attempted again."""
+        return self.task.do == Do.ATTEMPT
+
+    @property
+    def is_retry(self) -> jax.Array:
+        """Whether it is attempted again after a reload."""
+        return self.is_forced & (self.task.is_retry == 1)
+
+    @property
+    def is_again(self) -> jax.Array:
+        """Whether this step has visited it before."""
+        return self.life.visited_at == self.step
+
+    @property
+    def has_token(self) -> jax.Array:
+        """Whether its first token comes with this very step, by an earlier visit."""
+        return (self.row.finish != LAST) & (self.past.token_index == self.step)
+
+    @property
+    def position(self) -> jax.Array:
+        """Where the next tokens of a request in decode are."""
+        return self.computed + self.step - 1
+
+    @property
+    def held(self) -> jax.Array:
+        """Tokens in its block list; its slot may be given up before its last token has room."""
+        held = super().held
+        return jnp.where(self.is_forced, self.task.held, held) if self.is_last else held
+
+
+def _fixed(ctx: Context, blocks: Blocks, request: jax.Array) -> Request:
+    """What is given of a request, with the tokens that count as prompt since its last preemption."""
+    given = ctx.request(request)
+    if not ctx.mechanism.rules.keeps_output:
+        return given
+    regained = blocks.regained[request]
+    return given.replace(
+        input_len=given.input_len + regained, output_len=given.output_len - regained
+    )
+
+
+def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
+    """Everything about the request in a slot, or the one whose allocation is attempted again."""
+    blocks, task, instance = blocks_of(state), work.task, choice.instance
+    is_forced = task.do == Do.ATTEMPT
+    slot = jnp.where(is_forced, task.slot, choice.slot)
+    slot_row = SlotRows(state, instance).one(ctx, slot)
+    request = slot_row.request
+    if choice.is_last:
+        request = jnp.where(is_forced, task.request, request)
+    return Tenant(
+        instance=instance,
+        slot=slot,
+        asker=jnp.where(is_forced, task.asker, choice.asker),
+        request=request,
+        row=slot_row,
+        past=ctx.past(state, request),
+        fixed=_fixed(ctx, blocks, request),
+        step=work.inst.step_index + 1,
+        task=task,
+        life=BlockLife(ctx.vector(row(blocks.life, request))),
+        computed=blocks.computed[instance, slot],
+        priority=choice.priority,
+        is_last=choice.is_last,
+    )

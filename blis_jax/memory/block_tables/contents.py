@@ -1,0 +1,223 @@
+"""Names of KV contents, and where the table from content to block keeps each of them.
+
+A content is the whole prefix of a request up to some token. Its name is a number that two requests share exactly
+where they share the prefix: the shared block and the place in it, else the request and the position. What a
+disturbed block list holds is no prefix: the request's tokens with jumps in between. It is named by who has its last
+token, and by a number made of the position and all jumps. The lowest bit of a name says that a roll-back lost the
+block's tokens.
+
+Only full blocks of prefixes can be looked up, so only they have a place in the table: one for each shared block,
+and one for each position of a resident request. A place that a request has left may still hold its
+block; a look-up compares names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.arithmetic.block_counts import full_blocks
+from blis_jax.engine.context import Context, row
+from blis_jax.engine.types import pytree
+from blis_jax.memory.block_tables.blocks import LOOK_UP_BLOCKS, Blocks, num_contents
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int
+
+OWNER_BITS = 32
+LOST = 1  # in a name: the block's tokens are gone
+
+
+def shared_numbers(
+    ctx: Context, request: jax.Array, position: Int[Array, "n"]
+) -> tuple[jax.Array, jax.Array]:
+    """Number of the shared block at each block position of a request, and whether it is shared.
+
+    From the start of each node on its path, the number is shifted by so much more against the position.
+    """
+    requests = ctx.requests
+    if ctx.shape.num_nodes == 0:
+        return jnp.zeros_like(position), jnp.zeros(position.shape, bool)
+    start, shift = row(requests.path_start, request), row(requests.path_shift, request)
+    reached = jnp.where(start[None, :] <= position[:, None], shift[None, :], 0)
+    number = position + jnp.sum(reached, axis=1, dtype=jnp.int32)
+    is_shared = position < requests.num_shared[request]
+    return jnp.where(is_shared, number, 0), is_shared
+
+
+NO_JUMPS = 0
+MIXING = 1_000_003  # an odd prime: products wrap
+
+
+def holder(number: jax.Array, is_shared: jax.Array, request: jax.Array, ctx: Context) -> jax.Array:
+    """Who has the tokens up to a block of a request: the shared block of this number, or the request alone."""
+    return jnp.where(is_shared, number, jnp.int32(ctx.shape.num_shared_blocks) + request)
+
+
+def after_jump(
+    ctx: Context, jumps: jax.Array, request: jax.Array, held: jax.Array, old: Any, offset: jax.Array
+) -> jax.Array:
+    """The number of a list's jumps after one more, from the offset `old` to another with `held` tokens in the list.
+
+    Who has the tokens before the jump is part of it, so that two requests have one name for the same tokens.
+    """
+    last = jnp.maximum(held + old - 1, 0)
+    number, is_shared = shared_numbers(ctx, request, full_blocks(last, ctx.shape.block_size)[None])
+    whose = holder(number[0], is_shared[0], request, ctx)
+    mixed = jumps
+    for part in (held, offset, whose):
+        mixed = (mixed * jnp.int32(MIXING)) ^ (part + 1)
+    return jnp.where(mixed == NO_JUMPS, jnp.int32(1), mixed)
+
+
+def names(ctx: Context, request: jax.Array, end: Int[Array, "n"], jumps: jax.Array) -> jax.Array:
+    """Names of the contents that end before token `end`, int64; of a prefix if there are no `jumps`."""
+    is_clean = jumps == NO_JUMPS
+    size = jnp.int32(ctx.shape.block_size)
+    last = end - 1
+    number, is_shared = shared_numbers(ctx, request, lax.div(last, size))
+    of_shared = number.astype(jnp.int64) * size.astype(jnp.int64)
+    of_shared = of_shared + lax.rem(last, size).astype(jnp.int64) + 1
+    owner, wide = (request.astype(jnp.int64) + 1) << OWNER_BITS, end.astype(jnp.int64)
+    of_prefix = jnp.where(is_shared, of_shared, owner | (wide * 2))
+    of_jumps = (jumps.astype(jnp.int64) * 31 + wide * MIXING) & jnp.int64(2 ** (OWNER_BITS - 1) - 1)
+    whose = holder(number, is_shared, request, ctx).astype(jnp.int64) + 1
+    disturbed = (whose << OWNER_BITS) | (of_jumps * 2 + 1)
+    return jnp.where(is_clean, of_prefix, disturbed) << 1
+
+
+def shared_number_of(ctx: Context, name: jax.Array) -> jax.Array:
+    """Number of the shared block that each name stands for; past the last one if it stands for none."""
+    size, content = ctx.shape.block_size, name >> 1
+    rest = content & jnp.int64((1 << OWNER_BITS) - 1)
+    is_whole = (content >> OWNER_BITS == 0) & (rest > 0) & ((rest - 1) % size == size - 1)
+    number = ((rest - 1) // size).astype(jnp.int32)
+    return jnp.where(is_whole, number, jnp.int32(ctx.shape.num_shared_blocks))
+
+
+def owner_of(ctx: Context, name: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Whose prefix each name stands for, and the position of its last block; -1 if it is no such thing."""
+    size, content = jnp.int32(ctx.shape.block_size), name >> 1
+    owner = (content >> OWNER_BITS).astype(jnp.int32)
+    rest = content & jnp.int64((1 << OWNER_BITS) - 1)
+    end = (rest >> 1).astype(jnp.int32)
+    is_prefix = (owner > 0) & (rest & 1 == 0) & (lax.rem(end, size) == 0)
+    return jnp.maximum(owner - 1, 0), jnp.where(is_prefix, lax.div(end, size) - 1, -1)
+
+
+def is_same(first: jax.Array, second: jax.Array) -> jax.Array:
+    """Whether two names stand for the same content, whatever became of the tokens."""
+    return (first >> 1) == (second >> 1)
+
+
+def places(ctx: Context, blocks: Blocks, name: jax.Array) -> jax.Array:
+    """Where the table keeps each content; past its end if it cannot be looked up."""
+    shape = ctx.shape
+    nowhere = jnp.int32(num_contents(shape))
+    number, num_shared = shared_number_of(ctx, name), jnp.int32(shape.num_shared_blocks)
+    request, position = owner_of(ctx, name)
+    slot = blocks.slot_of[request]
+    is_kept = (position >= 0) & (slot >= 0) & (position < shape.list_blocks)
+    own = num_shared + slot * jnp.int32(shape.list_blocks) + position
+    return jnp.where(number < num_shared, number, jnp.where(is_kept, own, nowhere))
+
+
+@pytree
+class Found:
+    """The longest run of leading prompt blocks that are registered, or the run found earlier on."""
+
+    count: Int[Array, ""]
+    num_free: Int[Array, ""]  # of these, the ones that nobody holds
+    is_clean: Bool[Array, ""]  # they hold the tokens of the request's own prefix
+
+
+def nothing_found() -> Found:
+    """No leading block."""
+    return Found(jnp.int32(0), jnp.int32(0), jnp.array(True))
+
+
+def shared_or_own(
+    ctx: Context, slot: jax.Array, request: jax.Array, position: Int[Array, "n"]
+) -> Int[Array, "n"]:
+    """Where the table keeps the contents of a resident request's prompt, by block position."""
+    shape = ctx.shape
+    number, is_shared = shared_numbers(ctx, request, position)
+    own = jnp.int32(shape.num_shared_blocks) + slot * jnp.int32(shape.list_blocks) + position
+    return jnp.where(is_shared, number, own)
+
+
+def _expected(ctx: Context, request: jax.Array, position: Int[Array, "n"]) -> jax.Array:
+    end = (position + 1) * jnp.int32(ctx.shape.block_size)
+    return names(ctx, request, end, jnp.int32(NO_JUMPS))
+
+
+def found_blocks(
+    ctx: Context,
+    blocks: Blocks,
+    instance: jax.Array,
+    slot: jax.Array,
+    request: jax.Array,
+    most: jax.Array,
+    is_old: jax.Array,
+) -> Found:
+    """The leading blocks, `most` at the most, that the table names; if `is_old`, those that head the slot's list."""
+    window = lax.iota(jnp.int32, LOOK_UP_BLOCKS)
+    most = jnp.minimum(most, jnp.int32(ctx.shape.list_blocks))
+
+    def goes_on(carry: tuple[jax.Array, Found]) -> jax.Array:
+        start, found = carry
+        return (found.count == start) & (start < most)
+
+    def look(carry: tuple[jax.Array, Found]) -> tuple[jax.Array, Found]:
+        """One piece of the list or of the table."""
+        start, found = carry
+        position = start + window
+        at = (instance, slot, start)
+        listed = lax.dynamic_slice(blocks.lists, at, (1, 1, LOOK_UP_BLOCKS))[0, 0]
+        named = blocks.named[instance, shared_or_own(ctx, slot, request, position)]
+        block = jnp.where(is_old, listed, named)
+        carried = blocks.key[instance, jnp.maximum(block, 0)]
+        expected = _expected(ctx, request, position)
+        is_there = is_old | ((block >= 0) & is_same(carried, expected))
+        is_hit = jnp.cumprod((is_there & (position < most)).astype(jnp.int32)) == 1
+        is_free = is_hit & (blocks.hold[instance, jnp.maximum(block, 0)] < 0)
+        return start + LOOK_UP_BLOCKS, Found(
+            found.count + jnp.sum(is_hit, dtype=jnp.int32),
+            found.num_free + jnp.sum(is_free, dtype=jnp.int32),
+            found.is_clean & jnp.all((carried == expected) | ~is_hit),
+        )
+
+    return lax.while_loop(goes_on, look, (jnp.int32(0), nothing_found()))[1]
+
+
+def registered_blocks(ctx: Context, blocks: Blocks) -> Int[Array, "instance node"]:
+    """Leading blocks of every shared content that each instance's table names; the spare content has none."""
+    rows, count = ctx.shape.num_instances, ctx.shape.num_shared_blocks
+    size, number = ctx.shape.block_size, lax.iota(jnp.int32, count)
+    name = (((number.astype(jnp.int64) + 1) * size) << 1)[None, :]
+    named = blocks.named[:rows, :count]
+    carried = jnp.take_along_axis(blocks.key[:rows], jnp.maximum(named, 0), axis=1)
+    is_there = (named >= 0) & is_same(carried, name)
+    missing = jnp.where(is_there, jnp.int32(count), number[None, :])
+    next_missing = lax.cummin(missing, axis=1, reverse=True)
+    next_missing = jnp.pad(next_missing, ((0, 0), (0, 1)), constant_values=count)
+    length = ctx.requests.node_blocks
+    start = jnp.cumsum(length, dtype=jnp.int32) - length
+    found = next_missing[:, jnp.minimum(start, count)] - start[None, :]
+    return jnp.clip(found, 0, length[None, :])
+
+
+def is_registered(
+    ctx: Context, blocks: Blocks, instance: jax.Array, name: Any, place: jax.Array
+) -> jax.Array:
+    """Whether the instance's table names a block for this content, with the CPU tier's bits at hand."""
+    block = blocks.named[instance, place]
+    carried = blocks.key[instance, jnp.maximum(block, 0)]
+    is_kept = (block >= 0) & is_same(carried, name)
+    real = ctx.shape.num_blocks  # the spare block's entries are junk
+    numbers, bits = row(blocks.key, instance)[:real], row(blocks.is_named, instance)[:real]
+    found = jnp.any(is_same(numbers, name) & bits)
+    return jnp.where(place == jnp.int32(num_contents(ctx.shape)), found, is_kept)

@@ -1,0 +1,1 @@
+"""Collections of measured runs: what each row asks for, and the load behind it."""

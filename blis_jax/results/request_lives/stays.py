@@ -1,0 +1,217 @@
+"""What preemptions leave behind: a request lives once per time that it is scheduled.
+
+An evicted request starts again with its prompt, but the inter-token latencies of its earlier lives stay
+recorded, and so does its first token until a later life overwrites it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.engine.phases.departures.paid_time import PaidTime, paid_until
+from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime
+from blis_jax.engine.tables.journeys import Journey
+from blis_jax.memory.block_tables.blocks import PASSED_OVER, Eviction, Life
+from blis_jax.results.metrics.arrays import replaced, sums
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Per request unless said otherwise; times in µs."""
+
+    evictions: Int[np.ndarray, "preemption column"]
+    is_eviction: Bool[np.ndarray, "preemption"]  # else the row is there for its room alone
+    num_itl: Int[np.ndarray, "preemption"]  # latencies recorded in the life that ended
+    is_forgotten: Bool[np.ndarray, "preemption"]  # the profile has dropped these latencies
+    num_preempted: Int[np.ndarray, "request"]
+    num_scheduled: Int[
+        np.ndarray, "request"
+    ]  # from the queue; not the one that follows a hand-over
+    scheduled_record: Int[np.ndarray, "request"]  # step record of the latest of these
+    num_handed: Any  # int[request]: 1 once it goes on elsewhere after a hand-over, else 0
+    in_batch: Bool[np.ndarray, "request"]  # or completed: the current life was not ended
+    in_decode: Bool[np.ndarray, "request"]  # of those in the batch
+    token_record: Int[np.ndarray, "request"]  # step record of the first token, -1: none
+    token_scheduled: Int[np.ndarray, "request"]  # record in which that token's life was scheduled
+    is_current_token: Bool[np.ndarray, "request"]  # it was recorded in the current life
+    past_num_itl: Int[np.ndarray, "request"]  # latencies recorded in earlier lives
+    past_itl_us: Int[np.ndarray, "request"]  # and their sum, without output processing
+    passed_over_us: Any  # time of steps since the first token in which the request got nothing
+    preempted_service_us: Int[np.ndarray, "request"]  # in the batch before the token's life
+
+
+def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives:
+    """Derive the lives of one run from its raw tables, int64; without preemptions there is one each.
+
+    In a compiled call (`xp` is JAX) there is a row for every preemption that the table has room for.
+    """
+    n = len(dyn)
+    is_block_level = raw.life is not None
+    evictions, is_eviction, passed_over_us = _eviction_rows(raw, dyn, log_time, xp)
+    request = xp.where(is_eviction, evictions[:, Eviction.REQUEST], -1)
+    of = xp.maximum(request, 0)
+    num_preempted = sums(request, is_eviction, n)
+    scheduled = dyn[:, Dyn.NUM_SCHEDULED]
+    in_batch = scheduled > num_preempted
+    in_decode = in_batch & (dyn[:, Dyn.TOKEN_INDEX] > 0)
+    in_decode &= dyn[:, Dyn.TOKEN_INDEX] >= dyn[:, Dyn.SCHEDULED_INDEX]
+    current = xp.where(in_decode, dyn[:, Dyn.TOKEN_RECORD], -1)
+    token_record = (
+        raw.life[:n, Life.FIRST_TOKEN].astype(np.int64) - 1 if is_block_level else current
+    )
+    is_forgotten = is_eviction & (evictions[:, Eviction.DECODE_RECORD] < 0)
+    num_itl, itl_us = _ended(evictions, log, log_time, xp)
+    # where latencies are forgotten, the life's first token is reported until there is another
+    begun = abs(evictions[:, Eviction.DECODE_RECORD]) - 1
+    token = xp.where(is_forgotten, begun, evictions[:, Eviction.FIRST_TOKEN] - 1)
+    is_its = is_eviction & (token >= 0) & (token == token_record[of])
+    is_its &= token == begun
+    token_scheduled = replaced(
+        dyn[:, Dyn.SCHEDULED_RECORD], request, is_its, evictions[:, Eviction.SCHEDULED_RECORD]
+    )
+    is_before = evictions[:, Eviction.RECORD] <= token_scheduled[of]
+    spent = xp.zeros(len(evictions), np.int64)
+    if len(log):
+        start = log_time[:, LogTime.START]
+        last = len(log) - 1
+        spent = start[xp.minimum(evictions[:, Eviction.RECORD], last)]
+        spent = spent - start[xp.minimum(evictions[:, Eviction.SCHEDULED_RECORD], last)]
+    return Lives(
+        evictions=evictions,
+        is_eviction=is_eviction,
+        num_itl=num_itl,
+        is_forgotten=is_forgotten,
+        num_preempted=num_preempted,
+        num_scheduled=xp.maximum(scheduled, 0),
+        scheduled_record=dyn[:, Dyn.SCHEDULED_RECORD],
+        num_handed=0,
+        in_batch=in_batch,
+        in_decode=in_decode,
+        token_record=token_record,
+        token_scheduled=token_scheduled,
+        is_current_token=(token_record >= 0) & (token_record == current),
+        past_num_itl=sums(request, xp.where(is_forgotten, 0, num_itl), n),
+        past_itl_us=sums(request, xp.where(is_forgotten, 0, itl_us), n),
+        passed_over_us=passed_over_us,
+        preempted_service_us=sums(request, xp.where(is_before, spent, 0), n),
+    )
+
+
+def _eviction_rows(raw: Any, dyn: Any, log_time: Any, xp: Any) -> tuple[Any, Any, Any]:
+    """The rows of preemptions, which of them are one, and the time that each request was passed over."""
+    if raw.life is None:
+        return xp.zeros((0, len(Eviction)), np.int64), xp.zeros(0, bool), 0
+    room = raw.evictions.shape[0] - 1
+    count = room if xp is not np else min(int(raw.num_evictions), room)
+    evictions = raw.evictions[:count].astype(np.int64)
+    is_entry = xp.arange(count) < raw.num_evictions
+    is_over = is_entry & (evictions[:, Eviction.SCHEDULED_RECORD] == PASSED_OVER)
+    is_eviction = is_entry & ~is_over
+    passed_over_us = _passed_over(evictions, is_over, dyn, log_time, xp)
+    if xp is np:  # only preemptions have rows
+        evictions, is_eviction = evictions[is_eviction], is_eviction[is_eviction]
+    return evictions, is_eviction, passed_over_us
+
+
+def journeys(raw: Any, instance: Any, xp: Any = np) -> tuple[Journey | None, Any]:
+    """Where requests have been, None where they stay in place; and the instance that each was routed to first."""
+    if raw.journey is None:
+        return None, instance
+    journey = Journey(raw.journey[: len(instance)], raw.journey_time[: len(instance)])
+    return journey, xp.where(journey.came_from >= 0, journey.came_from, instance)
+
+
+def moved(lives: Lives, journey: Journey | None, xp: Any = np, is_reserved: bool = False) -> Lives:
+    """The lives of requests some of which have made their first token on another instance than their last one.
+
+    Where KV is reserved, one that has come with it counts as if its first token lay in the step before.
+    """
+    if journey is None:
+        return lives
+    is_elsewhere = journey.first_record >= 0
+    # times in a batch that have ended without an eviction
+    in_batch = lives.in_batch & (lives.num_scheduled > lives.num_preempted + journey.ended)
+    has_joined = is_elsewhere & in_batch & (journey.joined_record == lives.scheduled_record)
+    has_joined = has_joined.astype(np.int64)
+    # a life that began with its KV has a latency in its first step, too
+    request = xp.where(lives.is_eviction, lives.evictions[:, Eviction.REQUEST], -1)
+    began = journey.joined_record[xp.maximum(request, 0)]
+    more = lives.is_eviction & (began == lives.evictions[:, Eviction.SCHEDULED_RECORD])
+    more = (more & (lives.evictions[:, Eviction.DECODE_RECORD] > 0)).astype(np.int64)
+    return dataclasses.replace(
+        lives,
+        num_itl=lives.num_itl + more,
+        num_scheduled=lives.num_scheduled - journey.joins,
+        # preemptions before a hand-over are not told from those after it
+        preempted_service_us=xp.where(is_elsewhere, 0, lives.preempted_service_us),
+        past_num_itl=lives.past_num_itl
+        + journey.past_itl
+        + sums(request, more, len(lives.in_batch)),
+        scheduled_record=xp.where(is_elsewhere, journey.scheduled_record, lives.scheduled_record),
+        num_handed=0 if is_reserved else has_joined,
+        in_batch=in_batch,
+        in_decode=(lives.in_decode | (is_reserved & (has_joined > 0))) & in_batch,
+        token_record=xp.where(is_elsewhere, journey.first_record, lives.token_record),
+        token_scheduled=xp.where(is_elsewhere, journey.scheduled_record, lives.token_scheduled),
+        is_current_token=lives.is_current_token & ~is_elsewhere,
+    )
+
+
+def _passed_over(evictions: Any, is_over: Any, dyn: Any, log_time: Any, xp: Any) -> Any:
+    """Time of the steps of each request's current life in which it got nothing; earlier lives are forgotten."""
+    if not len(evictions) or not len(log_time):
+        return 0
+    request = xp.where(is_over, evictions[:, Eviction.REQUEST], 0)
+    record = xp.minimum(evictions[:, Eviction.RECORD], len(log_time) - 1)
+    is_current = is_over & (evictions[:, Eviction.RECORD] > dyn[request, Dyn.TOKEN_RECORD])
+    is_current &= evictions[:, Eviction.RECORD] > dyn[request, Dyn.SCHEDULED_RECORD]
+    spent = xp.where(is_current, log_time[record, LogTime.DURATION], 0)
+    return sums(xp.where(is_over, request, -1), spent, len(dyn))
+
+
+def _ended(evictions: Any, log: Any, log_time: Any, xp: Any) -> tuple[Any, Any]:
+    """Number and sum of the latencies of each life that ended: of the steps between its token and its eviction."""
+    if not len(evictions) or not len(log):
+        nothing = xp.zeros(len(evictions), np.int64)
+        return nothing, nothing
+    last = len(log) - 1
+    decode_record = xp.abs(evictions[:, Eviction.DECODE_RECORD])
+    has_decode = decode_record > 0
+    began = xp.clip(decode_record - 1, 0, last)
+    ended = xp.minimum(evictions[:, Eviction.RECORD], last)
+    total = log_time[:, LogTime.TOTAL_DURATION]
+    own = log[ended, Log.NUM_STEPS] * log_time[ended, LogTime.DURATION]
+    count = evictions[:, Eviction.INDEX] - 1 - evictions[:, Eviction.DECODE_INDEX]
+    spent = total[ended] - own - total[began]
+    return xp.where(has_decode, count, 0), xp.where(has_decode, spent, 0)
+
+
+def paid_us(raw: Any, cluster: Any, ended_us: Any, xp: Any = np) -> Any:
+    """The time for which each instance is paid `[instance]`, up to the last event of any.
+
+    Args:
+        raw: what the engine left behind.
+        cluster: its numbers, `ClusterParams`.
+        ended_us: the latest event of every instance, `[instance]`.
+        xp: numpy, or JAX in a compiled call.
+    """
+    rows, paid, end = len(ended_us), raw.paid, xp.max(ended_us)
+    is_there = xp.arange(rows) < cluster.num_instances
+    if paid is None:
+        return xp.where(is_there, end, 0)
+
+    def wide(times: Any) -> Any:
+        return xp.asarray(times).astype(ended_us.dtype)
+
+    so_far = PaidTime(paid.is_held[:rows], wide(paid.paid_us[:rows]), wide(paid.until))
+    busy_until = wide(raw.inst_time[:rows, InstTime.BUSY_UNTIL])
+    end = xp.maximum(end, so_far.until)
+    total = paid_until(so_far, raw.inst[:rows, Inst.LOAD], busy_until, end, xp)
+    return xp.where(is_there, total, 0)

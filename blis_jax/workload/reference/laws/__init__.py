@@ -1,0 +1,1 @@
+"""Laws that the reference draws from: gaps, lengths, rates, deadlines."""

@@ -1,0 +1,250 @@
+"""The CPU tier of August's revision, against instances in plain Python."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.results.checks import invariants
+from blis_jax.results.metrics.kv import cache_hit_rates, thrashing_rates
+from blis_jax.results.records import RunRecord, Status
+from blis_jax.results.step_records import expand_steps
+from blis_jax.workload.table import with_timeouts
+from tests.support.oracles import mirrored_oracle
+from tests.support.oracles.oracle import requests_of_workload
+from tests.support.recorded.golden_2026_08 import AugustScenario
+from tests.support.recorded.reference_data import find_golden_dir
+from tests.support.scenes import WHOLE, Prompt, flags, table_of, workload_of
+
+SIZES = Options(
+    num_slots=64, num_blocks=64, list_blocks=24, num_shared_blocks=64, log_capacity=4096
+)
+URGENCY = {0: 1.0, 1: 0.0, 2: 1.0, 3: 6.0, 4: 5.0, 5: 7.0}  # of a class's code
+MODEL = "meta-llama/llama-3.1-8b-instruct"
+STEPS = ("step_start_us", "step_duration_us", "step_running", "step_waiting", "step_used_blocks")
+SETTINGS = (
+    "num_instances",
+    "total_kv_blocks",
+    "kv_cpu_blocks",
+    "kv_transfer_bandwidth",
+    "kv_transfer_base_latency",
+    "max_num_running_reqs",
+    "max_num_scheduled_tokens",
+    "long_prefill_token_threshold",
+    "slo_preemption",
+    "horizon",
+    "block_size_in_tokens",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """A workload and a cluster."""
+
+    workload: dict[str, np.ndarray]
+    settings: dict[str, Any]
+    timeout_us: np.ndarray | None
+
+
+def scene(seed: int, size: int = 16, is_urgent: bool = False, has_timeouts: bool = False) -> Scene:
+    """Prompts that share prefixes, of which some are whole blocks; hardly any room on the GPU."""
+    rng = np.random.default_rng(seed)
+    count = 40
+    prompts = []
+    for index in range(count):
+        prefix = size * int(rng.integers(2, 8))
+        own = (
+            int(rng.integers(0, 4 * size)) if rng.random() < 0.7 else size * int(rng.integers(0, 3))
+        )
+        later = int(rng.integers(index)) if index and rng.random() < 0.15 else -1
+        prompts.append(
+            Prompt(
+                int(rng.integers(400_000)),
+                max(prefix + own, 1),
+                int(rng.integers(0, 3 * size)),
+                int(rng.integers(6)),
+                int(rng.integers(3)) if rng.random() < 0.85 else -1,
+                prefix,
+                later,
+            )
+        )
+    workload = workload_of(prompts, size)
+    longest = int(np.max(-(-(workload["input_len"] + workload["output_len"]) // size)))
+    settings = {
+        "num_instances": 2,
+        "total_kv_blocks": int(rng.integers(longest, 64)),
+        "kv_cpu_blocks": int(rng.choice([3, 12, 30, 60, 128])),
+        "kv_transfer_bandwidth": float(rng.choice([0.3, 5.0, 100.0])),
+        "kv_transfer_base_latency": int(rng.choice([0, 7, 900])),
+        "max_num_running_reqs": int(rng.choice([3, 8, 256])),
+        "max_num_scheduled_tokens": int(rng.choice([40, 75, 300, 2048])),
+        "long_prefill_token_threshold": int(rng.choice([0, 0, size, 2 * size, 37])),
+        "slo_preemption": is_urgent,
+        "horizon": int(rng.choice([500_000, 3_000_000])),
+    }
+    timeout = rng.integers(50_000, 600_000, count) if has_timeouts else None
+    return Scene(workload, settings | {"block_size_in_tokens": size}, timeout)
+
+
+def both(one: Scene, options: Options = SIZES) -> tuple[RunRecord, list[Any], list[Any]]:
+    """The engine's run, the plain instances, and their requests."""
+    config, table = cluster(one), table_of(one.workload, num_nodes=64, depth=8)
+    if one.timeout_us is not None:
+        table = with_timeouts(table, one.timeout_us)
+    record = simulate(config, table, options)
+    return record, *plain(one.workload, one.settings, config, one.timeout_us)
+
+
+def plain(
+    workload: dict[str, np.ndarray],
+    settings: dict[str, Any],
+    config: ClusterConfig,
+    timeout_us: np.ndarray | None = None,
+) -> tuple[list[Any], list[Any]]:
+    """The plain instances after the run, and the requests."""
+    given = flags(
+        **settings,
+        latency_model="trained-physics",
+        model=MODEL,
+        hardware="H100",
+        tp=1,
+        alpha_coeffs=list(config.alpha_coeffs),
+        beta_coeffs=list(config.beta_coeffs),
+    ) | {"max-model-len": config.max_model_len}
+    tokens = [request.tokens for request in requests_of_workload(workload)]
+    askers = mirrored_oracle.askers_of(workload, tokens, URGENCY)
+    for asker in askers if timeout_us is not None else ():
+        asker.deadline = asker.arrival + int(timeout_us[asker.index])
+    return mirrored_oracle.run(askers, given), askers
+
+
+def cluster(one: Scene) -> ClusterConfig:
+    """The scene's cluster."""
+    return ClusterConfig(
+        revision=AUGUST,
+        latency_model="trained-physics",
+        model=MODEL,
+        hardware="H100",
+        tp=1,
+        **one.settings,
+    )
+
+
+def differences(record: RunRecord, instances: list[Any], askers: list[Any]) -> list[str]:
+    """What the two have otherwise."""
+    requests, table, found = record.requests, record.instances, []
+    steps = expand_steps(record, 16)
+    theirs = [(row, *step) for row, one in enumerate(instances) for step in one.steps]
+    columns = np.array(theirs, np.int64).reshape(-1, 6).T
+    pairs = [
+        (name, getattr(steps, name), column)
+        for name, column in zip(steps._fields, columns, strict=False)
+    ]
+
+    def of(field: str) -> np.ndarray:
+        return np.array([getattr(one, field) for one in askers])
+
+    done = of("status") == Status.COMPLETED
+    names = {"status": "status", "num_scheduled": "scheduled", "preemptions": "preemptions"}
+    names |= {"cached_tokens_first_sched": "cached", "sched_delay_us": "delay", "ttft_us": "ttft"}
+    kept = of("status") != Status.DROPPED
+    pairs += [(ours, getattr(requests, ours)[kept], of(name)[kept]) for ours, name in names.items()]
+    pairs += [("e2e_us", requests.e2e_us[done], of("e2e")[done])]
+    kv = [one.kv for one in instances]
+    counters = {
+        "gpu_hits": "hits",
+        "gpu_misses": "misses",
+        "cpu_offloads": "copies",
+        "cpu_reloads": "reloads",
+        "cpu_misses": "cpu_misses",
+        "cpu_thrashing": "evictions",
+        "used_blocks_at_end": "used",
+    }
+    pairs += [
+        (ours, getattr(table, ours), [getattr(one, name) for one in kv])
+        for ours, name in counters.items()
+    ]
+    pairs += [("failures", table.kv_allocation_failures, [one.failures for one in instances])]
+    for name, ours, other in pairs:
+        if np.shape(ours) != np.shape(other):
+            found.append(f"{name}: {len(ours)} entries, should be {len(other)}")
+        elif (wrong := np.flatnonzero(np.asarray(ours) != np.asarray(other))).size:
+            at = int(wrong[0])
+            found.append(
+                f"{name}: {wrong.size} differ, first [{at}] {ours[at]}, should be {other[at]}"
+            )
+    return found
+
+
+def assert_equal(one: Scene, options: Options = SIZES) -> list[Any]:
+    record, instances, askers = both(one, options)
+    assert record.outcome in WHOLE
+    assert differences(record, instances, askers) == []
+    broken = {name for name, count in invariants.violations(record).items() if count}
+    # latencies of a request that is cut off are not counted right where a step has passed it over
+    assert broken <= {"latencies_of_completed_requests"}
+    for row, instance in enumerate(instances):
+        kv = instance.kv
+        looked = kv.hits + kv.misses + kv.cpu_misses
+        assert cache_hit_rates(record)[row] == pytest.approx(kv.hits / looked if looked else 0.0)
+        assert thrashing_rates(record)[row] == pytest.approx(
+            kv.evictions / kv.copies if kv.copies else 0.0
+        )
+    return instances
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "is_urgent", "has_timeouts"),
+    [(16, True, True), (4, False, True)],
+    ids=["by priority", "small blocks"],
+)
+def test_equals_plain_instances(size: int, is_urgent: bool, has_timeouts: bool):
+    """Ten scenes of one compilation; together they evict, bring back, and leave blocks to requests that wait."""
+    found = [assert_equal(scene(seed, size, is_urgent, has_timeouts)) for seed in range(100, 110)]
+    kv = [instance.kv for instances in found for instance in instances]
+    assert sum(one.reloads for one in kv) > 100
+    assert sum(one.evictions for one in kv) > 100
+
+
+@pytest.mark.slow
+def test_lanes_do_the_same():
+    """Many lanes in one loop, for a while."""
+    one = scene(104)
+    short = dataclasses.replace(one, settings=one.settings | {"horizon": 150_000})
+    assert_equal(short, dataclasses.replace(SIZES, form="lanes"))
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", ["kv_cpu_s42", "kv_cpu_preempt_s42"])
+def test_plain_instances_equal_the_recorded(name: str):
+    """So that what the engine is compared with is the reference itself."""
+    folder = find_golden_dir()
+    if folder is None or not (folder / "blis_2026_08" / "index.json").exists():
+        pytest.skip("no reference results of August: ../shared/golden/blis_2026_08 is not here")
+    scenario = AugustScenario(folder / "blis_2026_08", name)
+    config, recorded = scenario.cluster, scenario.arrays()
+    settings = {field: getattr(config, field) for field in SETTINGS}
+    with np.load(scenario.folder / "workloads" / f"{scenario.recorded['workload']}.npz") as file:
+        workload = dict(file) | {"short_input_id": np.zeros(len(file["arrival_us"]), np.int64)}
+    instances, askers = plain(workload, settings, config)
+    for ours, theirs in {
+        "e2e": "e2e_us",
+        "ttft": "ttft_us",
+        "cached": "cached_tokens_first_sched",
+    }.items():
+        assert [getattr(one, ours) for one in askers] == recorded[theirs].tolist()
+    steps = np.array([step for one in instances for step in one.steps]).T
+    for name, column in zip(STEPS, steps, strict=True):
+        assert column.tolist() == recorded[name].tolist()
+    for instance, one in zip(instances, scenario.recorded["instances"], strict=True):
+        kv = instance.kv
+        assert kv.copies == one["kv"]["mirrored"]
+        assert kv.reloads == one["kv"]["cpu_hits"]
+        assert kv.cpu_misses == one["kv"]["cpu_misses"]
+        assert kv.hits == one["kv"]["gpu_hits"]

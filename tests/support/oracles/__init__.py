@@ -1,0 +1,1 @@
+"""Plain replays of what the engine must do."""

@@ -1,0 +1,85 @@
+"""The oracle's precise routing: the router's index fed by what the instances' caches allocate and evict.
+
+Written from the reference's behaviour, with a clock value for every block and a search for the least one, so that
+nothing is shared with the engine's index or with the oracle's own approximate one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.oracles.oracle import Cluster, ContentKey, Request
+
+ROUTER_INDEX_CAPACITY = 10_000
+
+
+class KvEvents:
+    """What one instance tells: a successful allocation of a prompt, and the pop of a block that carries content."""
+
+    def __init__(self, index: PreciseIndex, instance: int) -> None:
+        self.index, self.instance = index, instance
+        self.counts: Counter[str] = Counter()
+        self.recorded: set[ContentKey] = set()  # contents whose eviction the router understands
+
+    def allocated(self, request: Request) -> None:
+        """All full blocks of the prompt, also those that are not computed yet."""
+        self.counts["allocations"] += 1
+        self.recorded.update(request.prompt_keys)
+        for key in request.prompt_keys:
+            self.index.touch(key, self.instance)
+
+    def evicted(self, key: ContentKey) -> None:
+        self.counts["evictions"] += 1
+        if key in self.recorded:
+            self.counts["removals"] += 1
+            self.recorded.remove(key)
+            self.index.used[self.instance].pop(key, None)
+
+
+class PreciseIndex:
+    """Blocks by instance with the time of their last use; routing decisions leave it alone."""
+
+    def __init__(self, num_instances: int) -> None:
+        self.used: list[dict[ContentKey, int]] = [{} for _ in range(num_instances)]
+        self.clock = 0
+        self.num_pushed_out = 0
+
+    def record(self, request: Request, instance: int) -> None:
+        """The router's own feed, which precise routing turns off."""
+
+    def matched_blocks(self, request: Request) -> list[int]:
+        counts = []
+        for used in self.used:
+            count = 0
+            while count < len(request.prompt_keys) and request.prompt_keys[count] in used:
+                count += 1
+            counts.append(count)
+        return counts
+
+    def touch(self, key: ContentKey, instance: int) -> None:
+        used = self.used[instance]
+        self.clock += 1
+        if key not in used and len(used) >= ROUTER_INDEX_CAPACITY:
+            del used[min(used, key=used.__getitem__)]
+            self.num_pushed_out += 1
+        used[key] = self.clock
+
+
+def wire(cluster: Cluster) -> None:
+    """Feed the index of a weighted router with prefix affinity from the caches; any other router stays as it is.
+
+    A cache of two tiers tells nothing: the router's own feed is off and the index stays empty.
+    """
+    router = cluster.router
+    weights = getattr(router, "weights", {})
+    if "prefix-affinity" not in weights:
+        return
+    index = PreciseIndex(len(cluster.instances))
+    router.index = index  # type: ignore[union-attr, assignment]
+    # all observers are off, that of `cost-benefit` too, and no cache feeds its index
+    router.index_of_cost_benefit = PreciseIndex(len(cluster.instances))  # type: ignore[union-attr, assignment]
+    for number, instance in enumerate(cluster.instances):
+        if instance.kv.cpu is None:
+            instance.kv.gpu.events = KvEvents(index, number)

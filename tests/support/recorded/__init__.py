@@ -1,0 +1,1 @@
+"""Recorded runs of the reference, read for tests."""
