@@ -38,6 +38,8 @@ NO_DRAW = -3  # the choice of a policy that has used up its stream
 NO_NODE = -1  # end of a request's path of shared contents
 LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every real one
 
+BLOCKS_A_STEP = 64  # KV blocks that an operation may move in one scan step
+
 ROLES = ("both", "prefill", "decode")  # what an instance is for
 ENCODE, IDLE = len(ROLES), len(ROLES) + 1  # likewise in August's revision: it computes nothing
 SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
@@ -360,7 +362,7 @@ class EngineShape:
     num_shared_blocks: int = 0  # block level: blocks of all nodes
     ring_size: int = 1  # block level: places of a free list, a power of two
     eviction_capacity: int = 1  # block level: preemptions recorded
-    window: int = 32  # block level: blocks moved in one scan step
+    window: int = 32  # block level: blocks moved at a time
     has_cpu_tier: bool = False  # of February's revision
     mirror_size: int = 0  # contents that the largest CPU tier of August's revision holds; 0: none
     num_changes: int = 0  # decisions of an autoscaler that places instances, in a whole run
@@ -368,6 +370,11 @@ class EngineShape:
     stall_steps: int = (
         0  # a run in stretches pauses after so many barren steps, see livelock.py; 0: one piece
     )
+
+    @property
+    def windows_a_step(self) -> int:
+        """Windows that an operation on blocks may move in one scan step, where it need not wait for other lanes."""
+        return max(BLOCKS_A_STEP // self.window, 1)
 
     @property
     def tracks_outputs(self) -> bool:

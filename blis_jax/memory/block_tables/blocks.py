@@ -2,7 +2,7 @@
 
 Each instance has physical blocks on a free list (a ring of block numbers: pops at the head, releases at the tail,
 holes where a block was taken from the middle), block lists of its resident requests, and a table from content
-to block. One scan step moves at most `window` blocks; what is left to do is kept in the task.
+to block. An operation moves at most `window` blocks at a time; what is left to do is kept in the task.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def is_crowded(
     length = blocks.pool[:-1, Pool.TAIL] - blocks.pool[:-1, Pool.HEAD]
     holes = length - num_free
     is_full = length + slack > shape.ring_size
-    is_hollow = holes > num_free + shape.ring_size // 32
+    is_hollow = holes > num_free + shape.ring_size // 8
     do = MemoryTask(blocks.task).do  # these keep a ring position between scan steps
     is_scanning = (do == Do.OFFLOAD) | (do == Do.RESTORE)
     return jnp.any(is_full | is_hollow) & ~is_scanning
