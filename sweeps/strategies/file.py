@@ -124,6 +124,7 @@ class Search(_Part):
     initial: Annotated[int, Field(ge=1)] = 8
     batch: Annotated[int, Field(ge=1, le=4096)] = 8
     random_state: Annotated[int, Field(ge=0, lt=2**32)] = 42
+    start: tuple[Text, ...] = ()  # points of the file that are tried first
     failure_score: Number = 1e6  # of a point with a run that did not come to its end
 
 
