@@ -13,7 +13,7 @@ from blis_jax.errors import ConfigError
 from sweeps.search.engines import ENGINES, Told, make
 from sweeps.search.engines.base import modelled
 from sweeps.strategies.space import Point, Space
-from tests.sweeps.tiny import budget, tiny_space
+from tests.sweeps.tiny import TINY, budget, tiny_space
 
 needs_optuna = pytest.mark.skipif(
     find_spec("optuna") is None, reason="optuna is not installed (extra: search)"
