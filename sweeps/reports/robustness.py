@@ -21,9 +21,10 @@ from blis_jax.statistics.intervals import BY_STUDENT, METHOD
 from blis_jax.statistics.paired import Pair, differences
 from sweeps.reports.differences import shown_difference
 from sweeps.robustness.cells import MapAxisKind, kinds_in
+from sweeps.robustness.output.words import runs_of, shown
+from sweeps.robustness.question import Question
 from sweeps.robustness.store import is_done
-from sweeps.robustness.verdict import Question, reference_index, values_of
-from sweeps.robustness.words import runs_of, shown
+from sweeps.robustness.verdict import reference_index, values_of
 
 MOST_CELLS = 60  # that the page has to choose from; the table beside the map has all
 

@@ -28,9 +28,11 @@ KIND = "robustness map"
 WANTED = "the .zarr of a robustness map, or --overwrite to make one there"
 SKIPPED = -2  # code beside the outcomes and NOT_RUN
 SKIPPED_NAME = "SKIPPED"  # not run on this seed, since the first one livelocked
+SPARED = -3  # the same of seeds that the rule for stopping did without
+SPARED_NAME = "SPARED"
 DIMS = ("cell", "strategy", "seed")
 _CHECKS = "num_broken_invariants"
-_CODES = {SKIPPED_NAME: SKIPPED} | {one.name: int(one) for one in Outcome}
+_CODES = {SKIPPED_NAME: SKIPPED, SPARED_NAME: SPARED} | {one.name: int(one) for one in Outcome}
 
 
 def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) -> xr.Dataset:
@@ -51,7 +53,7 @@ def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) 
         dataset[name].encoding = {"chunks": (*chunk, *size[3:])}
     dataset[_CHECKS] = (DIMS, np.zeros(shape, np.int64), {"units": "1"})
     dataset["outcome"] = (DIMS, np.full(shape, NOT_RUN, np.int8))
-    dataset["outcome"].attrs = outcome_attributes(skipped=SKIPPED, not_run=NOT_RUN)
+    dataset["outcome"].attrs = outcome_attributes(skipped=SKIPPED, spared=SPARED, not_run=NOT_RUN)
     for name in (_CHECKS, "outcome"):
         dataset[name].encoding = {"chunks": chunk}
     return dataset
@@ -78,6 +80,7 @@ class MapStore(Store):
         "extent": "duration or number of requests",
         "random_stream": "--rng",
         "every_seed": "--every-seed",
+        "stopping": "rule for stopping (--decide, --precision, or their objective and constraints)",
         "slo_targets": "--targets",
         "measure": "--window",
     }
@@ -147,6 +150,17 @@ def _provenance(plan: MapPlan) -> Provenance:
     )
 
 
+def _stopping(plan: MapPlan) -> dict[str, str]:
+    """The rule by which cells stop, with what it looks at; nothing if all have the same seeds."""
+    rule = plan.stopping
+    if rule is None:
+        return {}
+    asked = {"objective": plan.question.objective, "confidence": plan.question.confidence}
+    constraints = [str(one) for one in plan.question.constraints]
+    content = {**dataclasses.asdict(rule), **asked, "constraints": constraints}
+    return {"stopping": json.dumps(content)}
+
+
 def _about(plan: MapPlan) -> dict[str, Any]:
     documents = {name: shape.spec.about() for name, shape in plan.shapes.items()}
     spans = {name: measure.window() for name, measure in plan.measures.items()}
@@ -155,6 +169,7 @@ def _about(plan: MapPlan) -> dict[str, Any]:
         "extent": json.dumps(dataclasses.asdict(plan.extent)),
         "random_stream": plan.stream,
         "every_seed": json.dumps(plan.is_every_seed_run),
+        **_stopping(plan),
         "slo_targets": next(iter(plan.measures.values())).texts()["slo_targets"],
         "measure": json.dumps(spans),
         "reference_cell": json.dumps(dict(plan.reference)),

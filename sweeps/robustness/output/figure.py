@@ -16,8 +16,8 @@ from blis_jax.reports.figures import WIDTH, area_handle, figure, line_handle, sa
 from blis_jax.reports.style import strategy_colours
 from blis_jax.results.metrics.scalars import LOWER
 from sweeps.robustness.cells import BY_NAME, MapAxis, kinds_in
+from sweeps.robustness.output.words import constraint_words, metric_words, runs_of
 from sweeps.robustness.verdict import NONE, UNDECIDED
-from sweeps.robustness.words import constraint_words, metric_words, runs_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -273,7 +273,7 @@ def _caption(verdicts: xr.Dataset, view: View) -> str:
         else str(verdicts["strategy"].values[1])
     )
     text = (
-        f"Every cell ran all strategies on the same requests of {verdicts.sizes['seed']} seeds. Colours: "
+        f"Every cell ran all strategies on the same requests of {_num_seeds(verdicts)} seeds. Colours: "
         f"{metric_words(verdicts.attrs['objective'])} of {who}, against {first}. "
         f"Recommended: the best {metric_words(verdicts.attrs['objective'])}"
     )
@@ -291,3 +291,9 @@ def _caption(verdicts: xr.Dataset, view: View) -> str:
             "frequent recommendation; blank tiles have none."
         )
     return runs_of(verdicts.attrs, verdicts.sizes["seed"]).in_text(text)
+
+
+def _num_seeds(verdicts: xr.Dataset) -> str:
+    counts = verdicts["num_seeds"].values
+    least, most = int(counts.min()), int(counts.max())
+    return str(most) if least == most else f"{least} to {most}"

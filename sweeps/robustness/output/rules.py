@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from sweeps.robustness.cells import BY_NAME, kinds_in
-from sweeps.robustness.words import shown
+from sweeps.robustness.output.words import shown
 
 DEPTH = 3
 NUM_FOLDS = 5
