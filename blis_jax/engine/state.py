@@ -15,7 +15,7 @@ from jax import lax
 
 from blis_jax.engine.gateway.exits import Exits
 from blis_jax.engine.gateway.gateway_queue import GatewayQueue, empty_queue
-from blis_jax.engine.gateway.signals import first_view
+from blis_jax.engine.gateway.signals import Outstanding, SeenPrompts, first_view
 from blis_jax.engine.tables.journeys import Movement, no_movement_yet
 from blis_jax.engine.tables.router import RouterIndex, no_index
 from blis_jax.engine.tables.rows import Moment, Row, Whole
@@ -319,7 +319,17 @@ def _nothing_handed(shape: EngineShape, mechanism: Mechanism) -> Any:
 
 
 def _first_view(shape: EngineShape, mechanism: Mechanism, params: Params, kv: Any) -> Any:
-    return first_view(params.cluster, kv, shape.num_nodes if mechanism.reads_caches else None)
+    num_nodes = shape.num_nodes if mechanism.reads_caches else None
+    prompts = _no_prompts(shape) if mechanism.reads_outstanding else None
+    return first_view(params.cluster, kv, num_nodes, prompts)
+
+
+def _no_prompts(shape: EngineShape) -> SeenPrompts:
+    """Empty slots."""
+    zero = jnp.zeros((shape.num_instances, shape.num_slots), jnp.int32)
+    times = jnp.zeros(zero.shape, shape.clock_dtype)
+    prompts = Outstanding(jnp.zeros(zero.shape, bool), zero, zero, zero, times)
+    return SeenPrompts(jnp.full_like(zero, NO_REQUEST), prompts)
 
 
 def initial_state(
