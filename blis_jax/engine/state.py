@@ -211,7 +211,7 @@ class State:
     blocks: Blocks | None  # memory at block level
     router: RouterIndex | None  # where a policy looks at it
     # float64[field, instance]: the KV fields as the router last read them; in many lanes a tuple; or an AgedView
-    stale: Any  # AgedView, or a View
+    stale: Any  # columns of KV use, or an AgedView
     log: Int[Array, "record column"]
     log_time: Any
     gateway: Any  # states of the gateway's policies, see policy_calls.py

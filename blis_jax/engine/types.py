@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import numpy as np
 
-from blis_jax.engine.revision_rules import (
-    FEBRUARY_RULES,
-    REFERENCE_DEFECTS,
-    Defects,
-    RevisionRules,
-)
+from blis_jax.engine.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS, Defects, RevisionRules
 
 if TYPE_CHECKING:
     import jax
@@ -37,9 +32,7 @@ NO_REQUEST = -1  # a free slot
 NO_DRAW = -3  # the choice of a policy that has used up its stream
 NO_NODE = -1  # end of a request's path of shared contents
 LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every real one
-
 BLOCKS_A_STEP = 64  # KV blocks that an operation may move in one scan step
-
 ROLES = ("both", "prefill", "decode")  # what an instance is for
 ENCODE, IDLE = len(ROLES), len(ROLES) + 1  # likewise in August's revision: it computes nothing
 SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
@@ -145,9 +138,7 @@ class Mechanism:
     ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
     delays_index: bool = False  # the router's index learns of a routing later
     loses_index: bool = False  # or never
-    num_gateways: int = (
-        1  # which do not know of each other's decisions, see phases/router_view/gateways.py
-    )
+    num_gateways: int = 1  # none knows of another's decisions, see router_view/gateways.py
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     has_queue: bool = False  # admitted requests wait at the gateway, see phases/flow_control.py
     has_budgets: bool = False  # tenants over their share are turned away, see phases/budgets.py
@@ -273,13 +264,13 @@ class Mechanism:
 class PolicyParams:
     """The numbers of one strategy, all traced."""
 
-    admission: jax.Array
-    routing: jax.Array
+    admission: Any  # a policy's own numbers, likewise those below
+    routing: Any
     scorers: tuple[Any, ...]
     scorer_weights: Float[jax.Array, "scorer"]  # as given; normalised where used
-    picker: jax.Array
-    priority: jax.Array
-    scheduler: jax.Array
+    picker: Any
+    priority: Any
+    scheduler: Any
     seed: Int[jax.Array, ""]  # of the policies' own random draws, see policies/seeds.py
     cluster: Any = None
     hand_over: Any = None
@@ -367,9 +358,7 @@ class EngineShape:
     mirror_size: int = 0  # contents that the largest CPU tier of August's revision holds; 0: none
     num_changes: int = 0  # decisions of an autoscaler that places instances, in a whole run
     has_shared_outputs: bool = False  # a later request's prompt holds an earlier one's output
-    stall_steps: int = (
-        0  # a run in stretches pauses after so many barren steps, see livelock.py; 0: one piece
-    )
+    stall_steps: int = 0  # barren steps after which a run in stretches pauses; 0: one piece
 
     @property
     def windows_a_step(self) -> int:

@@ -118,7 +118,7 @@ class Writes:
     """Everything one scan step changes: the lane's scalars, and one row per table."""
 
     lane: Lane
-    stale: jax.Array
+    stale: Any  # see State
     gateway: Any
     local: Any
     news: NewsWrite | None

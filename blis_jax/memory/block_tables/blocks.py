@@ -165,9 +165,8 @@ class Blocks:
     task: Int[Array, "column"]
     evictions: Int[Array, "record column"]
     num_evictions: Int[Array, ""]
-    cpu_key: (
-        jax.Array
-    )  # int64[instance, block]; with August's CPU tier [instance, entry], see mirror.py
+    # int64[instance, block]; with August's CPU tier [instance, entry], see mirror.py
+    cpu_key: jax.Array
     cpu_time: jax.Array  # clock[instance, block]; there int64[instance, entry]: turns of use
     cpu_entry: Any = (
         None  # int32[instance, block]: there the entry that last had the block's content
