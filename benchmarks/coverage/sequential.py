@@ -79,7 +79,7 @@ def precise(world: World, num_samples: int) -> str:
                 one = look([Pair(pairs.first[0, :count], pairs.second[0, :count])], rule)
                 if one.end or count == MOST_SEEDS:
                     break
-                count = min(rule.next_count(count, one.differences), MOST_SEEDS)
+                count = min(rule.next_count(count, one.seen), MOST_SEEDS)
             held.append(one.differences[0].absolute.holds(pairs.truth))
             used.append(count)
         cells.append(f"{100 * np.mean(held):.1f} ({np.median(used):.0f})")

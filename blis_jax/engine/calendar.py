@@ -9,7 +9,7 @@ A source that a mechanism has no use for is not in its compiled program.
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ class Due(NamedTuple):
     event: jax.Array  # time of the instances' next event
     instance: jax.Array  # and whose it is
     events: jax.Array  # clock[instance]
-    deadline: Any  # when the next request is given up; None where none is
+    deadline: jax.Array | None  # when the next request is given up; None where none is
     is_beyond: jax.Array  # requests wait for a change of the cluster that lies beyond the clock
 
 

@@ -272,7 +272,8 @@ def without_holes(shape: EngineShape, params: Params, state: State) -> State:
     num_free = params.cluster.total_kv_blocks - state.inst[..., :-1, Inst.USED_BLOCKS]
 
     def crowded(blocks: Blocks, num_free: jax.Array) -> jax.Array:
-        return is_crowded(shape, blocks, num_free, CHUNK * shape.window)
+        slack = CHUNK * shape.window * shape.windows_a_step
+        return is_crowded(shape, blocks, num_free, slack)
 
     def squeezed(blocks: Blocks, num_free: jax.Array) -> Blocks:
         dense, is_due = compact(shape, blocks), crowded(blocks, num_free)

@@ -233,17 +233,22 @@ _OF_MIRROR = {
 
 
 def move_blocks(ctx: Context, state: State) -> State:
-    """What memory has to do, one window of blocks at a time; one operation may follow on another."""
+    """What memory has to do, a few windows of blocks at a time; one operation may follow on another.
+
+    Nothing else happens on the instance until the operation is over, so its windows may follow each other at once.
+    """
     operations = OPERATIONS if ctx.shape.has_cpu_tier else _OF_ONE_TIER
     for do, operation in (_OF_MIRROR if ctx.shape.has_mirror else operations).items():
-        assert state.blocks is not None
-        is_on = MemoryTask(state.blocks.task).do == do
-        is_on = is_on & (Lane(state.registers).outcome == 0)
+
+        def is_on(state: State, do: Do = do) -> jax.Array:
+            assert state.blocks is not None
+            is_next = MemoryTask(state.blocks.task).do == do
+            return is_next & (Lane(state.registers).outcome == 0)
 
         def change(state: State, is_on: jax.Array, operation: Operation = operation) -> State:
             return take_turn(ctx, state, is_on, operation)
 
-        state = ctx.in_place(is_on, change, state)
+        state = ctx.turns(is_on, change, state, ctx.shape.windows_a_step)
     return state
 
 

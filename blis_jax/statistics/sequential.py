@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from blis_jax.statistics.intervals import CONFIDENCE, Inference
 from blis_jax.statistics.paired import SAME, UNCLEAR, Difference, Pair, differences
@@ -30,6 +31,14 @@ FEWEST_SEEDS = 20  # of the first stage
 MOST_SEEDS = 640
 GROWTH = 1.5  # from one look to the next
 DECIDED, PRECISE, SPENT, GOES_ON = "decided", "precise", "budget spent", ""
+
+
+class Seen(NamedTuple):
+    """What a rule must know of one figure that it looks at."""
+
+    half_width: float  # of the interval that holds for all that is looked at, as a share of the reference's mean
+    is_decided: bool
+    is_same: bool = False  # on every seed
 
 
 @dataclass(frozen=True)
@@ -46,31 +55,32 @@ class StoppingRule:
         """How the differences that it looks at are judged, then and in the end."""
         return Inference(confidence, num_resamples=0, is_anytime=self.decides)
 
-    def next_count(self, count: int, looked_at: Sequence[Difference]) -> int:
+    def next_count(self, count: int, looked_at: Sequence[Seen]) -> int:
         """How many seeds the next look has; by the spread so far where a precision is wanted."""
         wanted = math.ceil(GROWTH * count)
         if self.precision is not None and not self.decides:
-            most = max((_half_width(one) for one in looked_at), default=0.0)
+            most = max((one.half_width for one in looked_at), default=0.0)
             needed = count * (most / self.precision) ** 2 if math.isfinite(most) else math.inf
             wanted = math.ceil(min(max(needed, count * 1.1), 2 * count))
         return min(wanted, self.most_seeds)
 
-    def end(self, count: int, looked_at: Sequence[Difference]) -> str:
+    def end(self, count: int, looked_at: Sequence[Seen]) -> str:
         """Why to stop after so many seeds; nothing to go on."""
         precise = [self._is_precise(one) for one in looked_at]
-        decided = [self.decides and one.verdict != UNCLEAR for one in looked_at]
+        decided = [self.decides and one.is_decided for one in looked_at]
         if all(map(any, zip(precise, decided, strict=True))):
             return DECIDED if self.decides and all(decided) else PRECISE
         return SPENT if count >= self.most_seeds else GOES_ON
 
-    def _is_precise(self, one: Difference) -> bool:
-        return self.precision is not None and (
-            one.verdict == SAME or _half_width(one) <= self.precision
-        )
+    def _is_precise(self, one: Seen) -> bool:
+        return self.precision is not None and (one.is_same or one.half_width <= self.precision)
+
+
+def _seen(one: Difference) -> Seen:
+    return Seen(_half_width(one), one.verdict != UNCLEAR, one.verdict == SAME)
 
 
 def _half_width(one: Difference) -> float:
-    """Of the interval that holds for all that is looked at, as a share of the first's mean."""
     interval = one.in_family
     if not one.first_mean or not math.isfinite(interval.high - interval.low):
         return math.inf
@@ -85,12 +95,17 @@ class Look:
     differences: tuple[Difference, ...]
     end: str
 
+    @property
+    def seen(self) -> tuple[Seen, ...]:
+        """The differences as the rule sees them."""
+        return tuple(map(_seen, self.differences))
+
 
 def look(pairs: Sequence[Pair], rule: StoppingRule, confidence: float = CONFIDENCE) -> Look:
     """The differences that the rule asks for, judged together, and whether they are enough."""
     found = differences(pairs, rule.inference(confidence))
     count = max((len(pair.first) for pair in pairs), default=0)
-    return Look(count, tuple(found), rule.end(count, found))
+    return Look(count, tuple(found), rule.end(count, list(map(_seen, found))))
 
 
 def rule_words(rule: StoppingRule, confidence: float = CONFIDENCE) -> str:

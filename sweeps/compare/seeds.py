@@ -55,7 +55,7 @@ class EnoughSeeds:
             looks.append(found)
             if found.end:
                 return runs, looks
-            count = self.rule.next_count(len(kept.seeds), found.differences)
+            count = self.rule.next_count(len(kept.seeds), found.seen)
             on_more()
             first = kept.seeds[0]
             kept.add_seeds(range(first + len(kept.seeds), first + count))

@@ -116,7 +116,8 @@ def _other_conclusions(record: Record, hypothesis: Hypothesis) -> str | None:
     """Where the recorded figures do not give what was concluded from them."""
     if record["rule"] not in RELATIVE:
         return None
-    again = conclusions(hypothesis, measured_from_record(record), record["rule"])
+    used = hypothesis.on(record.get("seeds", hypothesis.seeds))
+    again = conclusions(used, measured_from_record(record), record["rule"])
     if not hypothesis.predictions:
         again = {name: again[name] for name in ("comparison", "published")}
     for name, value in again.items():

@@ -268,8 +268,18 @@ def _runs(row: LedgerRow, result: Record) -> str:
     if not result.get("runs"):
         return result["evidence"]
     versions = result["versions"]
-    seeds = _ranges(row.hypothesis.seeds) + _policy_seeds(row, result)
+    seeds = _ranges(result.get("seeds", row.hypothesis.seeds)) + _stopping(result)
+    seeds += _policy_seeds(row, result)
     return f"{result['evidence']}, seeds {seeds}, blis_jax {versions['blis_jax']}, JAX {versions['jax']}"
+
+
+def _stopping(result: Record) -> str:
+    """Why there are so many seeds, where a rule says so."""
+    stopping = result.get("stopping")
+    if not stopping:
+        return ""
+    looks = ", ".join(map(str, stopping["looks"]))
+    return f" ({stopping['rule']}; looks at {looks}; then {stopping['end']})"
 
 
 def _policy_seeds(row: LedgerRow, result: Record) -> str:

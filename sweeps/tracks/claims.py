@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float
 
-    Relative = Callable[..., Estimate]  # of two values by seed, and the confidence
+    Relative = Callable[
+        ..., Estimate
+    ]  # of two values by seed, the confidence, and whether it is anytime
 
 Figures = Mapping[
     str, "Float[np.ndarray, 'seed']"
@@ -146,19 +148,23 @@ def read(
     reference: Figures,
     relative: Relative = relative_change,
     confidence: float = CONFIDENCE,
+    is_anytime: bool = False,
 ) -> ClaimReading:
-    """The claim's metric as measured, and its mean over the seeds that both arms have."""
+    """The claim's metric as measured, and its mean over the seeds that both arms have.
+
+    `is_anytime`: the number of seeds was chosen by looking at them.
+    """
     if claim.metric == GAP:
         critical, sheddable = (_of(figures, name) for name in GAP_OF)
-        ratio = relative(*Pair(critical, sheddable).common(), confidence)
+        ratio = relative(*Pair(critical, sheddable).common(), confidence, is_anytime)
         mean, low, high = (1 + part / 100 for part in (ratio.mean, ratio.low, ratio.high))
         per_seed = (sheddable / critical).tolist()
         return ClaimReading(tuple(per_seed), Estimate(mean, low, high, ratio.num_seeds))
     values = _of(figures, claim.metric)
     if not claim.is_change:
-        return ClaimReading(tuple(values.tolist()), estimate(values, confidence))
+        return ClaimReading(tuple(values.tolist()), estimate(values, confidence, is_anytime))
     before = _of(reference, claim.metric)
-    change = relative(*Pair(before, values).common(), confidence)
+    change = relative(*Pair(before, values).common(), confidence, is_anytime)
     base = np.where(before == 0, np.nan, before)
     return ClaimReading(tuple((100 * (values / base - 1)).tolist()), change)
 

@@ -20,8 +20,8 @@ in % and of ratios were symmetric and could reach below -100 % or 0; since rule 
 logarithm of the ratio. Since rule 3 the verdicts of the comparison with the baseline hold for all its
 metrics at once (Holm); before, each stood for itself. Since rule 4 the intervals of a hypothesis's claims
 hold together (Bonferroni over its claims and, along a setting, their steps); before, each stood for
-itself. Records keep the rule that they were judged by,
-and are checked by it.
+itself. Where seeds were added until the verdicts were safe, all intervals are anytime-valid. Records
+keep the rule that they were judged by, and are checked by it.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class JudgedClaim:
     verdict: str
     status: str
     reason: str
+    is_clear: bool = False  # the interval is in the region or outside, whatever single seeds say
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Rule:
     is_about_means: bool = False  # a threshold (UQ), or Pareto
     number: int = RULE
     num_intervals: int = 1  # of the hypothesis
+    is_anytime: bool = False  # the number of seeds was chosen by looking at them
 
     @property
     def confidence(self) -> float:
@@ -85,8 +87,13 @@ class Rule:
 
 def judge_claim(claim: Claim, rule: Rule, figures: Figures, reference: Figures) -> JudgedClaim:
     """The verdict on a claim about one arm."""
-    reading = read(claim, figures, reference, RELATIVE[rule.number], rule.confidence)
+    reading = _reading(claim, rule, figures, reference)
     return _judged(claim, rule, reading)
+
+
+def _reading(claim: Claim, rule: Rule, figures: Figures, reference: Figures) -> ClaimReading:
+    relative = RELATIVE[rule.number]
+    return read(claim, figures, reference, relative, rule.confidence, rule.is_anytime)
 
 
 def judge_along(claim: Claim, rule: Rule, levels: Sequence[Figures]) -> JudgedClaim:
@@ -97,12 +104,13 @@ def judge_along(claim: Claim, rule: Rule, levels: Sequence[Figures]) -> JudgedCl
     step, found = _step_claim(claim), []
     for place in range(1, len(levels)):
         before = levels[0] if claim.shape == FLAT else levels[place - 1]
-        reading = read(step, levels[place], before, RELATIVE[rule.number], rule.confidence)
+        reading = _reading(step, rule, levels[place], before)
         found.append(_judged(step, rule, reading))
     verdict = overall([one.verdict for one in found])
     worst = next(one for one in found if one.verdict == verdict)
     reason = f"step {found.index(worst) + 1} of {len(found)}: {worst.reason}"
-    return JudgedClaim(claim, worst.reading, verdict, verdict, reason)
+    is_clear = verdict == REFUTED or all(one.is_clear for one in found)
+    return JudgedClaim(claim, worst.reading, verdict, verdict, reason, is_clear)
 
 
 def _step_claim(claim: Claim) -> Claim:
@@ -115,7 +123,8 @@ def _step_claim(claim: Claim) -> Claim:
 
 def _judged(claim: Claim, rule: Rule, reading: ClaimReading) -> JudgedClaim:
     verdict, status, reason = _decided(claim, rule, reading)
-    return JudgedClaim(claim, reading, verdict, status, reason)
+    is_clear = claim.holds_all(reading.mean) or claim.excludes(reading.mean)
+    return JudgedClaim(claim, reading, verdict, status, reason, is_clear)
 
 
 def _decided(claim: Claim, rule: Rule, reading: ClaimReading) -> tuple[str, str, str]:

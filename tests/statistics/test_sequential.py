@@ -88,7 +88,7 @@ def test_precision_ends_with_narrow_intervals() -> None:
     assert found.end == PRECISE and found.differences[0].verdict == UNCLEAR
     wide = look(pairs(0, 6, 20), rule)
     assert wide.end == GOES_ON
-    assert 22 <= rule.next_count(20, wide.differences) <= 40
+    assert 22 <= rule.next_count(20, wide.seen) <= 40
 
 
 def test_with_both_either_is_enough() -> None:

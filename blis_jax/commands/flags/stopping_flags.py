@@ -16,12 +16,18 @@ USUAL = "pooled_ttft_p99_ms"
 USUAL_CLASS = "critical"
 FEWEST_SEEDS, MOST_SEEDS = 20, 640
 SMALLEST, LARGEST = 1e-4, 0.5
+PRECISION = Flag(
+    "precision", str, None, "P%", "add seeds until the differences are known to so many % of the reference, "
+    "such as 1%",
+)  # fmt: skip
+MOST = Flag(
+    "most-seeds", whole, None, "N", f"the most seeds that --precision and --decide take (default: {MOST_SEEDS})"
+)  # fmt: skip
 FLAGS = (
-    Flag("precision", str, None, "P%", "add seeds until the differences are known to so many % of the reference, "
-         "such as 1%"),
+    PRECISION,
     Flag("deciding", str, None, "LIST", "metrics that --precision and --decide look at, [class] behind (default: "
          f"{USUAL}[{USUAL_CLASS}], of all requests where there is no such class)"),
-    Flag("most-seeds", whole, None, "N", f"the most seeds that --precision and --decide take (default: {MOST_SEEDS})"),
+    MOST,
 )  # fmt: skip
 SWITCHES = {
     "decide": "add seeds until the verdicts are safe; tests and intervals hold however often one looks",

@@ -66,7 +66,7 @@ def run_until(
         if done.is_interrupted or looks[-1].end:
             inference = rule.inference(CONFIDENCE)
             return Stopped(plan, done, inference, rule, tuple(asked), looks)
-        plan = _longer(plan, rule.next_count(len(plan.seeds), looks[-1].differences))
+        plan = _longer(plan, rule.next_count(len(plan.seeds), looks[-1].seen))
 
 
 def _longer(plan: SweepPlan, count: int) -> SweepPlan:

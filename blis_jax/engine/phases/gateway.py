@@ -83,7 +83,7 @@ def _context(
         block_size=jnp.int32(ctx.shape.block_size),
         draws=ctx.params.policy.draws,
     )
-    context = with_asked_signals(ctx, state, context, request)
+    context = with_asked_signals(ctx, state, context, seen, request)
     if ctx.mechanism.reserves_decode:
         assert state.movement is not None
         is_decode = state.movement.reservation(request).target < 0

@@ -50,14 +50,14 @@ class Movement:
     leave_at: (
         Any  # clock[instance], a spare row included: when the queue leaves, never() if it stays
     )
-    leave_delay: Any  # clock[instance], likewise: until its requests are routed again
-    stop_at: Any  # clock[instance], likewise: when what it runs leaves, never() if it goes on
+    leave_delay: Array  # clock[instance], likewise: until its requests are routed again
+    stop_at: Array  # clock[instance], likewise: when what it runs leaves, never() if it goes on
     stop_loses: Int[Array, "instance"]  # likewise, 1: what it runs is lost, not routed again
     loses_kv: Int[Array, "instance"]  # likewise, 1: KV that was transferred here is gone, too
     downs: Int[Array, "instance"]  # times that it has gone down
     paid: PaidTime | None  # only where a cluster policy takes instances down
     journey: Int[Array, "request column"]  # Journey, a spare row included
-    journey_time: Any
+    journey_time: Array
     reserved: Any = None  # int32[request, column]: Reservation, a spare row included; likewise:
     reserved_time: Any = None
     num_transfers: Any = None  # int32: transfers begun

@@ -49,8 +49,8 @@ class NewsWrite:
     """A completion to be told later, or one that has been told; at the spare request if there is none."""
 
     request: Int[Array, ""]
-    due: Any
-    latencies: Any  # float64[2]
+    due: jax.Array
+    latencies: jax.Array  # float64[2]
 
 
 def no_news(ctx: Context) -> NewsWrite | None:
@@ -65,14 +65,14 @@ class MovementWrite:
     """The instances that are up and whose queue leaves, and one request's journey; the spare request's if none."""
 
     is_up: Int[Array, "instance"]
-    leave_at: Any
-    leave_delay: Any
-    stop_at: Any
+    leave_at: jax.Array
+    leave_delay: jax.Array
+    stop_at: jax.Array
     stop_loses: Int[Array, "instance"]
     loses_kv: Int[Array, "instance"]
     downs: Int[Array, "instance"]
     paid: Any  # PaidTime
-    cold: Any  # bool[instance]: whose caches are emptied
+    cold: jax.Array  # bool[instance]: whose caches are emptied
     request: Int[Array, ""]
     journey: Journey
     reservation: Any = None  # of the same request; likewise where KV is reserved
@@ -118,7 +118,7 @@ class Writes:
     """Everything one scan step changes: the lane's scalars, and one row per table."""
 
     lane: Lane
-    stale: Any
+    stale: Any  # see State
     gateway: Any
     local: Any
     news: NewsWrite | None

@@ -31,6 +31,7 @@ from sweeps.ledger.rows.result import (
     measured_from_runs,
     runs_content,
 )
+from sweeps.ledger.rows.stopping import options_of, run_until_enough, stopping_from, values_of
 from sweeps.ledger.rows.trial import (
     BASELINE,
     STRATEGY,
@@ -38,7 +39,6 @@ from sweeps.ledger.rows.trial import (
     arm_records,
     classes_of,
     config_of,
-    run_hypothesis,
     workload_record,
 )
 from sweeps.ledger.rows.vocabulary import (
@@ -56,7 +56,10 @@ from sweeps.tracks.criteria import broken_constraints, metrics_of
 from sweeps.tracks.problem import workload_named
 
 COMMAND = "python -m sweeps.ledger"
-ABOUT_RUNS = ("strategy", "baseline", "reference", "workload", "rate", "over", "seeds", "rng")
+ABOUT_STOPPING = ("decide", "precision", "most_seeds")
+ABOUT_RUNS = (
+    "strategy", "baseline", "reference", "workload", "rate", "over", "seeds", "rng", *ABOUT_STOPPING,
+)  # fmt: skip
 ABOUT_HYPOTHESIS = (
     "hypothesis",
     "predict",
@@ -131,6 +134,7 @@ def _runs_of(values: Mapping[str, Any], ledger: Ledger, evidence: str) -> dict[s
         "arms": arms,
         "workload": workload_record(workload, ledger.folder, rate),
         "seeds": seeds,
+        "stopping": stopping_from(values, seeds),
         "over": over,
         "profile": arm.config.profile,
         "name": values.get("name") or arms[STRATEGY].strategy,
@@ -163,6 +167,7 @@ def command_of(hypothesis: Hypothesis) -> str:
             words += ["--over", hypothesis.over]
         stream = "jax" if hypothesis.evidence == JAX_RUNS else "reference"
         words += ["--seeds", seeds_text(hypothesis.seeds), "--rng", stream]
+        words += options_of(hypothesis.stopping)
     else:
         words += ["--evidence", hypothesis.evidence]
     return f"{COMMAND} {shlex.join(words)}"
@@ -236,6 +241,7 @@ def _defaults(row: LedgerRow) -> dict[str, Any]:
         found["rng"] = "jax" if hypothesis.evidence == JAX_RUNS else "reference"
         found |= {role: arm.text for role, arm in hypothesis.arms.items() if "=" not in role}
         found |= {"workload": hypothesis.workload.name, "seeds": hypothesis.seeds}
+        found |= values_of(hypothesis.stopping)
         if hypothesis.workload.rate is not None:
             found["rate"] = hypothesis.workload.rate
     return found
@@ -283,12 +289,13 @@ def _check_verdict_given(hypothesis: Hypothesis, values: Mapping[str, Any]) -> N
 def _simulated(
     ledger: Ledger, row: LedgerRow, benches: Benches, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    hypothesis, problem = row.hypothesis, ledger.problem
-    runs = run_hypothesis(hypothesis, ledger.folder, benches)
+    problem, stopped = ledger.problem, run_until_enough(row.hypothesis, ledger.folder, benches)
+    hypothesis, runs = stopped.hypothesis, stopped.runs
     measured = measured_from_runs(runs)
     content: dict[str, Any] = {
         "profile": hypothesis.profile,
         "seeds": list(hypothesis.seeds),
+        **stopped.content(),
         "policy_seeds": BY_WORKLOAD,
         "versions": versions(),
         "runs": runs_content(runs, measured),

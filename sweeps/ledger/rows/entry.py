@@ -11,6 +11,7 @@ from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.flags.seed_options import given_seeds, seed_flags
+from blis_jax.commands.flags.stopping_flags import MOST, PRECISION, SWITCHES
 from blis_jax.errors import ConfigError
 from sweeps.ledger.options import NAME, id_of, ledger_of, parser_of
 from sweeps.ledger.rows.vocabulary import CATEGORIES, RESOLUTIONS, SHORT_FAMILIES, TYPES
@@ -35,6 +36,8 @@ _RUNS = (
         "over", str, None, "NAME=V1,V2,…", "values of a setting, or of rate, for falls, rises, flat"
     ),
     *seed_flags("default: the track's"),
+    PRECISION,
+    MOST,
     Flag(
         "rng",
         cli.one_of("reference", "jax"),
@@ -83,6 +86,7 @@ def _values(given: Mapping[str, Any], rng: str) -> dict[str, Any]:
 
 def _add_row_flags(parser: Parser) -> None:
     parser.add_flags("runs", _RUNS)
+    parser.add_switches("seeds", SWITCHES)
     parser.add_flags(
         "hypothesis", (*_HYPOTHESIS, Flag("predict", str, None, "CLAIM", _PREDICT, True))
     )

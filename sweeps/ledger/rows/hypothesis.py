@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from blis_jax.errors import ConfigError, closest
+from blis_jax.statistics.sequential import StoppingRule
 from blis_jax.workload.strict_yaml import sentence
 from sweeps.ledger.rows.vocabulary import (
     CATEGORIES,
@@ -57,6 +58,21 @@ class WorkloadRecord(_Part):
     rate: float | None = None  # in place of the workload's own
 
 
+class StoppingRecord(_Part):
+    """How many seeds are enough, as it was written before the first of them was run."""
+
+    decides: bool = False  # verdicts must be safe
+    precision: float | None = (
+        None  # half-width of the intervals, as a share of the reference's mean
+    )
+    most_seeds: int
+
+    @property
+    def rule(self) -> StoppingRule:
+        """The rule itself."""
+        return StoppingRule(self.decides, self.precision, self.most_seeds)
+
+
 class Hypothesis(_Part):
     """What is expected of a run, and why; written down before it, unless it says otherwise."""
 
@@ -78,7 +94,8 @@ class Hypothesis(_Part):
     ] = "simulation-reference-streams"
     arms: dict[str, ArmRecord] = Field(default_factory=dict)  # strategy, baseline, reference
     workload: WorkloadRecord | None = None
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()  # with a rule for stopping, the first stage
+    stopping: StoppingRecord | None = None
     over: str = ""  # NAME=V1,V2,…: values of a setting of the strategy, or of rate
     profile: str = ""
     criteria: str = ""  # hash of the track's criteria
@@ -92,6 +109,8 @@ class Hypothesis(_Part):
             raise ValueError("published claims belong to retrospective hypotheses")
         if self.is_simulated and self.predictions:
             _check_claims(self)
+        if self.stopping is not None:
+            _check_stopping(self)
         return self
 
     @property
@@ -116,7 +135,12 @@ class Hypothesis(_Part):
             self.type == DETERMINISTIC,
             self.type == DOMINANCE,
             self.vvuq == UQ or self.type == PARETO,
+            is_anytime=self.stopping is not None and self.stopping.decides,
         )
+
+    def on(self, seeds: Sequence[int]) -> Hypothesis:
+        """The same on the seeds that were used in the end."""
+        return self.model_copy(update={"seeds": tuple(seeds)})
 
     @property
     def iteration(self) -> str:
@@ -222,6 +246,25 @@ def _check_claims(hypothesis: Hypothesis) -> None:
     if hypothesis.vvuq == UQ and is_comparison:
         raise ValueError(
             f"UQ is a threshold for a value: leave the % out of {main.text!r}, or use Validation"
+        )
+
+
+def _check_stopping(hypothesis: Hypothesis) -> None:
+    """Seeds are only added for predictions whose intervals narrow, and go on from the first stage."""
+    first = hypothesis.seeds
+    if not hypothesis.predictions:
+        raise ValueError(
+            "--decide and --precision look at predictions, but there are none; give --predict"
+        )
+    if hypothesis.type == DETERMINISTIC:
+        raise ValueError(
+            "--decide and --precision add seeds until intervals are narrow enough, but a deterministic "
+            "hypothesis has none; leave them out"
+        )
+    if first != tuple(range(first[0], first[0] + len(first))):
+        raise ValueError(
+            "--decide and --precision go on with the seed after the last, but the seeds are no range; "
+            "give --first-seed and a number of --seeds"
         )
 
 

@@ -52,8 +52,9 @@ def replay(ledger: Ledger, name: str) -> Replayed:
         what = "no result yet" if row.result is None else f"no runs: {row.result['evidence']}"
         raise ConfigError(f"{name} has {what}; there is nothing to replay")
     figures = row.result["runs"][STRATEGY]["figures"]
+    hypothesis = row.hypothesis.on(row.result.get("seeds", row.hypothesis.seeds))
     benches = Benches([metric for metric in figures if metric != CHANGED])
-    runs = run_hypothesis(row.hypothesis, ledger.folder, benches, policy_seeds_of(row.result))
+    runs = run_hypothesis(hypothesis, ledger.folder, benches, policy_seeds_of(row.result))
     again = runs_content(runs, measured_from_runs(runs))
     differences, count, largest = _differences(row.result["runs"], again)
     before, now = row.result["versions"], versions()

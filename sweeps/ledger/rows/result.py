@@ -107,7 +107,7 @@ def conclusions(
     verdict = overall([one.verdict for one in judged])
     return {
         "rule": number,
-        "comparison": _comparison(measured, number),
+        "comparison": _comparison(measured, number, hypothesis.rule.is_anytime),
         "predictions": [_prediction(one) for one in judged],
         "published": compare_published(
             hypothesis.published_claims,
@@ -170,30 +170,33 @@ def _prediction(judged: JudgedClaim) -> dict[str, Any]:
     }
 
 
-def _comparison(measured: MeasuredArms, number: int) -> dict[str, dict[str, Any]]:
+def _comparison(
+    measured: MeasuredArms, number: int, is_anytime: bool = False
+) -> dict[str, dict[str, Any]]:
     """By class and metric: the mean, the change and the change in % as [mean, low, high].
 
     The verdicts hold for all of them at once; under rules 1 and 2 each stood for itself.
     """
     strategy, baseline = measured.figures[STRATEGY], measured.figures[BASELINE]
     relative = RELATIVE[number]
+    inference = replace(BY_STUDENT, is_anytime=is_anytime)
     found: dict[str, dict[str, Any]] = {}
     pairs = {
         name: Pair(baseline[name], values, lookup(name)[0].direction)
         for name, values in strategy.items()
         if name != CHANGED
     }
-    together = differences(list(pairs.values()), BY_STUDENT)
+    together = differences(list(pairs.values()), inference)
     for (name, pair), change in zip(pairs.items(), together, strict=True):
         metric, slo_class = lookup(name)
         found.setdefault(slo_class or "all", {})[metric.name] = {
-            "value": _interval(estimate(pair.second)),
+            "value": _interval(estimate(pair.second, is_anytime=is_anytime)),
             "change": _interval(change.absolute),
-            "percent": _interval(relative(*pair.common())),
+            "percent": _interval(relative(*pair.common(), is_anytime=is_anytime)),
             "verdict": change.verdict if number >= FIRST_OF_FAMILIES else own_verdict(pair),
         }
     if all(name in strategy for name in GAP_OF):
-        gap = read(parse_claim(f"{GAP} >= 0"), strategy, baseline, relative)
+        gap = read(parse_claim(f"{GAP} >= 0"), strategy, baseline, relative, is_anytime=is_anytime)
         found["all"][GAP] = {"value": _interval(gap.mean)}
     return found
 

@@ -19,7 +19,7 @@ from blis_jax.policies.seeds import ALL_ALIKE
 from sweeps.ledger import chain
 from sweeps.ledger.__main__ import main
 from sweeps.ledger.book import Ledger
-from sweeps.ledger.rows import adding
+from sweeps.ledger.rows import stopping
 from sweeps.ledger.rows.trial import run_hypothesis
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.sweeps.ledger.tiny_track import ROW, STRATEGY, make_track
@@ -83,7 +83,7 @@ def test_the_hypothesis_is_on_the_disk_before_anything_runs(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("sweeps.ledger.rows.adding.run_hypothesis", killed)
+        patch.setattr("sweeps.ledger.rows.adding.run_until_enough", killed)
         assert ledger("add", "1", *ROW) == 130
     (planned,) = records(empty)[1:]
     assert ledger("add", "1") == 0
@@ -107,18 +107,34 @@ def test_killed_in_its_runs_and_added_again(empty: Path) -> None:
     assert records(empty)[2]["verdict"] == "confirmed"
 
 
+@pytest.mark.slow
+def test_seeds_are_added_until_the_verdict_is_safe(empty: Path) -> None:
+    words = ("--rng", "jax", "--seeds", "20", "--decide", "--most-seeds", "30")
+    assert ledger("add", "1", *ROW[:6], "--type", "dominance", *ROW[-2:], *words) == 2
+    assert ledger("add", "1", *ROW, *words) == 0
+    planned, result = records(empty)[1:]
+    assert planned["stopping"] == {"decides": True, "precision": None, "most_seeds": 30}
+    looks = result["stopping"]["looks"]
+    assert len(result["seeds"]) == looks[-1] and looks[0] == 20 == len(planned["seeds"])
+    assert "--decide --most-seeds 30" in result["command"]
+    assert f"seeds {result['seeds'][0]} to {result['seeds'][-1]} (seeds were added" in (
+        empty / "ledger.md"
+    ).read_text(encoding="utf-8")
+    assert ledger("check") == 0 and ledger("replay", "1") == 0
+
+
 def test_two_that_add_one_row_at_once(
     empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ledger("plan", "1", *ROW) == 0
-    original = adding.run_hypothesis
+    original = stopping.run_hypothesis
 
     def slower(*given: Any) -> Any:
-        monkeypatch.setattr("sweeps.ledger.rows.adding.run_hypothesis", original)
+        monkeypatch.setattr("sweeps.ledger.rows.stopping.run_hypothesis", original)
         assert ledger("add", "1") == 0
         return original(*given)
 
-    monkeypatch.setattr("sweeps.ledger.rows.adding.run_hypothesis", slower)
+    monkeypatch.setattr("sweeps.ledger.rows.stopping.run_hypothesis", slower)
     assert ledger("add", "1") == 2
     assert "1 has a result already" in capsys.readouterr().err
     assert [record["kind"] for record in records(empty)] == ["ledger", "hypothesis", "result"]
@@ -464,7 +480,7 @@ def test_replay_draws_for_random_policies_as_the_record_says(
     assert ledger("add", "new", *words) == 0
     with monkeypatch.context() as patch:
         alike = partial(run_hypothesis, policy_seeds=ALL_ALIKE)
-        patch.setattr(adding, "run_hypothesis", alike)
+        patch.setattr(stopping, "run_hypothesis", alike)
         assert ledger("add", "old", *words) == 0
     new, old = records(empty)[2], records(empty)[4]
     assert new["policy_seeds"] == "workload"

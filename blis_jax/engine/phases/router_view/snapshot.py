@@ -13,6 +13,7 @@ from blis_jax.engine.arithmetic.exact import exact_quotient
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.signals import AgedView, looked_again
 from blis_jax.engine.phases.router_view.gateways import own_pending, own_rejections
+from blis_jax.engine.phases.router_view.prompts import prompts_now
 from blis_jax.engine.state import Instance, Nodes, State, reads_cpu_tier
 from blis_jax.engine.tables.columns import choose
 from blis_jax.engine.tables.joined import queued_times
@@ -84,6 +85,16 @@ def _aged(ctx: Context, state: State, now: jax.Array) -> AgedView:
         load_seen_us,
         cached,
         cached_seen_us,
+        _seen_prompts(ctx, state, view, sees_load),
+    )
+
+
+def _seen_prompts(ctx: Context, state: State, view: AgedView, looks: jax.Array) -> Any:
+    """The prompts of the last look at the load; None if no policy asks for them."""
+    return (
+        None
+        if view.prompts is None
+        else choose(looks[:, None], prompts_now(ctx, state), view.prompts)
     )
 
 

@@ -106,6 +106,11 @@ def test_pairs_of_category_and_type(category: str) -> None:
         ({"registered": "retrospective"}, "needs an origin"),
         ({"published": ["ttft_p99_ms = 1"]}, "belong to retrospective"),
         ({"family": "Other"}, "family 'Other' is unknown"),
+        (
+            {"seeds": [1, 2, 4], "stopping": {"decides": True, "most_seeds": 40}},
+            "the seeds are no range",
+        ),
+        ({"seeds": [], "predictions": [], "stopping": {"most_seeds": 40}}, "give --predict"),
     ],
 )
 def test_refusals(changes: dict[str, Any], problem: str) -> None:
