@@ -77,7 +77,7 @@ class Constraint(_Part):
     at: Text | None = None  # one of the strategy's loads; None: its workload
 
 
-class Load(_Part):
+class SearchLoad(_Part):
     """A further workload on which a search runs every point; objectives and constraints name it with `at`."""
 
     workload: Annotated[str | dict[str, Any], Field()]
@@ -142,7 +142,7 @@ class Strategy(_Part):
     constraints: tuple[Constraint, ...] = ()
     penalties: Literal["seed-mean", "each-seed"] = "seed-mean"
     workload: Annotated[str | dict[str, Any], Field()] = "mixed"
-    loads: dict[str, Load] = Field(default_factory=dict)
+    loads: dict[str, SearchLoad] = Field(default_factory=dict)
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (42, 43, 44)
     targets: dict[str, Limits] | None = None
     success_criteria: tuple[SuccessCriterion, ...] = ()
@@ -293,7 +293,7 @@ def _unknown_key(error: ValidationError) -> str | None:
         "overrides": Override,
         "objectives": Objective,
         "constraints": Constraint,
-        "loads": Load,
+        "loads": SearchLoad,
         "success_criteria": SuccessCriterion,
         "required_settings": Bounds,
         "targets": Limits,
