@@ -23,6 +23,7 @@ AXES = {  # by option; its last spelling is the axis's name
     "shape": "workloads: built-in names or .yaml files (mixed,nonorthogonal,asymmetric,"
     "multiprefix,multiturn)",
     "step-constant": "fixed cost of a step, beta_0, in us (2000,4000,6910.42…,14000)",
+    "signal-age": "us between two looks of the router at load and KV (the strategies' own)",
 }
 
 _DESCRIPTION = """\

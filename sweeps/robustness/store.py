@@ -20,7 +20,7 @@ from blis_jax.results.dataset import load_kind
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.metrics.summaries import ALL
 from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes
-from sweeps.robustness.cells import KINDS
+from sweeps.robustness.cells import kinds_in
 from sweeps.robustness.plan import MapPlan
 from sweeps.search.objectives import SeedResult
 
@@ -41,7 +41,7 @@ def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) 
     coords: dict[str, Any] = {"strategy": [arm.name for arm in plan.arms]}
     coords |= {"seed": list(plan.seeds), "slo_class": list(plan.classes)}
     dataset = new_dataset(KIND, _provenance(plan), coords, _about(plan) | dict(about))
-    for kind in KINDS:
+    for kind in kinds_in(plan.reference):
         values = [place[kind.name] for place in plan.cells]
         attributes = {"units": kind.unit, "long_name": kind.heading}
         dataset.coords[kind.name] = ("cell", np.array(values), attributes)
@@ -96,9 +96,10 @@ class MapStore(Store):
         ]
         if lost:
             raise ConfigError(f"{self.path} is damaged ({lost[0]} is missing); give --overwrite")
-        for name in ("strategy", "seed", *(kind.name for kind in KINDS)):
+        axes = [kind.name for kind in kinds_in(wanted.coords)]
+        for name in ("strategy", "seed", *axes):
             if not np.array_equal(found[name].values, wanted[name].values):
-                what = "cells" if name in {kind.name for kind in KINDS} else f"{name} labels"
+                what = "cells" if name in axes else f"{name} labels"
                 raise ConfigError(f"{self.path} has other {what} than this study; {self.advice}")
         missing = [name for name in wanted.data_vars if name not in found]
         missing += [name for name in wanted["slo_class"].values if name not in found["slo_class"]]

@@ -149,11 +149,11 @@ class Blocks:
     """Block-level memory of all instances; every axis that is written has a spare entry."""
 
     hold: Int[Array, "instance block"]  # references, or -1 - ring position of a free block
-    key: Any  # int64[instance, block]: content carried, see contents.py
+    key: jax.Array  # int64[instance, block]: content carried, see contents.py
     ring: Int[Array, "instance place"]
     lists: Int[Array, "instance slot position"]
     named: Int[Array, "instance content"]  # table from content to block, where it can be looked up
-    is_named: Any  # bool[instance, block]: the table names it; kept for the CPU tier
+    is_named: jax.Array  # bool[instance, block]: the table names it; kept for the CPU tier
     slot_of: Int[Array, "request"]
     computed: Int[Array, "instance slot"]  # prompt tokens; in decode, progress - steps made
     priority: Float[Array, "instance slot"]  # of running requests, as last computed
@@ -165,8 +165,9 @@ class Blocks:
     task: Int[Array, "column"]
     evictions: Int[Array, "record column"]
     num_evictions: Int[Array, ""]
-    cpu_key: Any  # int64[instance, block]; with August's CPU tier [instance, entry], see mirror.py
-    cpu_time: Any  # clock[instance, block]; there int64[instance, entry]: turns of use
+    # int64[instance, block]; with August's CPU tier [instance, entry], see mirror.py
+    cpu_key: jax.Array
+    cpu_time: jax.Array  # clock[instance, block]; there int64[instance, entry]: turns of use
     cpu_entry: Any = (
         None  # int32[instance, block]: there the entry that last had the block's content
     )

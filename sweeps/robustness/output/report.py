@@ -15,7 +15,7 @@ import xarray as xr
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.statistics import paired
 from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
-from sweeps.robustness.cells import KINDS
+from sweeps.robustness.cells import kinds_in
 from sweeps.robustness.output.rules import Rules, rules_of
 from sweeps.robustness.output.words import constraint_words, metric_words, shown
 from sweeps.robustness.store import is_done
@@ -50,7 +50,7 @@ def by_axis(verdicts: xr.Dataset) -> pd.DataFrame:
     labels = labels_of(verdicts)
     chosen = verdicts["recommended"].values
     rows = []
-    for kind in KINDS:
+    for kind in kinds_in(verdicts.coords):
         values = verdicts[kind.name].values
         for value in dict.fromkeys(sorted(values.tolist(), key=None if not kind.is_text else str)):
             is_here = values == value
@@ -67,7 +67,9 @@ def by_axis(verdicts: xr.Dataset) -> pd.DataFrame:
 
 def cell_table(verdicts: xr.Dataset) -> pd.DataFrame:
     """One row a cell: axes, means of every strategy, changes with intervals, what is recommended."""
-    columns: dict[str, Any] = {kind.name: verdicts[kind.name].values for kind in KINDS}
+    columns: dict[str, Any] = {
+        kind.name: verdicts[kind.name].values for kind in kinds_in(verdicts.coords)
+    }
     objective = verdicts.attrs["objective"]
     metrics = [text.replace("<=", ">=").split(">=")[0] for text in constraints_of(verdicts)]
     for place, name in enumerate(verdicts["strategy"].values.tolist()):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sweeps.robustness.cells import BY_NAME, KINDS
+from sweeps.robustness.cells import BY_NAME, kinds_in
 from sweeps.robustness.output.words import shown
 
 DEPTH = 3
@@ -113,7 +113,7 @@ def _features(places: xr.Dataset) -> tuple[np.ndarray, list[_Column]]:
     """Numbers as they are, one column for each value of a text; axes that vary only."""
     columns: list[_Column] = []
     arrays = []
-    for kind in KINDS:
+    for kind in kinds_in(places.coords):
         values = places[kind.name].values
         distinct = np.unique(values)
         if len(distinct) < 2:
