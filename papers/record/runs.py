@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sweeps.runs.bench import Bench
 
 FORMAT = 1  # of the kept files
-PLAIN_MS, CHATS_MS, PRESSED_MS = 6.0, 16.0, 60.0  # a run of 1,000 requests on two busy cores
-COMPILE_S = 6.0  # a mechanism
+PLAIN_MS, CHATS_MS, PRESSED_MS = 3.5, 8.0, 15.0  # a run of 1,000 requests on two free cores
+COMPILE_S = 5.0  # a mechanism; from the cache of compiled programs a fifth of that
 LEAST_ROWS = 64  # a batch, so that calls have one size whatever the number of seeds
 FEW_SEEDS = 8  # up to which settings of all sizes share programs
 Say = Callable[[int, int, str], None]
