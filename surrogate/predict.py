@@ -101,7 +101,7 @@ def _predict(arguments: Sequence[str] | None) -> int:
         surrogate = Surrogate.load(path)
         found = surrogate.predict(points, confidence)
         further = _any_seeds(given, surrogate, points, confidence)
-        found = (found if further is None else found.merge(further)).sel(output=chosen)
+        found = (found if further is None else found.assign(further.data_vars)).sel(output=chosen)
     if out is not None:
         _write(found, out)
         print(f"{len(points)} points. Written: {out}")

@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 from blis_jax.errors import ConfigError, ConfigWarning
+from surrogate import predict
 from surrogate.data import Data, load_data
 from surrogate.fitting.fit import Settings
 from surrogate.levels.data import OwnData, load_own
@@ -93,6 +94,21 @@ def test_saved_and_loaded_it_knows_the_same(knowing: Surrogate, tmp_path: Path) 
     again = Surrogate.load(tmp_path / "made.surrogate")
     point = np.array([[1.0, 50.0, 0.0]])
     xr.testing.assert_allclose(predict_any(again, point), predict_any(knowing, point), rtol=1e-6)
+
+
+def test_the_command_prints_both_intervals(
+    knowing: Surrogate, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    knowing.save(tmp_path / "made.surrogate")
+    points = tmp_path / "points.csv"
+    points.write_text("load,chunk,order\n1.0,50,first\n")
+    words = [str(tmp_path / "made.surrogate"), str(points), "--metrics", "latency_ms"]
+    assert predict.main(words) == 0
+    said = capsys.readouterr().out
+    assert "in this pool" in said and "for any 32 seeds" in said
+    assert "against made baseline on them" in said
+    assert predict.main([*words, "--workload", "mixed"]) == 2
+    assert "give --seeds too" in capsys.readouterr().err
 
 
 def test_what_cannot_go_together_is_refused(
