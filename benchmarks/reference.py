@@ -25,6 +25,7 @@ MEANINGS = {
     "variant": "track of BLIS that is reproduced: scheduling or routing",
     "corrected": "run without the defects of BLIS",
     "instances": "groups of instances with numbers of their own",
+    "node_pools": "machines of blis-2026-08, read from a policy file",
 }
 UNITS = {
     "alpha_coeffs": "µs, µs/token, µs/token",
@@ -140,6 +141,7 @@ def _allowed(name: str) -> str:
         "slo_targets": "`CLASS=N` pairs with whole µs above 0",
         "policy_numbers": "numbers that the policies in use declare",
         "instances": "see [Mix instances](../how-to/instances.md)",
+        "node_pools": "see [BLIS's autoscaler](../how-to/elastic.md#bliss-autoscaler)",
         "alpha_coeffs": "three finite numbers",
         "beta_coeffs": "as many as the latency model has",
         "model_config": "path of a file, or of its folder",

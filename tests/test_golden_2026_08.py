@@ -32,7 +32,6 @@ def simulated() -> list[Any]:
     return [
         pytest.param(one, id=one.name, marks=[] if one.name in FAST else pytest.mark.slow)
         for one in scenarios()
-        if one.why_not is None
     ]
 
 
@@ -45,7 +44,7 @@ def test_equals_reference(scenario: AugustScenario):
     assert not any(invariants.violations(record).values())
     assert_totals_equal(cluster_json(record), scenario.recorded["cluster_json"], "cluster_json")
     each = scenario.recorded["instance_json"]
-    for row, block in enumerate(each if len(record.instances.step_count) > 1 else []):
+    for row, block in enumerate(each):
         assert_totals_equal(instance_block(record, row), block, f"instance {row}")
 
 
@@ -61,12 +60,7 @@ def test_pools_are_the_same_in_every_form(change: dict[str, str]):
 
 
 def test_the_set_here_is_large_enough():
-    """So that an empty folder does not look like success; most runs must be equal, not only refused."""
+    """So that an empty folder does not look like success."""
     if FOLDER is None:
         pytest.skip("no reference results of August: ../shared/golden/blis_2026_08 is not here")
-    found = scenarios()
-    assert len(found) >= 146
-    assert len(simulated()) >= 144
-    assert {one.why_not for one in found} - {None} <= {
-        "the autoscaler",
-    }
+    assert len(scenarios()) >= 146

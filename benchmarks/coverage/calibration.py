@@ -2,24 +2,32 @@
 
 Servers are made up: the simulator with known coefficients, whose latencies are disturbed, by factors
 that are independent, or alike for neighbouring requests, or by a cost of context that is not fitted.
+Each is measured twice. The first run is fitted; what the fit predicts of the second, with other
+requests at another pace, is held against what is measured there.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax import progress
 from blis_jax.backend import prepare_backend
+from blis_jax.calibrate.validation import LATENCIES, STATISTICS, figures
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool
 
     from blis_jax.calibrate.measured_run import MeasuredRun
+    from blis_jax.cluster.config import ClusterConfig
 
 NAME = "benchmarks.coverage.calibration"
 TERMS = ("alpha0", "beta0", "beta1", "beta2")
@@ -28,33 +36,31 @@ CONTEXT = 0.2  # µs per token of context, where the server has such a cost
 NOISE = 0.05  # standard deviation of the factors' logarithms
 ALIKE = 0.9  # correlation of neighbours' factors
 KINDS = ("independent", "neighbours alike", "context not fitted")
+GAP_US, PREDICTED_GAP_US = 40_000, 34_000  # mean time between requests, fitted and predicted
+PREDICTED_SEED = 500_000  # more than that of the fitted run
+FIGURES = [f"{latency} {statistic}" for latency in LATENCIES for statistic in STATISTICS]
 
 _DESCRIPTION = """\
 Calibrate to made-up servers whose coefficients are known, and print how often the 95 % intervals hold
 them, of all servers and of those where the coefficient is reported as identified: with independent
 noise, with noise that neighbouring requests share, and with a cost that the fitted model does not have.
+Then the same of what the fits predict for another run of each server. Servers are kept in a file as they
+are done, so a command that is stopped goes on where it was.
 """
 _FLAGS = (
     Flag("repetitions", cli.at_least(2), 40, "N", "servers of each kind"),
-    Flag("first", cli.at_least(0), 0, "N", "seed of the first server, to go on with more"),
+    Flag("first", cli.at_least(0), 0, "N", "seed of the first server"),
     Flag(
         "kind", cli.one_of(*KINDS), None, "NAME", "one disturbance: independent, neighbours alike, "
         "or context not fitted (default: all)"
     ),
-    Flag("num-requests", cli.at_least(20), 150, "N", "measured requests of each"),
+    Flag("num-requests", cli.at_least(20), 150, "N", "measured requests of each run"),
     Flag(
         "starts", cli.at_least(1), 8, "N", "starting points of each fit, as in blis_jax.calibrate"
     ),
     Flag("explore", cli.truth, True, "BOOL", "as in blis_jax.calibrate"),
+    Flag("kept", str, "out/coverage/calibration.jsonl", "FILE", "servers that are done"),
 )  # fmt: skip
-
-
-class Coverage(NamedTuple):
-    """What became of every coefficient's interval."""
-
-    is_held: Bool[np.ndarray, "repetition term"]  # the true one lies in it
-    is_identified: Bool[np.ndarray, "repetition term"]  # as reported
-    half_widths: Float[np.ndarray, " term"]  # median, as a share of the true coefficient
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,49 +72,84 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION)
     parser.add_flags("sizes", _FLAGS)
     given = parser.given(sys.argv[1:] if arguments is None else arguments)
-    repetitions, requests = given.get("repetitions", 40), given.get("num_requests", 150)
-    starts, explores = given.get("starts", 8), given.get("explore", True)
-    first = given.get("first", 0)
+    values = {flag.name.replace("-", "_"): flag.default for flag in _FLAGS} | given
+    kinds = [given["kind"]] if "kind" in given else list(KINDS)
+    seeds = range(values["first"], values["first"] + values["repetitions"])
+    sizes = {name: values[name] for name in ("num_requests", "starts", "explore")}
     prepare_backend()
-    print(f"| disturbance | {' | '.join(TERMS)} |\n|{'---|' * (1 + len(TERMS))}")
-    for kind in [given["kind"]] if "kind" in given else KINDS:
-        found = coverage(kind, range(first, first + repetitions), requests, starts, explores)
-        print(f"| {kind} | {' | '.join(_cells(found))} |", flush=True)
-    print(f"{repetitions} servers each, {requests} requests, {starts} starts; share of the 95 % intervals "
-          "that hold the coefficient with its own 95 % interval, the median half width of its value, and how "
-          "many of the intervals reported as identified hold it.")  # fmt: skip
+    rows = servers(Path(values["kept"]), kinds, seeds, sizes)
+    print("\n".join(tables(rows)))
+    print(f"{len(seeds)} servers of each kind, {sizes['num_requests']} requests, {sizes['starts']} starts; share of "
+          "the 95 % intervals that hold, with its own 95 % interval, and their median half width; of coefficients also "
+          "how many of those reported as identified hold.")  # fmt: skip
     return 0
 
 
-def coverage(
-    kind: str, seeds: Iterable[int], requests: int, starts: int, explores: bool
-) -> Coverage:
-    """Calibrations to one made-up server for each seed."""
+# --- servers --------------------------------------------------------------------------------------
+
+
+def servers(
+    path: Path, kinds: Sequence[str], seeds: Sequence[int], sizes: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """What became of each server: from the file, or calibrated and added to it."""
+    asked = [{"kind": kind, "seed": seed, **sizes} for seed in seeds for kind in kinds]
+    done = {_key(row): row for row in _kept(path)}
+    left = [one for one in asked if _key(one) not in done]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with progress.phase("calibrating", len(left), "servers") as work, path.open("a") as file:
+        for number, one in enumerate(left):
+            row = {**one, **outcome(**one)}
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            done[_key(one)] = row
+            work.show(number + 1, f"{one['kind']}, server {one['seed']}")
+    return [done[_key(one)] for one in asked]
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("kind", "seed", "num_requests", "starts", "explore"))
+
+
+def _kept(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file; a last one that was cut off is taken out of it."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    whole, _, cut = text.rpartition("\n")
+    if cut:
+        path.write_text(whole + "\n" * bool(whole), encoding="utf-8")
+    for number, line in enumerate(whole.splitlines()):
+        try:
+            row = json.loads(line)
+            _key(row)
+        except (ValueError, TypeError, KeyError):
+            raise ConfigError(
+                f"--kept: line {number + 1} of {path} is no server; give another file"
+            ) from None
+        yield row
+
+
+def outcome(kind: str, seed: int, num_requests: int, starts: int, explore: bool) -> dict[str, Any]:
+    """Intervals of the coefficients, and of the figures of another run beside what was measured there, ms."""
     from blis_jax.calibrate.calibration import CalibrationPlan, calibrate
+    from blis_jax.calibrate.simulated import Simulator
 
-    found = []
-    for seed in seeds:
-        run, config = server(kind, requests, seed)
-        plan = CalibrationPlan(TERMS, num_starts=starts, explores=explores)
-        found.append(calibrate(run, config, plan).uncertainty)
-    intervals = np.array([known.intervals for known in found])  # [repetition, term, end]
-    return Coverage(
-        (intervals[..., 0] <= TRUE) & (intervals[..., 1] >= TRUE),
-        np.array([known.is_identified for known in found]),
-        np.median(np.diff(intervals, axis=-1)[..., 0], axis=0) / 2 / TRUE,
-    )
-
-
-def _cells(found: Coverage) -> list[str]:
-    return [
-        f"{_share(held)}, ±{100 * width:.0f} %; identified {held[known].sum()} of {known.sum()}"
-        for held, known, width in zip(
-            found.is_held.T, found.is_identified.T, found.half_widths, strict=True
-        )
-    ]
+    run, config = server(kind, num_requests, seed)
+    found = calibrate(run, config, CalibrationPlan(TERMS, num_starts=starts, explores=explore))
+    known = found.uncertainty
+    row = {"intervals": known.intervals.tolist(), "is_identified": list(known.is_identified)}
+    if found.predictive is None:
+        return row
+    other, _ = server(kind, num_requests, seed + PREDICTED_SEED, PREDICTED_GAP_US)
+    everything = np.ones(num_requests, bool)
+    simulator = Simulator(other, config, found.predictive.terms)
+    intervals = found.predictive.intervals(simulator, other, everything)
+    measured = figures(other.ttft_us, other.e2e_us, other.rows.output_len)
+    predicted = {" ".join(key): [measured[key], *ends] for key, ends in intervals.items()}
+    return {**row, "predicted": predicted}
 
 
-def server(kind: str, requests: int, seed: int) -> tuple[MeasuredRun, object]:
+def server(
+    kind: str, requests: int, seed: int, gap_us: float = GAP_US
+) -> tuple[MeasuredRun, ClusterConfig]:
     """A measured run of a made-up server, and the cluster without its coefficients."""
     from blis_jax.calibrate.measured_run import MeasuredRun
     from blis_jax.calibrate.simulated import Simulator
@@ -117,7 +158,7 @@ def server(kind: str, requests: int, seed: int) -> tuple[MeasuredRun, object]:
 
     cluster = ClusterConfig(corrected=True, max_num_running_reqs=12, max_num_scheduled_tokens=512)
     random = np.random.default_rng(seed)
-    arrival = np.round(np.cumsum(random.exponential(40_000, requests)))
+    arrival = np.round(np.cumsum(random.exponential(gap_us, requests)))
     rows = make_rows(
         arrival - arrival[0], random.integers(20, 900, requests), random.integers(2, 120, requests)
     )
@@ -139,7 +180,50 @@ def disturbances(kind: str, requests: int, random: np.random.Generator) -> np.nd
     return drawn
 
 
-def _share(is_held: np.ndarray) -> str:
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def tables(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Coverage of the coefficients by kind, and of the predictions if there are any."""
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    groups = [(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
+    if len(kinds) > 1:
+        groups.append(("all", list(rows)))
+    lines = [f"| disturbance | {' | '.join(TERMS)} |", f"|{'---|' * (1 + len(TERMS))}"]
+    lines += [f"| {kind} | {' | '.join(_of_coefficients(of_kind))} |" for kind, of_kind in groups]
+    if not all("predicted" in row for row in rows):
+        return lines
+    lines += ["", f"| predicted | {' | '.join(kind for kind, _ in groups)} |"]
+    lines.append(f"|{'---|' * (1 + len(groups))}")
+    for name in FIGURES:
+        cells = [_of_figure(of_kind, name) for _, of_kind in groups]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def _of_coefficients(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    ends = np.array([row["intervals"] for row in rows])  # [server, term, end]
+    is_held = (ends[..., 0] <= TRUE) & (ends[..., 1] >= TRUE)
+    is_known = np.array([row["is_identified"] for row in rows])
+    widths = np.median(np.diff(ends, axis=-1)[..., 0], axis=0) / 2 / TRUE
+    return [
+        f"{_share(held)}, ±{100 * width:.0f} %; identified {_identified(held[known])}"
+        for held, known, width in zip(is_held.T, is_known.T, widths, strict=True)
+    ]
+
+
+def _identified(is_held: np.ndarray) -> str:
+    counts = f"{is_held.sum()} of {len(is_held)}"
+    return f"{counts}, {_share(is_held)}" if len(is_held) else counts
+
+
+def _of_figure(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    measured, low, high = np.array([row["predicted"][name] for row in rows]).T
+    width = np.median((high - low) / 2 / measured)
+    return f"{_share((low <= measured) & (measured <= high))}, ±{100 * width:.0f} %"
+
+
+def _share(is_held: Bool[np.ndarray, " server"]) -> str:
     from scipy.stats import binomtest
 
     found = binomtest(int(is_held.sum()), len(is_held)).proportion_ci(0.95)

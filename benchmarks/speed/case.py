@@ -162,7 +162,7 @@ def under_pressure(
     _, seconds = device_time(call, 15)
     if record.outcome.name != "COMPLETED" or record.kv_model != kv_model:
         raise SystemExit(f"{title} ended with {record.outcome.name}")
-    shape, numbers = call.group.shape, run.numbers(config.num_instances)
+    shape, numbers = call.group.shape, run.numbers(call.group.shape)
     with jax.enable_x64(True):
         of_policies = first_states(shape, run.functions, numbers)
         state = jax.eval_shape(lambda: initial_state(shape, run.functions, numbers, *of_policies))

@@ -12,7 +12,8 @@ from blis_jax.calibrate import settings as server
 from blis_jax.calibrate.fit import Fit, FitTarget, Latencies, fit, improved
 from blis_jax.calibrate.intervals.exploration import CONTEXT, explore, widened
 from blis_jax.calibrate.intervals.posterior import CONTEXT_MODEL, FORMAT, KIND
-from blis_jax.calibrate.intervals.uncertainty import LEVEL, Uncertainty, uncertainty
+from blis_jax.calibrate.intervals.predictive import Interval, Predictive, noise_of
+from blis_jax.calibrate.intervals.uncertainty import LEVEL, Uncertainty, beyond_groups, uncertainty
 from blis_jax.calibrate.measured_run import MeasuredRun
 from blis_jax.calibrate.simulated import Simulator
 from blis_jax.calibrate.starts import starting_points
@@ -55,6 +56,7 @@ class Calibration:
     errors: tuple[ErrorRow, ...]
     by_request: tuple[RequestErrors, ...]  # of the requests held out
     remarks: tuple[str, ...]
+    predictive: Predictive | None = None  # where the plan explores
 
 
 def calibrate(
@@ -73,9 +75,12 @@ def calibrate(
     simulator, target = Simulator(run, config, plan.terms), FitTarget(run, is_fitted)
     starts = starting_points(run, plan.terms, plan.num_starts, plan.seed, is_fitted)
     found = fit(simulator, target, plan.terms, starts, on_start)
-    known = uncertainty(found)
+    known, predictive = uncertainty(found), None
+    intervals: dict[tuple[str, str], Interval] | None = None
     if plan.explores:
-        found, known = _explored(simulator, target, found, known, plan.seed)
+        found, known, wider, predictive = _explored(simulator, target, found, known, plan.seed)
+        if not np.all(is_fitted):
+            intervals = predictive.intervals(wider, run, ~is_fitted)
     latencies = simulator(found.values)
     return Calibration(
         run,
@@ -84,16 +89,20 @@ def calibrate(
         found,
         known,
         latencies,
-        tuple(_errors(run, latencies, is_fitted)),
+        tuple(_errors(run, latencies, is_fitted, intervals)),
         tuple(by_request(run, latencies.ttft_us, latencies.e2e_us, is_fitted)),
         (*run.notes, *known.remarks),
+        predictive,
     )
 
 
 def _explored(
     simulator: Simulator, target: FitTarget, found: Fit, known: Uncertainty, seed: int
-) -> tuple[Fit, Uncertainty]:
-    """The fit, or a better one that was met on the way, and intervals over what does nearly as well."""
+) -> tuple[Fit, Uncertainty, Simulator, Predictive]:
+    """The fit, or a better one that was met on the way, and intervals over what does nearly as well.
+
+    Then the wider form, and what it leaves open for predictions.
+    """
     wider, terms, ends = simulator, found.terms, found.start_values
     if CONTEXT not in terms:
         terms = (*terms, CONTEXT)
@@ -104,16 +113,30 @@ def _explored(
     found = improved(simulator, target, found, explored.best[: len(found.terms)])
     spent = found.num_simulations + explored.num_simulations
     found = replace(found, num_simulations=spent)
-    return found, widened(uncertainty(found), found, explored)
+    known, num_more = uncertainty(found), len(terms) - len(found.terms)
+    predictive = Predictive(
+        tuple(terms),
+        explored.near(found),
+        np.pad(known.covariance * beyond_groups(found), (0, num_more)),
+        noise_of(simulator.run, simulator(found.values), target.is_used),
+    )
+    return found, widened(known, found, explored), wider, predictive
 
 
-def _errors(run: MeasuredRun, latencies: Latencies, is_fitted: np.ndarray) -> list[ErrorRow]:
+def _errors(
+    run: MeasuredRun,
+    latencies: Latencies,
+    is_fitted: np.ndarray,
+    intervals: dict[tuple[str, str], Interval] | None,
+) -> list[ErrorRow]:
+    """Rows of each part; those of the requests held out have intervals, if there are any."""
     parts = {"fitted": is_fitted, HELD_OUT: ~is_fitted, "all": np.ones(len(run), bool)}
     if np.all(is_fitted):
         parts = {"all": parts["all"]}
     rows = []
     for part, mask in parts.items():
-        rows += errors(run, latencies.ttft_us, latencies.e2e_us, mask, part)
+        known = intervals if part == HELD_OUT else None
+        rows += errors(run, latencies.ttft_us, latencies.e2e_us, mask, part, known)
         if part == HELD_OUT:
             rows += naive(run, is_fitted)
     return rows
@@ -155,6 +178,7 @@ def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any
         "covariance": known.covariance.tolist(),
         "correlations": known.correlations.tolist(),
         "fixed": {},
+        **({} if found.predictive is None else {"predictive": found.predictive.document()}),
         "latency_model": name_of(config),
         "alpha_coeffs": list(config.alpha_coeffs),
         "beta_coeffs": list(config.beta_coeffs),
@@ -167,7 +191,7 @@ def to_document(found: Calibration, stated: Sequence[str] = ()) -> dict[str, Any
             "start_costs": list(found.fit.start_costs),
             "num_simulations": found.fit.num_simulations,
         },
-        "errors": [{**row._asdict(), "error": row.error} for row in found.errors if row.is_there],
+        "errors": [row.document() for row in found.errors if row.is_there],
         "held_out_by_request": [row._asdict() for row in found.by_request],
         "remarks": [*stated, *found.remarks],
     }

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 TTFT_FLOOR_US = 100_000.0
 LEAST_SPREAD = 1e-3  # of a kind's residuals: noise below a thousandth is not worth a fit
 MAX_ROUNDS = 30
+TOLERANCE = (
+    1e-4  # of cost and coefficients; finer steps are lost in the pieces of the sum of squares
+)
 _ALONE = np.array([100.0, 0.0, 0.0])  # TPOT, E2E, TTFT; 1 % counts as one
 _WITH_E2E = np.array([100.0, 30.0, 0.0])
 _TINY = 1e-12
@@ -215,8 +218,8 @@ def descend(
         bounds=(0.0, np.inf),
         loss="soft_l1",
         max_nfev=max_rounds,
-        xtol=1e-6,
-        ftol=1e-6,
+        xtol=TOLERANCE,
+        ftol=TOLERANCE,
     )
     cost, scaled = best[0]
     return scaled * problem.scale, cost

@@ -38,7 +38,7 @@ class Prediction:
 
     def document(self) -> dict[str, Any]:
         """The prediction as plain data."""
-        rows = [{**row._asdict(), "error": row.error} for row in self.errors if row.is_there]
+        rows = [row.document() for row in self.errors if row.is_there]
         return {
             "kind": KIND,
             "predictor": self.predictor,
@@ -58,7 +58,11 @@ def by_fit(run: MeasuredRun, fit: Posterior, given: Mapping[str, Any], trace: st
         **settings.AS_VLLM,
     )
     found = Simulator(run, config, fit.terms, dict(fit.fixed))(fit.values)
-    rows = errors(run, found.ttft_us, found.e2e_us, np.ones(len(run), bool), "all")
+    everything, intervals = np.ones(len(run), bool), None
+    if fit.predictive is not None:
+        simulator = Simulator(run, config, fit.predictive.terms, dict(fit.fixed))
+        intervals = fit.predictive.intervals(simulator, run, everything)
+    rows = errors(run, found.ttft_us, found.e2e_us, everything, "all", intervals)
     return Prediction(
         f"{trace}: {len(run)} requests, predicted with the coefficients of {fit.source}; nothing is fitted.",
         tuple(rows),

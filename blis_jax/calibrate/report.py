@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blis_jax.calibrate.calibration import UNITS, Calibration
 from blis_jax.calibrate.intervals.uncertainty import LEVEL
-from blis_jax.calibrate.validation import HELD_OUT, NAIVE, table
+from blis_jax.calibrate.validation import HELD_OUT, LEVELLED, NAIVE, table
 
 
 def text(found: Calibration) -> str:
@@ -52,10 +52,12 @@ def _held_out(found: Calibration) -> list[str]:
         f"{row.latency.partition('_')[0].upper()} {row.simulated:.1f} ms ({row.training_mean:.1f})"
         for row in found.by_request
     )
+    has_intervals = found.predictive is not None
     return [
         "",
         f"{HELD_OUT}: the same episode as the fitted requests, so the same server, hour and mix; "
         "--coefficients-from gives the errors on another run.",
+        *[f"{LEVELLED}: where the measured figure should lie."] * has_intervals,
         f"{NAIVE}: each figure of these requests predicted by that of the fitted ones, without a simulator.",
         f"Mean absolute error of a request held out, in brackets if all were given the training mean: {pairs}.",
     ]

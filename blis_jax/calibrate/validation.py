@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from blis_jax.calibrate.intervals.uncertainty import LEVEL
 from blis_jax.calibrate.measured_run import MeasuredRun
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 HELD_OUT, NAIVE = "held out", "naive"  # parts
+LEVELLED = f"{100 * LEVEL:g} %"  # what a line of intervals is called
 STATISTICS = ("mean", "p50", "p90", "p99")
 
 
@@ -25,6 +28,8 @@ class ErrorRow(NamedTuple):
     statistic: str
     measured: float
     simulated: float
+    low: float = math.nan  # of the interval of the measured one, where there is any
+    high: float = math.nan
 
     @property
     def is_there(self) -> bool:
@@ -36,6 +41,13 @@ class ErrorRow(NamedTuple):
         """Relative error of the simulation; NaN where one of the two is missing."""
         return self.simulated / self.measured - 1.0 if self.is_there else float("nan")
 
+    def document(self) -> dict[str, Any]:
+        """The row as plain data, without an interval where there is none."""
+        has_interval = math.isfinite(self.low) and math.isfinite(self.high)
+        left_out = () if has_interval else ("low", "high")
+        row = {key: value for key, value in self._asdict().items() if key not in left_out}
+        return {**row, "error": self.error}
+
 
 def errors(
     run: MeasuredRun,
@@ -43,13 +55,18 @@ def errors(
     e2e_us: Float[np.ndarray, " request"],
     is_part: Bool[np.ndarray, " request"],
     part: str,
+    intervals: Mapping[tuple[str, str], tuple[float, float]] | None = None,
 ) -> list[ErrorRow]:
     """Every statistic of every latency over the requests of a part that were measured."""
     used = is_part & np.isfinite(run.ttft_us) & np.isfinite(run.e2e_us)
     output_len = run.rows.output_len[used]
     measured = figures(run.ttft_us[used], run.e2e_us[used], output_len)
     simulated = figures(ttft_us[used], e2e_us[used], output_len)
-    return [ErrorRow(part, *key, value, simulated[key]) for key, value in measured.items()]
+    none = (math.nan, math.nan)
+    return [
+        ErrorRow(part, *key, value, simulated[key], *(intervals or {}).get(key, none))
+        for key, value in measured.items()
+    ]
 
 
 def naive(
@@ -127,12 +144,23 @@ def table(rows: Sequence[ErrorRow]) -> str:
     keys = dict.fromkeys((row.part, row.metric) for row in rows)
     by_place = {(row.part, row.metric, row.statistic): row for row in rows}
     for part, metric in keys:
-        cells = []
-        for name in STATISTICS:
-            row = by_place.get((part, metric, name))
-            cells.append(_cell(row) if row is not None and row.is_there else f"{'–':>29}")
+        found = [by_place.get((part, metric, name)) for name in STATISTICS]
+        cells = [_cell(row) if row is not None and row.is_there else NO_CELL for row in found]
         lines.append(f"{part:<10} {metric:<8} " + " ".join(cells))
+        ends = [_interval(row) for row in found]
+        if any(ends):
+            lines.append(f"{'':<10} {LEVELLED:<8} " + " ".join(f"{one:>29}" for one in ends))
     return "\n".join(lines)
+
+
+NO_CELL = f"{'–':>29}"
+
+
+def _interval(row: ErrorRow | None) -> str:
+    """Where the measured figure should lie; nothing if that is not known."""
+    if row is None or not (math.isfinite(row.low) and math.isfinite(row.high)):
+        return ""
+    return f"[{row.low:.1f}, {row.high:.1f}]"
 
 
 def _cell(row: ErrorRow) -> str:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.cluster import disaggregation, flow_settings, instance_groups, revisions
+from blis_jax.cluster import disaggregation, flow_settings, instance_groups, node_pools, revisions
 from blis_jax.cluster.flow_settings import FlowSettings
 from blis_jax.cluster.instance_groups import InstanceGroup
+from blis_jax.cluster.node_pools import NodePool
 from blis_jax.cluster.ranges import check_ranges
 from blis_jax.cluster.scorer_weights import DEFAULT_SCORERS, parse_scorers
 from blis_jax.cluster.setting_checks import VLLM_NAMES, check_type
@@ -39,8 +40,7 @@ _CHOICES = {
     "variant": VARIANTS,
     "snapshot_phases": PHASES,
     "preemption_mode": PREEMPTION_MODES,
-}
-_CHOICES |= flow_settings.CHOICES
+} | flow_settings.CHOICES
 AUGUST_SCORERS = "precise-prefix-cache:2,queue-depth:1,kv-utilization:1"
 CRITICAL_CLASSES, SHEDDABLE_CLASSES = (1,), (3, 4, 5)
 
@@ -111,6 +111,7 @@ class ClusterConfig(FlowSettings, PolicySettings):
     long_prefill_token_threshold: int = 0
     num_instances: int = 1
     instances: tuple[InstanceGroup, ...] = ()
+    node_pools: tuple[NodePool, ...] = ()  # of blis-2026-08, from the file given as `instances`
     admission_policy: str = "always-admit"
     admission_latency: int = 0
     routing_latency: int = 0
@@ -187,8 +188,10 @@ class ClusterConfig(FlowSettings, PolicySettings):
             value = getattr(self, name)
             if isinstance(value, Iterable) and not isinstance(value, str):
                 object.__setattr__(self, name, tuple(value))
-        groups, source = instance_groups.groups_of(self.instances, self)
-        object.__setattr__(self, "instances", groups)
+        groups, source, fleet = instance_groups.groups_and_fleet(self.instances, self)
+        for name, value in ({"instances": groups} | fleet).items():
+            if name in ("instances", "node_pools") or getattr(self, name) == FIELDS[name].default:
+                object.__setattr__(self, name, value)
         if groups:
             if self.num_instances != 1:  # the default may stand for a number that was not given
                 instance_groups.check_number(self, self.num_instances)
@@ -391,6 +394,7 @@ def _check(config: ClusterConfig) -> None:
             raise ConfigError(f"{name} {given!r} is not known; use {' or '.join(choices)}{hint}")
     disaggregation.check(config)
     revisions.check(config)
+    node_pools.check(config)
     flow_settings.check(config)
     latency.check(config)
     numbered(config)

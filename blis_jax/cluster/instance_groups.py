@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import disaggregation
-from blis_jax.cluster.node_pools import POOLS, groups_of_pools
+from blis_jax.cluster.node_pools import is_fleet, settings_of_fleet
 from blis_jax.engine.types import ROLES
 from blis_jax.errors import ConfigError, closest, shortened
 
@@ -117,24 +117,34 @@ def _number(given: Any) -> Any:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def groups_of(
-    given: Any, config: ClusterConfig | None = None
-) -> tuple[tuple[InstanceGroup, ...], str]:
-    """Groups, and what errors about them begin with.
-
-    Args:
-        given: groups, or mappings of their keys; or a text: the path of a YAML or JSON file with a
-            list of such mappings, or that list itself, beginning with `[`. A mapping has node pools.
-        config: the cluster that has them, which node pools need.
+def groups_and_fleet(given: Any, config: ClusterConfig) -> tuple[Any, str, dict[str, Any]]:
+    """As `groups_of`, and the settings that follow where `given` has sections of a policy file of BLIS.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
     """
-    source = SETTING
+    source, fleet = SETTING, {}
     if isinstance(given, str):
         given, source = _parsed(given)
-    if isinstance(given, Mapping) and POOLS in given and config is not None:
-        given = groups_of_pools(config, given, source)
+    if is_fleet(given):
+        fleet = settings_of_fleet(config, given, source)
+        given = fleet.pop(SETTING)
+    return groups_of(given, source)[0], source, fleet
+
+
+def groups_of(given: Any, source: str = SETTING) -> tuple[tuple[InstanceGroup, ...], str]:
+    """Groups, and what errors about them begin with.
+
+    Args:
+        given: groups, or mappings of their keys; or a text: the path of a YAML or JSON file with a
+            list of such mappings, or that list itself, beginning with `[`.
+        source: what errors begin with, unless a file is read.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is not allowed.
+    """
+    if isinstance(given, str):
+        given, source = _parsed(given)
     if not isinstance(given, list | tuple):
         raise ConfigError(
             f"{source}: got {shortened(given)}, allowed is a list of groups such as {EXAMPLE}"

@@ -36,13 +36,13 @@ _GONE: dict[str, Any] = {
     "network_delay": 0,
     "num_gateways": 1,
     "priority_policy": "constant",
-    "cluster_policy": "none",
     "hand_over_policy": "none",
     "victim_policy": "none",
     "decode_routing_policy": "same",
     "decode_routing_picker": "same",
 }
 _GONE_POLICIES = {"admission_policy": ("slo-gated",), "routing_policy": ("prefix-affinity",)}
+_CLUSTER_POLICIES = ("none", "saturation-autoscaler")
 
 
 def registered(config: ClusterConfig, kind: str, name: str) -> str:
@@ -109,6 +109,11 @@ def check(config: ClusterConfig) -> None:
             raise ConfigError(
                 f"{name} {getattr(config, name)} is not part of blis-2026-08; take the profile blis-2026-02"
             )
+    if config.cluster_policy not in _CLUSTER_POLICIES:
+        raise ConfigError(
+            f"cluster_policy {config.cluster_policy} is not part of blis-2026-08; use one of "
+            f"{', '.join(_CLUSTER_POLICIES)}, or take the profile blis-2026-02"
+        )
     if config.latency_model.startswith("blackbox"):
         raise ConfigError(
             f"latency_model {config.latency_model} is not part of blis-2026-08; use trained-physics or roofline"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.cluster import disaggregation
 from blis_jax.cluster.flow_settings import FlowSettings
 from blis_jax.cluster.instance_groups import InstanceGroup
+from blis_jax.cluster.node_pools import NodePool
 from blis_jax.policies import registry
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ _LATER: dict[str, Any] = {
     "routing_picker": "first-best",
     "policy_numbers": (),
     "instances": (),
+    "node_pools": (),
     "cluster_policy": registry.NONE,
     "hand_over_policy": registry.NONE,
     "victim_policy": registry.NONE,
@@ -72,7 +74,7 @@ _LATER: dict[str, Any] = {
 
 def plain_value(value: Any) -> Any:
     """A setting's value as JSON has it; groups of instances with what was given of them."""
-    if isinstance(value, InstanceGroup):
+    if isinstance(value, InstanceGroup | NodePool):
         return value.plain()
     return [plain_value(one) for one in value] if isinstance(value, tuple) else value
 
@@ -80,9 +82,9 @@ def plain_value(value: Any) -> Any:
 def all_values(config: ClusterConfig) -> dict[str, Any]:
     """All settings by name, groups of instances only where there are some."""
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    if config.instances:
-        return values | {"instances": plain_value(config.instances)}
-    return {name: value for name, value in values.items() if name != "instances"}
+    lists = ("instances", "node_pools")
+    given = {name: plain_value(values[name]) for name in lists if values[name]}
+    return {name: value for name, value in values.items() if name not in lists} | given
 
 
 def values_for_hash(config: ClusterConfig) -> dict[str, Any]:

@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster.node_pools import POLICY
 from blis_jax.commands.flags.cluster_flags import CLUSTER_FLAGS, name_of
 from blis_jax.commands.latency_settings import latency_settings
+from blis_jax.commands.policy_files import options_of
 from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 
@@ -59,6 +61,16 @@ def _of_revision(given: Mapping[str, Any]) -> dict[str, Any]:
         found["revision"] = found.pop("variant")
     if found.get("revision") == AUGUST:
         found.setdefault("latency_model", "trained-physics")
+    path = found.pop("policy_config", None)
+    if path is not None and found.get("revision") != AUGUST:
+        raise ConfigError(
+            "--policy-config is read with --profile blis-2026-08; give that profile, or options"
+        )
+    if path is not None:
+        found = options_of(path) | found
+    interval = found.pop("model_autoscaler_interval_us", None)
+    if interval is not None:
+        found |= {"cluster_policy": POLICY, f"{POLICY.replace('-', '_')}_interval_us": interval}
     policy = found.pop("preemption_policy", None)
     if policy is not None:
         found["slo_preemption"] = policy == "priority"

@@ -9,7 +9,7 @@ A source that a mechanism has no use for is not in its compiled program.
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,8 @@ class Kind(enum.IntEnum):
     EVICTION = 3  # an instance gives up a request for one at the gateway
     EXPIRY = 4  # a request has waited too long at the gateway
     TICK = 5  # the gateway's queue is looked at again
-    DEADLINE = 6  # a request's time is up: behind all that instances do at that time
+    SCALE = 6  # a cluster policy that comes last acts
+    DEADLINE = 7  # a request's time is up: behind all that instances do at that time
 
 
 class Due(NamedTuple):
@@ -50,7 +51,7 @@ class Due(NamedTuple):
     event: jax.Array  # time of the instances' next event
     instance: jax.Array  # and whose it is
     events: jax.Array  # clock[instance]
-    deadline: Any  # when the next request is given up; None where none is
+    deadline: jax.Array | None  # when the next request is given up; None where none is
     is_beyond: jax.Array  # requests wait for a change of the cluster that lies beyond the clock
 
 
@@ -94,7 +95,8 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
     if movement is not None:
         change, is_late = change_time(ctx, state)
         # there is nowhere to route to before some instance comes up; then what has waited for it is late
-        is_blocked = ~jnp.any(active_instances(ctx, state))
+        waits = ctx.mechanism.cluster is not None and not ctx.mechanism.rules.turns_away
+        is_blocked = waits & ~jnp.any(active_instances(ctx, state))
         earliest = jnp.where(is_blocked, change, lane.last_event)
         move = jnp.min(movement.journey_time[:-1, 0])
         if (
@@ -108,17 +110,22 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
             events = jnp.minimum(events, movement.stop_at[:-1])
         # a cluster policy may go on for ever; the run ends with the last request
         next_work = jnp.minimum(jnp.minimum(admit, route), jnp.minimum(move, jnp.min(events)))
+        for time, _ in _of_queue(state.queue):
+            next_work = jnp.minimum(next_work, time)
         change = jnp.where(next_work >= ctx.never, ctx.never, change)
     cluster = jnp.minimum(admit, route)
     if movement is not None:
         kind = jnp.where(move < cluster, jnp.int32(Kind.MOVE), kind)
         cluster = jnp.minimum(cluster, move)
-        kind = jnp.where(change <= cluster, jnp.int32(Kind.CHANGE), kind)
-        cluster = jnp.minimum(cluster, change)
-    if state.queue is not None:
-        for time, of_queue in _of_queue(state.queue):
-            kind = jnp.where(time < cluster, jnp.int32(of_queue), kind)
-            cluster = jnp.minimum(cluster, time)
+        early, late = _by_turn(ctx, state, change)
+        kind = jnp.where(early <= cluster, jnp.int32(Kind.CHANGE), kind)
+        cluster = jnp.minimum(cluster, early)
+    for time, of_queue in _of_queue(state.queue):
+        kind = jnp.where(time < cluster, jnp.int32(of_queue), kind)
+        cluster = jnp.minimum(cluster, time)
+    if movement is not None:
+        kind = jnp.where(late < cluster, jnp.int32(Kind.SCALE), kind)
+        cluster = jnp.minimum(cluster, late)
     event, instance = first_of(ctx, events)
     deadline = None
     if ctx.requests.deadline is not None:
@@ -130,8 +137,20 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
     return Due(*found, is_beyond)
 
 
-def _of_queue(queue: GatewayQueue) -> list[tuple[jax.Array, Kind]]:
+def _by_turn(ctx: Context, state: State, change: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """When the cluster policy acts before all else that the cluster does then, and when behind it."""
+    policy = ctx.mechanism.cluster
+    if policy is None or policy.comes_last is None:
+        return change, ctx.never
+    place = ctx.mechanism.of_gateway.index(policy)
+    is_last = policy.comes_last(ctx.params.policy.cluster, state.gateway[place])
+    return jnp.where(is_last, ctx.never, change), jnp.where(is_last, change, ctx.never)
+
+
+def _of_queue(queue: GatewayQueue | None) -> list[tuple[jax.Array, Kind]]:
     """What the gateway's queue has due, in the order in which it happens at one time."""
+    if queue is None:
+        return []
     due = [(queue.expiry, Kind.EXPIRY), (queue.tick, Kind.TICK)]
     return due if queue.victims is None else [(queue.victims.due, Kind.EVICTION), *due]
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.branching import When, always, branch, once
+from blis_jax.engine.arithmetic.branching import When, always, branch, once, repeated
 from blis_jax.engine.arithmetic.clock import truncate
 from blis_jax.engine.state import Past, Request, Requests, Resident, State
 from blis_jax.engine.tables.columns import Vector, apart
@@ -42,6 +42,12 @@ class Context:
     def in_place(self, predicate: jax.Array, change: Any, value: Any) -> Any:
         """`change(value, predicate)`, skipped where the predicate does not hold if phases are skipped at all."""
         return (once if self.when is branch else always)(predicate, change, value)
+
+    def turns(self, holds: Any, change: Any, value: Any, most: int) -> Any:
+        """`change(value, holds(value))` while it holds, at most so often; once where phases are not skipped."""
+        if self.when is branch:
+            return repeated(holds, change, value, most)
+        return always(holds(value), change, value)
 
     def vector(self, row: jax.Array) -> Vector:
         """A row of a table as phases pass it on: as it is, or with its entries apart; see columns.py."""

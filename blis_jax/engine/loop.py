@@ -66,6 +66,7 @@ class Raw:
     dispatched: Any = None  # when it was dispatched from there
     exits: Any = None  # only where requests give up
     paid: Any = None  # PaidTime, only with a cluster policy
+    ordered: Any = None  # Movement.ordered, only where instances are placed
 
 
 def first_order(num_requests: int) -> Order:
@@ -243,6 +244,7 @@ def raw_of(state: State, chunks: jax.Array) -> Raw:
             reserved=movement.reserved,
             reserved_time=movement.reserved_time,
             paid=movement.paid,
+            ordered=movement.ordered,
         )
     if state.queue is not None:
         waited = {"queue_place": state.queue.place, "dispatched": state.queue.dispatched}
@@ -270,7 +272,8 @@ def without_holes(shape: EngineShape, params: Params, state: State) -> State:
     num_free = params.cluster.total_kv_blocks - state.inst[..., :-1, Inst.USED_BLOCKS]
 
     def crowded(blocks: Blocks, num_free: jax.Array) -> jax.Array:
-        return is_crowded(shape, blocks, num_free, CHUNK * shape.window)
+        slack = CHUNK * shape.window * shape.windows_a_step
+        return is_crowded(shape, blocks, num_free, slack)
 
     def squeezed(blocks: Blocks, num_free: jax.Array) -> Blocks:
         dense, is_due = compact(shape, blocks), crowded(blocks, num_free)

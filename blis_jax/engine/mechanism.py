@@ -13,6 +13,7 @@ from blis_jax.cluster import disaggregation
 from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
 from blis_jax.cluster.setting_checks import LARGEST_COUNT
+from blis_jax.engine.fleet_params import fleet_params, row_to_copy
 from blis_jax.engine.gateway.queue_numbers import budgets, queue_params
 from blis_jax.engine.gateway.routers import Router, RouterParams
 from blis_jax.engine.gateway.signals import SignalParams
@@ -216,11 +217,14 @@ def params(
     policy_seed: int = 0,
     policies: Policies | None = None,
     num_requests: int = 0,
+    num_changes: int = 0,
 ) -> Params:
     """The numbers of a run as a pytree of numpy arrays; `num_rows` is the instance table's size.
 
-    Where the router draws from the reference's stream, there are draws for `num_requests`.
+    Where the router draws from the reference's stream, there are draws for `num_requests`, where an autoscaler does for
+    `num_changes`.
     """
+    functions = mechanism(config, policies)
     made = Params(
         _cluster_params(config, num_rows or config.num_instances, policy_seed),
         _policy_params(chosen(config, policies), policy_seed),
@@ -231,7 +235,10 @@ def params(
     if config.tenant_budgets.strip():
         limits = budgets(config, made.policy.priority)
         made = dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, budgets=limits))
-    if not mechanism(config, policies).reads_draws:
+    if functions.places_instances:
+        fleet = fleet_params(config, num_rows or config.num_instances, num_changes, policy_seed)
+        made = dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, fleet=fleet))
+    if not functions.reads_draws:
         return made
     policy, count = made.policy, num_requests + SPARE_DRAWS
     draws: dict[str, Any] = {}
@@ -304,7 +311,7 @@ def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
         return list(zip(*(per_instance(config, name) for name in settings), strict=True))
 
     def array(values: Sequence[Any], dtype: Any) -> np.ndarray:
-        values = list(values) + [values[-1]] * (rows - len(values))
+        values = list(values) + [values[row_to_copy(config)]] * (rows - len(values))
         return np.asarray(values, dtype)
 
     def own(setting: str, dtype: Any) -> np.ndarray:
@@ -377,7 +384,8 @@ def _cluster_params(config: ClusterConfig, rows: int, policy_seed: int) -> Clust
     }
     if config.is_august:
         limits = per_instance(config, "max_model_len")
-        limits = limits + limits[-1:] * (rows - len(limits)) if len(set(limits)) > 1 else limits[:1]
+        spare = [limits[row_to_copy(config)]] * (rows - len(limits))
+        limits = limits + spare if len(set(limits)) > 1 else limits[:1]
         each = np.array([limit or LARGEST_COUNT for limit in limits], np.int32)
         arrays["max_model_len"] = each if len(each) > 1 else each[0]
     return ClusterParams(**arrays, **_instance_numbers(config, rows))

@@ -29,6 +29,9 @@ class Outcome(enum.IntEnum):
     NO_SUCH_INSTANCE = 18
     ROUTINGS_FULL = 19
     DRAWS_EXHAUSTED = 20
+    INSTANCES_FULL = 21
+    CHANGES_FULL = 22
+    OTHER_KIND = 23
 
     @property
     def sentence(self) -> str:
@@ -50,6 +53,10 @@ _SENTENCES = {
     Outcome.CHAINS_FULL: "more step chains ran on one instance than the table holds",
     Outcome.ROUTER_INDEX_FULL: "an instance's router index went past its capacity without eviction on",
     Outcome.DRAWS_EXHAUSTED: "the router broke more ties than the reference's stream was drawn for",
+    Outcome.INSTANCES_FULL: "an autoscaler made more instances than the table has rows for",
+    Outcome.OTHER_KIND: "the autoscaler made an instance of another kind of GPU than the cheapest that was there at "
+    "the beginning, whose KV blocks its row has; begin with instances of one kind",
+    Outcome.CHANGES_FULL: "an autoscaler made more decisions than its table holds",
     Outcome.ROUTINGS_FULL: "requests were routed again more often than the router's log holds",
     Outcome.LOG_FULL: "the run made more steps than the step log holds",
     Outcome.LISTS_FULL: "a request held more KV blocks than its list has room for",

@@ -45,11 +45,12 @@ class RevisionRules:
     reserves_decode: bool = (
         False  # a decode instance is chosen first, and holds KV from the transfer's start
     )
+    turns_away: bool = False  # no instance is up for a request: it is turned away, it does not wait
     keeps_output: bool = (
         False  # vLLM: a preempted request keeps its tokens, and computes them again with its prompt
     )
 
 
 FEBRUARY_RULES = RevisionRules()
-AUGUST_RULES = RevisionRules(*(True,) * 7)
+AUGUST_RULES = RevisionRules(*(True,) * 8)
 VLLM_RULES = RevisionRules(keeps_output=True)

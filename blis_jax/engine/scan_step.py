@@ -14,38 +14,32 @@ from jax import lax
 
 from blis_jax.engine.arithmetic.exact import runtime_infinity
 from blis_jax.engine.calendar import Due, Kind, next_due, undisturbed_until
+from blis_jax.engine.cluster_events import cluster_writes
 from blis_jax.engine.context import NO_KEY, Context
 from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.phases.completions import next_news, tell_gateway, tell_instance
+from blis_jax.engine.phases.completions import tell_instance
+from blis_jax.engine.phases.departures.fleet_view import with_emptied
 from blis_jax.engine.phases.departures.giving_up import (
     after_leaving,
     closed_early,
     idle,
     is_orphan,
-    time_out,
 )
 from blis_jax.engine.phases.departures.hand_over import has_completed
 from blis_jax.engine.phases.departures.movement import (
-    arrived,
-    change_cluster,
     is_leaving,
     leave,
-    movement_of,
-    next_to_move,
     stop,
 )
-from blis_jax.engine.phases.departures.reservation import begin_transfer, released, store
+from blis_jax.engine.phases.departures.reservation import released, store
 from blis_jax.engine.phases.departures.stops import cooled, is_due, leaves_early
-from blis_jax.engine.phases.flow_control import attend, evict, route_dispatched
-from blis_jax.engine.phases.gateway import Decisions, decide, decide_again
 from blis_jax.engine.phases.steps.batch_formation import serve
 from blis_jax.engine.phases.steps.candidates import has_candidate
 from blis_jax.engine.phases.steps.mid_step import Work, failing
 from blis_jax.engine.phases.steps.step_end import close, complete, drop, find_drop, finish_step
 from blis_jax.engine.phases.steps.step_start import begin
-from blis_jax.engine.state import Lane, Mode, Past, State
-from blis_jax.engine.tables.columns import apart, put
-from blis_jax.engine.tables.joined import INSTANCE_OF, lane_of
+from blis_jax.engine.state import Lane, Mode, State
+from blis_jax.engine.tables.joined import lane_of
 from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.engine.tables.writes import (
     NewsWrite,
@@ -149,105 +143,6 @@ def advance_instance(
     return closed, written, record, news
 
 
-def _past_of_routed(past: Past, done: Decisions) -> Past:
-    """A request's row once it is routed: it has a place."""
-    beside = {INSTANCE_OF: done.where.instance, INSTANCE_OF + 1: done.slot.expected_blocks}
-    return Past(put(apart(past.numbers), beside))
-
-
-def _cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
-    """What the cluster's next event changes."""
-
-    def by_gateway() -> Writes:
-        if state.queue is not None:
-            return _through_queue(ctx, state, due)
-        return _decided(ctx, state, decide(ctx, state, due.admit, due.route))
-
-    def or_moves() -> Writes:
-        if state.movement is None:
-            return by_gateway()
-        return ctx.when(due.kind == Kind.MOVE, lambda: _moved(ctx, state, due.cluster), by_gateway)
-
-    def or_changes() -> Writes:
-        if ctx.mechanism.cluster is None:
-            return or_moves()
-        is_change = due.kind == Kind.CHANGE
-        return ctx.when(is_change, lambda: change_cluster(ctx, state, due.cluster), or_moves)
-
-    def or_times_out() -> Writes:
-        if ctx.requests.deadline is None:
-            return or_changes()
-        is_late = due.kind == Kind.DEADLINE
-        return ctx.when(is_late, lambda: time_out(ctx, state, due.cluster), or_changes)
-
-    if state.news is None:
-        return or_times_out()
-    # completions are told before the first event of the cluster that lies after them
-    is_news = next_news(ctx, state) < due.cluster
-    return ctx.when(is_news, lambda: tell_gateway(ctx, state), or_times_out)
-
-
-def _through_queue(ctx: Context, state: State, due: Due) -> Writes:
-    """Where requests wait at the gateway, one that has been dispatched is routed in a scan step of its own."""
-    is_routed = (due.kind == Kind.GATEWAY) & (due.route < due.admit)
-
-    def decided() -> Writes:
-        done = ctx.when(
-            is_routed,
-            lambda: route_dispatched(ctx, state, due.cluster),
-            lambda: attend(ctx, state, due.cluster, due.kind),
-        )
-        return _decided(ctx, state, done)
-
-    if not ctx.mechanism.evicts_in_flight:
-        return decided()
-    return ctx.when(due.kind == Kind.EVICTION, lambda: evict(ctx, state, due.cluster), decided)
-
-
-def _moved(ctx: Context, state: State, now: jax.Array) -> Writes:
-    """A request whose transfer has ended is routed again."""
-    request = next_to_move(ctx, state)
-
-    def routed() -> Writes:
-        writes = _decided(ctx, state, decide_again(ctx, state, request, now))
-        return dataclasses.replace(writes, movement=arrived(ctx, state, request))
-
-    if not ctx.mechanism.reserves_decode:
-        return routed()
-    has_kv = movement_of(state).of(request).computed > 0
-    return ctx.when(has_kv, lambda: begin_transfer(ctx, state, request, now), routed)
-
-
-def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
-    routed, instance = done.where.routed, done.where.instance
-    nothing, joins = no_writes(ctx, state, instance), state.instance_of is None
-    if ctx.mechanism.reserves_decode and done.split is not None:
-        nothing = dataclasses.replace(nothing, movement=done.split)
-    past = nothing.slot.past if state.movement is None else ctx.past(state, routed)
-    return dataclasses.replace(
-        nothing,
-        lane=done.lane,
-        stale=done.stale,
-        gateway=done.gateway,
-        router=done.router,
-        queue=done.queue,
-        handed=done.handed,
-        turned_away=done.where.turned_away,
-        routed=routed,
-        routed_to=instance,
-        instance=instance,
-        inst=done.inst,
-        slot=dataclasses.replace(
-            nothing.slot,
-            request=routed if joins else nothing.slot.request,
-            past=_past_of_routed(past, done) if joins else nothing.slot.past,
-            instance=instance,
-            slot=done.where.slot,
-            row=done.slot,
-        ),
-    )
-
-
 def _instance_writes(ctx: Context, state: State, instance: jax.Array, due: Due) -> Writes:
     if ctx.mechanism.reserves_decode:
         is_storing = lane_of(ctx, state).mode >= Mode.STORING
@@ -338,17 +233,22 @@ _OF_MIRROR = {
 
 
 def move_blocks(ctx: Context, state: State) -> State:
-    """What memory has to do, one window of blocks at a time; one operation may follow on another."""
+    """What memory has to do, a few windows of blocks at a time; one operation may follow on another.
+
+    Nothing else happens on the instance until the operation is over, so its windows may follow each other at once.
+    """
     operations = OPERATIONS if ctx.shape.has_cpu_tier else _OF_ONE_TIER
     for do, operation in (_OF_MIRROR if ctx.shape.has_mirror else operations).items():
-        assert state.blocks is not None
-        is_on = MemoryTask(state.blocks.task).do == do
-        is_on = is_on & (Lane(state.registers).outcome == 0)
+
+        def is_on(state: State, do: Do = do) -> jax.Array:
+            assert state.blocks is not None
+            is_next = MemoryTask(state.blocks.task).do == do
+            return is_next & (Lane(state.registers).outcome == 0)
 
         def change(state: State, is_on: jax.Array, operation: Operation = operation) -> State:
             return take_turn(ctx, state, is_on, operation)
 
-        state = ctx.in_place(is_on, change, state)
+        state = ctx.turns(is_on, change, state, ctx.shape.windows_a_step)
     return state
 
 
@@ -384,7 +284,7 @@ def _next_thing(ctx: Context, state: State) -> State:
     now_state = dataclasses.replace(state, registers=lane.numbers, times=lane.times)
     done = ctx.when(
         is_cluster,
-        lambda: _cluster_writes(ctx, now_state, due),
+        lambda: cluster_writes(ctx, now_state, due),
         lambda: ctx.when(
             is_instance,
             lambda: _instance_writes(ctx, now_state, instance, due),
@@ -396,4 +296,8 @@ def _next_thing(ctx: Context, state: State) -> State:
     state = write(ctx, state, done)
     if ctx.mechanism.cluster is not None and done.movement is not None:
         state = cooled(ctx, state, done.movement.cold)
+    if ctx.mechanism.places_instances:
+        gives_up = is_cluster & (due.kind == Kind.DEADLINE)
+        at = jnp.where(gives_up, due.cluster, now)
+        state = with_emptied(ctx, state, done.instance, at, is_instance | gives_up)
     return move_blocks(ctx, state) if ctx.shape.num_blocks else state

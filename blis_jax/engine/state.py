@@ -15,7 +15,7 @@ from jax import lax
 
 from blis_jax.engine.gateway.exits import Exits
 from blis_jax.engine.gateway.gateway_queue import GatewayQueue, empty_queue
-from blis_jax.engine.gateway.signals import first_view
+from blis_jax.engine.gateway.signals import Outstanding, SeenPrompts, first_view
 from blis_jax.engine.tables.journeys import Movement, no_movement_yet
 from blis_jax.engine.tables.router import RouterIndex, no_index
 from blis_jax.engine.tables.rows import Moment, Row, Whole
@@ -206,12 +206,12 @@ class State:
     inst_time: Any
     dyn: Int[Array, "request column"]
     instance_of: Any  # int32[request]
-    expected: Any  # int32[request]: prompt blocks in the router's index when it was routed
+    expected: Array  # int32[request]: prompt blocks in the router's index when it was routed
     shared: SharedBlocks | None  # memory without eviction
     blocks: Blocks | None  # memory at block level
     router: RouterIndex | None  # where a policy looks at it
     # float64[field, instance]: the KV fields as the router last read them; in many lanes a tuple; or an AgedView
-    stale: Any
+    stale: Any  # columns of KV use, or an AgedView
     log: Int[Array, "record column"]
     log_time: Any
     gateway: Any  # states of the gateway's policies, see policy_calls.py
@@ -227,7 +227,7 @@ class State:
 class News:
     """Completions known to the engine, whose time has not come for the gateway; a spare row at the end."""
 
-    due: Any  # clock[request]: when it completes, never() if nothing is to be told
+    due: Array  # clock[request]: when it completes, never() if nothing is to be told
     latencies: Float[Array, "request 2"]  # TTFT and E2E, µs
 
 
@@ -236,7 +236,7 @@ class Requests:
     """The request table as the engine reads it; one spare row at the end of each axis."""
 
     table: Int[Array, "request column"]  # see Req; in many lanes also with_paths
-    arrival: Any  # clock dtype, never() in padding
+    arrival: Array  # clock dtype, never() in padding
     path: Int[Array, "request path"]  # node, or the spare node
     node_start: Int[Array, "node"]
     node_blocks: Int[Array, "node"]
@@ -319,7 +319,17 @@ def _nothing_handed(shape: EngineShape, mechanism: Mechanism) -> Any:
 
 
 def _first_view(shape: EngineShape, mechanism: Mechanism, params: Params, kv: Any) -> Any:
-    return first_view(params.cluster, kv, shape.num_nodes if mechanism.reads_caches else None)
+    num_nodes = shape.num_nodes if mechanism.reads_caches else None
+    prompts = _no_prompts(shape) if mechanism.reads_outstanding else None
+    return first_view(params.cluster, kv, num_nodes, prompts)
+
+
+def _no_prompts(shape: EngineShape) -> SeenPrompts:
+    """Empty slots."""
+    zero = jnp.zeros((shape.num_instances, shape.num_slots), jnp.int32)
+    times = jnp.zeros(zero.shape, shape.clock_dtype)
+    prompts = Outstanding(jnp.zeros(zero.shape, bool), zero, zero, zero, times)
+    return SeenPrompts(jnp.full_like(zero, NO_REQUEST), prompts)
 
 
 def initial_state(

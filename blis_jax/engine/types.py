@@ -12,18 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import numpy as np
 
-from blis_jax.engine.revision_rules import (
-    FEBRUARY_RULES,
-    REFERENCE_DEFECTS,
-    Defects,
-    RevisionRules,
-)
+from blis_jax.engine.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS, Defects, RevisionRules
 
 if TYPE_CHECKING:
     import jax
     from jaxtyping import Bool, Float, Int
 
     from blis_jax.engine.gateway.routers import Router
+    from blis_jax.engine.gateway.signals import SignalParams
     from blis_jax.latency.contract import LatencyModel
     from blis_jax.policies.contract import Policy
 
@@ -31,11 +27,12 @@ T = TypeVar("T")
 
 NO_INSTANCE = -1  # a request that was not routed
 REJECTED = -2  # in the instance column: turned away by admission
+UNROUTED = -4  # likewise: no instance was up when it was to be routed
 NO_REQUEST = -1  # a free slot
 NO_DRAW = -3  # the choice of a policy that has used up its stream
 NO_NODE = -1  # end of a request's path of shared contents
 LAST = np.int32(2**31 - 1)  # an order, step index or block count beyond every real one
-
+BLOCKS_A_STEP = 64  # KV blocks that an operation may move in one scan step
 ROLES = ("both", "prefill", "decode")  # what an instance is for
 ENCODE, IDLE = len(ROLES), len(ROLES) + 1  # likewise in August's revision: it computes nothing
 SLO_CLASSES = ("", "critical", "standard", "sheddable", "batch", "background")
@@ -141,9 +138,7 @@ class Mechanism:
     ages_signals: bool = False  # the router's view of load is old or seen in phases, see signals.py
     delays_index: bool = False  # the router's index learns of a routing later
     loses_index: bool = False  # or never
-    num_gateways: int = (
-        1  # which do not know of each other's decisions, see phases/router_view/gateways.py
-    )
+    num_gateways: int = 1  # none knows of another's decisions, see router_view/gateways.py
     evicts_lowest_priority: bool = False  # preempt by priority instead of the batch's tail
     has_queue: bool = False  # admitted requests wait at the gateway, see phases/flow_control.py
     has_budgets: bool = False  # tenants over their share are turned away, see phases/budgets.py
@@ -169,6 +164,11 @@ class Mechanism:
     def reserves_decode(self) -> bool:
         """Whether requests are split between pools as August's revision does it."""
         return self.hand_over is not None and self.rules.reserves_decode
+
+    @property
+    def places_instances(self) -> bool:
+        """Whether instances are made while the run goes on, of which no row of the table is used twice."""
+        return self.cluster is not None and self.cluster.reads_fleet
 
     @property
     def common_places(self) -> range:
@@ -199,9 +199,7 @@ class Mechanism:
     @property
     def hears_caches(self) -> bool:
         """Whether some policy looks at an index that the KV caches can feed."""
-        return any(
-            policy.reads_prefix_index and not policy.keeps_own_index for policy in self.of_gateway
-        )
+        return any(one.reads_prefix_index and not one.keeps_own_index for one in self.of_gateway)
 
     @property
     def uses_prompt_keys(self) -> bool:
@@ -266,7 +264,7 @@ class Mechanism:
 class PolicyParams:
     """The numbers of one strategy, all traced."""
 
-    admission: Any
+    admission: Any  # a policy's own numbers, likewise those below
     routing: Any
     scorers: tuple[Any, ...]
     scorer_weights: Float[jax.Array, "scorer"]  # as given; normalised where used
@@ -316,11 +314,12 @@ class ClusterParams:
     offload_threshold: Float[jax.Array, "instance"]  # KV utilisation above which the tier acts
     roles: Int[jax.Array, "instance"]  # index into ROLES
     infinity: Float[jax.Array, ""]  # +inf at run time; see exact.py
-    signals: Any  # SignalParams
+    signals: SignalParams
     max_model_len: Any = None  # int32: tokens of a request, where the profile has a limit
     queue: Any = None  # QueueParams, where requests wait at the gateway
     budgets: Any = None  # TenantBudgets, where tenants have some
     post_decode_us: Any = None  # int64[instance]: added to E2E alone, where the profile has it
+    fleet: Any = None  # FleetParams, where the cluster policy places instances
 
 
 @pytree
@@ -354,13 +353,17 @@ class EngineShape:
     num_shared_blocks: int = 0  # block level: blocks of all nodes
     ring_size: int = 1  # block level: places of a free list, a power of two
     eviction_capacity: int = 1  # block level: preemptions recorded
-    window: int = 32  # block level: blocks moved in one scan step
+    window: int = 32  # block level: blocks moved at a time
     has_cpu_tier: bool = False  # of February's revision
     mirror_size: int = 0  # contents that the largest CPU tier of August's revision holds; 0: none
+    num_changes: int = 0  # decisions of an autoscaler that places instances, in a whole run
     has_shared_outputs: bool = False  # a later request's prompt holds an earlier one's output
-    stall_steps: int = (
-        0  # a run in stretches pauses after so many barren steps, see livelock.py; 0: one piece
-    )
+    stall_steps: int = 0  # barren steps after which a run in stretches pauses; 0: one piece
+
+    @property
+    def windows_a_step(self) -> int:
+        """Windows that an operation on blocks may move in one scan step, where it need not wait for other lanes."""
+        return max(BLOCKS_A_STEP // self.window, 1)
 
     @property
     def tracks_outputs(self) -> bool:

@@ -6,9 +6,9 @@ Every line keeps the reference's order of operations, because the step time is c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
+from blis_jax.engine.arithmetic.exact import exact_chain, exact_product, exact_quotient
 from blis_jax.engine.step_batch import Members, StepBatch
 from blis_jax.errors import ConfigError
 from blis_jax.latency.contract import FromSizes, latency_model
@@ -18,33 +18,35 @@ from blis_jax.lazy import jax, jnp, lax
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
+    from blis_jax.engine.arithmetic.exact import Number
+
 _BITS = 31  # of a number of tokens
 
 
 class RooflineNumbers(NamedTuple):
     """What the step time takes of a deployment, in this order, all float64."""
 
-    hidden: Any  # d
-    query_key_value: Any  # d·d + 2·d·dKV
-    layers: Any
-    four_heads: Any  # 4 · nh
-    five_heads: Any  # 5 · nh
-    head_dim: Any  # d / nh, a fraction if it is one
-    expert_weights: Any  # 2 · d · fM
-    dense_weights: Any  # 2 · d · fD
-    experts_per_token: Any
-    moe_layers: Any
-    dense_layers: Any
-    attention_bytes: Any  # (d·(d + 2dKV) + d·d) · L, in weights
-    dense_layer_weights: Any  # 2 · d · fD · nD
-    weight_bytes: Any
-    kv_bytes: Any  # 2 · L · nkv · dh · aB, of one token
-    token_bytes: Any  # L · d · aB
-    num_experts: Any
-    tp: Any
-    prefill_rate: Any  # FLOP/s that prefill reaches
-    decode_rate: Any
-    bandwidth: Any  # bytes/s
+    hidden: Number  # d
+    query_key_value: Number  # d·d + 2·d·dKV
+    layers: Number
+    four_heads: Number  # 4 · nh
+    five_heads: Number  # 5 · nh
+    head_dim: Number  # d / nh, a fraction if it is one
+    expert_weights: Number  # 2 · d · fM
+    dense_weights: Number  # 2 · d · fD
+    experts_per_token: Number
+    moe_layers: Number
+    dense_layers: Number
+    attention_bytes: Number  # (d·(d + 2dKV) + d·d) · L, in weights
+    dense_layer_weights: Number  # 2 · d · fD · nD
+    weight_bytes: Number
+    kv_bytes: Number  # 2 · L · nkv · dh · aB, of one token
+    token_bytes: Number  # L · d · aB
+    num_experts: Number
+    tp: Number
+    prefill_rate: Number  # FLOP/s that prefill reaches
+    decode_rate: Number
+    bandwidth: Number  # bytes/s
 
 
 def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
@@ -145,27 +147,19 @@ def roofline(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
     return jnp.where(jnp.any(counts), jnp.maximum(total, 1.0), 1.0)
 
 
-def _product(first: Any, *others: Any) -> jax.Array:
-    """The product from left to right, every step rounded."""
-    product = first
-    for other in others:
-        product = exact_product(product, other)
-    return product
-
-
 def _compute_seconds(numbers: RooflineNumbers, members: Members, new: jax.Array) -> jax.Array:
     """Arithmetic of every member `[slot]`, seconds on the GPUs of the instance."""
     n, count = numbers, new.astype(jnp.float64)
     progress, two = members.progress.astype(jnp.float64), 2.0 * new.astype(jnp.float64)
     context = jnp.where(new > 1, progress + (count - 1.0) / 2.0, progress)
-    gemm = _product(two, n.query_key_value) + _product(two, n.hidden, n.hidden)
+    gemm = exact_chain(two, n.query_key_value) + exact_chain(two, n.hidden, n.hidden)
     gemm = exact_product(gemm, n.layers)
-    attention = _product(n.four_heads, count, context, n.head_dim)
+    attention = exact_chain(n.four_heads, count, context, n.head_dim)
     gemm = gemm + exact_product(attention, n.layers)
-    vector_ops = _product(n.five_heads, count, context) + exact_product(two, n.hidden)
+    vector_ops = exact_chain(n.five_heads, count, context) + exact_product(two, n.hidden)
     sram = exact_product(vector_ops, n.layers)
-    gemm = gemm + _product(two, n.expert_weights, n.experts_per_token, n.moe_layers)
-    gemm = gemm + _product(two, n.dense_weights, n.dense_layers)
+    gemm = gemm + exact_chain(two, n.expert_weights, n.experts_per_token, n.moe_layers)
+    gemm = gemm + exact_chain(two, n.dense_weights, n.dense_layers)
     rate = jnp.where(members.in_decode, n.decode_rate, n.prefill_rate)
     each = exact_quotient(gemm + sram, n.tp)
     return exact_quotient(lax.optimization_barrier(each), rate)
@@ -183,7 +177,7 @@ def _weights(numbers: RooflineNumbers, powers: jax.Array, tokens: jax.Array) -> 
     num_bits = jnp.where(n.moe_layers > 0, num_bits, 0)  # there are no experts to leave out
     left_out = lax.fori_loop(0, num_bits, times, jnp.ones(tokens.shape, jnp.float64))
     experts = exact_product(n.num_experts, 1.0 - left_out)
-    feed_forward = _product(n.expert_weights, experts, n.moe_layers) + n.dense_layer_weights
+    feed_forward = exact_chain(n.expert_weights, experts, n.moe_layers) + n.dense_layer_weights
     return exact_product(n.attention_bytes + feed_forward, n.weight_bytes)
 
 

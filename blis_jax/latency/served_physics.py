@@ -19,6 +19,8 @@ from blis_jax.lazy import jax, jnp
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
+    from blis_jax.engine.arithmetic.exact import Number
+
 ALPHA = (0.0, 0.0, 0.0)
 # round numbers; fits are in data/served_fits.yaml
 BETA = (1.1, 1.5, 60.0, 2.0, 20.0, 30.0, 40.0, 300.0, 1.8, 1.0)
@@ -41,15 +43,15 @@ FLOPS = 2.0  # per weight and token
 class ServedNumbers(NamedTuple):
     """What the step time takes of a deployment, in this order, all float64; times in µs."""
 
-    every_step_us: Any  # of layers, also those with experts
-    fixed_weights_us: Any  # weights that every step loads
-    expert_weights_us: Any  # all experts, of which a batch needs some
-    unchosen: Any  # share of a layer's experts that one token does not choose; 0 without experts
-    kv_us: Any  # one token of context
-    per_decode_us: Any
-    per_prompt_us: Any
-    token_us: Any  # arithmetic of one token, without attention
-    attention_us: Any  # arithmetic of one token for one token of context
+    every_step_us: Number  # of layers, also those with experts
+    fixed_weights_us: Number  # weights that every step loads
+    expert_weights_us: Number  # all experts, of which a batch needs some
+    unchosen: Number  # share of a layer's experts that one token does not choose; 0 without experts
+    kv_us: Number  # one token of context
+    per_decode_us: Number
+    per_prompt_us: Number
+    token_us: Number  # arithmetic of one token, without attention
+    attention_us: Number  # arithmetic of one token for one token of context
 
 
 def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
@@ -170,13 +172,13 @@ def served_physics(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array:
 
 def step_us(
     numbers: ServedNumbers,
-    prompts: Any,
-    prompt_tokens: Any,
-    attended: Any,
-    decodes: Any,
-    context: Any,
-    larger: Callable[[Any, Any], Any] | None = None,
-) -> Any:
+    prompts: Number,
+    prompt_tokens: Number,
+    attended: Number,
+    decodes: Number,
+    context: Number,
+    larger: Callable[[Number, Number], Number] | None = None,
+) -> Number:
     """The time of a step with these sums over its members, which need not be whole numbers.
 
     Args:

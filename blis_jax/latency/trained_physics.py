@@ -6,9 +6,9 @@ Every line keeps the reference's order of operations, because the step time is c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
+from blis_jax.engine.arithmetic.exact import exact_chain, exact_product, exact_quotient
 from blis_jax.engine.step_batch import Members, StepBatch
 from blis_jax.latency.contract import FromSizes, latency_model
 from blis_jax.latency.deployment import ALL_TO_ALL, Deployment
@@ -16,6 +16,8 @@ from blis_jax.lazy import jax, jnp, lax
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
+
+    from blis_jax.engine.arithmetic.exact import Number
 
 # The one set for all models, GPUs and TPs: github.com/inference-sim/inference-sim, commit f90a1e3a,
 # defaults.yaml, Apache-2.0.
@@ -53,46 +55,46 @@ KV_BYTES = 2.0  # whatever the model's precision
 class PhysicsNumbers(NamedTuple):
     """What the step time takes of a deployment, in this order, all float64."""
 
-    every_step_us: Any  # of weights, layers and the step itself; for records only
-    prefill_compute: Any  # β1
-    prefill_memory: Any  # β9
-    splits_prefill: Any  # 1: both prefill terms add up; 0: the larger counts
-    decode_compute: Any  # β2
-    decode_memory: Any  # β10
-    splits_decode: Any
-    exchange: Any  # β4
-    expert_exchange: Any  # β11
-    weights_us: Any  # β3 · w
-    layers_us: Any  # β5 · L
-    per_request_us: Any  # β6
-    per_step_us: Any  # β7
-    expert_layers_us: Any  # β8 · nM, of interleaved models
-    twice_layers: Any  # L · 2
-    layers: Any
-    hidden: Any  # d
-    projections: Any  # 2d + 2dKV
-    ranks: Any  # tp · dp
-    tp: Any
-    dp: Any
-    group: Any  # GPUs that share the experts
-    experts_per_token: Any
-    moe_layers: Any
-    dense_layers: Any
-    expert_size: Any
-    dense_size: Any
-    shared_size: Any
-    peak: Any  # FLOP/µs
-    bandwidth: Any  # bytes/µs
-    prefill_attention: Any  # 2 · h · hd, h heads on one GPU
-    decode_attention: Any  # L · 4 · h
-    head_dim: Any
-    kv_layers: Any  # L · 2 · (dKV / td)
-    activation_bytes: Any
-    others_share: Any  # (tp − 1) / tp
-    moe_reduces: Any  # 1: experts are summed up as dense layers are
-    gathers: Any  # 1: dp > 1, experts exchange tokens by all-gather
-    sends: Any  # 1: dp > 1, by all-to-all
-    others_in_group: Any  # G − 1
+    every_step_us: Number  # of weights, layers and the step itself; for records only
+    prefill_compute: Number  # β1
+    prefill_memory: Number  # β9
+    splits_prefill: Number  # 1: both prefill terms add up; 0: the larger counts
+    decode_compute: Number  # β2
+    decode_memory: Number  # β10
+    splits_decode: Number
+    exchange: Number  # β4
+    expert_exchange: Number  # β11
+    weights_us: Number  # β3 · w
+    layers_us: Number  # β5 · L
+    per_request_us: Number  # β6
+    per_step_us: Number  # β7
+    expert_layers_us: Number  # β8 · nM, of interleaved models
+    twice_layers: Number  # L · 2
+    layers: Number
+    hidden: Number  # d
+    projections: Number  # 2d + 2dKV
+    ranks: Number  # tp · dp
+    tp: Number
+    dp: Number
+    group: Number  # GPUs that share the experts
+    experts_per_token: Number
+    moe_layers: Number
+    dense_layers: Number
+    expert_size: Number
+    dense_size: Number
+    shared_size: Number
+    peak: Number  # FLOP/µs
+    bandwidth: Number  # bytes/µs
+    prefill_attention: Number  # 2 · h · hd, h heads on one GPU
+    decode_attention: Number  # L · 4 · h
+    head_dim: Number
+    kv_layers: Number  # L · 2 · (dKV / td)
+    activation_bytes: Number
+    others_share: Number  # (tp − 1) / tp
+    moe_reduces: Number  # 1: experts are summed up as dense layers are
+    gathers: Number  # 1: dp > 1, experts exchange tokens by all-gather
+    sends: Number  # 1: dp > 1, by all-to-all
+    others_in_group: Number  # G − 1
 
 
 def vector(beta: Sequence[float], deployment: Deployment) -> tuple[float, ...]:
@@ -217,7 +219,7 @@ def trained_physics(beta: Float[Array, "number"], batch: StepBatch) -> jax.Array
         _kv_us(numbers, numbers.kv_layers, prompt_tokens),
         numbers.splits_prefill,
     )
-    read = _chain(numbers.decode_attention, context, numbers.head_dim)
+    read = exact_chain(numbers.decode_attention, context, numbers.head_dim)
     decode = _both(
         numbers.decode_compute,
         _compute_us(numbers, decodes, exact_quotient(read, numbers.dp)),
@@ -253,36 +255,34 @@ def _total(values: jax.Array) -> jax.Array:
 
 
 def _both(
-    compute_share: Any, compute: jax.Array, memory_share: Any, memory: jax.Array, splits: Any
+    compute_share: Number,
+    compute: jax.Array,
+    memory_share: Number,
+    memory: jax.Array,
+    splits: Number,
 ) -> jax.Array:
     """Compute and KV traffic of a phase: each with a share of its own, or the larger with one."""
     apart = exact_product(compute_share, compute) + exact_product(memory_share, memory)
     return jnp.where(splits > 0, apart, exact_product(compute_share, jnp.maximum(compute, memory)))
 
 
-def _chain(first: Any, *others: Any) -> jax.Array:
-    """The product from left to right, every step rounded."""
-    product = first
-    for other in others:
-        product = exact_product(product, other)
-    return product
-
-
 def _compute_us(numbers: PhysicsNumbers, tokens: jax.Array, attention: jax.Array) -> jax.Array:
     """Projections, attention and feed-forward parts of so many tokens, µs."""
     n = numbers
     six = jnp.float64(6.0)
-    projected = exact_quotient(_chain(n.twice_layers, tokens, n.hidden, n.projections), n.ranks)
+    projected = exact_quotient(
+        exact_chain(n.twice_layers, tokens, n.hidden, n.projections), n.ranks
+    )
     routed = exact_quotient(exact_product(tokens, n.experts_per_token), n.group)
-    feed_forward = _chain(n.moe_layers, routed, six, n.hidden, n.expert_size)
-    shared = _chain(n.moe_layers, tokens, six, n.hidden, n.shared_size)
+    feed_forward = exact_chain(n.moe_layers, routed, six, n.hidden, n.expert_size)
+    shared = exact_chain(n.moe_layers, tokens, six, n.hidden, n.shared_size)
     feed_forward = feed_forward + exact_quotient(shared, n.ranks)
-    dense = _chain(n.dense_layers, tokens, six, n.hidden, n.dense_size)
+    dense = exact_chain(n.dense_layers, tokens, six, n.hidden, n.dense_size)
     feed_forward = feed_forward + exact_quotient(dense, n.ranks)
     return exact_quotient(projected + attention + feed_forward, n.peak)
 
 
-def _kv_us(numbers: PhysicsNumbers, per_token: Any, tokens: jax.Array) -> jax.Array:
+def _kv_us(numbers: PhysicsNumbers, per_token: Number, tokens: jax.Array) -> jax.Array:
     """Time to write or read the KV cache of so many tokens, µs; the factor 2 is exact wherever it stands."""
     bytes_moved = exact_product(per_token * KV_BYTES, tokens)
     return exact_quotient(bytes_moved, numbers.bandwidth)
@@ -291,9 +291,9 @@ def _kv_us(numbers: PhysicsNumbers, per_token: Any, tokens: jax.Array) -> jax.Ar
 def _exchange_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
     """All-reduces after attention, dense layers and, without data parallelism, layers with experts, µs."""
 
-    def reduce(units: Any) -> jax.Array:
+    def reduce(units: Number) -> jax.Array:
         n = numbers
-        moved = _chain(units, tokens, n.hidden, n.activation_bytes * 2.0, n.others_share)
+        moved = exact_chain(units, tokens, n.hidden, n.activation_bytes * 2.0, n.others_share)
         return exact_quotient(moved, n.bandwidth)
 
     attention = exact_quotient(_settled(reduce(numbers.layers)), numbers.dp)
@@ -309,7 +309,7 @@ def _dispatch_us(numbers: PhysicsNumbers, tokens: jax.Array) -> jax.Array:
 
     def moved(copies: jax.Array) -> jax.Array:
         away = exact_quotient(exact_product(copies, n.others_in_group), n.group)
-        return _chain(away * 2.0, n.hidden, n.activation_bytes)
+        return exact_chain(away * 2.0, n.hidden, n.activation_bytes)
 
     gathered = exact_quotient(moved(local), n.bandwidth)
     sent = exact_quotient(moved(exact_product(local, n.experts_per_token)), n.bandwidth)

@@ -35,7 +35,7 @@ class Answer:
     offset: Int[Array, ""]
     crashes: Bool[Array, ""]
     held: Int[Array, ""]  # tokens in the list afterwards, if granted
-    task: Any  # changes of the task, by column
+    task: dict[str, jax.Array]  # changes of the task, by column
     is_left: Any = None  # with August's CPU tier: it fails, and holds the blocks found
 
 

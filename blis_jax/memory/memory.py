@@ -117,10 +117,10 @@ def prompt_len(ctx: Context, one: Subject) -> jax.Array:
 class Demand:
     """Tokens that a request asks room for."""
 
-    asks: Any  # false: the budget does not reach it, or it has no use for any
-    start: Any  # position of the first token
-    tokens: Any
-    hits: Any  # leading blocks found in the cache
+    asks: jax.Array  # false: the budget does not reach it, or it has no use for any
+    start: jax.Array  # position of the first token
+    tokens: jax.Array
+    hits: jax.Array  # leading blocks found in the cache
     found: Found
     is_last: bool = False  # static: the token of a request that completes
 
@@ -129,8 +129,8 @@ class Demand:
 class Grant:
     """The answer."""
 
-    is_granted: Any  # or nothing was asked for
-    held: Any  # tokens in the list afterwards
+    is_granted: jax.Array  # or nothing was asked for
+    held: jax.Array  # tokens in the list afterwards
     outcome: jax.Array  # of the lane
     inst: dict[str, jax.Array]  # fields of the instance that change
     task: MemoryTask
@@ -150,13 +150,13 @@ class Grant:
 class Visit:
     """What a visit has given the request."""
 
-    asks: Any
-    is_granted: Any
-    tokens: Any  # that it has room for now
-    counted: Any  # of these in the step's budget and time
-    comes: Any  # its KV was transferred here
-    done: Any  # tokens computed afterwards, of a prompt
-    gains: Any  # the prompt is computed: its first token comes with this step
+    asks: jax.Array
+    is_granted: jax.Array
+    tokens: jax.Array  # that it has room for now
+    counted: jax.Array  # of these in the step's budget and time
+    comes: jax.Array  # its KV was transferred here
+    done: jax.Array  # tokens computed afterwards, of a prompt
+    gains: jax.Array  # the prompt is computed: its first token comes with this step
 
 
 def is_passed_over(one: Subject, asks: jax.Array) -> jax.Array:
@@ -168,10 +168,10 @@ def is_passed_over(one: Subject, asks: jax.Array) -> jax.Array:
 class Plan:
     """How the members of the batch are served in a step."""
 
-    visit_all: Any  # every member by itself, in order: the budget might not reach them all
-    num_counted: Any  # decode members that are counted and not visited
-    is_pure: Any  # equal steps may be made at once
-    most_steps: Any
+    visit_all: jax.Array  # every member by itself, in order: the budget might not reach them all
+    num_counted: jax.Array  # decode members that are counted and not visited
+    is_pure: jax.Array  # equal steps may be made at once
+    most_steps: jax.Array
 
 
 S = TypeVar("S", bound=Subject)

@@ -21,7 +21,7 @@ class GatewayContext:
     num_prompt_blocks: Int[Array, ""]  # full blocks of the prompt
     prompt_key: Int[Array, ""]  # equal for two requests iff their last full prompt blocks are
     snapshots: Snapshots
-    now_us: Any  # clock dtype
+    now_us: Array  # clock dtype
     key: Any  # random key of this decision and this policy; unused, it costs nothing
     scores: Any = None  # routing only: float64[instance], the weighted sum of the scorers, or zeros
     picked: Any = None  # routing: the picker's instance by these scores; admission, with `reads_route`: the router's
@@ -68,10 +68,10 @@ class QueueContext:
 
     request: RequestView
     is_waiting: Bool[Array, "slot"]
-    queued_us: Any  # clock dtype
+    queued_us: Array  # clock dtype
     num_expected_blocks: Int[Array, "slot"]  # prompt blocks that the router expected to be cached
     queue_depth: Int[Array, ""]  # requests waiting when the step began
-    now_us: Any  # scalar, clock dtype
+    now_us: Array  # scalar, clock dtype
     instance: Int[Array, ""]
     key: Any  # the same in all questions of one step
     num_cached_blocks: Any = None  # int32[slot], only for a policy with `reads_cached_blocks`
@@ -94,7 +94,7 @@ class VictimContext:
     num_tokens: Int[
         Array, "slot"
     ]  # whose KV it holds, of the step in progress only what it has got so far
-    now_us: Any  # start of the step, scalar, clock dtype
+    now_us: Array  # start of the step, scalar, clock dtype
     instance: Int[Array, ""]
     # int32[slot]: blocks that no other request holds, only for a policy with `reads_own_blocks`
     num_own_blocks: Any = None
@@ -107,9 +107,9 @@ class Completion:
     request: RequestView  # scalars
     instance: Int[Array, ""]
     num_output_tokens: Int[Array, ""]
-    ttft_us: Any
-    e2e_us: Any
-    completed_us: Any
+    ttft_us: Array
+    e2e_us: Array
+    completed_us: Array
 
 
 @pytree
@@ -118,12 +118,13 @@ class ClusterContext:
 
     snapshots: Snapshots
     is_up: Bool[Array, "instance"]
-    now_us: Any  # clock dtype
+    now_us: Array  # clock dtype
     key: Any
     num_arrived: Any = (
         None  # int32: requests that have come to admission so far, shed ones included
     )
     is_paid: Any = None  # bool[instance]: held, or not yet done with what it was given
+    fleet: Any = None  # FleetView, only for a policy with `reads_fleet`
 
 
 @pytree
@@ -140,10 +141,17 @@ class ClusterChange:
 
     is_up: Bool[Array, "instance"]
     queue_leaves: Bool[Array, "instance"]
-    delay_us: Any  # before they are routed again, at least 0
+    delay_us: Array | float  # before they are routed again, at least 0
     stops: Any = None  # bool[instance]; None: no instance stops
     loses: Any = None  # bool[instance], of those that stop: what they run is lost; None: nothing is
     holds: Any = None  # bool[instance]: paid for though down, such as one that starts; None: none
+    looked: Any = (
+        None  # bool: the router's signals are as new as after a decision of the gateway; None: no
+    )
+    ordered: Any = (
+        None  # int32[instance]: number of the order for it, 0: none; only with `reads_fleet`
+    )
+    outcome: Any = None  # int32: what ends the run, 0: nothing does; likewise
 
 
 @pytree
@@ -154,7 +162,7 @@ class HandOverContext:
     instance: Int[Array, ""]
     is_up: Bool[Array, "instance"]
     role: Int[Array, "instance"]  # index into ROLES
-    now_us: Any  # start of the step, clock dtype
+    now_us: Array  # start of the step, clock dtype
     key: Any
     num_transfers: Any = None  # under way in the cluster, this one included; only in blis-2026-08
 
@@ -169,7 +177,7 @@ class HandOver:
     """
 
     moves: Bool[Array, ""]
-    delay_us: Any
+    delay_us: Array
     link_us: Any = (
         0.0  # the part of `delay_us` for which it has the link to itself; 0: links are not shared
     )

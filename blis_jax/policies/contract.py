@@ -125,6 +125,10 @@ class Policy:
     reads_prompt_key: bool = False  # keeps something for every prompt key, `[shape.num_keys]`
     is_random: bool = False  # draws from `context.key` or `context.run_key`
     next_time: NextTimeFn | None = None  # of a cluster policy: when it acts
+    comes_last: NextTimeFn | None = (
+        None  # whether behind all else that the gateway does at that time
+    )
+    reads_fleet: bool = False  # of a cluster policy: looks at context.fleet
     reads_contents: bool = False  # looks at context.contents
     reads_route: bool = False  # of an admission policy: looks at context.picked
     reads_draws: bool = False  # looks at context.draws
@@ -213,6 +217,8 @@ class MakesPolicy:
 
 _OF_SOME_KINDS = {
     "pool": (("hand_over",), "hand-over policies"),
+    "comes_last": (("cluster",), "cluster policies"),
+    "reads_fleet": (("cluster",), "cluster policies"),
     "routed": (("scorer",), "scorers"),
     "hands": (("routing", "scorer"), "routing policies and scorers"),
 }

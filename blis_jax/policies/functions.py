@@ -95,6 +95,8 @@ class PolicyParts(TypedDict, total=False):
     reads_prompt_key: bool
     is_random: bool
     next_time: NextTimeFn
+    comes_last: NextTimeFn
+    reads_fleet: bool
     reads_contents: bool
     reads_route: bool
     reads_draws: bool

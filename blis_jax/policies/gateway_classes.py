@@ -96,7 +96,7 @@ class GaieLegacyParams(ClassPriorities):
 
 
 def mean_saturation(seen: Snapshots, queue_threshold: Any, kv_threshold: Any) -> jax.Array:
-    """The instances' mean of how full queue or KV cache are, the fuller of the two; 1: at the threshold."""
+    """The instances' mean of how full queue or KV cache are, the fuller of the two; 1: full, or nobody is up."""
     queue = exact_quotient(seen.queue_depth.astype(jnp.float64), queue_threshold)
     kv = exact_quotient(seen.kv_utilization, kv_threshold)
     count = jnp.sum(seen.is_active, dtype=jnp.int32)
@@ -104,7 +104,8 @@ def mean_saturation(seen: Snapshots, queue_threshold: Any, kv_threshold: Any) ->
     total = jnp.float64(0.0)
     for one in range(each.shape[0]):  # added in the order of instances
         total = total + each[one]
-    return exact_quotient(total, jnp.maximum(count, 1).astype(jnp.float64))
+    mean = exact_quotient(total, jnp.maximum(count, 1).astype(jnp.float64))
+    return jnp.where(count == 0, jnp.float64(1.0), mean)
 
 
 @admission_policy(GaieLegacyParams)

@@ -11,16 +11,18 @@ from blis_jax.engine.arithmetic.exact import exact_product
 from blis_jax.engine.types import CRITICAL, pytree
 from blis_jax.lazy import jnp
 from blis_jax.policies.classes import is_sheddable
-from blis_jax.policies.contract import GatewayContext, admission_policy, routing_policy
+from blis_jax.policies.contract import GatewayContext, admission_policy, routing_policy, scorer
 from blis_jax.policies.described.regime_switched import RegimeSwitchedParams, best_in_regime
 from blis_jax.policies.described.shared import mean_over_active
 from blis_jax.policies.numbers import number
+from blis_jax.policies.scorers.cache import prefix_share
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int
 
 
-def _stay() -> Any:
+def stay_number() -> Any:
+    """The number of a regime that says where it is left."""
     return number(
         0.7, "", "share of a threshold down to which a regime stays; 1: left where it is entered",
         low=0, high=1, search=(0.2, 1),
@@ -36,7 +38,7 @@ def kept(is_in: Any, value: Any, threshold: Any, stay: Any) -> Any:
 class RegimeKeptParams(RegimeSwitchedParams):
     """Where the regimes begin and end, and the weights in each."""
 
-    stay: Float[Array, ""] = _stay()
+    stay: Float[Array, ""] = stay_number()
 
 
 @pytree
@@ -77,7 +79,7 @@ class RegimeGatedParams:
     standard_factor: Float[Array, ""] = number(
         2.0, "", "multiple of the threshold above which standard is shed", low=1, search=(1, 8)
     )
-    stay: Float[Array, ""] = _stay()
+    stay: Float[Array, ""] = stay_number()
 
 
 @pytree
@@ -107,3 +109,45 @@ def regime_gated(
     slo_class = context.request.slo_class
     is_shed = jnp.where(is_sheddable(slo_class), sheds, sheds_standard) & (slo_class != CRITICAL)
     return ~is_shed, ShedState(sheds, sheds_standard)
+
+
+@pytree
+class RegimeAffinityParams:
+    """Where the busy regime begins and ends, and what affinity counts in it."""
+
+    busy_load: Float[Array, ""] = number(
+        20.0, "requests", "mean load per instance above which the cluster is busy",
+        low=0, search=(1, 100), prior="log-uniform",
+    )  # fmt: skip
+    stay: Float[Array, ""] = stay_number()
+    busy_share: Float[Array, ""] = number(
+        0.0,
+        "",
+        "what a matched block counts in the busy regime, against one in the calm",
+        low=0,
+        high=1,
+    )
+
+
+@pytree
+class BusyState:
+    """The regime since the last decision."""
+
+    is_busy: Bool[Array, ""]
+
+
+def not_busy(params: Any, shape: Any) -> BusyState:
+    """Calm."""
+    del params, shape
+    return BusyState(jnp.zeros((), bool))
+
+
+@scorer(RegimeAffinityParams, not_busy, reads_prefix_index=True)
+def regime_affinity(
+    params: RegimeAffinityParams, state: BusyState, context: GatewayContext
+) -> tuple[Float[Array, "instance"], BusyState]:
+    """prefix-affinity that counts less from one mean load on down to a lower one."""
+    load = mean_over_active(context.snapshots, context.snapshots.effective_load)
+    is_busy = kept(state.is_busy, load, params.busy_load, params.stay)
+    weight = jnp.where(is_busy, params.busy_share, jnp.float64(1.0))
+    return exact_product(weight, prefix_share(context)), BusyState(is_busy)

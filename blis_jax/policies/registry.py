@@ -27,6 +27,7 @@ ADMISSION = {
     "burst-throttled": "described.burst_throttled.burst_throttled",
     "forecast-gated": "admission.forecast.forecast_gated",
     "regime-gated": "regimes.regime_gated",
+    "forecast-regime-gated": "admission.forecast_in_regime.forecast_regime_gated",
     "slo-queue-gated": "admission.gates.slo_queue_gated",
     "predictive-slo": "admission.predictive.predictive_slo",
     "tier-shed": "gateway_classes.tier_shed",
@@ -70,6 +71,7 @@ SCORERS = {
     "length-buckets": "routing.length_buckets.in_bucket",
     "deadline-wait": "scorers.outstanding.deadline_wait",
     "class-backlog": "scorers.outstanding.class_backlog",
+    "regime-affinity": "regimes.regime_affinity",
 }
 PICKERS = {
     "first-best": "routing.pickers.first_best",
@@ -88,6 +90,7 @@ PRIORITY = {
     "gateway-class": "gateway_classes.gateway_class",
     "slo-slack": "queue_order.slack.slo_slack",
     "intent-tiered": "queue_order.intent.intent_tiered",
+    "intent-slack": "queue_order.joint.intent_slack",
 }
 SCHEDULERS = {
     "fcfs": "queue_order.schedulers.fcfs",
@@ -103,6 +106,7 @@ CLUSTER = {
     "outages": "movement.outages.outages",
     "outage-at": "movement.outages.outage_at",
     "autoscaler": "movement.autoscaler.autoscaler",
+    "saturation-autoscaler": "movement.saturation_autoscaler.saturation_autoscaler",
 }
 HAND_OVER = {"pools": "movement.pools.pools"}
 VICTIMS = {"least-worth": "victims.least_worth"}

@@ -50,6 +50,15 @@ def router_draws(policy_seed: int, count: int, name: str = ROUTER) -> np.ndarray
     return np.array([stream.int31() for _ in range(count)], np.int32)
 
 
+def normal_draws(policy_seed: int, count: int, name: str) -> np.ndarray:
+    """The first standard normal numbers of one of the reference's streams, float64[count]."""
+    from blis_jax.workload.go_random.stream import Stream  # workloads read configurations
+    from blis_jax.workload.reference.seeds import subsystem_seed
+
+    stream = Stream(subsystem_seed(policy_seed % _POLICIES, name))
+    return np.array([stream.norm_float64() for _ in range(count)], np.float64)
+
+
 def draws(config: ClusterConfig) -> bool:
     """Whether a policy of the configuration, or the phases of its snapshots, may draw; a file's policy always may."""
     if config.snapshot_phases == "drawn":

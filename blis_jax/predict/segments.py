@@ -110,10 +110,11 @@ class LoopInstance:
         number = len(self.decodes)
         tokens = sum(take for _, take in self.chunks)
         attended = sum(take * (one.computed + take / 2) for one, take in self.chunks)
-        self.first_step_us = step_us(
+        first_us = step_us(
             self.numbers, len(self.chunks), tokens, attended, number, self.context, max
         )
-        self.growth_us = self.numbers.kv_us * number
+        self.first_step_us = float(first_us)
+        self.growth_us = float(self.numbers.kv_us) * number
 
     def _chunk(self, one: Request, room: int) -> int:
         take = max(min(room, one.prompt - one.computed), 0)

@@ -53,7 +53,8 @@ def results_text(record: RunRecord, priority_policy: str = "constant") -> str:
     """The reference's standard output: metrics, anomalies, KV cache and per-class blocks."""
     num_instances = len(record.instances.step_count)
     blocks = [instance_block(record, row) for row in range(num_instances)]
-    blocks = [*(blocks if num_instances > 1 else []), cluster_json(record)]
+    made = sum(name.startswith("autoscale-") for name in record.names)  # BLIS counts the others
+    blocks = [*(blocks if num_instances - made > 1 else []), cluster_json(record)]
     lines = []
     for block in blocks:
         if block is not None:
@@ -71,6 +72,7 @@ _GATEWAY_COUNTS = {
     "Gateway Queue Rejected": Status.QUEUE_FULL,
     "Gateway Evicted (in-flight)": Status.EVICTED,
     "Gateway Expired (TTL)": Status.EXPIRED,
+    "Rejected Requests (Routing)": Status.UNROUTED,
 }
 
 
@@ -165,7 +167,7 @@ def results_document(
         entered = requests.arrival_us[row] + max(int(requests.ttft_parts_us[row, 0]), 0)
         if wait is not None and wait[row] > 0 and entered > 0:
             entry["gateway_queue_delay_ms"] = float(wait[row] / 1000)
-        entry["handled_by"] = instance_name(int(requests.instance[row]))
+        entry["handled_by"] = instance_name(int(requests.instance[row]), record.names)
         entry |= (more_fields or {}).get(int(row), {})
         entries.append(entry)
     document = results_json(record)

@@ -14,7 +14,7 @@ import numpy as np
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.revision_rules import FEBRUARY_RULES, REFERENCE_DEFECTS
 from blis_jax.engine.state import Dyn, Inst, Log, LogTime, Reg
-from blis_jax.engine.types import REJECTED
+from blis_jax.engine.types import REJECTED, UNROUTED
 from blis_jax.memory.block_tables.blocks import Eviction
 from blis_jax.results.event_order.histories import InstanceHistory, entry_times, histories
 from blis_jax.results.instance_records import evicted_on, instance_records
@@ -36,7 +36,7 @@ from blis_jax.results.request_lives.splits import (
     split_records,
     with_parts,
 )
-from blis_jax.results.request_lives.stays import journeys, lives_of, moved
+from blis_jax.results.request_lives.stays import journeys, lives_of, moved, num_instances
 from blis_jax.results.request_lives.travels import after_moves, has_moved, is_on_its_way
 from blis_jax.results.request_lives.waits import ended_steps, final_status, gateway_waits
 from blis_jax.workload.table import NEVER_US, RequestTable
@@ -70,7 +70,7 @@ class Observation:
         if xp is np:
             n = int(np.sum(self.is_real))
             count = min(int(raw.registers[Reg.NUM_RECORDS]), len(raw.log) - 1)
-            self.num_instances = int(self.cluster.num_instances)
+            self.num_instances = int(num_instances(raw, self.cluster))
         else:  # rows beyond the records that were written are zero
             n, count = arrival.shape[0], raw.log.shape[0] - 1
             self.num_instances = self.cluster.alpha.shape[0]
@@ -87,6 +87,7 @@ class Observation:
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
         self.journey, self.first_instance = journeys(raw, self.instance, xp)
         self.is_rejected = raw.instance_of[:n] == REJECTED
+        self.is_unrouted = raw.instance_of[:n] == UNROUTED
         self.reserved = reservations(raw, n)
         if self.reserved is not None:  # one that is dropped for want of KV has been nowhere since
             is_dropped = self.reserved.is_dropped == 1
@@ -133,6 +134,7 @@ class Observation:
             status = xp.where(is_coming, int(Status.IN_FLIGHT), status)
             status = xp.where(self.reserved.is_dropped == 1, int(Status.DROPPED), status)
         status = final_status(self.raw, self.dyn, status, xp)
+        status = xp.where(self.is_unrouted, int(Status.UNROUTED), status)
         return xp.where(self.is_rejected, int(Status.REJECTED), status).astype(np.int64)
 
     def requests(self) -> RequestRecords:

@@ -35,12 +35,14 @@ class Status(enum.IntEnum):
     EVICTED = 10  # its instance gave it up for a more urgent one in the gateway's queue
     IN_GATEWAY = 11  # in the gateway's queue
     TIMED_OUT = 12  # its time was up before it completed
+    UNROUTED = 13  # no instance was up when it was to be routed
 
 
 # statuses that a request keeps
 SETTLED = (
     *(Status.COMPLETED, Status.REJECTED, Status.DROPPED, Status.LOST),
     *(Status.QUEUE_FULL, Status.SHED, Status.EXPIRED, Status.EVICTED, Status.TIMED_OUT),
+    Status.UNROUTED,
 )
 # metrics that count requests by how they ended
 COUNTED = {
@@ -53,6 +55,7 @@ COUNTED = {
     "num_expired": Status.EXPIRED,
     "num_evicted": Status.EVICTED,
     "num_timed_out": Status.TIMED_OUT,
+    "num_unrouted": Status.UNROUTED,
 }
 GAVE_UP = (Status.EVICTED, Status.TIMED_OUT)  # they left their instance before the end
 # what the gateway's queue does with requests that no instance gets
@@ -200,6 +203,7 @@ class RunRecord:
         kv_model: memory model that the run was made with, `no-eviction` or `block-level`.
         is_august: whether the reference is its revision of August 2026.
         splits: the parts of requests that were split between the pools of that revision; None without pools.
+        names: of all instances, where the autoscaler of that revision made some; empty if they are numbered.
     """
 
     outcome: Outcome
@@ -214,6 +218,7 @@ class RunRecord:
     kv_model: str = NO_EVICTION  # memory model that the run was made with
     is_august: bool = False
     splits: SplitRecords | None = None  # of a run with pools of blis-2026-08
+    names: tuple[str, ...] = ()  # of the instances, where an autoscaler has made some
 
     def to_dataframe(self, table: str = "requests") -> pd.DataFrame:
         """The run's `requests`, `steps`, `instances` or `preemptions` as a pandas data frame, a row for each.

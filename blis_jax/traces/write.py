@@ -29,6 +29,7 @@ _OUTCOMES = {
     Status.EXPIRED: ("timeout", "waited too long in the gateway's queue"),
     Status.EVICTED: ("error", "given up for a more urgent request in the gateway's queue"),
     Status.TIMED_OUT: ("timeout", "its time was up"),
+    Status.UNROUTED: ("error", "no instance was up"),
     Status.IN_GATEWAY: ("timeout", "in the gateway's queue at the end of the simulation"),
 }
 

@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -21,12 +21,16 @@ from papers.record.measures import Measurement
 from papers.record.settings import RunSetting
 
 if TYPE_CHECKING:
+    from blis_jax.engine.runner.driver import Runner
+    from blis_jax.engine.runner.runs import Row
     from blis_jax.results.records import RunRecord
+    from sweeps.runs.bench import Bench
 
 FORMAT = 1  # of the kept files
 PLAIN_MS, CHATS_MS, PRESSED_MS = 6.0, 16.0, 60.0  # a run of 1,000 requests on two busy cores
 COMPILE_S = 6.0  # a mechanism
 LEAST_ROWS = 64  # a batch, so that calls have one size whatever the number of seeds
+FEW_SEEDS = 8  # up to which settings of all sizes share programs
 Say = Callable[[int, int, str], None]
 
 
@@ -100,31 +104,29 @@ class PaperRuns:
     ) -> dict[str, SettingSample]:
         """The samples of these settings by name; those that simulate the same are made once."""
         settings = list(settings)
-        missing = self.missing(settings, seeds, measurement)
-        done = 0
-        for _, alike in groupby(missing, key=_bench_key):
-            group = list(alike)
-            bench = _Group(group[0], seeds, self.stream, measurement)
-            for at in range(0, len(group), bench.settings_per_batch):
-                batch = group[at : at + bench.settings_per_batch]
+        if missing := self.missing(settings, seeds, measurement):
+            work = _Work(missing, seeds, self.stream, measurement)
+            for at in range(0, len(missing), work.settings_per_batch):
+                batch = missing[at : at + work.settings_per_batch]
                 if say is not None:
-                    say(done, len(missing), batch[0].name)
-                for sample in bench.run(batch):
+                    say(at, len(missing), batch[0].name)
+                for sample in work.run(batch):
                     self._keep(sample, measurement)
-                done += len(batch)
         return {s.name: self._kept(s, measurement).at(seeds) for s in settings}
 
     def missing(
         self, settings: Iterable[RunSetting], seeds: Sequence[int], measurement: Measurement
     ) -> list[RunSetting]:
-        """What is to be simulated, each once, in an order in which a mechanism compiles once."""
+        """What is to be simulated, each once: workload by workload, and those that need the largest tables first."""
         wanted = {setting.identity: setting for setting in reversed(list(settings))}
         wanted = {
             identity: setting
             for identity, setting in wanted.items()
             if not self._has(setting, seeds, measurement)
         }
-        return sorted(wanted.values(), key=lambda setting: (*_bench_key(setting), _within(setting)))
+        return sorted(
+            wanted.values(), key=lambda setting: (*_bench_key(setting), *_within(setting))
+        )
 
     def path(self, setting: RunSetting, measurement: Measurement) -> Path:
         """Where a setting's runs are kept."""
@@ -185,40 +187,81 @@ class PaperRuns:
         self.made.add(path)
 
 
-class _Group:
-    """Settings with one workload and one size of the cluster; the requests are drawn once."""
+class _Work:
+    """Settings on seeds: requests are drawn once a workload, and programs serve all settings of about one size."""
 
     def __init__(
-        self, setting: RunSetting, seeds: Sequence[int], stream: str, measurement: Measurement
+        self,
+        settings: Sequence[RunSetting],
+        seeds: Sequence[int],
+        stream: str,
+        measurement: Measurement,
     ) -> None:
-        from sweeps.runs.bench import Bench
-
-        self.seeds, self.measurement = tuple(seeds), measurement
+        """`settings` is all that will be run."""
+        self.seeds, self.stream, self.measurement = tuple(seeds), stream, measurement
         # few seeds: several settings at a time, so that mechanisms compile side by side
         self.settings_per_batch = -(-LEAST_ROWS // len(self.seeds))
-        self.bench = Bench(
-            setting.spec, self.seeds, stream, (), configs_per_batch=self.settings_per_batch
-        )
+        self.is_small = len(self.seeds) <= FEW_SEEDS
+        self.runners: dict[int, Runner] = {}
+        self.benches: dict[tuple[Any, ...], Bench] = {}
+        if (
+            self.is_small
+        ):  # one program a mechanism: to compile one takes longer than all of its runs
+            for setting in settings:
+                self._runner(setting).expect(self._rows(setting))
 
-    def run(self, settings: Sequence[RunSetting]) -> list[SettingSample]:
+    def run(self, batch: Sequence[RunSetting]) -> list[SettingSample]:
         """All seeds of some settings."""
 
         def measured(record: RunRecord) -> tuple[np.ndarray, int, int]:
             values = self.measurement.of(record)
             return values, int(record.outcome), sum(record.invariant_failures.values())
 
-        found = self.bench.summaries([setting.config for setting in settings], measured)
-        return [
-            SettingSample(
-                setting,
-                self.measurement.names,
-                np.array(self.seeds, np.int64),
-                np.stack([values for values, _, _ in runs]),
-                np.array([outcome for _, outcome, _ in runs], np.int8),
-                sum(broken for _, _, broken in runs),
-            )
-            for setting, runs in zip(settings, found, strict=True)
-        ]
+        if not self.is_small:  # other requests are not needed any more
+            wanted = {_bench_key(setting) for setting in batch}
+            self.benches = {key: self.benches[key] for key in wanted & self.benches.keys()}
+        samples: list[SettingSample] = []
+        for _, alike in groupby(batch, key=self._size):
+            group = list(alike)
+            rows = [row for setting in group for row in self._rows(setting)]
+            found = iter(self._runner(group[0]).run(rows, measured))
+            samples += [self._sample(one, list(islice(found, len(self.seeds)))) for one in group]
+        return samples
+
+    def _sample(
+        self, setting: RunSetting, runs: Sequence[tuple[np.ndarray, int, int]]
+    ) -> SettingSample:
+        return SettingSample(
+            setting,
+            self.measurement.names,
+            np.array(self.seeds, np.int64),
+            np.stack([values for values, _, _ in runs]),
+            np.array([outcome for _, outcome, _ in runs], np.int8),
+            sum(broken for _, _, broken in runs),
+        )
+
+    def _size(self, setting: RunSetting) -> int:
+        return 0 if self.is_small else _size(setting)
+
+    def _runner(self, setting: RunSetting) -> Runner:
+        from blis_jax.engine.runner.driver import Runner
+        from blis_jax.engine.runner.options import Options, default_form, num_workers
+
+        size, form = self._size(setting), default_form()
+        if size not in self.runners:
+            is_by_setting = self.is_small and form == "rows"  # a call has the runs of one setting
+            each = num_workers() if is_by_setting else self.settings_per_batch
+            self.runners[size] = Runner(Options(form=form), len(self.seeds) * each)
+        return self.runners[size]
+
+    def _rows(self, setting: RunSetting) -> list[Row]:
+        from sweeps.runs.bench import Bench
+
+        key = _bench_key(setting)
+        if key not in self.benches:
+            runner = self._runner(setting)
+            self.benches[key] = Bench(setting.spec, self.seeds, self.stream, (), runner=runner)
+        return self.benches[key].rows(setting.config)
 
 
 def estimated_s(missing: Sequence[RunSetting], num_seeds: int) -> float:
@@ -230,21 +273,25 @@ def estimated_s(missing: Sequence[RunSetting], num_seeds: int) -> float:
             per_run = CHATS_MS
         size = setting.num_requests / 1000
         total += num_seeds * per_run * size / 1000
-    kinds = {(_bench_key(setting), _mechanism(setting)) for setting in missing}
+    is_small = num_seeds <= FEW_SEEDS
+    kinds = {(s.is_pressed, 0 if is_small else _size(s), _mechanism(s)) for s in missing}
     return total + COMPILE_S * len(kinds)
 
 
 def _bench_key(setting: RunSetting) -> tuple[Any, ...]:
-    return (
-        setting.is_pressed,
-        setting.choice.model_dump_json(),
-        setting.config.num_instances,
-    )
+    # the largest tables first: sizes only grow, and each growth compiles again
+    return -_size(setting), -setting.num_requests, setting.choice.model_dump_json()
+
+
+def _size(setting: RunSetting) -> int:
+    """Settings of one number share programs: twice as many requests an instance have the next one."""
+    return round(setting.num_requests / setting.config.num_instances).bit_length()
 
 
 def _within(setting: RunSetting) -> tuple[Any, ...]:
-    # the largest pool first: sizes only grow, and each growth compiles again
-    return _mechanism(setting), -setting.config.total_kv_blocks, setting.name
+    config = setting.config
+    sizes = -config.num_instances, -config.total_kv_blocks
+    return setting.is_pressed, _mechanism(setting), *sizes, setting.name
 
 
 def _mechanism(setting: RunSetting) -> tuple[Any, ...]:

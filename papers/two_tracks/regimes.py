@@ -12,7 +12,7 @@ from typing import Any
 from blis_jax.commands.cli import read_json
 from blis_jax.errors import ConfigError
 from sweeps.robustness.cells import KINDS
-from sweeps.robustness.rules import MapRule, RuleCondition, Rules, rules_of
+from sweeps.robustness.output.rules import MapRule, RuleCondition, Rules, rules_of
 
 Cell = Mapping[str, Any]
 NONE = "none"  # where no arm is feasible

@@ -178,13 +178,13 @@ def _criteria(
 
     if "criteria" in given:
         strategy = load_strategy(given["criteria"])
-        Valuation(strategy)
+        Valuation(strategy, has_loads=True)
         if not strategy.success_criteria:
             raise ConfigError(f"--criteria: {given['criteria']} has no success criteria")
         return {arm.name: strategy.success_criteria for arm in arms}
     for arm in arms:
         if arm.strategy is not None:
-            Valuation(arm.strategy)
+            Valuation(arm.strategy, has_loads=True)
     return {arm.name: arm.strategy.success_criteria if arm.strategy else () for arm in arms}
 
 

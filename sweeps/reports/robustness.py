@@ -20,10 +20,11 @@ from blis_jax.results.metrics.summaries import ALL
 from blis_jax.statistics.intervals import BY_STUDENT, METHOD
 from blis_jax.statistics.paired import Pair, differences
 from sweeps.reports.differences import shown_difference
-from sweeps.robustness.cells import KINDS, MapAxisKind
+from sweeps.robustness.cells import MapAxisKind, kinds_in
+from sweeps.robustness.output.words import runs_of, shown
+from sweeps.robustness.question import Question
 from sweeps.robustness.store import is_done
-from sweeps.robustness.verdict import Question, reference_index, values_of
-from sweeps.robustness.words import runs_of, shown
+from sweeps.robustness.verdict import reference_index, values_of
 
 MOST_CELLS = 60  # that the page has to choose from; the table beside the map has all
 
@@ -99,7 +100,11 @@ def _chosen(verdicts: xr.Dataset) -> np.ndarray:
 
 def _place_names(verdicts: xr.Dataset, cells: xr.Dataset) -> tuple[str, ...]:
     """What tells a cell from the others; the map's constant axes are left out."""
-    varying = [kind for kind in KINDS if len(set(verdicts[kind.name].values.tolist())) > 1]
+    varying = [
+        kind
+        for kind in kinds_in(verdicts.coords)
+        if len(set(verdicts[kind.name].values.tolist())) > 1
+    ]
     columns = [(kind, cells[kind.name].values.tolist()) for kind in varying]
     names = [
         ", ".join(_axis_text(kind, values[cell]) for kind, values in columns) or "the only cell"

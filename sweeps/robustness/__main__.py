@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING, Any
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.commands import cli
-from blis_jax.commands.flags import report_flags, trace_flags
+from blis_jax.commands.flags import report_flags, stopping_flags, trace_flags
 from blis_jax.commands.flags.seed_options import given_seeds, seeds_of
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.files.atomic_write import replacing, write_json
 from blis_jax.files.overwriting import refuse_existing
 from blis_jax.files.process_lock import sole_writer
-from sweeps.robustness.flags import AXES, DEFAULT_OUTPUT, NAME, NUM_SEEDS, parser
+from sweeps.robustness.flags import AXES, DEFAULT_OUTPUT, MOST_SEEDS, NAME, NUM_SEEDS, parser
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from blis_jax.commands.sweep.measure import Measure
+    from blis_jax.statistics.sequential import StoppingRule
     from blis_jax.traces.source import TraceSource
     from sweeps.robustness.cells import MapAxis
-    from sweeps.robustness.figure import View
+    from sweeps.robustness.output.figure import View
     from sweeps.robustness.parts import MapTiming
     from sweeps.robustness.plan import MapPlan
-    from sweeps.robustness.verdict import Question
+    from sweeps.robustness.question import Question
     from sweeps.robustness.workloads import Extent, Shape, TraceShape
     from sweeps.strategies.arms import Arm
 
@@ -47,7 +48,7 @@ def _robustness(arguments: Sequence[str] | None) -> int:
     study = _study(given)
     prepare_backend(use_cache="no_cache" not in given)
 
-    from sweeps.robustness.figure import read_view
+    from sweeps.robustness.output.figure import read_view
 
     question = _question(given)
     facets = given.get("map_facets", "shape,instances")
@@ -105,6 +106,7 @@ class _Study:
     seeds: tuple[int, ...]
     stream: str
     measures: dict[str, Measure]
+    stopping: StoppingRule | None
 
 
 def _study(given: Mapping[str, Any]) -> _Study:
@@ -125,6 +127,7 @@ def _study(given: Mapping[str, Any]) -> _Study:
             "fewer than two arms are given; give two or more, such as iter00_baseline "
             "iter08_token_budget@published"
         )
+    stopping = _stopping(given)
     trace = trace_flags.study_source(given, NAME, NUM_SEEDS, allowed=("rate",))
     spelled = ((name.split("/")[0], name.split("/")[-1]) for name in map(_underscored, AXES))
     texts = {axis: given[option] for option, axis in spelled if option in given}
@@ -145,11 +148,12 @@ def _study(given: Mapping[str, Any]) -> _Study:
         ),
         shapes=shapes,
         extent=_extent(given),
-        seeds=_seeds(given) if trace is None else _seeds_of(given, trace, arms),
+        seeds=_seeds(given, stopping) if trace is None else _seeds_of(given, trace, arms),
         stream=given.get("rng", "reference") if trace is None else STREAM,
         measures={
             name: measure_in(shape, targets, given.get("window")) for name, shape in shapes.items()
         },
+        stopping=stopping,
     )  # fmt: skip
 
 
@@ -174,7 +178,16 @@ def _extent(given: Mapping[str, Any]) -> Extent:
     return Extent(duration_s=None, num_requests=given["num_requests"])
 
 
-def _seeds(given: Mapping[str, Any]) -> tuple[int, ...]:
+def _stopping(given: Mapping[str, Any]) -> StoppingRule | None:
+    """The rule for stopping; what it looks at is the question itself."""
+    is_asked = "decide" in given or "precision" in given
+    return stopping_flags.rule_of({"most_seeds": MOST_SEEDS, **given} if is_asked else given)
+
+
+def _seeds(given: Mapping[str, Any], stopping: StoppingRule | None) -> tuple[int, ...]:
+    if stopping is not None:
+        first = seeds_of(given, stopping_flags.FEWEST_SEEDS)
+        return stopping_flags.first_seeds(first, stopping)
     seeds = seeds_of(given, NUM_SEEDS)
     if len(seeds) < 2:
         raise ConfigError("--seeds: one seed has no spread to judge by; give two or more")
@@ -194,7 +207,7 @@ def _seeds_of(given: Mapping[str, Any], trace: TraceSource, arms: Sequence[Arm])
 
 
 def _question(given: Mapping[str, Any]) -> Question:
-    from sweeps.robustness.verdict import CONSTRAINTS, OBJECTIVE, Question, read_constraint
+    from sweeps.robustness.question import CONSTRAINTS, OBJECTIVE, Question, read_constraint
     from sweeps.runs.metrics import our_name
 
     depth = given.get("depth", 3)
@@ -218,8 +231,8 @@ def _plan(given: Mapping[str, Any], study: _Study, question: Question) -> MapPla
         warnings.warn(ConfigWarning(text), stacklevel=2)
     return make_plan(
         study.arms, study.axes, study.cells, study.reference, study.shapes, study.extent,
-        study.seeds, study.stream, study.measures, question.names,
-        is_every_seed_run="every_seed" in given,
+        study.seeds, study.stream, study.measures, question,
+        is_every_seed_run="every_seed" in given, stopping=study.stopping,
     )  # fmt: skip
 
 
@@ -280,8 +293,8 @@ def _written(
 ) -> int:
     """The files and the words; the exit code."""
     from blis_jax.results.dataset import save
-    from sweeps.robustness import report
-    from sweeps.robustness.document import to_document
+    from sweeps.robustness.output import report
+    from sweeps.robustness.output.document import to_document
     from sweeps.robustness.verdict import answer
 
     with progress.phase("judging cells"):
@@ -294,7 +307,7 @@ def _written(
         report.cell_table(verdicts).to_csv(written, index=False)
     files = [paths.store, paths.document, paths.table]
     if paths.figure is not None:
-        from sweeps.robustness.figure import draw
+        from sweeps.robustness.output.figure import draw
 
         with cli.writing(paths.figure):
             draw(verdicts, view, paths.figure)
@@ -309,7 +322,7 @@ def _written(
         write_report(dataset, verdicts, question, lines, page)
         files.append(page)
     if "quiet" not in given:
-        from sweeps.robustness.words import runs_of
+        from sweeps.robustness.output.words import runs_of
 
         for line in (*lines, *report.axis_lines(verdicts)):
             print(runs_of(verdicts.attrs, verdicts.sizes["seed"]).in_text(line))

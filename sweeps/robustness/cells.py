@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +87,20 @@ KINDS = (
         (2000.0, 4000.0, PUBLISHED_STEP_US, 14000.0), PUBLISHED_STEP_US, high=1e8,
     ),
 )  # fmt: skip
-BY_NAME = {kind.name: kind for kind in KINDS}
+# axes that a map has only if they are given: without them the strategies keep what they have
+OPTIONAL = (
+    MapAxisKind(
+        "signal_age", "us", "age of the router's signals of load and KV", (0,), 0, high=1e9,
+        is_whole=True,
+    ),
+)  # fmt: skip
+BY_NAME = {kind.name: kind for kind in (*KINDS, *OPTIONAL)}
 NAMES = tuple(BY_NAME)
+
+
+def kinds_in(names: Container[Any]) -> tuple[MapAxisKind, ...]:
+    """The axes that a map or a place has."""
+    return (*KINDS, *(kind for kind in OPTIONAL if kind.name in names))
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ class MapAxis:
 
 
 def make_axes(texts: Mapping[str, str]) -> tuple[MapAxis, ...]:
-    """Every axis, with the values given as `a,b,…` by name, or else its defaults."""
+    """Every axis, with the values given as `a,b,…` by name, or else its defaults; optional ones if given."""
     unknown = [name for name in texts if name not in BY_NAME]
     if unknown:
         raise ConfigError(
@@ -122,7 +134,7 @@ def make_axes(texts: Mapping[str, str]) -> tuple[MapAxis, ...]:
         )
     return tuple(
         MapAxis(kind, _values(kind, texts[kind.name]) if kind.name in texts else kind.defaults)
-        for kind in KINDS
+        for kind in kinds_in(texts)
     )
 
 
@@ -258,7 +270,7 @@ def _points(design: str, num_axes: int, count: int, seed: int, round_index: int)
 
 
 def config_in(config: ClusterConfig, place: Place) -> ClusterConfig:
-    """The configuration with the cell's memory, instances and step constant.
+    """The configuration with the cell's memory, instances and step constant, and age of signals if it has one.
 
     Raises:
         ConfigError: the latency model has no step constant.
@@ -268,6 +280,9 @@ def config_in(config: ClusterConfig, place: Place) -> ClusterConfig:
             f"latency_model {config.latency_model} has no fixed cost of a step that could be varied; "
             "use blackbox"
         )
+    if "signal_age" in place:
+        age = place["signal_age"]
+        config = config.replace(load_refresh_interval=age, snapshot_refresh_interval=age)
     return config.replace(
         total_kv_blocks=place["kv_blocks"],
         kv_cpu_blocks=place["kv_cpu_blocks"],

@@ -8,10 +8,12 @@ from blis_jax.commands.flags import trace_flags
 from blis_jax.commands.flags.report_flags import REPORT
 from blis_jax.commands.flags.seed_options import seed_flags
 from blis_jax.commands.flags.shared_options import switches
+from blis_jax.commands.flags.stopping_flags import MOST, PRECISION
 
 NAME = "sweeps.robustness"
 DEFAULT_OUTPUT = "out/robustness.zarr"
 NUM_SEEDS = 8
+MOST_SEEDS = 100  # of a cell where a rule adds seeds; the dataset has room for all of them
 AXES = {  # by option; its last spelling is the axis's name
     "rate": "requests per second (500 to 3,000)",
     "arrival-cv": "coefficients of variation of the gaps between a client's arrivals (1,2,3.5)",
@@ -21,6 +23,7 @@ AXES = {  # by option; its last spelling is the axis's name
     "shape": "workloads: built-in names or .yaml files (mixed,nonorthogonal,asymmetric,"
     "multiprefix,multiturn)",
     "step-constant": "fixed cost of a step, beta_0, in us (2000,4000,6910.42…,14000)",
+    "signal-age": "us between two looks of the router at load and KV (the strategies' own)",
 }
 
 _DESCRIPTION = """\
@@ -63,6 +66,8 @@ _DESIGN = (
 )  # fmt: skip
 _REQUESTS = (
     *seed_flags(f"the same in every cell; default: {NUM_SEEDS}"),
+    PRECISION,
+    MOST._replace(help=f"the most seeds that --precision and --decide take in a cell (default: {MOST_SEEDS})"),
     Flag("duration", cli.number, 0.5, "S", "seconds in which requests come, in every cell"),
     Flag("num-requests", cli.whole, None, "N", "requests in every cell, whatever the rate, in place of --duration"),
     Flag("rng", cli.one_of("reference", "jax"), "reference", "NAME",
@@ -93,6 +98,8 @@ _OUTPUT = (
 _SWITCHES = {
     "resume": "take over the cells that the output has already, and run the others",
     "overwrite": "replace an existing output",
+    "decide": "add seeds in every cell until its recommendation is safe; tests and intervals hold however often one "
+    "looks",
     "every-seed": "run all seeds even of a strategy that livelocks on the first one (a livelock "
     "takes as long as hundreds of usual runs)",
     **switches("quiet", "no-cache"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ from blis_jax.engine.runner.simulation import Row
 from blis_jax.policies.seeds import policy_seed
 from sweeps.robustness.cells import Place, config_in
 from sweeps.robustness.plan import MapPlan
-from sweeps.robustness.store import SKIPPED_NAME, MapStore, part_of
+from sweeps.robustness.stopping import next_counts
+from sweeps.robustness.store import SKIPPED_NAME, SPARED_NAME, MapStore, part_of
 from sweeps.runs.bench import table_of, until_horizon
 from sweeps.runs.part_runs import MOST_BLOCKS, DrawnTables, part_runner
 from sweeps.runs.seed_results import seed_results
@@ -95,28 +96,68 @@ class MapRunner:
         before = runner.timing.compile_s
         entries = [(place, arm) for place in cells for arm in range(len(self.plan.arms))]
         found = self._first_seeds(runner, entries)
-        rest = [at for at, runs in enumerate(found) if len(runs) < len(self.plan.seeds)]
-        seeds = self.plan.seeds[1:] if found[0] else self.plan.seeds
-        results = self._results(runner, [entries[at] for at in rest], seeds)
-        for at, runs in zip(rest, results, strict=True):
-            found[at] += runs
+        self._go_on(runner, entries, found, range(len(entries)), len(self.plan.first_stage))
+        if self.plan.stopping is not None:
+            self._add_seeds(runner, entries, found)
         self.timing.run_s += time.perf_counter() - began
         self.timing.compile_s += runner.timing.compile_s - before
         each = len(self.plan.arms)
         return [found[at : at + each] for at in range(0, len(found), each)]
 
+    def _go_on(
+        self,
+        runner: Runner,
+        entries: Sequence[tuple[Place, int]],
+        found: Sequence[list[SeedResult]],
+        asked: Iterable[int],
+        count: int,
+    ) -> None:
+        """Runs strategies in cells on further seeds, up to so many; those that livelocked are skipped."""
+        by_begin: dict[int, list[int]] = {}
+        for at in asked:
+            runs = found[at]
+            if self._is_skipped(runs):
+                runs += [SeedResult(SKIPPED_NAME)] * (count - len(runs))
+            elif len(runs) < count:
+                by_begin.setdefault(len(runs), []).append(at)
+        for begin, places in by_begin.items():
+            seeds = self.plan.seeds[begin:count]
+            results = self._results(runner, [entries[at] for at in places], seeds)
+            for at, more in zip(places, results, strict=True):
+                found[at] += more
+
+    def _is_skipped(self, runs: Sequence[SeedResult]) -> bool:
+        is_first_told = bool(runs) and not self.plan.is_every_seed_run
+        return is_first_told and runs[0].outcome == Outcome.LIVELOCK.name
+
+    def _add_seeds(
+        self,
+        runner: Runner,
+        entries: Sequence[tuple[Place, int]],
+        found: Sequence[list[SeedResult]],
+    ) -> None:
+        """Adds seeds in the cells whose answer is not safe yet; what is left over stays spared."""
+        each, most = len(self.plan.arms), len(self.plan.seeds)
+        open_cells = list(range(len(entries) // each))
+        while open_cells:
+            runs = [found[cell * each : (cell + 1) * each] for cell in open_cells]
+            places = [entries[cell * each][0] for cell in open_cells]
+            counts = next_counts(self.plan, places, runs)
+            for count in sorted(set(counts) - {0}):
+                cells = [cell for cell, one in zip(open_cells, counts, strict=True) if one == count]
+                asked = [cell * each + arm for cell in cells for arm in range(each)]
+                self._go_on(runner, entries, found, asked, count)
+            open_cells = [cell for cell, one in zip(open_cells, counts, strict=True) if one]
+        for one in found:
+            one += [SeedResult(SPARED_NAME)] * (most - len(one))
+
     def _first_seeds(
         self, runner: Runner, entries: Sequence[tuple[Place, int]]
     ) -> list[list[SeedResult]]:
-        """Runs on the first seed; strategies that livelock there are not run on the others."""
+        """Runs on the first seed: strategies that livelock there are not run on the others."""
         if self.plan.is_every_seed_run:
             return [[] for _ in entries]
-        results = self._results(runner, entries, self.plan.seeds[:1])
-        skipped = [SeedResult(SKIPPED_NAME)] * (len(self.plan.seeds) - 1)
-        return [
-            [first, *skipped] if first.outcome == Outcome.LIVELOCK.name else [first]
-            for (first,) in results
-        ]
+        return self._results(runner, entries, self.plan.seeds[:1])
 
     def _results(
         self, runner: Runner, entries: Sequence[tuple[Place, int]], seeds: Sequence[int]

@@ -14,7 +14,9 @@ from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.results.metrics.reference import class_code
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.metrics.summaries import ALL
+from blis_jax.statistics.sequential import StoppingRule
 from sweeps.robustness.cells import MapAxis, Place, config_in
+from sweeps.robustness.question import Question
 from sweeps.robustness.workloads import Extent, Shape, TraceShape
 from sweeps.runs.metrics import reported_names
 from sweeps.strategies.arms import Arm
@@ -37,6 +39,14 @@ class MapPlan:
     measures: Mapping[str, Measure]  # by shape
     names: tuple[str, ...]  # of the metrics, `[class]` behind or not
     is_every_seed_run: bool = False  # even where a strategy livelocks on the first one
+    question: Question = dataclasses.field(default_factory=Question)  # what is asked of every cell
+    stopping: StoppingRule | None = None  # when a cell has seeds enough; `seeds` are the most
+    num_first_seeds: int = 0  # every cell is run on, before the rule is asked
+
+    @property
+    def first_stage(self) -> tuple[int, ...]:
+        """The seeds that every cell is run on."""
+        return self.seeds if self.stopping is None else self.seeds[: self.num_first_seeds]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -65,20 +75,29 @@ def make_plan(
     seeds: Sequence[int],
     stream: str,
     measures: Mapping[str, Measure],
-    asked: Sequence[str],
+    question: Question,
     is_every_seed_run: bool = False,
+    stopping: StoppingRule | None = None,
 ) -> MapPlan:
-    """The plan; `asked` are metrics of the question, besides those that are always kept."""
+    """The plan; a rule for stopping goes on from the seeds that are given."""
+    asked = question.names
     check_arms(arms, axes)
     _check_classes(shapes, asked)
     reported = [name for shape in shapes.values() for name in reported_names(shape.spec)]
     names = tuple(dict.fromkeys((*reported, *asked)))
     plan = MapPlan(
-        tuple(arms), tuple(axes), tuple(cells), dict(reference), dict(shapes), extent, tuple(seeds),
-        stream, dict(measures), names, is_every_seed_run,
+        tuple(arms), tuple(axes), tuple(cells), dict(reference), dict(shapes), extent, _all_seeds(seeds, stopping),
+        stream, dict(measures), names, is_every_seed_run, question, stopping, len(seeds),
     )  # fmt: skip
     _check_workloads(plan)
     return dataclasses.replace(plan, cells=_in_run_order(plan))
+
+
+def _all_seeds(first: Sequence[int], stopping: StoppingRule | None) -> tuple[int, ...]:
+    """All seeds that a cell may be run on."""
+    if stopping is None:
+        return tuple(first)
+    return tuple(range(first[0], first[0] + stopping.most_seeds))
 
 
 def _in_run_order(plan: MapPlan) -> tuple[Place, ...]:

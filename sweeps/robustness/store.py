@@ -20,7 +20,7 @@ from blis_jax.results.dataset import load_kind
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.metrics.summaries import ALL
 from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes
-from sweeps.robustness.cells import KINDS
+from sweeps.robustness.cells import kinds_in
 from sweeps.robustness.plan import MapPlan
 from sweeps.search.objectives import SeedResult
 
@@ -28,9 +28,11 @@ KIND = "robustness map"
 WANTED = "the .zarr of a robustness map, or --overwrite to make one there"
 SKIPPED = -2  # code beside the outcomes and NOT_RUN
 SKIPPED_NAME = "SKIPPED"  # not run on this seed, since the first one livelocked
+SPARED = -3  # the same of seeds that the rule for stopping did without
+SPARED_NAME = "SPARED"
 DIMS = ("cell", "strategy", "seed")
 _CHECKS = "num_broken_invariants"
-_CODES = {SKIPPED_NAME: SKIPPED} | {one.name: int(one) for one in Outcome}
+_CODES = {SKIPPED_NAME: SKIPPED, SPARED_NAME: SPARED} | {one.name: int(one) for one in Outcome}
 
 
 def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) -> xr.Dataset:
@@ -39,7 +41,7 @@ def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) 
     coords: dict[str, Any] = {"strategy": [arm.name for arm in plan.arms]}
     coords |= {"seed": list(plan.seeds), "slo_class": list(plan.classes)}
     dataset = new_dataset(KIND, _provenance(plan), coords, _about(plan) | dict(about))
-    for kind in KINDS:
+    for kind in kinds_in(plan.reference):
         values = [place[kind.name] for place in plan.cells]
         attributes = {"units": kind.unit, "long_name": kind.heading}
         dataset.coords[kind.name] = ("cell", np.array(values), attributes)
@@ -51,7 +53,7 @@ def empty_dataset(plan: MapPlan, about: Mapping[str, str], cells_per_part: int) 
         dataset[name].encoding = {"chunks": (*chunk, *size[3:])}
     dataset[_CHECKS] = (DIMS, np.zeros(shape, np.int64), {"units": "1"})
     dataset["outcome"] = (DIMS, np.full(shape, NOT_RUN, np.int8))
-    dataset["outcome"].attrs = outcome_attributes(skipped=SKIPPED, not_run=NOT_RUN)
+    dataset["outcome"].attrs = outcome_attributes(skipped=SKIPPED, spared=SPARED, not_run=NOT_RUN)
     for name in (_CHECKS, "outcome"):
         dataset[name].encoding = {"chunks": chunk}
     return dataset
@@ -78,6 +80,7 @@ class MapStore(Store):
         "extent": "duration or number of requests",
         "random_stream": "--rng",
         "every_seed": "--every-seed",
+        "stopping": "rule for stopping (--decide, --precision, or their objective and constraints)",
         "slo_targets": "--targets",
         "measure": "--window",
     }
@@ -93,9 +96,10 @@ class MapStore(Store):
         ]
         if lost:
             raise ConfigError(f"{self.path} is damaged ({lost[0]} is missing); give --overwrite")
-        for name in ("strategy", "seed", *(kind.name for kind in KINDS)):
+        axes = [kind.name for kind in kinds_in(wanted.coords)]
+        for name in ("strategy", "seed", *axes):
             if not np.array_equal(found[name].values, wanted[name].values):
-                what = "cells" if name in {kind.name for kind in KINDS} else f"{name} labels"
+                what = "cells" if name in axes else f"{name} labels"
                 raise ConfigError(f"{self.path} has other {what} than this study; {self.advice}")
         missing = [name for name in wanted.data_vars if name not in found]
         missing += [name for name in wanted["slo_class"].values if name not in found["slo_class"]]
@@ -146,6 +150,17 @@ def _provenance(plan: MapPlan) -> Provenance:
     )
 
 
+def _stopping(plan: MapPlan) -> dict[str, str]:
+    """The rule by which cells stop, with what it looks at; nothing if all have the same seeds."""
+    rule = plan.stopping
+    if rule is None:
+        return {}
+    asked = {"objective": plan.question.objective, "confidence": plan.question.confidence}
+    constraints = [str(one) for one in plan.question.constraints]
+    content = {**dataclasses.asdict(rule), **asked, "constraints": constraints}
+    return {"stopping": json.dumps(content)}
+
+
 def _about(plan: MapPlan) -> dict[str, Any]:
     documents = {name: shape.spec.about() for name, shape in plan.shapes.items()}
     spans = {name: measure.window() for name, measure in plan.measures.items()}
@@ -154,6 +169,7 @@ def _about(plan: MapPlan) -> dict[str, Any]:
         "extent": json.dumps(dataclasses.asdict(plan.extent)),
         "random_stream": plan.stream,
         "every_seed": json.dumps(plan.is_every_seed_run),
+        **_stopping(plan),
         "slo_targets": next(iter(plan.measures.values())).texts()["slo_targets"],
         "measure": json.dumps(spans),
         "reference_cell": json.dumps(dict(plan.reference)),

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
@@ -21,15 +20,14 @@ import xarray as xr
 from blis_jax.commands.sweep.data import WHOLE
 from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.scalars import LOWER, Metric, lookup
+from blis_jax.results.metrics.scalars import LOWER, lookup
 from blis_jax.results.metrics.summaries import ALL
-from blis_jax.statistics.intervals import BY_STUDENT
+from blis_jax.statistics.intervals import BY_STUDENT, Inference
 from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences
-from sweeps.robustness.store import SKIPPED, SKIPPED_NAME, is_done
+from sweeps.robustness.question import CONSTRAINTS, OBJECTIVE, Question, read_constraint
+from sweeps.robustness.store import SKIPPED, SKIPPED_NAME, SPARED, is_done
 from sweeps.runs.metrics import our_name
 
-OBJECTIVE = "ttft_p99_ms[critical]"
-CONSTRAINTS = ("ttft_p99_ms[sheddable]<=200%", "tokens_per_sec>=95%")
 UNDECIDED, NONE = "undecided", "none"
 BEST = "best within the constraints"
 ONLY_WITHIN = "only one within the constraints"
@@ -42,70 +40,6 @@ DROPPED, NO_FIGURE = "dropped", "no_figure"  # ways to fail besides the outcomes
 NUM_RESAMPLES = 2000
 CELLS_AT_ONCE = 128
 CHANGE = ("change_percent", "change_percent_low", "change_percent_high")
-
-
-@dataclass(frozen=True)
-class MapConstraint:
-    """A bound on a metric's mean over the seeds, absolute or in % of the first strategy's mean."""
-
-    metric: str
-    is_upper: bool
-    limit: float
-    is_relative: bool
-
-    def __str__(self) -> str:
-        sign = "<=" if self.is_upper else ">="
-        return f"{self.metric}{sign}{self.limit:g}{'%' if self.is_relative else ''}"
-
-    def keeps(self, means: np.ndarray) -> np.ndarray:
-        """Which strategies keep it, `[…, strategy]`; without a value of the first all keep a relative one."""
-        bound = self.limit / 100 * means[..., :1] if self.is_relative else np.array(self.limit)
-        excess = means - bound if self.is_upper else bound - means
-        kept: np.ndarray = ~(excess > 0)
-        return kept
-
-
-def read_constraint(text: str) -> MapConstraint:
-    """A constraint from `METRIC<=LIMIT` or `METRIC>=LIMIT`, `%` behind for one in % of the first."""
-    found = re.fullmatch(r"\s*(\S+?)\s*(<=|>=)\s*([0-9.eE+-]+)\s*(%?)\s*", text)
-    try:
-        limit = float(found[3]) if found else np.nan
-    except ValueError:
-        limit = np.nan
-    if found is None or not np.isfinite(limit):
-        raise ConfigError(
-            f"constraint {text!r} is not METRIC<=LIMIT or METRIC>=LIMIT; write for instance "
-            "'ttft_p99_ms[sheddable]<=200%' for twice the first strategy's"
-        )
-    metric = our_name(found[1])
-    lookup(metric)
-    return MapConstraint(metric, found[2] == "<=", limit, bool(found[4]))
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked of a map."""
-
-    objective: str = OBJECTIVE
-    constraints: tuple[MapConstraint, ...] = tuple(map(read_constraint, CONSTRAINTS))
-    confidence: float = 0.95
-    random_state: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuses unknown metrics and impossible confidence."""
-        lookup(self.objective)
-        if not 0.5 < self.confidence < 1:
-            raise ConfigError(f"--confidence must be between 0.5 and 1, got {self.confidence:g}")
-
-    @property
-    def metric(self) -> Metric:
-        """The objective's metric; its direction says what is better."""
-        return lookup(self.objective)[0]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every metric that is needed."""
-        return tuple(dict.fromkeys((self.objective, *(one.metric for one in self.constraints))))
 
 
 def values_of(dataset: xr.Dataset, name: str) -> np.ndarray:
@@ -142,6 +76,36 @@ def answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
     dataset = dataset.isel(cell=np.flatnonzero(is_done(dataset)))
     if dataset.sizes["seed"] < 2 or dataset.sizes["strategy"] < 2:
         raise ConfigError("a verdict needs two strategies and two seeds at least")
+    counts = num_seeds_of(dataset)
+    if (counts == dataset.sizes["seed"]).all():
+        return _answer(dataset, question)
+    cells = [np.flatnonzero(counts == count) for count in np.unique(counts)]
+    parts = [
+        _answer(dataset.isel(cell=some, seed=slice(0, counts[some[0]])), question).drop_vars("seed")
+        for some in cells
+    ]
+    joined = xr.concat(
+        parts, "cell", data_vars="minimal", coords="minimal", compat="override", join="outer",
+        fill_value=0, combine_attrs="override",
+    )  # fmt: skip
+    verdicts = joined.isel(cell=np.argsort(np.concatenate(cells)))
+    return verdicts.assign_coords(seed=dataset["seed"])
+
+
+def num_seeds_of(dataset: xr.Dataset) -> np.ndarray:
+    """How many seeds each cell was run on, `[cell]`; the rule for stopping may have spared some."""
+    counts: np.ndarray = (dataset["outcome"].values != SPARED).all(axis=1).sum(axis=1)
+    return counts
+
+
+def inference_of(dataset: xr.Dataset) -> Inference:
+    """How differences are judged: by intervals that hold at every look where a rule looked for verdicts."""
+    stopping = json.loads(dataset.attrs.get("stopping", "{}"))
+    return replace(BY_STUDENT, is_anytime=bool(stopping.get("decides")))
+
+
+def _answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
+    """The verdicts on cells that were run on the same seeds."""
     objective = values_of(dataset, question.objective)
     bounded = [values_of(dataset, one.metric) for one in question.constraints]
     kept_coords = {name: dataset[name] for name in dataset.coords if name != "slo_class"}
@@ -152,6 +116,7 @@ def answer(dataset: xr.Dataset, question: Question) -> xr.Dataset:
     sign = 1.0 if question.metric.direction == LOWER else -1.0
     judged = _Judged(sign * objective, bounded, has_failed, question)
     kept, score = judged.at(np.full((1, dataset.sizes["seed"]), 1 / dataset.sizes["seed"]))
+    verdicts["num_seeds"] = ("cell", num_seeds_of(dataset))
     verdicts["objective"] = (("cell", "strategy"), objective.mean(axis=2))
     verdicts["objective"].attrs["units"] = question.metric.unit
     bound_dims = ("cell", "strategy", "constraint")
@@ -231,7 +196,7 @@ def _add_changes(verdicts: xr.Dataset, dataset: xr.Dataset, question: Question) 
     """The objective against the first strategy's in %, and the order of each pair of strategies."""
     values = values_of(dataset, question.objective)
     num_cells, num_arms, _ = values.shape
-    failed = verdicts["has_failed"].values
+    failed, inference = verdicts["has_failed"].values, inference_of(dataset)
     percent = np.full((num_cells, num_arms, 3), np.nan)
     order = np.zeros((num_cells, num_arms, num_arms), np.int8)
     for cell in range(num_cells):
@@ -240,7 +205,7 @@ def _add_changes(verdicts: xr.Dataset, dataset: xr.Dataset, question: Question) 
             Pair(values[cell, first], values[cell, second], question.metric.direction)
             for first, second in asked
         ]
-        for (first, second), found in zip(asked, differences(pairs, BY_STUDENT), strict=True):
+        for (first, second), found in zip(asked, differences(pairs, inference), strict=True):
             order[cell, first, second] = _ORDER.get(found.verdict, 0)
             order[cell, second, first] = -order[cell, first, second]
             if first == 0:

@@ -26,6 +26,8 @@ from sweeps.search.objectives import Runs
 from sweeps.strategies.file import Strategy
 
 if TYPE_CHECKING:
+    from blis_jax.engine.runner.driver import Runner
+    from blis_jax.engine.runner.runs import Row
     from blis_jax.results.records import RunRecord
     from blis_jax.workload.source import RequestSource
     from blis_jax.workload.table import RequestTable
@@ -94,11 +96,13 @@ class Bench:
         measure: Measure | None = None,
         configs_per_batch: int = 1,
         policy_seeds: str = BY_WORKLOAD,
+        runner: Runner | None = None,
     ) -> None:
         """`stream` draws the requests of a workload: `reference` as BLIS does, `jax` as the sweeps do.
 
         `names` are the metrics; `configs_per_batch` is how many configurations `run` usually gets;
-        `policy_seeds` is the rule that gives random policies their seed, of policies/seeds.py.
+        `policy_seeds` is the rule that gives random policies their seed, of policies/seeds.py; `runner` is one whose
+        programs other benches use, too.
         """
         from blis_jax.commands.sweep.data import slo_targets
         from blis_jax.engine.runner.driver import Runner
@@ -115,7 +119,7 @@ class Bench:
         self.result = seed_results(self.names, self.measure, self.targets)
         self.tables: dict[int, list[RequestTable]] = {}
         num_rows = len(self.seeds) * configs_per_batch
-        self.runner = Runner(Options(form=default_form()), num_rows)
+        self.runner = runner or Runner(Options(form=default_form()), num_rows)
 
     def on_seeds(self, seeds: Sequence[int]) -> Bench:
         """The same on other seeds."""
@@ -148,22 +152,20 @@ class Bench:
         self, configs: Sequence[ClusterConfig], summarize: Callable[[RunRecord], T]
     ) -> list[tuple[T, ...]]:
         """What `summarize` makes of each run, by configuration and seed; called from threads."""
+        each = [self.rows(config) for config in configs]
+        results = iter(self.runner.run(list(itertools.chain(*each)), summarize))
+        found = [tuple(itertools.islice(results, len(rows))) for rows in each]
+        return [runs * (len(self.seeds) // len(runs)) for runs in found]
+
+    def rows(self, config: ClusterConfig) -> list[Row]:
+        """The runs of a configuration that seeds make different: one a seed, or a single one."""
         from blis_jax.engine.runner.simulation import Row
 
-        configs = [until_horizon(config, self.spec) for config in configs]
-        counts = [self._num_different(config) for config in configs]
-        rows = [
-            Row(config, table, seed)
-            for config, count in zip(configs, counts, strict=True)
-            for table, seed in zip(
-                self._tables_for(config.block_size_in_tokens)[:count],
-                self.policy_seeds[:count],
-                strict=True,
-            )
-        ]
-        results = iter(self.runner.run(rows, summarize))
-        found = [tuple(itertools.islice(results, count)) for count in counts]
-        return [runs * (len(self.seeds) // len(runs)) for runs in found]
+        config = until_horizon(config, self.spec)
+        count = self._num_different(config)
+        tables = self._tables_for(config.block_size_in_tokens)[:count]
+        pairs = zip(tables, self.policy_seeds[:count], strict=True)
+        return [Row(config, table, seed) for table, seed in pairs]
 
     def _num_different(self, config: ClusterConfig) -> int:
         """Runs that the seeds make different; one if neither trace nor policies draw anything."""

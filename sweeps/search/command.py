@@ -30,8 +30,8 @@ from sweeps.runs.options import (
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.workload.source import RequestSource
-    from sweeps.runs.bench import Bench
     from sweeps.search.engines import Engine
+    from sweeps.search.loads import LoadBenches
     from sweeps.search.loop import SearchRecord, Tried
     from sweeps.search.result import SearchFrame
     from sweeps.strategies.file import Strategy
@@ -104,6 +104,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     from sweeps.runs.bench import Bench, measure_of, targets_of
     from sweeps.runs.metrics import reported_names
     from sweeps.search.engines import make
+    from sweeps.search.loads import LoadBenches, load_specs
     from sweeps.search.loop import SearchRecord, workload_content
     from sweeps.search.objectives import Valuation
     from sweeps.search.result import SearchFrame
@@ -111,18 +112,20 @@ def _optimize(arguments: Sequence[str] | None) -> int:
 
     space = space_of(strategy)
     spec, seeds, stream = _requests(given, strategy, space)
-    valuation = Valuation(strategy)
+    valuation, loads = Valuation(strategy, has_loads=True), load_specs(strategy)
     engine, baseline = make(space, strategy.search), _baseline(strategy)
     names = (*valuation.names, *reported_names(spec))
     groups = [plain_value(space.base.instances)] if space.base.instances else []
     content = {
         **_content(strategy), "workload": workload_content(spec), "seeds": seeds, "stream": stream,
         "instances": groups,
+        "loads": {name: workload_content(one) for name, one in loads.items()},
     }  # fmt: skip
     record = SearchRecord(paths.record, content)
     check_record(given, paths, record)
     measure = measure_of(targets_of(strategy), spec)
-    bench = Bench(spec, seeds, stream, names, measure, strategy.search.batch)
+    main_bench = Bench(spec, seeds, stream, names, measure, strategy.search.batch)
+    bench = LoadBenches(main_bench, valuation, loads)
     frame = SearchFrame(space, valuation, seeds, stream)
     tried = _searched(given, frame, engine, bench, record)
     if baseline is not None:
@@ -167,6 +170,8 @@ def _requests(
 
     trace = trace_flags.study_source(given, NAME)
     if trace is not None:
+        if strategy.loads:
+            raise strategy.refuse("loads", "a trace has one load; leave them out, or --trace")
         trace.check_classes(Valuation(strategy).names)
         return trace, seeds_of_trace(given, trace, [space.base], NAME, strategy.seeds), STREAM
     stream = given.get("rng", "reference")
@@ -185,7 +190,11 @@ def _content(strategy: Strategy) -> dict[str, Any]:
 
 
 def _searched(
-    given: Mapping[str, Any], frame: SearchFrame, engine: Engine, bench: Bench, record: SearchRecord
+    given: Mapping[str, Any],
+    frame: SearchFrame,
+    engine: Engine,
+    bench: LoadBenches,
+    record: SearchRecord,
 ) -> list[Tried]:
     from sweeps.search.loop import best_of, runs_at, search
 

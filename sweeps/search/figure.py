@@ -13,6 +13,7 @@ from blis_jax.reports.run_words import words_of
 from blis_jax.reports.style import BLUE, GREEN, GREY, ORANGE, RED
 from blis_jax.results.metrics.scalars import TOKEN_RATES, lookup
 from sweeps.runs.metrics import found, our_name
+from sweeps.search.objectives import AT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,8 +104,10 @@ def _objective(
     document: Mapping[str, Any], point: Mapping[str, Any], place: int
 ) -> Mapping[str, Any]:
     """The figures of one objective at one point; empty for failures."""
-    metric, slo_class = lookup(our_name(document["objectives"][place]["metric"]))
-    figures: Mapping[str, Any] = point["figures"].get(slo_class or "all", {}).get(metric.name, {})
+    objective = document["objectives"][place]
+    metric, slo_class = lookup(our_name(objective["metric"]))
+    name = metric.name + (AT + objective["at"] if "at" in objective else "")
+    figures: Mapping[str, Any] = point["figures"].get(slo_class or "all", {}).get(name, {})
     return figures
 
 

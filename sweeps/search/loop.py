@@ -15,6 +15,7 @@ from sweeps.strategies.space import Point, Space
 if TYPE_CHECKING:
     from blis_jax.workload.source import RequestSource
     from sweeps.runs.bench import Bench
+    from sweeps.search.loads import LoadBenches
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def _entry(entry: Any) -> tuple[Point, Runs]:
     return tuple(entry["point"]), tuple(SeedResult(**run) for run in entry["runs"])
 
 
-def runs_at(space: Space, bench: Bench) -> Callable[[Sequence[Point]], list[Runs]]:
+def runs_at(space: Space, bench: Bench | LoadBenches) -> Callable[[Sequence[Point]], list[Runs]]:
     """What runs the points of a space."""
     return lambda points: bench.run([space.config_at(point) for point in points])
 

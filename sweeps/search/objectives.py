@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, closest
 from blis_jax.results.metrics.scalars import HIGHER
 from sweeps.runs.metrics import found, our_name
 from sweeps.strategies.file import Strategy
 
 Metrics = Mapping[str, float]
 NO_FIGURE = "NO_FIGURE"  # beside the outcomes: a metric that is asked for has no value
+AT = " at "  # between a metric and the further load that it is measured at
 
 
 @dataclass(frozen=True)
@@ -68,29 +69,38 @@ class Goal:
 class Valuation:
     """Turns the runs of a point into its worth, as a strategy wants it."""
 
-    def __init__(self, strategy: Strategy) -> None:
-        """Checks the names of all metrics."""
+    def __init__(self, strategy: Strategy, has_loads: bool = False) -> None:
+        """Checks the names of all metrics; `has_loads`: every run has the figures of all loads."""
+        if strategy.loads and not has_loads:
+            raise strategy.refuse(
+                "loads", "only sweeps.optimize runs a point on several loads; leave them out here"
+            )
         self.strategy = strategy
         self.goals: list[Goal] = []
         for place, objective in enumerate(strategy.objectives):
-            metric = _metric(strategy, f"objectives[{place}].metric", objective.metric)
-            direction = found(metric).direction == HIGHER
+            metric = _metric(strategy, f"objectives[{place}]", objective.metric, objective.at)
+            direction = found(plain_name(metric)).direction == HIGHER
             is_max = objective.direction == "max" if objective.direction else direction
             self.goals.append(Goal(metric, -1.0 if is_max else 1.0, objective.weight))
         self.limits = [
-            _metric(strategy, f"constraints[{place}].metric", constraint.metric)
+            _metric(strategy, f"constraints[{place}]", constraint.metric, constraint.at)
             for place, constraint in enumerate(strategy.constraints)
         ]
         self.criteria = [
-            _metric(strategy, f"success_criteria[{place}].metric", criterion.metric)
+            _metric(strategy, f"success_criteria[{place}]", criterion.metric)
             for place, criterion in enumerate(strategy.success_criteria)
         ]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every metric that is needed."""
+        """Every metric of the strategy's workload that is needed."""
+        return self.names_at("")
+
+    def names_at(self, load: str) -> tuple[str, ...]:
+        """Every metric that is needed at one of the loads."""
         wanted = [goal.metric for goal in self.goals] + self.limits + self.criteria
-        return tuple(dict.fromkeys(wanted))
+        parts = [name.partition(AT) for name in dict.fromkeys(wanted)]
+        return tuple(name for name, _, place in parts if place == load)
 
     def worth(self, runs: Sequence[SeedResult]) -> Worth:
         """The worth of one point."""
@@ -121,12 +131,23 @@ class Valuation:
         return Worth(score, objectives, penalties, excesses=excesses)
 
 
-def _metric(strategy: Strategy, path: str, name: str) -> str:
+def plain_name(name: str) -> str:
+    """The metric of a name that may say at which load."""
+    return name.partition(AT)[0]
+
+
+def _metric(strategy: Strategy, path: str, name: str, at: str | None = None) -> str:
     try:
         found(name)
     except ConfigError as error:
-        raise strategy.refuse(path, str(error)) from None
-    return our_name(name)
+        raise strategy.refuse(f"{path}.metric", str(error)) from None
+    if at is None:
+        return our_name(name)
+    if at not in strategy.loads:
+        raise strategy.refuse(
+            f"{path}.at", f"there is no load {at!r}{closest(at, list(strategy.loads))}"
+        )
+    return our_name(name) + AT + at
 
 
 def _mean(runs: Sequence[Metrics], names: Sequence[str]) -> dict[str, float]:

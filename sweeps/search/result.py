@@ -15,7 +15,7 @@ from blis_jax.cluster.setting_values import plain_value
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.statistics.intervals import METHOD, estimate
 from sweeps.search.loop import Tried, best_of
-from sweeps.search.objectives import SeedResult, Valuation
+from sweeps.search.objectives import AT, SeedResult, Valuation
 from sweeps.search.pareto_front import hypervolume, nondominated, reference_point
 from sweeps.strategies.space import Space
 
@@ -75,7 +75,7 @@ def to_document(frame: SearchFrame, tried: Sequence[Tried]) -> dict[str, Any]:
         "search": strategy.search.model_dump(),
         "rng": frame.stream,
         "objectives": [entry.model_dump(exclude_none=True) for entry in strategy.objectives],
-        "constraints": [entry.model_dump() for entry in strategy.constraints],
+        "constraints": [entry.model_dump(exclude_none=True) for entry in strategy.constraints],
         "intervals": METHOD.replace(", paired by seed", ""),
         "failures": failures(tried),
         "num_broken_invariants": sum(r.num_broken_invariants for one in tried for r in one.runs),
@@ -106,8 +106,9 @@ def by_class(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Figures by SLO class; those of all requests and of the run under `all`."""
     grouped: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
-        metric, slo_class = lookup(name)
-        grouped.setdefault(slo_class or "all", {})[metric.name] = value
+        plain, at, load = name.partition(AT)
+        metric, slo_class = lookup(plain)
+        grouped.setdefault(slo_class or "all", {})[metric.name + at + load] = value
     return grouped
 
 

@@ -23,7 +23,7 @@ from blis_jax.reports.figures import (
 )
 from blis_jax.reports.style import BLUE, STRATEGY_COLOURS
 from blis_jax.results.metrics.scalars import lookup
-from sweeps.robustness.words import metric_words
+from sweeps.robustness.output.words import metric_words
 from sweeps.sensitivity.effects import Effect
 from sweeps.sensitivity.indices import FIGURES
 from sweeps.sensitivity.model import SURROGATE

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from blis_jax.results.metrics.scalars import lookup
-from sweeps.robustness.words import metric_words, shown
+from sweeps.robustness.output.words import metric_words, shown
 from sweeps.sensitivity.design import Sizes
 from sweeps.sensitivity.effects import ANYWHERE, INSIDE, BestRange
 from sweeps.sensitivity.indices import MATTERS, NO_EFFECT, NOISE, Agreement, do_meet

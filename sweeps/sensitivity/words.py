@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sweeps.robustness.words import metric_words
+from sweeps.robustness.output.words import metric_words
 from sweeps.sensitivity.indices import MATTERS, TotalIndices, verdict
 from sweeps.sensitivity.study import SensitivityStudy
 

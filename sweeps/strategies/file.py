@@ -64,6 +64,7 @@ class Objective(_Part):
     metric: Text
     direction: Direction | None = None  # None: the metric's own
     weight: Weight = 1.0
+    at: Text | None = None  # one of the strategy's loads; None: its workload
 
 
 class Constraint(_Part):
@@ -73,6 +74,15 @@ class Constraint(_Part):
     direction: Direction
     threshold: Number
     weight: Weight = 100.0
+    at: Text | None = None  # one of the strategy's loads; None: its workload
+
+
+class SearchLoad(_Part):
+    """A further workload on which a search runs every point; objectives and constraints name it with `at`."""
+
+    workload: Annotated[str | dict[str, Any], Field()]
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # requests per second
+    num_requests: Annotated[int, Field(ge=1)] | None = None
 
 
 class SuccessCriterion(_Part):
@@ -114,6 +124,7 @@ class Search(_Part):
     initial: Annotated[int, Field(ge=1)] = 8
     batch: Annotated[int, Field(ge=1, le=4096)] = 8
     random_state: Annotated[int, Field(ge=0, lt=2**32)] = 42
+    start: tuple[Text, ...] = ()  # points of the file that are tried first
     failure_score: Number = 1e6  # of a point with a run that did not come to its end
 
 
@@ -131,6 +142,7 @@ class Strategy(_Part):
     constraints: tuple[Constraint, ...] = ()
     penalties: Literal["seed-mean", "each-seed"] = "seed-mean"
     workload: Annotated[str | dict[str, Any], Field()] = "mixed"
+    loads: dict[str, SearchLoad] = Field(default_factory=dict)
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (42, 43, 44)
     targets: dict[str, Limits] | None = None
     success_criteria: tuple[SuccessCriterion, ...] = ()
@@ -281,6 +293,7 @@ def _unknown_key(error: ValidationError) -> str | None:
         "overrides": Override,
         "objectives": Objective,
         "constraints": Constraint,
+        "loads": SearchLoad,
         "success_criteria": SuccessCriterion,
         "required_settings": Bounds,
         "targets": Limits,

@@ -36,8 +36,11 @@ def test_the_example_run(tmp_path: Path, capsys):
 
 
 @pytest.mark.slow
-def test_exploring_widens_the_intervals(tmp_path: Path):
-    """The usual way: intervals over all fits that do nearly as well, from more simulations."""
+def test_exploring_widens_the_intervals(tmp_path: Path, capsys):
+    """The usual way: intervals over all fits that do nearly as well, from more simulations.
+
+    Predictions have them too, of the requests held out and of another run.
+    """
     found = []
     for explore in ("false", "true"):
         output = tmp_path / f"{explore}.json"
@@ -51,6 +54,16 @@ def test_exploring_widens_the_intervals(tmp_path: Path):
         assert one["low"] <= one["value"] <= one["high"]
         before = local["coefficients"][term]
         assert one["high"] - one["low"] > 0.9 * (before["high"] - before["low"])
+    rows = [row for row in explored["errors"] if "low" in row]
+    assert len(rows) == 12 and {row["part"] for row in rows} == {"held out"}
+    assert sum(row["low"] <= row["measured"] <= row["high"] for row in rows) >= 10
+    assert not any("low" in row for row in local["errors"])
+    predicted = tmp_path / "predicted.json"
+    fit = ["--coefficients-from", str(tmp_path / "true.json"), "--output", str(predicted)]
+    assert main([EXAMPLE, *fit]) == 0
+    rows = json.loads(predicted.read_text())["errors"]
+    assert len(rows) == 12 and all(row["low"] < row["high"] for row in rows)
+    assert "95 %" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,11 @@ def pool(name: str, gpu_type: str, memory: float, **changes: Any) -> dict[str, A
     } | changes
 
 
-POOLS = [pool("h", "H100", 80.0), pool("l", "L40S", 48.0, initial_nodes=2)]
+POOLS = [pool("h", "H100", 80.0), pool("l", "L40S", 48.0, initial_nodes=2, max_nodes=2)]
+
+
+def scaled(**numbers: Any) -> dict[str, Any]:
+    return {"node_pools": POOLS, "autoscaler": {"interval_us": 500_000} | numbers}
 
 
 def cluster(pools: Any, **settings: Any) -> ClusterConfig:
@@ -73,14 +77,61 @@ def test_longest_request_fits_into_the_smaller_cache():
         ([pool("h", "", 80.0)], {}, "gpu_type must be a text"),
         ([pool("h", "H100", 80.0, colour="red")], {}, "the key 'colour' is unknown"),
         ({"node_pools": []}, {}, "must be a list of pools"),
-        ({"node_pools": POOLS, "autoscaler": {}}, {}, "the autoscaler of blis-2026-08 is not"),
+        ([pool("h", "H100", 80.0), pool("h", "H100", 80.0)], {}, "there is a pool 'h' already"),
+        ([pool("h", "H100", 80.0, initial_nodes=2)], {}, "max_nodes is 1, below initial_nodes"),
+        ([pool("h", "H100", 80.0, cost_per_hour=-1)], {}, "cost_per_hour must be a number from 0"),
+        ({"autoscaler": {"interval": 5}}, {}, "the key 'interval' is unknown"),
+        ({"autoscaler": {"interval_us": -1}}, {}, "interval_us must be a number from 0 on"),
+        (scaled(analyzer={"kv_cache_threshold": 1.5}), {}, "kv_cache_threshold must be above 0"),
+        (scaled(analyzer={"scale_down_boundary": 0.9}), {}, "must be below scale_up_threshold"),
+        (scaled(hpa_scrape_delay={"mean": "1"}), {}, "mean must be a number from 0 on, got '1'"),
+        ({"instance_lifecycle": {"drain_policy": "WAIT"}}, {}, "the key 'drain_policy' is unknown"),
         (
-            {"node_pools": POOLS, "instance_lifecycle": {"loading_delay": {"mean": 1.0}}},
+            {"instance_lifecycle": {"warm_start_initial_instances": 1}},
             {},
-            "set warm_start_initial_instances to true",
+            "must be true or false, got 1",
         ),
     ],
 )
 def test_what_cannot_be_used_is_refused(pools: Any, settings: dict[str, Any], words: str):
     with pytest.raises(ConfigError, match=words):
         cluster(pools, **settings)
+
+
+def test_an_autoscaler_is_a_cluster_policy_with_the_numbers_of_the_file():
+    """Zeros of the analyzer stand for BLIS's defaults."""
+    delays = {"loading_delay": {"mean": 1.5, "stddev": 0.5}, "warm_start_initial_instances": True}
+    analyzer = {"kv_cache_threshold": 0.02, "scale_up_threshold": 0}
+    given = scaled(analyzer=analyzer, hpa_scrape_delay={"mean": 2}) | {"instance_lifecycle": delays}
+    config = cluster(given)
+    assert config.cluster_policy == "saturation-autoscaler"
+    numbers = {
+        "interval_us": 500_000,
+        "kv_cache_threshold": 0.02,
+        "scale_up_threshold": 0.8,
+        "scale_down_boundary": 0.4,
+        "avg_input_tokens": 512,
+        "scrape_delay_mean_s": 2,
+        "loading_delay_mean_s": 1.5,
+        "loading_delay_stddev_s": 0.5,
+        "warm_start": 1,
+    }
+    for name, value in numbers.items():
+        assert getattr(config, f"saturation_autoscaler_{name}") == value, name
+    assert [(pool.gpu_type, pool.nodes) for pool in config.node_pools] == [("H100", 1), ("L40S", 2)]
+    # a copy keeps them, and a number that is given counts before the file's
+    assert config.replace(routing_policy="least-loaded").node_pools == config.node_pools
+    mine = cluster(given, saturation_autoscaler_interval_us=250_000.0)
+    assert mine.saturation_autoscaler_interval_us == 250_000
+
+
+def test_without_ticks_and_loading_nothing_acts():
+    """As in BLIS, whose first instances are there at once then."""
+    for given in (
+        {"node_pools": POOLS},
+        {"node_pools": POOLS, "autoscaler": {}},
+        {"instance_lifecycle": {"loading_delay": {"mean": 1.0}}},
+    ):
+        assert cluster(given).cluster_policy == "none"
+    loads = {"node_pools": POOLS, "instance_lifecycle": {"loading_delay": {"mean": 1.0}}}
+    assert cluster(loads).saturation_autoscaler_interval_us == 0

@@ -62,7 +62,7 @@ def length(state) -> int:
 
 
 def test_a_list_of_mostly_holes_is_squeezed_and_keeps_its_order():
-    shape, numbers, state = hollow_state(holes=900)
+    shape, numbers, state = hollow_state(holes=2100)
     after = without_holes(shape, numbers, state)
     assert length(after) == len(FREE)
     assert free_blocks(after, shape.ring_size) == list(FREE)
@@ -80,5 +80,5 @@ def test_a_few_holes_are_left():
 
 @pytest.mark.parametrize("do", [Do.OFFLOAD, Do.RESTORE])
 def test_an_operation_that_keeps_a_place_in_the_ring_is_not_disturbed(do):
-    shape, numbers, state = hollow_state(holes=900, do=do)
+    shape, numbers, state = hollow_state(holes=2100, do=do)
     assert length(without_holes(shape, numbers, state)) == length(state)

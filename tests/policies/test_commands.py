@@ -153,7 +153,7 @@ def test_an_unknown_cluster_policy_is_refused(capsys: pytest.CaptureFixture[str]
     words = ["--model", "meta-llama/llama-3.1-8b-instruct", "--workload", "chatbot"]
     assert run([*words, "--cluster-policy", "outage"]) == 2
     assert (
-        "use one of outages, outage-at, autoscaler, none, or path/to/file.py:Name"
+        "use one of outages, outage-at, autoscaler, saturation-autoscaler, none, or path/to/file.py:Name"
         in capsys.readouterr().err
     )
 

@@ -9,7 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.engine.fleet import FleetView
+from blis_jax.engine.fleet_params import fleet_params
 from blis_jax.engine.gateway.signals import LeadingContents, Outstanding
 from blis_jax.engine.types import (
     ROLES,
@@ -40,6 +43,7 @@ SHAPE = EngineShape(
     num_nodes=0,
     path_depth=1,
     num_keys=64,
+    num_changes=4,
 )
 TABLES = {
     kind: {name: registry.find(kind, name) for name in names}
@@ -211,13 +215,32 @@ def victim_scenes(entry: Policy) -> VictimContext:
     )
 
 
+def fleet_scenes() -> FleetView:
+    rng = np.random.default_rng(17)
+    params = fleet_params(ClusterConfig(num_instances=3), INSTANCES, SHAPE.num_changes, 0)
+    shape = (CASES, INSTANCES)
+    never = np.full(shape, np.iinfo(np.int32).max, np.int32)
+    return FleetView(
+        params=jax.tree.map(lambda leaf: np.broadcast_to(leaf, (CASES, *np.shape(leaf))), params),
+        total_kv_blocks=np.full(shape, 500, np.int32),
+        block_size=np.full(CASES, 16, np.int32),
+        has_more=rng.random(CASES) < 0.5,
+        has_work=rng.random(shape) < 0.5,
+        emptied_us=rng.integers(-1, 400_000, shape).astype(np.int32),
+        is_sent=rng.random(shape) < 0.2,
+        queued_us=never,
+        idle_event_us=rng.integers(400_000, 500_000, shape).astype(np.int32),
+    )
+
+
 def movement_scenes(entry: Policy, num_active: int) -> ClusterContext | HandOverContext:
     rng = np.random.default_rng(11)
     seen = all_snapshots(4, num_active)
     now_us, key = np.full(CASES, 400_000, np.int32), rng.integers(0, 2**32, (CASES, 2), np.uint32)
     if entry.kind == "cluster":
         num_arrived, is_paid = np.arange(CASES, dtype=np.int32), seen.is_active
-        return ClusterContext(seen, seen.is_active, now_us, key, num_arrived, is_paid)
+        fleet = fleet_scenes() if entry.reads_fleet else None
+        return ClusterContext(seen, seen.is_active, now_us, key, num_arrived, is_paid, fleet)
     role = rng.integers(0, len(ROLES), seen.role.shape).astype(np.int32)
     instance = rng.integers(0, INSTANCES, CASES).astype(np.int32)
     return HandOverContext(request_views(3, (CASES,)), instance, seen.is_active, role, now_us, key)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from blis_jax.policies.described.regime_switched import regime_switched
-from blis_jax.policies.regimes import regime_gated, regime_kept
+from blis_jax.policies.regimes import regime_affinity, regime_gated, regime_kept
 from tests.policies.described.contexts import asked, decided
 
 CRITICAL, STANDARD, SHEDDABLE = 1, 2, 3
@@ -71,3 +71,16 @@ def test_the_gate_sheds_from_one_load_on_down_to_another():
     assert admitted(means, STANDARD, **numbers) == [1, 1, 1, 1, 1, 0, 0, 1]
     assert admitted(means, 0, **numbers) == [1, 1, 1, 1, 1, 0, 0, 1]
     assert all(admitted(means, CRITICAL, **numbers))
+
+
+def test_affinity_counts_less_from_one_load_on_down_to_another():
+    """A prompt of ten blocks, five of which the second instance has."""
+    state, found = None, []
+    for mean in (10, 11, 6, 5, 8):
+        context = asked([mean] * 2, [0, 5])
+        score, state = decided(
+            regime_affinity, context, state, busy_load=10.0, stay=0.5, busy_share=0.2
+        )
+        found.append(np.asarray(score).tolist())
+    calm, busy = [0.0, 0.5], [0.0, 0.1]
+    np.testing.assert_allclose(found, [calm, busy, busy, calm, calm])

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sweeps.reports.robustness import MOST_CELLS, study_of, write_report
-from sweeps.robustness.verdict import Question, answer
+from sweeps.robustness.question import Question
+from sweeps.robustness.verdict import answer
 from tests.sweeps.robustness.made_map import cell, made_map
 
 BASE = (100.0, 500.0, 17_000.0)

@@ -7,7 +7,7 @@ import pytest
 
 from blis_jax.reports.figures import columns_of, line_handle
 from blis_jax.reports.style import CLASS_COLOURS, PARTS, STRATEGY_COLOURS, strategy_colours
-from sweeps.robustness.figure import View, filled
+from sweeps.robustness.output.figure import View, filled
 from sweeps.robustness.verdict import recommend
 from tests.sweeps.robustness.made_map import cell, made_map
 

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 CONTEXT = "beta3"
-MOST_WORSE = 5.0  # of the robust cost: a likelihood ratio's 1.9, and what the pieces add by chance
+MOST_WORSE = 6.0  # of the robust cost: a likelihood ratio's 1.9, and what the pieces add; set on made-up servers
 LARGEST_HALF = 0.3  # of the interval's middle, of a coefficient that counts as identified
 FIRST_STEPS = {"alpha0": 0.4, "alpha1": 0.4, "alpha2": 0.4, "beta0": 0.03, "beta1": 0.02}
+FIRST_STEPS[CONTEXT] = 0.4
 OTHER_STEP = 0.12  # of the value, as the others are
 GROWTH = 1.35  # from step to step
 MOST_STEPS = 9  # to each side
@@ -50,9 +51,11 @@ class Exploration:
         found: np.ndarray = self.values[np.argmin(self.costs)]
         return found
 
-    def near(self) -> Float[np.ndarray, "near term"]:
-        """The ends that the run does not exclude."""
-        found: np.ndarray = self.values[self.costs <= self.costs.min() + self.most_worse]
+    def near(self, fit: Fit) -> Float[np.ndarray, "near term"]:
+        """The ends that the run does not exclude, each once, and the fit."""
+        is_near = self.costs <= self.costs.min() + self.most_worse
+        alone = np.pad(fit.values, (0, len(self.terms) - len(fit.terms)))
+        found: np.ndarray = np.unique(np.vstack([self.values[is_near], alone]), axis=0)
         return found
 
 
@@ -64,7 +67,7 @@ def explore(
     terms: Sequence[str],
     wider_starts: Sequence[np.ndarray],
 ) -> Exploration:
-    """Descents of the wider form with `terms`, and along the path of every coefficient of the fit.
+    """Descents of the wider form with `terms`, and along the path of every one of its coefficients.
 
     Args:
         model: latencies of the wider form.
@@ -84,7 +87,7 @@ def explore(
         search.end(start)
     for _ in range(2):  # again where a path led to a better fit
         before = min(search.costs)
-        for place in range(len(fit.terms)):
+        for place in range(len(terms)):
             search.path(place, FIRST_STEPS.get(terms[place], OTHER_STEP))
         if min(search.costs) > before - 1.0:
             break
@@ -163,7 +166,7 @@ def widened(known: Uncertainty, fit: Fit, found: Exploration) -> Uncertainty:
     it was so at the fit and half its interval is at most `LARGEST_HALF` of the interval's middle.
     """
     num_terms = len(fit.terms)
-    near = np.vstack([found.near()[:, :num_terms], fit.values])
+    near = found.near(fit)[:, :num_terms]
     local = known.intervals[:, 1] - fit.values
     low = np.maximum(near.min(axis=0) - local, 0.0)
     high = near.max(axis=0) + local

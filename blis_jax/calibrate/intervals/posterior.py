@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blis_jax.calibrate.intervals.predictive import Predictive
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.latency.registry import AUTO
@@ -34,6 +35,7 @@ class Posterior:
     fixed: Mapping[str, float]
     source: str
     cluster: Mapping[str, Any] = field(default_factory=dict)  # that the fit was made for
+    predictive: Predictive | None = None  # where the fit explored
 
     @property
     def latency_model(self) -> str:
@@ -106,4 +108,8 @@ def _posterior(document: Mapping[str, Any], source: str) -> Posterior:
     cluster = document.get("cluster", {})
     if not isinstance(cluster, dict):
         raise TypeError("cluster")
-    return Posterior(terms, values, covariance, dict(document.get("fixed", {})), source, cluster)
+    fixed, given = dict(document.get("fixed", {})), document.get("predictive")
+    predictive = None if given is None else Predictive.of_document(given)
+    if predictive is not None and not set(terms) <= set(predictive.terms) <= set(ALL_TERMS):
+        raise ValueError("predictive")
+    return Posterior(terms, values, covariance, fixed, source, cluster, predictive)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 NUM_GROUPS = 12  # of neighbouring requests, which share steps and queues
+MOST_ALIKE = 0.98  # correlation of neighbours
 LEVEL = 0.95
 LARGEST_RELATIVE_ERROR = 0.5  # of a coefficient that counts as known: its interval is far from 0
 AT_BOUND = 1e-4  # of the starting value
@@ -75,6 +76,28 @@ def uncertainty(fit: Fit) -> Uncertainty:
         _remarks(fit, normal, error, is_known, np.nan_to_num(correlations)),
         max(float(np.trace(inverse @ meat)) / len(fit.terms), 1.0),
     )
+
+
+def beyond_groups(fit: Fit) -> float:
+    """Times that sums of slopes and residuals vary more in the long run than the groups show, at least 1.
+
+    Groups of a twelfth are too short where more distant neighbours are still alike. The long run is that of an
+    autoregression of order one of each term (Andrews and Monahan, 1992).
+    """
+    weight = 1.0 / np.sqrt(1.0 + fit.residuals**2)
+    scores = np.einsum("ikp,ik->ip", fit.jacobian, weight * fit.residuals)
+    scores = scores - scores.mean(axis=0)
+    power = np.sum(scores**2, axis=0)
+    is_felt, num = power > 0, len(scores)
+    if num < 2 * NUM_GROUPS or not np.any(is_felt):
+        return 1.0
+    scores, power = scores[:, is_felt], power[is_felt]
+    alike = np.sum(scores[1:] * scores[:-1], axis=0) / power
+    alike = np.clip(alike + (1 + 3 * alike) / num, 0.0, MOST_ALIKE)
+    steps = scores[1:] - alike * scores[:-1]
+    long_run = num * steps.var(axis=0) / (1 - alike) ** 2
+    sums = np.stack([group.sum(axis=0) for group in np.array_split(scores, NUM_GROUPS)])
+    return max(float(np.mean(long_run / np.maximum(np.sum(sums**2, axis=0), 1e-300))), 1.0)
 
 
 def _scatter(fit: Fit) -> Float[np.ndarray, "term term"]:

@@ -382,7 +382,7 @@ _CLUSTER_GROUPS = (
     ("priority and order of the wait queue", ORDER_FLAGS),
     ("batches", BATCH_FLAGS),
     ("KV blocks in CPU memory", KV_TIER_FLAGS),
-    ("prefill and decode pools of blis-2026-08", POOL_FLAGS),
+    ("pools and policy files of blis-2026-08", POOL_FLAGS),
 )
 
 

@@ -1,4 +1,4 @@
-"""Options about the prefill, decode and encode pools of BLIS's revision of August 2026, under its names."""
+"""Options of BLIS's revision of August 2026 about its pools, policy files and autoscaler, under its names."""
 
 from __future__ import annotations
 
@@ -62,4 +62,19 @@ POOL_FLAGS = (
         "prefill-max-model-len", whole, 0, "N", "--max-model-len of the prefill pool; 0: the same"
     ),
     Flag("decode-max-model-len", whole, 0, "N", "likewise of the decode pool"),
+    Flag(
+        "policy-config",
+        str,
+        None,
+        "FILE",
+        "policy file of blis-2026-08: admission, routing, scheduler, preemption, node pools, autoscaler; "
+        "options that are given count before it",
+    ),
+    Flag(
+        "model-autoscaler-interval-us",
+        number,
+        None,
+        "US",
+        "time between two ticks of the autoscaler of blis-2026-08, 0: none; the policy file's if not given",
+    ),
 )

@@ -167,6 +167,7 @@ def dashed(config: ClusterConfig) -> dict[str, Any]:
 
     default = ClusterConfig()
     ours = (*OUR_POLICY_SETTINGS, *_OF_SIZES, "latency_model", "instances", "precise_kv_routing")
+    ours += ("node_pools",)
     ours += ("revision", "cache_signal_delay", "max_model_len", *disaggregation.SETTINGS)
     is_idle = {name for name in ours if getattr(config, name) == getattr(default, name)}
     names = [name for name in FIELDS if name not in _OURS and name not in is_idle]

@@ -44,6 +44,20 @@ def once(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) ->
     return lax.while_loop(lambda carry: carry[0], turn, (predicate, value))[1]
 
 
+def repeated(
+    holds: Callable[[T], jax.Array], change: Callable[[T, jax.Array], T], value: T, most: int
+) -> T:
+    """`change(value, True)` as long as `holds(value)`, at most so often; tables change in place here, too."""
+
+    def goes_on(carry: tuple[jax.Array, T]) -> jax.Array:
+        return (carry[0] < most) & holds(carry[1])
+
+    def turn(carry: tuple[jax.Array, T]) -> tuple[jax.Array, T]:
+        return carry[0] + 1, change(carry[1], jnp.array(True))
+
+    return lax.while_loop(goes_on, turn, (jnp.int32(0), value))[1]
+
+
 def always(predicate: jax.Array, change: Callable[[T, jax.Array], T], value: T) -> T:
     """`change(value, predicate)`, which leaves everything as it is where the predicate does not hold."""
     return change(value, predicate)

@@ -10,9 +10,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.lazy import jax, jnp, lax
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Number = jax.Array | np.ndarray | float  # traced, or known while the program is made
 
 _RUNTIME_INFINITY: ContextVar[Any] = ContextVar("runtime_infinity", default=None)
 
@@ -30,7 +35,7 @@ def runtime_infinity(infinity: Any) -> Iterator[None]:
         _RUNTIME_INFINITY.reset(token)
 
 
-def exact_product(a: jax.Array, b: jax.Array) -> jax.Array:
+def exact_product(a: Number, b: Number) -> jax.Array:
     """Product rounded on its own, so that a sum it enters cannot absorb it.
 
     Outside the engine, see `runtime_infinity`, that holds unless a factor is a constant.
@@ -42,7 +47,15 @@ def exact_product(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.minimum(product, infinity)
 
 
-def exact_quotient(numerator: jax.Array, divisor: jax.Array) -> jax.Array:
+def exact_chain(first: Number, second: Number, *others: Number) -> jax.Array:
+    """The product from left to right, every step rounded."""
+    product = exact_product(first, second)
+    for other in others:
+        product = exact_product(product, other)
+    return product
+
+
+def exact_quotient(numerator: Number, divisor: Number) -> jax.Array:
     """Correctly rounded quotient, whatever the shapes and however it is vectorised.
 
     The divisor is made to depend on the numerator, so that it has its shape, lanes included, before the

@@ -31,10 +31,10 @@ class Router:
 class RouterParams:
     """The numbers, as `PolicyParams` has them for the cluster's router."""
 
-    routing: Any
+    routing: Any  # the policy's numbers
     scorers: tuple[Any, ...]
     scorer_weights: Float[Array, "scorer"]  # as given
-    picker: Any
+    picker: Any  # likewise
     draws: Any = None  # of a stream of its own, see GatewayContext; None: the cluster's
 
     @property

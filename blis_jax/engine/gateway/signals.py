@@ -32,15 +32,24 @@ class LeadingContents:
 class Outstanding:
     """Prompts that were sent to the instances and are not wholly in a step yet, `[instance, slot]`.
 
-    Exact at the decision, also where the signals of load are old: the gateway has sent the requests itself, and the
-    instances tell it of every prompt that is in. Where `is_there` does not hold, the other fields are junk.
+    What the router has sent it knows at once, unless requests in flight do not count; that a prompt is in, it hears at
+    the next look at the load. Where `is_there` does not hold, the other fields are junk. With old signals there are
+    twice the slots: what the last look saw, and what was sent since.
     """
 
     is_there: Bool[Array, "instance slot"]
     slo_class: Int[Array, "instance slot"]
     input_len: Int[Array, "instance slot"]  # prompt tokens
     expected_blocks: Int[Array, "instance slot"]  # of them cached, as the router's index had it
-    arrival_us: Any  # clock dtype
+    arrival_us: jax.Array  # clock dtype
+
+
+@pytree
+class SeenPrompts:
+    """The prompts of one look, and the request that held each slot then."""
+
+    holder: Int[Array, "instance slot"]
+    prompts: Outstanding
 
 
 @pytree
@@ -66,7 +75,7 @@ class SignalParams:
 class AgedView:
     """What the router has last seen of every instance, and when."""
 
-    kv: Any  # KV fields as in `State.stale`
+    kv: jax.Array  # KV fields as in `State.stale`
     queue_depth: Int[Array, "instance"]
     batch_size: Int[Array, "instance"]
     kv_seen_us: Float[Array, "instance"]
@@ -76,12 +85,18 @@ class AgedView:
         None  # int32[instance, node]: leading blocks of each shared content that are registered
     )
     cached_seen_us: Any = None
+    prompts: Any = None  # SeenPrompts, only where a policy reads outstanding prompts
 
 
-def first_view(cluster: ClusterParams, kv: jax.Array, num_nodes: int | None = None) -> AgedView:
+def first_view(
+    cluster: ClusterParams,
+    kv: jax.Array,
+    num_nodes: int | None = None,
+    prompts: SeenPrompts | None = None,
+) -> AgedView:
     """An empty cluster, last looked at before time zero by each instance's share of an interval.
 
-    `num_nodes` shared contents, where a policy reads the copy of the caches.
+    `num_nodes` shared contents, where a policy reads the copy of the caches; empty `prompts`, where one reads those.
     """
     signals = cluster.signals
     nothing = jnp.zeros(signals.phase.shape, jnp.int32)
@@ -90,7 +105,7 @@ def first_view(cluster: ClusterParams, kv: jax.Array, num_nodes: int | None = No
         return -jnp.floor(exact_product(signals.phase, interval.astype(jnp.float64)))
 
     of_kv, of_load = cluster.snapshot_refresh_interval_us, signals.load_interval_us
-    view = AgedView(kv, nothing, nothing, seen(of_kv), seen(of_load))
+    view = AgedView(kv, nothing, nothing, seen(of_kv), seen(of_load), prompts=prompts)
     if num_nodes is None:
         return view
     empty = jnp.zeros((*nothing.shape, num_nodes + 1), jnp.int32)

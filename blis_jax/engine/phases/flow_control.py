@@ -27,8 +27,9 @@ from blis_jax.engine.gateway.gateway_queue import (
     unchanged,
 )
 from blis_jax.engine.outcome import Outcome
+from blis_jax.engine.phases.decisions import Decisions, no_decisions
 from blis_jax.engine.phases.departures.giving_up import give_up
-from blis_jax.engine.phases.gateway import Decisions, admission, decide_again, no_decisions
+from blis_jax.engine.phases.gateway import admission, decide_again
 from blis_jax.engine.phases.router_view.snapshot import View, refreshed, snapshots
 from blis_jax.engine.phases.steps.mid_step import count_of, failing
 from blis_jax.engine.state import Dyn, Req, State

@@ -12,58 +12,32 @@ from jax import lax
 from blis_jax.engine.arithmetic.block_counts import full_blocks
 from blis_jax.engine.calendar import later
 from blis_jax.engine.context import Context, SlotRows, row
-from blis_jax.engine.gateway.gateway_queue import QueueWrite, unchanged
 from blis_jax.engine.gateway.signals import LeadingContents
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.budgets import is_over_budget
+from blis_jax.engine.phases.decisions import Decisions, no_decisions
 from blis_jax.engine.phases.departures.reservation import encoded, in_role, or_split, ranks_in_queue
 from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
 from blis_jax.engine.phases.router_view import router_index
-from blis_jax.engine.phases.router_view.asked import handed_over, nothing_handed, with_asked_signals
+from blis_jax.engine.phases.router_view.asked import handed_over, with_asked_signals
 from blis_jax.engine.phases.router_view.gateways import own_states, with_own
 from blis_jax.engine.phases.router_view.snapshot import (
     View,
+    active_instances,
     cached_prompt_blocks,
     refreshed,
     snapshots,
 )
 from blis_jax.engine.phases.steps.mid_step import failing, waking_time
 from blis_jax.engine.phases.steps.step_end import is_unservable
-from blis_jax.engine.state import Instance, Lane, Nodes, Resident, State, nodes_of
+from blis_jax.engine.state import Nodes, Resident, State, nodes_of
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
 from blis_jax.engine.tables.router import RouterIndex
-from blis_jax.engine.tables.rows import Row, Whole
-from blis_jax.engine.tables.writes import MovementWrite, no_movement
-from blis_jax.engine.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, RequestView, pytree
+from blis_jax.engine.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, RequestView
 from blis_jax.latency.blackbox import queueing_time
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.routing.pickers import first_where
-
-
-class Destination(Row):
-    """Whom a decision is about, and where the request goes; spare places where there is none."""
-
-    turned_away: Whole  # request
-    routed: Whole  # request
-    instance: Whole
-    slot: Whole
-
-
-@pytree
-class Decisions:
-    """What the gateway did, as few rows to write; spare indices where nothing is written."""
-
-    lane: Lane
-    stale: Any
-    gateway: Any  # states of the gateway's policies
-    where: Destination
-    slot: Resident
-    inst: Instance
-    router: router_index.RouterWrite | None
-    split: MovementWrite | None = None  # of a request whose prompt is computed elsewhere
-    queue: QueueWrite | None = None
-    handed: Any = None  # float64 that the instance gets with the request; see `Policy.hands`
 
 
 def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
@@ -109,7 +83,7 @@ def _context(
         block_size=jnp.int32(ctx.shape.block_size),
         draws=ctx.params.policy.draws,
     )
-    context = with_asked_signals(ctx, state, context, request)
+    context = with_asked_signals(ctx, state, context, seen, request)
     if ctx.mechanism.reserves_decode:
         assert state.movement is not None
         is_decode = state.movement.reservation(request).target < 0
@@ -129,27 +103,6 @@ def _in_pool(ctx: Context, context: GatewayContext) -> GatewayContext:
     is_mine = jnp.where(jnp.any(is_mine), is_mine, seen.is_active)
     snapshots = dataclasses.replace(seen, is_active=is_mine)
     return dataclasses.replace(context, snapshots=snapshots, is_decode=pool.is_decode)
-
-
-def no_decisions(ctx: Context, state: State) -> Decisions:
-    """Nothing admitted, nothing routed."""
-    spare, rows = ctx.shape.num_requests, ctx.shape.num_instances
-    num_times = len(Instance.time_columns) + ctx.shape.num_chains - 1
-    return Decisions(
-        lane=lane_of(ctx, state),
-        stale=state.stale,
-        gateway=state.gateway,
-        where=Destination(ctx.vector(jnp.array([spare, spare, rows, 0], jnp.int32))),
-        slot=Resident.filled(ctx.clock),
-        inst=Instance(
-            jnp.zeros((len(Instance.columns),), jnp.int32),
-            jnp.full((num_times,), ctx.never, ctx.clock),
-        ),
-        router=router_index.no_touch(ctx, state),
-        split=no_movement(ctx, state.movement) if ctx.mechanism.reserves_decode else None,
-        queue=unchanged(state.queue),
-        handed=nothing_handed(ctx),
-    )
 
 
 def admission(
@@ -212,7 +165,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
         gateway=gateway,
     )
     base = dataclasses.replace(base, where=base.where.replace(turned_away=turned_away))
-    return ctx.when(is_routed, lambda: _route(ctx, state, base, request, now, seen), lambda: base)
+    return ctx.when(is_routed, lambda: _routed(ctx, state, base, request, now, seen), lambda: base)
 
 
 def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Decisions:
@@ -224,7 +177,26 @@ def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array)
         lane=lane.replace(last_event=now, last_refresh=last_refresh),
         stale=seen,
     )
-    return _route(ctx, state, base, request, now, seen)
+    return _routed(ctx, state, base, request, now, seen)
+
+
+def _routed(
+    ctx: Context,
+    state: State,
+    base: Decisions,
+    request: jax.Array,
+    now: jax.Array,
+    seen: View,
+) -> Decisions:
+    """Route the request; where it does not wait for an instance to come up, it goes nowhere if none is."""
+
+    def route_it() -> Decisions:
+        return _route(ctx, state, base, request, now, seen)
+
+    if ctx.mechanism.cluster is None or not ctx.mechanism.rules.turns_away:
+        return route_it()
+    nowhere = dataclasses.replace(base, where=base.where.replace(routed=request))
+    return ctx.when(jnp.any(active_instances(ctx, state)), route_it, lambda: nowhere)
 
 
 def _route(

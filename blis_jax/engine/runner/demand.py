@@ -9,6 +9,7 @@ import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance
+from blis_jax.engine.fleet_params import rows_to_begin_with
 from blis_jax.engine.phases.router_view.router_index import ROUTER_INDEX_CAPACITY
 from blis_jax.engine.runner.options import Options
 from blis_jax.files.user_files import is_file
@@ -84,7 +85,7 @@ def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options
     prompt_blocks = int(np.sum(np.asarray(table.input_len) // block_size, dtype=np.int64))
     tokens_of_each = np.asarray(table.input_len) + np.asarray(table.output_len)
     return Demand(
-        num_instances=config.num_instances,
+        num_instances=rows_to_begin_with(config),
         num_slots=options.num_slots or slots_for(config, table),
         num_requests=num_requests,
         num_nodes=rounded(table.num_nodes) if has_nodes else 0,
@@ -118,7 +119,7 @@ def demand_of_draws(
     fewest = min(config.num_instances for config in configs)
     is_skipping = all(model_of(config).has_equal_decode_steps for config in configs)
     return Demand(
-        num_instances=max(config.num_instances for config in configs),
+        num_instances=max(rows_to_begin_with(config) for config in configs),
         num_slots=options.num_slots or guessed_slots(draws.num_requests, fewest),
         num_requests=draws.num_requests,
         num_nodes=draws.num_nodes if has_nodes else 0,

@@ -32,20 +32,20 @@ class Begun(NamedTuple):
 
     params: Params
     requests: Requests
-    aside: Any
+    aside: Any  # what a compiled report asks for
 
 
 @pytree
 class Lanes:
     """All with an axis of lanes."""
 
-    row: Any  # int32; the number of rows in a lane that has none any more
-    chunks: Any  # int32: of scan steps, since the row began
-    params: Any
-    requests: Any
-    shares: Any  # of the scorers' weights
-    aside: Any
-    state: Any
+    row: jax.Array  # int32; the number of rows in a lane that has none any more
+    chunks: jax.Array  # int32: of scan steps, since the row began
+    params: Params
+    requests: Requests
+    shares: jax.Array  # of the scorers' weights
+    aside: Any  # see Begun
+    state: State
 
     def is_open(self, max_scan_steps: Any) -> jax.Array:
         """Which lanes are not done with their row."""

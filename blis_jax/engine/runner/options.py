@@ -22,7 +22,7 @@ class Options:
         resolve_ties: repeat a run until events of one µs are in BLIS's order.
         max_scan_steps: scan steps after which a run ends with `ITERATIONS_EXHAUSTED`.
         kv_model: `no-eviction`, `block-level`, or `auto`, which takes the first where it is exact.
-        window: KV blocks moved in one scan step at block level; None takes the form's.
+        window: KV blocks moved at a time at block level; None takes the form's.
         num_copies: first capacity for copies of one shared block on one instance.
         num_chains: first capacity for step events pending on one instance.
         num_blocks: least number of KV blocks at block level.
@@ -39,7 +39,7 @@ class Options:
     resolve_ties: bool = True
     max_scan_steps: int = 2**30
     kv_model: str = "auto"  # "no-eviction" where it is provably enough, else "block-level"
-    window: int | None = None  # blocks moved in one scan step at block level; by the form if None
+    window: int | None = None  # blocks moved at a time at block level; by the form if None
     num_copies: int = 4  # to begin with, of one shared block on one instance
     num_chains: int = 2  # to begin with, step events pending on one instance
     # least sizes at block level, so that several runs share a compilation

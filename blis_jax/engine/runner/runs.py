@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.fleet_params import instance_names
 from blis_jax.engine.livelock.stretches import has_end, run_to_horizon
 from blis_jax.engine.loop import Order as EngineOrder
 from blis_jax.engine.loop import first_order
@@ -94,8 +95,9 @@ class Run(ABC):
 
     def numbers(self, shape: EngineShape) -> Params:
         """Everything numeric that the run depends on besides its requests."""
-        sizes = shape.num_instances, self.policy_seed, self.policies, shape.num_requests
-        return params(self.config, *sizes)
+        sizes = shape.num_requests, shape.num_changes
+        given = self.config, shape.num_instances, self.policy_seed, self.policies
+        return params(*given, *sizes)
 
     def hold(self, shape: EngineShape, demand: Mapping[str, Any]) -> None:
         """Take over the sizes of the last call, and what it has shown of the requests."""
@@ -134,6 +136,9 @@ class Run(ABC):
                 return None
             verified = {"num_open_ties": 0} if is_in_order else {"outcome": Outcome.OPEN_TIE}
             changes |= verified
+        if seen.raw.ordered is not None:
+            orders = seen.raw.ordered[: seen.num_instances].tolist()
+            changes["names"] = instance_names(self.config, orders)
         return dataclasses.replace(seen.record(repairs), **changes)
 
     def _goes_on(self, outcome: Outcome) -> bool:

@@ -16,6 +16,7 @@ MAX_SLOTS = 8192
 MOST_PATH_BLOCKS = (
     2048  # shared blocks on a path, with padding, that a visit may cost without eviction
 )
+FEWEST_CHANGES = 256  # decisions of an autoscaler to begin with
 FEWEST_TOUCHES = 4096  # that the log of an index has room for where the caches feed it
 LONG_LISTS = 1024  # blocks of a request from which a wide window pays for a single lane
 _WIDER_CLOCK = {"int32": 0, "int64": 1, "float64": 2, "continuous": 3}
@@ -49,6 +50,7 @@ def first_sizes(demand: Demand, options: Options, functions: Mechanism) -> Sizes
         has_router_eviction=demand.has_router_eviction,
         has_shared_outputs=demand.has_shared_outputs,
         num_routings=_num_touches(demand, functions),
+        num_changes=FEWEST_CHANGES if functions.places_instances else 0,
     )
     sizes = Sizes(shape, demand, options)
     is_pressed = options.kv_model == "auto" and (_is_pressed(demand) or demand.mirror_size > 0)
@@ -138,6 +140,8 @@ GROWTH: Mapping[Outcome, Callable[[Sizes], Sizes]] = {
     ),
     Outcome.ROUTER_INDEX_FULL: _grow(lambda _: {"has_router_eviction": True}),
     Outcome.ROUTINGS_FULL: _times(4, "num_routings"),
+    Outcome.INSTANCES_FULL: _times(2, "num_instances"),
+    Outcome.CHANGES_FULL: _times(4, "num_changes"),
     Outcome.CLOCK_OVERFLOW: _grow(
         lambda shape: {"clock": "int64"} if shape.clock == "int32" else {}
     ),

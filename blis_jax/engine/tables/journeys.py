@@ -50,17 +50,20 @@ class Movement:
     leave_at: (
         Any  # clock[instance], a spare row included: when the queue leaves, never() if it stays
     )
-    leave_delay: Any  # clock[instance], likewise: until its requests are routed again
-    stop_at: Any  # clock[instance], likewise: when what it runs leaves, never() if it goes on
+    leave_delay: Array  # clock[instance], likewise: until its requests are routed again
+    stop_at: Array  # clock[instance], likewise: when what it runs leaves, never() if it goes on
     stop_loses: Int[Array, "instance"]  # likewise, 1: what it runs is lost, not routed again
     loses_kv: Int[Array, "instance"]  # likewise, 1: KV that was transferred here is gone, too
     downs: Int[Array, "instance"]  # times that it has gone down
     paid: PaidTime | None  # only where a cluster policy takes instances down
     journey: Int[Array, "request column"]  # Journey, a spare row included
-    journey_time: Any
+    journey_time: Array
     reserved: Any = None  # int32[request, column]: Reservation, a spare row included; likewise:
     reserved_time: Any = None
     num_transfers: Any = None  # int32: transfers begun
+    # only where instances are made while the run goes on, likewise the next:
+    emptied: Any = None  # clock[instance]: its latest event that left it without work, -1: none
+    ordered: Any = None  # int32[instance]: number of the order for it, 0: none
 
     def reservation(self, request: Int[Array, ""]) -> Reservation:
         """What is reserved for a request."""
@@ -87,6 +90,9 @@ def no_movement_yet(shape: EngineShape, mechanism: Mechanism) -> Movement | None
         reserved["reserved"] = columns.at[:, Reservation.columns.TARGET].set(-1)
         reserved["reserved_time"] = jnp.full((size, 1), never(clock), clock)
         reserved["num_transfers"] = jnp.int32(0)
+    if mechanism.places_instances:
+        reserved["emptied"] = jnp.full((rows,), -1, clock)
+        reserved["ordered"] = jnp.zeros((rows,), jnp.int32)
     return Movement(
         is_up=jnp.ones((rows,), jnp.int32),
         leave_at=jnp.full((rows + 1,), never(clock), clock),

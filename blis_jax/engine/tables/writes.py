@@ -49,8 +49,8 @@ class NewsWrite:
     """A completion to be told later, or one that has been told; at the spare request if there is none."""
 
     request: Int[Array, ""]
-    due: Any
-    latencies: Any  # float64[2]
+    due: jax.Array
+    latencies: jax.Array  # float64[2]
 
 
 def no_news(ctx: Context) -> NewsWrite | None:
@@ -65,18 +65,19 @@ class MovementWrite:
     """The instances that are up and whose queue leaves, and one request's journey; the spare request's if none."""
 
     is_up: Int[Array, "instance"]
-    leave_at: Any
-    leave_delay: Any
-    stop_at: Any
+    leave_at: jax.Array
+    leave_delay: jax.Array
+    stop_at: jax.Array
     stop_loses: Int[Array, "instance"]
     loses_kv: Int[Array, "instance"]
     downs: Int[Array, "instance"]
     paid: Any  # PaidTime
-    cold: Any  # bool[instance]: whose caches are emptied
+    cold: jax.Array  # bool[instance]: whose caches are emptied
     request: Int[Array, ""]
     journey: Journey
     reservation: Any = None  # of the same request; likewise where KV is reserved
     num_transfers: Any = None
+    ordered: Any = None  # int32[instance], see Movement
 
 
 def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None:
@@ -105,6 +106,7 @@ def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None
     stops = movement.stop_at, movement.stop_loses, movement.loses_kv, movement.downs
     leaving = movement.leave_at, movement.leave_delay
     nothing = MovementWrite(movement.is_up, *leaving, *stops, movement.paid, cold, spare, journey)
+    nothing = dataclasses.replace(nothing, ordered=movement.ordered)
     if not ctx.mechanism.reserves_decode:
         return nothing
     kept = movement.reservation(spare)
@@ -116,7 +118,7 @@ class Writes:
     """Everything one scan step changes: the lane's scalars, and one row per table."""
 
     lane: Lane
-    stale: Any
+    stale: Any  # see State
     gateway: Any
     local: Any
     news: NewsWrite | None
@@ -220,6 +222,7 @@ def _write_movement(state: State, done: Writes) -> Movement | None:
             "reserved_time": _put(movement.reserved_time, selected(row_.times)[None], *at),
             "num_transfers": change.num_transfers,
         }
+    reserved |= {"emptied": movement.emptied, "ordered": change.ordered}
     return Movement(
         change.is_up,
         change.leave_at,

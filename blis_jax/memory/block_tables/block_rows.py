@@ -27,7 +27,7 @@ class BlockRows:
     life: BlockLife
     regained: Any
     computed: Int[Array, ""]
-    priority: Any
+    priority: jax.Array
     ghost_at: Int[Array, ""]
     ghost: Int[Array, ""]
     eviction_at: Int[Array, ""]
@@ -82,7 +82,7 @@ class Tenant(Subject):
     task: MemoryTask
     life: BlockLife
     computed: jax.Array  # Blocks.computed
-    priority: Any  # what the scheduler saw, if it matters
+    priority: jax.Array  # what the scheduler saw, if it matters
     is_last: bool  # static: it completes
 
     @property

@@ -2,7 +2,7 @@
 
 Each instance has physical blocks on a free list (a ring of block numbers: pops at the head, releases at the tail,
 holes where a block was taken from the middle), block lists of its resident requests, and a table from content
-to block. One scan step moves at most `window` blocks; what is left to do is kept in the task.
+to block. An operation moves at most `window` blocks at a time; what is left to do is kept in the task.
 """
 
 from __future__ import annotations
@@ -149,11 +149,11 @@ class Blocks:
     """Block-level memory of all instances; every axis that is written has a spare entry."""
 
     hold: Int[Array, "instance block"]  # references, or -1 - ring position of a free block
-    key: Any  # int64[instance, block]: content carried, see contents.py
+    key: jax.Array  # int64[instance, block]: content carried, see contents.py
     ring: Int[Array, "instance place"]
     lists: Int[Array, "instance slot position"]
     named: Int[Array, "instance content"]  # table from content to block, where it can be looked up
-    is_named: Any  # bool[instance, block]: the table names it; kept for the CPU tier
+    is_named: jax.Array  # bool[instance, block]: the table names it; kept for the CPU tier
     slot_of: Int[Array, "request"]
     computed: Int[Array, "instance slot"]  # prompt tokens; in decode, progress - steps made
     priority: Float[Array, "instance slot"]  # of running requests, as last computed
@@ -165,8 +165,9 @@ class Blocks:
     task: Int[Array, "column"]
     evictions: Int[Array, "record column"]
     num_evictions: Int[Array, ""]
-    cpu_key: Any  # int64[instance, block]; with August's CPU tier [instance, entry], see mirror.py
-    cpu_time: Any  # clock[instance, block]; there int64[instance, entry]: turns of use
+    # int64[instance, block]; with August's CPU tier [instance, entry], see mirror.py
+    cpu_key: jax.Array
+    cpu_time: jax.Array  # clock[instance, block]; there int64[instance, entry]: turns of use
     cpu_entry: Any = (
         None  # int32[instance, block]: there the entry that last had the block's content
     )
@@ -277,7 +278,7 @@ def is_crowded(
     length = blocks.pool[:-1, Pool.TAIL] - blocks.pool[:-1, Pool.HEAD]
     holes = length - num_free
     is_full = length + slack > shape.ring_size
-    is_hollow = holes > num_free + shape.ring_size // 32
+    is_hollow = holes > num_free + shape.ring_size // 8
     do = MemoryTask(blocks.task).do  # these keep a ring position between scan steps
     is_scanning = (do == Do.OFFLOAD) | (do == Do.RESTORE)
     return jnp.any(is_full | is_hollow) & ~is_scanning

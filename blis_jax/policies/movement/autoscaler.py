@@ -2,7 +2,7 @@
 
 The rule is that of Kubernetes' horizontal pod autoscaler, which llm-d's deployments use: at every interval each signal
 proposes its sum over the instances that are up ÷ its target; the largest proposal counts, and fewer instances are taken
-only when no proposal of a stabilisation window was larger.
+only when no proposal of a stabilisation window was larger. Instances of each role are a cluster of their own here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.engine.arithmetic.exact import exact_product, exact_quotient
-from blis_jax.engine.types import EngineShape, pytree
+from blis_jax.engine.types import ROLES, EngineShape, pytree
 from blis_jax.lazy import jnp, lax
 from blis_jax.policies.contract import ClusterChange, ClusterContext, cluster_policy
 from blis_jax.policies.numbers import number
@@ -18,6 +18,8 @@ from blis_jax.policies.numbers import number
 if TYPE_CHECKING:
     import jax
     from jaxtyping import Array, Bool, Float, Int
+
+DECODE = ROLES.index("decode")
 
 
 @pytree
@@ -48,6 +50,10 @@ class AutoscalerParams:
     target_rate: Float[Array, ""] = number(
         0.0, "1/s", "wanted arrivals per instance; 0: not looked at", low=0, search=(0.1, 1000)
     )
+    decode_target_load: Float[Array, ""] = number(
+        0.0, "requests", "target_load of instances that only make tokens; 0: the same", low=0,
+        search=(1, 256),
+    )  # fmt: skip
     tolerance: Float[Array, ""] = number(
         0.1, "", "distance of signal ÷ target from 1 within which the number stays", low=0, high=1
     )
@@ -68,7 +74,7 @@ class AutoscalerState:
     acted_us: Float[Array, ""]  # of the latest change
     # when it takes requests, or took the first; infinity: not held
     ready_us: Float[Array, "instance"]
-    wanted_us: Float[Array, "instance"]  # entry n: the latest decision for more than n instances
+    wanted_us: Float[Array, "role instance"]  # entry n: the latest decision for more than n of them
     is_there: Bool[Array, "instance"]  # part of the cluster
     num_arrived: Int[Array, ""]  # at the latest decision
 
@@ -81,7 +87,7 @@ def not_begun(params: AutoscalerParams, shape: EngineShape) -> AutoscalerState:
         next_us=jnp.float64(0.0),
         acted_us=jnp.float64(-1.0),
         ready_us=nobody,
-        wanted_us=-nobody,
+        wanted_us=jnp.full((len(ROLES), shape.num_instances), -jnp.inf),
         is_there=jnp.zeros(shape.num_instances, bool),
         num_arrived=jnp.int32(0),
     )
@@ -102,18 +108,22 @@ def autoscaler(
     now = context.now_us.astype(jnp.float64)
     is_first, decides = state.acted_us < 0, state.next_us <= now
     is_there = jnp.where(is_first, context.snapshots.is_active, state.is_there)
-    proposed = jnp.where(is_first, params.first_instances, _proposed(params, state, context, now))
-    most = jnp.minimum(params.max_instances, _number(is_there))
-    proposed = jnp.clip(proposed, jnp.minimum(params.min_instances, most), most)
-    place = lax.iota(jnp.float64, is_there.shape[0])
-    wanted_us = jnp.where(decides & (place < proposed), now, state.wanted_us)
-    wanted = _stabilised(params, state, proposed, wanted_us, now)
     start_up_us = exact_product(params.start_up_s, jnp.float64(1e6))
     ready = jnp.floor(now + jnp.where(is_first, 0.0, start_up_us))
     is_empty = is_there & (is_first | ~context.is_paid)
-    changed = _with(
-        jnp.where(decides, wanted, _count(state.ready_us)), state.ready_us, is_empty, ready
-    )
+    place, changed, wanted_us = lax.iota(jnp.float64, is_there.shape[0]), state.ready_us, []
+    for role in range(len(ROLES)):
+        mine = context.snapshots.role == role
+        held_us = jnp.where(mine, state.ready_us, jnp.inf)
+        proposed = _proposed(params, state, context, now, role)
+        proposed = jnp.where(is_first, params.first_instances, proposed)
+        most = jnp.minimum(params.max_instances, _number(is_there & mine))
+        proposed = jnp.clip(proposed, jnp.minimum(params.min_instances, most), most)
+        asked_us = jnp.where(decides & (place < proposed), now, state.wanted_us[role])
+        wanted = _stabilised(params, held_us, proposed, asked_us, now)
+        wanted = jnp.where(decides, wanted, _count(held_us))
+        changed = jnp.where(mine, _with(wanted, held_us, is_empty & mine, ready), changed)
+        wanted_us.append(asked_us)
     later = jnp.floor(now + exact_product(params.interval_s, jnp.float64(1e6)))
     change = ClusterChange(
         is_up=changed <= now,
@@ -125,7 +135,7 @@ def autoscaler(
         next_us=jnp.where(decides, later, state.next_us),
         acted_us=now,
         ready_us=changed,
-        wanted_us=wanted_us,
+        wanted_us=jnp.stack(wanted_us),
         is_there=is_there,
         num_arrived=jnp.where(decides, context.num_arrived, state.num_arrived),
     )
@@ -142,11 +152,20 @@ def _count(ready_us: jax.Array) -> jax.Array:
 
 
 def _proposed(
-    params: AutoscalerParams, state: AutoscalerState, context: ClusterContext, now: jax.Array
+    params: AutoscalerParams,
+    state: AutoscalerState,
+    context: ClusterContext,
+    now: jax.Array,
+    role: int,
 ) -> jax.Array:
-    """The largest number that a signal asks for; 0 where none is looked at."""
-    seen, held = context.snapshots, _count(state.ready_us)
-    is_up = state.ready_us <= now
+    """The largest number of instances of a role that a signal asks for; 0 where none is looked at."""
+    seen = context.snapshots
+    ready_us = jnp.where(seen.role == role, state.ready_us, jnp.inf)
+    held, is_up = _count(ready_us), ready_us <= now
+    target_load = params.target_load
+    if role == DECODE:
+        own = params.decode_target_load
+        target_load = jnp.where(own > 0, own, target_load)
     arrived = (context.num_arrived - state.num_arrived).astype(jnp.float64)
 
     def asked(amount: jax.Array, target: jax.Array) -> jax.Array:
@@ -158,7 +177,7 @@ def _proposed(
         return jnp.sum(jnp.where(is_up, values.astype(jnp.float64), 0.0))
 
     asked_for = (
-        asked(total(seen.effective_load), params.target_load),
+        asked(total(seen.effective_load), target_load),
         asked(total(seen.kv_utilization), params.target_kv),
         asked(exact_quotient(arrived, params.interval_s), params.target_rate),
     )
@@ -167,7 +186,7 @@ def _proposed(
 
 def _stabilised(
     params: AutoscalerParams,
-    state: AutoscalerState,
+    ready_us: jax.Array,
     proposed: jax.Array,
     wanted_us: jax.Array,
     now: jax.Array,
@@ -175,7 +194,7 @@ def _stabilised(
     """More at once; fewer only as far as no decision of the window asked for more."""
     window_us = exact_product(params.stabilise_s, jnp.float64(1e6))
     asked_for = _number(wanted_us > now - window_us)
-    fewer = jnp.minimum(_count(state.ready_us), jnp.maximum(proposed, asked_for))
+    fewer = jnp.minimum(_count(ready_us), jnp.maximum(proposed, asked_for))
     return jnp.maximum(proposed, fewer)
 
 

@@ -17,6 +17,8 @@ from blis_jax.policies.numbers import number
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int
 
+NOBODYS = -2  # below every content
+
 
 @pytree
 class GroupedParams:
@@ -32,14 +34,20 @@ class GroupedParams:
     )  # fmt: skip
 
 
+def _count(in_order: Int[Array, "slot"], values: Int[Array, "slot"]) -> Int[Array, "slot"]:
+    """How often each value is in a sorted list: pairs of slots would cost the square of their number."""
+    last = jnp.searchsorted(in_order, values, side="right")
+    return (last - jnp.searchsorted(in_order, values)).astype(jnp.int32)
+
+
 def blocks_for_others(context: QueueContext) -> Int[Array, "slot"]:
     """Blocks of each prompt that are not cached, each counted once for every other waiting request that has it too."""
     mine, cached = context.contents, context.num_cached_blocks[:, None]
     end = mine.start + mine.length
     missing = jnp.maximum(end - jnp.maximum(mine.start, cached), 0)
-    is_same = mine.content[:, None, :] == mine.content[None, :, :]
-    waits = context.is_waiting[None, :, None] & (mine.length[None, :, :] > 0)
-    others = jnp.sum(is_same & waits, axis=1, dtype=jnp.int32)
+    waits = context.is_waiting[:, None] & (mine.length > 0)
+    wanted = jnp.sort(jnp.where(waits, mine.content, NOBODYS), axis=0)
+    others = jax.vmap(_count, in_axes=1, out_axes=1)(wanted, mine.content)
     others = others - context.is_waiting[:, None].astype(jnp.int32)
     return jnp.sum(jnp.where(mine.length > 0, missing * others, 0), axis=1, dtype=jnp.int32)
 

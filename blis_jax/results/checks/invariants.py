@@ -64,12 +64,12 @@ def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> 
 def status_matches_decisions(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """2. Rejected requests have no instance; all others past routing were admitted and have one.
 
-    Those that left the gateway's queue for good, or are in it, were admitted and have none.
+    Those that left the gateway's queue for good, are in it, or found no instance were admitted and have none.
     """
     num_instances = instances.completed_requests.shape[-1]
     is_routed = (requests.instance >= 0) & (requests.instance < num_instances)
     is_rejected = requests.status == Status.REJECTED
-    stayed = np.isin(requests.status, (*NOT_DISPATCHED, Status.IN_GATEWAY))
+    stayed = np.isin(requests.status, (*NOT_DISPATCHED, Status.IN_GATEWAY, Status.UNROUTED))
     is_right = np.where(
         is_rejected,
         (requests.admitted == 0) & ~is_routed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,6 +41,7 @@ STATUS_NAMES = {
     Status.EVICTED: "evicted_inflight",
     Status.IN_GATEWAY: "in_gateway",
     Status.TIMED_OUT: "timed_out",
+    Status.UNROUTED: "rejected_routing",
 }
 COUNTERS = (
     "completed_requests",
@@ -148,7 +149,7 @@ def _block(
         is_late = is_late & (record.requests.instance == instance)
     late = int(np.count_nonzero(is_late))
     block: dict[str, Any] = {
-        "instance_id": "cluster" if instance is None else instance_name(instance),
+        "instance_id": "cluster" if instance is None else instance_name(instance, record.names),
         "completed_requests": counts["completed_requests"],
         "still_queued": counts["still_queued"],
         "still_running": counts["still_running"],
@@ -249,7 +250,7 @@ def instances(record: RunRecord, has_cpu_tier: bool = False) -> list[dict[str, A
                 "cache_hit_rate": float(hit_rates[row]),
                 "completed_requests": totals["completed_requests"],
                 "dropped_unservable": totals["dropped_unservable"],
-                "id": instance_name(row),
+                "id": instance_name(row, record.names),
                 "kv": kv,
                 "kv_allocation_failures": totals["kv_allocation_failures"],
                 "kv_blocks_used_integral": float(table.kv_blocks_used_integral[row]),
@@ -361,9 +362,9 @@ def class_code(name: str) -> int:
     )
 
 
-def instance_name(instance: int) -> str:
-    """The reference's name of an instance."""
-    return f"instance_{instance}"
+def instance_name(instance: int, names: Sequence[str] = ()) -> str:
+    """The reference's name of an instance; `names` are those of a record that has some."""
+    return names[instance] if names else f"instance_{instance}"
 
 
 def ended_us(record: RunRecord, instance: int | None = None) -> int:

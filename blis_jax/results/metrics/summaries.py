@@ -283,7 +283,7 @@ def instance_summary(
     record: RunRecord, targets: SloTargets | None = None, window: Window | None = None
 ) -> Summaries:
     """The summary of `all` measured requests, and of those routed to each instance that got any."""
-    names = [instance_name(row) for row in range(len(record.instances.step_count))]
+    names = [instance_name(row, record.names) for row in range(len(record.instances.step_count))]
     return _grouped(record, record.requests.instance, names, targets, window)
 
 

@@ -193,6 +193,12 @@ def _ended(evictions: Any, log: Any, log_time: Any, xp: Any) -> tuple[Any, Any]:
     return xp.where(has_decode, count, 0), xp.where(has_decode, spent, 0)
 
 
+def num_instances(raw: Any, cluster: Any) -> Any:
+    """Instances of the cluster, those included that were made while the run went on."""
+    made = 0 if raw.ordered is None else (raw.ordered > 0).sum()
+    return cluster.num_instances + made
+
+
 def paid_us(raw: Any, cluster: Any, ended_us: Any, xp: Any = np) -> Any:
     """The time for which each instance is paid `[instance]`, up to the last event of any.
 
@@ -203,7 +209,7 @@ def paid_us(raw: Any, cluster: Any, ended_us: Any, xp: Any = np) -> Any:
         xp: numpy, or JAX in a compiled call.
     """
     rows, paid, end = len(ended_us), raw.paid, xp.max(ended_us)
-    is_there = xp.arange(rows) < cluster.num_instances
+    is_there = xp.arange(rows) < num_instances(raw, cluster)
     if paid is None:
         return xp.where(is_there, end, 0)
 

@@ -32,7 +32,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "alpha_coeffs",
         "beta_coeffs",
     ),
-    "instances": ("num_instances", "instances"),
+    "instances": ("num_instances", "instances", "node_pools"),
     "admission": (
         "admission_policy",
         *_numbers(("admission",)),

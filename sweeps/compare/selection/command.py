@@ -120,7 +120,7 @@ def _check_class(name: str, classes: Sequence[str]) -> None:
 def _choice(given: Mapping[str, Any]) -> FinalQuestion:
     from blis_jax.results.metrics.scalars import lookup
     from sweeps.compare.selection.stage import FinalQuestion
-    from sweeps.robustness.verdict import read_constraint
+    from sweeps.robustness.question import read_constraint
     from sweeps.runs.metrics import our_name
 
     metric = our_name(given.get("metric", "pooled_ttft_p99_ms[critical]"))

@@ -13,7 +13,7 @@ from blis_jax.statistics import paired
 from blis_jax.statistics.intervals import BY_STUDENT
 from blis_jax.statistics.paired import Difference, Pair
 from blis_jax.statistics.selection import MISSED, Finalists, Slack, WhatIsLeft
-from sweeps.robustness.verdict import MapConstraint
+from sweeps.robustness.question import MapConstraint
 from sweeps.runs.measured import Measured, metric_values, paired_values
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ FAILED = "a run failed, so that more seeds decide nothing"
 
 
 @dataclass(frozen=True)
-class Stopped:
+class EnoughRuns:
     """The runs that were needed, the hypothesis on their seeds, and where it was looked at."""
 
     hypothesis: Hypothesis
@@ -73,11 +73,11 @@ def _percent(share: float) -> str:
     return f"{100 * share:g}%"
 
 
-def run_until_enough(hypothesis: Hypothesis, folder: Path, benches: Benches) -> Stopped:
+def run_until_enough(hypothesis: Hypothesis, folder: Path, benches: Benches) -> EnoughRuns:
     """The runs of every arm, on the seeds of the hypothesis or on as many as its rule asks for."""
     runs = run_hypothesis(hypothesis, folder, benches)
     if hypothesis.stopping is None:
-        return Stopped(hypothesis, runs)
+        return EnoughRuns(hypothesis, runs)
     rule, looks = hypothesis.stopping.rule, []
     while True:
         count = len(hypothesis.seeds)
@@ -86,7 +86,7 @@ def run_until_enough(hypothesis: Hypothesis, folder: Path, benches: Benches) -> 
         seen = [_seen(one) for one in judged]
         end = FAILED if any(one.reading is None for one in judged) else rule.end(count, seen)
         if end:
-            return Stopped(hypothesis, runs, tuple(looks), end)
+            return EnoughRuns(hypothesis, runs, tuple(looks), end)
         more = _further(hypothesis, rule, seen)
         runs = _joined(runs, run_hypothesis(hypothesis.on(more), folder, benches))
         hypothesis = hypothesis.on((*hypothesis.seeds, *more))

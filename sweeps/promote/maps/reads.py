@@ -65,7 +65,7 @@ def signals_read(policy: Policy) -> set[str]:
     from blis_jax.engine.types import EngineShape
 
     seen: set[str] = set()
-    shape = EngineShape(INSTANCES, SLOTS, SLOTS, 1, 1, num_keys=KEYS)
+    shape = EngineShape(INSTANCES, SLOTS, SLOTS, 1, 1, num_keys=KEYS, num_changes=SLOTS)
 
     def decide() -> Any:
         params = jax.tree.map(jnp.asarray, policy.values())
@@ -140,7 +140,23 @@ def _gateway(policy: Policy, key: Any) -> dict[str, Any]:
 
         columns = [jnp.zeros((INSTANCES, SLOTS), jnp.int32) for _ in range(4)]
         found["outstanding"] = Outstanding(jnp.ones((INSTANCES, SLOTS), bool), *columns)
+    if policy.reads_fleet:
+        found["fleet"] = _fleet()
     return found
+
+
+def _fleet() -> Any:
+    """Instances without machines."""
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.engine.fleet import FleetView
+    from blis_jax.engine.fleet_params import fleet_params
+
+    counts, times = jnp.zeros(INSTANCES, jnp.int32), jnp.zeros(INSTANCES, jnp.int32)
+    is_not, nothing = jnp.zeros(INSTANCES, bool), jnp.int32(1)
+    given = fleet_params(ClusterConfig(num_instances=INSTANCES), INSTANCES, 1, 0)
+    params = jax.tree.map(jnp.asarray, given)
+    more = jnp.array(False)
+    return FleetView(params, counts, nothing, more, is_not, times, is_not, times, times)
 
 
 def _queue(policy: Policy, key: Any) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 
 from blis_jax.errors import ConfigError, closest
 from sweeps.search.engines.base import Engine, Told
 from sweeps.strategies.file import Search
-from sweeps.strategies.space import Space
+from sweeps.strategies.space import Point, Space
 
 ENGINES = {
     "gp": "gp.GaussianProcess",
@@ -36,7 +37,37 @@ def make(space: Space, search: Search) -> Engine:
         )
     module, name = ENGINES[search.engine].split(".")
     engine: Engine = getattr(import_module(f"sweeps.search.engines.{module}"), name)(space, search)
-    return engine
+    return Started(engine, _starts(space, search)) if search.start else engine
 
 
-__all__ = ["ENGINES", "Engine", "Told", "make"]
+class Started:
+    """Points that the file names, then those of an engine, which learns of them."""
+
+    def __init__(self, engine: Engine, points: Sequence[Point]) -> None:
+        """`points` come first, in order."""
+        self.engine, self.points = engine, points
+
+    def ask(self, told: Sequence[Told], count: int) -> list[Point]:
+        """The next points."""
+        named = list(self.points[len(told) : len(told) + count])
+        return named or self.engine.ask(told, count)
+
+
+def _starts(space: Space, search: Search) -> list[Point]:
+    strategy, found = space.strategy, []
+    for name in search.start:
+        if name not in strategy.points:
+            raise strategy.refuse(
+                "search.start", f"there is no point {name!r}{closest(name, list(strategy.points))}"
+            )
+        point = strategy.points[name]
+        missing = [parameter for parameter in space.names if parameter not in point]
+        if missing:
+            raise strategy.refuse(
+                f"points.{name}", f"a search starts there, so give {missing[0]} too"
+            )
+        found.append(tuple(point[parameter] for parameter in space.names))
+    return found
+
+
+__all__ = ["ENGINES", "Engine", "Started", "Told", "make"]

@@ -95,9 +95,18 @@ def test_draws_go_as_far_as_the_intervals():
 
 
 def test_only_ends_that_do_nearly_as_well_count():
-    values = np.array([[5.0], [6.0], [9.0]])
-    found = Exploration(("beta0",), values, np.array([10.0, 14.9, 15.1]), 5.0, 0)
-    assert found.near().tolist() == [[5.0], [6.0]] and found.best.tolist() == [5.0]
+    values = np.array([[5.0], [6.0], [5.0], [9.0]])
+    found = Exploration(("beta0",), values, np.array([10.0, 14.9, 10.0, 15.1]), 5.0, 0)
+    best = Fit(("beta0",), np.array([5.5]), 10.0, np.zeros((1, 1)), np.zeros((1, 1, 1)), (10.0,))
+    assert found.near(best).tolist() == [[5.0], [5.5], [6.0]] and found.best.tolist() == [5.0]
+
+
+def test_the_cost_that_the_fit_lacks_has_a_path_too():
+    """Ends of the wider form with a cost of context on both sides of the true one."""
+    server = Server(context=0.1)
+    ends = explored(server, fitted(server))
+    context = ends.near(fitted(server))[:, -1]
+    assert context.min() < 0.1 < context.max() and len(np.unique(context)) > 5
 
 
 def test_neighbours_that_err_alike_exclude_less():

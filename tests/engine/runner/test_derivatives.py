@@ -151,6 +151,24 @@ def test_slopes_are_central_differences_where_no_decision_flips(scene, corrected
     assert num_compared >= len(names) - 1
 
 
+def test_a_repeated_run_has_the_slopes_of_a_whole_one():
+    """Other coefficients on the same requests, bit by bit; tables that have grown since are not used."""
+    cluster, table = settings(**SCENES["context"]), thousands(0)
+    differentiate = Differentiator(directions_of(cluster), SMOOTH)
+    differentiate.run(cluster, table)
+    repeated = differentiate.repeated(cluster, table)
+    other = cluster.replace(alpha_coeffs=(19.0, 0.6, 30.0), beta_coeffs=(1100.0, 3.0, 8.0, 0.2))
+    found = repeated(other.alpha_coeffs, other.beta_coeffs)
+    whole = differentiate.run(other, table)
+    assert found is not None
+    np.testing.assert_array_equal(found.ttft_us, whole.record.requests.ttft_us)
+    np.testing.assert_array_equal(found.e2e_us, whole.record.requests.e2e_us)
+    np.testing.assert_array_equal(found.d_ttft, whole.ttft_us)
+    np.testing.assert_array_equal(found.d_e2e, whole.e2e_us)
+    repeated.group.shape = dataclasses.replace(repeated.group.shape, log_capacity=4096)
+    assert repeated.is_outgrown and repeated(other.alpha_coeffs, other.beta_coeffs) is None
+
+
 @pytest.mark.slow
 def test_reloads_are_what_the_transfer_slope_counts():
     cluster = settings(**SCENES["cpu tier"])

@@ -48,7 +48,7 @@ def test_kept_runs_are_not_made_again(
     made: tuple[Path, dict[str, SettingSample]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, samples = made
-    monkeypatch.setattr(module, "_Group", None)  # would fail if called
+    monkeypatch.setattr(module, "_Work", None)  # would fail if called
     kept = PaperRuns(folder, "jax")
     assert kept.missing(SETTINGS, SEEDS, scalars()) == []
     assert is_equal(kept.get(SETTINGS, SEEDS, scalars())["tight"], samples["tight"])

@@ -46,7 +46,7 @@ def test_many_seeds_have_intervals(output: Path) -> None:
 def test_second_time_nothing_is_simulated(
     output: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("papers.record.runs._Group", None)
+    monkeypatch.setattr("papers.record.runs._Work", None)
     before = (output / "results" / "published.csv").read_bytes()
     assert main(["--rows", "0", "--no-figures", "--output", str(output)]) == 0
     shown = capsys.readouterr().out

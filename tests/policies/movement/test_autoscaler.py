@@ -4,14 +4,18 @@ import dataclasses
 import math
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, Options, figures_of, over_seeds, simulate
 from blis_jax.engine.outcome import Outcome
+from blis_jax.engine.types import EngineShape, Snapshots
+from blis_jax.policies.contract import ClusterContext
+from blis_jax.policies.movement.autoscaler import autoscaler
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.metrics.scalars import evaluate
-from blis_jax.results.records import RunRecord
+from blis_jax.results.records import RunRecord, Status
 from blis_jax.workload.spec import load_builtin, override
 from tests.support.scenes import Prompt, table_of, workload_of
 
@@ -230,3 +234,76 @@ def test_with_other_mechanisms_every_request_is_served_once(changes: dict[str, A
         duration_s = evaluate(record, ["duration_s"])["duration_s"]
         seconds = evaluate(record, ["instance_seconds"])["instance_seconds"]
         assert duration_s <= seconds < config.num_instances * duration_s
+
+
+# --- roles ----------------------------------------------------------------------------------------
+
+
+def snapshots_of(role: np.ndarray, load: np.ndarray, kv: np.ndarray) -> Snapshots:
+    """Instances that are all part of the cluster."""
+    names = [field.name for field in dataclasses.fields(Snapshots)]
+    values: dict[str, Any] = dict.fromkeys(names[:8], np.zeros(len(role), np.int32))
+    values |= {"effective_load": load, "kv_utilization": kv, "num_rejected": np.int32(0)}
+    return Snapshots(**values, role=role, is_active=np.ones(len(role), bool))
+
+
+def test_every_role_is_scaled_as_if_it_were_alone() -> None:
+    """On random signals: the changes of one cluster with two roles, and those of two clusters with one role each."""
+    rng = np.random.default_rng(4)
+    role = np.asarray([1, 2, 1, 1, 2, 1, 2], np.int32)
+    given = {"interval_s": 1.0, "target_load": 4.0, "target_kv": 0.5, "target_rate": 9.0, "tolerance": 0.1,
+             "start_up_s": 1.5, "stabilise_s": 2.0, "min_instances": 1.0, "first_instances": 2.0}  # fmt: skip
+    numbers = autoscaler.with_numbers(**given, decode_target_load=2.0).values()
+    of_decode = autoscaler.with_numbers(**(given | {"target_load": 2.0})).values()
+    clusters = [(np.ones(len(role), bool), numbers), (role == 1, numbers), (role == 2, of_decode)]
+    decide = jax.jit(autoscaler.decide)
+    grew = shrank = 0
+    with jax.enable_x64(True):
+        states = [
+            autoscaler.start(params, EngineShape(int(mine.sum()), 4, 4, 0, 1))
+            for mine, params in clusters
+        ]
+        drains = np.zeros(len(role), bool)
+        held = np.zeros(len(role), bool)
+        for step in range(90):
+            level = (0.3, 3.0, 9.0)[step // 10 % 3]
+            load = rng.poisson(level, len(role)).astype(np.int32)
+            kv, now = level / 10 * rng.random(len(role)), np.int64(500_000 * step)
+            found = []
+            for at, (mine, params) in enumerate(clusters):
+                context = ClusterContext(
+                    snapshots=snapshots_of(role[mine], load[mine], kv[mine]),
+                    is_up=held[mine],
+                    now_us=now,
+                    key=np.zeros(2, np.uint32),
+                    num_arrived=np.int32(2 * step),
+                    is_paid=(held | drains)[mine],
+                )
+                change, states[at] = decide(params, states[at], context)
+                found.append(jax.device_get(change))
+            for (mine, _), alone in zip(clusters[1:], found[1:], strict=True):
+                np.testing.assert_array_equal(found[0].is_up[mine], alone.is_up)
+                np.testing.assert_array_equal(found[0].holds[mine], alone.holds)
+            grew += int((found[0].holds & ~held).any())
+            shrank += int((held & ~found[0].holds).any())
+            drains = (drains | (held & ~found[0].holds)) & (rng.random(len(role)) < 0.5)
+            held = found[0].holds
+    assert grew > 3 and shrank > 2
+
+
+@pytest.mark.slow
+def test_pools_grow_and_shrink_by_themselves() -> None:
+    """Nothing is lost or served twice while both pools change; each role keeps its least number."""
+    groups = [{"count": 3, "role": "prefill"}, {"count": 3, "role": "decode"}]
+    prompts = [Prompt(at, 32, 6) for at in (*range(100, 2100, 50), *range(30_000, 60_000, 2000))]
+    numbers = NUMBERS | {"decode_target_load": 1.0, "start_up_s": 0.001}
+    changes: dict[str, Any] = {"num_instances": 6, "instances": groups, "hand_over_policy": "pools"}
+    record = run(prompts, numbers, **changes)
+    requests, instances = record.requests, record.instances
+    assert (requests.status == Status.COMPLETED).all() and (requests.hand_overs == 1).all()
+    assert instances.completed_requests[:3].sum() == 0
+    assert instances.completed_requests.sum() == len(prompts)
+    for mine in (slice(0, 3), slice(3, 6)):
+        paid = instances.paid_us[mine]
+        assert (paid > 0).sum() > 1 and paid.min() < paid.max()
+        assert instances.times_down[mine].sum() > 0

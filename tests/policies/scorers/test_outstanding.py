@@ -112,22 +112,65 @@ def first_choices(record: Any, table: Any, num_instances: int) -> np.ndarray:
     return found
 
 
+SCENE = [
+    dataclasses.replace(one, group=-1, prefix_len=0, output_len=3)
+    for one in sorted(burst(5, num_times=30_000), key=lambda one: one.arrival_us)
+]
+CLUSTER = ClusterConfig(
+    num_instances=3,
+    max_num_running_reqs=2,
+    routing_policy="weighted",
+    routing_scorers="class-backlog:1",
+    class_backlog_lower_share=1.0,
+    alpha_coeffs=(0.0, 0.0, 0.0),
+    beta_coeffs=(1000.0, 0.0, 0.0),
+)
+OPTIONS = Options(num_slots=64, log_capacity=4096)
+
+
 @pytest.mark.parametrize("form", ["rows", pytest.param("lanes", marks=pytest.mark.slow)])
 def test_the_router_sees_the_prompts_that_no_step_has_taken(form: str) -> None:
-    prompts = sorted(burst(5, num_times=30_000), key=lambda one: one.arrival_us)
-    prompts = [dataclasses.replace(one, group=-1, prefix_len=0, output_len=3) for one in prompts]
-    table = table_of(workload_of(prompts))
-    cluster = ClusterConfig(
-        num_instances=3,
-        max_num_running_reqs=2,
-        routing_policy="weighted",
-        routing_scorers="class-backlog:1",
-        class_backlog_lower_share=1.0,
-        alpha_coeffs=(0.0, 0.0, 0.0),
-        beta_coeffs=(1000.0, 0.0, 0.0),
-    )
-    options = Options(form=form, num_slots=64, log_capacity=4096)
-    record = simulate(cluster, table, options)
+    table = table_of(workload_of(SCENE))
+    record = simulate(CLUSTER, table, dataclasses.replace(OPTIONS, form=form))
     expected = first_choices(record, table, 3)
     np.testing.assert_array_equal(record.requests.instance, expected)
     assert len(set(expected.tolist())) == 3
+
+
+def late_choices(record: Any, table: Any, age_us: int, counts: bool) -> np.ndarray:
+    """As `first_choices`, where a look at most every `age_us` tells which prompts are in."""
+    requests, count = record.requests, len(record.requests.instance)
+    number, arrival = np.arange(count), table.arrival_us[:count]
+    begun = arrival + requests.sched_delay_us
+    found, looked_at, seen_us = np.zeros(count, int), 0, 0
+    for n in range(count):
+        if arrival[n] - seen_us >= age_us:
+            looked_at, seen_us = n, arrival[n]
+        is_open = (number < looked_at) & (begun >= seen_us)
+        if counts:
+            is_open |= (number >= looked_at) & (number < n)
+        tokens = [table.input_len[is_open & (requests.instance == one)].sum() for one in range(3)]
+        found[n] = int(np.argmin(tokens))
+    return found
+
+
+@pytest.mark.parametrize("form", ["rows", pytest.param("lanes", marks=pytest.mark.slow)])
+def test_with_old_signals_it_hears_of_them_at_the_next_look(form: str) -> None:
+    """At age 0 nothing changes; where requests in flight do not count, those sent since the look do not either.
+
+    None completes while others come: a completion is known at once.
+    """
+    longer = [dataclasses.replace(one, output_len=50) for one in SCENE]
+    table, options = table_of(workload_of(longer)), dataclasses.replace(OPTIONS, form=form)
+    exact = simulate(CLUSTER, table, options)
+    now = simulate(CLUSTER.replace(snapshot_phases="even"), table, options)
+    np.testing.assert_array_equal(now.requests.instance, exact.requests.instance)
+    np.testing.assert_array_equal(now.requests.ttft_us, exact.requests.ttft_us)
+    choices = []
+    for age_us, counts in ((1500, True), (6000, True), (6000, False)):
+        old = CLUSTER.replace(load_refresh_interval=age_us, in_flight_counts=counts)
+        record = simulate(old, table, options)
+        expected = late_choices(record, table, age_us, counts)
+        np.testing.assert_array_equal(record.requests.instance, expected)
+        choices.append(tuple(expected.tolist()))
+    assert len({*choices, tuple(exact.requests.instance.tolist())}) == 4

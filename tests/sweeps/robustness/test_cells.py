@@ -154,3 +154,15 @@ def test_cells_set_memory_instances_and_step_constant_only() -> None:
     assert placed == config.replace(
         total_kv_blocks=1000, kv_cpu_blocks=0, num_instances=4, beta_coeffs=(5000.0, 2.0, 3.0)
     )
+
+
+def test_signals_have_an_age_where_the_map_has_that_axis() -> None:
+    old = axes(signal_age="0,5000")
+    assert [axis.name for axis in old] == [*(axis.name for axis in axes()), "signal_age"]
+    cells = make_cells(old, "grid", 1, 0, reference_place(old))
+    assert {cell["signal_age"] for cell in cells} == {0, 5000}
+    mine = config_in(ClusterConfig(prefix_index_delay=7), cells[-1])
+    assert mine.load_refresh_interval == mine.snapshot_refresh_interval == 5000
+    assert mine.prefix_index_delay == 7
+    own = config_in(ClusterConfig(load_refresh_interval=9), reference_place(axes()))
+    assert own.load_refresh_interval == 9

@@ -24,6 +24,7 @@ from sweeps.robustness.__main__ import main
 from sweeps.robustness.cells import make_axes, make_cells, reference_place
 from sweeps.robustness.parts import MapRunner
 from sweeps.robustness.plan import MapPlan, make_plan
+from sweeps.robustness.question import Question
 from sweeps.robustness.store import MapStore, load_map
 from sweeps.robustness.verdict import recommend
 from sweeps.robustness.workloads import Extent, Shape, load_shape, measure_in
@@ -321,7 +322,7 @@ def plan_of(folder: Path, arms: Sequence[str], **further: Any) -> MapPlan:
         SEEDS,
         "reference",
         {name: measure_in(shape, DEFAULT_TARGETS, None) for name, shape in shapes.items()},
-        ("ttft_p99_ms[critical]",),
+        Question("ttft_p99_ms[critical]", ()),
         **further,
     )
 
@@ -383,6 +384,27 @@ def test_a_livelock_on_the_first_seed_saves_the_others(
     assert outcomes == [[whole, last], [whole, whole]]
     assert (400.0, 1, SEEDS[1:]) not in asked
     assert ((400.0, 1, SEEDS) in asked) == is_every_seed_run
+
+
+@pytest.mark.slow
+def test_cells_take_as_many_seeds_as_they_need(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = words(folder, "decided.zarr", "--decide", "--most-seeds", "30", "--constraint", "none")
+    assert main([word if word != "42,43,44" else "20" for word in given]) == 0
+    assert (
+        "Seeds were added in a cell until the rule had enough, at most 30"
+        in capsys.readouterr().out
+    )
+    dataset = load_map(folder / "decided.zarr")
+    verdicts = recommend(dataset, constraints=())
+    assert dataset.sizes["seed"] == 30
+    assert set(verdicts["num_seeds"].values.tolist()) <= {20, 30}
+    was_run = np.isfinite(dataset["tokens_per_sec"].values).all(axis=1).sum(axis=1)
+    assert (was_run[~verdicts["has_failed"].values.any(axis=1)] >= 20).all()
+    document = json.loads((folder / "decided.json").read_text())
+    assert "anytime-valid" in document["method"]["intervals"]
+    assert main([*given[:-3], "--most-seeds", "30"]) == 2  # seeds in a list
 
 
 def test_requests_of_the_other_stream_and_a_fixed_number(folder: Path) -> None:

@@ -9,8 +9,9 @@ from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import ConfigError
 from blis_jax.results.schema import NOT_RUN
 from sweeps.robustness import verdict
+from sweeps.robustness.question import read_constraint
 from sweeps.robustness.store import SKIPPED
-from sweeps.robustness.verdict import read_constraint, recommend, reversals
+from sweeps.robustness.verdict import recommend, reversals
 from tests.sweeps.robustness.made_map import cell, made_map
 
 BASE = (270.0, 265.0, 17_000.0)

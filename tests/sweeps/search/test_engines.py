@@ -13,7 +13,7 @@ from blis_jax.errors import ConfigError
 from sweeps.search.engines import ENGINES, Told, make
 from sweeps.search.engines.base import modelled
 from sweeps.strategies.space import Point, Space
-from tests.sweeps.tiny import budget, tiny_space
+from tests.sweeps.tiny import TINY, budget, tiny_space
 
 needs_optuna = pytest.mark.skipif(
     find_spec("optuna") is None, reason="optuna is not installed (extra: search)"
@@ -126,3 +126,19 @@ def test_an_engine_whose_library_is_missing_is_refused(
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"'tpe' needs optuna; install blis-jax\[search\]"):
         make(space, budget("tpe"))
+
+
+def test_a_search_begins_at_the_points_that_the_file_names() -> None:
+    """Then come those of the engine, which are told of them."""
+    point = (
+        "{slo_base_critical: 7.0, max_num_scheduled_tokens: 700, routing_scorers.queue-depth: 2}"
+    )
+    space = tiny_space(TINY + f"points: {{known: {point}, half: {{slo_base_critical: 8.0}}}}")
+    engine = make(space, budget("random").model_copy(update={"start": ("known",)}))
+    known = (7.0, 700, 2)
+    assert engine.ask([], 3) == [known]
+    told = [Told(known, 1.0)]
+    assert engine.ask(told, 3) == make(space, budget("random")).ask(told, 3)
+    for start, problem in (("half", "give max_num_scheduled_tokens too"), ("knwon", "'known'")):
+        with pytest.raises(ConfigError, match=problem):
+            make(space, budget("random").model_copy(update={"start": (start,)}))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.phases.departures.fleet_view import fleet_view
 from blis_jax.engine.phases.departures.paid_time import PaidTime, is_paid, paid_until
 from blis_jax.engine.phases.departures.stops import (
     begun,
@@ -25,7 +26,7 @@ from blis_jax.engine.phases.router_view.snapshot import refreshed, snapshots
 from blis_jax.engine.phases.steps.mid_step import Work, chains_of, count_of
 from blis_jax.engine.phases.steps.step_end import next_event
 from blis_jax.engine.state import Instance, PartRank, State
-from blis_jax.engine.tables.columns import as_int
+from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.joined import busy_times, lane_of, queued_times
 from blis_jax.engine.tables.journeys import Journey, Movement
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
@@ -48,7 +49,7 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
     if policy is None:
         return nothing
     lane, rows = lane_of(ctx, state), ctx.shape.num_instances
-    view, _ = refreshed(ctx, state, now, lane.last_refresh)
+    view, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     no_match = jnp.zeros((rows,), jnp.int32)
     context = ClusterContext(
         snapshots=snapshots(ctx, state, now, view, no_match, lane.num_rejected),
@@ -57,6 +58,7 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
         key=decision_key(ctx, Purpose.CLUSTER, now.astype(jnp.int32)),
         num_arrived=lane.next_admit,
         is_paid=is_paid(*_paid(state), now),
+        fleet=fleet_view(ctx, state, now) if policy.reads_fleet else None,
     )
     place = ctx.mechanism.of_gateway.index(policy)
     change: ClusterChange
@@ -71,9 +73,17 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
     delay = jnp.asarray(change.delay_us).astype(ctx.clock)
     unchanged = no_movement(ctx, movement)
     assert unchanged is not None
+    lane = lane.replace(last_event=now)
+    if change.outcome is not None:
+        lane = lane.replace(outcome=jnp.where(lane.outcome == 0, change.outcome, lane.outcome))
+    if change.looked is not None:
+        looked = jnp.where(change.looked, last_refresh, lane.last_refresh)
+        lane = lane.replace(last_refresh=looked)
+    ordered = movement.ordered if change.ordered is None else change.ordered
     return dataclasses.replace(
         nothing,
-        lane=lane.replace(last_event=now),
+        lane=lane,
+        stale=nothing.stale if change.looked is None else choose(change.looked, view, state.stale),
         gateway=states,
         movement=dataclasses.replace(
             unchanged,
@@ -86,6 +96,7 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
             downs=movement.downs + as_int((movement.is_up == 1) & ~change.is_up),
             paid=_paid_by(state, change, now),
             cold=returning(ctx, state, change.is_up),
+            ordered=ordered,
         ),
     )
 

@@ -21,8 +21,8 @@ class PaidTime:
     """What has been paid so far; times in µs, clock dtype."""
 
     is_held: Int[Array, "instance"]  # 1: the cluster policy wants it, or it has been ordered
-    paid_us: Any  # clock[instance]
-    until: Any  # clock: up to here it is added up
+    paid_us: Array  # clock[instance]
+    until: Array  # clock: up to here it is added up
 
 
 def nothing_paid(num_rows: int, clock: Any) -> PaidTime:

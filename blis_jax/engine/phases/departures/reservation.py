@@ -40,7 +40,7 @@ from blis_jax.policies.contract import GatewayContext, HandOver, HandOverContext
 from blis_jax.policies.routing.pickers import first_where
 
 if TYPE_CHECKING:
-    from blis_jax.engine.phases.gateway import Decisions
+    from blis_jax.engine.phases.decisions import Decisions
 
 PREFILL, DECODE = ROLES.index("prefill"), ROLES.index("decode")
 

@@ -10,12 +10,10 @@ import jax.numpy as jnp
 
 from blis_jax.engine.arithmetic.block_counts import full_blocks
 from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.gateway.signals import LeadingContents, Outstanding
-from blis_jax.engine.phases.router_view.gateways import gateway_of
+from blis_jax.engine.gateway.signals import LeadingContents
 from blis_jax.engine.phases.router_view.prompt_time import prompt_times
-from blis_jax.engine.state import Slot, State
-from blis_jax.engine.tables.joined import arrival_times
-from blis_jax.engine.types import LAST, NO_REQUEST
+from blis_jax.engine.phases.router_view.prompts import outstanding
+from blis_jax.engine.state import State
 
 if TYPE_CHECKING:
     from blis_jax.policies.contract import GatewayContext, Policy
@@ -44,15 +42,16 @@ def _contents(ctx: Context, slots: SlotRows) -> LeadingContents:
 
 
 def with_asked_signals(
-    ctx: Context, state: State, context: GatewayContext, request: jax.Array
+    ctx: Context, state: State, context: GatewayContext, view: object, request: jax.Array
 ) -> GatewayContext:
-    """The context with what policies of the gateway ask for."""
+    """The context with what policies of the gateway ask for; `view` is what the router has last seen."""
     if ctx.mechanism.reads_prompt_time:
         times = prompt_times(ctx, context.request)
         timed = dataclasses.replace(context.snapshots, prompt_us=times)
         context = dataclasses.replace(context, snapshots=timed)
     if ctx.mechanism.reads_outstanding:
-        context = dataclasses.replace(context, outstanding=_outstanding(ctx, state, request))
+        prompts = outstanding(ctx, state, view, request)
+        context = dataclasses.replace(context, outstanding=prompts)
     return context
 
 
@@ -72,20 +71,3 @@ def handed_over(ctx: Context, context: GatewayContext, chosen: jax.Array) -> Any
         if policy.hands is not None:
             total = total + policy.hands(numbers, context, chosen).astype(jnp.float64)
     return total
-
-
-def _outstanding(ctx: Context, state: State, request: jax.Array) -> Outstanding:
-    """The prompts of the request's gateway; it does not know of those that others have sent."""
-    rows = ctx.shape.num_instances
-    slots = state.slot[:, :rows]
-    sent = slots[Slot.REQUEST]
-    is_there = (sent != NO_REQUEST) & (slots[Slot.FINISH] == LAST)
-    if ctx.mechanism.num_gateways > 1:
-        is_there = is_there & (gateway_of(ctx, sent) == gateway_of(ctx, request))
-    return Outstanding(
-        is_there=is_there,
-        slo_class=slots[Slot.SLO_CLASS],
-        input_len=slots[Slot.INPUT_LEN],
-        expected_blocks=slots[Slot.EXPECTED_BLOCKS],
-        arrival_us=arrival_times(state, rows),
-    )

@@ -13,6 +13,7 @@ from blis_jax.engine.arithmetic.exact import exact_quotient
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.signals import AgedView, looked_again
 from blis_jax.engine.phases.router_view.gateways import own_pending, own_rejections
+from blis_jax.engine.phases.router_view.prompts import prompts_now
 from blis_jax.engine.state import Instance, Nodes, State, reads_cpu_tier
 from blis_jax.engine.tables.columns import choose
 from blis_jax.engine.tables.joined import queued_times
@@ -70,6 +71,11 @@ def _aged(ctx: Context, state: State, now: jax.Array) -> AgedView:
     of_load = signals, signals.load_interval_us, view.load_seen_us, now
     sees_kv, kv_seen_us = looked_again(*of_kv)
     sees_load, load_seen_us = looked_again(*of_load)
+    if ctx.mechanism.places_instances:  # nobody looks at one that takes no requests
+        is_up = active_instances(ctx, state)
+        sees_kv, sees_load = sees_kv & is_up, sees_load & is_up
+        kv_seen_us = jnp.where(is_up, kv_seen_us, view.kv_seen_us)
+        load_seen_us = jnp.where(is_up, load_seen_us, view.load_seen_us)
     cached, cached_seen_us = _copied_caches(ctx, state, now)
     return AgedView(
         choose(sees_kv, kv_fields(ctx, state), view.kv),
@@ -79,6 +85,16 @@ def _aged(ctx: Context, state: State, now: jax.Array) -> AgedView:
         load_seen_us,
         cached,
         cached_seen_us,
+        _seen_prompts(ctx, state, view, sees_load),
+    )
+
+
+def _seen_prompts(ctx: Context, state: State, view: AgedView, looks: jax.Array) -> Any:
+    """The prompts of the last look at the load; None if no policy asks for them."""
+    return (
+        None
+        if view.prompts is None
+        else choose(looks[:, None], prompts_now(ctx, state), view.prompts)
     )
 
 
@@ -133,6 +149,8 @@ def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "
 
 def active_instances(ctx: Context, state: State) -> Bool[Array, "instance"]:
     """Instances that requests may be routed to: part of the cluster, and up."""
+    if ctx.mechanism.places_instances and state.movement is not None:
+        return state.movement.is_up == 1  # rows of instances still to be made are not up
     is_there = lax.iota(jnp.int32, ctx.shape.num_instances) < ctx.params.cluster.num_instances
     return is_there if state.movement is None else is_there & (state.movement.is_up == 1)
 

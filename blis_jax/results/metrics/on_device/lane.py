@@ -34,6 +34,7 @@ from blis_jax.results.records import (
     Status,
     StepRecords,
 )
+from blis_jax.results.request_lives.stays import num_instances
 
 Records = TypeVar("Records", RequestRecords, InstanceRecords)
 LIMITS = ("ttft_ms", "tpot_ms", "e2e_ms")
@@ -103,7 +104,7 @@ class LaneRun:
     @cached_property
     def is_active(self) -> jax.Array:
         """Which instances are part of the cluster."""
-        return jnp.arange(self.seen.num_instances) < self.seen.cluster.num_instances
+        return jnp.arange(self.seen.num_instances) < num_instances(self.seen.raw, self.seen.cluster)
 
     @property
     def outcome(self) -> jax.Array:

@@ -15,7 +15,7 @@ from sweeps.ledger.rows import stopping
 from sweeps.ledger.rows.hypothesis import Hypothesis, hypothesis_of
 from sweeps.ledger.rows.stopping import (
     FAILED,
-    Stopped,
+    EnoughRuns,
     options_of,
     run_until_enough,
     stopping_from,
@@ -66,7 +66,7 @@ def made_runs(change: float, spread: float, fails_at: int = -1) -> Any:
     return run
 
 
-def stopped(monkeypatch: pytest.MonkeyPatch, runs: Any, **given: Any) -> Stopped:
+def stopped(monkeypatch: pytest.MonkeyPatch, runs: Any, **given: Any) -> EnoughRuns:
     monkeypatch.setattr(stopping, "run_hypothesis", runs)
     return run_until_enough(hypothesis(**given), Path(), Benches())
 

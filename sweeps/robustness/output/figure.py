@@ -15,9 +15,9 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.reports.figures import WIDTH, area_handle, figure, line_handle, save
 from blis_jax.reports.style import strategy_colours
 from blis_jax.results.metrics.scalars import LOWER
-from sweeps.robustness.cells import BY_NAME, NAMES, MapAxis
+from sweeps.robustness.cells import BY_NAME, MapAxis, kinds_in
+from sweeps.robustness.output.words import constraint_words, metric_words, runs_of
 from sweeps.robustness.verdict import NONE, UNDECIDED
-from sweeps.robustness.words import constraint_words, metric_words, runs_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,14 +53,14 @@ class View:
 
 def read_view(map_axes: str, map_facets: str, axes: Sequence[MapAxis]) -> View:
     """A view from `X,Y` and `COLUMN,ROW`; refuses what cannot be drawn."""
-    names = []
+    names, known = [], [axis.name for axis in axes]
     for option, text in (("--map-axes", map_axes), ("--map-facets", map_facets)):
         parts = [part.strip().replace("-", "_") for part in text.split(",")]
         for part in parts:
-            if part not in NAMES:
+            if part not in known:
                 raise ConfigError(
-                    f"{option}: {part!r} is not an axis; use two of {', '.join(NAMES)}"
-                    f"{closest(part, NAMES)}"
+                    f"{option}: {part!r} is not an axis; use two of {', '.join(known)}"
+                    f"{closest(part, known)}"
                 )
         if len(parts) != 2:
             raise ConfigError(f"{option}: {text!r} does not name two axes")
@@ -263,7 +263,8 @@ def _legend(verdicts: xr.Dataset) -> list[Any]:
 
 def _caption(verdicts: xr.Dataset, view: View) -> str:
     shown = set(view.axes)
-    others = [name for name in NAMES if name not in shown and len(_values(verdicts, name)) > 1]
+    names = [kind.name for kind in kinds_in(verdicts.coords)]
+    others = [name for name in names if name not in shown and len(_values(verdicts, name)) > 1]
     first = str(verdicts["strategy"].values[0])
     constraints = [constraint_words(str(text), first) for text in verdicts["constraint"].values]
     who = (
@@ -272,7 +273,7 @@ def _caption(verdicts: xr.Dataset, view: View) -> str:
         else str(verdicts["strategy"].values[1])
     )
     text = (
-        f"Every cell ran all strategies on the same requests of {verdicts.sizes['seed']} seeds. Colours: "
+        f"Every cell ran all strategies on the same requests of {_num_seeds(verdicts)} seeds. Colours: "
         f"{metric_words(verdicts.attrs['objective'])} of {who}, against {first}. "
         f"Recommended: the best {metric_words(verdicts.attrs['objective'])}"
     )
@@ -290,3 +291,9 @@ def _caption(verdicts: xr.Dataset, view: View) -> str:
             "frequent recommendation; blank tiles have none."
         )
     return runs_of(verdicts.attrs, verdicts.sizes["seed"]).in_text(text)
+
+
+def _num_seeds(verdicts: xr.Dataset) -> str:
+    counts = verdicts["num_seeds"].values
+    least, most = int(counts.min()), int(counts.max())
+    return str(most) if least == most else f"{least} to {most}"

@@ -14,12 +14,19 @@ import xarray as xr
 
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.statistics import paired
-from blis_jax.statistics.intervals import BY_STUDENT, METHOD
-from sweeps.robustness.cells import KINDS
-from sweeps.robustness.rules import Rules, rules_of
+from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
+from sweeps.robustness.cells import kinds_in
+from sweeps.robustness.output.rules import Rules, rules_of
+from sweeps.robustness.output.words import constraint_words, metric_words, shown
 from sweeps.robustness.store import is_done
-from sweeps.robustness.verdict import NONE, ONLY_RUNNING, UNDECIDED, reference_index, reversals
-from sweeps.robustness.words import constraint_words, metric_words, shown
+from sweeps.robustness.verdict import (
+    NONE,
+    ONLY_RUNNING,
+    UNDECIDED,
+    inference_of,
+    reference_index,
+    reversals,
+)
 
 DIGITS = 6  # of the numbers in the table of cells
 MOST_RULES = 3  # said of a constraint or of reversals
@@ -43,7 +50,7 @@ def by_axis(verdicts: xr.Dataset) -> pd.DataFrame:
     labels = labels_of(verdicts)
     chosen = verdicts["recommended"].values
     rows = []
-    for kind in KINDS:
+    for kind in kinds_in(verdicts.coords):
         values = verdicts[kind.name].values
         for value in dict.fromkeys(sorted(values.tolist(), key=None if not kind.is_text else str)):
             is_here = values == value
@@ -60,7 +67,9 @@ def by_axis(verdicts: xr.Dataset) -> pd.DataFrame:
 
 def cell_table(verdicts: xr.Dataset) -> pd.DataFrame:
     """One row a cell: axes, means of every strategy, changes with intervals, what is recommended."""
-    columns: dict[str, Any] = {kind.name: verdicts[kind.name].values for kind in KINDS}
+    columns: dict[str, Any] = {
+        kind.name: verdicts[kind.name].values for kind in kinds_in(verdicts.coords)
+    }
     objective = verdicts.attrs["objective"]
     metrics = [text.replace("<=", ">=").split(">=")[0] for text in constraints_of(verdicts)]
     for place, name in enumerate(verdicts["strategy"].values.tolist()):
@@ -124,7 +133,9 @@ def differences(dataset: xr.Dataset, metrics: Sequence[str] | None = None) -> xr
     names = [str(name) for name in dataset.data_vars if _is_metric(dataset, str(name))]
     found = xr.Dataset(coords=dataset.coords).isel(strategy=slice(1, None))
     found.attrs = dict(dataset.attrs)
-    found.attrs |= {"intervals": METHOD, "first": str(dataset["strategy"].values[0])}
+    found.attrs["first"] = str(dataset["strategy"].values[0])
+    inference = inference_of(dataset)
+    found.attrs["intervals"] = ANYTIME_METHOD if inference.is_anytime else METHOD
     found.coords["figure"] = ["mean", "low", "high"]
     by_cell: list[list[tuple[str, tuple[int, ...], paired.Pair]]] = [
         [] for _ in range(dataset.sizes["cell"])
@@ -145,7 +156,7 @@ def differences(dataset: xr.Dataset, metrics: Sequence[str] | None = None) -> xr
             pair = paired.Pair(first, second, metric.direction)
             by_cell[index[0]].append((name, index, pair))
     for asked in by_cell:
-        judged = paired.differences([pair for *_, pair in asked], BY_STUDENT)
+        judged = paired.differences([pair for *_, pair in asked], inference)
         for (name, index, _), one in zip(asked, judged, strict=True):
             for kind, of in (("absolute", one.absolute), ("percent", one.percent)):
                 found[f"{name}_{kind}"].values[index] = of.mean, of.low, of.high
@@ -162,7 +173,7 @@ def _is_metric(dataset: xr.Dataset, name: str) -> bool:
 
 def summary_lines(verdicts: xr.Dataset, rules: Rules) -> list[str]:
     """What was found, in plain words."""
-    lines = [_counts_line(verdicts)]
+    lines = [_counts_line(verdicts), *_seeds_lines(verdicts)]
     lines += _effect_lines(verdicts)
     lines += _constraint_lines(verdicts)
     lines += _failure_lines(verdicts)
@@ -181,6 +192,18 @@ def _counts_line(verdicts: xr.Dataset) -> str:
     parts.append(f"undecided {counts[UNDECIDED]:,} ({_share(counts[UNDECIDED], total)})")
     parts.append(f"none usable {counts[NONE]:,} ({_share(counts[NONE], total)})")
     return f"Recommendations in {total:,} cells: {', '.join(parts)}."
+
+
+def _seeds_lines(verdicts: xr.Dataset) -> list[str]:
+    """On how many seeds cells were run, where a rule said so."""
+    if "stopping" not in verdicts.attrs:
+        return []
+    counts = Counter(verdicts["num_seeds"].values.tolist())
+    most = verdicts.sizes["seed"]
+    parts = [f"{count} seeds in {counts[count]:,} cells" for count in sorted(counts)]
+    return [
+        f"Seeds were added in a cell until the rule had enough, at most {most}: {', '.join(parts)}."
+    ]
 
 
 def _effect_lines(verdicts: xr.Dataset) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sweeps.robustness.cells import BY_NAME, KINDS
-from sweeps.robustness.words import shown
+from sweeps.robustness.cells import BY_NAME, kinds_in
+from sweeps.robustness.output.words import shown
 
 DEPTH = 3
 NUM_FOLDS = 5
@@ -113,7 +113,7 @@ def _features(places: xr.Dataset) -> tuple[np.ndarray, list[_Column]]:
     """Numbers as they are, one column for each value of a text; axes that vary only."""
     columns: list[_Column] = []
     arrays = []
-    for kind in KINDS:
+    for kind in kinds_in(places.coords):
         values = places[kind.name].values
         distinct = np.unique(values)
         if len(distinct) < 2:

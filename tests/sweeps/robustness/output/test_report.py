@@ -14,18 +14,18 @@ from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import json_text
 from blis_jax.statistics.paired import difference
 from sweeps.robustness.cells import make_axes
-from sweeps.robustness.document import to_document
-from sweeps.robustness.figure import View, best_change, draw, read_view
-from sweeps.robustness.report import (
+from sweeps.robustness.output.document import to_document
+from sweeps.robustness.output.figure import View, best_change, draw, read_view
+from sweeps.robustness.output.report import (
     by_axis,
     cell_table,
     differences,
     recommendation_rules,
     summary_lines,
 )
-from sweeps.robustness.rules import rules_of
+from sweeps.robustness.output.rules import rules_of
+from sweeps.robustness.output.words import constraint_words, metric_words, shown
 from sweeps.robustness.verdict import recommend
-from sweeps.robustness.words import constraint_words, metric_words, shown
 from tests.sweeps.robustness.made_map import cell, made_map
 
 BASE = (270.0, 265.0, 17_000.0)

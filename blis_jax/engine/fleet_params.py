@@ -1,0 +1,103 @@
+"""The numbers of machines and instances for a cluster policy that places instances: `FleetParams` of a configuration.
+
+Source: `infra_placement.go` of BLIS as of August 2026 for the order of nodes, `engine.go` for that of kinds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from blis_jax.cluster.config import NO_HORIZON, ClusterConfig
+from blis_jax.cluster.node_pools import gpus_of_instance
+from blis_jax.engine.fleet import FleetParams
+from blis_jax.policies.seeds import normal_draws
+
+MOST_SPARE_ROWS = 16  # for instances still to be made, to begin with
+
+
+def rows_to_begin_with(config: ClusterConfig) -> int:
+    """Rows of the instance table; instances that an autoscaler makes take rows of their own."""
+    if not config.node_pools or config.cluster_policy == "none":
+        return config.num_instances
+    gpus = gpus_of_instance(config)
+    room = sum(pool.nodes * (pool.gpus_per_node // gpus) for pool in config.node_pools)
+    at_once = min(room, config.num_instances + MOST_SPARE_ROWS)
+    return max(8, at_once + at_once % 2)  # near numbers share a compilation
+
+
+def cheapest_first(config: ClusterConfig) -> list[str]:
+    """The kinds of GPU by cost, then by name."""
+    return sorted(_costs(config), key=lambda kind: (_costs(config)[kind], kind))
+
+
+def _costs(config: ClusterConfig) -> dict[str, float]:
+    costs: dict[str, float] = {}
+    for pool in config.node_pools:
+        costs.setdefault(pool.gpu_type, pool.cost_per_hour)
+    return costs
+
+
+def _nodes(config: ClusterConfig) -> list[tuple[str, int]]:
+    """The kind and number of GPUs of every node."""
+    return [
+        (pool.gpu_type, pool.gpus_per_node) for pool in config.node_pools for _ in range(pool.nodes)
+    ]
+
+
+def _first_nodes(config: ClusterConfig) -> list[int]:
+    """The node of every first instance."""
+    gpus = gpus_of_instance(config)
+    places = [at for at, (_, size) in enumerate(_nodes(config)) for _ in range(size // gpus)]
+    return places[: config.num_instances]
+
+
+def row_to_copy(config: ClusterConfig) -> int:
+    """The first instance whose numbers those have that are still to be made: one of the cheapest kind there is."""
+    if not config.node_pools:
+        return -1
+    nodes = _nodes(config)
+    kinds = [nodes[at][0] for at in _first_nodes(config)]
+    return min(range(len(kinds)), key=lambda at: cheapest_first(config).index(kinds[at]))
+
+
+def fleet_params(
+    config: ClusterConfig, num_rows: int, num_changes: int, policy_seed: int
+) -> FleetParams:
+    """The machines of the cluster, with so many draws of the reference's streams."""
+    kinds = cheapest_first(config) or [config.hardware]
+    costs = _costs(config)
+    dearest = sorted(kinds, key=lambda kind: (-costs.get(kind, 0.0), kind))
+    nodes = _nodes(config) or [(kinds[0], 0)]
+    first = _first_nodes(config) or [0] * config.num_instances
+    row_kinds = [kinds.index(nodes[at][0]) for at in first]
+    row_kinds += [row_kinds[row_to_copy(config)]] * (num_rows - len(first))
+    names = sorted(range(config.num_instances), key=lambda at: f"instance_{at}")
+    # those of the autoscaler are called autoscale-…, in the order in which they were made
+    drain_rank = np.arange(num_rows) - num_rows
+    drain_rank[names] = np.arange(config.num_instances)
+    numbers: dict[str, Any] = {
+        "node_kind": np.asarray([kinds.index(kind) for kind, _ in nodes], np.int32),
+        "node_gpus": np.asarray([gpus for _, gpus in nodes], np.int32),
+        "gpus_each": np.int32(gpus_of_instance(config)),
+        "has_nodes": np.bool_(bool(config.node_pools)),
+        "num_first": np.int32(config.num_instances),
+        "first_node": np.asarray(first + [0] * (num_rows - len(first)), np.int32),
+        "row_kind": np.asarray(row_kinds, np.int32),
+        "drain_rank": drain_rank.astype(np.int32),
+        "rank_up": np.arange(len(kinds), dtype=np.int32),
+        "rank_down": np.asarray([dearest.index(kind) for kind in kinds], np.int32),
+        "loading_draws": normal_draws(policy_seed, num_rows, "instance-loading"),
+        "scrape_draws": normal_draws(policy_seed, max(num_changes, 1), "autoscaler"),
+        "is_endless": np.bool_(config.horizon >= NO_HORIZON),
+    }
+    return FleetParams(**numbers)
+
+
+def instance_names(config: ClusterConfig, orders: Any) -> tuple[str, ...]:
+    """The reference's names of all instances, given the number of each one's order, 0 for the first ones."""
+    return tuple(
+        f"autoscale-{config.model.lower()}-{order:06d}" if order else f"instance_{at}"
+        for at, order in enumerate(orders)
+    )
