@@ -71,10 +71,12 @@ def _coverage(arguments: Sequence[str] | None) -> int:
     surrogate, data = read_pair(surrogate_path, data_path, allows_fresh=True)
     with progress.phase("counting"):
         table = coverage_table(surrogate, data, confidence)
+        regions = regions_table(surrogate, data, confidence)
     if out is not None:
         write_table(table, out)
     for line in lines(table, confidence, level):
         print(line)
+    print("\n".join(region_lines(regions)))
     if out is not None:
         print(f"Written: {out}")
     return 0
@@ -129,15 +131,22 @@ def read_pair(model: Path, source: Path, allows_fresh: bool = False) -> tuple[Su
     return Surrogate.load(model), data
 
 
-def coverage_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.DataFrame:
-    """Counts and p-values, one line an output and kind of interval."""
+def coverage_table(
+    surrogate: Surrogate, data: Data, confidence: float, region: str = "whole space"
+) -> pd.DataFrame:
+    """Counts and p-values on a region's test points, one line an output and kind of interval."""
     import pandas as pd
 
+    from surrogate.regions import BRANCH, REGIONS, WHOLE
     from surrogate.scores import coverages, p_value, p_value_finite
 
     rows = []
-    num_calibration = surrogate.calibration.mean_scores.shape[1]
-    for output, kind, covered, num_points in coverages(surrogate, data, confidence):
+    of_point = surrogate.calibration.region
+    if region == WHOLE:
+        num_calibration = int((of_point != REGIONS.index(BRANCH)).sum())
+    else:
+        num_calibration = int((of_point == REGIONS.index(region)).sum())
+    for output, kind, covered, num_points in coverages(surrogate, data, confidence, region):
         rows.append(
             {
                 "output": output,
@@ -152,6 +161,31 @@ def coverage_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.Da
             }
         )
     return pd.DataFrame(rows)
+
+
+def regions_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.DataFrame:
+    """The same in the whole space, its best quarter and the branch, with a column `region`."""
+    import pandas as pd
+
+    from surrogate.regions import BEST, BRANCH, WHOLE
+
+    tables = [
+        coverage_table(surrogate, data, confidence, region).assign(region=region)
+        for region in (WHOLE, BEST, BRANCH)
+    ]
+    return pd.concat([table for table in tables if len(table)], ignore_index=True)
+
+
+def region_lines(table: pd.DataFrame) -> list[str]:
+    """Coverage in each region in a sentence."""
+    found = []
+    for (region, kind), part in table.groupby(["region", "interval"], sort=False):
+        share = part["share"]
+        found.append(
+            f"{region}, {part['points'].iloc[0]} points, intervals of the {kind}: {share.min():.3f} to "
+            f"{share.max():.3f} over the outputs, median {share.median():.3f}."
+        )
+    return found
 
 
 def lines(table: pd.DataFrame, confidence: float, level: float) -> list[str]:

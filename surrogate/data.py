@@ -3,15 +3,19 @@
 A `.zarr` with the dims `point`, `parameter`, `seed` and `metric`: `inputs[point, parameter]`,
 categorical ones as places of their values; `value[point, seed, metric]`, NaN where there is no run
 or it did not come to its end; `outcome[point, seed]`, an outcome's code, NOT_RUN or NOT_PLANNED;
-`role[point]`, one of ROLES; `is_other_seed[seed]`, seeds that nothing is fitted to. The attribute
-`parameters` has the columns as JSON. `sweeps.dataset` writes such stores.
+`role[point]`, one of ROLES, of BRANCH_ROLES (a limit is off) or BASELINE; `is_other_seed[seed]`, seeds
+that nothing is fitted to. Rows of the baseline have every seed once, with `run_seed[point, seed]` and
+`covariates[point, seed, covariate]`. The attribute `parameters` has the columns as JSON.
+`sweeps.dataset` writes such stores.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +24,19 @@ from blis_jax.results.dataset import load_kind
 from blis_jax.results.schema import NOT_RUN
 from surrogate.columns import InputColumn, from_json
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 KIND = "surrogate dataset"
+OWN_KIND = "surrogate dataset of own seeds"
 TRAIN, CALIBRATION, TEST = ROLES = ("train", "calibration", "test")
+BRANCH_CALIBRATION, BRANCH_TEST = BRANCH_ROLES = ("branch calibration", "branch test")
+BRANCH = {CALIBRATION: BRANCH_CALIBRATION, TEST: BRANCH_TEST}
+BASELINE = "baseline"  # runs of the baseline, every seed once
 NOT_PLANNED = -2  # code beside the outcomes and NOT_RUN
 FAILED = "failed_share"  # output made here: the share of runs that did not come to their end
 WHOLE_CODES = (0, 1)  # completed, or ended by the horizon
+_NAMES = ("strategy", "identity", "population", "world", "workload")
 FEWEST_POINTS = 16  # of each role
 
 
@@ -40,6 +52,33 @@ class Part:
         """Means over the seeds that were run, `[point, output]`."""
         return np.asarray(np.nanmean(self.runs, axis=1))
 
+    def with_others(self, other: Part) -> Part:
+        """These points, then those of another part on the same seeds."""
+        if not len(other.inputs):
+            return self
+        runs = np.concatenate([self.runs, other.runs])
+        return Part(np.concatenate([self.inputs, other.inputs]), runs)
+
+
+@dataclass(frozen=True)
+class SeedTable:
+    """What is known of seeds: their requests in numbers, and the runs of the baseline on them."""
+
+    seeds: np.ndarray  # [seed]
+    covariates: np.ndarray  # [seed, covariate]
+    baseline: np.ndarray  # [seed, output]
+    name: str  # of the baseline
+
+    def places(self, seeds: np.ndarray) -> np.ndarray:
+        """Where seeds are in the table; all of them must be."""
+        order = np.argsort(self.seeds)
+        return np.asarray(order[np.searchsorted(self.seeds, seeds, sorter=order)])
+
+    def of(self, is_chosen: np.ndarray) -> SeedTable:
+        """Some of the seeds."""
+        chosen = (self.seeds[is_chosen], self.covariates[is_chosen], self.baseline[is_chosen])
+        return SeedTable(*chosen, self.name)
+
 
 @dataclass(frozen=True)
 class Data:
@@ -52,11 +91,18 @@ class Data:
     calibration: Part
     test: Part
     other: Part
+    branch_calibration: Part
+    branch_test: Part
+    seeds: SeedTable | None
+    pool: np.ndarray  # the seeds that all points share
     num_left_out: int  # points without any run that came to its end
     num_runs: int
     name: str = ""
     about: str = ""  # equal for the same points on the same seeds
     population: str = ""  # equal for other points of the same space on the same seeds
+    world: str = ""  # equal for other points of the same space on any seeds
+    workload: str = ""  # as JSON
+    stream: str = "jax"  # who draws its requests
 
 
 @reads_store("make the dataset again")
@@ -65,7 +111,8 @@ def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
     dataset = load_kind(path, KIND, "the .zarr that sweeps.dataset writes")
     outcome = dataset["outcome"].values
     of_role = dataset["role"].values
-    num_left = int((outcome[np.isin(of_role, roles)] == NOT_RUN).sum())
+    needed = {*roles, BASELINE, *(BRANCH[role] for role in roles if role in BRANCH)}
+    num_left = int((outcome[np.isin(of_role, [*needed])] == NOT_RUN).sum())
     if num_left:
         raise ConfigError(
             f"{path} is not finished: {num_left} runs are missing; go on with --resume of the "
@@ -74,7 +121,7 @@ def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
     columns = from_json(dataset.attrs["parameters"])
     names = [str(name) for name in dataset["metric"].values]
     units = [str(unit) for unit in dataset["unit"].values]
-    values, names, units = _with_failures(dataset["value"].values, outcome, names, units)
+    values, names, units = with_failures(dataset["value"].values, outcome, names, units)
     inputs = dataset["inputs"].values
     is_other = dataset["is_other_seed"].values
     has_run = np.isin(outcome, WHOLE_CODES)
@@ -85,7 +132,9 @@ def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
         chosen = values[is_chosen][:, seeds]
         return Part(inputs[is_chosen], _packed(chosen))
 
-    parts = {role: part((of_role == role) & is_usable, ~is_other) for role in ROLES}
+    parts = {
+        role: part((of_role == role) & is_usable, ~is_other) for role in (*ROLES, *BRANCH_ROLES)
+    }
     for role in roles:
         if len(parts[role].inputs) < FEWEST_POINTS:
             raise ConfigError(
@@ -93,15 +142,32 @@ def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
                 "are needed"
             )
     has_others = (of_role == TEST) & is_usable & has_run[:, is_other].any(axis=1)
+    name, about, population, world, workload = (str(dataset.attrs.get(key, "")) for key in _NAMES)
     return Data(
         columns, tuple(names), tuple(units), parts[TRAIN], parts[CALIBRATION], parts[TEST],
-        part(has_others, is_other), int((~is_usable).sum()), int((outcome >= 0).sum()),
-        str(dataset.attrs.get("strategy", "")), str(dataset.attrs.get("identity", "")),
-        str(dataset.attrs.get("population", "")),
+        part(has_others, is_other), parts[BRANCH_CALIBRATION], parts[BRANCH_TEST],
+        seed_table(dataset, values), np.asarray(dataset["seed"].values)[~is_other],
+        int((~is_usable & (of_role != BASELINE)).sum()), int((outcome >= 0).sum()),
+        name, about, population, world, workload,
+        str(json.loads(dataset.attrs.get("content", "{}")).get("rng", "jax")),
     )  # fmt: skip
 
 
-def _with_failures(
+def seed_table(dataset: xr.Dataset, values: np.ndarray) -> SeedTable | None:
+    """The baseline's rows of a dataset whose runs are `values[point, seed, output]`, if it has some."""
+    rows = dataset["role"].values == BASELINE
+    if not rows.any():
+        return None
+    is_there = np.isin(dataset["outcome"].values[rows], WHOLE_CODES)
+    return SeedTable(
+        dataset["run_seed"].values[rows][is_there],
+        dataset["covariates"].values[rows][is_there].astype(float),
+        values[rows][is_there].astype(float),
+        str(dataset.attrs["baseline"]),
+    )
+
+
+def with_failures(
     values: np.ndarray, outcome: np.ndarray, names: Sequence[str], units: Sequence[str]
 ) -> tuple[np.ndarray, list[str], list[str]]:
     """Values with a further metric: 1 for a run that did not come to its end."""

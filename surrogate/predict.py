@@ -5,20 +5,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
+from blis_jax.commands.flags.seed_options import given_seeds, seed_flags
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.overwriting import SWITCH, refuse_existing
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from surrogate.predictor import Surrogate
 
 NAME = "surrogate.predict"
 
 _DESCRIPTION = """\
-Predict the metrics of points: mean over seeds with a calibrated interval, spread of single runs,
-and whether the surrogate can be trusted there. POINTS is a .csv with a column for every parameter,
-or a .json with a list of points, each a mapping of its parameters.
+Predict the metrics of points: mean over the pool's seeds with a calibrated interval, spread of single
+runs, and whether the surrogate can be trusted there. A surrogate that was trained with --seeds-data
+also says what holds for any seeds: the mean over 32 that nobody knows, or over the seeds that you
+name, whose requests are drawn but not simulated; and the difference from its baseline on the same
+seeds. POINTS is a .csv with a column for every parameter, or a .json with a list of points, each a
+mapping of its parameters.
 """
 _EXAMPLES = """\
 examples:
@@ -28,6 +37,10 @@ examples:
   points of a table, one metric on the screen:
     %(prog)s out/iter08.surrogate points.csv --metrics "ttft_p99_ms[critical]"
 
+  the means over your seeds, and over those of a workload of your own:
+    %(prog)s out/iter08.surrogate points.csv --seeds 16 --first-seed 5000
+    %(prog)s out/iter08.surrogate points.csv --seeds 16 --first-seed 5000 --workload mine.yaml
+
   everything, one line a point and metric, as a table:
     %(prog)s out/iter08.surrogate points.json --output predicted.csv
 """
@@ -36,6 +49,11 @@ _FLAGS = (
     Flag("confidence", cli.number, 0.9, "P", "confidence of the intervals"),
     Flag("output", str, None, "PATH", "table to write, .csv, or everything as .nc or .zarr"),
 )
+_SEEDS = (
+    *seed_flags("32 that nobody knows"),
+    Flag("workload", str, None, "NAME", "built-in workload or .yaml file that the seeds draw from "
+         "(default: the dataset's)"),
+)  # fmt: skip
 FORMATS = (".csv", ".nc", ".zarr")
 
 
@@ -44,6 +62,7 @@ def _parser() -> Parser:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="folder of surrogate.train")
     parser.add_argument("points", metavar="POINTS", nargs="?", help=".csv or .json")
     parser.add_flags("output", _FLAGS)
+    parser.add_flags("seeds", _SEEDS)
     parser.add_switches("switches", SWITCH)
     return parser
 
@@ -80,7 +99,9 @@ def _predict(arguments: Sequence[str] | None) -> int:
 
     with progress.phase("predicting"):
         surrogate = Surrogate.load(path)
-        found = surrogate.predict(points, confidence).sel(output=chosen)
+        found = surrogate.predict(points, confidence)
+        further = _any_seeds(given, surrogate, points, confidence)
+        found = (found if further is None else found.assign(further.data_vars)).sel(output=chosen)
     if out is not None:
         _write(found, out)
         print(f"{len(points)} points. Written: {out}")
@@ -92,8 +113,57 @@ def _predict(arguments: Sequence[str] | None) -> int:
         for place, name in enumerate(chosen):
             mean, low, high = (float(one[key].values[place]) for key in ("mean", "low", "high"))
             sd, unit = float(one["aleatoric_sd"].values[place]), str(one["unit"].values[place])
-            print(f"  {name:28s} {mean:12.5g} [{low:.5g}, {high:.5g}] {unit}, sd of runs {sd:.3g}")
+            print(
+                f"  {name:28s} {mean:12.5g} [{low:.5g}, {high:.5g}] {unit} in this pool, sd of runs {sd:.3g}"
+            )
+            if further is not None:
+                print("\n".join(_words_of_any(one.isel(output=place), further.attrs)))
     return 0
+
+
+def _any_seeds(
+    given: Mapping[str, Any], surrogate: Surrogate, points: Any, confidence: float
+) -> xr.Dataset | None:
+    """What is predicted for seeds outside the pool, its names with `any_` before; None if nothing can be."""
+    seeds = given_seeds(given, "jax" if surrogate.levels is None else surrogate.levels.stream)
+    if seeds is None and "workload" in given:
+        raise ConfigError("--workload: a workload is known by seeds; give --seeds too")
+    if seeds is None and surrogate.levels is None:
+        return None
+    from surrogate.levels.predict import covariates_of_seeds, levels_of, predict_any
+
+    levels_of(surrogate)
+    of_seeds = None
+    if seeds is not None:
+        from blis_jax.workload.spec import list_builtin, load_builtin, load_spec
+
+        name = given.get("workload")
+        is_known = name in list_builtin()
+        spec = name and (load_builtin(name) if is_known else load_spec(Path(name)))
+        of_seeds = covariates_of_seeds(surrogate, seeds, spec or None)
+    found = predict_any(surrogate, points, confidence, of_seeds)
+    return found.rename({name: f"any_{name}" for name in found.data_vars})
+
+
+def _words_of_any(one: xr.Dataset, about: Mapping[str, Any]) -> list[str]:
+    """One metric of one point for any seeds, and beside the baseline."""
+    who = (
+        f"{about['num_seeds']} seeds"
+        if about["seeds"] == "given"
+        else f"any {about['num_seeds']} seeds"
+    )
+    who = f"these {who}" if about["seeds"] == "given" else who
+    values = [
+        tuple(float(one[f"any_{name}"]) for name in names)
+        for names in (
+            ("mean", "low", "high"), ("difference", "difference_low", "difference_high")
+        )
+    ]  # fmt: skip
+    (mean, low, high), (off, least, most) = values
+    return [
+        f"  {'':28s} {mean:12.5g} [{low:.5g}, {high:.5g}] for {who}",
+        f"  {'':28s} {off:+12.5g} [{least:+.5g}, {most:+.5g}] against {about['baseline']} on them",
+    ]
 
 
 def read_points(path: Path) -> list[dict[str, Any]]:

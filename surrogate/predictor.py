@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import os
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,37 +22,24 @@ from surrogate import store
 from surrogate.columns import InputColumn, codes_of, from_json, to_json
 from surrogate.domain import Domain
 from surrogate.fitting import conformal
-from surrogate.fitting.features import features
 from surrogate.fitting.fit import Settings, network_of
-from surrogate.fitting.model import LEVELS, Network, quantiles
+from surrogate.fitting.model import LEVELS, Network
 from surrogate.fitting.targets import Scales
+from surrogate.levels.model import Levels
+from surrogate.programs import (
+    Standard,
+    Tables,
+    all_raw,
+    everything,
+    gradient,
+    mean_only,
+    member_means,
+)
+from surrogate.regions import REGIONS, Regions
 
 CONFIDENCE = 0.9
 LARGEST_BATCH, SMALLEST_BATCH = 8192, 64
-LEAST_HALF = 1e-6  # of a run's range, in standard units
 Points = np.ndarray | Sequence[Mapping[str, Any]] | Any  # also a pandas.DataFrame
-
-
-class _Tables(NamedTuple):
-    """One entry a learned output: how it is standardised, its bounds, and reaches of intervals."""
-
-    is_log: np.ndarray
-    center: np.ndarray
-    width: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    floor: np.ndarray
-    mean_reach: np.ndarray
-    run_reach: np.ndarray
-
-
-class Standard(NamedTuple):
-    """Predictions of the learned outputs in standard units."""
-
-    mean: jax.Array  # [point, output], of the ensemble
-    epistemic: jax.Array  # [point, output], sd of the members' means
-    aleatoric: jax.Array  # [point, output], sd of single runs
-    quantiles: jax.Array  # [point, output, level], of single runs
 
 
 @dataclass(frozen=True)
@@ -63,6 +49,7 @@ class ConformalScores:
     mean_scores: np.ndarray
     run_scores: np.ndarray
     floor: np.ndarray
+    region: np.ndarray  # [point], places in REGIONS
 
     def sigma(self, standard: Standard) -> np.ndarray:
         """The uncertainty by which residuals of means are measured."""
@@ -86,6 +73,8 @@ class Surrogate:
     calibration: ConformalScores
     domain: Domain
     about: Mapping[str, Any] = field(default_factory=dict)
+    regions: Regions | None = None  # None before it is calibrated
+    levels: Levels | None = None  # None where nothing is known of seeds outside the pool
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -109,6 +98,12 @@ class Surrogate:
             "about": dict(self.about),
         }
         arrays = {"params": self.params, "calibration": dataclasses.asdict(self.calibration)}
+        assert self.regions is not None
+        arrays["regions"] = {
+            name: np.asarray(value) for name, value in dataclasses.asdict(self.regions).items()
+        }
+        if self.levels is not None:
+            arrays["levels"], document["levels"] = self.levels.arrays(), self.levels.document()
         store.save(Path(path), document, arrays)
 
     @staticmethod
@@ -118,23 +113,26 @@ class Surrogate:
         document, arrays = store.load(Path(path))
         columns = from_json(json.dumps(document["columns"]))
         scores = {name: np.asarray(array) for name, array in arrays["calibration"].items()}
+        found = {name: np.asarray(array) for name, array in arrays["regions"].items()}
+        regions = Regions(int(found["main"]), float(found["threshold"]), found["off_at"])
+        levels = Levels.read(arrays["levels"], document["levels"]) if "levels" in arrays else None
         return Surrogate(
             columns, tuple(document["outputs"]), tuple(document["units"]),
             Scales.from_json(json.dumps(document["scales"])), Settings(**document["settings"]),
             jax.tree.map(jnp.asarray, arrays["params"]), ConformalScores(**scores),
-            Domain(columns, document["most_disagreement"]), document["about"],
+            Domain(columns, document["most_disagreement"]), document["about"], regions, levels,
         )  # fmt: skip
 
     def predict_mean(self, points: Points) -> dict[str, np.ndarray]:
         """The mean over seeds of every output, `[point]` each."""
         inputs = self.inputs(points)
-        learned = self._filled(self.raw(self._in_batches(_mean_only, inputs)), len(inputs))
+        learned = self._filled(self.raw(self._in_batches(mean_only, inputs)), len(inputs))
         return dict(zip(self.outputs, learned.T, strict=True))
 
     def predict_members(self, points: Points) -> dict[str, np.ndarray]:
         """The mean over seeds of every output as each member has it, `[point, member]` each."""
         inputs = self.inputs(points)
-        learned = self._filled(self.raw(self._in_batches(_member_means, inputs)), len(inputs))
+        learned = self._filled(self.raw(self._in_batches(member_means, inputs)), len(inputs))
         return dict(zip(self.outputs, np.moveaxis(learned, 1, 0), strict=True))
 
     def predict(self, points: Points, confidence: float = CONFIDENCE) -> xr.Dataset:
@@ -165,7 +163,7 @@ class Surrogate:
             return np.zeros(inputs.shape, np.float32)
         learned = int(self.scales.is_learned[:place].sum())
         parts = [
-            np.asarray(_gradient(self._static, learned, self.params, self.scales.arrays(), batch))[
+            np.asarray(gradient(self._static, learned, self.params, self.scales.arrays(), batch))[
                 :count
             ]
             for batch, count in _batches(inputs)
@@ -190,7 +188,7 @@ class Surrogate:
 
     def standard(self, inputs: np.ndarray) -> Standard:
         """Predictions in standard units."""
-        return Standard(*self._in_batches(_everything, inputs))
+        return Standard(*self._in_batches(everything, inputs))
 
     @property
     def _static(self) -> tuple[tuple[InputColumn, ...], Network]:
@@ -211,7 +209,7 @@ class Surrogate:
             parts = list(pool.map(made, batches))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
-    def raw(self, standard: np.ndarray) -> np.ndarray:
+    def raw(self, standard: Any) -> np.ndarray:
         """Standard values of the learned outputs, the second axis, in their units."""
         is_log, center, width = (
             np.asarray(array).reshape(-1, *[1] * (standard.ndim - 2))
@@ -219,7 +217,7 @@ class Surrogate:
         )
         values = center + width * standard
         values = np.where(is_log, np.exp(np.where(is_log, values, 0.0)), values)
-        low, high = (end.reshape(is_log.shape) for end in self._bounds())
+        low, high = (end.reshape(is_log.shape) for end in self.learned_bounds())
         return np.asarray(np.clip(values, low, high))
 
     def _filled(self, learned: np.ndarray, count: int, is_spread: bool = False) -> np.ndarray:
@@ -236,31 +234,39 @@ class Surrogate:
         return values
 
     def _dataset(self, inputs: np.ndarray, confidence: float) -> xr.Dataset:
-        reach = (
-            conformal.factors(scores, confidence).astype(np.float32)
-            for scores in (self.calibration.mean_scores, self.calibration.run_scores)
+        regions, scores = self.regions, self.calibration
+        assert regions is not None
+        mean_reach, run_reach = (
+            conformal.factors_by_region(each, scores.region, confidence).astype(np.float32)
+            for each in (scores.mean_scores, scores.run_scores)
         )
-        low, high = self._bounds()
-        entries = (*self.scales.arrays(), low, high, self.calibration.floor, *reach)
-        tables = _Tables(*(np.asarray(entry)[None, :] for entry in entries))
+        entries = (*self.scales.arrays(), *self.learned_bounds(), scores.floor)
+        is_log, center, width, low, high, floor = (np.asarray(entry)[None, :] for entry in entries)
+        main, threshold = np.int32(regions.main), np.float32(regions.threshold)
+        tables = Tables(
+            is_log, center, width, low, high, floor, mean_reach, run_reach, main, threshold,
+            regions.off_at,
+        )  # fmt: skip
         found, epistemic = self._in_batches(
-            lambda static, params, batch: _all_raw(static, params, tables, batch), inputs
+            lambda static, params, batch: all_raw(static, params, tables, batch), inputs
         )
         is_inside, reasons = self.domain.check(inputs, epistemic, self._failed(found["mean"]))
         dims = ("point", "output")
         dataset = xr.Dataset()
+        region = found.pop("region")
         for name, learned in found.items():
             values = self._filled(learned, len(inputs), name.endswith("_sd"))
             dataset[name] = ((*dims, "level")[: values.ndim], values)
         dataset["in_domain"] = ("point", is_inside)
         dataset["reason"] = ("point", reasons)
+        dataset["region"] = ("point", np.array(REGIONS)[region])
         dataset.coords["output"] = list(self.outputs)
         dataset.coords["unit"] = ("output", list(self.units))
         dataset.coords["level"] = list(LEVELS)
         dataset.attrs["confidence"] = confidence
         return dataset
 
-    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+    def learned_bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """What the learned outputs can be at least and at most."""
         kept = [scale for scale in self.scales.entries if not scale.is_constant]
         low = [-np.inf if scale.low is None else scale.low for scale in kept]
@@ -279,13 +285,6 @@ class Surrogate:
         return np.asarray(mean[:, int(self.scales.is_learned[:place].sum())])
 
 
-def band(standard: Standard) -> tuple[Any, Any]:
-    """Middle and half width of the range from the lowest to the highest quantile of single runs."""
-    low, high = standard.quantiles[..., 0], standard.quantiles[..., -1]
-    half = (high - low) / 2
-    return (low + high) / 2, half + LEAST_HALF
-
-
 def _stretches(flags: np.ndarray) -> list[tuple[int, int]]:
     """First and last place + 1 of every stretch of equal flags."""
     ends = [0, *(np.flatnonzero(np.diff(flags.astype(int))) + 1).tolist(), len(flags)]
@@ -302,79 +301,3 @@ def _batches(inputs: np.ndarray) -> Iterator[tuple[jax.Array, int]]:
         padded[:count] = batch
         padded[count:] = batch[-1:] if count else 0.0
         yield jnp.asarray(padded), count
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _all_raw(static: Any, params: Any, tables: _Tables, inputs: jax.Array) -> Any:
-    """Everything that is said of points in the outputs' units, and the epistemic sd in standard ones."""
-    standard = Standard(*_everything(static, params, inputs))
-
-    def raw(values: jax.Array) -> jax.Array:
-        """In the output's unit, within its bounds."""
-        linear = tables.center + tables.width * values
-        return jnp.clip(jnp.where(tables.is_log, jnp.exp(linear), linear), tables.low, tables.high)
-
-    mean = raw(standard.mean)
-    slope = jnp.where(tables.is_log, mean, 1.0) * tables.width
-    sigma = tables.mean_reach * jnp.hypot(standard.epistemic, tables.floor)
-    middle, half = band(standard)
-    levels = [raw(standard.quantiles[..., level]) for level in range(len(LEVELS))]
-    return {
-        "mean": mean,
-        "epistemic_sd": slope * standard.epistemic,
-        "aleatoric_sd": slope * standard.aleatoric,
-        "low": raw(standard.mean - sigma),
-        "high": raw(standard.mean + sigma),
-        "run_low": raw(middle - tables.run_reach * half),
-        "run_high": raw(middle + tables.run_reach * half),
-        "quantile": jnp.stack(levels, axis=-1),
-    }, standard.epistemic
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _everything(static: Any, params: Any, inputs: jax.Array) -> tuple[jax.Array, ...]:
-    columns, network = static
-    seen = features(columns, inputs)
-    heads = jax.vmap(lambda member: network.apply(member, seen))(params)
-    mean = heads.mean.mean(axis=0)
-    sd = jnp.exp(_of_members(params, "log_sd", heads.narrow))
-    flat = _of_members(params, "quantiles", heads.narrow)
-    steps = flat.reshape(*mean.shape, len(LEVELS))
-    levels = mean[..., None] + sd[..., None] * quantiles(steps)
-    return mean, heads.mean.std(axis=0, ddof=1), sd, levels
-
-
-def _of_members(params: Any, name: str, narrow: jax.Array) -> jax.Array:
-    """The mean over members of a head `[point, unit]`, in one product over members and units.
-
-    Each member's own would take five times the memory, and most of the time.
-    """
-    layer = params["params"][name]
-    total = jnp.einsum("mpu,muo->po", narrow, layer["kernel"]) + layer["bias"].sum(axis=0)[None, :]
-    return total / narrow.shape[0]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _mean_only(static: Any, params: Any, inputs: jax.Array) -> jax.Array:
-    return _member_means(static, params, inputs).mean(axis=-1)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _member_means(static: Any, params: Any, inputs: jax.Array) -> jax.Array:
-    """Means `[point, output, member]`."""
-    columns, network = static
-    seen = features(columns, inputs)
-    means: jax.Array = jax.vmap(lambda member: network.apply(member, seen).mean)(params)
-    return jnp.moveaxis(means, 0, -1)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _gradient(static: Any, place: int, params: Any, scales: Any, inputs: jax.Array) -> jax.Array:
-    is_log, center, width = (array[place] for array in scales)
-
-    def total(inputs: jax.Array) -> jax.Array:
-        """The sum over points, whose derivatives are each point's own."""
-        value = center + width * _mean_only(static, params, inputs)[:, place]
-        return jnp.where(is_log, jnp.exp(jnp.where(is_log, value, 0.0)), value).sum()
-
-    return jax.grad(total)(inputs)

@@ -9,6 +9,7 @@ import numpy as np
 from surrogate.data import Data, Part
 from surrogate.fitting.learn import one_run_each
 from surrogate.predictor import CONFIDENCE, Surrogate
+from surrogate.regions import BRANCH, WHOLE
 
 NUM_SPLITS = 20
 SIGNIFICANCE = 0.01
@@ -94,18 +95,25 @@ def evaluate(surrogate: Surrogate, data: Data) -> list[Score]:
 
 
 def coverages(
-    surrogate: Surrogate, data: Data, confidence: float = CONFIDENCE
+    surrogate: Surrogate, data: Data, confidence: float = CONFIDENCE, region: str = WHOLE
 ) -> list[tuple[str, str, int, int]]:
-    """Output, kind of interval, test points covered and all: of means, and of one run a point."""
-    found = surrogate.predict(data.test.inputs, confidence)
-    targets = {"mean": data.test.means, "run": one_run_each(data.test, RUN_SEED)}
+    """Output, kind of interval, test points covered and all: of means, and of one run a point.
+
+    The points are the test points of a region; none if it has none.
+    """
+    part = data.branch_test if region == BRANCH else data.test
+    if not len(part.inputs):
+        return []
+    found = surrogate.predict(part.inputs, confidence)
+    targets = {"mean": part.means, "run": one_run_each(part, RUN_SEED)}
     ends = {"mean": ("low", "high"), "run": ("run_low", "run_high")}
+    is_here = (found["region"].values == region) | (region == WHOLE)
     counts = []
     for place in np.flatnonzero(surrogate.scales.is_learned).tolist():
         for kind, target in targets.items():
             low, high = (found[end].values[:, place] for end in ends[kind])
-            covered = int(is_within(target[:, place], low, high).sum())
-            counts.append((surrogate.outputs[place], kind, covered, len(target)))
+            covered = int(is_within(target[:, place], low, high)[is_here].sum())
+            counts.append((surrogate.outputs[place], kind, covered, int(is_here.sum())))
     return counts
 
 

@@ -19,7 +19,7 @@ from blis_jax.files import manifest
 from blis_jax.files.atomic_write import replacing, write_json
 
 SPARE_BYTES = 2**18  # that a checkpoint takes beside its arrays
-KIND, VERSION = "surrogate", 1
+KIND, VERSION = "surrogate", 2
 ABOUT, ARRAYS = "surrogate.json", "arrays"
 _NEEDED = ("columns", "outputs", "units", "scales", "settings", "most_disagreement", "about")
 

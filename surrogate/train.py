@@ -22,6 +22,7 @@ from blis_jax.files.resuming import refuse_other_work, versions
 if TYPE_CHECKING:
     from surrogate.data import Data
     from surrogate.fitting.fit import FitState, Settings
+    from surrogate.levels.data import OwnData
 
 NAME = "surrogate.train"
 SECONDS_BETWEEN_STATES = 20.0
@@ -37,6 +38,9 @@ examples:
   a surrogate of iteration 8's space:
     %(prog)s out/iter08.zarr --output out/iter08.surrogate
 
+  the same, which also says what holds for any seeds:
+    %(prog)s out/iter08.zarr --seeds-data out/iter08_seeds.zarr --output out/iter08.surrogate
+
   from the first 512 training points, quickly:
     %(prog)s out/iter08.zarr --train-points 512 --steps 2000 --output out/small.surrogate
 """
@@ -48,8 +52,25 @@ _FIT = (
     Flag("batch", cli.whole, 256, "N", "points in a gradient step"),
     Flag("learning-rate", cli.number, 2e-3, "R", "highest learning rate"),
     Flag("random-state/seed", cli.whole, 0, "N", "seed of the starts and the order of the points"),
+    Flag(
+        "seeds-data",
+        str,
+        None,
+        "DATA",
+        "runs on seeds outside the pool, .zarr of sweeps.dataset "
+        "--own-seeds: what is learned of them holds for any seeds",
+    ),
+    Flag(
+        "best-of",
+        str,
+        None,
+        "METRIC",
+        "its lowest quarter gets intervals of its own (default: "
+        "ttft_p99_ms[critical], or the first output)",
+    ),
     Flag("train-points", cli.whole, None, "N", "only the first N training points"),
 )
+_NUM_SETTINGS = 7  # of these, before files and names
 _LIMITS = {
     "members": (2, 64), "width": (4, 4096), "depth": (1, 16), "steps": (1, 10_000_000),
     "batch": (1, 65_536), "random_state": (0, 2**31 - 1),
@@ -93,14 +114,16 @@ def _train(arguments: Sequence[str] | None) -> int:
     data = load_data(source, (TRAIN, CALIBRATION))
     num_points = _num_points(given, len(data.train.inputs))
     settings = Settings(**values)
+    own = _own(given, data)
     keeper = StateKeeper(path.with_name(path.name + ".state"), settings, data.about, num_points)
     with sole_writer(path):
-        return _fitted(given, data, settings, num_points, keeper, path)
+        return _fitted(given, data, own, settings, num_points, keeper, path)
 
 
 def _fitted(
     given: Mapping[str, Any],
     data: Data,
+    own: OwnData | None,
     settings: Settings,
     num_points: int,
     keeper: StateKeeper,
@@ -123,11 +146,19 @@ def _fitted(
         "data": data.name,
         "data_identity": data.about,
         "data_population": data.population,
+        "data_world": data.world,
         "num_points": num_points,
         "num_calibration_points": len(data.calibration.inputs),
     }
     try:
-        surrogate = learn(data, settings, num_points, keeper.state_at, on_call, about)
+        surrogate = learn(
+            data, settings, num_points, keeper.state_at, on_call, about, given.get("best_of")
+        )
+        if own is not None:
+            from surrogate.levels.fit import with_levels
+
+            work.show(epochs_of(settings, num_points), "what seeds do")
+            surrogate = with_levels(surrogate, data, own)
     except KeyboardInterrupt:
         cli.say(NAME, f"{keeper.path} has what was done; --resume goes on from there")
         raise
@@ -146,9 +177,18 @@ def _fitted(
     return 0
 
 
+def _own(given: Mapping[str, Any], data: Data) -> OwnData | None:
+    """The runs on seeds outside the pool, if they are given."""
+    if "seeds_data" not in given:
+        return None
+    from surrogate.levels.data import load_own
+
+    return load_own(Path(given["seeds_data"]), data)
+
+
 def _values(given: Mapping[str, Any]) -> dict[str, Any]:
     values = {}
-    for flag in _FIT[:-1]:
+    for flag in _FIT[:_NUM_SETTINGS]:
         name = flag.name.split("/")[0].replace("-", "_")
         values[name] = value = given.get(name, flag.default)
         if name in _LIMITS and not _LIMITS[name][0] <= value <= _LIMITS[name][1]:

@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 NAME = "papers.surrogate"
 FOLDER = "out/surrogate"
 SAVED = Path(__file__).parent / "data"
-FRESH = ("fresh_bars", "fresh_coverage")  # on test points drawn anew, in a dataset of their own
-PARTS = ("data", "fit", "bars", "coverage", *FRESH, "rivals", "curve", "speed")
+OF_SEEDS = ("any_seeds", "common_seeds", "levels")  # of a space with points on seeds of their own
+PARTS = (
+    "data", "fit", "bars", "coverage", "regions", *OF_SEEDS, "figures", "rivals", "curve", "speed",
+)  # fmt: skip
+FIGURES = ("parity", "residuals")
 CURVE_STEPS = 1500
 
 _DESCRIPTION = """\
 Simulate the datasets of iteration 8, iteration 1 and of all layers together, fit surrogates, and
 print for each space whether the bars are met: R² on unseen points against 0.98, 0.95 or 0.9 of the
-ceiling; coverage of 90 % intervals, for iteration 8 also on test points drawn anew; rivals on the
-same data; the learning curve; speed. Every part is kept, so a command that was stopped goes on where
+ceiling; coverage of 90 % intervals, apart for the best quarter and the branch without a chunk limit;
+coverage for any seeds, of means and of differences from the baseline; pictures; rivals on the same
+data; the learning curve; speed. Every part is kept, so a command that was stopped goes on where
 it was.
 """
 _EXAMPLES = """\
@@ -116,6 +120,11 @@ class Job:
         return self.output / f"{self.name}.zarr"
 
     @property
+    def own(self) -> Path:
+        """The dataset of own seeds."""
+        return self.output / f"{self.name}_seeds.zarr"
+
+    @property
     def model(self) -> Path:
         """The surrogate."""
         return self.output / f"{self.name}.surrogate"
@@ -126,25 +135,31 @@ class Job:
         if part == "data":
             words = self.space.dataset_arguments(str(self.data), self.scale)
             self._command("data", "sweeps.dataset", [*words, "--resume"])
+            if self.space.own:
+                words = self.space.own_arguments(str(self.own), self.scale)
+                self._command("own seeds", "sweeps.dataset", [*words, "--resume"])
         elif part == "fit":
             if not self.model.exists():
                 self.make("data")
                 words = self.space.train_arguments(str(self.data), str(self.model), self.scale)
+                words += ["--seeds-data", str(self.own)] if self.space.own else []
                 self._command("fit", "surrogate.train", [*words, "--resume"])
-        elif not self._table(part).exists() and (part not in FRESH or self.space.fresh_test):
+        elif not self._is_made(part) and (part not in OF_SEEDS or self.space.own):
             self.make("fit")
             from surrogate.coverage import read_pair, write_table
 
-            source = self._fresh() if part in FRESH else self.data
-            table = _MAKERS[part](self, *read_pair(self.model, source, part in FRESH))
-            write_table(table, self._table(part))
+            table = _MAKERS[part](self, *read_pair(self.model, self.data))
+            if table is not None:
+                write_table(table, self._table(part))
 
-    def _fresh(self) -> Path:
-        """The dataset of test points drawn anew."""
-        path = self.output / f"{self.name}_fresh.zarr"
-        words = self.space.fresh_arguments(str(path), self.scale)
-        self._command("fresh", "sweeps.dataset", [*words, "--resume"])
-        return path
+    def picture(self, name: str) -> Path:
+        """A figure."""
+        return self.output / f"{self.name}_{name}.png"
+
+    def _is_made(self, part: str) -> bool:
+        if part == "figures":
+            return all(self.picture(name).exists() for name in FIGURES)
+        return self._table(part).exists()
 
     def _table(self, part: str) -> Path:
         return self.output / f"{self.name}_{part}.csv"
@@ -187,6 +202,42 @@ def _coverage(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
     return coverage_table(surrogate, data, 0.9)
 
 
+def _regions(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    from surrogate.coverage import regions_table
+
+    return regions_table(surrogate, data, 0.9)
+
+
+def _any_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    from surrogate.levels.data import load_own
+    from surrogate.levels.scores import any_seeds_table
+
+    return any_seeds_table(surrogate, load_own(job.own, data), 0.9)
+
+
+def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    from surrogate.levels.scores import common_seeds_table
+
+    return common_seeds_table(surrogate, data, 0.9)
+
+
+def _levels(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    from surrogate.levels.data import load_own
+    from surrogate.levels.scores import unexplained_table
+
+    return unexplained_table(surrogate, load_own(job.own, data))
+
+
+def _figures(job: Job, surrogate: Any, data: Any) -> None:
+    from surrogate.report import figure
+    from surrogate.scores import evaluate
+
+    r2 = {score.output: score.r2 for score in evaluate(surrogate, data)}
+    found, shown = surrogate.predict(data.test.inputs), _shown(surrogate)
+    figure.draw_parity(job.picture("parity"), data, found, shown, r2)
+    figure.draw_residuals(job.picture("residuals"), data, found, shown[0])
+
+
 def _rivals(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
     from papers.surrogate.rivals import compare
 
@@ -215,8 +266,11 @@ def _speed(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 _MAKERS: Mapping[str, Callable[[Job, Any, Any], Any]] = {
     "bars": _bars,
     "coverage": _coverage,
-    "fresh_bars": _bars,
-    "fresh_coverage": _coverage,
+    "regions": _regions,
+    "any_seeds": _any_seeds,
+    "common_seeds": _common_seeds,
+    "levels": _levels,
+    "figures": _figures,
     "rivals": _rivals,
     "curve": _curve,
     "speed": _speed,
@@ -250,9 +304,7 @@ def _print(name: str, space: PaperSpace, folder: Path) -> None:
         return
     print(f"\n## {name}: {space.title}\n")
     for part, table in there.items():
-        if part in FRESH:
-            print("On test points drawn anew:\n")
-        print("\n".join(getattr(tables, part.removeprefix("fresh_"))(table)), end="\n\n")
+        print("\n".join(getattr(tables, part)(table)), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+BASELINE, OWN_SEEDS = "iter00_baseline", 32
 MOST_WANTED = "ttft_p99_ms[critical]"
 
 
@@ -21,7 +22,9 @@ class PaperSpace:
     train_seeds: int
     other_points: int = 0
     steps: int = 8000
-    fresh_test: int = 0  # test points of a dataset of their own, drawn anew
+    branch: int = 0  # points at which a limit is off, to calibrate and to test
+    own: tuple[int, ...] = ()  # on seeds of their own: train, calibration, test, branch
+    random_state: int = 0
 
     def dataset_arguments(self, path: str, scale: float) -> list[str]:
         """What `sweeps.dataset` is given; `scale` makes everything smaller."""
@@ -30,19 +33,26 @@ class PaperSpace:
             "calibration": self.calibration,
             "test": self.test,
             "other-points": self.other_points,
+            "branch": self.branch,
         }
-        counts = {
-            name: max(round(count * scale), 16) if count else 0 for name, count in sizes.items()
-        }
+        counts = _scaled(sizes, scale)
         counts["seeds"] = max(round(self.seeds * min(1.0, 4 * scale)), 4)
         counts["train-seeds"] = min(self.train_seeds, counts["seeds"])
-        words = [text for name, count in counts.items() for text in (f"--{name}", str(count))]
-        return [self.strategy, *words, "--output", path]
+        return [*self._words(counts), "--output", path]
 
-    def fresh_arguments(self, path: str, scale: float) -> list[str]:
-        """What `sweeps.dataset` is given for the fresh test points; the rest is as small as may be."""
-        fresh = replace(self, points=16, calibration=16, test=self.fresh_test, other_points=0)
-        return [*fresh.dataset_arguments(path, scale), "--random-state", "1"]
+    def own_arguments(self, path: str, scale: float) -> list[str]:
+        """What `sweeps.dataset` is given for the points on seeds of their own."""
+        sizes = dict(zip(("points", "calibration", "test", "branch"), self.own, strict=True))
+        own = max(round(OWN_SEEDS * min(1.0, 4 * scale)), 2)
+        counts = _scaled(sizes, scale) | {"own-seeds": own}
+        if scale < 1:
+            counts["seeds"] = 2 * own
+        return [*self._words(counts), "--output", path]
+
+    def _words(self, counts: Mapping[str, int]) -> list[str]:
+        words = [text for name, count in counts.items() for text in (f"--{name}", str(count))]
+        words += ["--random-state", str(self.random_state)] if self.random_state else []
+        return [self.strategy, *words, *(["--baseline", BASELINE] if self.own else [])]
 
     def train_arguments(self, data: str, path: str, scale: float) -> list[str]:
         """What `surrogate.train` is given."""
@@ -50,11 +60,15 @@ class PaperSpace:
         return [data, "--steps", str(steps), "--output", path]
 
 
+def _scaled(sizes: Mapping[str, int], scale: float) -> dict[str, int]:
+    return {name: max(round(count * scale), 16) if count else 0 for name, count in sizes.items()}
+
+
 SPACES: Mapping[str, PaperSpace] = {
     "iter08": PaperSpace(
         "iteration 8, 6 parameters", "iter08_token_budget",
-        points=4096, calibration=2048, test=1024, seeds=64, train_seeds=8, other_points=128,
-        fresh_test=1024,
+        points=4096, calibration=640, test=1024, seeds=64, train_seeds=8, other_points=64,
+        branch=64, own=(256, 640, 640, 64), random_state=2,
     ),
     "iter01": PaperSpace(
         "iteration 1, 7 parameters, a plateau", "iter01_priority_cascade",

@@ -73,6 +73,63 @@ def coverage(table: pd.DataFrame) -> list[str]:
     return [*found, "", f"{table['points'].iloc[0]} test points. Rejected: {words or 'none'}."]
 
 
+def regions(table: pd.DataFrame) -> list[str]:
+    """Coverage of the pool's intervals in each region."""
+    from surrogate.levels.scores import share_cells
+
+    found = [
+        "| region | points | intervals of | covered, least to most | median | outputs within 86 to 94 % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (region, kind), part in table.groupby(["region", "interval"], sort=False):
+        found.append(
+            f"| {region} | {part['points'].iloc[0]} | {kind} | {share_cells(part['share'])} |"
+        )
+    return found
+
+
+def any_seeds(table: pd.DataFrame) -> list[str]:
+    """Coverage of intervals for any seeds, and what lies beyond the bar."""
+    from surrogate.levels.scores import NEAR, any_seeds_lines
+
+    whole = table[(table["region"] == "whole space") & (table["num_seeds"] == 32)]
+    off = whole[(whole["share"] - 0.9).abs() > NEAR]
+    words = ", ".join(
+        f"{row.output} ({row.seeds}, {row.interval}, {row.share:.3f})" for row in off.itertuples()
+    )
+    return [
+        *any_seeds_lines(table), "",
+        f"Beyond 86 to 94 % for means over 32 seeds in the whole space: {words or 'none'}.",
+    ]  # fmt: skip
+
+
+def common_seeds(table: pd.DataFrame) -> list[str]:
+    """Sets of seeds that all points share: R² with and without the level, and coverage."""
+    found = [
+        "| output | first seed | R² with the level | R² with the pool's level | covered | difference covered |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in table.itertuples():
+        found.append(
+            f"| {row.output} | {row.first_seed} | {row.r2:.3f} | {row.r2_pool:.3f} | {row.share:.3f} "
+            f"| {row.share_difference:.3f} |"
+        )
+    return found
+
+
+def levels(table: pd.DataFrame) -> list[str]:
+    """What the requests of a seed leave of the variance over seeds."""
+    first = table.iloc[0]
+    found = [
+        f"| variance left by a seed's requests | baseline, {first.seeds} seeds "
+        f"| single runs at {first.points} points |",
+        "|---|---|---|",
+    ]
+    for row in table.itertuples():
+        found.append(f"| {row.output} | {row.at_baseline:.2f} | {row.at_points:.2f} |")
+    return found
+
+
 def rivals(table: pd.DataFrame) -> list[str]:
     """R² by model and output."""
     wide = table.pivot_table(index="model", columns="output", values="r2", sort=False)

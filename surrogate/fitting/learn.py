@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from blis_jax.errors import ConfigError, closest
 from surrogate.data import Data, Part
 from surrogate.domain import Domain
 from surrogate.fitting import conformal
 from surrogate.fitting.features import features
 from surrogate.fitting.fit import FitState, Samples, Settings, fit, init
 from surrogate.fitting.targets import Scales, compact, pool_means, scales_of
-from surrogate.predictor import ConformalScores, Surrogate, band
+from surrogate.predictor import ConformalScores, Surrogate
+from surrogate.programs import band
+from surrogate.regions import regions_of
 
+MAIN = "ttft_p99_ms[critical]"  # its lowest quarter is a region, where it is learned
 FLOOR_SHARE = 0.5  # of the median residual at training points: the least sigma of an output
 LEAST_FLOOR = 1e-4  # in standard units
 DISAGREEMENT = 1.5  # times the most of any calibration point: the limit of the domain
@@ -38,6 +43,7 @@ def learn(
     state_at: Callable[[FitState], FitState | None] | None = None,
     on_call: Callable[[FitState, float], None] | None = None,
     about: Mapping[str, Any] | None = None,
+    main: str | None = None,
 ) -> Surrogate:
     """A calibrated surrogate; `state_at` may put an earlier state in the place of a fresh one."""
     samples, scales = samples_of(data, num_points)
@@ -46,34 +52,52 @@ def learn(
         state = state_at(state) or state
     state = fit(settings, samples, state, on_call)
     num_learned = int(scales.is_learned.sum())
-    blank = ConformalScores(*(np.zeros((num_learned, 1)),) * 2, np.zeros(num_learned))
+    blank = ConformalScores(
+        *(np.zeros((num_learned, 1)),) * 2, np.zeros(num_learned), np.zeros(1, int)
+    )
     raw = Surrogate(
         data.columns, data.outputs, data.units, scales, settings, state.params, blank,
         Domain(data.columns, np.inf), about or {},
     )  # fmt: skip
-    return calibrated(raw, data, samples)
+    return calibrated(raw, data, samples, main)
 
 
-def calibrated(raw: Surrogate, data: Data, samples: Samples) -> Surrogate:
+def calibrated(raw: Surrogate, data: Data, samples: Samples, main: str | None = None) -> Surrogate:
     """The same surrogate with the scores of the calibration points."""
     train = raw.standard(data.train.inputs[: len(samples.means)])
     residuals = np.abs(train.mean - np.asarray(samples.means))
     floor = np.maximum(FLOOR_SHARE * np.median(residuals, axis=0), LEAST_FLOOR)
-    standard = raw.standard(data.calibration.inputs)
+    part = data.calibration.with_others(data.branch_calibration)
+    standard = raw.standard(part.inputs)
     sigma = np.hypot(standard.epistemic, floor)
-    means = raw.scales.standardized(data.calibration.means)
-    runs = raw.scales.standardized(one_run_each(data.calibration))
+    means = raw.scales.standardized(part.means)
+    runs = raw.scales.standardized(one_run_each(part))
     middle, half = band(standard)
+    predicted = raw.raw(standard.mean)
+    regions = regions_of(data.columns, _main_of(raw, main), part.inputs, predicted)
     calibration = ConformalScores(
-        conformal.scores(_without_gaps(means - standard.mean), sigma),
-        conformal.scores(_without_gaps(runs - middle), half),
+        conformal.scores(means - standard.mean, sigma),
+        conformal.scores(runs - middle, half),
         floor.astype(np.float32),
+        regions.of(part.inputs, predicted).astype(np.int32),
     )
     most = DISAGREEMENT * float(standard.epistemic.mean(axis=1).max())
-    return Surrogate(
-        raw.columns, raw.outputs, raw.units, raw.scales, raw.settings, raw.params, calibration,
-        Domain(raw.columns, most), raw.about,
-    )  # fmt: skip
+    return dataclasses.replace(
+        raw, calibration=calibration, domain=Domain(raw.columns, most), regions=regions
+    )
+
+
+def _main_of(raw: Surrogate, main: str | None) -> int:
+    """The place of the output whose best quarter is a region, among those learned."""
+    learned = [name for name, flag in zip(raw.outputs, raw.scales.is_learned, strict=True) if flag]
+    if main is None:
+        return learned.index(MAIN) if MAIN in learned else 0
+    if main not in learned:
+        raise ConfigError(
+            f"--best-of: {main!r} is not among what is learned{closest(main, learned)}; there are "
+            f"{', '.join(learned)}"
+        )
+    return learned.index(main)
 
 
 def one_run_each(part: Part, seed: int = 0) -> np.ndarray:
@@ -82,11 +106,6 @@ def one_run_each(part: Part, seed: int = 0) -> np.ndarray:
     is_there = ~np.isnan(part.runs).all(axis=2)
     chosen = [rng.choice(np.flatnonzero(row)) for row in is_there]
     return np.asarray(part.runs[np.arange(len(chosen)), chosen])
-
-
-def _without_gaps(residuals: np.ndarray) -> np.ndarray:
-    """Residuals where a metric had no value count as infinite: they can only widen intervals."""
-    return np.where(np.isnan(residuals), np.inf, residuals)
 
 
 __all__ = ["calibrated", "learn", "one_run_each", "samples_of"]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from surrogate.data import Data
+    from surrogate.levels.data import OwnData
     from surrogate.predictor import Surrogate
     from surrogate.scores import Score
 
@@ -30,8 +31,9 @@ SHOWN = (
 
 _DESCRIPTION = """\
 Compare a surrogate with the test points of its dataset: R² and errors beside what the noise of the
-seeds allows, coverage of intervals, residuals over every input, and the learning curve. Writes a
-folder with report.md, figures and tables.
+seeds allows, coverage of intervals in the whole space, its best quarter and on the branch, residuals
+over every input, and the learning curve. With --seeds-data also coverage for seeds outside the pool.
+Writes a folder with report.md, figures and tables.
 """
 _EXAMPLES = """\
 examples:
@@ -46,6 +48,8 @@ _FLAGS = (
     Flag("curve", str, None, "A,B,…", "training points of the learning curve (default: halves of "
          "halves), or none"),
     Flag("curve-steps", cli.whole, None, "N", "gradient steps of its ensembles (default: MODEL's)"),
+    Flag("seeds-data", str, None, "DATA", "runs on seeds outside the pool, .zarr of sweeps.dataset "
+         "--own-seeds: coverage for any seeds"),
     Flag("main", str, MOST_WANTED, "METRIC", "the output whose residuals are drawn"),
 )  # fmt: skip
 
@@ -73,14 +77,26 @@ def _report(arguments: Sequence[str] | None) -> int:
     cli.check_writable(folder, is_folder=True)
     refuse_existing(given, {"--output": folder / "report.md"})
     surrogate, data = read_pair(model, source)
+    own = _own(given, surrogate, data)
     main_output = _main_output(given, surrogate)
     sizes = _sizes(given, int(surrogate.about["num_points"]))
     with cli.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with progress.phase(f"writing {folder}"):
-        write_report(surrogate, data, folder, main_output, sizes, given.get("curve_steps"))
+        write_report(surrogate, data, folder, main_output, sizes, given.get("curve_steps"), own)
     print(f"Written: {folder / 'report.md'} with figures and tables")
     return 0
+
+
+def _own(given: Mapping[str, Any], surrogate: Surrogate, data: Data) -> OwnData | None:
+    """The runs on seeds outside the pool, if they are given and the surrogate can be asked."""
+    if "seeds_data" not in given:
+        return None
+    from surrogate.levels.data import load_own
+    from surrogate.levels.predict import levels_of
+
+    levels_of(surrogate)
+    return load_own(given["seeds_data"], data)
 
 
 def _main_output(given: Mapping[str, Any], surrogate: Surrogate) -> str:
@@ -124,11 +140,12 @@ def write_report(
     main_output: str,
     sizes: Sequence[int] = (),
     curve_steps: int | None = None,
+    own: OwnData | None = None,
 ) -> None:
     """Tables, figures and report.md in a folder."""
     import pandas as pd
 
-    from surrogate.coverage import coverage_table, write_table
+    from surrogate.coverage import coverage_table, region_lines, regions_table, write_table
     from surrogate.fitting.curve import learning_curve
     from surrogate.report import figure
     from surrogate.scores import evaluate
@@ -157,7 +174,15 @@ def write_report(
         )  # fmt: skip
         work.clear()
         figure.draw_curve(folder / "learning_curve.png", curve, shown, main_output)
-    text = "\n".join(_markdown(surrogate, data, scores, tables[0.9], main_output, bool(sizes)))
+    further = region_lines(regions_table(surrogate, data, 0.9))
+    if own is not None:
+        from surrogate.levels.scores import any_seeds_lines, any_seeds_table
+
+        of_seeds = any_seeds_table(surrogate, own, 0.9)
+        write_table(of_seeds, folder / "any_seeds.csv")
+        further += ["", *any_seeds_lines(of_seeds)]
+    lines = _markdown(surrogate, data, scores, tables[0.9], main_output, further, bool(sizes))
+    text = "\n".join(lines)
     (folder / "report.md").write_text(text + "\n", encoding="utf-8")
 
 
@@ -189,6 +214,7 @@ def _markdown(
     scores: Sequence[Score],
     coverage: pd.DataFrame,
     main_output: str,
+    further: Sequence[str],
     has_curve: bool,
 ) -> list[str]:
     from surrogate.coverage import lines
@@ -214,6 +240,8 @@ def _markdown(
         f"Constant in the training data, and not learned: {', '.join(constant) or 'none'}.",
         "",
         *lines(coverage, 0.9, 0.01)[-2:],
+        "",
+        *further,
         "",
         "![Predicted and simulated](parity.png)",
         "![Residuals](residuals.png)",

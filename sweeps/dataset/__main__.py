@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from blis_jax.workload.spec import WorkloadSpec
     from sweeps.dataset.axes import DescriptorAxis
     from sweeps.dataset.plan import DatasetPlan, DatasetSizes
+    from sweeps.strategies.arms import Arm
     from sweeps.strategies.file import Strategy
 
 NAME = "sweeps.dataset"
@@ -39,6 +40,10 @@ examples:
 
   with the load and the cluster as further inputs:
     %(prog)s iter08_token_budget --vary rate=1000:3000,arrival_cv=1:3,instances=6:12
+
+  what seeds outside that pool do, for intervals that hold for any seeds:
+    %(prog)s iter08_token_budget --own-seeds 32 --points 256 --calibration 1024 --test 1024 \\
+      --baseline iter00_baseline --output out/iter08_seeds.zarr
 
   small, to try:
     %(prog)s iter08_token_budget --points 64 --calibration 32 --test 32 --seeds 8 --train-seeds 4
@@ -60,12 +65,29 @@ _SIZES = (
         "first seed of the pool; the others follow (default: 0; "
         "42, which is BLIS's, with --rng reference)",
     ),
+    Flag(
+        "branch",
+        cli.at_least(0),
+        0,
+        "N",
+        "further calibration points, and as many test points, at which a "
+        "limit is off (prefill_crit 0), a branch that draws hardly meet",
+    ),
+    Flag(
+        "own-seeds",
+        cli.at_least(0),
+        0,
+        "N",
+        "seeds of each point, of a deck of --seeds that its role alone has; 0 for one pool",
+    ),
     Flag("random-state", cli.at_least(0), 0, "N", "seed of the points"),
 )
 _REQUESTS = (
     Flag("vary", str, None, "LIST", "descriptors that vary too, NAME=LOW:HIGH,… of rate, arrival_cv, "
          "share_CLASS, input_scale, output_scale, prefix_share, kv_blocks, instances, token_budget"),
     Flag("workload", str, None, "NAME", "built-in workload or .yaml file (default: the strategy's)"),
+    Flag("baseline", str, None, "ARM", "a strategy that is run on every seed, so that a surrogate predicts "
+         "differences from it and knows what a seed does"),
     Flag("num-requests", cli.whole, None, "N", "requests in place of the workload's number"),
     Flag("metrics", str, None, "LIST", "metrics to keep, each of every class (default: latency "
          "means and percentiles, goodput, throughput, misses, rejections)"),
@@ -78,6 +100,7 @@ _SWITCHES = {
     "plan": "print how many runs there would be, and stop",
     **switches("quiet", "no-cache"),
 }
+FIRST_OWN_SEED, OWN_DECK = 1_000_000, 1024  # far from any pool
 _OF_POINTS = ("sizes", "points")  # two datasets of one population may differ there
 OF_RUN = ("tokens_per_sec", "requests_per_s", "class_fairness", "num_preemptions", "cache_hit_rate")
 OF_CLASS = (
@@ -127,13 +150,14 @@ def _dataset(arguments: Sequence[str] | None) -> int:
         spec = workload_of(strategy, count)
     check_axes(axes, spec, [dimension.target for dimension in space.dimensions])
     stream = given.get("rng", "jax")
-    plan = make_plan(space, axes, sizes, given.get("random_state", 0))
+    baseline = _baseline(given, axes)
+    plan = make_plan(space, axes, sizes, given.get("random_state", 0), baseline)
     check_seeds(sizes.all_seeds, stream)
     names = _metrics(given, spec)
     measure = measure_of(targets_of(strategy), spec)
     store = DatasetStore(path, plan, names)
     if "plan" in given:
-        print(f"{len(plan.codes)} points, {sizes.num_runs} runs, {len(names)} metrics")
+        print(f"{len(plan.codes)} points, {plan.is_planned.sum()} runs, {len(names)} metrics")
         return 0
     about = _about(strategy, spec, plan, stream, names)
     about["command"] = cli.command_text(NAME, words)
@@ -161,6 +185,8 @@ def _sizes(given: Mapping[str, Any]) -> DatasetSizes:
 
     values = {flag.name.split("/")[0].replace("-", "_"): flag.default for flag in _SIZES}
     values["first_seed"] = FIRST_SEED[given.get("rng", "jax")]
+    if given.get("own_seeds"):
+        values |= {"first_seed": FIRST_OWN_SEED, "seeds": OWN_DECK}
     values |= {name: given[name] for name in values if name in given}
     if "seeds" in given and "train_seeds" not in given:
         values["train_seeds"] = min(values["train_seeds"], values["seeds"])
@@ -174,6 +200,25 @@ def _axes(given: Mapping[str, Any]) -> tuple[DescriptorAxis, ...]:
     from sweeps.dataset.axes import read_axes
 
     return read_axes(given.get("vary", ""))
+
+
+def _baseline(given: Mapping[str, Any], axes: Sequence[DescriptorAxis]) -> Arm | None:
+    """The baseline, if one is given."""
+    if "baseline" not in given:
+        if given.get("own_seeds"):
+            raise ConfigError(
+                "--own-seeds: what a seed does is learned beside a baseline; give --baseline"
+            )
+        return None
+    changed = [axis.kind.name for axis in axes if axis.kind.is_workload]
+    if changed:
+        raise ConfigError(
+            f"--baseline: {changed[0]} changes the requests of every point, so a seed has no level of "
+            "its own; leave out --baseline, or this part of --vary"
+        )
+    from sweeps.strategies.arms import arm_of
+
+    return arm_of(given["baseline"])
 
 
 def _path(given: Mapping[str, Any]) -> Path:
@@ -219,13 +264,17 @@ def _about(
         "metrics": list(names),
         "targets": {} if strategy.targets is None else strategy.model_dump(mode="json")["targets"],
         "points": fingerprint([plan.codes.tolist()]),
+        "baseline": None if plan.baseline is None else all_values(plan.baseline.config),
         "versions": list(versions().values()),
     }
     text = json.dumps(content, sort_keys=True)
     common = {name: value for name, value in content.items() if name not in _OF_POINTS}
     pool = [sizes.first_seed, sizes.seeds]
     return {
+        "world": fingerprint([common]),
         "population": fingerprint([common, pool]),
+        "baseline": "" if plan.baseline is None else plan.baseline.name,
+        "workload": json.dumps(spec.content()),
         "strategy": strategy.name,
         "content": text,
         "identity": fingerprint([text]),

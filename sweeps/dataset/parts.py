@@ -13,6 +13,8 @@ from blis_jax.commands.sweep.data import slo_targets
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.simulation import Row
 from blis_jax.policies.seeds import policy_seed
+from surrogate.data import BASELINE
+from surrogate.levels.covariates import COVARIATES, covariates
 from sweeps.dataset.axes import BY_NAME, config_at, workload_at
 from sweeps.dataset.plan import DatasetPlan
 from sweeps.dataset.store import DatasetStore
@@ -51,22 +53,40 @@ class DatasetRunner:
         return found
 
     def _rows(self, point: int) -> list[tuple[int, Row]]:
-        parameters, descriptors = self.plan.values(point)
-        spec = workload_at(self.spec, descriptors)
-        config = config_at(self.plan.space.config_with(parameters), descriptors)
+        requests: tuple[tuple[str, float], ...] = ()
+        if self.plan.roles[point] == BASELINE:
+            assert self.plan.baseline is not None
+            config, spec = self.plan.baseline.config, self.spec
+        else:
+            parameters, descriptors = self.plan.values(point)
+            spec = workload_at(self.spec, descriptors)
+            config = config_at(self.plan.space.config_with(parameters), descriptors)
+            requests = tuple(item for item in descriptors.items() if BY_NAME[item[0]].is_workload)
         config = until_horizon(config, spec)
-        requests = tuple(item for item in descriptors.items() if BY_NAME[item[0]].is_workload)
-        rows = []
-        for place in np.flatnonzero(self.plan.is_planned[point]):
-            table = self._table(spec, requests, int(place), config)
-            seed = policy_seed(self.plan.sizes.all_seeds[place])
-            rows.append((int(place), Row(config, table, seed)))
-        return rows
+        return [
+            (int(place), Row(config, self._table(spec, requests, seed, config), policy_seed(seed)))
+            for place, seed in self._seeds_of(point)
+        ]
 
-    def _table(self, spec: Any, requests: Any, place: int, config: Any) -> RequestTable:
-        block_size, seed = config.block_size_in_tokens, self.plan.sizes.all_seeds[place]
+    def _seeds_of(self, point: int) -> list[tuple[int, int]]:
+        """The planned places of a point and their seeds."""
+        planned = np.flatnonzero(self.plan.is_planned[point]).tolist()
+        every = self.plan.sizes.all_seeds
+        return [(place, every[self.plan.places[point, place]]) for place in planned]
+
+    def covariates(self, points: range) -> np.ndarray:
+        """What the requests of the baseline's runs are like, `[point, place, covariate]`; else NaN."""
+        found = np.full((len(points), *self.plan.places.shape[1:], len(COVARIATES)), np.nan)
+        for row, point in enumerate(points):
+            if self.plan.roles[point] == BASELINE:
+                for place, run in self._rows(point):
+                    found[row, place] = covariates(run.table, self.spec.aggregate_rate)
+        return found
+
+    def _table(self, spec: Any, requests: Any, seed: int, config: Any) -> RequestTable:
+        block_size = config.block_size_in_tokens
         return self.tables.table(
-            (requests, place, block_size), lambda: table_of(spec, seed, block_size, self.stream)
+            (requests, seed, block_size), lambda: table_of(spec, seed, block_size, self.stream)
         )
 
     def _runner_for(self, instances: int) -> Runner:
@@ -90,7 +110,8 @@ def fill(
             last = min(first + plan.points_per_part, len(plan.codes))
             if done[first:last].all():
                 continue
-            store.fill(first, runner.run(range(first, last)))
+            points = range(first, last)
+            store.fill(first, runner.run(points), runner.covariates(points))
             num_done += int(plan.is_planned[first:last][~done[first:last]].sum())
             work.show(num_done)
     except KeyboardInterrupt:

@@ -4,6 +4,9 @@ Training points are a Sobol sequence, so that any first part of them fills the s
 Calibration and test points are independent draws, which is what conformal intervals and binomial
 tests take for granted. All share one pool of seeds: what a metric's level owes to the seeds is then
 the same at every point, and differences between points are exact for the pool.
+
+In a dataset of own seeds every point is run on a few seeds of its own, dealt from a deck of its role:
+what is learned or counted there holds for seeds that nobody has seen.
 """
 
 from __future__ import annotations
@@ -17,8 +20,18 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from surrogate.columns import InputColumn, Kind
-from surrogate.data import CALIBRATION, FEWEST_POINTS, ROLES, TEST, TRAIN
+from surrogate.data import (
+    BASELINE,
+    BRANCH_CALIBRATION,
+    BRANCH_TEST,
+    CALIBRATION,
+    FEWEST_POINTS,
+    ROLES,
+    TEST,
+    TRAIN,
+)
 from sweeps.dataset.axes import DescriptorAxis
+from sweeps.strategies.arms import Arm
 from sweeps.strategies.space import Dimension, Space
 
 MOST_POINTS, MOST_SEEDS = 1_000_000, 100_000
@@ -41,6 +54,10 @@ class DatasetSizes:
     train_seeds: int  # of the pool, for each training point
     other_points: int = 0  # test points that are also run on other seeds
     first_seed: int = 0
+    branch: int = 0  # further calibration points, and as many test points, where a limit is off
+    own_seeds: int = (
+        0  # of each point, from a deck of `seeds` that its role has; 0: one pool for all
+    )
 
     def check(self) -> None:
         """Refuses sizes that cannot be."""
@@ -65,23 +82,39 @@ class DatasetSizes:
                 f"--other-points: got {self.other_points}, allowed is 0 to {self.test}, the test "
                 "points"
             )
+        if not 0 <= self.branch <= MOST_POINTS:
+            raise ConfigError(f"--branch: got {self.branch}, allowed is 0 to {MOST_POINTS}")
+        if not 0 <= self.own_seeds <= self.seeds:
+            raise ConfigError(
+                f"--own-seeds: got {self.own_seeds}, allowed is 0 to {self.seeds}, the seeds of a "
+                "role's deck; raise --seeds"
+            )
+        if self.own_seeds and self.other_points:
+            raise ConfigError(
+                "--other-points: no two points share seeds with --own-seeds; leave it out"
+            )
 
     @property
     def num_runs(self) -> int:
-        """Runs in all."""
-        held_out = (self.calibration + self.test + self.other_points) * self.seeds
-        return self.train * self.train_seeds + held_out
+        """Runs in all, without those of a baseline."""
+        held_out = self.calibration + self.test + 2 * self.branch
+        if self.own_seeds:
+            return (self.train + held_out) * self.own_seeds
+        return self.train * self.train_seeds + (held_out + self.other_points) * self.seeds
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """The pool, then as many other seeds if there are any."""
-        count = self.seeds * (2 if self.other_points else 1)
-        return tuple(range(self.first_seed, self.first_seed + count))
+        """The pool, then as many other seeds if there are any; or the decks of the roles."""
+        decks = len(ROLES) if self.own_seeds else 2 if self.other_points else 1
+        return tuple(range(self.first_seed, self.first_seed + decks * self.seeds))
 
 
 @dataclass(frozen=True)
 class DatasetPlan:
-    """Every point with its role and its seeds: `codes[point, column]`, `is_planned[point, seed]`."""
+    """Every point with its role and its seeds: `codes[point, column]`, `is_planned[point, place]`.
+
+    `places[point, place]` are places among all seeds. The baseline's points have NaN for codes.
+    """
 
     space: Space
     axes: tuple[DescriptorAxis, ...]
@@ -90,6 +123,8 @@ class DatasetPlan:
     codes: np.ndarray
     roles: np.ndarray
     is_planned: np.ndarray
+    places: np.ndarray
+    baseline: Arm | None = None
 
     @property
     def points_per_part(self) -> int:
@@ -109,7 +144,11 @@ class DatasetPlan:
 
 
 def make_plan(
-    space: Space, axes: Sequence[DescriptorAxis], sizes: DatasetSizes, random_state: int
+    space: Space,
+    axes: Sequence[DescriptorAxis],
+    sizes: DatasetSizes,
+    random_state: int,
+    baseline: Arm | None = None,
 ) -> DatasetPlan:
     """Draws the points and deals out the seeds; the same arguments give the same plan."""
     sizes.check()
@@ -119,11 +158,17 @@ def make_plan(
     )
     if not columns:
         raise ConfigError("the strategy has no parameters; give --vary something")
-    counts = {TRAIN: sizes.train, CALIBRATION: sizes.calibration, TEST: sizes.test}
-    shares = {
-        role: _shares(role, counts[role], len(columns), [random_state, place])
-        for place, role in enumerate(ROLES)
+    counts = {
+        TRAIN: sizes.train,
+        CALIBRATION: sizes.calibration,
+        TEST: sizes.test,
+        BRANCH_CALIBRATION: sizes.branch,
+        BRANCH_TEST: sizes.branch,
     }
+    shares = [
+        _shares(role, count, len(columns), [random_state, *_stream(place)])
+        for place, (role, count) in enumerate(counts.items())
+    ]
     sources: tuple[Dimension | DescriptorAxis, ...] = (*space.dimensions, *axes)
     codes = np.array(
         [
@@ -131,14 +176,25 @@ def make_plan(
                 column.code(source.at(share))
                 for column, source, share in zip(columns, sources, row, strict=True)
             ]
-            for role in ROLES
-            for row in shares[role].tolist()
+            for row in np.concatenate(shares).tolist()
         ]
     )
     _set_limits(codes[: sizes.train], columns, random_state)
-    roles = np.repeat(ROLES, [counts[role] for role in ROLES])
-    planned = _planned(sizes, np.random.default_rng([random_state, len(ROLES)]))
-    return DatasetPlan(space, tuple(axes), columns, sizes, codes, roles, planned)
+    _set_branch(codes[len(codes) - 2 * sizes.branch :], columns)
+    roles = np.repeat(list(counts), list(counts.values()))
+    rng = np.random.default_rng([random_state, len(ROLES)])
+    planned, places = _own_seeds(sizes, roles, rng) if sizes.own_seeds else _pooled(sizes, rng)
+    if baseline is not None:
+        further, of_baseline = _baseline_rows(len(sizes.all_seeds), planned.shape[1])
+        planned, places = np.concatenate([planned, further]), np.concatenate([places, of_baseline])
+        codes = np.concatenate([codes, np.full((len(further), len(columns)), np.nan)])
+        roles = np.concatenate([roles, np.repeat(BASELINE, len(further))])
+    return DatasetPlan(space, tuple(axes), columns, sizes, codes, roles, planned, places, baseline)
+
+
+def _stream(place: int) -> list[int]:
+    """What tells a role's draws apart; the first three are as they were before there were others."""
+    return [place] if place < len(ROLES) else [len(ROLES) + 3, place]
 
 
 def column_of(dimension: Dimension) -> InputColumn:
@@ -187,19 +243,57 @@ def _set_limits(codes: np.ndarray, columns: Sequence[InputColumn], random_state:
             codes[first + other, place] = math.floor((column.high + 1) ** tight.random())
 
 
-def _planned(sizes: DatasetSizes, rng: np.random.Generator) -> np.ndarray:
-    """Which points run on which seeds; training points take turns, every seed as often."""
-    num_points = sizes.train + sizes.calibration + sizes.test
+def _set_branch(codes: np.ndarray, columns: Sequence[InputColumn]) -> None:
+    """Turns a limit off at every point, by turns if there are several limits."""
+    limits = [place for place, column in enumerate(columns) if column.unlimited_at is not None]
+    if len(codes) and not limits:
+        raise ConfigError(
+            "--branch: no parameter of this strategy has a value that means no limit; leave it out"
+        )
+    for row in range(len(codes)):
+        place = limits[row % len(limits)]
+        codes[row, place] = columns[place].unlimited_at
+
+
+def _pooled(sizes: DatasetSizes, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Which points run on which seeds of one pool; training points take turns, every seed as often."""
+    num_points = sizes.train + sizes.calibration + sizes.test + 2 * sizes.branch
     planned = np.zeros((num_points, len(sizes.all_seeds)), bool)
-    deck: list[int] = []
-    for point in range(sizes.train):
-        if len(deck) < sizes.train_seeds:
-            kept = deck
-            fresh = [seed for seed in rng.permutation(sizes.seeds).tolist() if seed not in kept]
-            deck = kept + fresh + kept
-        planned[point, deck[: sizes.train_seeds]] = True
-        deck = deck[sizes.train_seeds :]
+    for point, seeds in enumerate(_dealt(sizes.train, sizes.train_seeds, sizes.seeds, rng)):
+        planned[point, seeds] = True
     planned[sizes.train :, : sizes.seeds] = True
     first_test = sizes.train + sizes.calibration
     planned[first_test : first_test + sizes.other_points, sizes.seeds :] = True
-    return planned
+    return planned, np.tile(np.arange(planned.shape[1]), (num_points, 1))
+
+
+def _own_seeds(
+    sizes: DatasetSizes, roles: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seeds for every point from its role's deck; those of the branch use the decks of their kind."""
+    places = np.empty((len(roles), sizes.own_seeds), int)
+    decks = ((TRAIN,), (CALIBRATION, BRANCH_CALIBRATION), (TEST, BRANCH_TEST))
+    for deck, names in enumerate(decks):
+        rows = np.flatnonzero(np.isin(roles, names))
+        dealt = _dealt(len(rows), sizes.own_seeds, sizes.seeds, rng)
+        places[rows] = deck * sizes.seeds + np.array(dealt)
+    return np.ones(places.shape, bool), places
+
+
+def _dealt(num_points: int, each: int, num_seeds: int, rng: np.random.Generator) -> list[list[int]]:
+    """Seeds of every point, shuffled; every seed comes as often, and none twice at a point."""
+    found, deck = [], []  # type: tuple[list[list[int]], list[int]]
+    for _ in range(num_points):
+        if len(deck) < each:
+            kept = deck
+            fresh = [seed for seed in rng.permutation(num_seeds).tolist() if seed not in kept]
+            deck = kept + fresh + kept
+        found.append(deck[:each])
+        deck = deck[each:]
+    return found
+
+
+def _baseline_rows(num_seeds: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that have every seed once: which places are planned, and the seeds there."""
+    places = np.arange(-(-num_seeds // width) * width).reshape(-1, width)
+    return places < num_seeds, np.minimum(places, num_seeds - 1)

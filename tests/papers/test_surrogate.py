@@ -33,18 +33,29 @@ def test_every_space_is_a_dataset_that_the_command_accepts() -> None:
         assert sizes.num_runs < 2000
 
 
-def test_fresh_points_are_other_points_of_the_same_population() -> None:
+def test_points_on_seeds_of_their_own_are_of_the_same_world() -> None:
     from sweeps.dataset.__main__ import _parser, _sizes
 
     space = SPACES["iter08"]
-    first, fresh = (
+    pooled, own = (
         _parser().given(words)
-        for words in (space.dataset_arguments("x.zarr", 1), space.fresh_arguments("y.zarr", 1))
+        for words in (space.dataset_arguments("x.zarr", 1), space.own_arguments("y.zarr", 1))
     )
-    assert first["strategy"] == fresh["strategy"] and first["seeds"] == fresh["seeds"]
-    assert first.get("random_state", 0) != fresh["random_state"]
-    assert _sizes(fresh).test == 1024 and _sizes(fresh).train == 16
-    assert _sizes(fresh).first_seed == _sizes(first).first_seed
+    assert pooled["strategy"] == own["strategy"] and pooled["baseline"] == own["baseline"]
+    assert not set(_sizes(pooled).all_seeds) & set(_sizes(own).all_seeds)
+    assert _sizes(own).own_seeds == 32 and _sizes(own).test >= 512
+    small = _sizes(_parser().given(space.own_arguments("y.zarr", 0.01)))
+    assert small.num_runs < 2000
+
+
+def test_saved_intervals_for_any_seeds_keep_their_bar() -> None:
+    """86 to 94 % of means over 32 seeds that nothing was fitted to; two metrics are above."""
+    table = pd.read_csv(command.SAVED / "iter08_any_seeds.csv")
+    whole = table[(table["region"] == "whole space") & (table["num_seeds"] == 32)]
+    assert len(whole) == 4 * 43 and (whole["points"] >= 512).all()
+    assert (whole["covered"] / whole["points"] - whole["share"]).abs().max() < 1e-5
+    given = whole[(whole["seeds"] == "given") & (whole["interval"] == "level")]
+    assert (given["share"] >= 0.86).all() and (given["share"] <= 0.94).sum() >= 41
 
 
 @pytest.mark.parametrize(

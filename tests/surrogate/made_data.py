@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import xarray as xr
 
 from blis_jax.results.dataset import save
 from surrogate.columns import InputColumn, to_json
-from surrogate.data import KIND, NOT_PLANNED, ROLES, Data, load_data
+from surrogate.data import BASELINE, KIND, NOT_PLANNED, OWN_KIND, ROLES, Data, load_data
+from surrogate.levels.covariates import COVARIATES
 
 COLUMNS = (
     InputColumn("load", "real", 0.5, 2.0, unit="1"),
@@ -31,12 +33,97 @@ def expected(inputs: np.ndarray) -> np.ndarray:
 def runs_at(inputs: np.ndarray, seeds: np.ndarray, noise: float) -> np.ndarray:
     """Runs with an effect of the seed and noise of their own, `[point, seed, metric]`."""
     rng = np.random.default_rng([len(inputs), int(seeds.sum())])
-    effect = np.random.default_rng(7).normal(0.0, 0.1, 1000)[seeds]
+    effect = seed_effects(seeds)
     own = rng.normal(0.0, noise, (len(inputs), len(seeds)))
     runs = np.repeat(expected(inputs)[:, None, :], len(seeds), axis=1)
     runs[..., 0] *= np.exp(effect[None, :] + own)
     runs[..., 1] += 0.05 * (effect[None, :] + own)
     return runs
+
+
+def covariates_of(seeds: np.ndarray) -> np.ndarray:
+    """Requests whose first number tells half of what a seed does, `[..., covariate]`."""
+    rng = np.random.default_rng(11)
+    known = seed_effects(seeds) + rng.normal(0.0, 0.1, 2000)[seeds]
+    found = np.zeros((*np.shape(seeds), len(COVARIATES)))
+    found[..., 0] = 500 + 100 * known
+    return found
+
+
+def seed_effects(seeds: np.ndarray) -> np.ndarray:
+    """What each seed does to every point, as a logarithm."""
+    return np.random.default_rng(7).normal(0.0, 0.1, 2000)[seeds]
+
+
+def _with_baseline(dataset: xr.Dataset, seeds: np.ndarray, noise: float) -> xr.Dataset:
+    """With further rows, in which every seed has one run of the baseline."""
+    width = dataset.sizes["seed"]
+    every = seeds.reshape(-1, width)
+    count = len(every)
+    value = runs_at(np.array([[1.0, 0.0, 0.0]]), seeds, noise)[0].reshape(count, width, -1)
+    rows = xr.Dataset(
+        {
+            "inputs": (("point", "parameter"), np.full((count, len(COLUMNS)), np.nan)),
+            "value": (("point", "seed", "metric"), value.astype(np.float32)),
+            "outcome": (("point", "seed"), np.zeros(every.shape, np.int8)),
+            "run_seed": (("point", "seed"), every),
+            "covariates": (("point", "seed", "covariate"), covariates_of(every)),
+        },
+        {"role": ("point", [BASELINE] * count)},
+    )
+    whole = dataset.drop_vars("role")
+    filled = whole.assign(
+        covariates=(
+            ("point", "seed", "covariate"),
+            np.full((*dataset["outcome"].shape, len(COVARIATES)), np.nan),
+        )
+    )
+    if "run_seed" not in filled:
+        shape = dataset["outcome"].shape
+        filled["run_seed"] = (("point", "seed"), np.broadcast_to(seeds[:width], shape).copy())
+    names = list(rows.data_vars)
+    joined = xr.concat(
+        [filled[names], rows.drop_vars("role")], "point", coords="minimal", compat="override"
+    )
+    joined = joined.assign_coords(role=("point", [*dataset["role"].values, *rows["role"].values]))
+    return joined.assign_attrs(dataset.attrs | {"baseline": "made baseline"})
+
+
+def write_own(
+    path: Path, sizes: tuple[int, int, int] = (64, 128, 128), each: int = 8, deck: int = 256
+) -> Path:
+    """A dataset of own seeds, `each` a point of the decks of its role, that goes with one with a baseline."""
+    rng = np.random.default_rng(5)
+    count = sum(sizes)
+    inputs = _inputs(rng, count)
+    roles = np.repeat(ROLES, sizes)
+    first = np.repeat(1000 + deck * np.arange(3), sizes)
+    seeds = np.array([start + rng.permutation(deck)[:each] for start in first])
+    value = np.stack([runs_at(inputs[row : row + 1], seeds[row], 0.02)[0] for row in range(count)])
+    dataset = xr.Dataset(
+        {
+            "inputs": (("point", "parameter"), inputs),
+            "value": (("point", "seed", "metric"), value.astype(np.float32)),
+            "outcome": (("point", "seed"), np.zeros(seeds.shape, np.int8)),
+            "run_seed": (("point", "seed"), seeds),
+        },
+        {
+            "parameter": [column.name for column in COLUMNS],
+            "metric": list(METRICS),
+            "unit": ("metric", list(METRICS.values())),
+            "role": ("point", roles.tolist()),
+        },
+        {"kind": OWN_KIND, "parameters": to_json(COLUMNS), "world": "made"},
+    )
+    save(_with_baseline(dataset, 1000 + np.arange(3 * deck), 0.02), path)
+    return path
+
+
+def _inputs(rng: np.random.Generator, count: int) -> np.ndarray:
+    return np.stack(
+        [rng.uniform(0.5, 2.0, count), rng.integers(0, 101, count), rng.integers(0, 2, count)],
+        axis=1,
+    )
 
 
 def write(
@@ -47,14 +134,12 @@ def write(
     noise: float = 0.02,
     random_state: int = 3,
     population: str = "made",
+    has_baseline: bool = False,
 ) -> Path:
     """A dataset as `sweeps.dataset` writes it."""
     rng = np.random.default_rng(random_state)
     count = sum(sizes)
-    inputs = np.stack(
-        [rng.uniform(0.5, 2.0, count), rng.integers(0, 101, count), rng.integers(0, 2, count)],
-        axis=1,
-    )
+    inputs = _inputs(rng, count)
     value = runs_at(inputs, np.arange(num_seeds), noise)
     outcome = np.zeros(value.shape[:2], np.int8)
     for point in range(sizes[0]):
@@ -81,8 +166,12 @@ def write(
             "strategy": "made",
             "identity": f"{sizes} {random_state}",
             "population": population,
+            "world": "made",
+            "workload": json.dumps({"aggregate_rate": 2000.0}),
         },
     )
+    if has_baseline:
+        dataset = _with_baseline(dataset, np.arange(num_seeds), noise)
     save(dataset, path)
     return path
 

@@ -7,6 +7,7 @@ from blis_jax.errors import ConfigError
 from surrogate.columns import from_json, to_json
 from sweeps.dataset.axes import read_axes
 from sweeps.dataset.plan import DatasetSizes, make_plan
+from sweeps.strategies.arms import arm_of
 from sweeps.strategies.file import load_strategy
 from sweeps.strategies.space import space_of
 from tests.sweeps.tiny import tiny_space
@@ -87,3 +88,59 @@ def test_points_become_configurations() -> None:
 def test_wrong_sizes_are_refused(change: dict[str, int], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         dataclasses.replace(SIZES, **change).check()
+
+
+def test_points_of_the_branch_have_their_limit_off_and_leave_the_others_as_they_are() -> None:
+    space = space_of(load_strategy("iter08_token_budget"))
+    without = make_plan(space, (), SIZES, 0)
+    plan = make_plan(space, (), dataclasses.replace(SIZES, branch=5), 0)
+    np.testing.assert_array_equal(plan.codes[:-10], without.codes)
+    np.testing.assert_array_equal(plan.is_planned[:-10], without.is_planned)
+    assert plan.roles[-10:].tolist() == ["branch calibration"] * 5 + ["branch test"] * 5
+    place = space.names.index("prefill_crit")
+    assert not plan.codes[-10:, place].any()
+    assert len(np.unique(plan.codes[-10:, 0])) == 10  # drawn apart
+    assert plan.is_planned[-10:, :8].all() and not plan.is_planned[-10:, 8:].any()
+    assert plan.is_planned.sum() == plan.sizes.num_runs
+    with pytest.raises(ConfigError, match="no parameter of this strategy has a value that means"):
+        make_plan(tiny_space(), (), dataclasses.replace(SIZES, branch=5), 0)
+
+
+def test_own_seeds_are_no_other_roles() -> None:
+    sizes = dataclasses.replace(SIZES, seeds=12, own_seeds=5, other_points=0, first_seed=100)
+    plan = make_plan(tiny_space(), (), sizes, 0)
+    seeds = np.array(sizes.all_seeds)[plan.places]
+    assert seeds.shape == (64 + 20 + 24, 5) and plan.is_planned.all()
+    of_role = {role: set(seeds[plan.roles == role].ravel()) for role in np.unique(plan.roles)}
+    assert of_role["train"] == set(range(100, 112))
+    assert of_role["calibration"] == set(range(112, 124)) and of_role["test"] == set(
+        range(124, 136)
+    )
+    assert all(len(set(row)) == 5 for row in seeds.tolist())
+    counts = np.bincount(seeds[plan.roles == "train"].ravel() - 100)
+    assert counts.max() - counts.min() <= 1
+
+
+def test_a_baseline_has_every_seed_once() -> None:
+    arm = arm_of("iter00_baseline")
+    pooled = make_plan(tiny_space(), (), SIZES, 0, arm)
+    assert (pooled.roles == "baseline").sum() == 1 and pooled.is_planned[-1].all()
+    sizes = dataclasses.replace(SIZES, seeds=7, own_seeds=5, train_seeds=4, other_points=0)
+    plan = make_plan(tiny_space(), (), sizes, 0, arm)
+    is_baseline = plan.roles == "baseline"
+    seeds = plan.places[is_baseline][plan.is_planned[is_baseline]]
+    assert sorted(seeds.tolist()) == list(range(21))
+    assert np.isnan(plan.codes[is_baseline]).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"own_seeds": 9}, "--own-seeds: got 9, allowed is 0 to 8"),
+        ({"own_seeds": 2}, "no two points share seeds"),
+        ({"branch": -1}, "--branch: got -1"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(changes: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        dataclasses.replace(SIZES, **changes).check()

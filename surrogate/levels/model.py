@@ -1,0 +1,164 @@
+"""What seeds do to a metric: a level from their requests, and what is left, by which intervals reach.
+
+A run's distance from its point's mean over the pool, in units of the sd of single runs there, is
+regressed on the covariates of its requests and on their products with the point's features. The mean
+over any seeds needs only the mean of their covariates. A baseline has a regression of its own, so the
+difference from it is predicted too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+GIVEN, UNKNOWN = MODES = ("given", "unknown")  # whether the requests of the seeds are known
+LEVEL, DIFFERENCE = KINDS = ("level", "difference")
+RUNGS = (1, 2, 4, 8, 16, 32)  # seeds of a mean that scores are kept for
+FOLDS = 5
+PENALTIES = ((1.0, 100.0), (10.0, 100.0), (10.0, 1000.0), (100.0, 1000.0), (100.0, 1e5))
+LEAST_SPREAD = 1e-9
+
+
+class Noise(NamedTuple):
+    """What covariates leave, by output: in sd of runs at a point, in units at the baseline, and correlated."""
+
+    own: np.ndarray
+    baseline: np.ndarray
+    correlation: np.ndarray
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Regressions on covariates in units of `spread` about `center`, the mean of the pool's seeds."""
+
+    center: np.ndarray  # [covariate]
+    spread: np.ndarray  # [covariate]
+    typical: np.ndarray  # [covariate], mean over many seeds, in those units
+    weights: np.ndarray  # [1 + covariate, 1 + feature, output]
+    baseline_mean: np.ndarray  # [output], of the baseline over the pool, in units
+    baseline_weights: np.ndarray  # [1 + covariate, output], in units
+    noise: Mapping[str, Noise]  # by mode
+    scores: Mapping[str, np.ndarray]  # by "mode kind rung", [output, point]
+    region: np.ndarray  # [point] of the calibration
+    baseline: str = ""
+    workload: str = ""  # as JSON, whose seeds are meant
+    rate_rps: float = 0.0
+    stream: str = "jax"  # who draws the requests
+
+    def standard(self, covariates: np.ndarray) -> np.ndarray:
+        """Covariates in units of their spread; those that never vary are 0."""
+        is_varying = self.spread > LEAST_SPREAD
+        found = (covariates - self.center) / np.where(is_varying, self.spread, 1.0)
+        return np.asarray(np.where(is_varying, found, 0.0))
+
+    def shift(self, phi: np.ndarray, level: np.ndarray) -> np.ndarray:
+        """How far means lie from the pool's, in sd of runs, `[point, output]`.
+
+        `phi[point, 1 + feature]`; `level` are standard covariates, `[covariate]` or `[point, covariate]`.
+        """
+        terms = np.concatenate([np.ones((*level.shape[:-1], 1)), level], axis=-1)
+        if terms.ndim == 1:
+            return np.asarray(phi @ np.einsum("c,cfo->fo", terms, self.weights))
+        return np.asarray(np.einsum("pc,pf,cfo->po", terms, phi, self.weights, optimize=True))
+
+    def baseline_at(self, level: np.ndarray) -> np.ndarray:
+        """The baseline's mean in its units, `[..., output]`."""
+        terms = np.concatenate([np.ones((*level.shape[:-1], 1)), level], axis=-1)
+        return np.asarray(self.baseline_mean + terms @ self.baseline_weights)
+
+    def sigma(
+        self, mode: str, kind: str, fixed: np.ndarray, run_sd: np.ndarray, num_seeds: int
+    ) -> np.ndarray:
+        """The uncertainty of a mean over so many seeds, `[point, output]`; `fixed` does not shrink."""
+        noise = self.noise[mode]
+        own = noise.own * run_sd
+        square = np.square(own)
+        if kind == DIFFERENCE:
+            square = square + np.square(noise.baseline)
+            square = square - 2 * noise.correlation * own * noise.baseline
+        return np.asarray(np.sqrt(np.square(fixed) + np.maximum(square, 0.0) / num_seeds))
+
+    def rung(self, num_seeds: int) -> int:
+        """The number of seeds whose scores are used for a mean over `num_seeds`: the most there is up to it."""
+        kept = {int(name.rpartition(" ")[2]) for name in self.scores}
+        return max(one for one in kept if one <= num_seeds)
+
+    def arrays(self) -> dict[str, Any]:
+        """The arrays, as a tree for a checkpoint."""
+        names = (
+            "center",
+            "spread",
+            "typical",
+            "weights",
+            "baseline_mean",
+            "baseline_weights",
+            "region",
+        )
+        tree: dict[str, Any] = {name: getattr(self, name) for name in names}
+        tree["noise"] = {mode: noise._asdict() for mode, noise in self.noise.items()}
+        tree["scores"] = {name: array.astype(np.float32) for name, array in self.scores.items()}
+        return tree
+
+    def document(self) -> dict[str, Any]:
+        """The rest."""
+        return {
+            "baseline": self.baseline,
+            "workload": self.workload,
+            "rate_rps": self.rate_rps,
+            "stream": self.stream,
+        }
+
+    @staticmethod
+    def read(tree: Mapping[str, Any], document: Mapping[str, Any]) -> Levels:
+        """From both."""
+        arrays: dict[str, Any] = {
+            name: np.asarray(tree[name]) for name in tree if name not in ("noise", "scores")
+        }
+        noise = {
+            mode: Noise(**{name: np.asarray(array) for name, array in tree["noise"][mode].items()})
+            for mode in MODES
+        }
+        scores = {name: np.asarray(array) for name, array in tree["scores"].items()}
+        return Levels(**arrays, noise=noise, scores=scores, **document)
+
+
+def key(mode: str, kind: str, rung: int) -> str:
+    """The name of some scores."""
+    return f"{mode} {kind} {rung}"
+
+
+def regress(
+    phi: np.ndarray, level: np.ndarray, target: np.ndarray, fold: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ridge weights `[1 + covariate, 1 + feature, output]`, and what each run's fold leaves, `[run, output]`.
+
+    Every run has `phi[run, 1 + feature]` and standard covariates. Each output gets the pair of penalties, of
+    covariates and of their products with features, that predicts the other folds best.
+    """
+    terms = np.concatenate([np.ones((len(level), 1)), level], axis=1)
+    design = (terms[:, :, None] * phi[:, None, :]).reshape(len(level), -1)
+    grams = [design[fold == one].T @ design[fold == one] for one in range(FOLDS)]
+    sides = [design[fold == one].T @ target[fold == one] for one in range(FOLDS)]
+    shape = (terms.shape[1], phi.shape[1])
+    best_left = np.full(target.shape, np.nan)
+    best, weights = np.full(target.shape[1], np.inf), np.zeros((design.shape[1], target.shape[1]))
+    for main, product in PENALTIES:
+        penalty = np.full(shape, product)
+        penalty[:, 0], penalty[0] = main, 1.0
+        ridge = np.diag(penalty.ravel())
+        left = np.empty(target.shape)
+        for one in range(FOLDS):
+            rest = [at for at in range(FOLDS) if at != one]
+            found = np.linalg.solve(
+                sum(grams[at] for at in rest) + ridge, sum(sides[at] for at in rest)
+            )
+            left[fold == one] = target[fold == one] - design[fold == one] @ found
+        whole = np.linalg.solve(sum(grams) + ridge, sum(sides))
+        error = np.square(left).mean(axis=0)
+        is_better = error < best
+        best = np.where(is_better, error, best)
+        weights[:, is_better], best_left[:, is_better] = whole[:, is_better], left[:, is_better]
+    return weights.reshape(*shape, -1), best_left

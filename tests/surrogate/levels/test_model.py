@@ -1,0 +1,75 @@
+import dataclasses
+
+import numpy as np
+
+from surrogate.levels.model import (
+    DIFFERENCE,
+    FOLDS,
+    GIVEN,
+    LEVEL,
+    UNKNOWN,
+    Levels,
+    Noise,
+    regress,
+)
+
+
+def made_levels() -> Levels:
+    """One covariate in units of 2 about 10, two outputs, a point's feature that doubles the slope."""
+    weights = np.zeros((2, 2, 2))
+    weights[0, 0], weights[1, 0], weights[1, 1, 0] = (0.5, 0.0), (1.0, -1.0), 1.0
+    noise = Noise(np.array([1.0, 1.0]), np.array([3.0, 0.0]), np.array([0.5, 0.0]))
+    return Levels(
+        np.array([10.0, 7.0]), np.array([2.0, 0.0]), np.zeros(2),
+        np.concatenate([weights, np.zeros((1, 2, 2))]), np.array([100.0, 5.0]),
+        np.array([[1.0, 0.0], [4.0, 0.0], [0.0, 0.0]]), {GIVEN: noise, UNKNOWN: noise},
+        {"given level 1": np.ones((2, 3))}, np.zeros(3, np.int32), "b", "{}", 5.0,
+    )  # fmt: skip
+
+
+def test_a_level_moves_with_the_covariates_and_the_point() -> None:
+    levels = made_levels()
+    level = levels.standard(np.array([14.0, 9.0]))
+    assert level.tolist() == [2.0, 0.0]  # what never varies says nothing
+    phi = np.array([[1.0, 0.0], [1.0, 1.0]])
+    np.testing.assert_allclose(levels.shift(phi, level), [[2.5, -2.0], [4.5, -2.0]])
+    each = np.array([[2.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_allclose(levels.shift(phi, each), [[2.5, -2.0], [0.5, 0.0]])
+    np.testing.assert_allclose(levels.baseline_at(level), [109.0, 5.0])
+
+
+def test_more_seeds_leave_what_is_fixed() -> None:
+    levels = made_levels()
+    fixed, run_sd = np.array([[4.0, 0.0]]), np.array([[3.0, 2.0]])
+    np.testing.assert_allclose(levels.sigma(GIVEN, LEVEL, fixed, run_sd, 1), [[5.0, 2.0]])
+    np.testing.assert_allclose(levels.sigma(GIVEN, LEVEL, fixed, run_sd, 10**8)[0, 0], 4.0)
+    of_both = np.sqrt(16 + 9 + 9 - 2 * 0.5 * 9)
+    np.testing.assert_allclose(levels.sigma(GIVEN, DIFFERENCE, fixed, run_sd, 1)[0, 0], of_both)
+
+
+def test_scores_are_those_of_the_most_seeds_that_are_no_more() -> None:
+    scores = {f"given level {rung}": np.ones((2, 3)) for rung in (1, 2, 8)}
+    levels = dataclasses.replace(made_levels(), scores=scores)
+    assert [levels.rung(count) for count in (1, 3, 8, 5000)] == [1, 2, 8, 8]
+
+
+def test_what_is_written_is_read_again() -> None:
+    levels = made_levels()
+    again = Levels.read(levels.arrays(), levels.document())
+    assert again.baseline == "b" and again.rate_rps == 5.0
+    np.testing.assert_array_equal(again.weights, levels.weights)
+    assert again.noise[UNKNOWN].baseline.tolist() == [3.0, 0.0]
+
+
+def test_regression_finds_main_effects_and_products() -> None:
+    rng = np.random.default_rng(0)
+    phi = np.column_stack([np.ones(600), rng.uniform(-1, 1, 600)])
+    level = rng.normal(size=(600, 2))
+    both = np.stack([2 + level[:, 0], level[:, 1] * (1 + 3 * phi[:, 1])], axis=1) + rng.normal(
+        0, 0.1, (600, 2)
+    )
+    weights, left = regress(phi, level, both, np.arange(600) % FOLDS)
+    np.testing.assert_allclose(weights[0, 0], [2, 0], atol=0.1)
+    np.testing.assert_allclose(weights[1:, 0], [[1, 0], [0, 1]], atol=0.2)
+    assert abs(weights[2, 1, 0]) < 0.1 and 1.5 < weights[2, 1, 1] < 3  # shrunk: 100 of 600 runs
+    assert left[:, 0].std() < 0.15 and left[:, 1].std() < 0.6 * both[:, 1].std()
