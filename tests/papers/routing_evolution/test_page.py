@@ -56,3 +56,12 @@ def test_the_page_accounts_for_every_verdict() -> None:
     verdicts = counts("survival_jax_50.csv", "verdict")
     names = (survival.SURVIVES, survival.DIRECTION, survival.SURVIVES_NOT, survival.UNDECIDED)
     assert said == [verdicts.total(), *(verdicts[name] for name in names)]
+
+
+def test_the_page_accounts_for_iterations_20_to_22() -> None:
+    said = numbers(
+        r"of (\d+) claims there (\d+) survive and (\d+) do not; (\d+) have no published number"
+    )
+    verdicts = counts("survival_jax_64.csv", "verdict")
+    names = (survival.SURVIVES, survival.SURVIVES_NOT, "nothing published")
+    assert said == [verdicts.total(), *(verdicts[name] for name in names)]
