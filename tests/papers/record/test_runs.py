@@ -130,4 +130,4 @@ def test_estimate_grows_with_the_work() -> None:
     assert 0 < one < two
     pressed = of_arm("p", "iter00_baseline:total_kv_blocks=2000;kv_cpu_blocks=0")
     assert pressed.is_pressed and not SETTINGS[0].is_pressed
-    assert estimated_s([pressed], 1000) > 5 * estimated_s([of_arm("q", "iter00_baseline")], 1000)
+    assert estimated_s([pressed], 1000) > 2 * estimated_s([of_arm("q", "iter00_baseline")], 1000)
