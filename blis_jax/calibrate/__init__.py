@@ -24,7 +24,7 @@ __getattr__ = exports(
     {
         "calibration": ("CalibrationPlan", "calibrate", "to_document"),
         "measured": ("read_measured",),
-        "posterior": ("load_fit=load",),
+        "intervals.posterior": ("load_fit=load",),
         "settings": ("cluster_values",),
     },
 )

@@ -16,6 +16,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.results.checks import invariants
 from blis_jax.results.metrics.summaries import Window
 from blis_jax.results.step_records import itl_sample
+from blis_jax.workload.table import RequestTable
 from tests.engine.test_properties import NODES, OPTIONS, PHASES, STATICS, Scene, scenes
 from tests.results.metrics.test_on_device import assert_equal, both
 from tests.support.oracles.recompute import Replay, Served

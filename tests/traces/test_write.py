@@ -33,7 +33,7 @@ def test_only_completed_requests_have_chunks(tmp_path):
     rows = read_text(tmp_path, text).rows
     assert write_run(tmp_path / "run.csv", record_of(list(Status)), rows) == ""
     written = pandas.read_csv(tmp_path / "run.csv", keep_default_na=False)
-    at_gateway = ["error", "error", "timeout", "error", "timeout", "timeout"]
+    at_gateway = ["error", "error", "timeout", "error", "timeout", "timeout", "error"]
     assert written.status[:7].tolist() == ["ok", *["error"] * 2, *["timeout"] * 3, "error"]
     assert written.status[7:].tolist() == at_gateway
     nothing = [0] * (len(Status) - 1)

@@ -280,7 +280,10 @@ BAD_INPUTS = {
         simple(*(f"--prompt-tokens{part}=0" for part in ("", "-stdev", "-min", "-max"))),
         ["--prompt-tokens-min", "at least 1"],
     ),
-    "policy file": (flags("--policy-config", "p.yaml"), ["--policy-config", "--scheduler"]),
+    "policy file": (
+        flags("--policy-config", "p.yaml"),
+        ["--policy-config", "--profile blis-2026-08"],
+    ),
     "no workload": (lambda _: BASE, ["no workload", "--workload-spec", "--requests"]),
     "two workloads": (flags("--requests", "w.npz"), ["--workload-spec", "--requests", "both"]),
     "unknown workload": (lambda _: [*BASE, "--workload-spec", "mixt"], ["'mixt'", "mixed"]),

@@ -33,6 +33,23 @@ def calm(params, state, context: GatewayContext):
 '''
 
 
+# what the library has and the target cannot
+NOT_IN_THE_TARGET = {
+    "iter06_sjf": "scheduler",
+    "iter17_prefix_groups": "scheduler",
+    "iter18_deadlines": "priority_policy",
+    "iter21_intent": "priority_policy",
+    "iter22_joint": "priority_policy",
+    "opp_f_regimes": "routing_policy",
+    "opp_f_regimes_apart": "routing_policy",
+    "opp_f_threshold": "routing_policy",
+    "opp_f_threshold_apart": "routing_policy",
+    "routing15_epochs": "routing_policy",
+    "routing17_sessions": "routing_policy",
+    "routing19_sixteen": "routing_policy",
+}
+
+
 def promotion(given: str, baseline: str = "iter00_baseline") -> Promotion:
     """`routing_scorers=A~1+B~2` stands for a list of scorers, which an arm's text cannot hold."""
     text, mark, scorers = given.partition(":routing_scorers=")

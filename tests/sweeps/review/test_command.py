@@ -60,7 +60,10 @@ def files(tmp_path: Path) -> tuple[str, str]:
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Adds a policy under a name for the time of a test."""
-    modules = {"scorer": (scorers_module, "scorers"), "priority": (priority_module, "priority")}
+    modules = {
+        "scorer": (scorers_module, "scorers"),
+        "priority": (priority_module, "queue_order.priority"),
+    }
 
     def add(name: str, policy: Policy) -> None:
         module, module_name = modules[policy.kind]

@@ -174,7 +174,7 @@ def test_errors_in_a_mechanism_name_the_key() -> None:
 def test_library_is_valid(name: str) -> None:
     found = space_of(load_strategy(name))
     assert found.strategy.description
-    assert Valuation(found.strategy).names
+    assert Valuation(found.strategy, has_loads=bool(found.strategy.loads)).names
     assert workload_of(found.strategy).clients
     assert not found.dimensions or make(found, found.strategy.search)
 

@@ -14,23 +14,16 @@ from sweeps.promote.configs.layers import arms_of_promotion
 from sweeps.promote.configs.stage import REPORT, config_files
 from sweeps.promote.promotion import NotMappedError
 from sweeps.strategies.file import list_library
-from tests.sweeps.promote.promotions import MINE, TARGET, FakePlugin, plugins, promotion
+from tests.sweeps.promote.promotions import (
+    MINE,
+    NOT_IN_THE_TARGET,
+    TARGET,
+    FakePlugin,
+    plugins,
+    promotion,
+)
 
 ARMS = "configs/arms"
-# what the library has and the target cannot
-NOT_IN_THE_TARGET = {
-    "iter06_sjf": "scheduler",
-    "iter17_prefix_groups": "scheduler",
-    "iter18_deadlines": "priority_policy",
-    "iter21_intent": "priority_policy",
-    "opp_f_regimes": "routing_policy",
-    "opp_f_regimes_apart": "routing_policy",
-    "opp_f_threshold": "routing_policy",
-    "opp_f_threshold_apart": "routing_policy",
-    "routing15_epochs": "routing_policy",
-    "routing17_sessions": "routing_policy",
-    "routing19_sixteen": "routing_policy",
-}
 
 
 def made(given: str, **options: Any) -> dict[str, Any]:

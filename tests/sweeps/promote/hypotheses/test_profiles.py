@@ -16,7 +16,7 @@ from sweeps.promote.maps.stage import maps_files
 from sweeps.promote.promotion import Files
 from sweeps.strategies.file import list_library
 from tests.support.recorded.reference_data import REPO_ROOT
-from tests.sweeps.promote.promotions import TARGET, plugins, promotion
+from tests.sweeps.promote.promotions import NOT_IN_THE_TARGET, TARGET, plugins, promotion
 
 pytestmark = pytest.mark.usefixtures("known_saturation")
 USUAL = (
@@ -25,7 +25,7 @@ USUAL = (
     "iter13_class_lead@found",
     "iter16_class_gate@found",
 )
-OTHERS = [name for name in list_library() if name not in (*USUAL, "iter06_sjf")]
+OTHERS = [name for name in list_library() if name not in (*USUAL, *NOT_IN_THE_TARGET)]
 
 
 @functools.cache
