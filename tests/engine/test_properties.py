@@ -348,16 +348,9 @@ def test_other_mechanisms_equal_oracle(scene: Scene):
 each_static = pytest.mark.parametrize("place", range(len(STATICS)))
 
 
-# One scene of place 6 has a step more than the oracle; see docs/decisions/livelocks-and-ties.md.
-_open_tie = pytest.mark.xfail(reason="a step too many where steps of one instance overlap")
-each_place = pytest.mark.parametrize(
-    "place", [pytest.param(at, marks=[_open_tie] * (at == 6)) for at in range(len(STATICS))]
-)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-@each_place
+@each_static
 @hypothesis.settings(max_examples=167, phases=PHASES)
 @hypothesis.given(st.data())
 def test_equals_oracle_often(place: int, data: Any):

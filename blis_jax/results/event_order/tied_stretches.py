@@ -18,6 +18,8 @@ from blis_jax.workload.table import NEVER_US
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
+NONE = np.zeros(0, np.int64)
+
 
 @dataclass(frozen=True)
 class Stretch:
@@ -37,10 +39,16 @@ class Stretch:
 
 
 def stretches(
-    history: InstanceHistory, from_us: int = 0, before_us: int = NEVER_US
+    history: InstanceHistory,
+    from_us: int = 0,
+    before_us: int = NEVER_US,
+    assumed_us: Int[np.ndarray, "time"] = NONE,
 ) -> Iterator[Stretch]:
-    """The stretches of an instance in which the order of events from one time to before another matters."""
-    tied = tied_us(history)
+    """The stretches of an instance in which the order of events from one time to before another matters.
+
+    It also matters at `assumed_us`: times at which the run took an order for granted.
+    """
+    tied = np.union1d(tied_us(history), assumed_us)
     tied = tied[(tied >= from_us) & (tied < before_us)]
     if not len(tied):
         return

@@ -211,7 +211,9 @@ def correct(
     is_true = True
     for history in histories:
         try:
-            for stretch in stretches(history, from_us, before_us):
+            # a step that was assumed to come first, on another instance perhaps, must be there
+            assumed = history.queued_us[order.after_steps[history.requests] > 0]
+            for stretch in stretches(history, from_us, before_us, assumed):
                 _Replay(stretch, order).run()
         except _Contradiction:
             is_true = False
