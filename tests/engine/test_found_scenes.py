@@ -25,6 +25,7 @@ SCENES = json.loads((Path(__file__).parents[1] / "data" / "found_scenes.json").r
             marks=pytest.mark.slow,
         ),
         pytest.param(SCENES[1], id="one request, two disturbed lists that end at one position"),
+        pytest.param(SCENES[2], id="an order found for the instance that the request then leaves"),
     ],
 )
 def test_scene_equals_oracle(scene: dict) -> None:
