@@ -229,9 +229,6 @@ def _outputs(given: Mapping[str, Any]) -> tuple[Path, Path | None]:
             "pip install 'blis-jax[export]'; or give a name that ends in .zarr"
         )
     figure = cli.figure_path(given, output)
-    if output == Path(DEFAULT_OUTPUT):
-        with cli.writing(output):
-            output.parent.mkdir(parents=True, exist_ok=True)
     cli.check_writable(output, is_folder=output.suffix == ".zarr")
     if figure is not None:
         cli.check_writable(figure)

@@ -153,5 +153,5 @@ def _arms(given: Mapping[str, Any]) -> tuple[Arm, ...]:
     elif "finalists" in given:
         raise ConfigError("--finalists has no meaning without --search; give the search's result")
     if len(texts) < 2:
-        raise ConfigError(f"{len(texts)} arms are given, but two or more are needed; see --help")
+        raise ConfigError(f"two or more arms are needed, got {len(texts)}; see --help")
     return arms_of(texts, given.get("instances"))
