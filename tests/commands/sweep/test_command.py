@@ -339,7 +339,7 @@ def test_an_interrupted_sweep_resumes_to_the_same_result(
     assert run(*fewer) == cli.EXIT_BAD_INPUT
     assert "would be lost" in capsys.readouterr().err
     assert run(*more, "--targets", "critical.ttft_ms=9") == cli.EXIT_BAD_INPUT
-    assert "was made with another --targets" in capsys.readouterr().err
+    assert "was made with different --targets" in capsys.readouterr().err
     assert run(*more, "--set", "routing_latency=3") == cli.EXIT_BAD_INPUT
 
 
