@@ -179,19 +179,19 @@ def _chosen(record: PaperRecord, rows: str | None) -> tuple[AnyClaim, ...]:
 
 def _run(job: PaperJob) -> int:
     prepare_backend(use_cache="no_cache" not in job.switches)
-    from papers.record import work
+    from papers.record import actions
     from papers.record.runs import elapsed
 
     if "plan" in job.switches:
-        work.plan(job)
+        actions.plan(job)
         return 0
     start = time.monotonic()
-    work.published(job)
+    actions.published(job)
     if job.num_seeds:
-        work.many(job)
+        actions.many(job)
     if "figures" in job.switches:
-        work.compute_data(job)
+        actions.compute_data(job)
     if "no_figures" not in job.switches:
-        work.draw(job)
+        actions.draw(job)
     job.print([f"Done in {elapsed(start)}."])
     return 0
