@@ -20,12 +20,13 @@ class Extra(NamedTuple):
 
 
 EXTRAS = (
-    Extra("surrogate", ("orbax", "crepes"), "surrogate train, predict, coverage, report"),
+    Extra("surrogate", ("orbax",), "surrogate train, predict, coverage, report"),
     Extra("search", ("optuna",), "optimize --engine tpe"),
     Extra("export", ("h5netcdf", "h5py"), "outputs that end in .nc"),
     Extra("parquet", ("pyarrow",), "traces in Parquet"),
     Extra("promote", ("jsonschema", "go"), "promote: the checks at its gates, generated Go"),
     Extra("gpu", ("jax_cuda13_plugin",), "sweep --device gpu"),
+    Extra("report", ("vl_convert",), "--report"),
     Extra("notebooks", ("jupytext", "nbclient", "ipykernel"), "the notebooks"),
 )
 

@@ -149,8 +149,8 @@ class OneTrace:
             )
         one = self.resamplings[0]
         warning = (
-            "; differences stay alike over longer than that, so take intervals as too narrow, or give a "
-            "longer trace"
+            "; neighbouring requests are alike for longer than a block, so these intervals are too narrow; "
+            "a longer trace has better ones"
         ) * self.is_short
         return (
             f"bootstrap of the trace in blocks of {one.block_s:.3g} s of arrivals, the same for all arms "

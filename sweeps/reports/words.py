@@ -80,7 +80,7 @@ def percentile_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     pooled = [entry for entry in entries if entry["metric"] in pooled_names()]
     if not pooled:
         return []
-    few = " Of so few seeds a few busy ones make the tail, and intervals of pooled ones hold too seldom."
+    few = " With so few seeds, a few busy ones make up the tail, and intervals of pooled percentiles hold too seldom."
     is_few = min(entry["num_pairs"] for entry in pooled) < SEEDS_FOR_POOLED
     return [PERCENTILES_EXPLAINED + few * is_few]
 

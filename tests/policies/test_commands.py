@@ -1,4 +1,4 @@
-"""A policy from a file in run, sweep, compare and optimize, with a number of its own; and the routing track's names."""
+"""A policy from a file in run, sweep, compare and optimize, with a number and memory; and the routing track's names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sweeps.compare.__main__ import main as compare
 from sweeps.search.command import main as optimize
 from tests.sweeps.tiny import TINY
 
-# least loaded with a preference for the first instances; a huge one sends everything to the first
+# least loaded with a preference for the first instances, ties in turns; a huge one sends everything to the first
 MINE = '''
 from typing import Any
 import jax.numpy as jnp
@@ -24,13 +24,19 @@ class Numbers:
     """How much the first instances are preferred."""
     tilt: Any = number(0.0, "requests", "load that a place further back counts as", low=0, search=(0, 1000))
 
-@routing_policy(Numbers)
+@pytree
+class Turn:
+    """Decisions made so far."""
+    count: Any
+
+@routing_policy(Numbers, start=lambda params, shape: Turn(jnp.int32(0)))
 def tilted(params: Any, state: Any, context: Any) -> Any:
-    """The least loaded instance, the first ones preferred."""
+    """The least loaded instance, the first ones preferred; of equals another one each time."""
     seen = context.snapshots
     place = jnp.arange(seen.effective_load.shape[0])
-    cost = seen.effective_load + params.tilt * place
-    return jnp.argmin(jnp.where(seen.is_active, cost, jnp.inf)), state
+    turn = (place + state.count) % place.shape[0]
+    cost = seen.effective_load + params.tilt * place + 1e-3 * turn
+    return jnp.argmin(jnp.where(seen.is_active, cost, jnp.inf)), Turn(state.count + 1)
 '''
 
 pytestmark = pytest.mark.lenient_promotion

@@ -37,7 +37,7 @@ def test_it_says_what_there_is(
 def test_the_groups_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     groups = set(project["optional-dependencies"]) - {"dev"}
-    assert {one.name for one in extras.EXTRAS} >= groups - {"docs", "report"}
+    assert {one.name for one in extras.EXTRAS} >= groups - {"docs"}
 
 
 def test_what_is_missing_is_said_with_the_command_that_needs_it(
