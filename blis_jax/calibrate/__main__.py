@@ -33,7 +33,7 @@ input_tokens, output_tokens, ttft_ms and e2e_ms, or a folder of one of them. Pri
 with intervals, what the run cannot tell, and the errors of mean, P50, P90 and P99, also for requests
 that were held out.
 A result with figures only, such as that of `vllm bench serve` without --save-detailed, cannot be fitted
-to. --predicted holds a simulation against it.
+to. --predicted compares a simulation with it.
 """
 _EXAMPLES = """\
 examples:
