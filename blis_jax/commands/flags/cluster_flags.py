@@ -298,7 +298,7 @@ GATEWAY_FLAGS = (
         number,
         0.0,
         "X",
-        "probability (0 to 1) that the router's index misses a routing decision",
+        "probability (0 to 1) that the router's index misses a routing decision, or an event of the caches",
     ),
     Flag(
         "cache-signal-delay",

@@ -12,7 +12,7 @@ DESCRIBED = [
     (kind, name)
     for kind, names in registry.NAMES.items()
     for name, where in names.items()
-    if where.startswith("described.")
+    if where.startswith("described.") or name in ("power-of-two", "class-gated")
 ]
 
 
