@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from blis_jax.reports.figures import GUIDE_COLOUR, figure, line_handle, save
+from blis_jax.reports.style import STRATEGY_COLOURS
 from papers.real_servers.designs import Error
 from papers.real_servers.vllm import VllmRun
 
@@ -15,49 +18,53 @@ FIGURES = {
     "ttft_mean": "TTFT mean",
     "ttft_p99": "TTFT P99",
 }
+TITLE = (
+    "Fitted to other models, predictions lie near the line; with nothing fitted, TTFT is too short"
+)
+CAPTION = (
+    "A point is a run of one vLLM server. Colours: served-physics fitted to the runs of all other models. "
+    "Crosses: trained-physics as BLIS publishes it. On the grey line prediction and measurement are equal."
+)
+MARK: dict[str, Any] = {"linestyle": "None", "markersize": 4.5}
+PLAIN: dict[str, Any] = MARK | {"marker": "x", "color": GUIDE_COLOUR}
 
 
 def draw(runs: Sequence[VllmRun], ours: Sequence[Error], fitted: Sequence[Error]) -> None:
     """One panel for each figure: runs by model, nothing fitted and fitted to other models."""
-    import matplotlib.pyplot as plt
+    model_of = {run.name: run.model for run in runs}
+    models = sorted(set(model_of.values()))
+    style = {
+        model: MARK | {"marker": "o", "color": colour}
+        for model, colour in zip(models, _colours(len(models)), strict=True)
+    }
+    legend = [line_handle(model.split("/")[-1], **style[model]) for model in models]
+    legend.append(line_handle("nothing fitted", **PLAIN))
+    with figure(5.6, 2, 2) as (made, panels):
+        for panel, (name, words) in zip(panels.flat, FIGURES.items(), strict=True):
+            points = [one for one in fitted if one.figure == name and one.stage is None]
+            for one in ours:
+                if one.figure == name and one.stage is None:
+                    panel.plot(one.measured, one.predicted, **PLAIN)
+            for one in points:
+                panel.plot(one.measured, one.predicted, **style[model_of[one.run]])
+            _arrange(panel, [one.measured for one in points])
+            panel.set(title=words, xlabel="measured (ms)", ylabel="predicted (ms)")
+        save(made, PICTURE, TITLE, CAPTION, legend)
+
+
+def _colours(count: int) -> list[str]:
+    chosen = [*STRATEGY_COLOURS[1:], STRATEGY_COLOURS[0]]
+    return [chosen[place % len(chosen)] for place in range(count)]
+
+
+def _arrange(panel: Any, measured: Sequence[float]) -> None:
+    """Both axes logarithmic, with plain numbers, and the line of equality."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    models = sorted({run.model for run in runs})
-    model_of = {run.name: run.model for run in runs}
-    picture, panels = plt.subplots(1, len(FIGURES), figsize=(14, 4.4))
-    for panel, (name, words) in zip(panels, FIGURES.items(), strict=True):
-        points = [one for one in fitted if one.figure == name and one.stage is None]
-        plain = [one for one in ours if one.figure == name and one.stage is None]
-        panel.scatter(
-            [one.measured for one in plain],
-            [one.predicted for one in plain],
-            marker="x",
-            color="0.6",
-            linewidths=1,
-            s=22,
-            label="trained-physics, nothing fitted",
-        )
-        for number, model in enumerate(models):
-            mine = [one for one in points if model_of[one.run] == model]
-            panel.scatter(
-                [one.measured for one in mine],
-                [one.predicted for one in mine],
-                color=f"C{number}",
-                s=22,
-                label=f"{model.split('/')[-1][:22]}, left out",
-            )
-        values = [one.measured for one in points]
-        ends = [min(values) * 0.8, max(values) * 1.25]
-        panel.plot(ends, ends, color="0.3", linewidth=0.8)
-        panel.set(xscale="log", yscale="log", title=words, xlabel="measured, ms", xlim=ends)
-        for axis in (panel.xaxis, panel.yaxis):
-            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.set_minor_locator(NullLocator())
-    panels[0].set_ylabel("predicted, ms")
-    handles, labels = panels[0].get_legend_handles_labels()
-    picture.legend(handles, labels, loc="lower center", ncols=4, fontsize=8, frameon=False)
-    picture.tight_layout(rect=(0, 0.13, 1, 1))
-    PICTURE.parent.mkdir(exist_ok=True)
-    picture.savefig(PICTURE, dpi=110)
-    plt.close(picture)
+    ends = [min(measured) * 0.8, max(measured) * 1.25]
+    panel.plot(ends, ends, color=GUIDE_COLOUR, linewidth=0.8, zorder=1)
+    panel.set(xscale="log", yscale="log", xlim=ends)
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axis.set_minor_locator(NullLocator())
