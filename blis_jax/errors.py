@@ -23,6 +23,8 @@ class ConfigWarning(UserWarning):
 
 
 MOST_SHOWN = 60  # characters of a value that a sentence repeats
+MOST_LISTED = 20  # names that a sentence lists; of more it names the nearest
+MOST_NEAR = 3
 
 
 def shortened(value: Any) -> str:
@@ -40,6 +42,17 @@ def closest(word: Any, allowed: Iterable[str]) -> str:
         return ""
     match = difflib.get_close_matches(str(word), list(allowed), n=1)
     return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def choices(word: str, allowed: Iterable[str]) -> str:
+    """What may stand in the place of a word: all of a short list, the nearest of a long one."""
+    names = list(allowed)
+    near = difflib.get_close_matches(word, names, n=MOST_NEAR, cutoff=0.5)
+    near += [name for name in names if len(word) > 2 and word in name and name not in near]
+    if len(names) <= MOST_LISTED or not near or len(word) > MOST_SHOWN:
+        return f"use one of {', '.join(names)}{closest(word, names)}"
+    meant = " or ".join(repr(name) for name in near[:MOST_NEAR])
+    return f"did you mean {meant}? ({len(names)} are known)"
 
 
 @contextmanager

@@ -154,7 +154,7 @@ class Notes:
 
 
 def check_writable(path: Path, *, is_folder: bool = False) -> None:
-    """Refuse, before anything is computed, an output path that cannot be written.
+    """Make the folder of an output path; refuse, before anything is computed, what cannot be written.
 
     What a killed command left behind when it wrote there is removed, or put in its place.
     """
@@ -165,11 +165,12 @@ def check_writable(path: Path, *, is_folder: bool = False) -> None:
     folder = path if is_folder else path.parent
     while is_folder and not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise ConfigError(f"{path} cannot be written: the folder {folder} {what}")
-    with writing(path), tempfile.TemporaryFile(dir=folder):
-        clear_leftovers(path)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{path} cannot be written: {folder} is not a folder")
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            clear_leftovers(path)
 
 
 def figure_path(given: Mapping[str, Any], result: Path) -> Path | None:
@@ -187,9 +188,6 @@ def result_paths(given: Mapping[str, Any], default: str | Path) -> tuple[Path, P
     if result.suffix != ".json":
         raise ConfigError(f"--output: {str(result)!r} must end in .json")
     figure = figure_path(given, result)
-    if "output" not in given:
-        with writing(result):
-            result.parent.mkdir(parents=True, exist_ok=True)
     for path in (result, figure):
         if path is not None:
             check_writable(path)

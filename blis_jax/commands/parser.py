@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_flags(self, title: str, flags: Sequence[Flag]) -> argparse._ArgumentGroup:
         """A titled group of options, which can take more."""
-        group = self.add_argument_group(title)
+        group = self._titled(title)
         for flag in flags:
             self.flags.append(flag)
             is_switch = flag.read is truth
@@ -113,10 +113,15 @@ class Parser(argparse.ArgumentParser):
 
     def add_switches(self, title: str, switches: Mapping[str, str]) -> None:
         """A titled group of options without a value, from names to helps."""
-        group = self.add_argument_group(title)
+        group = self._titled(title)
         self.switches |= switches
         for name, text in switches.items():
             self._add(group, name, action="store_true", help=text)
+
+    def _titled(self, title: str) -> argparse._ArgumentGroup:
+        """The group of a title, which is made once."""
+        made = (group for group in self._action_groups if group.title == title)
+        return next(made, None) or self.add_argument_group(title)
 
     def _add(self, group: argparse._ArgumentGroup, name: str, **settings: Any) -> None:
         """The option with its older spellings; one that is an option of its own here stays that."""

@@ -20,7 +20,7 @@ def refuse_existing(given: Mapping[str, Any], outputs: Outputs, can_resume: bool
     if "overwrite" in given and "resume" in given:
         raise ConfigError("--overwrite and --resume contradict each other; give one of them")
     is_allowed = "overwrite" in given or "resume" in given
-    choices = "--resume to go on from it, --overwrite" if can_resume else "--overwrite"
+    choices = "--resume to continue it, --overwrite" if can_resume else "--overwrite"
     for option, paths in outputs.items():
         for path in [paths] if isinstance(paths, Path) else paths or ():
             if path is None or not os.path.lexists(path):

@@ -55,4 +55,4 @@ def refuse_other_work(
     names = (*now, *(name for name in before if name not in now))
     other = [name for name in names if name not in before or before[name] != now.get(name)]
     if other:
-        raise ConfigError(f"{path} was made with another {', '.join(other)}; {advice}")
+        raise ConfigError(f"{path} was made with different {', '.join(other)}; {advice}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, choices, closest
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,10 @@ def _table() -> dict[str, Any]:
 
 
 def _unknown_model(model: str) -> str:
-    close = difflib.get_close_matches(model, known_models(), n=1)
-    hint = f"did you mean {close[0]!r}" if close else "give alpha and beta coefficients yourself"
-    allowed = ", ".join(known_models())
-    return f"no fitted coefficients for model {model!r} (known: {allowed}): {hint}"
+    return (
+        f"no fitted coefficients for model {model!r}; {choices(model, known_models())}; "
+        "or give alpha and beta coefficients yourself"
+    )
 
 
 def _no_fit(model: str, wanted: dict[str, Any], fits: Sequence[dict[str, Any]]) -> str:

@@ -161,10 +161,9 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         if not self.keeps_priority(ctx):
             return rows
         stored = blocks_of(state).priority[one.instance, one.slot]
-        is_admitted = one.is_queued & is_granted
-        if ctx.shape.has_mirror:  # the second attempt does not ask the scheduler again
-            is_admitted = one.is_queued & ~one.is_forced
-        return dataclasses.replace(rows, priority=jnp.where(is_admitted, one.priority, stored))
+        # a second attempt, after a reload, does not ask for the priority again
+        is_asked = one.is_queued & ~one.is_forced
+        return dataclasses.replace(rows, priority=jnp.where(is_asked, one.priority, stored))
 
     def rows_of_stored(self, rows: BlockRows) -> BlockRows:
         """No step has visited the request yet."""

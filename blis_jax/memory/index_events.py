@@ -17,6 +17,7 @@ from jax import lax
 
 from blis_jax.engine.arithmetic.block_counts import full_blocks
 from blis_jax.engine.context import Context
+from blis_jax.engine.phases.router_view.lost_news import is_removal_heard, unless_lost
 from blis_jax.engine.phases.router_view.router_index import (
     RouterWrite,
     outcome_of_touch,
@@ -63,7 +64,9 @@ def allocated(ctx: Context, state: State, work: Work, one: Subject, visit: Visit
 
     def write() -> RouterWrite:
         nodes = nodes_of(ctx.requests, one.request)
-        return touch(ctx, router, one.request, nodes, num_blocks, one.instance)
+        done = touch(ctx, router, one.request, nodes, num_blocks, one.instance)
+        about = one.request, one.past.num_scheduled, one.past.progress
+        return unless_lost(ctx, router, done, *about)
 
     nothing = work.router
     assert nothing is not None  # there is an index
@@ -114,6 +117,13 @@ def popped(turn: Turn, name: Int[Array, "window"], is_touched: jax.Array) -> Rem
     removed = jnp.where(is_own, router.own_removed[request, position], removed)
     is_there = (touched >= router.oldest[last]) & (touched > removed) & (touched <= stamp)
     is_there = is_there & (is_own | (number < spare_number))
+    about = jnp.where(is_own, request + 1, 0), jnp.where(is_own, position, number)
+    heard = is_removal_heard(ctx, turn.instance, turn.inst.step_index, *about)
+    if heard is not None:
+        is_there = is_there & heard
+        number = jnp.where(heard, number, spare_number)
+        request = jnp.where(heard, request, jnp.int32(shape.num_requests))
+        position = jnp.where(heard, position, jnp.int32(shape.list_blocks))
     place = lax.iota(jnp.int32, name.shape[0])
     is_earlier = place[None, :] < place[:, None]
     is_second = jnp.any(is_same(name[:, None], name[None, :]) & is_earlier, axis=1)

@@ -8,7 +8,6 @@ import numpy as np
 
 from blis_jax.cluster.revisions import registered
 from blis_jax.errors import ConfigError
-from blis_jax.files.user_files import is_file
 from blis_jax.policies import registry
 from blis_jax.policies.named import NAMED_KINDS
 
@@ -60,7 +59,7 @@ def normal_draws(policy_seed: int, count: int, name: str) -> np.ndarray:
 
 
 def draws(config: ClusterConfig) -> bool:
-    """Whether a policy of the configuration, or the phases of its snapshots, may draw; a file's policy always may."""
+    """Whether a policy of the configuration, by its declaration, or the phases of its snapshots may draw."""
     if config.snapshot_phases == "drawn":
         return True
     kinds = (*NAMED_KINDS, *registry.OPTIONAL_KINDS)
@@ -73,6 +72,5 @@ def draws(config: ClusterConfig) -> bool:
     of_decode = ("routing", config.decode_routing_policy), ("picker", config.decode_routing_picker)
     named += (pair for pair in of_decode if pair[1] != registry.SAME)
     named += (("scorer", name) for name, _ in (*config.scorers(), *own))
-    found = (registry.find(kind, name) for kind, name in named if not is_file(name))
-    is_of_file = any(is_file(name) for _, name in named)
-    return is_of_file or any(one.is_random or one.reads_draws for one in found)
+    found = (registry.find(kind, name) for kind, name in named)
+    return any(one.is_random or one.reads_draws for one in found)

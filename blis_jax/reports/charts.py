@@ -139,7 +139,7 @@ def _difference_panel(
                 {"field": "strategy"}, {"field": "class"}, {"field": "label", "title": "metric"},
                 {"field": "change", "title": "change [interval]"},
                 {"field": "means", "title": "mean, reference → strategy"},
-                {"field": "verdict"}, {"field": "num_pairs", "title": study.runs.many},
+                {"field": "verdict"}, {"field": "num_pairs", "title": study.pairs or study.runs.many},
             ],
         },
     }  # fmt: skip

@@ -1,8 +1,9 @@
 """A trace of runs for Perfetto (Chrome's trace-event JSON): steps, queues, KV use, spans of each request.
 
 An instance is a process with a thread of steps and counters; a request is an asynchronous span of its
-instance, with its stays in the queue, in prefill and in decode inside. Times are those of the
-simulation, in µs.
+instance, with its stays in the queue, in prefill and in decode inside. Viewers give each name a colour,
+and put spans of one name on common rows: so a step is named after its batch, a request after its class.
+Times are those of the simulation, in µs.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _steps(run: TracedRun, first: int) -> Iterator[Event]:
         shown = duration if next_start is None else min(duration, next_start - start)
         arguments = {"batch": running, "waiting": waiting, "KV blocks": blocks,
                      "KV blocks in all": totals[instance], "duration_us": duration}  # fmt: skip
-        yield {"ph": "X", "name": "step", "cat": "step", "pid": first + instance,
+        yield {"ph": "X", "name": f"batch of {running}", "cat": "step", "pid": first + instance,
                "tid": STEPS_THREAD, "ts": start, "dur": max(shown, 0), "args": arguments}  # fmt: skip
         yield from _counters(first + instance, start, running, waiting, blocks)
         if next_start is None or next_start > end:
@@ -119,20 +120,20 @@ def _requests(run: TracedRun, gateway: int) -> Iterator[Event]:
         of = dict(zip(names, values, strict=True))
         status = Status(of["status"])
         slo_class = CLASS_NAMES[of["slo_class"]]
-        about = {"class": slo_class, "input tokens": of["input_len"],
+        about = {"request": number, "class": slo_class, "input tokens": of["input_len"],
                  "output tokens": of["output_len"], "status": status.name.lower(),
                  "preemptions": of["preemptions"]}  # fmt: skip
         for name in ("ttft_us", "e2e_us"):
             if of[name] >= 0:
                 about[f"{name.removesuffix('_us').upper()} (ms)"] = of[name] / 1000
-        title = f"request {number} ({slo_class})"
         if of["instance"] < 0:
-            yield {"ph": "i", "s": "p", "name": f"{title} {status.name.lower()}", "cat": "request",
-                   "pid": gateway, "tid": REQUESTS_THREAD, "ts": of["arrival_us"], "args": about}  # fmt: skip
+            title = f"request {number} ({slo_class}) {status.name.lower()}"
+            yield {"ph": "i", "s": "p", "name": title, "cat": "request", "pid": gateway,
+                   "tid": REQUESTS_THREAD, "ts": of["arrival_us"], "args": about}  # fmt: skip
             continue
         process = gateway + 1 + of["instance"]
         end = of["left_us"] if of["left_us"] >= 0 else last_us
-        spans = [(title, of["arrival_us"], end)]
+        spans = [(f"{slo_class} request", of["arrival_us"], end)]
         spans += _stays(of, output[number], end)
         yield from _span_events(spans, f"{process}.{number}", process, about)
     yield from _evictions(run, gateway)

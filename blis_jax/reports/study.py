@@ -121,6 +121,7 @@ class Study:
     parts_of: str = ""  # which runs the parts are means of
     timelines: tuple[Timeline, ...] = ()
     runs: RunWords = SEEDS  # what `seeds` number
+    pairs: str = ""  # what a difference counts, if not the runs: blocks of one trace
     places: tuple[str, ...] = ("",)  # of a grid; parts and timelines are of the first
     place_title: str = "Place in the grid"  # what a choice of one is called
     title: str = ""  # of the page; made of the strategies if empty

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import MOST_SHOWN, ConfigError
 from blis_jax.traces import options
 from blis_jax.traces.rows import Reading, Report, TraceRows, by_arrival
 from blis_jax.traces.sniff import Sniff, sniff
@@ -117,13 +117,20 @@ def format_of(found: Sniff, name: str | None = None) -> str:
     for each in FORMATS:
         if module_of(each).matches(found):
             return each
-    start = found.lines[0][:60].strip() if found.lines else "nothing that is text"
-    if found.path.is_dir():
-        start = "a folder without chunk-*-trace.csv"
     raise ConfigError(
-        f"the format of {found.path} is not recognised (it begins with {start!r}); "
+        f"the format of {found.path} is not recognised ({_first_sight(found)}); "
         f"give --trace-format, one of {', '.join(FORMATS)}"
     )
+
+
+def _first_sight(found: Sniff) -> str:
+    """What a file or folder of no known format looks like."""
+    if found.path.is_dir():
+        return "it is a folder without chunk-*-trace.csv"
+    if not found.lines:
+        return "it is empty" if found.path.stat().st_size == 0 else "it holds no text"
+    start = found.lines[0][:MOST_SHOWN].strip()
+    return f"it begins with {start!r}" if start.isprintable() else "it is not a text"
 
 
 def module_of(name: str) -> Any:

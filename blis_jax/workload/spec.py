@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError, field_validator, model_validator
 
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.files.input_files import check_regular
 from blis_jax.workload.inference_perf import InferencePerfSpec, first_clients
 from blis_jax.workload.lengths.laws import (
@@ -327,11 +327,7 @@ def load_builtin(name: str, revision: str = FIRST_REVISION) -> WorkloadSpec:
         ConfigError: there is no such workload.
     """
     if name not in list_builtin():
-        allowed = ", ".join(list_builtin())
-        raise ConfigError(
-            f"workload {name!r} is unknown, allowed is one of {allowed}"
-            f"{closest(name, list_builtin())}"
-        )
+        raise ConfigError(f"workload {name!r} is unknown; {choices(name, list_builtin())}")
     file = resources.files("blis_jax") / "data" / "workloads" / f"{name}.yaml"
     return parse_spec(file.read_text(encoding="utf-8"), f"{name}.yaml", revision)
 

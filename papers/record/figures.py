@@ -109,8 +109,6 @@ def draw_one(figure: PaperFigure, arguments: Sequence[str] | None = None) -> int
         path = Path(given.get("output", default))
         if path.suffix != ".png":
             raise ConfigError(f"--output: {str(path)!r} must end in .png")
-        if "output" not in given:
-            path.parent.mkdir(parents=True, exist_ok=True)
         cli.check_writable(path)
         if path.exists() and "overwrite" not in given:
             raise ConfigError(f"{path} exists; give --overwrite to replace it, or another --output")

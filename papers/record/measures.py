@@ -35,6 +35,13 @@ CLASS_FIGURES = (
 )
 # Levels of the distributions of time to first token; finer where the tail is.
 LEVELS = np.round(np.concatenate([np.arange(0, 0.98, 0.02), [0.98, 0.985, 0.99, 0.995, 1]]), 3)
+POOLED_METRICS = (  # of which enough is kept to pool the requests of all runs
+    "ttft_p99_ms",
+    "ttft_p99_ms[critical]",
+    "ttft_p99_ms[standard]",
+    "ttft_p99_ms[sheddable]",
+    "e2e_p99_ms",
+)
 SLOWEST = 5  # percent of a class whose parts of TTFT are averaged by themselves
 
 
@@ -110,9 +117,46 @@ def _of_class(record: RunRecord, slo_class: str) -> Any:
     return record.requests.slo_class == class_code(slo_class)
 
 
+def _tails_of(record: RunRecord) -> np.ndarray:
+    from blis_jax.results.metrics.summaries import ALL, select
+    from blis_jax.results.metrics.tails import kept_tails, tails_of_runs
+
+    classes = [slo_class for _, slo_class in map(_group, POOLED_METRICS) if slo_class]
+    kept = kept_tails(select(record), classes)
+    tails = tails_of_runs(
+        [kept[latency][slo_class or ALL] for latency, slo_class in map(_group, POOLED_METRICS)]
+    )
+    rows: np.ndarray = np.concatenate([tails.count[:, None], tails.top_us], axis=1)
+    return rows.ravel()
+
+
+def _group(metric: str) -> tuple[str, str]:
+    """The latency and the SLO class that a name of `POOLED_METRICS` means; no class for all requests."""
+    base, _, slo_class = metric.partition("[")
+    return base.partition("_")[0], slo_class.removesuffix("]")
+
+
 def scalars(names: Sequence[str] = SCALAR_NAMES) -> Measurement:
     """Registered metrics, `[class]` behind a name or not; of the run and of each class if none are named."""
     return Measurement("figures", tuple(names), partial(_scalars, names=names))
+
+
+def with_tails(measurement: Measurement) -> Measurement:
+    """The same figures, then by metric of `POOLED_METRICS` the number of requests and the largest latencies in µs."""
+    from blis_jax.results.metrics.tails import NUM_RANKS
+
+    parts = ("count", *(str(rank) for rank in range(NUM_RANKS)))
+    names = tuple(f"{metric}/{part}" for metric in POOLED_METRICS for part in parts)
+
+    def compute(record: RunRecord) -> np.ndarray:
+        return np.concatenate([measurement.compute(record), _tails_of(record)])
+
+    return Measurement(measurement.name, (*measurement.names, *names), compute)
+
+
+def record_figures() -> Measurement:
+    """Figures of the run and of each class, and what pooling takes."""
+    return with_tails(scalars())
 
 
 def curves() -> Measurement:

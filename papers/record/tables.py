@@ -22,9 +22,11 @@ WIDTHS = {  # of printed columns
     "difference": 14,
     "class": 26,
     "measured": 38,
+    "pooled": 38,
     "three seeds": 28,
     "seeds": 5,
     "verdict": 17,
+    "pooled verdict": 17,
 }
 REASON_WIDTH = 110
 MINUS = "−"
@@ -49,14 +51,19 @@ def published_records(rows: Sequence[PublishedRow], beside: str | None = None) -
     ]
 
 
-def survival_records(verdicts: Sequence[SurvivalVerdict]) -> list[Record]:
-    """The verdicts at many seeds, a mapping from column to text each."""
-    return [_survival_record(verdict) for verdict in verdicts]
+def survival_records(
+    verdicts: Sequence[SurvivalVerdict], pooled: Sequence[SurvivalVerdict | None]
+) -> list[Record]:
+    """The verdicts at many seeds, by run and pooled, a mapping from column to text each."""
+    return [_survival_record(*both) for both in zip(verdicts, pooled, strict=True)]
 
 
-def _survival_record(verdict: SurvivalVerdict) -> Record:
+def _survival_record(verdict: SurvivalVerdict, pooled: SurvivalVerdict | None) -> Record:
     claim, found = verdict.claim, verdict.estimate
+    together = None if pooled is None else pooled.estimate
     numbers = {"mean": found.mean, "low": found.low, "high": found.high}
+    for name in tuple(numbers):
+        numbers[f"pooled_{name}"] = math.nan if together is None else getattr(together, name)
     numbers |= {"three_seeds_low": verdict.spread[0], "three_seeds_high": verdict.spread[1]}
     return {
         **_claim_columns(claim),
@@ -65,6 +72,7 @@ def _survival_record(verdict: SurvivalVerdict) -> Record:
         "unit": claim.published.unit if isinstance(claim, PublishedClaim) else "",
         "seeds": str(verdict.num_seeds),
         "verdict": verdict.verdict,
+        "pooled_verdict": "" if pooled is None else pooled.verdict,
         "reason": verdict.reason,
     }
 
@@ -136,9 +144,11 @@ SURVIVAL_COLUMNS = (
     "claim",
     "published",
     "measured",
+    "pooled",
     "three seeds",
     "seeds",
     "verdict",
+    "pooled verdict",
     "reason",
 )
 
@@ -149,6 +159,8 @@ def with_intervals(records: Sequence[Record]) -> list[Record]:
         {
             **record,
             "measured": _interval_words(record, "mean", "low", "high"),
+            "pooled": _interval_words(record, "pooled_mean", "pooled_low", "pooled_high"),
+            "pooled verdict": record["pooled_verdict"],
             "three seeds": _interval_words(record, "", "three_seeds_low", "three_seeds_high"),
         }
         for record in records

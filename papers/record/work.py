@@ -11,6 +11,7 @@ from blis_jax.commands import cli
 from blis_jax.files.atomic_write import replacing
 from papers.record import tables
 from papers.record.figures import DATA, PICTURES, PaperFigure, shipped_data
+from papers.record.pooled import judged_pooled
 from papers.record.published import EXACT, HOLDS, Classifier
 from papers.record.runs import estimated_s
 from papers.record.survival import SURVIVES, judged
@@ -52,14 +53,21 @@ def published(job: PaperJob) -> None:
 def many(job: PaperJob) -> None:
     """The table on many seeds."""
     samples = _samples(job, job.stream, job.seeds)
-    records = tables.survival_records(judged(job.claims, samples, _missing(job)))
+    missing = _missing(job)
+    verdicts = judged(job.claims, samples, missing)
+    pooled = judged_pooled(job.claims, samples, missing, job.record.beside)
+    records = tables.survival_records(verdicts, pooled)
     readable = tables.with_intervals(records)
     heading = f"Which claims survive on {job.num_seeds} seeds"
-    words = _survival_words(job) + f" {len(records)} claims. {tables.counts(records, 'verdict')}."
+    words = (
+        f"{_survival_words(job)} {len(records)} claims. {tables.counts(records, 'verdict')}.",
+        _pooled_words(job, records),
+    )
     name = f"survival_{job.stream}_{job.num_seeds}"
-    _write(job, name, heading, (words,), records, readable, tables.SURVIVAL_COLUMNS)
+    _write(job, name, heading, words, records, readable, tables.SURVIVAL_COLUMNS)
     job.print(["", f"{heading}:", ""])
-    job.print(tables.printed(readable, tables.SURVIVAL_COLUMNS, (SURVIVES,)))
+    shown = [name for name in tables.SURVIVAL_COLUMNS if name != "pooled verdict"]
+    job.print(tables.printed(readable, shown, (SURVIVES,)))
     job.print(["", f"{len(records)} claims. {tables.counts(records, 'verdict')}."])
 
 
@@ -74,6 +82,25 @@ def _survival_words(job: PaperJob) -> str:
         "percentage points (changes, shares), 10 % (others) or what `~` stands for, and a change has "
         "the published direction beyond chance; with the direction alone it is `direction only`. "
         "Runs that do not come to their end are left out and named."
+    )
+
+
+def _pooled_words(job: PaperJob, records: Sequence[tables.Record]) -> str:
+    """What the pooled column says, and for how many claims it decides otherwise."""
+    own = (
+        " (of the cluster, also where the record has its worst instance)"
+        if job.record.beside
+        else ""
+    )
+    both = [record for record in records if record["pooled_verdict"]]
+    others = [record for record in both if record["pooled_verdict"] != record["verdict"]]
+    rows = ", ".join(dict.fromkeys(record["row"] for record in others))
+    where = f" (row{'s' * (',' in rows)} {rows})" if others else ""
+    return (
+        "Measured is the mean over seeds of each run's P99. Pooled is the same claim with the P99 of the "
+        f"requests of all runs together{own}, which does not depend on how many requests a run has; its "
+        "verdict follows the same rule, though the published number is one of single runs. Of "
+        f"{len(both)} claims about a P99, another verdict is that of {len(others)}{where}."
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from papers.record.measures import Measurement, scalars
+from papers.record.measures import Measurement, scalars, with_tails
 from sweeps.runs.metrics import worst_p99_ms
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ _OWN: Mapping[str, Callable[[RunRecord], float]] = {
 
 
 def track_figures() -> Measurement:
-    """The track's metrics and the cluster's."""
+    """The track's metrics and the cluster's, and what pooling takes."""
     registered = scalars(_REGISTERED)
 
     def compute(record: RunRecord) -> np.ndarray:
         own = [metric(record) for metric in _OWN.values()]
         return np.concatenate([registered.compute(record), own])
 
-    return Measurement("figures", (*_REGISTERED, *_OWN), compute)
+    return with_tails(Measurement("figures", (*_REGISTERED, *_OWN), compute))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from papers.record.definition import PaperRecord
-from papers.record.measures import scalars
+from papers.record.measures import record_figures
 
 RECORD = PaperRecord(
     package="papers.strategy_evolution",
     title="the scheduling record",
     seeds=(42, 43, 44),
-    measurement=scalars(),
+    measurement=record_figures(),
     row_example="5,8-opt",
     figure_example="rate_sweep",
 )

@@ -39,7 +39,7 @@ A request that is rejected, dropped or not finished has missed its targets. A la
 no worse than one with fewer.
 """
 _QUESTION = (
-    Flag("targets", str, None, "LIST", "CLASS.LIMIT=MS[@PERCENT], several with commas: so many % of the class's "
+    Flag("targets", str, None, "LIST", "CLASS.LIMIT=MS[@PERCENT], several with commas: PERCENT of the class's "
          "requests keep LIMIT (ttft_ms, tpot_ms or e2e_ms); PERCENT is 99 if left out, CLASS may be all",
          is_repeated=True),
     Flag("policy", str, None, "ARM", "[LABEL=]STRATEGY[@POINT][:NAME=VALUE;…]; repeat it (default: iter00_baseline)",
@@ -73,7 +73,7 @@ _OUTPUT = (
 _SWITCHES = {
     "roles": "also split every cluster into pools for prefill and decode; all layouts are then simulated without "
     "BLIS's defects, by which steps of one instance overlap",
-    "resume": "go on from the record that lies beside the output",
+    "resume": "continue from the record beside the output",
     "overwrite": "replace an existing output",
     **switches("quiet", "no-cache"),
 }

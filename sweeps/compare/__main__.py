@@ -157,8 +157,8 @@ def _arms(given: Mapping[str, Any]) -> tuple[Arm, ...]:
     if "routers" not in given:
         if len(texts) < 2:
             raise ConfigError(
-                f"{len(texts)} arms are given, but two or more are needed, the reference first, or "
-                "--routers all; see --help"
+                f"two or more arms are needed, the reference first, or --routers all; got {len(texts)}; "
+                "see --help"
             )
         return arms_of(texts, given.get("instances"))
     if len(texts) > 1:

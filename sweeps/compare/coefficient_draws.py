@@ -33,7 +33,7 @@ FLAGS = (
         str,
         None,
         "FIT",
-        "coefficients of all arms from a result of blis_jax.calibrate, with what it leaves open",
+        "coefficients of all arms from a result of blis_jax.calibrate, with their uncertainty",
     ),
     Flag("draws", whole, NUM_DRAWS, "N", "draws of the coefficients, with --coefficients-from"),
 )

@@ -225,9 +225,6 @@ def _path(given: Mapping[str, Any]) -> Path:
     path = Path(given.get("output", f"out/{Path(given['strategy']).stem}.zarr"))
     if path.suffix != ".zarr":
         raise ConfigError(f"--output: {str(path)!r} must end in .zarr")
-    if "output" not in given:
-        with cli.writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
     cli.check_writable(path, is_folder=True)
     refuse_existing(given, {"--output": None if "plan" in given else path}, can_resume=True)
     return path

@@ -137,9 +137,6 @@ def _output(given: Mapping[str, Any]) -> Path:
     path = Path(given.get("output", USUAL_OUTPUT))
     if path.suffix != ".json":
         raise ConfigError(f"--output: {str(path)!r} must end in .json")
-    if "output" not in given:
-        with cli.writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
     cli.check_writable(path)
     if path.exists() and '"principles"' not in cli.read_text(path, "a result to replace"):
         raise ConfigError(f"{path} is not a result of this command; give another --output")

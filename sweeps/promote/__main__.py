@@ -162,8 +162,6 @@ def _survival(words: list[str]) -> int:
     page = Path(given.get("output", "out/survival.md"))
     if page.suffix != ".md":
         raise ConfigError(f"--output: {str(page)!r} must end in .md")
-    if "output" not in given:
-        page.parent.mkdir(parents=True, exist_ok=True)
     cli.check_writable(page)
     prepare_backend(use_cache="no_cache" not in given)
     from sweeps.promote.evidence.survival import write_page

@@ -108,6 +108,7 @@ def study_of(
         classes=classes,
         seeds=tuple(document["seeds"]),
         runs=runs_are,
+        pairs="blocks" if inference.get("block_s") else "",
         differences=tuple(
             difference_of(entry, entry["arm"], entry["reference"])
             for entry in document["comparisons"]

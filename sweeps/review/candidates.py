@@ -76,7 +76,7 @@ def candidates_of(texts: list[str], num_requests: int | None = None) -> tuple[Ca
     """The candidates of two or three texts."""
     if not LEAST <= len(texts) <= MOST:
         raise ConfigError(
-            f"got {len(texts)} candidates, allowed are {LEAST} or {MOST}: strategy files or arms"
+            f"{LEAST} or {MOST} candidates are needed, got {len(texts)}; give strategy files or arms"
         )
     arms = arms_of(texts)
     from sweeps.runs.bench import workload_of  # brings jax, which refusals should not wait for

@@ -79,9 +79,6 @@ def _paths(given: Mapping[str, Any]) -> _Paths:
     differences = Path(given["differences"]) if "differences" in given else None
     if differences is not None and differences.suffix not in (".zarr", ".nc"):
         raise ConfigError(f"--differences: {str(differences)!r} must end in .zarr or .nc")
-    if "output" not in given:
-        with cli.writing(store):
-            store.parent.mkdir(parents=True, exist_ok=True)
     paths = _Paths(
         store, store.with_suffix(".json"), store.with_suffix(".csv"), figure, differences
     )

@@ -54,11 +54,11 @@ Without --num-requests, requests come for the same time in every cell, so twice 
 requests and not half the time. The engine settings of a cell (KV blocks, CPU tier, instances, step
 constant) replace those of the arms. A strategy whose runs do not all end, or that drops requests, is
 not recommended in that cell; where BLIS's own defects are what fails, ARM:corrected=true runs without
-them. After a kill, --resume goes on with the cells that are missing.
+them. After a kill, --resume makes the missing cells.
 """
 _DESIGN = (
     Flag("design", cli.one_of("sobol", "latin-hypercube", "grid"), "sobol", "NAME",
-         "sobol or latin-hypercube: so many cells spread evenly; grid: all combinations"),
+         "sobol or latin-hypercube: --cells cells, spread evenly; grid: all combinations"),
     Flag("cells", cli.whole, 1024, "N", "cells to run; fewer if the axes have fewer combinations"),
     Flag("random-state", cli.whole, 0, "N", "seed of the design, the bootstrap and the trees"),
     Flag("reference", str, None, "NAME=VALUE,…", "regime whose order of strategies the others are "

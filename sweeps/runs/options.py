@@ -67,7 +67,7 @@ OUTPUT = (
     Flag("figure", str, None, "PATH", "PNG to write, or none (default: beside the result)"),
 )
 SWITCHES = {
-    "resume": "go on from the record that lies beside the output",
+    "resume": "continue from the record beside the output",
     "overwrite": "replace an existing output",
     **switches("quiet", "no-cache"),
 }

@@ -64,7 +64,7 @@ _BUDGET = (
         str,
         None,
         "NAME",
-        "gp, ensemble, forest, gp_minimize, tpe, random, sobol, grid or pareto (default: the file's)",
+        "gp, ensemble, turbo, forest, gp_minimize, tpe, random, sobol, grid or pareto (default: the file's)",
     ),
     Flag("calls", cli.whole, None, "N", "points to try (default: the file's)"),
     Flag("initial", cli.whole, None, "N", "points before a model is used (default: the file's)"),

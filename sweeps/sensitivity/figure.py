@@ -73,8 +73,8 @@ def draw_indices(study: SensitivityStudy, model: str, path: Path, strategy: str)
     caption = (
         "Dark: total index, the share of a metric's variance over the space that the parameter has a "
         "part in. Light: first order, what it explains alone; the gap is interaction. Bars: 95 % "
-        f"bootstrap over {study.findings[model].sobol[metrics[0]].num_rows} rows. Dashed: what a dummy "
-        "gets that only draws the seeds anew; intervals that reach it are noise."
+        f"bootstrap over {study.findings[model].sobol[metrics[0]].num_rows} rows. Dashed: what a dummy gets, "
+        "a parameter that only draws new seeds; an interval that reaches it is noise."
     ).replace("95 %", f"{100 * study.resampling.confidence:g} %")
     rows = -(-len(metrics) // COLUMNS)
     title = f"How much of each metric's variance every parameter explains, {strategy}"

@@ -41,8 +41,8 @@ WITHIN = Flag(
     str,
     "best",
     "REGIONS",
-    "where total indices are taken besides: best (the box of the best quarter of the points), none, or "
-    "PARAMETER=LOW:HIGH,…; several are parted by semicolons",
+    "further regions for total indices: best (the box of the best quarter of the points), none, or "
+    "PARAMETER=LOW:HIGH,…; separate several by semicolons",
 )
 _WHAT = (
     Flag("metrics", str, None, "LIST", "metrics, each taken of every class (default: see below)"),
@@ -76,7 +76,7 @@ _REQUESTS = (
 _OUTPUT = (Flag("output", str, None, "FOLDER", f"results (default: {FOLDER}/STRATEGY)"),)
 _SWITCHES = {
     "plan": "say how much would be simulated, and stop",
-    "resume": "go on from the record in the output folder, also with larger designs",
+    "resume": "continue from the record in the output folder, also with larger designs",
     "overwrite": "replace an existing output",
     **switches("no-figures", "quiet", "no-cache"),
 }

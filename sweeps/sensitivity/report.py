@@ -231,11 +231,11 @@ def _legend(study: SensitivityStudy) -> list[str]:
         "A total index is the share of a metric's variance over the space that would be gone if the "
         "parameter were fixed; alone (first order) is the share that it explains without the others. "
         f"In brackets: {percent} bootstrap intervals over the rows of the design, for each index by "
-        "itself. A parameter is called not distinguishable from noise if its interval reaches what a "
-        "dummy gets that does nothing but draw the seeds anew. With fixed seeds the simulator is "
-        "deterministic; how the indices depend on which seeds those are is seen from their two halves. "
-        "Estimates from few rows can lie above 1 or below 0; the interval says how little they are "
-        "worth then. A range that reaches a bound may go on beyond it.",
+        "itself. A dummy parameter does nothing but draw new seeds. A parameter counts as noise if its "
+        "interval reaches down to what the dummy gets. With fixed seeds the simulator is deterministic; "
+        "the two halves of the seeds show how much the indices depend on the seeds. Estimates from few "
+        "rows can lie above 1 or below 0; their interval then says how little they are worth. A range "
+        "that ends at a bound may continue beyond it.",
     ]
 
 

@@ -21,7 +21,7 @@ _LONG = {
     "first_order": "share of the variance that the parameter explains alone",
     "total_order": "share of the variance that the parameter has a part in",
     "second_order": "share of the variance that two parameters explain together only",
-    "dummy_total_order": "total index of a parameter that only draws the seeds anew",
+    "dummy_total_order": "total index of a dummy, which only draws new seeds",
     "total_order_of_half": "total index on every second seed, from the first and from the second",
     "total_order_of_region": "total index inside a region",
     "dummy_total_order_of_region": "total index inside a region of a new draw of the seeds",

@@ -20,7 +20,7 @@ import yaml
 from blis_jax.cluster.config import ClusterConfig, is_setting, nearest_setting
 from blis_jax.cluster.scorer_weights import parse_scorers
 from blis_jax.commands.sweep import strategies as sweep_strategies
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, choices, closest
 from sweeps.strategies.file import OTHER_NAMES, Strategy, list_library, load_strategy
 from sweeps.strategies.reference_arguments import config_from_arguments
 from sweeps.strategies.space import SCORERS, Space, space_of
@@ -81,10 +81,9 @@ def arm_of(text: str) -> Arm:
         config = configured(f"arm {text!r}", space, name, parameters, settings)
         return Arm(label, config, strategy)
     else:
-        names = list_names()
         raise ConfigError(
-            f"arm {text!r}: strategy {who!r} is unknown; use one of {', '.join(names)}, a .yaml "
-            f"file, or the .json result of a search{closest(who, names)}"
+            f"arm {text!r}: strategy {who!r} is unknown; {choices(who, list_names())}; a .yaml file "
+            "and the .json result of a search will do too"
         )
     if name is not None:
         raise ConfigError(f"arm {text!r}: {who} has no named points; leave @{name} out")

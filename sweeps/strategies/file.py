@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from blis_jax.cluster.instance_groups import groups_of
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, choices, closest
 from blis_jax.workload.strict_yaml import read_mapping, sentence
 
 FOLDER = "strategies/library"
@@ -188,8 +188,8 @@ def load_strategy(name_or_path: str) -> Strategy:
         return parse_strategy(file.read_text(encoding="utf-8"), f"{name}.yaml")
     if not name_or_path.endswith((".yaml", ".yml")):
         raise ConfigError(
-            f"strategy {name_or_path!r} is unknown; use one of {', '.join(list_library())}, or the "
-            f"path of a .yaml file{closest(name_or_path, list_library())}"
+            f"strategy {name_or_path!r} is unknown; {choices(name_or_path, list_library())}; "
+            "the path of a .yaml file will do too"
         )
     from blis_jax.commands.cli import read_text
 

@@ -66,7 +66,7 @@ def test_files_of_others_are_refused_and_kept(tmp_path: Path) -> None:
         assert path.read_text() == text
     path.unlink()
     journal(path, "you").begin()
-    with pytest.raises(ConfigError, match="was made with another seeds;"):
+    with pytest.raises(ConfigError, match="was made with different seeds;"):
         journal(path).lines()
     with pytest.raises(ConfigError, match="not the record of a search"):
         journal(path, kind="search").lines()

@@ -16,7 +16,7 @@ def test_what_differs_is_named() -> None:
     with pytest.raises(ConfigError) as refused:
         resuming.refuse_other_work(Path("a.json"), before, now)
     assert str(refused.value) == (
-        "a.json was made with another metrics, window, targets; give --overwrite or another --output"
+        "a.json was made with different metrics, window, targets; give --overwrite or another --output"
     )
     resuming.refuse_other_work(Path("a.json"), now, dict(now))
 
@@ -31,7 +31,7 @@ def test_another_jax_is_other_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "runs.jsonl"
     Journal(path, "comparison", {"seeds": 1}).begin()
     monkeypatch.setattr(resuming, "version_of", lambda package: f"{package} 9")
-    with pytest.raises(ConfigError, match="another version of blis_jax, version of JAX"):
+    with pytest.raises(ConfigError, match="different version of blis_jax, version of JAX"):
         Journal(path, "comparison", {"seeds": 1}).lines()
 
 

@@ -69,7 +69,8 @@ def at_block_level(when: When, rng: np.random.Generator) -> tuple[Context, list[
         num_shared=jnp.asarray(num_shared),
         node_of=_node_of(shape, blocks),
     )
-    return dataclasses.replace(ctx, shape=shape, requests=requests), paths
+    hears_all: Any = SimpleNamespace(loses_index=False, num_indices=1)
+    return dataclasses.replace(ctx, shape=shape, requests=requests, mechanism=hears_all), paths
 
 
 def told(ctx: Context, lengths: jax.Array) -> Any:
@@ -93,6 +94,7 @@ def told(ctx: Context, lengths: jax.Array) -> Any:
             ctx=ctx,
             state=SimpleNamespace(router=after),
             instance=instance,
+            inst=SimpleNamespace(step_index=jnp.int32(0)),
             own=lambda values: values[0],
         )
         gone = index_events.popped(turn, used, touches)
@@ -194,6 +196,7 @@ def after_visit(made: Made, *, in_decode: bool = False, **visit: bool) -> Any:
         request=jnp.int32(1),
         fixed=ctx.request(jnp.int32(1)),
         in_decode=jnp.array(in_decode),
+        past=SimpleNamespace(num_scheduled=jnp.int32(0), progress=jnp.int32(0)),
     )
     given: Any = SimpleNamespace(
         asks=jnp.array(visit.get("asks", True)), is_granted=jnp.array(visit.get("is_granted", True))
@@ -206,6 +209,17 @@ def test_an_allocation_for_a_prompt_touches_all_its_full_blocks(fed: Made) -> No
     done = after_visit(fed).router
     assert done.num_blocks.tolist() == [0, 3] and int(done.num_sent) == 1
     assert int(done.request) == 1 and int(done.instance) == 1
+
+
+def test_a_lost_allocation_takes_a_number_and_touches_nothing() -> None:
+    made = Made(
+        config(precise_kv_routing=True, prefix_index_loss=1.0, **SCORERS),
+        (Prompt(0, 50, 2), Prompt(10, 48, 2)),
+        at_block_level=True,
+    )
+    done = after_visit(made).router
+    assert done.num_blocks.tolist() == [0, 0] and int(done.num_sent) == 1
+    assert int(done.request) == made.ctx.shape.num_requests and int(done.num_nodes) == 0
 
 
 @pytest.mark.parametrize("visit", [{"in_decode": True}, {"asks": False}, {"is_granted": False}])

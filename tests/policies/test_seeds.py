@@ -120,6 +120,17 @@ def test_who_draws():
     assert draws(SLOW) and not draws(SLOW.replace(admission_policy="slo-gated"))
 
 
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_policy_of_a_file_draws_if_it_says_so(tmp_path, declared):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from blis_jax.policies import routing_policy\n"
+        f"@routing_policy(is_random={declared})\n"
+        "def first(params, state, context):\n    return 0, state\n"
+    )
+    assert draws(ClusterConfig(routing_policy=f"{file}:first")) == declared
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 

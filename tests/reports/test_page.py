@@ -136,7 +136,7 @@ def test_without_the_extra_one_sentence_says_what_to_install(
     [
         ({"report": "page.pdf"}, "must end in .html"),
         ({"timeline": "trace.gz"}, "must end in .json"),
-        ({"report": "nowhere/page.html"}, "does not exist"),
+        ({"report": f"{__file__}/page.html"}, "is not a folder"),
     ],
 )
 def test_paths_are_checked_before_anything_runs(given: dict[str, str], sentence: str) -> None:

@@ -57,14 +57,14 @@ def test_counters_fall_to_zero_in_a_pause() -> None:
 
 def test_spans_of_a_request_follow_each_other_on_the_engines_clock() -> None:
     assert spans(whole_run(), "2.0") == {
-        "request 0 (critical)": (0, 75),
+        "critical request": (0, 75),
         "queue": (0, 5),
         "prefill": (5, 55),
         "decode": (55, 75),
     }
     first_token_is_the_last = spans(whole_run(), "2.1")
     assert first_token_is_the_last == {
-        "request 1 (standard)": (60, 100),
+        "standard request": (60, 100),
         "queue": (60, 70),
         "prefill": (70, 100),
     }
@@ -75,7 +75,7 @@ def test_who_is_rejected_evicted_or_unfinished_is_seen() -> None:
     assert (rejected["name"], rejected["ts"]) == ("request 2 (sheddable) rejected", 80)
     (evicted,) = events_of(pressed_run(), "i")
     assert (evicted["name"], evicted["ts"]) == ("request 1 preempted", 30)
-    assert spans(pressed_run(), "2.1")["request 1 (critical)"] == (
+    assert spans(pressed_run(), "2.1")["critical request"] == (
         0,
         85,
     )  # up to the end of the run

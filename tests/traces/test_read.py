@@ -75,7 +75,7 @@ def test_traffic_descriptions_cannot_be_written(tmp_path):
     ("text", "words"),
     [
         ("a,b\n1,2\n", "is not recognised (it begins with 'a,b')"),
-        ("", "is not recognised (it begins with 'nothing that is text')"),
+        ("", "is not recognised (it is empty)"),
         ('{"prompt": "hello"}\n', "is not recognised"),
     ],
 )

@@ -145,7 +145,7 @@ BATCH_FLAGS = (
         str,
         "restart",
         "MODE",
-        "what becomes of an evicted request: restart makes its output anew, as in BLIS; recompute keeps the output and "
+        "what becomes of an evicted request: restart makes its output again, as in BLIS; recompute keeps it and "
         "computes prompt and output again in one prefill, as in vLLM (with --corrected)",
     ),
     Flag(
@@ -298,7 +298,7 @@ GATEWAY_FLAGS = (
         number,
         0.0,
         "X",
-        "probability (0 to 1) that the router's index never hears of a routing",
+        "probability (0 to 1) that the router's index misses a routing decision, or an event of the caches",
     ),
     Flag(
         "cache-signal-delay",

@@ -17,7 +17,7 @@ USUAL_CLASS = "critical"
 FEWEST_SEEDS, MOST_SEEDS = 20, 640
 SMALLEST, LARGEST = 1e-4, 0.5
 PRECISION = Flag(
-    "precision", str, None, "P%", "add seeds until the differences are known to so many % of the reference, "
+    "precision", str, None, "P%", "add seeds until the differences are known to ±P % of the reference, "
     "such as 1%",
 )  # fmt: skip
 MOST = Flag(
@@ -25,12 +25,12 @@ MOST = Flag(
 )  # fmt: skip
 FLAGS = (
     PRECISION,
-    Flag("deciding", str, None, "LIST", "metrics that --precision and --decide look at, [class] behind (default: "
-         f"{USUAL}[{USUAL_CLASS}], of all requests where there is no such class)"),
+    Flag("deciding", str, None, "LIST", "metrics that --precision and --decide judge by (default: "
+         f"{USUAL}[{USUAL_CLASS}], or {USUAL} if no request is {USUAL_CLASS})"),
     MOST,
 )  # fmt: skip
 SWITCHES = {
-    "decide": "add seeds until the verdicts are safe; tests and intervals hold however often one looks",
+    "decide": "add seeds until the verdicts are safe; tests and intervals hold however often the command looks",
 }
 
 

@@ -164,7 +164,7 @@ def _simple_flags() -> tuple[Flag, ...]:
             cli.whole,
             0,
             "N",
-            "users who each send again when they are answered, in place of a rate; under --profile "
+            "users in place of a rate, each of whom sends again after an answer; under --profile "
             "blis-2026-08",
         ),
         Flag("think-time-ms", cli.whole, 0, "MS", "ms from an answer to the user's next request"),

@@ -94,7 +94,7 @@ _SEEDS = (
         _stream,
         "jax",
         "NAME",
-        "random stream of the requests; jax alone draws many seeds at once",
+        "random stream of the requests; only jax draws many seeds at once",
     ),
 )
 _MEASURE = (
@@ -115,7 +115,7 @@ _HOW = (
     Flag("clock", cli.one_of(*CLOCKS), "int32", "NAME", "int32 (35 minutes), int64 or float64"),
 )
 _SWITCHES = {
-    "resume": "take over the runs that the output has already, and make the others",
+    "resume": "keep the finished runs of the output, and make the others",
     "overwrite": "replace an existing output",
     "json": "print the tables as JSON",
     "quiet": "print no table and no progress",
@@ -229,9 +229,6 @@ def _outputs(given: Mapping[str, Any]) -> tuple[Path, Path | None]:
             "pip install 'blis-jax[export]'; or give a name that ends in .zarr"
         )
     figure = cli.figure_path(given, output)
-    if output == Path(DEFAULT_OUTPUT):
-        with cli.writing(output):
-            output.parent.mkdir(parents=True, exist_ok=True)
     cli.check_writable(output, is_folder=output.suffix == ".zarr")
     if figure is not None:
         cli.check_writable(figure)

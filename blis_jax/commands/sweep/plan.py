@@ -16,7 +16,7 @@ from blis_jax.cluster.config import FIELDS, ClusterConfig, is_setting, nearest_s
 from blis_jax.cluster.setting_values import values_for_hash
 from blis_jax.commands import cli
 from blis_jax.commands.sweep.strategies import SweepStrategy, load_strategy
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, choices
 from blis_jax.policies.named import is_policy_number
 from blis_jax.policies.seeds import BY_WORKLOAD, draws
 from blis_jax.traces.source import TraceSource
@@ -138,9 +138,14 @@ def make_plan(
 
 
 def _load_workload(name: str) -> WorkloadSpec:
-    if name in list_builtin() or not name.endswith((".yaml", ".yml")):
-        return load_builtin(name)
-    return load_spec(Path(name))
+    if name.endswith((".yaml", ".yml")):
+        return load_spec(Path(name))
+    if name not in list_builtin():
+        raise ConfigError(
+            f"workload {name!r} is unknown; {choices(name, list_builtin())}; the path of a .yaml "
+            "file will do too"
+        )
+    return load_builtin(name)
 
 
 def _strategies(names: Sequence[str], settings: Mapping[str, Any]) -> tuple[SweepStrategy, ...]:

@@ -21,6 +21,7 @@ from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, re
 from blis_jax.engine.phases.router_view import router_index
 from blis_jax.engine.phases.router_view.asked import handed_over, with_asked_signals
 from blis_jax.engine.phases.router_view.gateways import own_states, with_own
+from blis_jax.engine.phases.router_view.lost_news import unless_lost
 from blis_jax.engine.phases.router_view.snapshot import (
     View,
     active_instances,
@@ -226,14 +227,7 @@ def _route(
         return placed
     where = question.nodes, context.num_prompt_blocks, chosen, now
     done = router_index.touch(ctx, router, request, *where)
-    if ctx.mechanism.loses_index:
-        key = decision_key(ctx, Purpose.LOSS, _number(ctx, state, request))
-        is_lost = jax.random.uniform(key, dtype=jnp.float64) < ctx.params.cluster.signals.index_loss
-        done = jax.tree.map(
-            lambda lost, heard: jnp.where(is_lost, lost, heard),
-            router_index.no_touch(ctx, state),
-            done,
-        )
+    done = unless_lost(ctx, router, done, _number(ctx, state, request))
     lane = placed.lane
     lane = lane.replace(outcome=router_index.outcome_of_touch(ctx, lane.outcome, done))
     return dataclasses.replace(placed, lane=lane, router=done)

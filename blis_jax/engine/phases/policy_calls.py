@@ -55,6 +55,7 @@ class Purpose(enum.IntEnum):
     HAND_OVER = 1002
     RUN = 1003  # what all decisions of a run have in common
     LOSS = 1005  # of news for the router's index; 1004 are phases, see mechanism.py
+    REMOVAL_LOSS = 1006  # of news that a block has left a cache
 
 
 def decision_key(ctx: Context, purpose: int, *numbers: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError, choices
 from blis_jax.results.metrics import kv as kv_metrics
 from blis_jax.results.metrics.distributions import Sample, mean_ms, percentile_ms
 from blis_jax.results.metrics.reference import (
@@ -101,8 +101,7 @@ def lookup(name: str) -> tuple[Metric, str | None]:
     known = _METRICS | _POOLED
     if base not in known or (bracket and not rest.endswith("]")):
         raise ConfigError(
-            f"metric {name!r} is unknown; there are {', '.join(known)}, with [class] behind or not"
-            f"{closest(base, known)}"
+            f"metric {name!r} is unknown; {choices(base, known)}; most take [class] behind their name"
         )
     metric = known[base]
     if not bracket:

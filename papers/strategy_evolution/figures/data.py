@@ -21,7 +21,7 @@ from papers.record.figure_tables import (
     value_rows,
     write_rows,
 )
-from papers.record.measures import ALL, CLASSES, LEVELS, curves, scalars, ttft_parts
+from papers.record.measures import ALL, CLASSES, LEVELS, curves, record_figures, ttft_parts
 from papers.record.runs import PaperRuns, Say
 from papers.record.settings import RunSetting
 from papers.strategy_evolution.figures import settings as arms
@@ -47,7 +47,7 @@ def distributions(get: Get) -> list[Row]:
                 (policy, float(level), slo_class, "ttft_ms", float(m), float(lo), float(hi), num)
                 for level, m, lo, hi in zip(LEVELS, mean, low, high, strict=True)
             ]
-    tails = get(arms.policies(arms.MAIN), scalars())
+    tails = get(arms.policies(arms.MAIN), record_figures())
     return rows + value_rows(tails, [f"{TAIL}[{slo_class}]" for slo_class in CLASSES])
 
 
@@ -55,19 +55,19 @@ def admission(get: Get) -> list[Row]:
     """Figure 2: the gate's threshold against the tails of the classes, throughput and rejections."""
     metrics = ["tokens_per_sec", "goodput_rps", "reject_rate", "reject_rate[sheddable]"]
     metrics += [f"{TAIL}[{slo_class}]" for slo_class in CLASSES]
-    return value_rows(get(arms.gates(), scalars()), metrics)
+    return value_rows(get(arms.gates(), record_figures()), metrics)
 
 
 def rates(get: Get) -> list[Row]:
     """Figure 3: arrival rates."""
     metrics = [*(f"{TAIL}[{slo_class}]" for slo_class in CLASSES), "tokens_per_sec"]
-    return value_rows(get(arms.rates(), scalars()), metrics)
+    return value_rows(get(arms.rates(), record_figures()), metrics)
 
 
 def blocks(get: Get) -> list[Row]:
     """Figure 4: KV blocks of an instance; also the share of runs that came to their end."""
     metrics = [*(f"{TAIL}[{slo_class}]" for slo_class in CLASSES), "num_preemptions"]
-    samples = get(arms.blocks(), scalars())
+    samples = get(arms.blocks(), record_figures())
     rows = value_rows(samples, metrics)
     for name, sample in samples.items():
         policy, x = place_of(name)
@@ -78,14 +78,14 @@ def blocks(get: Get) -> list[Row]:
 
 def instances(get: Get) -> list[Row]:
     """Figure 5: cluster sizes at the published load and at equal load and duration."""
-    samples = get(arms.instances(), scalars())
+    samples = get(arms.instances(), record_figures())
     metrics = [f"{TAIL}[{slo_class}]" for slo_class in CLASSES]
     return value_rows(samples, metrics) + changes_at(samples, metrics, arms.BASELINE)
 
 
 def step_constants(get: Get) -> list[Row]:
     """Figure 6: what critical requests gain from whole prompts as a step's constant cost varies."""
-    samples = get(arms.step_constants(), scalars())
+    samples = get(arms.step_constants(), record_figures())
     metrics = [f"{TAIL}[{slo_class}]" for slo_class in CLASSES]
     return value_rows(samples, metrics) + changes_at(samples, metrics, arms.CHUNKED)
 
@@ -93,14 +93,14 @@ def step_constants(get: Get) -> list[Row]:
 def ablation(get: Get) -> list[Row]:
     """Figure 8: priorities and chunks switched one by one, and each part of 8-opt taken back."""
     metrics = [*(f"{TAIL}[{slo_class}]" for slo_class in CLASSES), "tokens_per_sec"]
-    square = get(arms.square(), scalars())
+    square = get(arms.square(), record_figures())
     rows = value_rows(square, metrics)
     of = f"{TAIL}[critical]"
     both, priority, whole, none = (square[name].column(of) for name in arms.SQUARE_NAMES)
     rows.append(
         row_of("interaction", "", "critical", TAIL, estimate(both - priority - whole + none))
     )
-    parts = get(arms.one_at_a_time(), scalars())
+    parts = get(arms.one_at_a_time(), record_figures())
     start = parts[arms.SEARCHED]
     for name, sample in parts.items():
         if name != arms.SEARCHED:
@@ -140,7 +140,7 @@ def compute(runs: PaperRuns, seeds: Sequence[int], folder: Path, say: Say | None
 
 
 def needed() -> list[RunSetting]:
-    """Every setting that the figures take their scalars from."""
+    """Every setting that the figures take figures of whole runs from."""
     return [
         *arms.policies(arms.MAIN),
         *arms.gates(),

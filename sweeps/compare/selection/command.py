@@ -38,11 +38,11 @@ examples:
     %(prog)s iter00_baseline --search out/search.json --finalists 5 --indifference 0.5
 """
 CHOICE = (
-    Flag("metric", str, "pooled_ttft_p99_ms[critical]", "METRIC", "metric to be best in, with [class] behind it"),
+    Flag("metric", str, "pooled_ttft_p99_ms[critical]", "METRIC", "metric to choose by, such as output_tokens_per_s"),
     Flag("indifference", cli.number, None, "X", "differences below it do not matter, in the metric's unit"),
     Flag("constraint", str, None, "BOUND", "METRIC<=LIMIT or METRIC>=LIMIT, the limit absolute or in % of the first "
          "arm; repeat it", is_repeated=True),
-    Flag("tolerance", cli.number, TOLERANCE, "P", "a constraint missed by less than so many % of its limit may "
+    Flag("tolerance", cli.number, TOLERANCE, "P", "a constraint missed by less than P % of its limit may "
          "count as kept"),
     Flag("confidence", cli.number, 0.95, "P", "probability of choosing rightly"),
     Flag("most-seeds", cli.whole, MOST_SEEDS, "N", "the most seeds to choose on"),
@@ -153,5 +153,5 @@ def _arms(given: Mapping[str, Any]) -> tuple[Arm, ...]:
     elif "finalists" in given:
         raise ConfigError("--finalists has no meaning without --search; give the search's result")
     if len(texts) < 2:
-        raise ConfigError(f"{len(texts)} arms are given, but two or more are needed; see --help")
+        raise ConfigError(f"two or more arms are needed, got {len(texts)}; see --help")
     return arms_of(texts, given.get("instances"))

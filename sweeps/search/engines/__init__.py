@@ -17,6 +17,7 @@ ENGINES = {
     "random": "random.Random",
     "sobol": "sobol.Sobol",
     "ensemble": "ensemble.Ensemble",
+    "turbo": "turbo.Turbo",
     "tpe": "tpe.Tpe",
     "grid": "grid.Grid",
     "pareto": "pareto.Pareto",

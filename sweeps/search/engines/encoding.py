@@ -22,8 +22,8 @@ class Encoding:
     neighbours are like it.
     """
 
-    def __init__(self, space: Space) -> None:
-        """For a space."""
+    def __init__(self, space: Space, has_branches: bool = True) -> None:
+        """For a space; `has_branches` False takes branches for values like others."""
         self.space = space
         self.places: list[slice] = []
         at = 0
@@ -31,7 +31,7 @@ class Encoding:
             width = len(dimension.categories) or 1
             self.places.append(slice(at, at + width))
             at += width
-        self.branches = _branches(space)
+        self.branches = _branches(space) if has_branches else ()
         self.width = at + len(self.branches)
 
     @property

@@ -17,13 +17,13 @@ import numpy as np
 
 from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.encoding import Encoding
+from sweeps.search.engines.known import Begun, Known, distinct, targets_of
 from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
 
 STARTS = 32  # of each member's way down
 SCREENED = 512  # points that the starts are the best of
-BRANCHED = 4  # of so many first points one is in a branch
 MOST_EDGE, LEAST_EDGE = 0.5, 2.0**-5  # of the local region, shares of a range
 PATIENCE = 2  # batches without progress that halve the region
 PROGRESS = 1e-3  # of the best score, below which a batch has brought nothing
@@ -33,43 +33,55 @@ SHARE_ELSEWHERE, SHARE_DRAWN = 0.15, 0.1  # of them, around other good points an
 ELSEWHERE = 13  # so many points are good, the best one included
 OCTAVES = 4.0  # down from the region's edge over which the candidates' distances are spread
 DRAWS = 256  # of the local model, for the expected improvement
-LEAST_GAIN = 2e-3  # of the best score; what a point may bring below that does not count
-RESOLUTION = 0.02  # of the best score, that models tell apart well at the least
-NEAR = 1e-3  # in shares, within which two points are one
+
+
+class Parts(NamedTuple):
+    """What the engine is made of; an ablation leaves one out."""
+
+    networks: bool = True  # the deep ensemble; without it the local model chooses whole batches
+    local: bool = True  # the local model; without it the deep ensemble does
+    rough: bool = True  # the local model's part of short lengths
+    scales: bool = True  # candidates on all scales below the region's edge
+    branches: bool = True  # features of their own for values that overrides name
+    constraints: bool = True  # models of their own for the excesses of constraints
 
 
 class Ensemble:
     """Sobol points to begin with, then batches from the ensemble and the local model."""
 
-    def __init__(self, space: Space, search: Search) -> None:
+    def __init__(self, space: Space, search: Search, parts: Parts = Parts()) -> None:  # noqa: B008
         """For a space."""
-        self.space, self.search = space, search
-        self.first = Sobol(space, search)
-        self.encoding = Encoding(space)
+        self.space, self.search, self.parts = space, search, parts
+        self.encoding = Encoding(space, parts.branches)
+        self.first = Begun(self.encoding, Sobol(space, search))
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
         """The next points."""
         if len(told) < self.search.initial:
-            points = self.first.ask(told, min(count, self.search.initial - len(told)))
-            return [self._begun(point, len(told) + place) for place, point in enumerate(points)]
+            return self.first.ask(told, min(count, self.search.initial - len(told)))
         if all(one.has_failed for one in told):
             return self.first.ask(told, count)
-        known = _Known(self.encoding.features([one.point for one in told]), *_targets(told))
+        if not self.parts.constraints:
+            told = [one._replace(excesses=(), penalty=0.0) for one in told]
+        known = Known(self.encoding.features([one.point for one in told]), *targets_of(told))
         edge = _edge(told, self.search)
         points = [one.point for one in told]
-        local = self._local(known, edge, round(count * _local_share(edge)))
-        chosen = self._distinct(local, points, round(count * _local_share(edge)))
-        wide = self._wide(known, count - len(chosen))
-        return chosen + self._distinct(wide, points + chosen, count - len(chosen))
+        num_local = self._num_local(count, edge)
+        local = self._local(known, edge, num_local) if num_local else []
+        chosen = distinct(self.encoding, self.search, local, points, num_local)
+        num_wide = count - len(chosen)
+        wide = self._wide(known, num_wide) if num_wide and self.parts.networks else []
+        points += chosen
+        return chosen + distinct(self.encoding, self.search, wide, points, num_wide)
 
-    def _begun(self, point: Point, place: int) -> Point:
-        """One of the first points; some are moved into a branch, which hardly any would be in."""
-        turn, number = place % BRANCHED, place // BRANCHED
-        if turn != BRANCHED - 1 or not self.encoding.branches:
-            return point
-        return self.encoding.in_branch(point, number % len(self.encoding.branches))
+    def _num_local(self, count: int, edge: float) -> int:
+        """Points of a batch for the local model: more of them once its region has shrunk."""
+        if not self.parts.networks:
+            return count
+        share = 0.75 if edge > MOST_EDGE / 2 else 0.875
+        return round(count * share) if self.parts.local else 0
 
-    def _wide(self, known: _Known, count: int) -> list[np.ndarray]:
+    def _wide(self, known: Known, count: int) -> list[np.ndarray]:
         """Ends of the members' ways down with the largest expected improvement over all members."""
         from surrogate.fitting import online
 
@@ -86,7 +98,7 @@ class Ensemble:
         values = np.asarray(online.merged(online.predict(ensemble, candidates)))
         return [candidates[place] for place in _greedy(values, known.goal, 3 * count)]
 
-    def _local(self, known: _Known, edge: float, count: int) -> list[np.ndarray]:
+    def _local(self, known: Known, edge: float, count: int) -> list[np.ndarray]:
         """Candidates around the best point with the largest expected improvement together."""
         from surrogate.fitting import online
         from sweeps.search.engines import local_model
@@ -96,13 +108,20 @@ class Ensemble:
         nearest = np.argsort(distance, kind="stable")[:LOCAL_POINTS]
         candidates = self._candidates(known, edge, random)
         draws = [
-            local_model.draws(known.features[nearest], column[nearest], candidates, DRAWS, random)
+            local_model.draws(
+                known.features[nearest],
+                column[nearest],
+                candidates,
+                DRAWS,
+                random,
+                self.parts.rough,
+            )
             for column in known.targets.T
         ]
         values = np.asarray(online.merged(np.stack(draws, axis=-1).astype(np.float32)))
         return [candidates[place] for place in _greedy(values, known.goal, 3 * count)]
 
-    def _candidates(self, known: _Known, edge: float, random: np.random.Generator) -> np.ndarray:
+    def _candidates(self, known: Known, edge: float, random: np.random.Generator) -> np.ndarray:
         """Most of them around the best point; some around other good ones, and from all over the space."""
         from surrogate.fitting import online
 
@@ -113,68 +132,11 @@ class Ensemble:
         is_other = random.random(CANDIDATES) < SHARE_ELSEWHERE
         centres[is_other] = known.features[random.choice(others, size=is_other.sum())]
         edges[is_other] = MOST_EDGE
-        made = self.encoding.around(centres, _steps(centres, edges, random), random)
+        octaves = OCTAVES if self.parts.scales else 0.0
+        made = self.encoding.around(centres, _steps(centres, edges, random, octaves), random)
         is_drawn = random.random(CANDIDATES) < SHARE_DRAWN
         made[is_drawn] = self.encoding.drawn(random, is_drawn.sum())
         return made
-
-    def _distinct(
-        self, proposed: Sequence[np.ndarray], known: Sequence[Point], count: int
-    ) -> list[Point]:
-        """The first points that are new; drawn ones where there are too few."""
-        kept: list[Point] = []
-        taken = np.array([self.encoding.shares(point) for point in known])
-        random = generator(self.search, len(known), 3)
-        more = (self.encoding.drawn(random, 1)[0] for _ in range(256))
-        for features in (*proposed, *more):
-            if len(kept) == count:
-                break
-            point = self.encoding.point(np.asarray(features, float))
-            shares = np.array(self.encoding.shares(point))
-            if np.abs(taken - shares).max(axis=1).min() > NEAR:
-                kept.append(point)
-                taken = np.vstack([taken, shares])
-        return kept
-
-
-class _Known(NamedTuple):
-    """What was tried, as the models see it."""
-
-    features: np.ndarray  # [point, feature]
-    targets: np.ndarray  # [point, output], see `surrogate.fitting.online.merged`
-    goal: float  # merged score to get below
-    place: int  # of the best point
-
-    @property
-    def centre(self) -> np.ndarray:
-        """The best point."""
-        found: np.ndarray = self.features[self.place]
-        return found
-
-
-def _targets(told: Sequence[Told]) -> tuple[np.ndarray, float, int]:
-    """Compressed objectives and excesses `[point, output]`, the score to get below, the best place."""
-    from surrogate.fitting import online
-
-    whole = [one for one in told if not one.has_failed]
-    width = max(len(one.excesses) for one in whole)
-    plain = [
-        one.score if one.has_failed or not one.excesses else one.score - one.penalty for one in told
-    ]
-    objectives, scores = modelled(told, plain), modelled(told)
-    place = int(scores.argmin())
-    above = scores - scores[place]
-    scale = max(float(np.quantile(above, 0.25)), RESOLUTION * abs(float(scores[place])), 1e-9)
-    lowest = min(objectives.min(), scores[place])
-    excesses = np.zeros((len(told), width))
-    for row, one in enumerate(told):
-        excesses[row] = one.excesses if not one.has_failed else 0.0
-    columns = [
-        np.log1p((objectives - lowest) / scale)[:, None],
-        np.arcsinh(excesses / online.EXCESS_SCALE / scale),
-    ]
-    goal = (scores[place] - LEAST_GAIN * abs(float(scores[place])) - lowest) / scale
-    return np.concatenate(columns, axis=1), float(np.log1p(max(goal, 0.0)) + min(goal, 0.0)), place
 
 
 def _greedy(values: np.ndarray, best: float, count: int) -> list[int]:
@@ -209,16 +171,13 @@ def _edge(told: Sequence[Told], search: Search) -> float:
     return edge
 
 
-def _local_share(edge: float) -> float:
-    """The part of a batch for the local model: more once its region has shrunk."""
-    return 0.75 if edge > MOST_EDGE / 2 else 0.875
-
-
-def _steps(centres: np.ndarray, edges: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def _steps(
+    centres: np.ndarray, edges: np.ndarray, random: np.random.Generator, octaves: float
+) -> np.ndarray:
     """Steps within boxes, near ones as often as far ones; each moves only some features, as in TuRBO."""
     count, width = centres.shape
     moved = random.random(centres.shape) < 0.5
     moved[np.arange(count), random.integers(width, size=count)] = True
-    reach = edges * 2.0 ** -(OCTAVES * random.random(count))
+    reach = edges * 2.0 ** -(octaves * random.random(count))
     steps: np.ndarray = (random.random(centres.shape) - 0.5) * reach[:, None] * moved
     return steps

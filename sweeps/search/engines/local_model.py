@@ -27,14 +27,18 @@ def draws(
     candidates: np.ndarray,
     count: int,
     random: np.random.Generator,
+    is_rough: bool = True,
 ) -> np.ndarray:
-    """Draws `[draw, candidate]` of a process fitted to targets `[point]` at features `[point, feature]`."""
+    """Draws `[draw, candidate]` of a process fitted to targets `[point]` at features `[point, feature]`.
+
+    `is_rough` False leaves the part of short lengths out.
+    """
     from threadpoolctl import threadpool_limits
 
     if np.ptp(targets) < 1e-9:
         return np.full((count, len(candidates)), float(targets[0]))
     with threadpool_limits(1):  # more threads are slower at this size
-        model = fitted(features, targets, int(random.integers(2**31)))
+        model = fitted(features, targets, int(random.integers(2**31)), is_rough)
         mean, cov = model.predict(candidates, return_cov=True)
         cov[np.diag_indices_from(cov)] += NOISE * float(cov.diagonal().mean())
         root = np.linalg.cholesky(cov)
@@ -42,7 +46,7 @@ def draws(
     return drawn
 
 
-def fitted(features: np.ndarray, targets: np.ndarray, seed: int) -> Any:
+def fitted(features: np.ndarray, targets: np.ndarray, seed: int, is_rough: bool = True) -> Any:
     """The process: a smooth part and noise by likelihood, that noise as a rough part, then both again."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -63,7 +67,11 @@ def fitted(features: np.ndarray, targets: np.ndarray, seed: int) -> Any:
         bounds = (min(variance, 1e-4), 10.0)
         return ConstantKernel(variance, bounds) * shape + WhiteKernel(NOISE, "fixed")
 
-    first = model(smooth + WhiteKernel(1e-3, (NOISE, MOST_ROUGH)), random_state=seed).kernel_
+    plain = model(smooth + WhiteKernel(1e-3, (NOISE, MOST_ROUGH)), random_state=seed)
+    if not is_rough:
+        plain.kernel_.k2.noise_level = NOISE  # draws are of the process, not of noisy results
+        return plain
+    first = plain.kernel_
     variance = float(first.k2.noise_level)
     lengths = _likeliest(
         lambda trial: model(first.k1 + rough(variance, trial), optimizer=None), width

@@ -309,7 +309,6 @@ BAD_INPUTS = {
         ["32", "16"],
     ),
     "results are a folder": (flags("--results-path", "."), ["folder", "file"]),
-    "results in no folder": (flags("--results-path", "no/r.json"), ["no/r.json", "does not exist"]),
     "results in a file": (results_in_file, ["taken/r.json", "not a folder"]),
     "results name too long": (flags("--results-path", "x" * 300 + "/r"), ["too long"]),
     "missing scenario": (lambda _: ["--scenario", "no.json"], ["no.json", "does not exist"]),

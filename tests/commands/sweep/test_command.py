@@ -339,7 +339,7 @@ def test_an_interrupted_sweep_resumes_to_the_same_result(
     assert run(*fewer) == cli.EXIT_BAD_INPUT
     assert "would be lost" in capsys.readouterr().err
     assert run(*more, "--targets", "critical.ttft_ms=9") == cli.EXIT_BAD_INPUT
-    assert "was made with another --targets" in capsys.readouterr().err
+    assert "was made with different --targets" in capsys.readouterr().err
     assert run(*more, "--set", "routing_latency=3") == cli.EXIT_BAD_INPUT
 
 
@@ -416,10 +416,8 @@ BAD = [
     (("--window", "1,1"), "leave nothing"),
     (("--window=-1,0",), "at least 0"),
     (("--output", "a.csv"), "must end in .zarr or .nc"),
-    (("--output", "missing/a.nc"), "does not exist"),
     (("--figure", "a.svg"), "must end in .png"),
     (("--report", "a.pdf"), "must end in .html"),
-    (("--timeline", "missing/a.json"), "does not exist"),
     (("--clock", "int16"), "not known"),
     (("--device", "tpu"), "not known"),
     (("--slots", "0"), "between 1 and 8192"),

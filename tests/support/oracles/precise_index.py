@@ -10,28 +10,45 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.support.oracles.oracle import Cluster, ContentKey, Request
+    from tests.support.oracles.oracle import Cluster, ContentKey, Instance, Request
 
 ROUTER_INDEX_CAPACITY = 10_000
+
+
+class Fate:
+    """What becomes of messages; here all arrive."""
+
+    def loses_allocation(self, request: Request) -> bool:
+        del request
+        return False
+
+    def loses_removal(self, instance: int, step: int, key: ContentKey) -> bool:
+        del instance, step, key
+        return False
 
 
 class KvEvents:
     """What one instance tells: a successful allocation of a prompt, and the pop of a block that carries content."""
 
-    def __init__(self, index: PreciseIndex, instance: int) -> None:
-        self.index, self.instance = index, instance
+    def __init__(self, index: PreciseIndex, number: int, instance: Instance, fate: Fate) -> None:
+        self.index, self.instance = index, number
+        self.told_by, self.fate = instance, fate
         self.counts: Counter[str] = Counter()
         self.recorded: set[ContentKey] = set()  # contents whose eviction the router understands
 
     def allocated(self, request: Request) -> None:
         """All full blocks of the prompt, also those that are not computed yet."""
         self.counts["allocations"] += 1
+        if self.fate.loses_allocation(request):
+            return
         self.recorded.update(request.prompt_keys)
         for key in request.prompt_keys:
             self.index.touch(key, self.instance)
 
     def evicted(self, key: ContentKey) -> None:
         self.counts["evictions"] += 1
+        if self.fate.loses_removal(self.instance, len(self.told_by.steps), key):
+            return
         if key in self.recorded:
             self.counts["removals"] += 1
             self.recorded.remove(key)
@@ -82,4 +99,5 @@ def wire(cluster: Cluster) -> None:
     router.index_of_cost_benefit = PreciseIndex(len(cluster.instances))  # type: ignore[union-attr, assignment]
     for number, instance in enumerate(cluster.instances):
         if instance.kv.cpu is None:
-            instance.kv.gpu.events = KvEvents(index, number)
+            fate = getattr(cluster, "fate", Fate())
+            instance.kv.gpu.events = KvEvents(index, number, instance, fate)

@@ -326,7 +326,7 @@ def test_two_arms_are_needed(
     arms: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
     assert compare(tmp_path, *arms[:count]) == 2
-    assert f"{count} arms are given" in capsys.readouterr().err
+    assert f"--routers all; got {count}" in capsys.readouterr().err
 
 
 def test_existing_results_are_kept(

@@ -117,7 +117,7 @@ def test_another_dataset_is_not_gone_on_with(
 ) -> None:
     words = [str(strategy), *SMALL, "--train-seeds", "2", "--out", str(made), "--resume"]
     assert dataset.main(words) == 2
-    assert "was made with another sizes" in capsys.readouterr().err
+    assert "was made with different sizes" in capsys.readouterr().err
 
 
 def test_populations_differ_by_seeds_and_not_by_points(

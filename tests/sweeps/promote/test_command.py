@@ -95,7 +95,7 @@ def test_stages_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(words(folder, "gate", "1")) == 0
     assert main(words(folder, "hypothesise")) == 0
     assert main(words(folder, "maps", "iter05_simplified")) == 2
-    assert "was made with another strategy" in capsys.readouterr().err
+    assert "was made with different strategy" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("with_fakes")
@@ -145,4 +145,4 @@ def test_a_policy_file_that_changed_is_noticed(
     policy.write_text(policy.read_text().replace("2.0", "3.0"))
     capsys.readouterr()
     assert main(words(tmp_path / "out", "maps", strategy)) == 2
-    assert "was made with another content" in capsys.readouterr().err
+    assert "was made with different content" in capsys.readouterr().err

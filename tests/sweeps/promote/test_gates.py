@@ -167,7 +167,7 @@ def test_the_history_is_chained(store: PromotionStore) -> None:
 
 
 def test_another_strategy_needs_another_folder(store: PromotionStore, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="made with another strategy"):
+    with pytest.raises(ConfigError, match="made with different strategy"):
         store.begin(fakes.IDENTITY | {"strategy": "other.yaml"})
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")

@@ -97,8 +97,8 @@ def test_hashes_follow_the_content_and_not_the_layout(
 @pytest.mark.parametrize(
     ("texts", "problem"),
     [
-        ([BASELINE], "got 1 candidates"),
-        ([BASELINE, "iter05_simplified", "iter04_slo_prefill", "iter06_sjf"], "got 4 candidates"),
+        ([BASELINE], "got 1; give"),
+        ([BASELINE, "iter05_simplified", "iter04_slo_prefill", "iter06_sjf"], "got 4; give"),
         ([BASELINE, f"again={BASELINE}"], "given twice"),
     ],
 )
@@ -589,7 +589,7 @@ def test_review_record_and_check(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ([], "got 0 candidates"),
+        ([], "got 0; give"),
         (["--judges", "signl"], "did you mean 'signal'"),
         (["--external", "nobody.yaml"], "nobody.yaml does not exist"),
         (["--seeds", "1;2"], "nor a list of whole numbers"),

@@ -18,9 +18,13 @@ from tests.sweeps.tiny import TINY, budget, tiny_space
 needs_optuna = pytest.mark.skipif(
     find_spec("optuna") is None, reason="optuna is not installed (extra: search)"
 )
+needs_botorch = pytest.mark.skipif(
+    find_spec("botorch") is None, reason="botorch is not installed (extra: search)"
+)
 MARKS = {
     "ensemble": [pytest.mark.lenient_promotion],  # flax and optax promote implicitly
     "tpe": [needs_optuna],
+    "turbo": [needs_botorch, pytest.mark.lenient_promotion],
 }
 EVERY = [pytest.param(name, marks=MARKS.get(name, [])) for name in ENGINES]
 
@@ -120,12 +124,14 @@ def test_models_see_failures_a_little_above_the_worst() -> None:
     assert modelled([tries[1]]).tolist() == [0.0]
 
 
+@pytest.mark.parametrize(("engine", "library"), [("tpe", "optuna"), ("turbo", "botorch")])
 def test_an_engine_whose_library_is_missing_is_refused(
-    space: Space, monkeypatch: pytest.MonkeyPatch
+    space: Space, monkeypatch: pytest.MonkeyPatch, engine: str, library: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"'tpe' needs optuna; install blis-jax\[search\]"):
-        make(space, budget("tpe"))
+    monkeypatch.setitem(sys.modules, library, None)
+    problem = rf"'{engine}' needs {library}; install blis-jax\[search\]"
+    with pytest.raises(ConfigError, match=problem):
+        make(space, budget(engine))
 
 
 def test_a_search_begins_at_the_points_that_the_file_names() -> None:

@@ -8,7 +8,8 @@ import pytest
 from surrogate.fitting import online
 from sweeps.search.engines import Told, make
 from sweeps.search.engines.encoding import BRANCH_SHARE, SWITCHED, Encoding, share_of
-from sweeps.search.engines.ensemble import LEAST_GAIN, MOST_EDGE, _edge, _greedy, _targets
+from sweeps.search.engines.ensemble import MOST_EDGE, _edge, _greedy
+from sweeps.search.engines.known import LEAST_GAIN, targets_of
 from sweeps.search.objectives import Valuation
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import Point, Space
@@ -168,19 +169,19 @@ def test_kept_constraints_add_nothing_to_the_score() -> None:
 
 def test_targets_keep_the_sign_of_excesses_and_the_order_of_scores(space: Space) -> None:
     told = [hinge(space.at(shares)) for shares in np.random.default_rng(4).random((20, 3))]
-    targets, goal, place = _targets(told)
+    targets, goal, place = targets_of(told)
     merged = np.asarray(online.merged(targets.astype(np.float32)))
     assert place == int(np.argmin([one.score for one in told])) == int(merged.argmin())
     assert goal < merged.min()
     assert (np.sign(targets[:, 1]) == np.sign([one.excesses[0] for one in told])).all()
     failed = [*told, Told(told[0].point, 1e6, has_failed=True)]
-    assert np.isfinite(_targets(failed)[0]).all()
+    assert np.isfinite(targets_of(failed)[0]).all()
 
 
 def test_the_goal_is_a_little_below_the_best_score(space: Space) -> None:
     """Where the constraint holds, scores are linear in what the logarithms are of."""
     told = [hinge(space.at((share, 0.9, 0.5))) for share in (0.1, 0.5, 0.9)]
-    targets, goal, place = _targets(told)
+    targets, goal, place = targets_of(told)
     lengths, scores = np.expm1(targets[:, 0]), [one.score for one in told]
     slope = (lengths[1] - lengths[0]) / (scores[1] - scores[0])
     wanted = lengths[place] - slope * LEAST_GAIN * scores[place]

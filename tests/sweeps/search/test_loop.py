@@ -84,7 +84,7 @@ def test_best_is_the_first_of_the_lowest(space: Space) -> None:
 def test_records_of_others_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "search.jsonl"
     SearchRecord(path, {"seeds": 1}).begin()
-    with pytest.raises(ConfigError, match="was made with another seeds;"):
+    with pytest.raises(ConfigError, match="was made with different seeds;"):
         SearchRecord(path, {"seeds": 2}).read()
     path.write_text("{}\n")
     with pytest.raises(ConfigError, match="is not the record of a search"):

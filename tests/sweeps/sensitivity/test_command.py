@@ -184,7 +184,7 @@ def test_bad_input_is_refused_in_a_sentence(
 def test_existing_results_are_kept(strategy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (strategy.parent / "out" / "dataset.zarr").mkdir(parents=True)
     assert study(strategy) == 2
-    assert "give --resume to go on" in capsys.readouterr().err
+    assert "give --resume to continue it" in capsys.readouterr().err
 
 
 def test_a_plan_simulates_nothing(strategy: Path, capsys: pytest.CaptureFixture[str]) -> None:

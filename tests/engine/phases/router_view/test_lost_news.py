@@ -1,0 +1,168 @@
+"""News that never reaches the index that the KV caches feed, against plain caches that lose the same messages."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from blis_jax.cluster import config
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.engine.loop import _shared_numbers
+from blis_jax.engine.mechanism import mechanism, of_one_program
+from blis_jax.engine.phases.policy_calls import Purpose
+from blis_jax.engine.phases.router_view.lost_news import is_removal_heard
+from blis_jax.engine.runner.options import Options
+from blis_jax.engine.runner.simulation import simulate
+from blis_jax.policies.seeds import policy_seed
+from blis_jax.results.records import RunRecord
+from blis_jax.workload.table import RequestTable
+from tests.support.oracles import oracle
+from tests.support.oracles.precise_index import Fate
+from tests.support.scenes import (
+    REQUEST_ARRAYS,
+    WHOLE,
+    Prompt,
+    differences,
+    flags,
+    table_of,
+    workload_of,
+)
+
+NODES = {"num_nodes": 16, "depth": 4, "node_blocks": 8}
+SETTINGS: dict[str, Any] = {
+    "num_instances": 3,
+    "routing_policy": "weighted",
+    "routing_scorers": "prefix-affinity:4,queue-depth:1",
+    "precise_kv_routing": True,
+    "total_kv_blocks": 24,
+    "long_prefill_token_threshold": 40,
+    "beta_coeffs": [1000.0, 20.0, 5.0],
+}
+
+
+def scene(seed: int) -> dict[str, np.ndarray]:
+    """40 prompts of six applications with prefixes of up to five blocks, which do not all stay in 24 blocks."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 6, size=6) * 16
+    prompts = []
+    for at in range(40):
+        group = int(rng.integers(-1, 6))
+        prefix = int(sizes[group]) if group >= 0 else 0
+        own = int(rng.integers(1, 70))
+        output = int(rng.integers(1, 12))
+        prompts.append(Prompt(2500 * at, prefix + own, output, 0, group, prefix))
+    return workload_of(prompts)
+
+
+def run(workload: dict[str, np.ndarray], *, form: Any = "rows", **changes: Any) -> RunRecord:
+    cluster = config.from_flags({**flags(**(SETTINGS | changes)), "variant": "routing"})
+    options = Options(form=form, kv_model="block-level")
+    return simulate(cluster, table_of(workload, **NODES), options)
+
+
+class Drawn(Fate):
+    """The draws of policy seed 0, written anew: of request and progress, or of instance, step and content."""
+
+    def __init__(self, loss: float, table: RequestTable, requests: list[oracle.Request]) -> None:
+        self.loss, self.counts = loss, {"allocations": 0, "removals": 0}
+        self.content: dict[Any, tuple[int, int]] = {}
+        with jax.enable_x64(True):
+            path = np.where(table.path_nodes < 0, table.num_nodes, table.path_nodes)
+            shape: Any = SimpleNamespace(num_nodes=table.num_nodes)
+            numbers = _shared_numbers(shape, path, table.node_start, table.node_blocks)
+        starts, shifts, num_shared = (np.asarray(each) for each in numbers)
+        for one in requests:
+            for at, key in enumerate(one.prompt_keys):
+                number = at + int(shifts[one.index][starts[one.index] <= at].sum())
+                is_shared = at < num_shared[one.index]
+                self.content[key] = (0, number) if is_shared else (one.index + 1, at)
+
+    def _is_lost(self, name: str, *numbers: int) -> bool:
+        with jax.enable_x64(True):
+            key = jax.random.key(np.uint64(policy_seed(0)))
+            for number in numbers:
+                key = jax.random.fold_in(key, number)
+            is_lost = float(jax.random.uniform(key, dtype="float64")) < self.loss
+        self.counts[name] += is_lost
+        return is_lost
+
+    def loses_allocation(self, request: oracle.Request) -> bool:
+        about = request.index, request.num_scheduled, request.progress_index
+        return self._is_lost("allocations", Purpose.LOSS, *about)
+
+    def loses_removal(self, instance: int, step: int, key: Any) -> bool:
+        if key not in self.content:  # of no prompt: the router has never heard of it
+            return False
+        return self._is_lost("removals", Purpose.REMOVAL_LOSS, instance, step, *self.content[key])
+
+
+def compare(seed: int, loss: float) -> dict[str, int]:
+    """Both runs of one scene; how many messages were lost."""
+    workload, fates = scene(seed), []
+
+    def with_losses(*given: Any) -> oracle.Cluster:
+        cluster = oracle.Cluster(*given)
+        fates.append(Drawn(loss, table_of(workload), given[0]))
+        cluster.fate = fates[-1]  # type: ignore[attr-defined]
+        return cluster
+
+    record = run(workload, prefix_index_loss=loss)
+    plain = flags(**(SETTINGS | {"prefix_index_loss": loss}))
+    expected = oracle.simulate(workload, plain, "routing", with_losses)
+    assert record.outcome in WHOLE and not differences(record, expected)
+    matched = expected.requests["route_match_blocks"].astype(int)
+    at_its_own = np.take_along_axis(matched, record.requests.instance[:, None].astype(int), axis=1)
+    np.testing.assert_array_equal(record.requests.expected_cached_tokens, 16 * at_its_own[:, 0])
+    return fates[0].counts
+
+
+@pytest.mark.slow
+def test_both_kinds_of_lost_news_equal_oracle() -> None:
+    lost = [compare(seed, loss) for seed in range(8) for loss in (0.1, 0.4, 0.9)]
+    assert sum(each["allocations"] for each in lost) > 300, lost
+    assert sum(each["removals"] for each in lost) > 150, lost
+
+
+@pytest.mark.slow
+def test_a_loss_of_nearly_0_is_the_run_without_and_loss_1_hears_of_nothing() -> None:
+    """The program that loses, with a loss that no draw is below, bit for bit; and both forms of the program."""
+    workload = scene(1)
+    plain, none = run(workload), run(workload, prefix_index_loss=1e-300)
+    some, all_lost = (run(workload, prefix_index_loss=loss) for loss in (0.4, 1.0))
+    lanes = run(workload, form="lanes", prefix_index_loss=0.4)
+    for one, other in ((plain, none), (some, lanes)):
+        for name in (*REQUEST_ARRAYS, "expected_cached_tokens"):
+            mine, theirs = getattr(one.requests, name), getattr(other.requests, name)
+            np.testing.assert_array_equal(mine, theirs, name)
+    assert some.requests.expected_cached_tokens.sum() > 0
+    assert not all_lost.requests.expected_cached_tokens.any()
+
+
+def test_what_feeds_the_index_may_lose_news_and_one_program_has_all_losses() -> None:
+    precise = ClusterConfig(routing_policy="weighted", precise_kv_routing=True)
+    plain, lossy = (mechanism(precise.replace(prefix_index_loss=loss)) for loss in (0.0, 0.3))
+    assert lossy.is_precise and lossy.loses_index and not plain.loses_index
+    first, second = of_one_program([plain, lossy])
+    assert first == second == lossy
+
+
+def test_removals_are_heard_as_often_as_given_and_each_by_itself() -> None:
+    """6,000 draws: the standard error is 0.6 %; one content's fate says nothing of the next step's."""
+    signals = SimpleNamespace(index_loss=np.float64(0.3))
+    params = SimpleNamespace(
+        policy=SimpleNamespace(seed=np.uint64(7)), cluster=SimpleNamespace(signals=signals)
+    )
+    ctx: Any = SimpleNamespace(mechanism=SimpleNamespace(loses_index=True), params=params)
+    blocks = np.arange(2000, dtype=np.int32)
+    with jax.enable_x64(True):
+        heard = [
+            np.asarray(is_removal_heard(ctx, np.int32(1), np.int32(step), blocks * 0, blocks))
+            for step in (1, 2, 1)
+        ]
+    assert abs(np.mean(heard[:2]) - 0.7) < 0.03
+    assert abs(np.mean(heard[0] == heard[1]) - (0.49 + 0.09)) < 0.06
+    np.testing.assert_array_equal(heard[0], heard[2])
