@@ -8,6 +8,7 @@ from collections import Counter
 
 from papers.record import published, survival
 from papers.routing_evolution.record import RECORD
+from sweeps.principles.catalogue import UNTESTED, load_catalogue
 from tests.support.recorded.reference_data import REPO_ROOT
 
 PAGE = REPO_ROOT / "docs" / "results" / "routing-record.md"
@@ -65,3 +66,13 @@ def test_the_page_accounts_for_iterations_20_to_22() -> None:
     verdicts = counts("survival_jax_64.csv", "verdict")
     names = (survival.SURVIVES, survival.SURVIVES_NOT, "nothing published")
     assert said == [verdicts.total(), *(verdicts[name] for name in names)]
+
+
+def test_the_page_has_the_verdict_of_every_principle() -> None:
+    entries = [one for one in load_catalogue().entries.values() if one.id.startswith("RP-")]
+    assert len(entries) == 14
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    for entry in entries:
+        assert entry.verdict != UNTESTED
+        begin = f"| {entry.id} | {entry.statement} | {entry.verdict} | "
+        assert sum(line.startswith(begin) for line in lines) == 1, entry.id
