@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from blis_jax.cluster import disaggregation, node_pools
+from blis_jax.cluster import disaggregation
 from blis_jax.cluster.setting_checks import demand
 from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, closest
@@ -111,13 +111,7 @@ def check(config: Any) -> None:
         raise ConfigError(
             "flow_control does not go with prefill and decode pools yet; leave one of them out"
         )
-    is_augusts = config.cluster_policy == node_pools.POLICY  # equal to BLIS with its queue, too
-    for name, plain in (
-        ("cluster_policy", config.cluster_policy if is_augusts else "none"),
-        ("hand_over_policy", "none"),
-        ("num_gateways", 1),
-    ):
-        if getattr(config, name) != plain:
-            raise ConfigError(
-                f"flow_control does not go with {name} {getattr(config, name)} yet; leave one of them out"
-            )
+    if config.num_gateways != 1:
+        raise ConfigError(
+            f"flow_control does not go with num_gateways {config.num_gateways} yet; leave one of them out"
+        )

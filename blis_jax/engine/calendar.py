@@ -90,7 +90,7 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
     admit, route = decision_times(ctx, lane, state.queue)
     change = move = ctx.never
     events = event_times(state, ctx.shape.num_instances)
-    movement, kind = state.movement, jnp.int32(Kind.GATEWAY)
+    movement, kind, of_queue = state.movement, jnp.int32(Kind.GATEWAY), _of_queue(state.queue)
     is_beyond = jnp.array(False)
     if movement is not None:
         change, is_late = change_time(ctx, state)
@@ -104,13 +104,17 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
         ):  # a queue leaves whole before any of it is routed again
             move = jnp.where(jnp.min(movement.leave_at) <= move, ctx.never, move)
         is_beyond = is_late & is_blocked & (jnp.minimum(route, move) < ctx.never)
+        if state.queue is not None and waits:  # nor is there anything to look at for the queue
+            is_beyond = is_beyond | (is_late & is_blocked & (state.queue.num_queued > 0))
+            is_over = is_blocked & (change >= ctx.never)
+            of_queue = [(jnp.where(is_over, ctx.never, time), one) for time, one in of_queue]
         route, move = jnp.maximum(route, earliest), jnp.maximum(move, earliest)
         events = jnp.minimum(events, movement.leave_at[:-1])
         if ctx.mechanism.cluster is not None:
             events = jnp.minimum(events, movement.stop_at[:-1])
         # a cluster policy may go on for ever; the run ends with the last request
         next_work = jnp.minimum(jnp.minimum(admit, route), jnp.minimum(move, jnp.min(events)))
-        for time, _ in _of_queue(state.queue):
+        for time, _ in of_queue:
             next_work = jnp.minimum(next_work, time)
         change = jnp.where(next_work >= ctx.never, ctx.never, change)
     cluster = jnp.minimum(admit, route)
@@ -120,8 +124,8 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
         early, late = _by_turn(ctx, state, change)
         kind = jnp.where(early <= cluster, jnp.int32(Kind.CHANGE), kind)
         cluster = jnp.minimum(cluster, early)
-    for time, of_queue in _of_queue(state.queue):
-        kind = jnp.where(time < cluster, jnp.int32(of_queue), kind)
+    for time, one in of_queue:
+        kind = jnp.where(time < cluster, jnp.int32(one), kind)
         cluster = jnp.minimum(cluster, time)
     if movement is not None:
         kind = jnp.where(late < cluster, jnp.int32(Kind.SCALE), kind)

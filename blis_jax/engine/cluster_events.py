@@ -19,8 +19,8 @@ from blis_jax.engine.phases.departures.movement import (
     next_to_move,
 )
 from blis_jax.engine.phases.departures.reservation import begin_transfer
-from blis_jax.engine.phases.flow_control import attend, evict, route_dispatched
-from blis_jax.engine.phases.gateway import decide, decide_again
+from blis_jax.engine.phases.flow_control import attend, evict, route_again, route_dispatched
+from blis_jax.engine.phases.gateway import decide
 from blis_jax.engine.state import Past, State
 from blis_jax.engine.tables.columns import apart, put
 from blis_jax.engine.tables.joined import INSTANCE_OF
@@ -82,7 +82,7 @@ def _moved(ctx: Context, state: State, now: jax.Array) -> Writes:
     request = next_to_move(ctx, state)
 
     def routed() -> Writes:
-        writes = _decided(ctx, state, decide_again(ctx, state, request, now))
+        writes = _decided(ctx, state, route_again(ctx, state, request, now))
         return dataclasses.replace(writes, movement=arrived(ctx, state, request))
 
     if not ctx.mechanism.reserves_decode:

@@ -25,10 +25,6 @@ from blis_jax.errors import ConfigError
         ({"tenant_budgets": "0=1.5"}, "'0=1.5' must be TENANT=SHARE"),
         ({"slo_targets": "critical"}, "'critical' must be CLASS=N"),
         ({"flow_control": True, "num_gateways": 2}, "does not go with num_gateways 2"),
-        (
-            {"flow_control": True, "cluster_policy": "outages"},
-            "does not go with cluster_policy outages",
-        ),
     ],
 )
 def test_bad_settings_are_refused_in_a_sentence(settings, words):

@@ -85,6 +85,15 @@ def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:
     )
 
 
+def route_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> Decisions:
+    """Route a request that has left an instance: it does not wait in the queue again, and keeps its rank."""
+    done = decide_again(ctx, state, request, now)
+    if state.queue is None:
+        return done
+    number = jnp.argmax(state.queue.order == request).astype(jnp.int32)
+    return dataclasses.replace(done, slot=done.slot.replace(queue_rank=number))
+
+
 def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decisions:
     """An arrival enters the queue, a request has waited too long, or a tick is due; then perhaps one is dispatched."""
     lane, spare = lane_of(ctx, state), jnp.int32(ctx.shape.num_requests)

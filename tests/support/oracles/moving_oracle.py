@@ -27,6 +27,7 @@ class Events:
     def __init__(self) -> None:
         self.entries: list[tuple[int, int, int, Any, Callable[[], None]]] = []
         self.num_pushed = 0
+        self.rank_of: Callable[[Request], int] = lambda request: request.index
 
     def next_time_us(self) -> float:
         return self.entries[0][0] if self.entries else math.inf
@@ -36,7 +37,7 @@ class Events:
         if action is oracle.no_operation:
             return
         rank = 0 if isinstance(owner, Request) else 1
-        order = owner.index if isinstance(owner, Request) else self.num_pushed
+        order = self.rank_of(owner) if isinstance(owner, Request) else self.num_pushed
         self.num_pushed += 1
         entry = (time_us, rank, order, owner, action)
         at = bisect.bisect([each[:3] for each in self.entries], entry[:3])
@@ -379,12 +380,16 @@ class MovingCluster(oracle.Cluster):
         request.status = oracle.IN_FLIGHT
 
 
-def simulate(workload: Mapping[str, np.ndarray], config: Config) -> oracle.OracleResult:
+def simulate(
+    workload: Mapping[str, np.ndarray],
+    config: Config,
+    cluster_of: Callable[[list[Request], Config, str], MovingCluster] = MovingCluster,
+) -> oracle.OracleResult:
     """A run with what moving adds to the requests' arrays."""
     kept: list[MovingCluster] = []
 
     def make(requests: list[Request], config: Config, profile: str) -> MovingCluster:
-        kept.append(MovingCluster(requests, config, profile))
+        kept.append(cluster_of(requests, config, profile))
         return kept[0]
 
     result = oracle.simulate(workload, config, cluster_of=make)
