@@ -1,16 +1,15 @@
-"""Regret curves of repeated searches; `python -m benchmarks.search.figure RESULTS PNG` draws saved ones.
+"""How many searches are near the best known point after so many evaluations, from a table of judged points.
 
-RESULTS is what the files of a benchmark begin with, such as benchmarks/results/search_joint_all_layers.
+`python -m benchmarks.search.figure JUDGED.csv PNG` draws one that ships.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_jax.reports.figures import figure, line_handle, plain_log, save
+from blis_jax.reports.figures import figure, line_handle, save
 from blis_jax.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED
 
 if TYPE_CHECKING:
@@ -18,77 +17,56 @@ if TYPE_CHECKING:
 
 COLOURS = {
     "ensemble": RED,
+    "turbo": BLACK,
     "gp": BLUE,
     "tpe": PINK,
     "forest": ORANGE,
     "random": GREY,
     "sobol": GREEN,
 }
-LEAST = 1e-4  # of the regret that is drawn: a search that found the best point has none
-TICKS = (0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
-def draw(
-    regret: pd.DataFrame,
-    counts: Mapping[str, int],
-    best: float,
-    path: Path,
-    strategy: str,
-    num_seeds: int,
-    within: float,
-) -> None:
-    """Median regret by evaluation with quartiles, an engine each, to a PNG.
+def draw(points: pd.DataFrame, path: Path, strategy: str) -> None:
+    """The share of searches whose best point is near enough, by evaluation, to a PNG.
 
-    `regret` is the table of `statistics.regret_table`; `counts` has the searches of each engine.
+    `points` is the table of `report.judged`.
     """
-    handles, last = [], {}
-    with figure(3.9) as (made, panels):
+    from benchmarks.search.report import is_near_at, tolerance_of
+
+    level, goal, error = tolerance_of(points)
+    calls, last = int(points["calls"].max()), {}
+    handles = []
+    with figure(3.6) as (made, panels):
         panel = panels[0][0]
-        for engine in (name for name in counts if counts[name]):
-            rows = regret[regret["engine"] == engine].sort_values("evaluation")
-            low, middle, high = (
-                100 * rows[name].clip(lower=LEAST)
-                for name in ("lower_quartile", "median", "upper_quartile")
-            )
-            colour = COLOURS.get(engine, BLACK)
-            panel.plot(rows["evaluation"], middle, color=colour)
-            panel.fill_between(rows["evaluation"], low, high, color=colour, alpha=0.15, linewidth=0)
-            handles.append(line_handle(f"{engine} ({counts[engine]} searches)", color=colour))
-            last[engine] = float(middle.iloc[-1])
-        goal = {"color": BLACK, "linestyle": "--", "linewidth": 0.9}
-        panel.axhline(within, **goal)
-        handles.append(line_handle(f"within {within:g} % of the best known", **goal))
-        low, high = panel.get_ylim()
-        plain_log(panel, "y", [tick for tick in TICKS if low <= tick <= high])
+        for engine, of_engine in points.groupby("engine", sort=False):
+            each = [one for _, one in of_engine.groupby("random_state")]
+            shares = [
+                100 * sum(is_near_at(one, at, goal) for one in each) / len(each)
+                for at in range(1, calls + 1)
+            ]
+            colour = COLOURS.get(str(engine), BLACK)
+            panel.step(range(1, calls + 1), shares, where="post", color=colour)
+            handles.append(line_handle(f"{engine} ({len(each)} searches)", color=colour))
+            last[str(engine)] = shares[-1]
+        panel.set_ylim(0, 102)
         panel.set_xlabel("evaluations")
-        panel.set_ylabel("best score so far (% above the best known)")
-        nearest = min(last, key=lambda engine: last[engine])
-        title = f"{nearest} comes nearest to the best known score, {strategy}"
+        panel.set_ylabel("searches near enough (%)")
+        best = max(last, key=lambda engine: last[engine])
+        title = f"{best} ends near the best known point most often, {strategy}"
         caption = (
-            f"Lines: median over the searches; bands: quartiles. One evaluation is the mean over {num_seeds} "
-            f"fixed seeds. Best known score: {best:.4g}. A search that was stopped near enough stays "
-            "where it was."
+            f"Near enough: at most {goal:.2f} above the best known point's {level:.2f} on seeds that no "
+            f"search saw. The standard error of a difference is {error:.2f}."
         )
         save(made, path, title, caption, handles)
 
 
 def main(arguments: list[str]) -> int:
-    """Draws the curves that ship, from the tables beside each other."""
+    """Draws a table that ships."""
     import pandas as pd
 
-    from benchmarks.search.plan import NUM_SEEDS, WITHIN
-
-    results, path = arguments
-    ends = pd.read_csv(f"{results}_ends.csv")
-    draw(
-        pd.read_csv(f"{results}_regret.csv"),
-        ends["engine"].value_counts(sort=False).to_dict(),
-        float(ends["score"].min()),
-        Path(path),
-        Path(results).name.removeprefix("search_"),
-        NUM_SEEDS,
-        WITHIN,
-    )
+    table, path = arguments
+    name = Path(table).stem.removeprefix("search_").removesuffix("_judged")
+    draw(pd.read_csv(table), Path(path), name)
     print(f"Written: {path}")
     return 0
 

@@ -1,24 +1,23 @@
-"""What is compared when searches are repeated, where it is kept, and the best known points."""
+"""What is compared when searches are repeated, on which seeds, and where it is kept."""
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import write_json
-
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from blis_jax.engine.runner.driver import Runner
     from sweeps.runs.bench import Bench
     from sweeps.search.loop import SearchRecord
     from sweeps.strategies.file import Strategy
+    from sweeps.strategies.space import Space
 
-BEST_FILE = Path(__file__).with_name("best.json")
-NUM_SEEDS = 16
-WITHIN = 1.0  # % above the best known score
+FIRST_OF_SEARCHES = 1_000_000  # seed of the requests of the search with random state 0
+NUM_SEEDS = 16  # of one search
+MOST_SEARCHES = 100_000  # their seeds end before those that choose a reference begin, at 3,000,000
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,7 @@ class Plan:
     strategy: Strategy
     engines: tuple[str, ...]
     repetitions: range  # their random states
-    seeds: tuple[int, ...]  # of the requests
     folder: Path
-    is_stopped_at_target: bool
-    within: float  # % of the best known score
 
     @property
     def calls(self) -> int:
@@ -42,67 +38,49 @@ class Plan:
         """Where one search writes what it tried."""
         return self.folder / f"{engine}_{repetition:02d}.jsonl"
 
-    def with_search(self, **changes: Any) -> Strategy:
-        """The strategy with another way to search it."""
-        search = self.strategy.search.model_copy(update=changes)
-        return self.strategy.model_copy(update={"search": search, "seeds": self.seeds})
+    def with_search(self, repetition: int, engine: str) -> Strategy:
+        """The strategy as one search sees it: random state, engine, and seeds of its own."""
+        search = self.strategy.search.model_copy(
+            update={"engine": engine, "random_state": repetition}
+        )
+        seeds = seeds_of_search(repetition)
+        return self.strategy.model_copy(update={"search": search, "seeds": seeds})
 
 
-def record_of(plan: Plan, engine: str, repetition: int) -> SearchRecord:
+def seeds_of_search(repetition: int) -> tuple[int, ...]:
+    """The seeds of the requests that a search sees; all engines' searches of one state see the same."""
+    first = FIRST_OF_SEARCHES + NUM_SEEDS * repetition
+    return tuple(range(first, first + NUM_SEEDS))
+
+
+def branches_of(space: Space) -> list[tuple[str, Any]]:
+    """Parameters and values that are branches; every engine is told them."""
+    from sweeps.search.engines.encoding import Encoding
+
+    return [(space.names[column], value) for column, value in Encoding(space).branches]
+
+
+def record_of(plan: Plan, space: Space, engine: str, repetition: int) -> SearchRecord:
     """What one search tried; refused if it was made with other settings."""
     from sweeps.search.loop import SearchRecord
 
-    search = plan.with_search(engine=engine, random_state=repetition).search
-    how = search.model_dump(exclude={"calls"})
-    content = {"strategy": plan.strategy.name, "way to search": how, "seeds": plan.seeds}
+    search = plan.with_search(repetition, engine).search
+    content = {
+        "strategy": plan.strategy.name,
+        "way to search": search.model_dump(exclude={"calls"}),
+        "seeds": seeds_of_search(repetition),
+        "branches": branches_of(space),
+    }
     return SearchRecord(plan.record(engine, repetition), content)
 
 
-def key_of(plan: Plan) -> str:
-    """Under which a best known point is written down."""
-    first, last = plan.seeds[0], plan.seeds[-1]
-    is_row = plan.seeds == tuple(range(first, last + 1))
-    seeds = f"{first} to {last}" if is_row else ", ".join(map(str, plan.seeds))
-    return f"{plan.strategy.name}, seeds {seeds}"
-
-
-def best_known(plan: Plan) -> float:
-    """The lowest score that is written down; infinite if none is."""
-    found = json.loads(BEST_FILE.read_text()) if BEST_FILE.exists() else {}
-    return float(found.get(key_of(plan), {}).get("score", math.inf))
-
-
-def best_point(plan: Plan) -> tuple[Any, ...]:
-    """Where the lowest score that is written down was found."""
-    found = json.loads(BEST_FILE.read_text()) if BEST_FILE.exists() else {}
-    if key_of(plan) not in found:
-        raise ConfigError(
-            f"{BEST_FILE.name} has no point of {key_of(plan)}; search with --best first"
-        )
-    return tuple(found[key_of(plan)]["point"])
-
-
-def note_best(plan: Plan, score: float, point: list[Any], found_by: str) -> None:
-    """Writes a point down if it is better than the one that is there."""
-    if score >= best_known(plan):
-        return
-    document = json.loads(BEST_FILE.read_text()) if BEST_FILE.exists() else {}
-    document[key_of(plan)] = {"score": score, "point": point, "found_by": found_by}
-    write_json(BEST_FILE, document)
-
-
-def target(best: float, within: float = WITHIN) -> float:
-    """The score that is so many % above the best one."""
-    return best + within / 100 * abs(best)
-
-
-def bench_of(plan: Plan) -> Bench:
-    """What runs points on the fixed seeds."""
+def bench_of(strategy: Strategy, seeds: Sequence[int], runner: Runner | None = None) -> Bench:
+    """What runs points on seeds; `runner` is that of another bench, whose programs it shares."""
     from sweeps.runs.bench import Bench, measure_of, targets_of, workload_of
     from sweeps.search.objectives import Valuation
 
-    spec = workload_of(plan.strategy)
-    measure = measure_of(targets_of(plan.strategy), spec)
-    names = Valuation(plan.strategy).names
-    batch = plan.strategy.search.batch
-    return Bench(spec, plan.seeds, "reference", names, measure, batch)
+    spec = workload_of(strategy)
+    measure = measure_of(targets_of(strategy), spec)
+    names = Valuation(strategy).names
+    batch = strategy.search.batch
+    return Bench(spec, seeds, "reference", names, measure, batch, runner=runner)

@@ -1,143 +1,173 @@
-"""Table, curves, ends and figure of repeated searches."""
+"""Table, judged points and figure of repeated searches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.search.plan import Plan, best_known, record_of, target
+from benchmarks.search.judging import (
+    FIRST_TO_JUDGE,
+    WITHIN,
+    Search,
+    reference_of,
+    scored,
+    searches,
+    verdict,
+)
+from benchmarks.search.plan import NUM_SEEDS, Plan
 from blis_jax.commands import cli
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 
 if TYPE_CHECKING:
-    import numpy as np
+    from pathlib import Path
+
     import pandas as pd
 
+    from sweeps.strategies.space import Space
 
-class Search(NamedTuple):
-    """One search as far as it went."""
-
-    random_state: int
-    points: list[Any]
-    scores: list[float]
-
-    @property
-    def best(self) -> np.ndarray:
-        """The best score so far by evaluation."""
-        import numpy as np
-
-        found: np.ndarray = np.minimum.accumulate(self.scores)
-        return found
-
-    def is_finished(self, calls: int, goal: float) -> bool:
-        """Whether it used its budget, or stopped since it was near enough."""
-        return len(self.scores) >= calls or min(self.scores) <= goal
+CHECKPOINTS = (50, 100, 150, 200)
+BAR = 2 / 3  # of the best rival's evaluations
 
 
-def searches(plan: Plan, engine: str) -> Iterator[Search]:
-    """Each search that is there, unfinished ones too."""
+def report(plan: Plan, space: Space, num_judging: int) -> int:
+    """Scores the best points again, writes the files and prints the table."""
+    from benchmarks.search.figure import draw
+
+    found = list(searches(plan, space))
+    whole = [one for one in found if len(one.scores) >= plan.calls]
+    if not whole:
+        raise ConfigError(
+            f"{plan.folder} has no searches of {plan.calls} evaluations yet; leave --report out to "
+            "make some"
+        )
+    points = judged(plan, space, whole, num_judging)
+    summary = summary_of(points)
+    for name, table in (("judged.csv", points), ("summary.csv", summary)):
+        with cli.writing(plan.folder / name), replacing(plan.folder / name) as written:
+            table.to_csv(written, index=False)
+    near, goal, error = tolerance_of(points)
+    print(f"{plan.strategy.name}: searches of {plan.calls} evaluations on {NUM_SEEDS} seeds each; points scored "
+          f"again on {num_judging} seeds.\nReference {near:.2f}; near enough is {goal:.2f} above it, the "
+          f"standard error of a difference is {error:.2f}.")  # fmt: skip
+    print(summary.to_string(index=False))
+    for line in bar_lines(summary):
+        print(line)
+    if left := [one for one in found if one not in whole]:
+        names = (f"{one.engine} {one.random_state} ({len(one.scores)})" for one in left)
+        print(f"Unfinished and left out: {', '.join(names)}.")
+    figure = plan.folder / "reliability.png"
+    draw(points, figure, plan.strategy.name)
+    print(f"Written: {plan.folder}/judged.csv, summary.csv, {figure.name}")
+    return 0
+
+
+def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
+    """Scores the ends of earlier searches again, of a table with a row each; prints how many are near enough."""
+    import pandas as pd
+
+    kinds = {one.name: int for one in space.dimensions if one.kind == "integer"}
+    rows = pd.read_csv(table, dtype=kinds)
+    if missing := [
+        name for name in ("engine", "random_state", "score", *space.names) if name not in rows
+    ]:
+        raise ConfigError(f"{table}: there is no column {missing[0]}; give a table of ends")
+    rows = rows[rows["engine"].isin(plan.engines)]
+    if rows.empty:
+        raise ConfigError(
+            f"{table}: there is no row of {', '.join(plan.engines)}; name others with --engines"
+        )
+    found = [
+        Search(row["engine"], row["random_state"], [tuple(row[name] for name in space.names)], [row["score"]])
+        for row in rows.to_dict("records")
+    ]  # fmt: skip
+    points = judged(plan, space, found, num_judging)
+    level, goal, error = tolerance_of(points)
+    written = plan.folder / "judged_ends.csv"
+    with cli.writing(written), replacing(written) as path:
+        points.drop(columns=["evaluation", "is_end", "calls"]).to_csv(path, index=False)
+    print(f"Reference {level:.2f} on {num_judging} seeds; near enough is {goal:.2f} above it, the standard "
+          f"error of a difference is {error:.2f}.")  # fmt: skip
+    columns = ["engine", "searches", "near", "near_low", "near_high", "median_difference"]
+    print(summary_of(points)[columns].to_string(index=False))
+    print(f"Written: {written}")
+    return 0
+
+
+def judged(plan: Plan, space: Space, found: list[Search], num_judging: int) -> pd.DataFrame:
+    """Every best point so far that is not far from its search's end, on the judging seeds.
+
+    The row of a search's end has `is_end`. `evaluation` counts from 1.
+    """
+    import pandas as pd
+
     from sweeps.search.objectives import Valuation
 
-    valuation = Valuation(plan.strategy)
-    for repetition in plan.repetitions:
-        if not plan.record(engine, repetition).exists():
-            continue
-        entries = record_of(plan, engine, repetition).read()
-        if entries:
-            scores = [valuation.worth(runs).score for _, runs in entries]
-            yield Search(repetition, [point for point, _ in entries], scores)
-
-
-def ends(plan: Plan, finished: Mapping[str, Sequence[Search]]) -> pd.DataFrame:
-    """The best point of every finished search."""
-    import pandas as pd
-
-    names = [parameter.name for parameter in plan.strategy.parameters]
+    valuation, batch = Valuation(plan.strategy), plan.strategy.search.batch
+    reference = reference_of(plan)
+    places = [one.near_places(batch) for one in found]
+    points = [tuple(one.points[at]) for one, its in zip(found, places, strict=True) for at in its]
+    seeds = range(FIRST_TO_JUDGE, FIRST_TO_JUDGE + num_judging)
+    runs = scored(plan, space, [reference, *points], seeds)
+    level = valuation.worth(runs[reference]).score
+    verdicts = {point: verdict(valuation, runs[point], runs[reference]) for point in runs}
     rows = []
-    for engine, found in finished.items():
-        for one in found:
-            place = one.scores.index(min(one.scores))
+    for one, its in zip(found, places, strict=True):
+        for at in its:
+            point = tuple(one.points[at])
             rows.append({
-                "engine": engine, "random_state": one.random_state, "evaluations": len(one.scores),
-                "score": one.scores[place], "at": place + 1,
-                **dict(zip(names, one.points[place], strict=True)),
+                "engine": one.engine, "random_state": one.random_state, "evaluation": at + 1,
+                "is_end": at == its[-1], "calls": len(one.scores), "search_score": one.scores[at],
+                "reference": level, **verdicts[point]._asdict(),
+                **dict(zip(space.names, point, strict=True)),
             })  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def unfinished_line(plan: Plan, found: Mapping[str, Sequence[Search]], goal: float) -> str:
-    """Which searches are left out; empty if none is."""
-    cut = [
-        f"{engine} {one.random_state} ({len(one.scores)} evaluations)"
-        for engine, of_engine in found.items()
-        for one in of_engine
-        if not one.is_finished(plan.calls, goal)
-    ]
-    return f"Unfinished and left out everywhere: {', '.join(cut)}." if cut else ""
+def tolerance_of(points: pd.DataFrame) -> tuple[float, float, float]:
+    """The reference's score, the difference that is near enough, and a difference's standard error.
+
+    The tolerance is never finer than the standard error, the median over the searches' ends.
+    """
+    level = float(points["reference"].iloc[0])
+    error = float(points.loc[points["is_end"], "standard_error"].median())
+    return level, max(WITHIN / 100 * abs(level), error), error
 
 
-def report(plan: Plan) -> int:
-    """Table, curves and figure of the searches that are there."""
+def summary_of(points: pd.DataFrame) -> pd.DataFrame:
+    """A row an engine: ends near enough, evaluations needed, and what it reached after some."""
     import pandas as pd
 
-    from benchmarks.search.figure import draw
-    from benchmarks.search.statistics import regret_table
+    from benchmarks.search.statistics import median_interval, needed, share_interval
 
-    found = {engine: list(searches(plan, engine)) for engine in plan.engines}
-    lowest = [min(one.scores) for of_engine in found.values() for one in of_engine]
-    if not lowest:
-        raise ConfigError(f"{plan.folder} has no searches yet; leave --report out to make some")
-    best = min(best_known(plan), *lowest)
-    goal = target(best, plan.within)
-    whole = {
-        engine: [one for one in of_engine if one.is_finished(plan.calls, goal)]
-        for engine, of_engine in found.items()
-    }
-    if not any(whole.values()):
-        raise ConfigError(
-            f"{plan.folder} has unfinished searches only; leave --report out to go on"
-        )
-    finished = {engine: [one.best for one in of_engine] for engine, of_engine in whole.items()}
-    rows = [_row(engine, curves, goal, plan.calls) for engine, curves in finished.items() if curves]
-    table = pd.DataFrame(rows)
-    _write(plan, "summary.csv", table)
-    _write(plan, "ends.csv", ends(plan, whole))
-    regret = regret_table(finished, best, plan.calls)
-    _write(plan, "regret.csv", regret)
-    print(f"{plan.strategy.name}, {len(plan.seeds)} fixed seeds, at most {plan.calls} evaluations; best "
-          f"known score {best:.4f}, within {plan.within:g} % is {goal:.4f}.")  # fmt: skip
-    print(table.to_string(index=False))
-    _print_ratio(table)
-    if left_out := unfinished_line(plan, found, goal):
-        print(left_out)
-    figure = plan.folder / "regret.png"
-    counts = {engine: len(curves) for engine, curves in finished.items()}
-    name = Path(plan.strategy.source).stem
-    draw(regret, counts, best, figure, name, len(plan.seeds), plan.within)
-    names = ("summary.csv", "ends.csv", "regret.csv", figure.name)
-    print(f"Written: {', '.join(str(plan.folder / name) for name in names)}")
-    return 0
+    _, goal, _ = tolerance_of(points)
+    rows = []
+    for engine, of_engine in points.groupby("engine", sort=False):
+        each = [one for _, one in of_engine.groupby("random_state")]
+        ends = of_engine[of_engine["is_end"]]
+        near = int((ends["difference"] <= goal).sum())
+        low, high = share_interval(near, len(each))
+        counts = [
+            needed((one["evaluation"] - 1).tolist(), (one["difference"] <= goal).tolist())
+            for one in each
+        ]
+        middle, least, most = median_interval(counts)
+        calls = int(of_engine["calls"].max())
+        rows.append({
+            "engine": engine, "searches": len(each), "near": near,
+            "near_low": round(low, 2), "near_high": round(high, 2),
+            "needed": _censored(middle, calls), "needed_low": _censored(least, calls),
+            "needed_high": _censored(most, calls),
+            **{f"near_at_{at}": sum(is_near_at(one, at, goal) for one in each) for at in CHECKPOINTS if at <= calls},
+            "median_difference": round(float(ends["difference"].median()), 2),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
 
 
-def _row(engine: str, curves: Sequence[np.ndarray], goal: float, calls: int) -> dict[str, Any]:
-    import numpy as np
-
-    from benchmarks.search.statistics import median_interval, needed
-
-    counts = [needed(curve, goal) for curve in curves]
-    middle, low, high = median_interval(counts)
-    return {
-        "engine": engine,
-        "repetitions": len(curves),
-        "reached": int(np.isfinite(counts).sum()),
-        "median_needed": _censored(middle, calls),
-        "low": _censored(low, calls),
-        "high": _censored(high, calls),
-        "median_final_score": round(float(np.median([curve[-1] for curve in curves])), 4),
-    }
+def is_near_at(one: pd.DataFrame, evaluations: int, goal: float) -> bool:
+    """Whether the best point after so many evaluations is near enough; one not judged is far."""
+    so_far = one[one["evaluation"] <= evaluations]
+    return len(so_far) > 0 and bool(so_far["difference"].iloc[-1] <= goal)
 
 
 def _censored(count: float, calls: int) -> str:
@@ -146,15 +176,26 @@ def _censored(count: float, calls: int) -> str:
     return f">{calls}" if math.isinf(count) else f"{count:g}"
 
 
-def _print_ratio(table: pd.DataFrame) -> None:
-    """The bar: the ensemble's median against half of the Gaussian process'."""
-    medians = dict(zip(table["engine"], table["median_needed"], strict=True))
-    if {"gp", "ensemble"} <= set(medians):
-        print(
-            f"Median evaluations, ensemble against gp: {medians['ensemble']} against {medians['gp']}."
-        )
-
-
-def _write(plan: Plan, name: str, table: pd.DataFrame) -> None:
-    with cli.writing(plan.folder / name), replacing(plan.folder / name) as written:
-        table.to_csv(written, index=False)
+def bar_lines(summary: pd.DataFrame) -> list[str]:
+    """Whether `ensemble` is as reliable as the best rival with two thirds of its evaluations."""
+    rows: dict[str, dict[str, Any]] = {row["engine"]: row for row in summary.to_dict("records")}
+    rivals = {
+        name: row for name, row in rows.items() if name != "ensemble" and "ensemble-" not in name
+    }
+    if "ensemble" not in rows or not rivals:
+        return []
+    best = max(rivals, key=lambda name: rivals[name]["near"] / rivals[name]["searches"])
+    ours, theirs = rows["ensemble"], rivals[best]
+    is_reliable = ours["near"] / ours["searches"] >= theirs["near"] / theirs["searches"]
+    words = (
+        f"ensemble against {best}: near enough {ours['near']} of {ours['searches']} against "
+        f"{theirs['near']} of {theirs['searches']}, evaluations {ours['needed']} against {theirs['needed']}"
+    )
+    if ours["needed"].startswith(">"):
+        return [f"{words}: the bar is not met."]
+    if theirs["needed"].startswith(">"):
+        most = float(theirs["needed"][1:])
+        is_fast = float(ours["needed"]) <= BAR * most
+    else:
+        is_fast = float(ours["needed"]) <= BAR * float(theirs["needed"])
+    return [f"{words}: the bar is {'met' if is_reliable and is_fast else 'not met'}."]

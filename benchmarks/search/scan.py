@@ -1,10 +1,11 @@
-"""The scores along one parameter through the best known point: is there a better one beside it?"""
+"""The scores along one parameter through the reference point: is there a better one beside it?"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.search.plan import Plan, bench_of, best_known, best_point
+from benchmarks.search.judging import FIRST_TO_CHOOSE, reference_of, scored
+from benchmarks.search.plan import Plan
 from blis_jax.commands import cli
 from blis_jax.commands.option_values import number_within
 from blis_jax.errors import ConfigError
@@ -13,42 +14,40 @@ from blis_jax.files.atomic_write import replacing
 if TYPE_CHECKING:
     import pandas as pd
 
-NAME = "benchmarks.search"
+    from sweeps.strategies.space import Space
+
 MOST = 2000  # values
 
 
-def scan(plan: Plan, text: str) -> int:
+def scan(plan: Plan, space: Space, text: str, num_seeds: int) -> int:
     """Runs every whole value `NAME=LOW:HIGH` of a parameter; writes a table, prints the lowest scores."""
-    name, values = _values(plan, text)
-    table = scores_along(plan, name, values)
+    name, values = _values(space, text)
+    table = scores_along(plan, space, name, values, num_seeds)
     path = plan.folder / f"scan_{name}.csv"
     with cli.writing(path), replacing(path) as written:
         table.to_csv(written, index=False)
+    last = FIRST_TO_CHOOSE + num_seeds - 1
     print(
-        f"{len(table)} values of {name} through the best known point, score {best_known(plan):.6g}:"
+        f"{len(table)} values of {name} through the reference point, on seeds {FIRST_TO_CHOOSE} to {last}:"
     )
     print(table.nsmallest(5, "score").to_string(index=False))
     print(f"Written: {path}")
     return 0
 
 
-def scores_along(plan: Plan, name: str, values: range) -> pd.DataFrame:
-    """Score and objective at each value, the other parameters as in the best known point."""
+def scores_along(
+    plan: Plan, space: Space, name: str, values: range, num_seeds: int
+) -> pd.DataFrame:
+    """Score and objective at each value, the other parameters as in the reference point."""
     import pandas as pd
 
-    from sweeps.search.loop import runs_at
     from sweeps.search.objectives import Valuation
-    from sweeps.strategies.space import space_of
 
-    space, valuation = space_of(plan.strategy), Valuation(plan.strategy)
-    run, place = runs_at(space, bench_of(plan)), space.names.index(name)
-    centre = best_point(plan)
+    centre, place = reference_of(plan), space.names.index(name)
     points = [(*centre[:place], value, *centre[place + 1 :]) for value in values]
-    worths = [
-        valuation.worth(runs)
-        for at in range(0, len(points), plan.strategy.search.batch)
-        for runs in run(points[at : at + plan.strategy.search.batch])
-    ]
+    seeds = range(FIRST_TO_CHOOSE, FIRST_TO_CHOOSE + num_seeds)
+    valuation, runs = Valuation(plan.strategy), scored(plan, space, points, seeds)
+    worths = [valuation.worth(runs[point]) for point in points]
     return pd.DataFrame({
         name: list(values),
         "score": [worth.score for worth in worths],
@@ -56,12 +55,10 @@ def scores_along(plan: Plan, name: str, values: range) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def _values(plan: Plan, text: str) -> tuple[str, range]:
-    from sweeps.strategies.space import space_of
-
+def _values(space: Space, text: str) -> tuple[str, range]:
     name, _, ends = text.partition("=")
     low_text, _, high_text = ends.partition(":")
-    whole = {one.name: one for one in space_of(plan.strategy).dimensions if one.kind == "integer"}
+    whole = {one.name: one for one in space.dimensions if one.kind == "integer"}
     if name not in whole:
         raise ConfigError(
             f"--scan: {text!r} is not NAME=LOW:HIGH of a whole-number parameter; there are "

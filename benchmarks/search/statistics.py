@@ -1,19 +1,12 @@
-"""Evaluations needed, censored medians with intervals, and regret curves of repeated searches."""
+"""Evaluations needed, censored medians and shares, each with an exact interval."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
-from scipy.stats import binom
-
-
-def needed(curve: np.ndarray, goal: float) -> float:
-    """Evaluations up to the first within the goal; infinite if there is none."""
-    reached = np.flatnonzero(curve <= goal)
-    return float(reached[0] + 1) if len(reached) else math.inf
+from scipy.stats import beta, binom
 
 
 def median_interval(
@@ -32,25 +25,15 @@ def median_interval(
     return middle, float(ordered[rank - 1]), float(ordered[count - rank])
 
 
-def regret_table(
-    curves: Mapping[str, Sequence[np.ndarray]], best: float, calls: int
-) -> pd.DataFrame:
-    """Relative regret by engine and evaluation: median and quartiles over repetitions."""
-    rows = []
-    for engine, found in curves.items():
-        if not found:
-            continue
-        regret = np.array([padded(curve, calls) for curve in found]) / best - 1
-        for call in range(calls):
-            low, middle, high = np.percentile(regret[:, call], (25, 50, 75))
-            interval = median_interval(regret[:, call].tolist())
-            rows.append({
-                "engine": engine, "evaluation": call + 1, "median": middle, "lower_quartile": low,
-                "upper_quartile": high, "low": interval[1], "high": interval[2],
-            })  # fmt: skip
-    return pd.DataFrame(rows)
+def share_interval(hits: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Exact interval (Clopper and Pearson) of a share that was met `hits` times of `count`."""
+    tail = (1 - confidence) / 2
+    low = float(beta.ppf(tail, hits, count - hits + 1)) if hits else 0.0
+    high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
+    return low, high
 
 
-def padded(curve: np.ndarray, calls: int) -> np.ndarray:
-    """A curve of the full length; one that was stopped near enough stays where it was."""
-    return np.concatenate([curve, np.full(max(calls - len(curve), 0), curve[-1])])[:calls]
+def needed(places: Sequence[int], is_near: Sequence[bool]) -> float:
+    """Evaluations up to the first of some places whose point is near enough; infinite if none is."""
+    found = [place + 1 for place, near in zip(places, is_near, strict=True) if near]
+    return float(min(found)) if found else math.inf

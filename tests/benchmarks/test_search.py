@@ -1,4 +1,4 @@
-"""Figures of the search benchmark."""
+"""The search benchmark: seeds, knowledge of branches, judging on fresh seeds, tables."""
 
 from __future__ import annotations
 
@@ -11,16 +11,30 @@ import pandas as pd
 import pytest
 
 from benchmarks.search import __main__ as search
-from benchmarks.search.plan import BEST_FILE, target
-from benchmarks.search.statistics import median_interval, needed, padded, regret_table
+from benchmarks.search import judging
+from benchmarks.search.engines import ABLATIONS, MODELS, PLAIN, WithSwitches, engine_of
+from benchmarks.search.figure import draw
+from benchmarks.search.plan import FIRST_OF_SEARCHES, MOST_SEARCHES, NUM_SEEDS, seeds_of_search
+from benchmarks.search.report import bar_lines, is_near_at, summary_of, tolerance_of
+from benchmarks.search.statistics import median_interval, needed, share_interval
+from sweeps.search.engines import Told
+from sweeps.search.engines.encoding import Encoding
+from sweeps.search.engines.ensemble import EngineParts
+from sweeps.search.objectives import Valuation
+from tests.sweeps.tiny import TINY, budget, run_of, tiny_space
+
+BRANCHED = TINY.replace(
+    "objectives:",
+    "overrides:\n  - {when: {max_num_scheduled_tokens: 600}, settings: {num_instances: 3}}\nobjectives:",
+)
 
 
-def test_evaluations_needed_are_censored() -> None:
-    curve = np.minimum.accumulate([90.0, 80.0, 71.0, 75.0, 70.2])
-    goal = target(70.0)
-    assert goal == pytest.approx(70.7)
-    assert needed(curve, goal) == 5
-    assert needed(curve[:4], goal) == math.inf
+# --- statistics -----------------------------------------------------------------------------------
+
+
+def test_evaluations_needed_are_those_of_the_first_point_near_enough() -> None:
+    assert needed([3, 20, 77], [False, True, True]) == 21
+    assert needed([3, 20], [False, False]) == math.inf
 
 
 def test_median_of_censored_counts_and_its_interval() -> None:
@@ -41,106 +55,222 @@ def test_median_intervals_hold_the_median_as_often_as_they_say() -> None:
     assert 0.939 <= inside / 2000 <= 0.983
 
 
-def test_regret_is_relative_and_goes_on_where_a_search_stopped() -> None:
-    curves = {"gp": [np.array([110.0, 105.0, 100.5]), np.array([120.0, 101.0])]}
-    table = regret_table(curves, 100.0, 4)
-    assert table["evaluation"].tolist() == [1, 2, 3, 4]
-    np.testing.assert_allclose(table["median"], [0.15, 0.03, 0.0075, 0.0075])
-    assert padded(np.array([3.0, 2.0]), 4).tolist() == [3.0, 2.0, 2.0, 2.0]
+def test_intervals_of_shares_are_the_exact_ones() -> None:
+    """Values of the table of Clopper and Pearson; at both ends the interval is one-sided."""
+    assert share_interval(14, 20) == pytest.approx((0.457, 0.881), abs=1e-3)
+    assert share_interval(0, 20) == pytest.approx((0.0, 1 - 0.025 ** (1 / 20)))
+    assert share_interval(20, 20) == pytest.approx((0.025 ** (1 / 20), 1.0))
 
 
-def test_unknown_engines_and_missing_searches_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+# --- seeds and engines ----------------------------------------------------------------------------
+
+
+def test_no_search_sees_the_seeds_of_another_or_of_its_judges() -> None:
+    first, second = seeds_of_search(7), seeds_of_search(8)
+    assert len(first) == NUM_SEEDS and first[-1] + 1 == second[0]
+    assert seeds_of_search(MOST_SEARCHES - 1)[-1] < judging.FIRST_TO_CHOOSE
+    assert judging.FIRST_TO_JUDGE + judging.NUM_JUDGING <= FIRST_OF_SEARCHES
+    assert judging.FIRST_TO_JUDGE > 5199  # past all seeds that the record and the ledger used
+
+
+@pytest.mark.parametrize("engine", [*PLAIN, *MODELS[:1]])
+def test_every_engine_begins_in_branches_as_often(engine: str) -> None:
+    space = tiny_space(BRANCHED)
+    points = engine_of(space, budget(engine, initial=16)).ask([], 8)
+    assert [point[1] == 600 for point in points] == [False, False, False, True] * 2
+
+
+def test_an_engine_with_switches_enters_branches_and_learns_of_them() -> None:
+    """Points in the branch are worth most, so the model's batches go there, as one in 1,449 would not."""
+    space = tiny_space(BRANCHED)
+    engine = engine_of(space, budget("gp", initial=8))
+    assert isinstance(engine, WithSwitches) and Encoding(space).branches == ((1, 600),)
+    told: list[Told] = []
+    while len(told) < 16:
+        for point in engine.ask(told, 4):
+            assert len(point) == 3
+            told.append(Told(point, (0.0 if point[1] == 600 else 50.0) + point[0]))
+    assert sum(one.point[1] == 600 for one in told[8:]) >= 4
+
+
+def test_every_part_has_an_ablation() -> None:
+    assert len(ABLATIONS) == len(EngineParts._fields)
+    for name, parts in ABLATIONS.items():
+        assert [part for part, is_there in parts._asdict().items() if not is_there] == [
+            name.removeprefix("ensemble-no-")
+        ]
+
+
+@pytest.mark.slow
+@pytest.mark.lenient_promotion
+@pytest.mark.parametrize("engine", ABLATIONS)
+def test_an_ablation_searches_on_and_otherwise_than_the_whole(engine: str) -> None:
+    space = tiny_space(BRANCHED)
+
+    def batches(name: str) -> list[tuple[object, ...]]:
+        one, told = engine_of(space, budget(name, calls=20, initial=8)), list[Told]()
+        while len(told) < 17:
+            for point in one.ask(told, 3):
+                worth = abs(point[0] - 8) + point[2] + abs(point[1] - 900) / 100
+                excess = (950 - point[1]) / 10
+                penalty = max(excess, 0.0)
+                told.append(Told(point, worth + penalty, (worth,), penalty, False, (excess,)))
+        return [one.point for one in told]
+
+    found = batches(engine)
+    assert len(set(found)) == len(found) and found != batches("ensemble")
+
+
+# --- judging --------------------------------------------------------------------------------------
+
+
+def test_a_difference_drops_what_a_seed_does_to_both() -> None:
+    """Seeds vary by 50, the two points part by 1 ± 2: the error is that of the second, within a third."""
+    random = np.random.default_rng(5)
+    common, own = random.normal(100, 50, 256), random.normal(1, 2, 256)
+    valuation = Valuation(tiny_space().strategy)
+    runs, reference = (
+        tuple(
+            run_of(**{"ttft_p99_ms[critical]": float(one), "tokens_per_sec": 1.0}) for one in values
+        )
+        for values in (common + own, common)
+    )
+    found = judging.verdict(valuation, runs, reference)
+    assert found.difference == pytest.approx(own.mean())
+    assert found.standard_error == pytest.approx(own.std(ddof=1) / 16, rel=0.33)
+    assert judging.verdict(valuation, reference, reference)[1:] == (0.0, 0.0)
+
+
+def test_best_points_far_from_the_end_are_not_judged() -> None:
+    scores = [200.0, 150.0, 104.0, 120.0, 101.0, 102.0, 100.0]
+    one = judging.Search("gp", 0, list("abcdefg"), scores)
+    assert one.best_places(2) == [1, 2, 4, 6]
+    assert one.near_places(2) == [2, 4, 6]
+
+
+def made(engine: str, state: int, rows: list[tuple[int, float]]) -> list[dict[str, object]]:
+    return [
+        {"engine": engine, "random_state": state, "evaluation": at, "is_end": (at, difference) == rows[-1],
+         "calls": 200, "reference": 100.0, "difference": difference, "standard_error": 0.3}
+        for at, difference in rows
+    ]  # fmt: skip
+
+
+def table() -> pd.DataFrame:
+    rows = []
+    for state in range(10):
+        rows += made("ensemble", state, [(20, 3.0), (40 + state, 0.5), (150, 0.4)])
+        rows += made("turbo", state, [(60 + state, 2.0), (120 + state, 0.9 if state else 1.2)])
+    return pd.DataFrame(rows)
+
+
+def test_the_tolerance_is_never_finer_than_the_standard_error() -> None:
+    assert tolerance_of(table()) == (100.0, 1.0, 0.3)
+    assert tolerance_of(table().assign(standard_error=1.4)) == (100.0, 1.4, 1.4)
+
+
+def test_a_summary_counts_ends_and_evaluations() -> None:
+    rows = summary_of(table()).set_index("engine")
+    assert rows["near"].tolist() == [10, 9] and rows["searches"].tolist() == [10, 10]
+    assert rows["needed"].tolist() == ["44.5", "125.5"]
+    assert rows["needed_high"]["turbo"] == "129" and rows["needed_low"]["ensemble"] == "41"
+    assert rows["near_at_50"].tolist() == [10, 0] and rows["near_at_200"].tolist() == [10, 9]
+
+
+def test_a_point_counts_until_a_better_one_of_the_search_is_worse() -> None:
+    one = pd.DataFrame(made("gp", 0, [(10, 0.5), (30, 2.0), (90, 0.1)]))
+    assert [is_near_at(one, at, 1.0) for at in (9, 10, 29, 30, 90)] == [
+        False, True, True, False, True,
+    ]  # fmt: skip
+
+
+def test_the_bar_wants_reliability_and_two_thirds_of_the_evaluations() -> None:
+    summary = summary_of(table())
+    assert bar_lines(summary)[0].endswith("the bar is met.")
+    for column, value in (("near", 8), ("needed", "90"), ("needed", ">200")):
+        worse = summary.copy()
+        worse.loc[worse["engine"] == "ensemble", column] = value
+        assert bar_lines(worse)[0].endswith("the bar is not met.")
+    assert not bar_lines(summary[summary["engine"] == "turbo"])
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_wrong_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = ["--output", str(tmp_path)]
+    (tmp_path / "ends.csv").write_text("engine,random_state,score\ngp,1,70.0\n")
+    for given, problem in (
+        (["--engines", "magic"], "--engines: 'magic' is unknown"),
+        (["--report"], "has no searches of 200 evaluations yet"),
+        (["--strategy", "joint_all_layers", "--scan", "offload=1:2"], "--scan: 'offload=1:2' is not"),
+        (["--strategy", "iter01_priority_cascade", "--choose"], "has no searches yet"),
+        (["--ends", str(tmp_path / "ends.csv")], "there is no column base_critical"),
+        (["--repetitions", "0"], "--repetitions: got 0"),
+        (["--first-repetition", "100000"], "--first-repetition: the last random state would be"),
+    ):  # fmt: skip
+        assert search.main([*given, *output]) == 2
+        assert problem in capsys.readouterr().err
+
+
+def test_searches_are_recorded_judged_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert search.main(["--engines", "magic"]) == 2
-    assert "--engines: 'magic' is unknown" in capsys.readouterr().err
-    assert search.main(["--report", "--output", str(tmp_path)]) == 2
-    assert "has no searches yet" in capsys.readouterr().err
-    assert search.main(["--repetitions", "0"]) == 2
-    assert "--repetitions: got 0" in capsys.readouterr().err
-
-
-def test_a_scan_meets_the_best_known_point_again(tmp_path: Path) -> None:
-    """The score is that which a search found there, so the other parameters stay as they were."""
-    known = json.loads(BEST_FILE.read_text())["full-combined, seeds 42 to 57"]
-    assert known["point"][4] == 938
-    given = ["--scan", "max_tokens=937:938", "--batch", "2", "--output", str(tmp_path)]
+    monkeypatch.setattr(judging, "BEST_FILE", tmp_path / "best.json")
+    (tmp_path / "tiny.yaml").write_text(BRANCHED)
+    given = [
+        "--strategy",
+        str(tmp_path / "tiny.yaml"),
+        "--engines",
+        "random,sobol",
+        "--repetitions",
+        "2",
+    ]
+    given += ["--calls", "6", "--batch", "2", "--judging-seeds", "16", "--output", str(tmp_path)]
     assert search.main(given) == 0
-    table = pd.read_csv(tmp_path / "full-combined" / "scan_max_tokens.csv").set_index("max_tokens")
-    assert table.index.tolist() == [937, 938]
-    assert table["score"][938] == pytest.approx(known["score"], rel=1e-12)
-    assert table["score"][937] > table["score"][938]
-
-
-def test_the_ends_are_the_best_points_of_the_records(tmp_path: Path) -> None:
-    given = ["--engines", "random,sobol", "--repetitions", "2", "--calls", "4", "--initial", "2"]
-    assert search.main([*given, "--batch", "2", "--output", str(tmp_path)]) == 0
-    folder = tmp_path / "full-combined"
-    table = pd.read_csv(folder / "ends.csv")
-    assert table[["engine", "random_state"]].to_numpy().tolist() == [
+    folder = tmp_path / "tiny"
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert len(before) == 4 and search.main(given) == 0
+    assert before == {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert search.main([*given, "--choose"]) == 0
+    chosen = json.loads((tmp_path / "best.json").read_text())["tiny"]
+    assert chosen["seeds"] == "3000000 to 3000015" and chosen["chosen_from"] == 4
+    assert search.main([*given, "--report"]) == 0
+    assert "near enough is" in capsys.readouterr().out
+    points = pd.read_csv(folder / "judged.csv")
+    ends = points[points["is_end"]]
+    assert ends[["engine", "random_state"]].to_numpy().tolist() == [
         ["random", 0], ["random", 1], ["sobol", 0], ["sobol", 1],
     ]  # fmt: skip
-    for _, row in table.iterrows():
+    for _, row in points.iterrows():
         record = folder / f"{row['engine']}_{row['random_state']:02d}.jsonl"
         batches = [json.loads(line) for line in record.read_text().splitlines()[1:]]
-        points = [tried["point"] for batch in batches for tried in batch]
-        assert len(points) == row["evaluations"] == 4
-        assert row.tolist()[5:] == points[row["at"] - 1]
-    summary = pd.read_csv(folder / "summary.csv").set_index("engine")["median_final_score"]
-    medians = table.groupby("engine")["score"].median()
-    np.testing.assert_allclose(medians[summary.index], summary, atol=1e-4)
-    regret = pd.read_csv(folder / "regret.csv")
-    assert len(regret) == 2 * 4
+        tried = [one["point"] for batch in batches for one in batch]
+        assert row.tolist()[-3:] == tried[row["evaluation"] - 1]
+    is_reference = (points[points.columns[-3:]] == chosen["point"]).all(axis=1)
+    assert is_reference.any() and (points.loc[is_reference, "difference"] == 0).all()
+    draw(points, tmp_path / "again.png", "tiny")
+    assert (tmp_path / "again.png").read_bytes() == (folder / "reliability.png").read_bytes()
+    ends.drop(columns="score").rename(columns={"search_score": "score"}).to_csv(
+        tmp_path / "ends.csv", index=False
+    )
+    assert search.main([*given, "--ends", str(tmp_path / "ends.csv")]) == 0
+    again = pd.read_csv(folder / "judged_ends.csv")
+    assert again["difference"].tolist() == ends["difference"].tolist()
 
 
-def test_an_unfinished_search_is_left_out_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ["--engines", "random", "--repetitions", "2", "--calls", "4", "--initial", "2"]
-    given += ["--batch", "2", "--output", str(tmp_path)]
-    assert search.main(given) == 0
-    assert "Unfinished" not in capsys.readouterr().out
-    folder = tmp_path / "full-combined"
-    whole = pd.read_csv(folder / "ends.csv")
-    for number, count in (("01", 1), ("00", 0)):
-        record = folder / f"random_{number}.jsonl"
-        lines = record.read_text().splitlines(keepends=True)
-        record.write_text("".join(lines[:-1]))  # killed before its last batch
-        assert search.main([*given, "--report"]) == (0 if count else 2)
-        if count:
-            said = capsys.readouterr().out
-            assert "Unfinished and left out everywhere: random 1 (2 evaluations)." in said
-            pd.testing.assert_frame_equal(pd.read_csv(folder / "ends.csv"), whole[:1])
-            assert pd.read_csv(folder / "summary.csv")["repetitions"].tolist() == [1]
-    assert "has unfinished searches only" in capsys.readouterr().err
-
-
-def test_shipped_ends_are_of_the_finished_searches() -> None:
-    folder = Path(search.__file__).parents[1] / "results"
-    for name in ("search_iter08_token_budget", "search_joint_all_layers"):
-        ends = pd.read_csv(folder / f"{name}_ends.csv")
-        counts = pd.read_csv(folder / f"{name}.csv").set_index("engine")["repetitions"]
-        assert ends["engine"].value_counts().to_dict() == counts.to_dict()
-        assert set(ends["evaluations"]) == {200}
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("magic=1:2", "--scan: 'magic=1:2' is not NAME=LOW:HIGH of a whole-number parameter"),
-        ("max_tokens", "--scan: max_tokens: '' is not a whole number"),
-        ("max_tokens=900:9.5", "--scan: max_tokens: '9.5' is not a whole number"),
-        ("max_tokens=900:100000", "100000 is out of range; allowed is"),
-        ("max_tokens=950:900", "'950:900' must go up"),
-    ],
-)
-def test_scans_of_nothing_are_refused(
-    text: str, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert search.main(["--scan", text]) == 2
-    assert sentence in capsys.readouterr().err
-
-
-def test_a_scan_needs_a_best_known_point(capsys: pytest.CaptureFixture[str]) -> None:
-    assert search.main(["--scan", "max_tokens=900:901", "--num-seeds", "3"]) == 2
-    assert "has no point of full-combined, seeds 42 to 44" in capsys.readouterr().err
+def test_the_shipped_ends_are_those_that_were_published() -> None:
+    """Each end of the table of searches has a row; the count near enough is the page's."""
+    folder = Path("benchmarks/results")
+    points = pd.read_csv(folder / "search_iter08_token_budget_judged_ends.csv")
+    ends = pd.read_csv(folder / "search_iter08_token_budget_ends.csv")
+    ends = ends[ends["engine"].isin(points["engine"])]
+    assert points["random_state"].tolist() == ends["random_state"].tolist()
+    assert points["search_score"].tolist() == ends["score"].tolist()
+    row = (
+        summary_of(points.assign(is_end=True, evaluation=1, calls=1))
+        .set_index("engine")
+        .loc["ensemble"]
+    )
+    words = f"| {row['near']} of {row['searches']}, {100 * row['near_low']:.0f} to {100 * row['near_high']:.0f} % |"
+    assert words in Path("docs/results/search.md").read_text()

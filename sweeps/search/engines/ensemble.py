@@ -17,7 +17,7 @@ import numpy as np
 
 from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import Begun, Known, distinct, targets_of
+from sweeps.search.engines.known import BranchedStart, Known, distinct, targets_of
 from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
@@ -35,7 +35,7 @@ OCTAVES = 4.0  # down from the region's edge over which the candidates' distance
 DRAWS = 256  # of the local model, for the expected improvement
 
 
-class Parts(NamedTuple):
+class EngineParts(NamedTuple):
     """What the engine is made of; an ablation leaves one out."""
 
     networks: bool = True  # the deep ensemble; without it the local model chooses whole batches
@@ -49,11 +49,11 @@ class Parts(NamedTuple):
 class Ensemble:
     """Sobol points to begin with, then batches from the ensemble and the local model."""
 
-    def __init__(self, space: Space, search: Search, parts: Parts = Parts()) -> None:  # noqa: B008
+    def __init__(self, space: Space, search: Search, parts: EngineParts = EngineParts()) -> None:  # noqa: B008
         """For a space."""
         self.space, self.search, self.parts = space, search, parts
         self.encoding = Encoding(space, parts.branches)
-        self.first = Begun(self.encoding, Sobol(space, search))
+        self.first = BranchedStart(self.encoding, Sobol(space, search))
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
         """The next points."""

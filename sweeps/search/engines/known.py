@@ -22,7 +22,7 @@ RESOLUTION = 0.02  # of the best score, that models tell apart well at the least
 NEAR = 1e-3  # in shares, within which two points are one
 
 
-class Begun:
+class BranchedStart:
     """Points of an engine without a model, of which every fourth is moved into a branch.
 
     Hardly any of them would be in one.

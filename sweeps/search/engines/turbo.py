@@ -20,7 +20,7 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import Begun, Known, distinct, targets_of
+from sweeps.search.engines.known import BranchedStart, Known, distinct, targets_of
 from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
@@ -35,7 +35,7 @@ CANDIDATES = 1024
 MOST_MOVED = 20  # features that a candidate is moved in, about, at most
 
 
-class Region(NamedTuple):
+class TrustRegion(NamedTuple):
     """Where the search stands: its points since the restart, and the edge of the box."""
 
     begin: int  # place of the first point since the restart
@@ -57,7 +57,7 @@ class Turbo:
             ) from None
         self.space, self.search = space, search
         self.encoding = Encoding(space)
-        self.first = Begun(self.encoding, Sobol(space, search))
+        self.first = BranchedStart(self.encoding, Sobol(space, search))
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
         """The next points."""
@@ -100,7 +100,7 @@ class Turbo:
         return self.encoding.around(known.centre, (shares - 0.5) * widths * moved, random)
 
 
-def region_of(told: Sequence[Told], search: Search, num_dimensions: int) -> Region:
+def region_of(told: Sequence[Told], search: Search, num_dimensions: int) -> TrustRegion:
     """The trust region after the batches so far, replayed from the first point on."""
     scores = modelled(told)
     patience = math.ceil(max(4, num_dimensions) / search.batch)
@@ -118,7 +118,7 @@ def region_of(told: Sequence[Told], search: Search, num_dimensions: int) -> Regi
         if edge < LEAST_EDGE:
             begin, edge, successes, failures = min(at, len(told)), FIRST_EDGE, 0, 0
             at = begin + search.initial
-    return Region(begin, edge)
+    return TrustRegion(begin, edge)
 
 
 def _fitted(known: Known) -> Any:

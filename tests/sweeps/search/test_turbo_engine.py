@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sweeps.search.engines import Told, make
-from sweeps.search.engines.turbo import FIRST_EDGE, MOST_EDGE, Region, _lowest, region_of
+from sweeps.search.engines.turbo import FIRST_EDGE, MOST_EDGE, TrustRegion, _lowest, region_of
 from tests.sweeps.tiny import budget, tiny_space
 
 SEARCH = budget("turbo", calls=200, initial=4, batch=4)
@@ -21,7 +21,7 @@ def tried(scores: list[float]) -> list[Told]:
 
 
 def test_the_region_doubles_with_successes_and_halves_with_failures() -> None:
-    assert region_of(tried([]), SEARCH, 4) == Region(0, FIRST_EDGE)
+    assert region_of(tried([]), SEARCH, 4) == TrustRegion(0, FIRST_EDGE)
     assert region_of(tried([90, 80]), SEARCH, 4).edge == FIRST_EDGE
     assert region_of(tried([90, 80, 70]), SEARCH, 4).edge == MOST_EDGE
     assert region_of(tried([90, 80, 70, 60, 50, 40]), SEARCH, 4).edge == MOST_EDGE
@@ -33,12 +33,12 @@ def test_the_region_doubles_with_successes_and_halves_with_failures() -> None:
 
 def test_a_region_that_is_too_small_begins_anew_without_its_points() -> None:
     worse = [150.0] * 7  # seven times halved is 0.8 / 128, below the least edge
-    assert region_of(tried(worse[:6]), SEARCH, 4) == Region(0, FIRST_EDGE / 64)
+    assert region_of(tried(worse[:6]), SEARCH, 4) == TrustRegion(0, FIRST_EDGE / 64)
     begin = SEARCH.initial + 7 * SEARCH.batch
-    assert region_of(tried(worse), SEARCH, 4) == Region(begin, FIRST_EDGE)
+    assert region_of(tried(worse), SEARCH, 4) == TrustRegion(begin, FIRST_EDGE)
     # A batch is the first points; another is better than these, so no failure.
-    assert region_of(tried([*worse, 140.0, 130.0]), SEARCH, 4) == Region(begin, FIRST_EDGE)
-    assert region_of(tried([*worse, 140.0, 145.0]), SEARCH, 4) == Region(begin, FIRST_EDGE / 2)
+    assert region_of(tried([*worse, 140.0, 130.0]), SEARCH, 4) == TrustRegion(begin, FIRST_EDGE)
+    assert region_of(tried([*worse, 140.0, 145.0]), SEARCH, 4) == TrustRegion(begin, FIRST_EDGE / 2)
 
 
 def test_every_draw_gives_its_lowest_candidate_in_turn() -> None:

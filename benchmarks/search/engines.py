@@ -1,0 +1,78 @@
+"""The engines that are compared, all told of branches, and `ensemble` with one part left out.
+
+`ensemble` and `turbo` know branches themselves. For the others a branch is a parameter more, off or on,
+and the first points of all have a branch in every fourth place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from blis_jax.errors import ConfigError, closest
+from sweeps.search.engines import Engine, Told, make
+from sweeps.search.engines.encoding import Encoding
+from sweeps.search.engines.ensemble import EngineParts, Ensemble
+from sweeps.search.engines.known import BranchedStart
+from sweeps.search.engines.sobol import Sobol
+from sweeps.strategies.file import Search
+from sweeps.strategies.space import Dimension, Point, Space
+
+OWN = ("ensemble", "turbo")  # know branches
+MODELS = ("gp", "tpe", "forest")
+PLAIN = ("random", "sobol")
+ABLATIONS = {f"ensemble-no-{name}": EngineParts(**{name: False}) for name in EngineParts._fields}
+NAMES = (*OWN, *MODELS, *PLAIN, *ABLATIONS)
+
+
+def check(name: str) -> None:
+    """Refuses the name of no engine."""
+    if name not in NAMES:
+        raise ConfigError(
+            f"--engines: {name!r} is unknown; use some of {', '.join(NAMES)}{closest(name, NAMES)}"
+        )
+
+
+def engine_of(space: Space, search: Search) -> Engine:
+    """The engine that a search names, told of branches."""
+    if search.engine in ABLATIONS:
+        return Ensemble(space, search, ABLATIONS[search.engine])
+    if search.engine in OWN:
+        return make(space, search)
+    if search.engine in PLAIN:
+        return BranchedStart(Encoding(space), make(space, search))
+    return WithSwitches(space, search)
+
+
+class WithSwitches:
+    """An engine for a space in which every branch is a parameter of its own, off or on."""
+
+    def __init__(self, space: Space, search: Search) -> None:
+        """For a space and the engine that `search` names."""
+        self.search, self.encoding = search, Encoding(space)
+        self.first = BranchedStart(self.encoding, Sobol(space, search))
+        switches = tuple(
+            Dimension(f"{space.names[column]} is {value!r}", "", "categorical", categories=(0, 1))
+            for column, value in self.encoding.branches
+        )
+        self.engine = make(replace(space, dimensions=(*space.dimensions, *switches)), search)
+
+    def ask(self, told: Sequence[Told], count: int) -> list[Point]:
+        """The next points."""
+        missing = self.search.initial - len(told)
+        if missing > 0:
+            return self.first.ask(told, min(count, missing))
+        switched = [one._replace(point=self._switched(one.point)) for one in told]
+        return [self._point(point) for point in self.engine.ask(switched, count)]
+
+    def _switched(self, point: Point) -> Point:
+        branches = self.encoding.branches
+        return (*point, *(int(point[column] == value) for column, value in branches))
+
+    def _point(self, switched: Point) -> Point:
+        count = len(self.encoding.branches)
+        point = switched[: len(switched) - count]
+        for number, is_on in enumerate(switched[len(point) :]):
+            if is_on:
+                point = self.encoding.in_branch(point, number)
+        return point

@@ -1,0 +1,165 @@
+"""Searches' best points scored again on seeds that no search saw, against a reference point.
+
+The estimand is how much worse than the reference point a point's expected score is, over the
+workload's seeds. It is estimated on common seeds, so that what a seed does to both drops out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.search.plan import Plan, bench_of, record_of
+from blis_jax.errors import ConfigError
+from blis_jax.files.atomic_write import write_json
+
+if TYPE_CHECKING:
+    from sweeps.search.objectives import Runs, Valuation
+    from sweeps.strategies.space import Point, Space
+
+BEST_FILE = Path(__file__).with_name("best.json")
+FIRST_TO_JUDGE, FIRST_TO_CHOOSE = 700_000, 3_000_000  # seeds; those of searches lie between
+NUM_JUDGING = 256
+WITHIN = 1.0  # % of the reference's score that is near enough, if the standard error is not larger
+FAR = 1.1  # times the score that a search ends at: what is above is not near, and not scored again
+GROUPS = 32  # of seeds, of which one at a time is left out for standard errors
+SHORT_LIST = 8  # candidates for the reference that get all seeds
+
+
+class Search(NamedTuple):
+    """One search as far as it went."""
+
+    engine: str
+    random_state: int
+    points: list[Any]
+    scores: list[float]
+
+    def best_places(self, batch: int) -> list[int]:
+        """Where the best points so far after each batch were found, each once, first ones first."""
+        found = [int(np.argmin(self.scores[:end])) for end in self._ends(batch)]
+        return sorted(set(found))
+
+    def near_places(self, batch: int) -> list[int]:
+        """The same without points that are far from the search's end."""
+        last = min(self.scores)
+        most = last + (FAR - 1) * abs(last)
+        return [place for place in self.best_places(batch) if self.scores[place] <= most]
+
+    def _ends(self, batch: int) -> list[int]:
+        return [*range(batch, len(self.scores), batch), len(self.scores)]
+
+
+class Verdict(NamedTuple):
+    """A point against the reference on common seeds."""
+
+    score: float
+    difference: float
+    standard_error: float
+
+
+def searches(plan: Plan, space: Space) -> Iterator[Search]:
+    """Each search that is there, unfinished ones too."""
+    from sweeps.search.objectives import Valuation
+
+    valuation = Valuation(plan.strategy)
+    for engine in plan.engines:
+        for repetition in plan.repetitions:
+            if not plan.record(engine, repetition).exists():
+                continue
+            entries = record_of(plan, space, engine, repetition).read()
+            if entries:
+                scores = [valuation.worth(runs).score for _, runs in entries]
+                yield Search(engine, repetition, [point for point, _ in entries], scores)
+
+
+def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> dict[Point, Runs]:
+    """The runs of points on seeds, from the record on."""
+    from sweeps.search.loop import SearchRecord, runs_at
+
+    name = f"scored_{seeds[0]}_{len(seeds)}.jsonl"
+    content = {"strategy": plan.strategy.name, "seeds": tuple(seeds)}
+    record = SearchRecord(plan.folder / name, content)
+    known = dict(record.read())
+    record.begin()
+    left = [point for point in dict.fromkeys(points) if point not in known]
+    batch = plan.strategy.search.batch
+    run = runs_at(space, bench_of(plan.strategy, tuple(seeds))) if left else None
+    for at in range(0, len(left), batch):
+        assert run is not None
+        some = left[at : at + batch]
+        made = list(zip(some, run(some), strict=True))
+        record.add(made)
+        known |= dict(made)
+    return {point: known[point] for point in points}
+
+
+def verdict(valuation: Valuation, runs: Runs, reference: Runs) -> Verdict:
+    """A point's score and its difference from the reference's, with a jackknife's standard error."""
+    score = valuation.worth(runs).score
+    difference = score - valuation.worth(reference).score
+    groups = np.array_split(np.arange(len(runs)), min(GROUPS, len(runs)))
+    found = []
+    for group in groups:
+        left = [place for place in range(len(runs)) if not group[0] <= place <= group[-1]]
+        ours, theirs = ([of[place] for place in left] for of in (runs, reference))
+        found.append(valuation.worth(ours).score - valuation.worth(theirs).score)
+    count = len(groups)
+    error = math.sqrt((count - 1) / count * float(np.square(found - np.mean(found)).sum()))
+    return Verdict(score, difference, error)
+
+
+# --- the reference point --------------------------------------------------------------------------
+
+
+def reference_of(plan: Plan) -> Point:
+    """The best known point of a strategy."""
+    known = _known()
+    if plan.strategy.name not in known:
+        raise ConfigError(
+            f"{BEST_FILE.name} has no point of {plan.strategy.name}; search, then --choose one"
+        )
+    return tuple(known[plan.strategy.name]["point"])
+
+
+def choose(plan: Plan, space: Space, found: Sequence[Search], num_seeds: int) -> Mapping[str, Any]:
+    """Writes the best of all ends and the reference so far down, by seeds that judge nothing.
+
+    Every candidate runs on a quarter of the seeds; those that are then in front run on all of them.
+    """
+    from sweeps.search.objectives import Valuation
+
+    valuation = Valuation(plan.strategy)
+    ends = {
+        tuple(one.points[(place := one.scores.index(min(one.scores)))]): (
+            f"{one.engine}, random state {one.random_state}, evaluation {place + 1}"
+        )
+        for one in found
+    }
+    if (before := _known().get(plan.strategy.name)) is not None:
+        ends[tuple(before["point"])] = before["found_by"]
+    if not ends:
+        raise ConfigError(f"{plan.folder} has no searches yet; search before you --choose")
+    candidates = list(ends)
+    for part in (4, 1):
+        seeds = range(FIRST_TO_CHOOSE, FIRST_TO_CHOOSE + max(num_seeds // part, 1))
+        runs = scored(plan, space, candidates, seeds)
+        worth = {point: valuation.worth(runs[point]).score for point in candidates}
+        candidates = sorted(candidates, key=lambda point: worth[point])[:SHORT_LIST]
+    best = {
+        "point": list(candidates[0]),
+        "score": worth[candidates[0]],
+        "seeds": f"{seeds[0]} to {seeds[-1]}",
+        "found_by": ends[candidates[0]],
+        "chosen_from": len(ends),
+    }
+    write_json(BEST_FILE, _known() | {plan.strategy.name: best})
+    return best
+
+
+def _known() -> dict[str, Any]:
+    return json.loads(BEST_FILE.read_text()) if BEST_FILE.exists() else {}
