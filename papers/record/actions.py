@@ -99,8 +99,8 @@ def _pooled_words(job: PaperJob, records: Sequence[tables.Record]) -> str:
     return (
         "Measured is the mean over seeds of each run's P99. Pooled is the same claim with the P99 of the "
         f"requests of all runs together{own}, which does not depend on how many requests a run has; its "
-        "verdict follows the same rule, though the published number is one of single runs. Of "
-        f"{len(both)} claims about a P99, another verdict is that of {len(others)}{where}."
+        "verdict follows the same rule, though the published number is one of single runs. "
+        f"{len(others)} of {len(both)} claims about a P99 get another verdict{where}."
     )
 
 
