@@ -15,6 +15,7 @@ from tests.support.recorded.reference_data import REPO_ROOT
 SECTION = "## The same on your own trace"
 
 
+@pytest.mark.lenient_promotion  # as for a user, who adds counts to weights
 def test_a_newcomer_gets_a_report_in_five_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

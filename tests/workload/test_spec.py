@@ -414,7 +414,7 @@ def test_missing_files_are_named(tmp_path):
         ConfigError, match=r"none\.yaml: cannot be read \(No such file or directory\)"
     ):
         load_spec(tmp_path / "none.yaml")
-    with pytest.raises(ConfigError, match=r"workload 'mixd' is unknown, .* did you mean 'mixed'"):
+    with pytest.raises(ConfigError, match=r"workload 'mixd' is unknown; .* did you mean 'mixed'"):
         load_builtin("mixd")
 
 

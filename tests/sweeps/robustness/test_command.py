@@ -221,12 +221,12 @@ def test_another_study_is_not_gone_on_with(
 ) -> None:
     grid = ("--design", "grid", "--resume")
     for further, problem in (
-        (("--duration", "0.3"), "another duration"),
-        (("--seeds", "42,43"), "other seed labels"),
-        (("--rate", "200,300"), "other cells"),
-        (("--rng", "jax"), "another --rng"),
+        (("--duration", "0.3"), "different duration or number of requests"),
+        (("--seeds", "42,43"), "seed labels"),
+        (("--rate", "200,300"), "cells"),
+        (("--rng", "jax"), "different --rng"),
         (("--objective", "ttft_p90_ms"), "has no ttft_p90_ms"),
-        (("--window", "0.01,0"), "another --window"),
+        (("--window", "0.01,0"), "different --window"),
     ):
         given = words(folder, "whole.zarr", *grid)
         if further[0] in given:
