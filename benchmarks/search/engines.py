@@ -22,7 +22,8 @@ OWN = ("ensemble", "turbo")  # know branches
 MODELS = ("gp", "tpe", "forest")
 PLAIN = ("random", "sobol")
 ABLATIONS = {f"ensemble-no-{name}": EngineParts(**{name: False}) for name in EngineParts._fields}
-NAMES = (*OWN, *MODELS, *PLAIN, *ABLATIONS)
+EXPECTED = {f"{name}-expected": name for name in OWN}  # with expected penalties
+NAMES = (*OWN, *EXPECTED, *MODELS, *PLAIN, *ABLATIONS)
 
 
 def check(name: str) -> None:
@@ -35,6 +36,7 @@ def check(name: str) -> None:
 
 def engine_of(space: Space, search: Search) -> Engine:
     """The engine that a search names, told of branches."""
+    search = search.model_copy(update={"engine": EXPECTED.get(search.engine, search.engine)})
     if search.engine in ABLATIONS:
         return Ensemble(space, search, ABLATIONS[search.engine])
     if search.engine in OWN:

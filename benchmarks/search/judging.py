@@ -66,9 +66,9 @@ def searches(plan: Plan, space: Space) -> Iterator[Search]:
     """Each search that is there, unfinished ones too."""
     from sweeps.search.objectives import Valuation
 
-    valuation = Valuation(plan.strategy)
     for engine in plan.engines:
         for repetition in plan.repetitions:
+            valuation = Valuation(plan.with_search(repetition, engine))
             if not plan.record(engine, repetition).exists():
                 continue
             entries = record_of(plan, space, engine, repetition).read()

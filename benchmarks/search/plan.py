@@ -40,11 +40,15 @@ class Plan:
 
     def with_search(self, repetition: int, engine: str) -> Strategy:
         """The strategy as one search sees it: random state, engine, and seeds of its own."""
+        from benchmarks.search.engines import EXPECTED
+
         search = self.strategy.search.model_copy(
             update={"engine": engine, "random_state": repetition}
         )
-        seeds = seeds_of_search(repetition)
-        return self.strategy.model_copy(update={"search": search, "seeds": seeds})
+        values: dict[str, Any] = {"search": search, "seeds": seeds_of_search(repetition)}
+        if engine in EXPECTED:
+            values["penalties"] = "expected"
+        return self.strategy.model_copy(update=values)
 
 
 def seeds_of_search(repetition: int) -> tuple[int, ...]:

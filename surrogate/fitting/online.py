@@ -126,19 +126,29 @@ def _value(trained: Any, prior: Any, ensemble: OnlineEnsemble, features: jax.Arr
     return scaled * ensemble.spread + ensemble.centre
 
 
-def merged(outputs: Any) -> Any:
+def merged(outputs: Any, errors: Any = None) -> Any:
     """Logarithm of one plus the compressed score that outputs `[…, output]` make up.
 
     The first output is `log1p` of an objective, the others `arcsinh` of excesses over constraints in
-    units of EXCESS_SCALE, of which only positive ones count.
+    units of EXCESS_SCALE, of which only positive ones count. With `errors` `[excess]`, their standard errors
+    in the same units, the expected positive parts of the true excesses count.
     """
     objective = jnp.maximum(jnp.expm1(jnp.clip(outputs[..., 0], -5.0, 20.0)), 0.0)
-    excesses = EXCESS_SCALE * jnp.maximum(jnp.sinh(jnp.clip(outputs[..., 1:], -20.0, 20.0)), 0.0)
-    return jnp.log1p(objective + excesses.sum(axis=-1)) + jnp.minimum(outputs[..., 0], 0.0)
+    excesses = jnp.sinh(jnp.clip(outputs[..., 1:], -20.0, 20.0))
+    if errors is None:
+        amounts = jnp.maximum(excesses, 0.0)
+    else:
+        z = excesses / errors
+        amounts = excesses * jax.scipy.special.ndtr(z) + errors * jax.scipy.stats.norm.pdf(z)
+    total = objective + EXCESS_SCALE * amounts.sum(axis=-1)
+    return jnp.log1p(total) + jnp.minimum(outputs[..., 0], 0.0)
 
 
 def descend(
-    ensemble: OnlineEnsemble, starts: np.ndarray, is_free: np.ndarray
+    ensemble: OnlineEnsemble,
+    starts: np.ndarray,
+    is_free: np.ndarray,
+    errors: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Every member's way down in `merged` from its starts, `[member, start, feature]`, and its values.
 
@@ -146,14 +156,14 @@ def descend(
     cube. Starts must be of one number in all calls, else the way is compiled again.
     """
     points, values = _descended(
-        ensemble, jnp.asarray(starts, jnp.float32), jnp.asarray(is_free, jnp.float32)
+        ensemble, jnp.asarray(starts, jnp.float32), jnp.asarray(is_free, jnp.float32), errors
     )
     return np.asarray(points), np.asarray(values)
 
 
 @jax.jit
 def _descended(
-    ensemble: OnlineEnsemble, starts: jax.Array, is_free: jax.Array
+    ensemble: OnlineEnsemble, starts: jax.Array, is_free: jax.Array, errors: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
     optimizer = optax.adam(optax.cosine_decay_schedule(DESCENT_RATE, DESCENT_STEPS, 0.1))
 
@@ -163,7 +173,7 @@ def _descended(
         """Descend one member from its start."""
 
         def worth(points: jax.Array) -> jax.Array:
-            return merged(_value(trained, prior, ensemble, points))
+            return merged(_value(trained, prior, ensemble, points), errors)
 
         def step(carry: tuple[jax.Array, Any], _: None) -> tuple[tuple[jax.Array, Any], None]:
             points, state = carry

@@ -50,6 +50,7 @@ class Worth:
     excesses: tuple[
         float, ...
     ] = ()  # by constraint, weighted, of the means; negative where it is kept
+    errors: tuple[float, ...] = ()  # standard errors of these, where penalties are expected ones
 
     @property
     def penalty(self) -> float:
@@ -111,24 +112,46 @@ class Valuation:
         if failures:
             score = self.strategy.search.failure_score
             return Worth(score, (), {}, tuple(dict.fromkeys(failures)))
-        means = [_mean([run.metrics for run in runs], wanted)]
         per_seed = [run.metrics for run in runs]
-        bases = per_seed if self.strategy.penalties == "each-seed" else means
-        penalties: dict[str, float] = {}
-        for name, constraint in zip(self.limits, self.strategy.constraints, strict=True):
-            amounts = [
-                _excess(basis[name], constraint.direction, constraint.threshold) for basis in bases
-            ]
-            penalty = constraint.weight * float(np.mean(amounts))
-            penalties[name] = penalties.get(name, 0.0) + penalty
-        objectives = tuple(goal.sign * means[0][goal.metric] for goal in self.goals)
-        weighted = [goal.weight * value for goal, value in zip(self.goals, objectives, strict=True)]
+        means = _mean(per_seed, wanted)
+        constraints = list(zip(self.limits, self.strategy.constraints, strict=True))
         excesses = tuple(
-            one.weight * _signed(means[0][name], one.direction, one.threshold)
-            for name, one in zip(self.limits, self.strategy.constraints, strict=True)
+            one.weight * _signed(means[name], one.direction, one.threshold)
+            for name, one in constraints
         )
+        errors = tuple(
+            one.weight * standard_error([run[name] for run in per_seed])
+            for name, one in constraints
+        )
+        penalties: dict[str, float] = {}
+        for place, (name, one) in enumerate(constraints):
+            if self.strategy.penalties == "expected":
+                penalty = expected_excess(excesses[place], errors[place])
+            else:
+                is_each = self.strategy.penalties == "each-seed"
+                values = [run[name] for run in per_seed] if is_each else [means[name]]
+                amounts = [_excess(value, one.direction, one.threshold) for value in values]
+                penalty = one.weight * float(np.mean(amounts))
+            penalties[name] = penalties.get(name, 0.0) + penalty
+        objectives = tuple(goal.sign * means[goal.metric] for goal in self.goals)
+        weighted = [goal.weight * value for goal, value in zip(self.goals, objectives, strict=True)]
         score = sum(weighted) + sum(penalties.values())
-        return Worth(score, objectives, penalties, excesses=excesses)
+        told = errors if self.strategy.penalties == "expected" else ()
+        return Worth(score, objectives, penalties, excesses=excesses, errors=told)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Standard error of a mean over seeds; 0 for a single seed, which says nothing of others."""
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def expected_excess(excess: float, error: float) -> float:
+    """Expected positive part of a true excess that is normal about the one found."""
+    if error == 0:
+        return max(excess, 0.0)
+    z = excess / error
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return excess * (1 + math.erf(z / math.sqrt(2))) / 2 + error * density
 
 
 def plain_name(name: str) -> str:

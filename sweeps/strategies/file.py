@@ -140,7 +140,7 @@ class Strategy(_Part):
     points: dict[str, dict[str, Any]] = Field(default_factory=dict)  # parameters by name of a point
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1)]
     constraints: tuple[Constraint, ...] = ()
-    penalties: Literal["seed-mean", "each-seed"] = "seed-mean"
+    penalties: Literal["seed-mean", "each-seed", "expected"] = "seed-mean"
     workload: Annotated[str | dict[str, Any], Field()] = "mixed"
     loads: dict[str, SearchLoad] = Field(default_factory=dict)
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (42, 43, 44)

@@ -23,6 +23,7 @@ class Told(NamedTuple):
     penalty: float = 0.0
     has_failed: bool = False
     excesses: tuple[float, ...] = ()  # by constraint; their positive parts make up the penalty
+    errors: tuple[float, ...] = ()  # standard errors of these where the penalty is an expected one
 
 
 class Engine(Protocol):

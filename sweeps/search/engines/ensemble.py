@@ -17,7 +17,7 @@ import numpy as np
 
 from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import BranchedStart, Known, distinct, targets_of
+from sweeps.search.engines.known import BranchedStart, Known, distinct, known_of
 from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
@@ -62,8 +62,8 @@ class Ensemble:
         if all(one.has_failed for one in told):
             return self.first.ask(told, count)
         if not self.parts.constraints:
-            told = [one._replace(excesses=(), penalty=0.0) for one in told]
-        known = Known(self.encoding.features([one.point for one in told]), *targets_of(told))
+            told = [one._replace(excesses=(), penalty=0.0, errors=()) for one in told]
+        known = known_of(self.encoding, told)
         edge = _edge(told, self.search)
         points = [one.point for one in told]
         num_local = self._num_local(count, edge)
@@ -90,12 +90,12 @@ class Ensemble:
         screened = self.encoding.drawn(random, SCREENED)
         steps = random.normal(size=(SCREENED // 4, self.encoding.width)) * 0.1
         screened[: len(steps)] = self.encoding.around(known.centre, steps, random)
-        worth = np.asarray(online.merged(online.predict(ensemble, screened)))
+        worth = np.asarray(online.merged(online.predict(ensemble, screened), known.errors))
         order = np.argsort(worth, axis=1)[:, :STARTS]
         starts = screened[order]
-        ends, _ = online.descend(ensemble, starts, self.encoding.is_free(starts))
+        ends, _ = online.descend(ensemble, starts, self.encoding.is_free(starts), known.errors)
         candidates = ends.reshape(-1, self.encoding.width)
-        values = np.asarray(online.merged(online.predict(ensemble, candidates)))
+        values = np.asarray(online.merged(online.predict(ensemble, candidates), known.errors))
         return [candidates[place] for place in _greedy(values, known.goal, 3 * count)]
 
     def _local(self, known: Known, edge: float, count: int) -> list[np.ndarray]:
@@ -118,14 +118,16 @@ class Ensemble:
             )
             for column in known.targets.T
         ]
-        values = np.asarray(online.merged(np.stack(draws, axis=-1).astype(np.float32)))
+        outputs = np.stack(draws, axis=-1).astype(np.float32)
+        values = np.asarray(online.merged(outputs, known.errors))
         return [candidates[place] for place in _greedy(values, known.goal, 3 * count)]
 
     def _candidates(self, known: Known, edge: float, random: np.random.Generator) -> np.ndarray:
         """Most of them around the best point; some around other good ones, and from all over the space."""
         from surrogate.fitting import online
 
-        order = np.argsort(np.asarray(online.merged(known.targets)), kind="stable")[:ELSEWHERE]
+        worth = np.asarray(online.merged(known.targets, known.errors))
+        order = np.argsort(worth, kind="stable")[:ELSEWHERE]
         others = order[1:] if len(order) > 1 else order
         centres = np.tile(known.centre, (CANDIDATES, 1))
         edges = np.full(CANDIDATES, edge)

@@ -51,6 +51,7 @@ class Known(NamedTuple):
     targets: np.ndarray  # [point, output], see `surrogate.fitting.online.merged`
     goal: float  # merged score to get below
     place: int  # of the best point
+    errors: np.ndarray | None  # [excess], standard errors at the best point
 
     @property
     def centre(self) -> np.ndarray:
@@ -59,8 +60,13 @@ class Known(NamedTuple):
         return found
 
 
-def targets_of(told: Sequence[Told]) -> tuple[np.ndarray, float, int]:
-    """Compressed objectives and excesses `[point, output]`, the score to get below, the best place."""
+def known_of(encoding: Encoding, told: Sequence[Told]) -> Known:
+    """Points that were tried, of which not all have failed."""
+    return Known(encoding.features([one.point for one in told]), *targets_of(told))
+
+
+def targets_of(told: Sequence[Told]) -> tuple[np.ndarray, float, int, np.ndarray | None]:
+    """Compressed objectives and excesses `[point, output]`; then as in `Known`."""
     from surrogate.fitting import online
 
     whole = [one for one in told if not one.has_failed]
@@ -81,7 +87,13 @@ def targets_of(told: Sequence[Told]) -> tuple[np.ndarray, float, int]:
         np.arcsinh(excesses / online.EXCESS_SCALE / scale),
     ]
     goal = (scores[place] - LEAST_GAIN * abs(float(scores[place])) - lowest) / scale
-    return np.concatenate(columns, axis=1), float(np.log1p(max(goal, 0.0)) + min(goal, 0.0)), place
+    compressed = float(np.log1p(max(goal, 0.0)) + min(goal, 0.0))
+    errors = None
+    if told[place].errors:
+        least = 1e-3  # below it the positive part is as good as its expectation
+        errors = np.maximum(np.array(told[place].errors) / online.EXCESS_SCALE / scale, least)
+        errors = errors.astype(np.float32)
+    return np.concatenate(columns, axis=1), compressed, place, errors
 
 
 def distinct(

@@ -20,7 +20,7 @@ import numpy as np
 from blis_jax.errors import ConfigError
 from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import BranchedStart, Known, distinct, targets_of
+from sweeps.search.engines.known import BranchedStart, Known, distinct, known_of
 from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
@@ -66,12 +66,12 @@ class Turbo:
         begun = region.begin + self.search.initial - len(told)
         if begun > 0 or all(one.has_failed for one in since):
             return self.first.ask(told, min(count, begun) if begun > 0 else count)
-        known = Known(self.encoding.features([one.point for one in since]), *targets_of(since))
+        known = known_of(self.encoding, since)
         random = generator(self.search, len(told), 1)
         with _alone(int(random.integers(2**31))):
             model = _fitted(known)
             candidates = self._candidates(known, region.edge * self._widths(model), random)
-            values = _drawn(model, candidates, count)
+            values = _drawn(model, candidates, count, known.errors)
         proposed = [candidates[place] for place in _lowest(values, 3 * count)]
         points = [one.point for one in told]
         return distinct(self.encoding, self.search, proposed, points, count)
@@ -148,7 +148,7 @@ def _fitted(known: Known) -> Any:
     return model
 
 
-def _drawn(model: Any, candidates: np.ndarray, count: int) -> np.ndarray:
+def _drawn(model: Any, candidates: np.ndarray, count: int, errors: np.ndarray | None) -> np.ndarray:
     """Merged scores `[draw, candidate]` of joint draws of all processes."""
     import torch
 
@@ -156,7 +156,7 @@ def _drawn(model: Any, candidates: np.ndarray, count: int) -> np.ndarray:
 
     with torch.no_grad():
         draws = model.posterior(torch.as_tensor(candidates)).rsample(torch.Size([count]))
-    return np.asarray(online.merged(draws.numpy().astype(np.float32)))
+    return np.asarray(online.merged(draws.numpy().astype(np.float32), errors))
 
 
 def _lowest(values: np.ndarray, count: int) -> list[int]:

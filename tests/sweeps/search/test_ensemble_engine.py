@@ -10,7 +10,7 @@ from sweeps.search.engines import Told, make
 from sweeps.search.engines.encoding import BRANCH_SHARE, SWITCHED, Encoding, share_of
 from sweeps.search.engines.ensemble import MOST_EDGE, _edge, _greedy
 from sweeps.search.engines.known import LEAST_GAIN, targets_of
-from sweeps.search.objectives import Valuation
+from sweeps.search.objectives import Valuation, expected_excess
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import Point, Space
 from tests.sweeps.tiny import TINY, budget, run_of, tiny_space
@@ -30,6 +30,14 @@ def hinge(point: Point) -> Told:
     excess = 0.5 * (1000 - tokens)
     penalty = max(excess, 0.0)
     return Told(point, objective + penalty, (objective,), penalty, False, (excess,))
+
+
+def unsure(point: Point) -> Told:
+    """The same where the excess is known to 20 tokens only: 25.6 tokens from the limit are best."""
+    told = hinge(point)
+    penalty = expected_excess(told.excesses[0], 10.0)
+    score = told.objectives[0] + penalty
+    return told._replace(score=score, penalty=penalty, errors=(10.0,))
 
 
 def test_points_come_back_from_their_features(space: Space) -> None:
@@ -167,9 +175,21 @@ def test_kept_constraints_add_nothing_to_the_score() -> None:
     assert broken == pytest.approx(np.log(np.e + online.EXCESS_SCALE * np.sinh(2.0)), rel=1e-5)
 
 
+def test_expected_excesses_are_means_over_what_the_true_excess_may_be() -> None:
+    """Against a million draws of the true excess, in the engine's compressed units."""
+    found, error = np.array([-0.8, -0.1, 0.5]), np.array([0.4], np.float32)
+    outputs = np.stack([np.zeros(3), np.arcsinh(found)], axis=1).astype(np.float32)
+    draws = found[:, None] + 0.4 * np.random.default_rng(1).normal(size=1_000_000)
+    wanted = np.log1p(online.EXCESS_SCALE * np.maximum(draws, 0).mean(axis=1))
+    np.testing.assert_allclose(online.merged(outputs, error), wanted, rtol=0.01)
+    exact = np.array([1e-3], np.float32)
+    np.testing.assert_allclose(online.merged(outputs, exact), online.merged(outputs), atol=1e-4)
+
+
 def test_targets_keep_the_sign_of_excesses_and_the_order_of_scores(space: Space) -> None:
     told = [hinge(space.at(shares)) for shares in np.random.default_rng(4).random((20, 3))]
-    targets, goal, place = targets_of(told)
+    targets, goal, place, errors = targets_of(told)
+    assert errors is None
     merged = np.asarray(online.merged(targets.astype(np.float32)))
     assert place == int(np.argmin([one.score for one in told])) == int(merged.argmin())
     assert goal < merged.min()
@@ -181,7 +201,7 @@ def test_targets_keep_the_sign_of_excesses_and_the_order_of_scores(space: Space)
 def test_the_goal_is_a_little_below_the_best_score(space: Space) -> None:
     """Where the constraint holds, scores are linear in what the logarithms are of."""
     told = [hinge(space.at((share, 0.9, 0.5))) for share in (0.1, 0.5, 0.9)]
-    targets, goal, place = targets_of(told)
+    targets, goal, place, _ = targets_of(told)
     lengths, scores = np.expm1(targets[:, 0]), [one.score for one in told]
     slope = (lengths[1] - lengths[0]) / (scores[1] - scores[0])
     wanted = lengths[place] - slope * LEAST_GAIN * scores[place]
@@ -218,3 +238,13 @@ def test_the_engine_finds_an_edge_that_a_constraint_makes(space: Space) -> None:
     best = min(told, key=lambda one: one.score)
     assert best.score < 22.0  # the optimum is 20, at 1,000 tokens; a tenth of the range costs 7
     assert abs(best.point[1] - 1000) < 40 and best.point[2] == 1
+
+
+@pytest.mark.slow
+def test_the_engine_keeps_a_distance_from_an_edge_that_few_seeds_show(space: Space) -> None:
+    engine = make(space, budget("ensemble", calls=64, initial=8, batch=8))
+    told: list[Told] = []
+    while len(told) < 64:
+        told += [unsure(point) for point in engine.ask(told, 8)]
+    best = min(told, key=lambda one: one.score)
+    assert 1010 < best.point[1] < 1045

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
@@ -38,6 +39,25 @@ def test_penalties_seed_by_seed() -> None:
     worth = valuation(WANTED + "penalties: each-seed").worth(RUNS)
     assert worth.penalties == {"tokens_per_sec": 20.0, "num_dropped": 5.0}
     assert worth.score == 15.0 + 25.0 and worth.penalty == 25.0
+
+
+def test_expected_penalties_count_what_other_seeds_may_do() -> None:
+    """Means of 105 and 0.5, with standard errors of 25 and 0.5, against limits of 100 and 0."""
+    worth = valuation(WANTED + "penalties: expected").worth(RUNS)
+    draws = np.random.default_rng(1).normal(size=1_000_000)
+    slow, dropped = 2 * np.maximum(-5 + 25 * draws, 0), 10 * np.maximum(0.5 + 0.5 * draws, 0)
+    assert worth.penalties["tokens_per_sec"] == pytest.approx(slow.mean(), rel=0.01)
+    assert worth.penalties["num_dropped"] == pytest.approx(dropped.mean(), rel=0.01)
+    assert worth.excesses == (-10.0, 5.0) and worth.errors == pytest.approx((50.0, 5.0))
+    assert valuation(WANTED).worth(RUNS).errors == ()
+
+
+def test_one_seed_says_nothing_of_others() -> None:
+    one = [
+        valuation(WANTED + f"penalties: {kind}").worth(RUNS[:1])
+        for kind in ("expected", "seed-mean")
+    ]
+    assert one[0].score == one[1].score == 10.0 + 40.0
 
 
 def test_maxima_are_negated_and_weights_add_up() -> None:
