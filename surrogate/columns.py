@@ -27,6 +27,8 @@ class InputColumn:
     categories: tuple[Any, ...] = ()
     unit: str = ""
     unlimited_at: float | None = None  # a value that means no limit, as 0 tokens a chunk does
+    # Of a scorer's weight, which counts by its share of all weights: what the fixed ones add up to.
+    fixed_weights: float | None = None
 
     def code(self, value: Any) -> float:
         """The number that stands for a value."""

@@ -26,7 +26,8 @@ def features(
 ) -> Float[Array, "point feature"]:
     """Each column from -1 to 1: linear, logarithmic or both; one number a category.
 
-    Where a column has no limit it stands at its high end, with a mark of its own.
+    Where a column has no limit it stands at its high end, with a mark of its own. Scorers' weights also
+    have their shares of all weights, since a router sees nothing else of them.
     """
     parts: list[jax.Array] = []
     for place, column in enumerate(columns):
@@ -46,7 +47,22 @@ def features(
             low, high = float(np.log(column.low + offset)), float(np.log(column.high + offset))
             safe = jnp.maximum(x + offset, 0.5 * (column.low + offset))
             parts.append(_scaled(jnp.log(safe), low, high))
-    return jnp.stack(parts, axis=1)
+    return jnp.stack(parts + _weight_shares(columns, inputs), axis=1)
+
+
+def _weight_shares(
+    columns: Sequence[InputColumn], inputs: Float[Array, "point column"]
+) -> list[jax.Array]:
+    """From -1 to 1; none where one weight is all there is."""
+    places = [place for place, column in enumerate(columns) if column.fixed_weights is not None]
+    if not places:
+        return []
+    fixed = columns[places[0]].fixed_weights or 0.0
+    if len(places) == 1 and fixed == 0:
+        return []
+    weights = jnp.maximum(inputs[:, np.array(places)], 0.0)
+    total = jnp.maximum(weights.sum(axis=1) + fixed, np.finfo(np.float32).tiny)
+    return [_scaled(weights[:, place] / total, 0.0, 1.0) for place in range(len(places))]
 
 
 def _scaled(x: jax.Array, low: float, high: float) -> jax.Array:

@@ -153,7 +153,7 @@ def make_plan(
     """Draws the points and deals out the seeds; the same arguments give the same plan."""
     sizes.check()
     columns = (
-        *(column_of(dimension) for dimension in space.dimensions),
+        *(column_of(dimension, space) for dimension in space.dimensions),
         *(axis.column for axis in axes),
     )
     if not columns:
@@ -197,8 +197,8 @@ def _stream(place: int) -> list[int]:
     return [place] if place < len(ROLES) else [len(ROLES) + 3, place]
 
 
-def column_of(dimension: Dimension) -> InputColumn:
-    """A strategy's parameter as an input of a surrogate."""
+def column_of(dimension: Dimension, space: Space) -> InputColumn:
+    """A parameter of a space as an input of a surrogate."""
     if dimension.kind == "categorical":
         high = len(dimension.categories) - 1.0
         return InputColumn(
@@ -209,6 +209,7 @@ def column_of(dimension: Dimension) -> InputColumn:
     return InputColumn(
         dimension.name, kind, float(dimension.low), float(dimension.high), dimension.is_log,
         unlimited_at=0.0 if is_unlimited else None,
+        fixed_weights=space.fixed_weights if dimension.scorer else None,
     )  # fmt: skip
 
 

@@ -36,6 +36,12 @@ class Dimension:
     categories: tuple[Any, ...] = ()
     decimals: int | None = None
 
+    @property
+    def scorer(self) -> str:
+        """The scorer whose weight this is; empty for a setting."""
+        setting, _, scorer = self.target.partition(".")
+        return scorer if setting == SCORERS else ""
+
     def at(self, share: float) -> Any:
         """The value at a share, 0 to 1, of the range; every category has an equal part of it."""
         if self.kind == "categorical":
@@ -69,6 +75,13 @@ class Space:
         """Names of the parameters, in order."""
         return tuple(dimension.name for dimension in self.dimensions)
 
+    @property
+    def fixed_weights(self) -> float:
+        """What the weights of scorers that no parameter changes add up to."""
+        searched = {dimension.scorer for dimension in self.dimensions}
+        scorers = parse_scorers(_scorers_of(self.base))
+        return sum(weight for name, weight in scorers if name not in searched)
+
     def at(self, shares: Iterable[float]) -> Point:
         """The point at a share, 0 to 1, of every range."""
         pairs = zip(self.dimensions, shares, strict=True)
@@ -86,9 +99,8 @@ class Space:
             if dimension.name not in values:
                 continue
             value = dimension.simulated(values[dimension.name])
-            setting, _, scorer = dimension.target.partition(".")
-            if setting == SCORERS and scorer:
-                weights[scorer] = value
+            if dimension.scorer:
+                weights[dimension.scorer] = value
             else:
                 changes[dimension.target] = value
         for override in self.strategy.overrides:

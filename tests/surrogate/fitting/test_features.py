@@ -36,6 +36,23 @@ def test_log_range_is_even_in_factors() -> None:
     np.testing.assert_allclose(np.asarray(seen)[:, 0], [-1, 0, 1], atol=1e-5)
 
 
+WEIGHTS = tuple(
+    InputColumn(name, "real", 0.1, 5.0, fixed_weights=1.0) for name in ("queue", "prefix")
+)
+
+
+def test_weights_are_also_seen_by_their_shares() -> None:
+    seen = np.asarray(features(WEIGHTS, jnp.asarray([[1.0, 2.0], [4.0, 0.0]], jnp.float32)))
+    np.testing.assert_allclose((seen[:, -2:] + 1) / 2, [[0.25, 0.5], [0.8, 0.0]], atol=1e-6)
+    slopes = jax.jacobian(lambda x: features(WEIGHTS, x))(jnp.zeros((1, 2), jnp.float32))
+    assert np.isfinite(np.asarray(slopes)).all()
+
+
+def test_the_only_weight_has_no_share() -> None:
+    alone = tuple(InputColumn("queue", "real", 1.0, 5.0, fixed_weights=part) for part in (0.0, 2.0))
+    assert [num_features(alone[:1]), num_features(alone[1:])] == [2, 3]
+
+
 def test_derivatives_are_finite_at_the_edges() -> None:
     for values in ([0.5, 0.0, 0.0], [2.0, 100.0, 1.0], [-3.0, -7.0, 0.0]):
         point = jnp.asarray([values], jnp.float32)
