@@ -41,7 +41,6 @@ UNLIMITED_SETTINGS = (  # settings in which 0 means no limit
     "slo_prefill_sheddable",
 )  # fmt: skip
 LIMITS_EVERY = 16  # one training point in so many has no such limit, another a tight one
-HEAVY_EVERY = 4  # one training point in so many has a scorer that outweighs the others
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,6 @@ def make_plan(
         ]
     )
     _set_limits(codes[: sizes.train], columns, random_state)
-    _set_weights(codes[: sizes.train], columns, random_state)
     _set_branch(codes[len(codes) - 2 * sizes.branch :], columns)
     roles = np.repeat(list(counts), list(counts.values()))
     rng = np.random.default_rng([random_state, len(ROLES)])
@@ -244,28 +242,6 @@ def _set_limits(codes: np.ndarray, columns: Sequence[InputColumn], random_state:
             codes[first + chosen, place] = column.unlimited_at
             other = (chosen + int(tight.integers(1, LIMITS_EVERY))) % LIMITS_EVERY
             codes[first + other, place] = math.floor((column.high + 1) ** tight.random())
-
-
-def _set_weights(codes: np.ndarray, columns: Sequence[InputColumn], random_state: int) -> None:
-    """Gives some training points weights of scorers of which one, by turns, outweighs the others.
-
-    A router knows only shares of weights. Uniform weights hardly ever give one scorer nearly all, and there
-    requests pile up on an instance, so that the few such points make most of the variance.
-    """
-    places = [
-        place
-        for place, column in enumerate(columns)
-        if column.fixed_weights is not None and column.low > 0
-    ]
-    if len(places) < 2:
-        return
-    rng = np.random.default_rng([random_state, len(ROLES) + 4])
-    for turn, first in enumerate(range(0, len(codes) - HEAVY_EVERY + 1, HEAVY_EVERY)):
-        row = first + int(rng.integers(HEAVY_EVERY))
-        for place in places:
-            share, column = rng.random(), columns[place]
-            if place != places[turn % len(places)]:
-                codes[row, place] = column.low * (column.high / column.low) ** share
 
 
 def _set_branch(codes: np.ndarray, columns: Sequence[InputColumn]) -> None:
