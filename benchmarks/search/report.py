@@ -160,6 +160,8 @@ def summary_of(points: pd.DataFrame) -> pd.DataFrame:
             "needed_high": _censored(most, calls),
             **{f"near_at_{at}": sum(is_near_at(one, at, goal) for one in each) for at in CHECKPOINTS if at <= calls},
             "median_difference": round(float(ends["difference"].median()), 2),
+            "mean_difference": round(float(ends["difference"].mean()), 2),
+            "most_difference": round(float(ends["difference"].max()), 2),
         })  # fmt: skip
     return pd.DataFrame(rows)
 
