@@ -22,6 +22,8 @@ class PaperSpace:
     train_seeds: int
     other_points: int = 0
     steps: int = 8000
+    members: int = 5
+    width: int = 64
     branch: int = 0  # points at which a limit is off, to calibrate and to test
     own: tuple[int, ...] = ()  # on seeds of their own: train, calibration, test, branch
     random_state: int = 0
@@ -57,7 +59,8 @@ class PaperSpace:
     def train_arguments(self, data: str, path: str, scale: float) -> list[str]:
         """What `surrogate.train` is given."""
         steps = max(round(self.steps * scale), 50)
-        return [data, "--steps", str(steps), "--output", path]
+        sizes = ["--members", str(self.members), "--width", str(self.width)]
+        return [data, "--steps", str(steps), *sizes, "--output", path]
 
 
 def _scaled(sizes: Mapping[str, int], scale: float) -> dict[str, int]:
@@ -76,6 +79,7 @@ SPACES: Mapping[str, PaperSpace] = {
     ),
     "joint": PaperSpace(
         "all layers, 18 parameters", "joint_all_layers",
-        points=16_384, calibration=1024, test=2592, seeds=8, train_seeds=8, steps=24_000,
+        points=16_384, calibration=1024, test=2592, seeds=8, train_seeds=8, steps=36_000,
+        members=10, width=128,
     ),
 }  # fmt: skip
