@@ -169,7 +169,7 @@ class Policy:
 
     def function(self) -> Policy:
         """The policy without its given numbers: what a compiled program depends on."""
-        return dataclasses.replace(self, numbers=())
+        return dataclasses.replace(self, numbers=()) if self.numbers else self
 
 
 class MakesPolicy:
