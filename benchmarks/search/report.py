@@ -53,6 +53,8 @@ def report(plan: Plan, space: Space, num_judging: int) -> int:
     print(summary.to_string(index=False))
     for line in bar_lines(summary):
         print(line)
+    if {"ensemble", "turbo"} <= set(points["engine"]):
+        print(ratio_line(points, "ensemble", "turbo"))
     if left := [one for one in found if one not in whole]:
         names = (f"{one.engine} {one.random_state} ({len(one.scores)})" for one in left)
         print(f"Unfinished and left out: {', '.join(names)}.")
@@ -138,7 +140,7 @@ def summary_of(points: pd.DataFrame) -> pd.DataFrame:
     """A row an engine: ends near enough, evaluations needed, and what it reached after some."""
     import pandas as pd
 
-    from benchmarks.search.statistics import median_interval, needed, share_interval
+    from benchmarks.search.statistics import median_interval, share_interval
 
     _, goal, _ = tolerance_of(points)
     rows = []
@@ -147,15 +149,13 @@ def summary_of(points: pd.DataFrame) -> pd.DataFrame:
         ends = of_engine[of_engine["is_end"]]
         near = int((ends["difference"] <= goal).sum())
         low, high = share_interval(near, len(each))
-        counts = [
-            needed((one["evaluation"] - 1).tolist(), (one["difference"] <= goal).tolist())
-            for one in each
-        ]
+        counts = [needed_in(one, goal) for one in each]
         middle, least, most = median_interval(counts)
         calls = int(of_engine["calls"].max())
         rows.append({
             "engine": engine, "searches": len(each), "near": near,
             "near_low": round(low, 2), "near_high": round(high, 2),
+            "met": sum(math.isfinite(count) for count in counts),
             "needed": _censored(middle, calls), "needed_low": _censored(least, calls),
             "needed_high": _censored(most, calls),
             **{f"near_at_{at}": sum(is_near_at(one, at, goal) for one in each) for at in CHECKPOINTS if at <= calls},
@@ -164,6 +164,34 @@ def summary_of(points: pd.DataFrame) -> pd.DataFrame:
             "most_difference": round(float(ends["difference"].max()), 2),
         })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def needed_in(one: pd.DataFrame, goal: float) -> float:
+    """Evaluations of a search up to its first best point that is near enough; infinite if none is."""
+    from benchmarks.search.statistics import needed
+
+    return needed((one["evaluation"] - 1).tolist(), (one["difference"] <= goal).tolist())
+
+
+def ratio_line(points: pd.DataFrame, ours: str, theirs: str) -> str:
+    """How many times the evaluations of another engine one needs, over the random states of both."""
+    from benchmarks.search.statistics import ratio_interval
+
+    _, goal, _ = tolerance_of(points)
+    by_state = {
+        engine: {
+            state: needed_in(one, goal)
+            for state, one in points[points["engine"] == engine].groupby("random_state")
+        }
+        for engine in (ours, theirs)
+    }
+    states = sorted(by_state[ours].keys() & by_state[theirs].keys())
+    counts = [[by_state[engine][state] for state in states] for engine in (ours, theirs)]
+    ratio, low, high = ratio_interval(*counts, float(points["calls"].max()))
+    return (
+        f"Evaluations of {ours} over those of {theirs}, {len(states)} pairs: {ratio:.2f} "
+        f"[{low:.2f}, {high:.2f}], bootstrap."
+    )
 
 
 def is_near_at(one: pd.DataFrame, evaluations: int, goal: float) -> bool:

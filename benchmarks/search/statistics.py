@@ -25,6 +25,21 @@ def median_interval(
     return middle, float(ordered[rank - 1]), float(ordered[count - rank])
 
 
+def ratio_interval(
+    ours: Sequence[float], theirs: Sequence[float], most: float, draws: int = 4000
+) -> tuple[float, float, float]:
+    """Ratio of two medians of pairs, and its 95 % interval: bootstrap over the pairs (percentiles).
+
+    Medians above `most` count as `most`, infinite ones too.
+    """
+    pairs = np.stack([np.asarray(ours, float), np.asarray(theirs, float)])
+    chosen = np.random.default_rng(0).integers(pairs.shape[1], size=(draws, pairs.shape[1]))
+    drawn = np.minimum(np.median(pairs[:, chosen], axis=2), most)
+    found = np.minimum(np.median(pairs, axis=1), most)
+    low, high = np.quantile(drawn[0] / drawn[1], [0.025, 0.975])
+    return float(found[0] / found[1]), float(low), float(high)
+
+
 def share_interval(hits: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
     """Exact interval (Clopper and Pearson) of a share that was met `hits` times of `count`."""
     tail = (1 - confidence) / 2

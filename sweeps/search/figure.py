@@ -44,7 +44,7 @@ def _draw_calls(panel: Axes, document: Mapping[str, Any]) -> None:
     calls = np.arange(1, len(points) + 1)
     scores = np.array([point["score"] for point in points], float)
     failed = np.array([bool(point["failures"]) for point in points])
-    penalised = np.array([sum(point["penalties"].values()) > 0 for point in points])
+    penalised = ~np.array([point["is_feasible"] for point in points])
     for mask, colour, label in (
         (~failed & ~penalised, CALL, "within all constraints"),
         (~failed & penalised, PENALISED, "with a penalty in its score"),
@@ -130,7 +130,7 @@ def _draw_front(panel: Axes, document: Mapping[str, Any]) -> None:
     for place, point in enumerate(document["points"]):
         if point["failures"]:
             continue
-        is_penalised = sum(point["penalties"].values()) > 0
+        is_penalised = not point["is_feasible"]
         kind = "front" if place in on_front else "constrained" if is_penalised else "other"
         groups[kind].append(place)
     labels = {"front": "on the Pareto front", "constrained": "with a penalty", "other": "dominated"}

@@ -15,7 +15,7 @@ import numpy as np
 from blis_jax.errors import ConfigError, closest
 from blis_jax.results.metrics.scalars import HIGHER
 from sweeps.runs.metrics import found, our_name
-from sweeps.strategies.file import Strategy
+from sweeps.strategies.file import Constraint, Strategy
 
 Metrics = Mapping[str, float]
 NO_FIGURE = "NO_FIGURE"  # beside the outcomes: a metric that is asked for has no value
@@ -51,6 +51,13 @@ class Worth:
         float, ...
     ] = ()  # by constraint, weighted, of the means; negative where it is kept
     errors: tuple[float, ...] = ()  # standard errors of these, where penalties are expected ones
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether the runs came to their end and keep all constraints; an expected penalty is never 0."""
+        if self.failures:
+            return False
+        return max(self.excesses) <= 0 if self.errors else self.penalty == 0
 
     @property
     def penalty(self) -> float:
@@ -119,25 +126,26 @@ class Valuation:
             one.weight * _signed(means[name], one.direction, one.threshold)
             for name, one in constraints
         )
-        errors = tuple(
-            one.weight * standard_error([run[name] for run in per_seed])
-            for name, one in constraints
-        )
+        errors: tuple[float, ...] = ()
+        if self.strategy.penalties == "expected":
+            errors = tuple(
+                one.weight * standard_error([run[name] for run in per_seed])
+                for name, one in constraints
+            )
+            amounts = [expected_excess(*pair) for pair in zip(excesses, errors, strict=True)]
+        else:
+            bases = per_seed if self.strategy.penalties == "each-seed" else [means]
+            amounts = [
+                one.weight * _mean_excess([basis[name] for basis in bases], one)
+                for name, one in constraints
+            ]
         penalties: dict[str, float] = {}
-        for place, (name, one) in enumerate(constraints):
-            if self.strategy.penalties == "expected":
-                penalty = expected_excess(excesses[place], errors[place])
-            else:
-                is_each = self.strategy.penalties == "each-seed"
-                values = [run[name] for run in per_seed] if is_each else [means[name]]
-                amounts = [_excess(value, one.direction, one.threshold) for value in values]
-                penalty = one.weight * float(np.mean(amounts))
-            penalties[name] = penalties.get(name, 0.0) + penalty
+        for (name, _), amount in zip(constraints, amounts, strict=True):
+            penalties[name] = penalties.get(name, 0.0) + amount
         objectives = tuple(goal.sign * means[goal.metric] for goal in self.goals)
         weighted = [goal.weight * value for goal, value in zip(self.goals, objectives, strict=True)]
         score = sum(weighted) + sum(penalties.values())
-        told = errors if self.strategy.penalties == "expected" else ()
-        return Worth(score, objectives, penalties, excesses=excesses, errors=told)
+        return Worth(score, objectives, penalties, excesses=excesses, errors=errors)
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -177,9 +185,10 @@ def _mean(runs: Sequence[Metrics], names: Sequence[str]) -> dict[str, float]:
     return {name: float(np.mean([run[name] for run in runs])) for name in names}
 
 
-def _excess(value: float, direction: str, threshold: float) -> float:
-    """How far a value is on the wrong side; a metric with direction `min` is bounded from above."""
-    return max(_signed(value, direction, threshold), 0.0)
+def _mean_excess(values: Sequence[float], limit: Constraint) -> float:
+    """How far values are on the wrong side; a metric with direction `min` is bounded from above."""
+    amounts = [max(_signed(value, limit.direction, limit.threshold), 0.0) for value in values]
+    return float(np.mean(amounts))
 
 
 def _signed(value: float, direction: str, threshold: float) -> float:

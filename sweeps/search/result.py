@@ -138,7 +138,7 @@ def arguments(config: ClusterConfig) -> list[str]:
 
 def front(frame: SearchFrame, tried: Sequence[Tried]) -> dict[str, Any]:
     """The calls on the Pareto front of points without penalty, and the hypervolume call by call."""
-    kept = [place for place, one in enumerate(tried) if is_feasible(one)]
+    kept = [place for place, one in enumerate(tried) if one.worth.is_feasible]
     metrics = [goal.metric for goal in frame.valuation.goals]
     signs = [goal.sign for goal in frame.valuation.goals]
     if not kept:
@@ -159,16 +159,12 @@ def front(frame: SearchFrame, tried: Sequence[Tried]) -> dict[str, Any]:
     }
 
 
-def is_feasible(one: Tried) -> bool:
-    """Whether a point keeps all constraints and ran to its end."""
-    return not one.worth.failures and one.worth.penalty == 0
-
-
 def _point(frame: SearchFrame, one: Tried) -> dict[str, Any]:
     return {
         "parameters": dict(zip(frame.space.names, one.point, strict=True)),
         "score": one.worth.score,
         "penalties": dict(one.worth.penalties),
+        "is_feasible": one.worth.is_feasible,
         "failures": list(one.worth.failures),
         "outcomes": [run.outcome for run in one.runs],
         "figures": by_class(figures(one.runs)),

@@ -52,6 +52,15 @@ def test_expected_penalties_count_what_other_seeds_may_do() -> None:
     assert valuation(WANTED).worth(RUNS).errors == ()
 
 
+def test_a_mean_that_keeps_its_limit_is_feasible_whatever_penalty_is_expected() -> None:
+    kept = valuation(WANTED.partition("  - {metric: dropped")[0] + "penalties: expected").worth(
+        RUNS
+    )
+    assert kept.penalty > 0 and kept.is_feasible
+    broken = valuation(WANTED + "penalties: expected").worth(RUNS)
+    assert not broken.is_feasible
+
+
 def test_one_seed_says_nothing_of_others() -> None:
     one = [
         valuation(WANTED + f"penalties: {kind}").worth(RUNS[:1])
