@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from blis_jax.cluster import disaggregation
-from blis_jax.cluster.config import CRITICAL_CLASSES, NO_HORIZON, SHEDDABLE_CLASSES, ClusterConfig
-from blis_jax.cluster.instance_groups import has_cpu_tier, per_instance, roles
-from blis_jax.cluster.setting_checks import LARGEST_COUNT
-from blis_jax.engine.fleet_params import fleet_params, row_to_copy
+from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.instance_groups import has_cpu_tier
+from blis_jax.cluster.made_once import made_once
+from blis_jax.engine.cluster_params import cluster_params, drawn_phases
+from blis_jax.engine.fleet_params import fleet_params
 from blis_jax.engine.gateway.queue_numbers import budgets, queue_params
 from blis_jax.engine.gateway.routers import Router, RouterParams
-from blis_jax.engine.gateway.signals import SignalParams
 from blis_jax.engine.revision_rules import (
     AUGUST_DEFECTS,
     AUGUST_RULES,
@@ -28,8 +27,6 @@ from blis_jax.engine.revision_rules import (
     RevisionRules,
 )
 from blis_jax.engine.types import (
-    SLO_CLASSES,
-    ClusterParams,
     Mechanism,
     Params,
     PolicyParams,
@@ -42,7 +39,6 @@ from blis_jax.policies.named import Chosen, ChosenRouter, numbered
 from blis_jax.policies.seeds import router_draws
 
 SPARE_DRAWS = 64  # of the router's stream beyond one a request: Go draws a few numbers again
-PHASES = 1004  # what the draws of phases are for, beyond `policy_calls.Purpose`
 
 
 def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
@@ -92,6 +88,7 @@ def _decode_router(
     )
 
 
+@made_once
 def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechanism:
     """The functions of a run."""
     used = chosen(config, policies)
@@ -228,40 +225,56 @@ def params(
     Where the router draws from the reference's stream, there are draws for `num_requests`, where an autoscaler does for
     `num_changes`.
     """
-    functions = mechanism(config, policies)
-    made = Params(
-        _cluster_params(config, num_rows or config.num_instances, policy_seed),
-        _policy_params(chosen(config, policies), policy_seed),
-    )
-    if config.flow_control:
-        queue = queue_params(config, made.policy.priority)
-        made = dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, queue=queue))
-    if config.tenant_budgets.strip():
-        limits = budgets(config, made.policy.priority)
-        made = dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, budgets=limits))
+    functions, rows = mechanism(config, policies), num_rows or config.num_instances
+    made = _of_all_seeds(config, policies, rows)
+    cluster: dict[str, Any] = {}
+    policy: dict[str, Any] = {"seed": np.uint64(policy_seed)}
+    if config.snapshot_phases == "drawn":
+        cluster["signals"] = drawn_phases(made.cluster.signals, rows, policy_seed)
     if functions.places_instances:
-        fleet = fleet_params(config, num_rows or config.num_instances, num_changes, policy_seed)
-        made = dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, fleet=fleet))
-    if not functions.reads_draws:
-        return made
-    policy, count = made.policy, num_requests + SPARE_DRAWS
+        cluster["fleet"] = fleet_params(config, rows, num_changes, policy_seed)
+    if functions.reads_draws:
+        policy |= _router_draws(config, made.policy, policy_seed, num_requests)
+    return Params(
+        dataclasses.replace(made.cluster, **cluster) if cluster else made.cluster,
+        dataclasses.replace(made.policy, **policy),
+    )
+
+
+@made_once
+def _of_all_seeds(config: ClusterConfig, policies: Policies | None, rows: int) -> Params:
+    """The numbers of a run but for those that its seed decides."""
+    policy = _policy_params(chosen(config, policies))
+    more: dict[str, Any] = {}
+    if config.flow_control:
+        more["queue"] = queue_params(config, policy.priority)
+    if config.tenant_budgets.strip():
+        more["budgets"] = budgets(config, policy.priority)
+    return Params(cluster_params(config, rows, more), policy)
+
+
+def _router_draws(
+    config: ClusterConfig, policy: PolicyParams, policy_seed: int, num_requests: int
+) -> dict[str, Any]:
+    """What the routers draw from the reference's streams."""
     draws: dict[str, Any] = {}
     for pool in ("decode", "prefill"):
         own = getattr(policy, pool)
         if (
             own is not None and config.is_august
         ):  # with scorers of its own a pool has its own stream
+            count = num_requests + SPARE_DRAWS
             stream: Any = router_draws(policy_seed, count, f"{pool}-router")
             draws[pool] = dataclasses.replace(own, draws=stream)
     per_request = (
         3 if disaggregation.has_pools(config) else 1
     )  # in the decode, encode and prefill pool
     draws["draws"] = router_draws(policy_seed, per_request * num_requests + SPARE_DRAWS)
-    return dataclasses.replace(made, policy=dataclasses.replace(policy, **draws))
+    return draws
 
 
-def _policy_params(used: Chosen, policy_seed: int) -> PolicyParams:
-    seed: Any = np.uint64(policy_seed)
+def _policy_params(used: Chosen) -> PolicyParams:
+    seed: Any = np.uint64(0)  # each run has its own
     decode = used.decode if used.hand_over else None
     return PolicyParams(
         admission=used.admission.values(),
@@ -292,104 +305,3 @@ def _router_params(chosen: ChosenRouter) -> RouterParams:
         _weights(chosen),
         chosen.picker.values(),
     )
-
-
-def _transfer_us(block_size: int, base_latency: int, bandwidth: float) -> int:
-    """Time to bring one block back from the CPU tier, µs."""
-    return base_latency + math.ceil(min(block_size / bandwidth, 2.0**53))
-
-
-def _thresholds(whole: int, is_by_class: bool, critical: int, sheddable: int) -> np.ndarray:
-    """Most prompt tokens in a step of every SLO class."""
-    threshold = np.full((len(SLO_CLASSES),), whole, np.int32)
-    if is_by_class:
-        threshold[list(CRITICAL_CLASSES)] = critical
-        threshold[list(SHEDDABLE_CLASSES)] = sheddable
-    return threshold
-
-
-def _instance_numbers(config: ClusterConfig, rows: int) -> dict[str, Any]:
-    """The numbers of every instance; rows beyond the cluster's have the last instance's."""
-
-    def column(*settings: str) -> list[Any]:
-        return list(zip(*(per_instance(config, name) for name in settings), strict=True))
-
-    def array(values: Sequence[Any], dtype: Any) -> np.ndarray:
-        values = list(values) + [values[row_to_copy(config)]] * (rows - len(values))
-        return np.asarray(values, dtype)
-
-    def own(setting: str, dtype: Any) -> np.ndarray:
-        return array(per_instance(config, setting), dtype)
-
-    chunks = column(
-        "long_prefill_token_threshold",
-        "slo_prefill",
-        "slo_prefill_critical",
-        "slo_prefill_sheddable",
-    )
-    transfers = column("kv_transfer_base_latency", "kv_transfer_bandwidth")
-    size = config.block_size_in_tokens
-    alpha = array(latency.alphas(config), np.float64)
-    alpha[:, 0] += own("network_delay", np.float64)  # a request is pending on its way, too
-    cpu_blocks = own("kv_cpu_blocks", np.int32)
-    thresholds = own("kv_offload_threshold", np.float64)
-    if config.is_august:  # its tier acts from the first step on
-        thresholds = np.full_like(thresholds, -1.0)
-    after_decode = {}
-    if config.is_august:
-        times = latency.times_after_decode(config)
-        after_decode = {"post_decode_us": array(times, np.int64)}
-    return after_decode | {
-        "alpha": alpha,
-        "beta": array(latency.vectors(config), np.float64),
-        "total_kv_blocks": own("total_kv_blocks", np.int32),
-        "max_num_running_reqs": own("max_num_running_reqs", np.int32),
-        "max_num_scheduled_tokens": own("max_num_scheduled_tokens", np.int32),
-        "prefill_threshold": array([_thresholds(*one) for one in chunks], np.int32),
-        "kv_cpu_blocks": cpu_blocks,
-        "transfer_us": array([_transfer_us(size, *one) for one in transfers], np.int64),
-        "offload_threshold": np.where(cpu_blocks > 0, thresholds, np.inf),
-        "roles": array(roles(config), np.int32),
-    }
-
-
-def _signal_params(config: ClusterConfig, rows: int, seed: int) -> SignalParams:
-    """Phases are drawn of the policies' seed, so that every seed has its own and all strategies have them in common."""
-    phases = {
-        "aligned": lambda: np.zeros(rows),
-        "even": lambda: np.arange(rows) / config.num_instances % 1.0,
-        "drawn": lambda: np.random.default_rng([seed, PHASES]).random(rows),
-    }
-    load_interval = config.load_refresh_interval
-    if config.is_august:  # one look for all
-        load_interval = config.snapshot_refresh_interval
-    arrays: dict[str, Any] = {
-        "load_interval_us": np.int64(load_interval),
-        "index_delay_us": np.int64(config.prefix_index_delay),
-        "index_loss": np.float64(config.prefix_index_loss),
-        "phase": phases[config.snapshot_phases](),
-        "has_phases": np.bool_(config.snapshot_phases != "aligned"),
-        "counts_in_flight": np.int32(config.in_flight_counts),
-    }
-    if config.is_august:
-        arrays["cache_delay_us"] = np.int64(config.cache_signal_delay)
-    return SignalParams(**arrays)
-
-
-def _cluster_params(config: ClusterConfig, rows: int, policy_seed: int) -> ClusterParams:
-    arrays: dict[str, Any] = {
-        "num_instances": np.int32(config.num_instances),
-        "admission_latency_us": np.int64(config.admission_latency),
-        "routing_latency_us": np.int64(config.routing_latency),
-        "snapshot_refresh_interval_us": np.int64(config.snapshot_refresh_interval),
-        "horizon_us": np.int64(min(config.horizon, NO_HORIZON // 2)),
-        "infinity": np.float64(np.inf),
-        "signals": _signal_params(config, rows, policy_seed),
-    }
-    if config.is_august:
-        limits = per_instance(config, "max_model_len")
-        spare = [limits[row_to_copy(config)]] * (rows - len(limits))
-        limits = limits + spare if len(set(limits)) > 1 else limits[:1]
-        each = np.array([limit or LARGEST_COUNT for limit in limits], np.int32)
-        arrays["max_model_len"] = each if len(each) > 1 else each[0]
-    return ClusterParams(**arrays, **_instance_numbers(config, rows))

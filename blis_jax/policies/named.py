@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import disaggregation
+from blis_jax.cluster.made_once import made_once
 from blis_jax.cluster.revisions import registered
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.user_files import is_file
@@ -89,23 +89,13 @@ class Chosen:
     prefill: ChosenRouter | None = None  # likewise in the prefill pool
 
 
+@made_once
 def numbered(config: ClusterConfig) -> Chosen:
     """The policies by their names, with the numbers that the settings give them.
 
     Raises:
         ConfigError: a name is not known, or a number has no policy to go to.
     """
-    kinds = (*NAMED_KINDS, *registry.OPTIONAL_KINDS)
-    names = [_name_of(config, kind) for kind in kinds]
-    names += [config.decode_routing_policy, config.decode_routing_picker]
-    own = (*config.decode_scorers(), *config.prefill_scorers())
-    names += [name for name, _ in (*config.scorers(), *own)]
-    if any(is_file(name) for name in names):
-        return _numbered(config)  # the file may have changed since
-    return _numbered_once(config)
-
-
-def _numbered(config: ClusterConfig) -> Chosen:
     given = _numbers_by_owner(config)
     found: dict[str, Any] = {}
     for kind in (*NAMED_KINDS, *registry.OPTIONAL_KINDS):
@@ -190,9 +180,6 @@ def _decode_router(
     router = ChosenRouter(policy("routing"), tuple(scorers), policy("picker"))
     given |= own  # belong to nobody
     return router
-
-
-_numbered_once = functools.lru_cache(maxsize=1024)(_numbered)
 
 
 def _name_of(config: ClusterConfig, kind: str) -> str:
