@@ -18,6 +18,7 @@ from blis_jax.engine.types import REJECTED, UNROUTED
 from blis_jax.memory.block_tables.blocks import Eviction
 from blis_jax.results.event_order.histories import InstanceHistory, entry_times, histories
 from blis_jax.results.instance_records import evicted_on, instance_records
+from blis_jax.results.metrics.arrays import clipped
 from blis_jax.results.records import (
     BLOCK_LEVEL,
     NO_EVICTION,
@@ -40,6 +41,8 @@ from blis_jax.results.request_lives.stays import journeys, lives_of, moved, num_
 from blis_jax.results.request_lives.travels import after_moves, has_moved, is_on_its_way
 from blis_jax.results.request_lives.waits import ended_steps, final_status, gateway_waits
 from blis_jax.workload.table import NEVER_US, RequestTable
+
+_IS_SETTLED = np.array([status in SETTLED for status in Status])  # [status]
 
 
 def unstack(tree: Any, row: int) -> Any:
@@ -111,11 +114,15 @@ class Observation:
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
-        return self.xp.clip(self.dyn[:, column] + offset, 0, max(len(self.log) - 1, 0))
+        return self._in_log(self.dyn[:, column] + offset)
+
+    def _in_log(self, record: np.ndarray) -> np.ndarray:
+        return clipped(record, max(len(self.log) - 1, 0))
 
     def _log_time(self, column: LogTime, at: np.ndarray) -> np.ndarray:
         return self.log_time[at, column] if len(self.log) else np.zeros(at.shape, np.int64)
 
+    @cached_property
     def status(self) -> np.ndarray:
         """Where every request was at the end."""
         xp = self.xp
@@ -139,9 +146,9 @@ class Observation:
 
     def requests(self) -> RequestRecords:
         """Per-request results."""
-        xp, lives, status = self.xp, self.lives, self.status()
+        xp, lives, status = self.xp, self.lives, self.status
         dyn, nothing = self.dyn, np.int64(-1)
-        is_done = status == Status.COMPLETED
+        is_done = status == int(Status.COMPLETED)
         is_scheduled = dyn[:, Dyn.NUM_SCHEDULED] > 0
         in_decode, has_token = lives.in_decode, lives.token_record >= 0
         scheduled = self._starts(lives.scheduled_record) - self.arrival
@@ -168,13 +175,13 @@ class Observation:
             instance=self.instance,
             status=status,
             queued_at_us=xp.where(
-                self.is_queued & (status != Status.DROPPED), self.queued_us, nothing
+                self.is_queued & (status != int(Status.DROPPED)), self.queued_us, nothing
             ),
             sched_delay_us=xp.where(is_scheduled, scheduled, nothing),
             first_sched_delay_us=xp.where(is_scheduled, first, nothing),
             ttft_us=xp.where(has_token, ttft, nothing),
             e2e_us=xp.where(is_done, self._e2e(ttft, steps, output_time), nothing),
-            left_us=xp.where(is_done, self._last_steps()[1], nothing),
+            left_us=xp.where(is_done, self._last_steps[1], nothing),
             preemptions=lives.num_preempted,
             num_scheduled=lives.num_scheduled,
             cached_tokens_first_sched=xp.where(
@@ -206,7 +213,7 @@ class Observation:
     def _e2e(self, ttft: np.ndarray, steps: np.ndarray, output_time: np.ndarray) -> np.ndarray:
         """E2E of completed requests, junk of others; `steps` is the number of those after the last first token."""
         xp, lives = self.xp, self.lives
-        last, left, total = self._last_steps()
+        last, left, total = self._last_steps
         earlier = lives.past_itl_us + lives.past_num_itl * output_time
         again = np.int64(self.defects.double_last_latency) * (last + output_time)
         e2e = ttft + earlier + total + steps * output_time + again
@@ -236,6 +243,7 @@ class Observation:
 
     splits: SplitRecords | None = None  # once there are requests' results, where KV is reserved
 
+    @cached_property
     def _last_steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Duration and end of a request's last step, and the steps' sum since its first token; junk if not done."""
         at_end = self._at(Dyn.FINISH_RECORD, -1)
@@ -247,12 +255,12 @@ class Observation:
 
     def ends(self, record: np.ndarray) -> np.ndarray:
         """End of the step in a record of one step, per request; junk where there is none."""
-        at = self.xp.clip(record, 0, max(len(self.log) - 1, 0))
-        return self._starts(record) + self._log_time(LogTime.DURATION, at)
+        at = self._in_log(record)
+        return self._log_time(LogTime.START, at) + self._log_time(LogTime.DURATION, at)
 
     def _starts(self, record: np.ndarray) -> np.ndarray:
         """Start of the step in a record, likewise."""
-        return self._log_time(LogTime.START, self.xp.clip(record, 0, max(len(self.log) - 1, 0)))
+        return self._log_time(LogTime.START, self._in_log(record))
 
     block_size, defects, rules = 16, REFERENCE_DEFECTS, FEBRUARY_RULES
     overhead: int | None = 0  # place of the coefficient that every step costs
@@ -323,8 +331,7 @@ class Observation:
         lives = self.lives
         request = lives.evictions[:, Eviction.REQUEST]
         record = lives.evictions[:, Eviction.RECORD]
-        at = np.clip(record, 0, max(len(self.log) - 1, 0))
-        time_us = self.log_time[at, LogTime.START] if len(self.log) else record
+        time_us = self.log_time[self._in_log(record), LogTime.START] if len(self.log) else record
         where = evicted_on(self)
         return PreemptionRecords(
             request, where, time_us, record, lives.num_itl, lives.is_forgotten, self.gaps_us
@@ -335,8 +342,8 @@ class Observation:
         code = Outcome(int(self.raw.registers[Reg.OUTCOME]))
         if code != Outcome.COMPLETED:
             return code
-        is_settled = np.isin(self.status(), [int(status) for status in SETTLED])
-        return Outcome.COMPLETED if bool(is_settled.all()) else Outcome.HORIZON
+        is_settled = bool(_IS_SETTLED[self.status].all())
+        return Outcome.COMPLETED if is_settled else Outcome.HORIZON
 
     def num_open_ties(self) -> int:
         """Events of one microsecond whose order nobody has verified."""

@@ -50,7 +50,7 @@ def instance_records(seen: Observation, requests: RequestRecords) -> InstanceRec
     at, steps = log[:, Log.INSTANCE], log[:, Log.NUM_STEPS]
 
     def counted(status: Status) -> np.ndarray:
-        return sums(seen.instance, requests.status == status, rows)
+        return sums(seen.instance, requests.status == int(status), rows)
 
     output_tokens = sums(at, log[:, Log.NUM_DECODE] * steps, rows)
     if seen.rules.restarts_preempted:  # all of what completes, and nothing else
@@ -60,7 +60,7 @@ def instance_records(seen: Observation, requests: RequestRecords) -> InstanceRec
         seen.gaps_us is not None
     ):  # tokens in whose step prompt and earlier tokens were computed again
         output_tokens = output_tokens + sums(evicted_on(seen), seen.gaps_us >= 0, rows)
-    is_entered = (requests.queued_at_us >= 0) & (requests.status != Status.DROPPED)
+    is_entered = (requests.queued_at_us >= 0) & (requests.status != int(Status.DROPPED))
     prompts_on, dropped = seen.instance, inst[:, Inst.NUM_DROPPED]
     if seen.reserved is not None:
         is_entered = is_entered | (seen.reserved.is_dropped == 1)
@@ -68,7 +68,7 @@ def instance_records(seen: Observation, requests: RequestRecords) -> InstanceRec
         dropped = dropped + sums(seen.reserved.target, seen.reserved.is_dropped, rows)
     block_time = log[:, Log.SUM_USED_BLOCKS].astype(np.float64)
     block_time = block_time * seen.log_time[:, LogTime.DURATION]
-    evicted = evicted_on(seen)
+    evicted, ended = evicted_on(seen), _ended(seen, requests)
     return InstanceRecords(
         completed_requests=counted(Status.COMPLETED),
         dropped_unservable=dropped,
@@ -76,7 +76,7 @@ def instance_records(seen: Observation, requests: RequestRecords) -> InstanceRec
         times_down=np.zeros(rows, np.int64)
         if seen.raw.downs is None
         else seen.raw.downs[:rows].astype(np.int64),
-        paid_us=paid_us(seen.raw, seen.cluster, _ended(seen, requests), xp),
+        paid_us=paid_us(seen.raw, seen.cluster, ended, xp),
         still_queued=counted(Status.WAITING),
         still_running=counted(Status.RUNNING),
         total_input_tokens=sums(prompts_on, xp.where(is_entered, seen.input_len, 0), rows),
@@ -88,7 +88,7 @@ def instance_records(seen: Observation, requests: RequestRecords) -> InstanceRec
         kv_blocks_used_integral=sums(at, block_time, rows),
         step_count=inst[:, Inst.STEP_INDEX],
         waiting_sum=sums(at, log[:, Log.WAITING] * steps, rows),
-        sim_ended_time_us=_ended(seen, requests),
+        sim_ended_time_us=ended,
         output_time_us=seen.output_time[:rows],
         preemption_count=sums(evicted, lives.is_eviction, rows),
         kv_allocation_failures=_pool(seen, Pool.NUM_FAILURES),

@@ -74,7 +74,8 @@ def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options
     block_size = config.block_size_in_tokens
     is_sharing = has_nodes and shares_outputs(table, block_size)
     # an arrival ends the runs of equal steps of all instances that decode
-    records = 2 * num_requests + _num_chunks(config, table)
+    chunks = _num_chunks(config, table)
+    records = 2 * num_requests + chunks
     records = max(records, min(2 + config.num_instances, 8) * num_requests)
     output_blocks = _num_output_blocks(table, block_size)
     if is_sharing:  # a step by itself whenever a member fills a block
@@ -103,7 +104,7 @@ def demand_of_table(config: ClusterConfig, table: RequestTable, options: Options
         longest=-(-int(np.max(tokens_of_each, initial=1)) // block_size),
         shared_blocks=int(np.sum(np.asarray(table.node_blocks))),
         output_blocks=output_blocks,
-        num_allocations=num_requests + _num_chunks(config, table),
+        num_allocations=num_requests + chunks,
         # a block may be used again if nobody looks for its content
         distinct_blocks=_num_distinct_blocks(table, block_size) if has_nodes else None,
     )

@@ -216,7 +216,7 @@ class Repeated:
         numbers = dataclasses.replace(numbers, cluster=moved)
         inputs = numbers, *self.inputs[1:]
         seen, each = self.differentiator._run(self.group, inputs, self.stacked)
-        if seen.outcome() != Outcome.COMPLETED or np.any(seen.status() != Status.COMPLETED):
+        if seen.outcome() != Outcome.COMPLETED or np.any(seen.status != Status.COMPLETED):
             return None
         requests, slopes = seen.requests(), [one.requests() for one in each]
         return LatencySlopes(

@@ -17,6 +17,7 @@ from blis_jax.results.checks.kv_invariants import (
     blocks_conserved,
     blocks_released,
     cpu_tier_conserved,
+    is_in_batch,
     no_pressure_without_eviction,
     preemptions_conserved,
     preemptions_located,
@@ -56,7 +57,7 @@ def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> 
         (Status.WAITING, instances.still_queued),
         (Status.RUNNING, instances.still_running),
     ):
-        held = per_instance(requests.status == status, requests, instances)
+        held = per_instance(requests.status == int(status), requests, instances)
         differences = differences + abs(held - counter).sum(axis=-1)
     return differences
 
@@ -139,7 +140,7 @@ def steps_in_order(requests: RequestRecords, instances: InstanceRecords) -> Coun
     is_wrong |= has_token & has_finished & (requests.finished_step_idx < requests.token_step_idx)
     latest = xp.maximum(requests.scheduled_step_idx, requests.token_step_idx)
     # the number of a step means nothing on an instance that the request has not run on
-    in_batch = (requests.status == Status.RUNNING) | (requests.status == Status.COMPLETED)
+    in_batch = is_in_batch(requests)
     is_here = in_batch | ((requests.hand_overs == 0) & (requests.restarts == 0))
     is_wrong |= is_here & (xp.maximum(latest, requests.finished_step_idx) > last_step)
     return count(is_wrong)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from blis_jax.results.records import (
     Status,
 )
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
 
 def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) -> Counts:
     """10. Requests' preemptions sum to their instance's; each leads to one more scheduling, as does a restart.
@@ -27,13 +30,19 @@ def preemptions_conserved(requests: RequestRecords, instances: InstanceRecords) 
     differences = abs(total - instances.preemption_count).sum(axis=-1)
     in_all = abs(total.sum(axis=-1) - instances.preemption_count.sum(axis=-1))
     differences = namespace(differences).where(_has_moves(requests, instances), in_all, differences)
-    is_running = (requests.status == Status.RUNNING) | (requests.status == Status.COMPLETED)
+    is_running = is_in_batch(requests)
     if requests.ended_step_idx is not None:
         is_running = is_running | (requests.ended_step_idx > 0)
     is_handed = (requests.hand_overs > 0) & (requests.handed_wait_us < 0)
     ended = requests.preemptions + requests.restarts
     is_wrong = requests.num_scheduled != ended + (is_running | is_handed)
     return differences + count(is_wrong)
+
+
+def is_in_batch(requests: RequestRecords) -> Bool[np.ndarray, "*row request"]:
+    """Which requests are in a batch, or have completed out of one."""
+    status = requests.status
+    return (status == int(Status.RUNNING)) | (status == int(Status.COMPLETED))
 
 
 def _has_moves(requests: RequestRecords, instances: InstanceRecords) -> Any:

@@ -23,6 +23,12 @@ def stacked(*leaves: Any) -> np.ndarray:
     return np.stack(leaves) if len(leaves) > 1 else np.asarray(leaves[0])[None]
 
 
+def clipped(values: Any, most: int) -> Any:
+    """Whole numbers brought into [0, most]; `np.clip` takes three times as long."""
+    xp = namespace(values)
+    return xp.minimum(xp.maximum(values, 0), most)
+
+
 def sums(index: Any, values: Any, size: int) -> Any:
     """Sums of the values of each index in [0, size); entries with another index count nowhere.
 
@@ -31,9 +37,11 @@ def sums(index: Any, values: Any, size: int) -> Any:
     xp = namespace(values)
     values = values.astype(xp.int64) if values.dtype == bool else values
     if xp is np:
-        is_there = (index >= 0) & (index < size)
-        total = np.bincount(index[is_there], values[is_there], size)
-        return total.astype(values.dtype)
+        if not len(index):
+            return np.zeros(size, values.dtype)
+        # entries without one are counted in front, which costs a fifth of leaving them out
+        total = np.bincount(np.maximum(index, -1) + 1, values, size + 1)
+        return total[1 : size + 1].astype(values.dtype)
     if size <= MOST_MASKED:
         is_here = index[None, :] == xp.arange(size, dtype=index.dtype)[:, None]
         return xp.sum(xp.where(is_here, values[None, :], 0), axis=1, dtype=values.dtype)

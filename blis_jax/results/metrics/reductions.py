@@ -5,11 +5,12 @@ The arrays are numpy's, or JAX's of one lane inside a compiled call.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_jax.results.metrics.arrays import namespace, sums
+from blis_jax.results.metrics.arrays import clipped, namespace, sums
 from blis_jax.results.records import InstanceRecords, RequestRecords
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def count(is_wrong: Bool[np.ndarray, "*row entry"]) -> Counts:
 def of_instance(values: np.ndarray, requests: RequestRecords) -> np.ndarray:
     """Each request's value of its instance; of the first one where it has none."""
     xp = namespace(values)
-    row = xp.clip(requests.instance.astype(np.int64), 0, values.shape[-1] - 1)
+    row = clipped(requests.instance.astype(np.int64), values.shape[-1] - 1)
     return xp.take_along_axis(values, row, axis=-1)
 
 
@@ -41,10 +42,9 @@ def per_instance(
     if namespace(is_counted) is not np:  # one lane of a compiled call
         one = is_counted if values is None else is_counted * values
         return sums(requests.instance, one, shape[-1])
-    num_runs = int(np.prod(shape[:-1], dtype=np.int64))
-    run = np.arange(num_runs).reshape(*shape[:-1], 1)
+    run = np.arange(math.prod(shape[:-1])).reshape(*shape[:-1], 1)
     is_counted = is_counted & (requests.instance >= 0) & (requests.instance < shape[-1])
     cell = (run * shape[-1] + requests.instance)[is_counted]
     weights = None if values is None else values[is_counted]
-    totals = np.bincount(cell, weights, num_runs * shape[-1])
+    totals = np.bincount(cell, weights, math.prod(shape))
     return totals.astype(np.int64).reshape(shape)

@@ -16,7 +16,7 @@ from blis_jax.engine.phases.departures.paid_time import PaidTime, paid_until
 from blis_jax.engine.state import Dyn, Inst, InstTime, Log, LogTime
 from blis_jax.engine.tables.journeys import Journey
 from blis_jax.memory.block_tables.blocks import PASSED_OVER, Eviction, Life
-from blis_jax.results.metrics.arrays import replaced, sums
+from blis_jax.results.metrics.arrays import clipped, replaced, sums
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -184,7 +184,7 @@ def _ended(evictions: Any, log: Any, log_time: Any, xp: Any) -> tuple[Any, Any]:
     last = len(log) - 1
     decode_record = xp.abs(evictions[:, Eviction.DECODE_RECORD])
     has_decode = decode_record > 0
-    began = xp.clip(decode_record - 1, 0, last)
+    began = clipped(decode_record - 1, last)
     ended = xp.minimum(evictions[:, Eviction.RECORD], last)
     total = log_time[:, LogTime.TOTAL_DURATION]
     own = log[ended, Log.NUM_STEPS] * log_time[ended, LogTime.DURATION]
