@@ -24,7 +24,7 @@ from blis_jax.results.checks.kv_invariants import (
     used_blocks_within_capacity,
 )
 from blis_jax.results.metrics.arrays import namespace
-from blis_jax.results.metrics.reductions import Counts, count, of_instance, per_instance
+from blis_jax.results.metrics.reductions import Counts, count, of_instance, per_instance, per_status
 from blis_jax.results.records import (
     GAVE_UP,
     NOT_DISPATCHED,
@@ -50,15 +50,16 @@ def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> 
     """1. Every request has one known status, and each instance's counters count those it holds."""
     known = (requests.status >= 0) & (requests.status < len(Status))
     differences = count(~known)
-    for status, counter in (
-        (Status.COMPLETED, instances.completed_requests),
-        (Status.DROPPED, instances.dropped_unservable),
-        (Status.LOST, instances.lost_requests),
-        (Status.WAITING, instances.still_queued),
-        (Status.RUNNING, instances.still_running),
-    ):
-        held = per_instance(requests.status == int(status), requests, instances)
-        differences = differences + abs(held - counter).sum(axis=-1)
+    counters = {
+        Status.COMPLETED: instances.completed_requests,
+        Status.DROPPED: instances.dropped_unservable,
+        Status.LOST: instances.lost_requests,
+        Status.WAITING: instances.still_queued,
+        Status.RUNNING: instances.still_running,
+    }
+    held = per_status(requests, instances, tuple(counters))
+    for count_here, counter in zip(held, counters.values(), strict=True):
+        differences = differences + abs(count_here - counter).sum(axis=-1)
     return differences
 
 

@@ -6,12 +6,13 @@ The arrays are numpy's, or JAX's of one lane inside a compiled call.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blis_jax.results.metrics.arrays import clipped, namespace, sums
-from blis_jax.results.records import InstanceRecords, RequestRecords
+from blis_jax.results.records import InstanceRecords, RequestRecords, Status
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -48,3 +49,19 @@ def per_instance(
     weights = None if values is None else values[is_counted]
     totals = np.bincount(cell, weights, math.prod(shape))
     return totals.astype(np.int64).reshape(shape)
+
+
+def per_status(
+    requests: RequestRecords, instances: InstanceRecords, statuses: Sequence[Status]
+) -> list[Int[np.ndarray, "*row instance"]]:
+    """How many requests of each instance have each of these statuses."""
+    if namespace(requests.status) is not np:  # one lane of a compiled call
+        return [per_instance(requests.status == int(one), requests, instances) for one in statuses]
+    shape, most = instances.completed_requests.shape, len(Status)
+    is_counted = (requests.status >= 0) & (requests.status < most)
+    is_counted &= (requests.instance >= 0) & (requests.instance < shape[-1])
+    run = np.arange(math.prod(shape[:-1])).reshape(*shape[:-1], 1)
+    cell = (run * shape[-1] + requests.instance) * most + requests.status
+    table = np.bincount(cell[is_counted], minlength=math.prod(shape) * most)
+    table = table.reshape(*shape, most)
+    return [table[..., int(one)] for one in statuses]
