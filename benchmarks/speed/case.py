@@ -176,6 +176,35 @@ def under_pressure(
     }
 
 
+def of_cluster(config: ClusterConfig, title: str) -> dict[str, Any]:
+    """One run of a cluster whose requests move or wait at the gateway, and how many do."""
+    (run,) = call_of(config, load_builtin("mixed"), 1).runs
+    record = Runner(run.sizes.options).alone(run)  # with tables that are large enough
+    compile_s, seconds = device_time(Call(Group(run), [run], 1), 15)
+    if record.outcome.name != "COMPLETED":
+        raise SystemExit(f"{title} ended with {record.outcome.name}")
+    requests, waits = record.requests, record.requests.gateway_wait_us
+    counts = {
+        "hand-overs": int(requests.hand_overs.sum()),
+        "failures": int(record.instances.times_down.sum()),
+        "restarts": int(requests.restarts.sum()),
+        "waits at the gateway": 0 if waits is None else int((waits > 0).sum()),
+    }
+    said = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    return {
+        "title": title,
+        "compile_s": compile_s,
+        "run": f"{seconds * 1e3:.2f} ms, {record.num_iterations} scan steps",
+        "unit": said,
+    }
+
+
+CLUSTERS = {
+    "pools": (worker.POOLS, "one run, 2 prefill and 6 decode instances, 1,000 requests"),
+    "outages": (worker.FAILING, "one run, instances that fail every 10 s, 1,000 requests"),
+    "flow-control": (worker.QUEUED, "one run behind the gateway's queue, 1,000 requests"),
+}
+
 PRESSED = ClusterConfig(**worker.PRESSED)
 PRESSURE: dict[str, tuple[Any, ...]] = {
     "pressure-5000": (PRESSED, "mixed", "one run, 5,000 blocks an instance, no CPU tier"),
@@ -309,6 +338,9 @@ def measure(name: str, window: int | None = None) -> dict[str, Any]:
         return trace(name, window)
     if name in PRESSURE:
         return under_pressure(window, *PRESSURE[name])
+    if name in CLUSTERS:
+        settings, title = CLUSTERS[name]
+        return of_cluster(ClusterConfig(**settings), title)
     if name == "bursts-2000":
         return bursts("one run, 2,000 requests in bursts, record included, one core")
     if name.startswith("sustainable-"):

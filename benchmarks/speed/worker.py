@@ -41,6 +41,24 @@ BEST: dict[str, Any] = BASELINE | {
 # enough memory that no block is used twice: beyond that the block-level model takes over
 AMPLE: dict[str, Any] = BASELINE | {"total_kv_blocks": 4_000_000, "kv_cpu_blocks": 0}
 PRESSED: dict[str, Any] = BASELINE | {"total_kv_blocks": 5000, "kv_cpu_blocks": 0}
+# clusters whose requests move on, start again, or wait at the gateway
+LEAST_LOADED: dict[str, Any] = BASELINE | {"routing_policy": "least-loaded", "kv_cpu_blocks": 0}
+POOLS: dict[str, Any] = LEAST_LOADED | {
+    "hand_over_policy": "pools",
+    "instances": ({"count": 2, "role": "prefill"}, {"count": 6, "role": "decode"}),
+}
+FAILING: dict[str, Any] = LEAST_LOADED | {
+    "cluster_policy": "outages",
+    "outages_mtbf_s": 10.0,
+    "outages_mttr_s": 0.5,
+    "outages_start_up_s": 0.1,
+    "outages_running": 1,
+}
+QUEUED: dict[str, Any] = LEAST_LOADED | {
+    "flow_control": True,
+    "saturation_detector": "concurrency",
+    "max_concurrency": 16,
+}
 # who feeds the router's index: its own decisions, or the instances' caches
 ROUTED: dict[str, Any] = PRESSED | {
     "routing_policy": "weighted",
@@ -251,6 +269,9 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "pressure-2000": lambda _: single(PRESSED | {"total_kv_blocks": 2000}),
     "index-of-routings": lambda _: single(ROUTED, "multiprefix"),
     "index-of-caches": lambda _: single(ROUTED_PRECISELY, "multiprefix"),
+    "pools": lambda _: single(POOLS),
+    "outages": lambda _: single(FAILING),
+    "flow-control": lambda _: single(QUEUED),
     "bursts-2000": lambda _: single(COMPOUND, BURSTS, **OF_BURSTS),
     "multi-turn": lambda _: single(BASELINE, "multiturn"),
     "multi-turn-pressure": lambda _: single(PRESSED | {"total_kv_blocks": 4000}, "multiturn"),

@@ -15,6 +15,7 @@ from blis_jax.engine.phases.departures.giving_up import time_out
 from blis_jax.engine.phases.departures.movement import (
     arrived,
     change_cluster,
+    may_be_back,
     movement_of,
     next_to_move,
 )
@@ -83,7 +84,11 @@ def _moved(ctx: Context, state: State, now: jax.Array) -> Writes:
 
     def routed() -> Writes:
         writes = _decided(ctx, state, route_again(ctx, state, request, now))
-        return dataclasses.replace(writes, movement=arrived(ctx, state, request))
+        movement = arrived(ctx, state, request)
+        if ctx.mechanism.cluster is not None:
+            is_back = may_be_back(state, request, writes.instance)
+            movement = dataclasses.replace(movement, is_back=is_back)
+        return dataclasses.replace(writes, movement=movement)
 
     if not ctx.mechanism.reserves_decode:
         return routed()
@@ -97,6 +102,9 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
     routed_to = _routed_to(ctx, instance)
     if ctx.mechanism.reserves_decode and done.split is not None:
         nothing = dataclasses.replace(nothing, movement=done.split)
+    if nothing.movement is not None and nothing.movement.routed_at is not None:
+        movement = dataclasses.replace(nothing.movement, routed_at=done.lane.last_event)
+        nothing = dataclasses.replace(nothing, movement=movement)
     past = nothing.slot.past if state.movement is None else ctx.past(state, routed)
     return dataclasses.replace(
         nothing,

@@ -67,6 +67,7 @@ class Raw:
     exits: Any = None  # only where requests give up
     paid: Any = None  # PaidTime, only with a cluster policy
     ordered: Any = None  # Movement.ordered, only where instances are placed
+    routed_at: Any = None  # Movement.routed_at, only where a routing may wait for an instance
 
 
 def first_order(num_requests: int) -> Order:
@@ -245,6 +246,7 @@ def raw_of(state: State, chunks: jax.Array) -> Raw:
             reserved_time=movement.reserved_time,
             paid=movement.paid,
             ordered=movement.ordered,
+            routed_at=movement.routed_at,
         )
     if state.queue is not None:
         waited = {"queue_place": state.queue.place, "dispatched": state.queue.dispatched}

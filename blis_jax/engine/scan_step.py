@@ -32,7 +32,7 @@ from blis_jax.engine.phases.departures.movement import (
     stop,
 )
 from blis_jax.engine.phases.departures.reservation import released, store
-from blis_jax.engine.phases.departures.stops import cooled, is_due, leaves_early
+from blis_jax.engine.phases.departures.stops import cooled, is_due, leaves_early, strange
 from blis_jax.engine.phases.steps.batch_formation import serve
 from blis_jax.engine.phases.steps.candidates import has_candidate
 from blis_jax.engine.phases.steps.mid_step import Work, failing
@@ -296,6 +296,7 @@ def _next_thing(ctx: Context, state: State) -> State:
     state = write(ctx, state, done)
     if ctx.mechanism.cluster is not None and done.movement is not None:
         state = cooled(ctx, state, done.movement.cold)
+        state = strange(ctx, state, done)
     if ctx.mechanism.places_instances:
         gives_up = is_cluster & (due.kind == Kind.DEADLINE)
         at = jnp.where(gives_up, due.cluster, now)

@@ -46,6 +46,7 @@ from blis_jax.memory.block_tables.contents import (
     found_blocks,
     nothing_found,
     registered_blocks,
+    without_own,
 )
 from blis_jax.memory.memory import (
     Choice,
@@ -186,6 +187,12 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         """All blocks free and without content, as at the start."""
         return {"blocks": emptied(ctx.shape, ctx.params, blocks_of(state), is_it)}
 
+    def without_own(
+        self, ctx: Context, state: State, request: jax.Array, instance: jax.Array, slot: jax.Array
+    ) -> dict[str, Any]:
+        """The blocks that held them have no content."""
+        return {"blocks": without_own(ctx, blocks_of(state), request, instance, slot)}
+
     def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
         """The rows of block-level memory; the blocks themselves move in the operations."""
         blocks, slot, zero = blocks_of(state), done.slot, jnp.int32(0)
@@ -193,10 +200,13 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         put = lax.dynamic_update_slice
         slot_of = put(blocks.slot_of, jnp.full((1,), -1, jnp.int32), (rows.left,))
         evicts = rows.eviction_at < ctx.shape.eviction_capacity
+        home = slot.slot
+        if ctx.mechanism.moves_requests:
+            home = home + slot.instance * jnp.int32(ctx.shape.num_slots)
         at = (slot.instance, slot.slot)
         changed = dataclasses.replace(
             blocks,
-            slot_of=put(slot_of, slot.slot[None], (done.routed,)),
+            slot_of=put(slot_of, home[None], (done.routed,)),
             computed=put(blocks.computed, rows.computed[None, None], at),
             ghosts=put(blocks.ghosts, rows.ghost[None], (rows.ghost_at,)),
             life=put(blocks.life, selected(rows.life.numbers)[None], (slot.request, zero)),

@@ -227,6 +227,12 @@ class Memory(ABC, Generic[S, R]):
     def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> dict[str, Any]:
         """The tables that change where these instances, a spare row included, hold nothing any more."""
 
+    def without_own(
+        self, ctx: Context, state: State, request: jax.Array, instance: jax.Array, slot: jax.Array
+    ) -> dict[str, Any]:
+        """The tables that change where the request alone had contents on the instance, and now finds none of them."""
+        return {}
+
     @abstractmethod
     def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
         """The tables of the state that change, with the rows in their places."""

@@ -39,7 +39,12 @@ from blis_jax.results.request_lives.splits import (
 )
 from blis_jax.results.request_lives.stays import journeys, lives_of, moved, num_instances
 from blis_jax.results.request_lives.travels import after_moves, has_moved, is_on_its_way
-from blis_jax.results.request_lives.waits import ended_steps, final_status, gateway_waits
+from blis_jax.results.request_lives.waits import (
+    ended_steps,
+    final_status,
+    gateway_waits,
+    routed_later,
+)
 from blis_jax.workload.table import NEVER_US, RequestTable
 
 _IS_SETTLED = np.array([status in SETTLED for status in Status])  # [status]
@@ -107,6 +112,7 @@ class Observation:
         entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
         latency_us, self.queueing_us = cluster.routing_latency_us, entered[1]
         self.routed_us, self.gateway_wait_us = gateway_waits(self.raw, entered[0], latency_us, xp)
+        self.routed_us = routed_later(self.raw, self.routed_us, xp)
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
         lives = lives_of(self.raw, self.dyn, self.log, log_time, xp)

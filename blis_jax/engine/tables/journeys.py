@@ -61,6 +61,9 @@ class Movement:
     reserved: Any = None  # int32[request, column]: Reservation, a spare row included; likewise:
     reserved_time: Any = None
     num_transfers: Any = None  # int32: transfers begun
+    # clock[request], a spare row included: when it was first routed, never() before; only where that waits for an
+    # instance to come up
+    routed_at: Any = None
     # only where instances are made while the run goes on, likewise the next:
     emptied: Any = None  # clock[instance]: its latest event that left it without work, -1: none
     ordered: Any = None  # int32[instance]: number of the order for it, 0: none
@@ -90,6 +93,8 @@ def no_movement_yet(shape: EngineShape, mechanism: Mechanism) -> Movement | None
         reserved["reserved"] = columns.at[:, Reservation.columns.TARGET].set(-1)
         reserved["reserved_time"] = jnp.full((size, 1), never(clock), clock)
         reserved["num_transfers"] = jnp.int32(0)
+    if mechanism.cluster is not None and not mechanism.rules.turns_away:
+        reserved["routed_at"] = jnp.full((size,), never(clock), clock)
     if mechanism.places_instances:
         reserved["emptied"] = jnp.full((rows,), -1, clock)
         reserved["ordered"] = jnp.zeros((rows,), jnp.int32)

@@ -78,6 +78,8 @@ class MovementWrite:
     reservation: Any = None  # of the same request; likewise where KV is reserved
     num_transfers: Any = None
     ordered: Any = None  # int32[instance], see Movement
+    is_back: Any = None  # bool, likewise: it may have been on its instance before
+    routed_at: Any = None  # of the request that is routed for the first time, else never()
 
 
 def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None:
@@ -106,7 +108,10 @@ def no_movement(ctx: Context, movement: Movement | None) -> MovementWrite | None
     stops = movement.stop_at, movement.stop_loses, movement.loses_kv, movement.downs
     leaving = movement.leave_at, movement.leave_delay
     nothing = MovementWrite(movement.is_up, *leaving, *stops, movement.paid, cold, spare, journey)
-    nothing = dataclasses.replace(nothing, ordered=movement.ordered)
+    routed_at = None if movement.routed_at is None else ctx.never
+    is_back = None if ctx.mechanism.cluster is None else jnp.array(False)
+    news = {"ordered": movement.ordered, "routed_at": routed_at, "is_back": is_back}
+    nothing = dataclasses.replace(nothing, **news)
     if not ctx.mechanism.reserves_decode:
         return nothing
     kept = movement.reservation(spare)
@@ -223,6 +228,9 @@ def _write_movement(state: State, done: Writes) -> Movement | None:
             "num_transfers": change.num_transfers,
         }
     reserved |= {"emptied": movement.emptied, "ordered": change.ordered}
+    if movement.routed_at is not None:
+        first = jnp.minimum(movement.routed_at[done.routed], change.routed_at)
+        reserved["routed_at"] = _put(movement.routed_at, first[None], done.routed)
     return Movement(
         change.is_up,
         change.leave_at,

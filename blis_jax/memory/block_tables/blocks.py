@@ -154,7 +154,7 @@ class Blocks:
     lists: Int[Array, "instance slot position"]
     named: Int[Array, "instance content"]  # table from content to block, where it can be looked up
     is_named: jax.Array  # bool[instance, block]: the table names it; kept for the CPU tier
-    slot_of: Int[Array, "request"]
+    slot_of: Int[Array, "request"]  # where requests move: slot + num_slots · instance
     computed: Int[Array, "instance slot"]  # prompt tokens; in decode, progress - steps made
     priority: Float[Array, "instance slot"]  # of running requests, as last computed
     ghosts: Int[Array, "place"]  # slots still to be visited where they no longer are

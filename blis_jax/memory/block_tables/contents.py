@@ -13,6 +13,7 @@ block; a look-up compares names.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,7 +23,7 @@ from jax import lax
 from blis_jax.engine.arithmetic.block_counts import full_blocks
 from blis_jax.engine.context import Context, row
 from blis_jax.engine.types import pytree
-from blis_jax.memory.block_tables.blocks import LOOK_UP_BLOCKS, Blocks, num_contents
+from blis_jax.memory.block_tables.blocks import LOOK_UP_BLOCKS, NO_BLOCK, Blocks, num_contents
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
@@ -113,14 +114,17 @@ def is_same(first: jax.Array, second: jax.Array) -> jax.Array:
     return (first >> 1) == (second >> 1)
 
 
-def places(ctx: Context, blocks: Blocks, name: jax.Array) -> jax.Array:
-    """Where the table keeps each content; past its end if it cannot be looked up."""
+def places(ctx: Context, blocks: Blocks, name: jax.Array, instance: jax.Array) -> jax.Array:
+    """Where the instance's table keeps each content; past its end if it cannot be looked up."""
     shape = ctx.shape
     nowhere = jnp.int32(num_contents(shape))
     number, num_shared = shared_number_of(ctx, name), jnp.int32(shape.num_shared_blocks)
     request, position = owner_of(ctx, name)
     slot = blocks.slot_of[request]
     is_kept = (position >= 0) & (slot >= 0) & (position < shape.list_blocks)
+    if ctx.mechanism.moves_requests:  # on another instance the slot is somebody else's
+        is_kept = is_kept & (lax.div(slot, jnp.int32(shape.num_slots)) == instance)
+        slot = lax.rem(slot, jnp.int32(shape.num_slots))
     own = num_shared + slot * jnp.int32(shape.list_blocks) + position
     return jnp.where(number < num_shared, number, jnp.where(is_kept, own, nowhere))
 
@@ -208,6 +212,28 @@ def registered_blocks(ctx: Context, blocks: Blocks) -> Int[Array, "instance node
     start = jnp.cumsum(length, dtype=jnp.int32) - length
     found = next_missing[:, jnp.minimum(start, count)] - start[None, :]
     return jnp.clip(found, 0, length[None, :])
+
+
+def without_own(
+    ctx: Context, blocks: Blocks, request: jax.Array, instance: jax.Array, slot: jax.Array
+) -> Blocks:
+    """The tables in which no block of the instance holds a prefix of this request alone, which has the slot now."""
+    carried, zero = row(blocks.key, instance), jnp.int32(0)
+    owner, position = owner_of(ctx, carried)
+    is_own = (owner == request) & (position >= 0)
+    key = jnp.where(is_own, jnp.int64(0), carried)
+    none = jnp.full((1, ctx.shape.list_blocks), NO_BLOCK, jnp.int32)
+    start = jnp.int32(ctx.shape.num_shared_blocks) + slot * jnp.int32(ctx.shape.list_blocks)
+    put = lax.dynamic_update_slice
+    changed = dataclasses.replace(
+        blocks,
+        key=put(blocks.key, key[None], (instance, zero)),
+        named=put(blocks.named, none, (instance, start)),
+    )
+    if not ctx.shape.names_blocks:
+        return changed
+    bits = row(blocks.is_named, instance) & ~is_own
+    return dataclasses.replace(changed, is_named=put(blocks.is_named, bits[None], (instance, zero)))
 
 
 def is_registered(

@@ -135,7 +135,7 @@ def _unnamed(turn: Turn, name: jax.Array, popped: jax.Array | None) -> jax.Array
     that is named; several blocks with one content are rare, and at most one of them is named.
     """
     blocks, ctx = turn.blocks, turn.ctx
-    place = places(ctx, blocks, name)
+    place = places(ctx, blocks, name, turn.instance)
     named = blocks.named[turn.instance, place]
     carried = blocks.key[turn.instance, jnp.maximum(named, 0)]
     is_kept = (named >= 0) & is_same(carried, name) & (name != 0)
@@ -189,9 +189,9 @@ def take(turn: Turn) -> Moves:
     last_block, filled = _filled(turn)
     contents = jnp.concatenate([filled[None], new])
     owners = jnp.concatenate([last_block[None], popped.block])
-    place = places(ctx, blocks, contents)
+    place = places(ctx, blocks, contents, turn.instance)
     # the first tokens fill the last block; then a block is popped and filled at a time
-    forgotten = places(ctx, blocks, old)
+    forgotten = places(ctx, blocks, old, turn.instance)
     in_turn = jnp.stack([forgotten, place[1:]], axis=1).reshape(-1)
     named = jnp.stack([jnp.full_like(popped.block, NO_BLOCK), popped.block], axis=1).reshape(-1)
     start = jnp.where(held == 0, task.hits, ceil_div(held, size))
@@ -308,7 +308,10 @@ def roll_back(turn: Turn) -> Moves:
     is_full = (number < num_free) & (end <= task.tokens)
     name = names(turn.ctx, task.request, task.start + end, jnp.int32(NO_JUMPS))
     name = jnp.where(is_full, name, jnp.int64(0))
-    place, bits = places(turn.ctx, blocks, name), forgotten_bits(turn, ((name, None),))
+    place, bits = (
+        places(turn.ctx, blocks, name, turn.instance),
+        forgotten_bits(turn, ((name, None),)),
+    )
     is_over = done + window >= num_free
     changes = {
         "done": jnp.where(is_over, 0, done + window),
@@ -343,7 +346,7 @@ def restore(turn: Turn) -> Moves:
     name = jnp.where(is_live, blocks.key[turn.instance, block], jnp.int64(0))
     is_earlier = turn.window[None, :] < turn.window[:, None]
     is_second = jnp.any(is_same(name[:, None], name[None, :]) & is_earlier, axis=1)
-    place = places(ctx, blocks, name)
+    place = places(ctx, blocks, name, turn.instance)
     mark = blocks.named[turn.instance, place]
     is_filled_before = (place != turn.nowhere) & (mark <= -2) & (-2 - mark < number)
     is_restored = (name != 0) & ~is_second & ~is_filled_before

@@ -28,7 +28,7 @@ def reload(turn: Turn) -> Moves:
     entry = jnp.min(jnp.where(is_due, number, turn.spare_block))
     is_over = (entry == turn.spare_block) | (turn.total <= turn.inst.used_blocks)
     name = blocks.cpu_key[turn.instance, entry]
-    place = places(ctx, blocks, name[None])[0]
+    place = places(ctx, blocks, name[None], turn.instance)[0]
     is_here = is_registered(ctx, blocks, turn.instance, name, place)
     wanted = ~is_over & ~is_here
     popped = pop(turn, as_int(wanted))
@@ -36,7 +36,7 @@ def reload(turn: Turn) -> Moves:
     block = jnp.min(popped.block)  # the spare block is beyond all others
     loads = as_int(is_loaded)
     old = jnp.where(is_loaded, blocks.key[turn.instance, block], jnp.int64(0))
-    old_place = places(ctx, blocks, old[None])[0]
+    old_place = places(ctx, blocks, old[None], turn.instance)[0]
     tail = turn.pool.tail
     owner = jnp.where(is_loaded, block, turn.spare_block)[None]
     emptied = jnp.where(is_loaded, entry, turn.spare_block)
@@ -101,7 +101,7 @@ def offload(turn: Turn) -> Moves:
     stays = carries & ~moves
     moved = jnp.where(moves, block, turn.spare_block)
     name = jnp.where(moves, name, jnp.int64(0))
-    place = places(ctx, blocks, name)
+    place = places(ctx, blocks, name, turn.instance)
     new = tail + rank
     moved_time = jnp.full_like(blocks.cpu_time, turn.lane.now, shape=moved.shape)
     reached = jnp.where(jnp.any(stays), start + _first(stays), jnp.minimum(start + window, end))

@@ -50,8 +50,8 @@ def bring_back(turn: Turn) -> Moves:
     is_loaded = wanted & (popped.count == 1)
     loads, block = as_int(is_loaded), jnp.min(popped.block)
     content = jnp.where(is_loaded, blocks.key[instance, block], jnp.int64(0))
-    old = places(ctx, blocks, content[None])[0]
-    new = jnp.where(is_loaded, places(ctx, blocks, name[None])[0], turn.nowhere)
+    old = places(ctx, blocks, content[None], turn.instance)[0]
+    new = jnp.where(is_loaded, places(ctx, blocks, name[None], turn.instance)[0], turn.nowhere)
     old = jnp.where(old == new, turn.nowhere, old)
     owner = jnp.where(is_loaded, block, turn.spare_block)[None]
     tail, used = turn.pool.tail, row(blocks.cpu_time, instance)

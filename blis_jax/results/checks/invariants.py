@@ -34,7 +34,7 @@ from blis_jax.results.records import (
     Status,
 )
 from blis_jax.results.request_lives.resumed import resumed_latencies
-from blis_jax.results.request_lives.travels import e2e_parts_us
+from blis_jax.results.request_lives.travels import e2e_parts_us, left_preempted
 from blis_jax.results.step_records import completed_itl_counts, order_of_execution
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) 
     is_wrong |= is_completed & (requests.ttft_us < 0) & ~_has_overshot(requests, instances)
     # one that has left an instance was scheduled, and may be nowhere
     has_moved = (requests.hand_overs > 0) | (requests.restarts > 0)
-    has_moved = has_moved | np.isin(requests.status, GAVE_UP)
+    has_moved = has_moved | np.isin(requests.status, GAVE_UP) | left_preempted(requests, instances)
     is_wrong |= ~has_queued & ~has_moved & (requests.sched_delay_us >= 0)
     is_wrong |= (requests.status == Status.LOST) & (requests.ttft_us >= 0)
     is_wrong |= (requests.sched_delay_us < 0) & (requests.ttft_us >= 0)
@@ -199,10 +199,10 @@ def tokens_of_instance_conserved(requests: RequestRecords, instances: InstanceRe
     made = instances.total_output_tokens
     by_profile = [count(values != made) for values in outputs]
     # attempts that a stop ended were made on other instances
-    is_spread = (requests.restarts > 0).any(axis=-1)
+    is_spread = (requests.restarts > 0) | left_preempted(requests, instances, is_there=True)
     in_all = [abs(values.sum(axis=-1) - made.sum(axis=-1)) for values in outputs]
     least, in_all_least = (functools.reduce(np.minimum, each) for each in (by_profile, in_all))
-    wrong = np.where(is_spread, in_all_least, least)
+    wrong = np.where(is_spread.any(axis=-1), in_all_least, least)
     # blis-2026-08 counts a prompt where it was computed
     prompts = instances.total_input_tokens
     in_all_prompts = abs(inputs.sum(axis=-1) - prompts.sum(axis=-1))

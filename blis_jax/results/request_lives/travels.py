@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.engine.types import never
+from blis_jax.results.records import Status
 
 if TYPE_CHECKING:
     from blis_jax.engine.tables.journeys import Journey
+    from blis_jax.results.instance_records import InstanceRecords
     from blis_jax.results.records import RequestRecords
 
     Columns = dict[str, Any]
@@ -26,6 +28,18 @@ def is_on_its_way(journey: Journey, clock: Any) -> Any:
 def has_moved(journey: Journey) -> Any:
     """Which requests have steps of several instances, or attempts that count no more `[request]`."""
     return (journey.first_record >= 0) | (journey.restarts > 0)
+
+
+def left_preempted(
+    requests: RequestRecords, instances: InstanceRecords, is_there: bool = False
+) -> Any:
+    """Requests that may have been preempted on an instance before it went down `[request]`, and are in flight.
+
+    With `is_there` they may be anywhere.
+    """
+    was_down = (instances.times_down > 0).any(axis=-1)[..., None]
+    is_away = is_there | (requests.status == Status.IN_FLIGHT)
+    return was_down & is_away & (requests.preemptions > 0)
 
 
 def after_moves(

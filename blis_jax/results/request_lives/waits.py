@@ -12,6 +12,7 @@ import numpy as np
 from blis_jax.engine.gateway.exits import ORPHANED
 from blis_jax.engine.gateway.gateway_queue import Place
 from blis_jax.engine.state import Dyn, InstTime
+from blis_jax.engine.types import never
 from blis_jax.results.records import Status
 
 _AT_GATEWAY = {
@@ -40,6 +41,15 @@ def gateway_waits(raw: Any, routed_us: Any, latency_us: Any, xp: Any = np) -> tu
     is_dispatched = xp.isin(raw.queue_place[:size], np.array(_DISPATCHED))
     wait = raw.dispatched[:size].astype(routed_us.dtype) + latency_us - routed_us
     return routed_us + xp.where(is_dispatched, wait, 0), xp.where(is_dispatched, wait, -1)
+
+
+def routed_later(raw: Any, routed_us: Any, xp: Any = np) -> Any:
+    """When each request is routed, given when it would be if some instance were always up."""
+    if raw.routed_at is None:
+        return routed_us
+    routed_at = raw.routed_at[: len(routed_us)]
+    is_later = (routed_at != never(routed_at.dtype)) & (routed_at > routed_us)
+    return xp.where(is_later, routed_at.astype(routed_us.dtype), routed_us)
 
 
 def final_status(raw: Any, dyn: Any, status: Any, xp: Any = np) -> Any:

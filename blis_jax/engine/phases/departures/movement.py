@@ -27,7 +27,7 @@ from blis_jax.engine.phases.steps.mid_step import Work, chains_of, count_of
 from blis_jax.engine.phases.steps.step_end import next_event
 from blis_jax.engine.state import Instance, PartRank, State
 from blis_jax.engine.tables.columns import as_int, choose
-from blis_jax.engine.tables.joined import busy_times, lane_of, queued_times
+from blis_jax.engine.tables.joined import busy_times, lane_of, place_of, queued_times
 from blis_jax.engine.tables.journeys import Journey, Movement
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
@@ -137,9 +137,11 @@ def leave(
     )
     journey = movement.of(row.request)
     is_gone = (movement.loses_kv[instance] == 1) & (journey.computed > 0)
-    journey = jax.tree.map(
-        lambda new, old: jnp.where(is_gone, new, old), restarted(journey), journey
-    )
+    # it came with its KV and was preempted: the step that it joined in made a token, too
+    was_preempted = (journey.first_record >= 0) & (journey.computed == 0)
+    after = restarted(journey).replace(past_itl=journey.past_itl + as_int(was_preempted))
+    is_gone = is_gone | was_preempted
+    journey = jax.tree.map(lambda new, old: jnp.where(is_gone, new, old), after, journey)
     journey = journey.replace(
         came_from=jnp.where(journey.came_from < 0, instance, journey.came_from),
         due=now + movement.leave_delay[instance],
@@ -185,6 +187,13 @@ def next_to_move(ctx: Context, state: State) -> jax.Array:
     number = lax.iota(jnp.int32, due.shape[0])
     rank = jnp.where(has_kv, text + jnp.int32(due.shape[0]), number)
     return jnp.argmin(jnp.where(due == jnp.min(due), rank, LAST)).astype(jnp.int32)
+
+
+def may_be_back(state: State, request: jax.Array, instance: jax.Array) -> jax.Array:
+    """Whether a request that is routed again may have left blocks of its own on that instance."""
+    journey, place = movement_of(state).of(request), place_of(state, request)
+    is_other = (journey.restarts > 0) | (journey.computed == 0) | (journey.came_from != place)
+    return is_other | (place == instance)
 
 
 def arrived(ctx: Context, state: State, request: jax.Array) -> MovementWrite:

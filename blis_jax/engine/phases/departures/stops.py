@@ -24,6 +24,7 @@ from blis_jax.memory.memory import Subject
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool
 
+    from blis_jax.engine.tables.writes import Writes
     from blis_jax.policies.contract import ClusterChange
 
 
@@ -158,6 +159,11 @@ def without_steps(chains: Vector, stops: jax.Array | None, never: jax.Array) -> 
     return jax.tree.map(lambda one: jnp.where(stops, never, one), chains)
 
 
+def has_queue(slots: SlotRows, now: jax.Array) -> jax.Array:
+    """Whether requests were queued before now."""
+    return jnp.any((slots.queued < now) & (slots.oversized == 0))
+
+
 def stopped(work: Work, instance: jax.Array, stops: jax.Array | None, never: jax.Array) -> Work:
     """Everybody has left an instance that stops: its next return is cold."""
     movement = work.movement
@@ -193,3 +199,15 @@ def cooled(ctx: Context, state: State, cold: Bool[Array, "instance"]) -> State:
         return dataclasses.replace(changed, **ctx.memory.emptied(ctx, changed, rows))
 
     return ctx.in_place(jnp.any(cold), change, state)
+
+
+def strange(ctx: Context, state: State, done: Writes) -> State:
+    """The state in which a request finds nothing of its own where it has come back to."""
+    assert done.movement is not None
+
+    def change(state: State, is_on: jax.Array) -> State:
+        instance = jnp.where(is_on, done.instance, jnp.int32(ctx.shape.num_instances))
+        of_leaver = done.routed, instance, done.slot.slot
+        return dataclasses.replace(state, **ctx.memory.without_own(ctx, state, *of_leaver))
+
+    return ctx.in_place(done.movement.is_back, change, state)

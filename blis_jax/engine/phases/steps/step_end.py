@@ -20,6 +20,7 @@ from blis_jax.engine.phases.departures.hand_over import (
 )
 from blis_jax.engine.phases.departures.stops import (
     either,
+    has_queue,
     is_stopping,
     leavers,
     leaves_early,
@@ -259,12 +260,12 @@ def close(ctx: Context, state: State, work: Work, instance: jax.Array) -> Work:
     members = inst.num_prefill + inst.num_decode
     stops = is_stopping(ctx, state, work, instance)
     goes_on = (members > 0) | (lane.num_waiting > 0)
-    if stops is not None:
-        goes_on = goes_on & ~stops
-    next_step = work.lane.now + work.lane.duration
-    chains, fits = add_chain(chains_of(work.inst), next_step, goes_on.astype(jnp.int32), ctx.never)
-    chains = without_steps(chains, stops, ctx.never)
     slots = SlotRows(state, instance)
+    if stops is not None:  # it may be up again, and have a queue
+        goes_on = jnp.where(stops, has_queue(slots, work.lane.now), goes_on)
+    next_step = work.lane.now + work.lane.duration
+    chains = without_steps(chains_of(work.inst), stops, ctx.never)
+    chains, fits = add_chain(chains, next_step, goes_on.astype(jnp.int32), ctx.never)
     event = next_event(ctx, slots, ~goes_on, chains, jnp.int32(-1), next_step)
     inst = with_chains(inst, chains).replace(is_idle=~goes_on, event=event, busy_until=next_step)
     return dataclasses.replace(
