@@ -12,10 +12,10 @@ that nothing is fitted to. Rows of the baseline have every seed once, with `run_
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -103,6 +103,10 @@ class Data:
     world: str = ""  # equal for other points of the same space on any seeds
     workload: str = ""  # as JSON
     stream: str = "jax"  # who draws its requests
+    baseline: Mapping[str, Any] = field(default_factory=dict)  # its settings, if they are known
+    targets: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # SLO targets in ms by class; none: the default ones
 
 
 @reads_store("make the dataset again")
@@ -143,13 +147,14 @@ def load_data(path: str | Path, roles: Sequence[str] = ROLES) -> Data:
             )
     has_others = (of_role == TEST) & is_usable & has_run[:, is_other].any(axis=1)
     name, about, population, world, workload = (str(dataset.attrs.get(key, "")) for key in _NAMES)
+    content = json.loads(dataset.attrs.get("content", "{}"))
     return Data(
         columns, tuple(names), tuple(units), parts[TRAIN], parts[CALIBRATION], parts[TEST],
         part(has_others, is_other), parts[BRANCH_CALIBRATION], parts[BRANCH_TEST],
         seed_table(dataset, values), np.asarray(dataset["seed"].values)[~is_other],
         int((~is_usable & (of_role != BASELINE)).sum()), int((outcome >= 0).sum()),
         name, about, population, world, workload,
-        str(json.loads(dataset.attrs.get("content", "{}")).get("rng", "jax")),
+        str(content.get("rng", "jax")), content.get("baseline") or {}, content.get("targets") or {},
     )  # fmt: skip
 
 

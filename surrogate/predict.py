@@ -15,8 +15,10 @@ from blis_jax.errors import ConfigError, closest
 from blis_jax.files.overwriting import SWITCH, refuse_existing
 
 if TYPE_CHECKING:
+    import numpy as np
     import xarray as xr
 
+    from blis_jax.workload.spec import WorkloadSpec
     from surrogate.predictor import Surrogate
 
 NAME = "surrogate.predict"
@@ -25,8 +27,9 @@ _DESCRIPTION = """\
 Predict the metrics of points: mean over the pool's seeds with a calibrated interval, spread of single
 runs, and whether the surrogate can be trusted there. A surrogate that was trained with --seeds-data
 also says what holds for any seeds: the mean over 32 that nobody knows, or over the seeds that you
-name, whose requests are drawn but not simulated; and the difference from its baseline on the same
-seeds. POINTS is a .csv with a column for every parameter, or a .json with a list of points, each a
+name; and the difference from its baseline on the same seeds. Of seeds that you name the requests are
+drawn and the baseline is simulated, once a seed, which gives the level; --level requests simulates
+nothing. POINTS is a .csv with a column for every parameter, or a .json with a list of points, each a
 mapping of its parameters.
 """
 _EXAMPLES = """\
@@ -41,9 +44,13 @@ examples:
     %(prog)s out/iter08.surrogate points.csv --seeds 16 --first-seed 5000
     %(prog)s out/iter08.surrogate points.csv --seeds 16 --first-seed 5000 --workload mine.yaml
 
+  the same from the requests of the seeds alone, without a simulation:
+    %(prog)s out/iter08.surrogate points.csv --seeds 16 --first-seed 5000 --level requests
+
   everything, one line a point and metric, as a table:
     %(prog)s out/iter08.surrogate points.json --output predicted.csv
 """
+BY_BASELINE, BY_REQUESTS = "simulated", "requests"  # where the level of given seeds comes from
 _FLAGS = (
     Flag("metrics", str, None, "LIST", "metrics to show (default: all)"),
     Flag("confidence", cli.number, 0.9, "P", "confidence of the intervals"),
@@ -53,7 +60,15 @@ _SEEDS = (
     *seed_flags("32 that nobody knows"),
     Flag("workload", str, None, "NAME", "built-in workload or .yaml file that the seeds draw from "
          "(default: the dataset's)"),
+    Flag("level", cli.one_of(BY_BASELINE, BY_REQUESTS), None, "NAME", "what the level of these seeds comes from: "
+         f"{BY_BASELINE}, the baseline's runs on them, or {BY_REQUESTS}, their requests alone (default: "
+         f"{BY_BASELINE}, where the baseline can be simulated)"),
 )  # fmt: skip
+_KNOWN = {  # by what is known of the seeds: which they are, and where the level comes from
+    "unknown": ("any", ""),
+    "given": ("these", ", level from their requests"),
+    "simulated": ("these", ", level from the baseline's runs"),
+}
 FORMATS = (".csv", ".nc", ".zarr")
 
 
@@ -126,14 +141,15 @@ def _any_seeds(
 ) -> xr.Dataset | None:
     """What is predicted for seeds outside the pool, its names with `any_` before; None if nothing can be."""
     seeds = given_seeds(given, "jax" if surrogate.levels is None else surrogate.levels.stream)
-    if seeds is None and "workload" in given:
-        raise ConfigError("--workload: a workload is known by seeds; give --seeds too")
+    for option in ("workload", "level"):
+        if seeds is None and option in given:
+            raise ConfigError(f"--{option}: a {option} is known by seeds; give --seeds too")
     if seeds is None and surrogate.levels is None:
         return None
     from surrogate.levels.predict import covariates_of_seeds, levels_of, predict_any
 
     levels_of(surrogate)
-    of_seeds = None
+    of_seeds = baseline = None
     if seeds is not None:
         from blis_jax.workload.spec import list_builtin, load_builtin, load_spec
 
@@ -141,18 +157,33 @@ def _any_seeds(
         is_known = name in list_builtin()
         spec = name and (load_builtin(name) if is_known else load_spec(Path(name)))
         of_seeds = covariates_of_seeds(surrogate, seeds, spec or None)
-    found = predict_any(surrogate, points, confidence, of_seeds)
+        baseline = _on_seeds(given.get("level"), surrogate, seeds, spec or None)
+    found = predict_any(surrogate, points, confidence, of_seeds, baseline=baseline)
     return found.rename({name: f"any_{name}" for name in found.data_vars})
+
+
+def _on_seeds(
+    level: str | None, surrogate: Surrogate, seeds: Sequence[int], spec: WorkloadSpec | None
+) -> np.ndarray | None:
+    """The baseline's runs on the seeds; None if the requests are to do, or if it cannot be simulated here."""
+    if level == BY_REQUESTS:
+        return None
+    from surrogate.levels.simulate import baseline_config, baseline_on_seeds
+
+    try:
+        baseline_config(surrogate)
+    except ConfigError as error:
+        if level == BY_BASELINE:
+            raise
+        cli.say(NAME, f"note: the level comes from the requests alone: {error}")
+        return None
+    return baseline_on_seeds(surrogate, seeds, spec)
 
 
 def _words_of_any(one: xr.Dataset, about: Mapping[str, Any]) -> list[str]:
     """One metric of one point for any seeds, and beside the baseline."""
-    who = (
-        f"{about['num_seeds']} seeds"
-        if about["seeds"] == "given"
-        else f"any {about['num_seeds']} seeds"
-    )
-    who = f"these {who}" if about["seeds"] == "given" else who
+    which, how = _KNOWN[about["seeds"]]
+    who = f"{which} {about['num_seeds']} seeds{how}"
     values = [
         tuple(float(one[f"any_{name}"]) for name in names)
         for names in (

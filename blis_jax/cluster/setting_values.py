@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import disaggregation
 from blis_jax.cluster.flow_settings import FlowSettings
 from blis_jax.cluster.instance_groups import InstanceGroup
 from blis_jax.cluster.node_pools import NodePool
+from blis_jax.errors import ConfigError
 from blis_jax.policies import registry
 
 if TYPE_CHECKING:
@@ -99,3 +101,22 @@ def values_for_hash(config: ClusterConfig) -> dict[str, Any]:
     return {
         name: value for name, value in values.items() if name not in later or value != later[name]
     }
+
+
+def config_of_values(values: Mapping[str, Any]) -> ClusterConfig:
+    """The configuration whose `all_values` these are, as JSON has them.
+
+    Raises:
+        ConfigError: a setting or a policy is not known here, or has another meaning than where they were written.
+    """
+    from blis_jax.cluster.config import FIELDS, ClusterConfig, refuse_unknown
+
+    refuse_unknown(name for name in values if name not in FIELDS)
+    config = ClusterConfig(**values)
+    for name, value in all_values(config).items():
+        if name in values and plain_value(value) != plain_value(values[name]):
+            raise ConfigError(
+                f"setting {name}: {values[name]!r} was written and {value!r} is read; another version of blis_jax "
+                "wrote it"
+            )
+    return config

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from blis_jax.cluster.config import NO_HORIZON
+
 if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.workload.spec import MeasureSpec
 
 
@@ -36,3 +39,10 @@ class RequestSource(Protocol):
 
     def about(self) -> dict[str, Any]:
         """What results say of it, as plain data."""
+
+
+def until_horizon(config: ClusterConfig, spec: RequestSource) -> ClusterConfig:
+    """A workload's horizon ends the run, unless the mechanism has its own; as in BLIS."""
+    if spec.horizon and config.horizon == NO_HORIZON:
+        return config.replace(horizon=spec.horizon)
+    return config

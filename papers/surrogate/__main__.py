@@ -125,6 +125,11 @@ class Job:
         return self.output / f"{self.name}_seeds.zarr"
 
     @property
+    def common(self) -> Path:
+        """The dataset of points that share sets of further seeds."""
+        return self.output / f"{self.name}_common.zarr"
+
+    @property
     def model(self) -> Path:
         """The surrogate."""
         return self.output / f"{self.name}.surrogate"
@@ -138,6 +143,9 @@ class Job:
             if self.space.own:
                 words = self.space.own_arguments(str(self.own), self.scale)
                 self._command("own seeds", "sweeps.dataset", [*words, "--resume"])
+            if self.space.common[0]:
+                words = self.space.common_arguments(str(self.common), self.scale)
+                self._command("common seeds", "sweeps.dataset", [*words, "--resume"])
         elif part == "fit":
             if not self.model.exists():
                 self.make("data")
@@ -216,9 +224,21 @@ def _any_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
 
 
 def _common_seeds(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:
+    """The sets beside the pool, then those of the further points."""
+    import numpy as np
+    import pandas as pd
+
+    from surrogate.data import load_data
     from surrogate.levels.scores import common_seeds_table
 
-    return common_seeds_table(surrogate, data, 0.9)
+    further = load_data(job.common)
+    assert data.seeds is not None and further.seeds is not None
+    beside = np.setdiff1d(data.seeds.seeds, data.pool)
+    tables = [
+        common_seeds_table(surrogate, data.other, beside, data.seeds, 0.9),
+        common_seeds_table(surrogate, further.test, further.pool, further.seeds, 0.9),
+    ]
+    return pd.concat(tables, ignore_index=True)
 
 
 def _levels(job: Job, surrogate: Any, data: Any) -> pd.DataFrame:

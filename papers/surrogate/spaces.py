@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 BASELINE, OWN_SEEDS = "iter00_baseline", 32
+FIRST_COMMON_SEED = 2_000_000  # of the sets that all of some points share; in no other dataset
 MOST_WANTED = "ttft_p99_ms[critical]"
 
 
@@ -26,6 +27,7 @@ class PaperSpace:
     width: int = 64
     branch: int = 0  # points at which a limit is off, to calibrate and to test
     own: tuple[int, ...] = ()  # on seeds of their own: train, calibration, test, branch
+    common: tuple[int, int] = (0, 0)  # further test points, and seeds that all of them share
     random_state: int = 0
 
     def dataset_arguments(self, path: str, scale: float) -> list[str]:
@@ -51,9 +53,17 @@ class PaperSpace:
             counts["seeds"] = 2 * own
         return [*self._words(counts), "--output", path]
 
-    def _words(self, counts: Mapping[str, int]) -> list[str]:
+    def common_arguments(self, path: str, scale: float) -> list[str]:
+        """What `sweeps.dataset` is given for points that share sets of seeds; it needs 16 points of each role."""
+        counts = _scaled({"points": 16, "calibration": 16, "test": self.common[0]}, scale)
+        counts["seeds"] = max(round(self.common[1] * min(1.0, 4 * scale)), 4)
+        counts |= {"train-seeds": 1, "first-seed": FIRST_COMMON_SEED}
+        return [*self._words(counts, self.random_state + 1), "--output", path]
+
+    def _words(self, counts: Mapping[str, int], random_state: int | None = None) -> list[str]:
         words = [text for name, count in counts.items() for text in (f"--{name}", str(count))]
-        words += ["--random-state", str(self.random_state)] if self.random_state else []
+        state = self.random_state if random_state is None else random_state
+        words += ["--random-state", str(state)] if state else []
         return [self.strategy, *words, *(["--baseline", BASELINE] if self.own else [])]
 
     def train_arguments(self, data: str, path: str, scale: float) -> list[str]:
@@ -71,7 +81,7 @@ SPACES: Mapping[str, PaperSpace] = {
     "iter08": PaperSpace(
         "iteration 8, 6 parameters", "iter08_token_budget",
         points=4096, calibration=640, test=1024, seeds=64, train_seeds=8, other_points=64,
-        branch=64, own=(256, 640, 640, 64), random_state=2,
+        branch=64, own=(256, 640, 640, 64), common=(64, 128), random_state=2,
     ),
     "iter01": PaperSpace(
         "iteration 1, 7 parameters, a plateau", "iter01_priority_cascade",

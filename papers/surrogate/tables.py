@@ -104,15 +104,38 @@ def any_seeds(table: pd.DataFrame) -> list[str]:
 
 
 def common_seeds(table: pd.DataFrame) -> list[str]:
-    """Sets of seeds that all points share: R² with and without the level, and coverage."""
+    """Sets of seeds that all points share: R² by what is known of the seeds, and coverage; then over all of it."""
+    sets = table["first_seed"].unique().tolist()
     found = [
-        "| output | first seed | R² with the level | R² with the pool's level | covered | difference covered |",
-        "|---|---|---|---|---|---|",
+        f"{table['points'].iloc[0]} points on each of {len(sets)} sets of {table['num_seeds'].iloc[0]} seeds, which "
+        f"begin at {', '.join(map(str, sets))}, one set after the other.",
+        "",
+        "| output | R² beside the simulated baseline | R² from requests | R² with the pool's level "
+        "| covered beside the baseline | covered from requests | half width, both |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for row in table.itertuples():
+    for output, part in table.groupby("output", sort=False):
+        cells = [
+            ", ".join(f"{value:.2f}" for value in part[name])
+            for name in ("r2_simulated", "r2", "r2_pool", "share_simulated", "share")
+        ]
+        widths = [part[name].mean() for name in ("half_width_simulated", "half_width")]
         found.append(
-            f"| {row.output} | {row.first_seed} | {row.r2:.3f} | {row.r2_pool:.3f} | {row.share:.3f} "
-            f"| {row.share_difference:.3f} |"
+            f"| {output} | {' | '.join(cells)} | {' and '.join(f'{one:.3g}' for one in widths)} |"
+        )
+    return [*found, "", *_of_all_outputs(table)]
+
+
+def _of_all_outputs(table: pd.DataFrame) -> list[str]:
+    """Least and median R² of each output's least, and how often intervals hold over all."""
+    found = []
+    for end, words in (("_simulated", "beside the simulated baseline"), ("", "from requests")):
+        least = table.groupby("output")[f"r2{end}"].min()
+        share = table[f"share{end}"]
+        found.append(
+            f"- {words}: R² {least.min():.2f} at least ({least.idxmin()}), median of the outputs' least "
+            f"{least.median():.3f}, at least 0.55 on every set for {int((least >= 0.55).sum())} of {len(least)} "
+            f"outputs; covered {share.mean():.3f} on average, {share.min():.3f} to {share.max():.3f}"
         )
     return found
 
@@ -122,11 +145,13 @@ def levels(table: pd.DataFrame) -> list[str]:
     first = table.iloc[0]
     found = [
         f"| variance left by a seed's requests | baseline, {first.seeds} seeds "
-        f"| single runs at {first.points} points |",
-        "|---|---|---|",
+        f"| single runs at {first.points} points | these, beside the baseline's run |",
+        "|---|---|---|---|",
     ]
     for row in table.itertuples():
-        found.append(f"| {row.output} | {row.at_baseline:.2f} | {row.at_points:.2f} |")
+        found.append(
+            f"| {row.output} | {row.at_baseline:.2f} | {row.at_points:.2f} | {row.beside_baseline:.2f} |"
+        )
     return found
 
 

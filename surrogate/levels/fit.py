@@ -15,15 +15,17 @@ from surrogate.levels.model import (
     FOLDS,
     GIVEN,
     KINDS,
+    LEVEL,
     MODES,
     RUNGS,
+    SIMULATED,
     UNKNOWN,
     Levels,
     Noise,
     key,
     regress,
 )
-from surrogate.levels.predict import Parts, predicted
+from surrogate.levels.predict import Parts, means, predicted
 
 if TYPE_CHECKING:
     from surrogate.data import Data
@@ -45,8 +47,10 @@ def _fitted(surrogate: Surrogate, data: Data, own: OwnData) -> Levels:
         pool.covariates.mean(axis=0), own.seeds.covariates.std(axis=0), empty, empty,
         pool.baseline[:, learned].mean(axis=0), empty, {}, {}, empty, pool.name, data.workload,
         float(json.loads(data.workload)["aggregate_rate"]), data.stream,
+        own.seeds.baseline[:, learned].std(axis=0), empty, data.baseline, data.targets,
     )  # fmt: skip
     every = blank.standard(own.seeds.covariates)
+    simulated = blank.standard(own.seeds.covariates, own.seeds.baseline[:, learned])
     parts, train = Parts(surrogate, own.train.inputs), own.train
     count = train.at.shape[1]
     target = (train.runs[..., learned] - parts.mean[:, None]) / parts.run_sd[:, None]
@@ -55,6 +59,7 @@ def _fitted(surrogate: Surrogate, data: Data, own: OwnData) -> Levels:
     is_there = ~np.isnan(target).any(axis=1)
     at, target, phi = at[is_there], target[is_there], np.repeat(parts.phi, count, axis=0)[is_there]
     weights, left = regress(phi, every[at], target, at % FOLDS)
+    beside, left_beside = regress(phi, simulated[at], target, at % FOLDS)
     used = np.unique(at)
     of_baseline = own.seeds.baseline[used][:, learned] - blank.baseline_mean
     scale = np.maximum(of_baseline.std(axis=0), 1e-12)
@@ -65,10 +70,11 @@ def _fitted(surrogate: Surrogate, data: Data, own: OwnData) -> Levels:
     noise = {
         GIVEN: _noise(left, (bare_left * scale)[place]),
         UNKNOWN: _noise(target - _by_point(target, phi), total[place]),
+        SIMULATED: _noise(left_beside, np.zeros_like(left_beside)),
     }
     return dataclasses.replace(
         blank, typical=every.mean(axis=0), weights=weights, noise=noise,
-        baseline_weights=bare[:, 0] * scale,
+        baseline_weights=bare[:, 0] * scale, beside=beside,
     )  # fmt: skip
 
 
@@ -94,7 +100,7 @@ def _calibrated(surrogate: Surrogate, own: OwnData) -> Levels:
     for mode in MODES:
         for rung in (rung for rung in RUNGS if rung <= part.at.shape[1]):
             off = residuals(surrogate, parts, part, own, mode, rung)
-            for kind in KINDS:
+            for kind in KINDS if mode != SIMULATED else (LEVEL,):
                 sigma = levels.sigma(mode, kind, parts.fixed, parts.run_sd, rung)
                 found[key(mode, kind, rung)] = scores(off[kind], sigma)
     return dataclasses.replace(levels, scores=found, region=parts.region.astype(np.int32))
@@ -114,18 +120,19 @@ def residuals(
 def on_own_seeds(
     surrogate: Surrogate, parts: Parts, part: OwnPart, own: OwnData, mode: str, rung: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Simulated and predicted means over each point's first seeds, and the baseline's predicted ones."""
+    """Simulated and predicted means over each point's first seeds, and what is known or predicted of the baseline."""
     levels = surrogate.levels
     assert levels is not None
     learned = surrogate.scales.is_learned
     simulated = part.runs[:, :rung, learned].mean(axis=1)
-    level = levels.typical
+    at, level, baseline = part.at[:, :rung], levels.typical, None
     if mode == GIVEN:
-        level = levels.standard(own.seeds.covariates)[part.at[:, :rung]].mean(axis=1)
-    low, high = surrogate.learned_bounds()
-    mean = np.clip(parts.mean + parts.run_sd * levels.shift(parts.phi, level), low, high)
-    baseline = np.broadcast_to(np.clip(levels.baseline_at(level), low, high), mean.shape)
-    return simulated, mean, baseline
+        level = levels.standard(own.seeds.covariates)[at].mean(axis=1)
+    elif mode == SIMULATED:
+        runs = own.seeds.baseline[:, learned]
+        level = levels.standard(own.seeds.covariates, runs)[at].mean(axis=1)
+        baseline = runs[at].mean(axis=1)
+    return simulated, *means(surrogate, parts, level, mode, baseline)
 
 
 __all__ = ["on_own_seeds", "predicted", "residuals", "with_levels"]

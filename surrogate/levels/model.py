@@ -3,23 +3,29 @@
 A run's distance from its point's mean over the pool, in units of the sd of single runs there, is
 regressed on the covariates of its requests and on their products with the point's features. The mean
 over any seeds needs only the mean of their covariates. A baseline has a regression of its own, so the
-difference from it is predicted too.
+difference from it is predicted too. Where the baseline is simulated on the seeds, what it did there stands
+beside the covariates in a second regression, and the difference is from what was simulated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-GIVEN, UNKNOWN = MODES = ("given", "unknown")  # whether the requests of the seeds are known
+# what is known of the seeds: their requests, nothing, or their requests and the baseline's runs
+GIVEN, UNKNOWN, SIMULATED = MODES = ("given", "unknown", "simulated")
 LEVEL, DIFFERENCE = KINDS = ("level", "difference")
 RUNGS = (1, 2, 4, 8, 16, 32)  # seeds of a mean that scores are kept for
 FOLDS = 5
 PENALTIES = ((1.0, 100.0), (10.0, 100.0), (10.0, 1000.0), (100.0, 1000.0), (100.0, 1e5))
 LEAST_SPREAD = 1e-9
+
+
+def _nothing() -> np.ndarray:
+    return np.zeros(0)
 
 
 class Noise(NamedTuple):
@@ -47,22 +53,39 @@ class Levels:
     workload: str = ""  # as JSON, whose seeds are meant
     rate_rps: float = 0.0
     stream: str = "jax"  # who draws the requests
+    baseline_spread: np.ndarray = field(default_factory=_nothing)  # [output], in units
+    beside: np.ndarray = field(
+        default_factory=_nothing
+    )  # [1 + covariate + output, 1 + feature, output]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the baseline; none if not known
+    targets: Mapping[str, Any] = field(default_factory=dict)  # SLO targets; none: the default ones
 
-    def standard(self, covariates: np.ndarray) -> np.ndarray:
-        """Covariates in units of their spread; those that never vary are 0."""
-        is_varying = self.spread > LEAST_SPREAD
-        found = (covariates - self.center) / np.where(is_varying, self.spread, 1.0)
-        return np.asarray(np.where(is_varying, found, 0.0))
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """What of MODES it has scores for; a surrogate of an earlier version lacks the last."""
+        return tuple(mode for mode in MODES if mode in self.noise)
 
-    def shift(self, phi: np.ndarray, level: np.ndarray) -> np.ndarray:
+    def standard(self, covariates: np.ndarray, baseline: np.ndarray | None = None) -> np.ndarray:
+        """Covariates, and behind them the baseline's outputs if given, in units of their spread.
+
+        Those that never vary are 0.
+        """
+        found = _in_units(covariates, self.center, self.spread)
+        if baseline is None:
+            return found
+        runs = _in_units(baseline, self.baseline_mean, self.baseline_spread)
+        return np.concatenate([found, runs], axis=-1)
+
+    def shift(self, phi: np.ndarray, level: np.ndarray, mode: str = GIVEN) -> np.ndarray:
         """How far means lie from the pool's, in sd of runs, `[point, output]`.
 
-        `phi[point, 1 + feature]`; `level` are standard covariates, `[covariate]` or `[point, covariate]`.
+        `phi[point, 1 + feature]`; `level` is what `standard` gives, `[covariate]` or `[point, covariate]`.
         """
+        weights = self.beside if mode == SIMULATED else self.weights
         terms = np.concatenate([np.ones((*level.shape[:-1], 1)), level], axis=-1)
         if terms.ndim == 1:
-            return np.asarray(phi @ np.einsum("c,cfo->fo", terms, self.weights))
-        return np.asarray(np.einsum("pc,pf,cfo->po", terms, phi, self.weights, optimize=True))
+            return np.asarray(phi @ np.einsum("c,cfo->fo", terms, weights))
+        return np.asarray(np.einsum("pc,pf,cfo->po", terms, phi, weights, optimize=True))
 
     def baseline_at(self, level: np.ndarray) -> np.ndarray:
         """The baseline's mean in its units, `[..., output]`."""
@@ -96,8 +119,11 @@ class Levels:
             "baseline_mean",
             "baseline_weights",
             "region",
+            "baseline_spread",
+            "beside",
         )
-        tree: dict[str, Any] = {name: getattr(self, name) for name in names}
+        every = {name: getattr(self, name) for name in names}
+        tree: dict[str, Any] = {name: array for name, array in every.items() if array.size}
         tree["noise"] = {mode: noise._asdict() for mode, noise in self.noise.items()}
         tree["scores"] = {name: array.astype(np.float32) for name, array in self.scores.items()}
         return tree
@@ -109,6 +135,8 @@ class Levels:
             "workload": self.workload,
             "rate_rps": self.rate_rps,
             "stream": self.stream,
+            "settings": dict(self.settings),
+            "targets": dict(self.targets),
         }
 
     @staticmethod
@@ -118,16 +146,22 @@ class Levels:
             name: np.asarray(tree[name]) for name in tree if name not in ("noise", "scores")
         }
         noise = {
-            mode: Noise(**{name: np.asarray(array) for name, array in tree["noise"][mode].items()})
-            for mode in MODES
+            mode: Noise(**{name: np.asarray(array) for name, array in of_mode.items()})
+            for mode, of_mode in tree["noise"].items()
         }
         scores = {name: np.asarray(array) for name, array in tree["scores"].items()}
         return Levels(**arrays, noise=noise, scores=scores, **document)
 
 
+def _in_units(values: np.ndarray, center: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    is_varying = spread > LEAST_SPREAD
+    found = (values - center) / np.where(is_varying, spread, 1.0)
+    return np.asarray(np.where(is_varying, found, 0.0))
+
+
 def key(mode: str, kind: str, rung: int) -> str:
-    """The name of some scores."""
-    return f"{mode} {kind} {rung}"
+    """The name of some scores; from a simulated baseline the difference is as far off as the metric."""
+    return f"{mode} {LEVEL if mode == SIMULATED else kind} {rung}"
 
 
 def regress(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surrogate.fitting.conformal import factors_by_region
 from surrogate.levels.fit import on_own_seeds
-from surrogate.levels.model import DIFFERENCE, GIVEN, KINDS, LEVEL, MODES, UNKNOWN, key
+from surrogate.levels.model import DIFFERENCE, GIVEN, KINDS, LEVEL, SIMULATED, UNKNOWN, key
 from surrogate.levels.predict import Parts, levels_of, predicted
 from surrogate.regions import BEST, BRANCH, REGIONS, WHOLE
 from surrogate.scores import is_within, r_squared
@@ -16,7 +16,7 @@ from surrogate.scores import is_within, r_squared
 if TYPE_CHECKING:
     import pandas as pd
 
-    from surrogate.data import Data
+    from surrogate.data import Part, SeedTable
     from surrogate.levels.data import OwnData
     from surrogate.predictor import Surrogate
 
@@ -26,6 +26,8 @@ NEAR = 0.04 + 1e-12  # of the confidence
 
 def any_seeds_table(surrogate: Surrogate, own: OwnData, confidence: float) -> pd.DataFrame:
     """Coverage by output, kind of interval, knowledge of the seeds, their number and region.
+
+    From a simulated baseline the difference is covered where the metric is, so it has no rows of its own.
 
     `r2` is that of the means, `half_width` the median over points in the output's unit. The whole space
     is the points drawn all over it; those of the branch were added and stand apart.
@@ -37,13 +39,13 @@ def any_seeds_table(surrogate: Surrogate, own: OwnData, confidence: float) -> pd
     learned = surrogate.scales.is_learned
     outputs = [name for name, flag in zip(surrogate.outputs, learned, strict=True) if flag]
     rows = []
-    for mode in MODES:
+    for mode in levels.modes:
         for count in (count for count in COUNTS if count <= part.at.shape[1]):
             simulated, mean, baseline = on_own_seeds(surrogate, parts, part, own, mode, count)
             on_baseline = own.seeds.baseline[part.at[:, :count]][..., learned].mean(axis=1)
             targets = {LEVEL: simulated, DIFFERENCE: simulated - on_baseline}
             guesses = {LEVEL: mean, DIFFERENCE: mean - baseline}
-            for kind in KINDS:
+            for kind in KINDS if mode != SIMULATED else (LEVEL,):
                 scores = levels.scores[key(mode, kind, count)]
                 reach = factors_by_region(scores, levels.region, confidence)[parts.region]
                 half = reach * levels.sigma(mode, kind, parts.fixed, parts.run_sd, count)
@@ -88,7 +90,8 @@ def unexplained_table(surrogate: Surrogate, own: OwnData) -> pd.DataFrame:
     """What the covariates leave of the variance over seeds, as a share, by output.
 
     `at_baseline`: over seeds that nothing was fitted to; `at_points`: of single runs at the test points,
-    each in units of its point's sd, beside a prediction that does not know the seed.
+    each in units of its point's sd, beside a prediction that does not know the seed; `beside_baseline`: the
+    same where the baseline's run on the seed is known too.
     """
     import pandas as pd
 
@@ -100,55 +103,63 @@ def unexplained_table(surrogate: Surrogate, own: OwnData) -> pd.DataFrame:
     left = np.square(baseline - guess).mean(axis=0) / np.where(spread > 0, spread, np.nan)
     parts = Parts(surrogate, own.test.inputs)
     squares = {}
-    for mode in MODES:
+    for mode in levels.modes:
         simulated, mean, _ = on_own_seeds(surrogate, parts, own.test, own, mode, 1)
         squares[mode] = np.square((simulated - mean) / parts.run_sd).mean(axis=0)
     outputs = [name for name, flag in zip(surrogate.outputs, learned, strict=True) if flag]
-    return pd.DataFrame(
-        {
-            "output": outputs,
-            "at_baseline": left,
-            "at_points": squares[GIVEN] / squares[UNKNOWN],
-            "seeds": int(is_new.sum()),
-            "points": len(own.test.inputs),
-        }
-    )
+    found = {"output": outputs, "at_baseline": left, "at_points": squares[GIVEN] / squares[UNKNOWN]}
+    if SIMULATED in squares:
+        found["beside_baseline"] = squares[SIMULATED] / squares[UNKNOWN]
+    return pd.DataFrame(found | {"seeds": int(is_new.sum()), "points": len(own.test.inputs)})
 
 
-def common_seeds_table(surrogate: Surrogate, data: Data, confidence: float) -> pd.DataFrame:
-    """The same on test points that share sets of 32 seeds outside the pool, one set after the other.
+def common_seeds_table(
+    surrogate: Surrogate, part: Part, seeds: np.ndarray, table: SeedTable, confidence: float
+) -> pd.DataFrame:
+    """The same on points that share sets of 32 seeds outside the pool, one set after the other.
 
-    All points of a set share what is unknown of its seeds, so a set's coverage may be far from the
-    confidence either way; `r2_pool` is that without the level.
+    `part.runs[point, seed, output]` are on `seeds`, of which the table has requests and the baseline's runs.
+    Columns without an ending are from the requests alone, `_simulated` beside the simulated baseline, and
+    `r2_pool` without any level. All points of a set share what is unknown of its seeds, so a set's coverage may
+    be far from the confidence either way.
     """
     import pandas as pd
 
-    levels, table = levels_of(surrogate), data.seeds
-    assert table is not None
-    others = np.setdiff1d(table.seeds, data.pool)
-    learned = surrogate.scales.is_learned
-    parts = Parts(surrogate, data.other.inputs)
-    runs = data.other.runs[..., learned]
+    levels, learned = levels_of(surrogate), surrogate.scales.is_learned
+    parts = Parts(surrogate, part.inputs)
     outputs = [name for name, flag in zip(surrogate.outputs, learned, strict=True) if flag]
-    size = min(COUNTS[0], len(others))
-    rows = []
-    for first in range(0, len(others) - size + 1, size):
-        chosen = slice(first, first + size)
-        of_set = levels.standard(table.covariates[table.places(others[chosen])])
-        found = predicted(surrogate, parts, of_set.mean(axis=0), GIVEN, size, confidence)
-        target = np.nanmean(runs[:, chosen], axis=1)
-        is_held = is_within(target, found["low"], found["high"])
-        on_baseline = table.baseline[table.places(others[chosen])][:, learned].mean(axis=0)
-        off = is_within(target - on_baseline, found["difference_low"], found["difference_high"])
-        for at, output in enumerate(outputs):
-            rows.append({
-                "output": output, "first_seed": int(others[first]), "num_seeds": size,
-                "points": len(target), "share": float(is_held[:, at].mean()),
-                "share_difference": float(off[:, at].mean()),
-                "r2": r_squared(target[:, at], found["mean"][:, at]),
-                "r2_pool": r_squared(target[:, at], parts.mean[:, at]),
-            })  # fmt: skip
-    return pd.DataFrame(rows)
+    size = min(COUNTS[0], len(seeds))
+    tables = []
+    for first in range(0, len(seeds) - size + 1, size):
+        here = table.places(seeds[first : first + size])
+        target = np.nanmean(part.runs[:, first : first + size][..., learned], axis=1)
+        runs = table.baseline[here][:, learned]
+        found: dict[str, Any] = {
+            "first_seed": int(seeds[first]),
+            "num_seeds": size,
+            "points": len(target),
+        }
+        found |= {"output": outputs, "r2_pool": _r2_each(target, parts.mean)}
+        on_baseline = runs.mean(axis=0)
+        known = {GIVEN: None, SIMULATED: on_baseline}
+        for mode in (mode for mode in known if mode in levels.modes):
+            end = "" if mode == GIVEN else f"_{mode}"
+            level = levels.standard(table.covariates[here], None if mode == GIVEN else runs)
+            guess = predicted(
+                surrogate, parts, level.mean(axis=0), mode, size, confidence, known[mode]
+            )
+            is_held = is_within(target, guess["low"], guess["high"])
+            off = is_within(target - on_baseline, guess["difference_low"], guess["difference_high"])
+            found[f"r2{end}"] = _r2_each(target, guess["mean"])
+            found[f"share{end}"] = is_held.mean(axis=0)
+            found[f"share_difference{end}"] = off.mean(axis=0)
+            found[f"half_width{end}"] = np.median(guess["high"] - guess["low"], axis=0) / 2
+        tables.append(pd.DataFrame(found))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _r2_each(target: np.ndarray, guess: np.ndarray) -> list[float]:
+    return [r_squared(target[:, at], guess[:, at]) for at in range(target.shape[1])]
 
 
 def _members(region: np.ndarray) -> dict[str, np.ndarray]:

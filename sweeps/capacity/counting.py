@@ -18,8 +18,9 @@ from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
 from blis_jax.results.metrics.reference import class_code
 from blis_jax.results.metrics.summaries import ALL, select
 from blis_jax.results.records import RunRecord
+from blis_jax.workload.source import until_horizon
 from sweeps.capacity.targets import ServiceTarget
-from sweeps.runs.bench import table_of, until_horizon
+from sweeps.runs.bench import table_of
 from sweeps.runs.measured import key_of
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from blis_jax.commands.sweep.data import slo_targets
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.simulation import Row
 from blis_jax.policies.seeds import policy_seed
+from blis_jax.workload.source import until_horizon
 from surrogate.data import BASELINE
 from surrogate.levels.covariates import COVARIATES, covariates
 from sweeps.dataset.axes import BY_NAME, config_at, workload_at
 from sweeps.dataset.plan import DatasetPlan
 from sweeps.dataset.store import DatasetStore
-from sweeps.runs.bench import table_of, until_horizon
+from sweeps.runs.bench import table_of
 from sweeps.runs.part_runs import MOST_BLOCKS, DrawnTables, part_runner
 from sweeps.runs.seed_results import seed_results
 

@@ -15,11 +15,12 @@ from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.simulation import Row
 from blis_jax.policies.seeds import policy_seed
+from blis_jax.workload.source import until_horizon
 from sweeps.robustness.cells import Place, config_in
 from sweeps.robustness.plan import MapPlan
 from sweeps.robustness.stopping import next_counts
 from sweeps.robustness.store import SKIPPED_NAME, SPARED_NAME, MapStore, part_of
-from sweeps.runs.bench import table_of, until_horizon
+from sweeps.runs.bench import table_of
 from sweeps.runs.part_runs import MOST_BLOCKS, DrawnTables, part_runner
 from sweeps.runs.seed_results import seed_results
 from sweeps.search.objectives import SeedResult

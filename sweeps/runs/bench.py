@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from blis_jax import progress
-from blis_jax.cluster.config import NO_HORIZON, ClusterConfig
 from blis_jax.commands.sweep.measure import DEFAULT_TARGETS, Measure
 from blis_jax.errors import ConfigError, closest
 from blis_jax.policies.seeds import BY_WORKLOAD, policy_seed_under
 from blis_jax.traces.source import TraceSource
+from blis_jax.workload.source import until_horizon
 from blis_jax.workload.spec import (
     WorkloadSpec,
     load_spec,
@@ -26,6 +26,7 @@ from sweeps.search.objectives import Runs
 from sweeps.strategies.file import Strategy
 
 if TYPE_CHECKING:
+    from blis_jax.cluster.config import ClusterConfig
     from blis_jax.engine.runner.driver import Runner
     from blis_jax.engine.runner.runs import Row
     from blis_jax.results.records import RunRecord
@@ -181,13 +182,6 @@ class Bench:
                     work.advance()
             self.tables[block_size] = tables
         return self.tables[block_size]
-
-
-def until_horizon(config: ClusterConfig, spec: RequestSource) -> ClusterConfig:
-    """A workload's horizon ends the run, unless the mechanism has its own; as in BLIS."""
-    if spec.horizon and config.horizon == NO_HORIZON:
-        return config.replace(horizon=spec.horizon)
-    return config
 
 
 def table_of(spec: RequestSource, seed: int, block_size: int, stream: str) -> RequestTable:

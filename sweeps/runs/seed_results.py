@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import sweeps.runs.compiled_metrics  # noqa: F401  (gives the metrics of searches their compiled form)
+import blis_jax.results.metrics.on_device.further  # noqa: F401  (registers the metrics of searches)
 from blis_jax.commands.sweep.measure import Measure
 from blis_jax.results.metrics.on_device.compiled import Compute, Report
 from blis_jax.results.metrics.on_device.figures import has_figure

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sweeps.runs.compiled_metrics  # noqa: F401  (registers the metrics of searches)
+import blis_jax.results.metrics.on_device.further  # noqa: F401  (registers the metrics of searches)
 from blis_jax.commands.sweep.measure import Measure
 from blis_jax.engine.runner.calls import Call, Results, execute
 from blis_jax.engine.runner.driver import Runner

@@ -1,5 +1,6 @@
 """A made world whose seeds shift every point: levels, differences and what their intervals hold."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,14 @@ import xarray as xr
 
 from blis_jax.errors import ConfigError, ConfigWarning
 from surrogate import predict
-from surrogate.data import Data, load_data
+from surrogate.data import Data, Part, load_data
 from surrogate.fitting.fit import Settings
+from surrogate.levels import simulate
 from surrogate.levels.data import OwnData, load_own
 from surrogate.levels.fit import with_levels
+from surrogate.levels.model import SIMULATED
 from surrogate.levels.predict import predict_any
-from surrogate.levels.scores import any_seeds_table
+from surrogate.levels.scores import any_seeds_table, common_seeds_table, unexplained_table
 from surrogate.predictor import Surrogate
 from surrogate.regions import BEST, BRANCH, WHOLE
 from tests.surrogate import made_data
@@ -55,6 +58,7 @@ def test_intervals_hold_for_seeds_that_nothing_was_fitted_to(
         width["given", "level"] < 0.85 * width["unknown", "level"]
     )  # half of the variance is known
     assert width["unknown", "difference"] < 0.5 * width["unknown", "level"]  # seeds cancel
+    assert width["simulated", "level"] < 0.5 * width["given", "level"]
 
 
 def test_a_level_follows_the_seeds_that_are_given(knowing: Surrogate) -> None:
@@ -72,6 +76,74 @@ def test_a_level_follows_the_seeds_that_are_given(knowing: Surrogate) -> None:
     ]
     assert pair[0] / pair[1] == pytest.approx(truth[0] / truth[1], rel=0.06)
     assert slow.attrs["num_seeds"] == 32 and slow.attrs["baseline"] == "made baseline"
+
+
+def baseline_runs(seeds: np.ndarray) -> np.ndarray:
+    """The baseline's runs on seeds of a deck, as the dataset has them, `[seed, output]`."""
+    runs = made_data.runs_at(np.array([[1.0, 0.0, 0.0]]), np.arange(1000, 1768), 0.02)[0]
+    return np.column_stack([runs[seeds - 1000], np.zeros(len(seeds))])
+
+
+def test_a_level_follows_the_simulated_baseline(
+    knowing: Surrogate, both: tuple[Data, OwnData]
+) -> None:
+    seeds = np.arange(1520, 1552)  # of the test points' deck
+    np.testing.assert_allclose(both[1].seeds.baseline[520:552], baseline_runs(seeds), rtol=1e-6)
+    points, given = both[1].test.inputs[:24], made_data.covariates_of(seeds)
+    truth = made_data.runs_at(points, seeds, 0.0)[..., 0].mean(axis=1)
+    blind, seeing = (
+        predict_any(knowing, points, given=given, baseline=runs)
+        for runs in (None, baseline_runs(seeds))
+    )
+    off = [
+        abs(float(np.log(one["mean"].sel(output="latency_ms") / truth).mean()))
+        for one in (blind, seeing)
+    ]
+    assert seeing.attrs["seeds"] == "simulated" and off[1] < min(off[0], 0.01)
+    np.testing.assert_allclose(seeing["difference"], seeing["mean"] - seeing["baseline"])
+    np.testing.assert_allclose(seeing["baseline"][3], baseline_runs(seeds).mean(axis=0))
+    reach = seeing["difference_high"] - seeing["difference"]
+    np.testing.assert_allclose(
+        reach.sel(output="latency_ms"),
+        (seeing["high"] - seeing["mean"]).sel(output="latency_ms"),
+        rtol=1e-6,
+    )
+
+
+def test_common_seeds_are_known_better_beside_the_baseline(
+    knowing: Surrogate, both: tuple[Data, OwnData]
+) -> None:
+    deck = np.arange(1512, 1768)
+    order = np.argsort(made_data.seed_effects(deck))
+    seeds = deck[
+        np.concatenate([order[:32], order[-32:]])
+    ]  # a set of fast ones, and one of slow ones
+    points = both[1].test.inputs[:40]
+    part = Part(points, np.pad(made_data.runs_at(points, seeds, 0.02), ((0, 0), (0, 0), (0, 1))))
+    found = common_seeds_table(knowing, part, seeds, both[1].seeds, 0.9)
+    one = found[found["output"] == "latency_ms"]
+    assert one["first_seed"].tolist() == [seeds[0], seeds[32]] and (one["num_seeds"] == 32).all()
+    assert (1 - one["r2_simulated"] < 0.5 * (1 - one["r2_pool"])).all()
+    assert (
+        one["r2"] > one["r2_pool"]
+    ).all()  # such seeds are rare: what requests do not tell, all points share
+    assert (one["share_simulated"] > one["share"] + 0.5).all()
+    assert (one["half_width_simulated"] < one["half_width"]).all()
+    left = unexplained_table(knowing, both[1]).set_index("output").loc["latency_ms"]
+    assert left["beside_baseline"] < 0.5 * left["at_points"] < 0.4  # requests tell half of it
+
+
+def test_runs_of_the_baseline_that_do_not_fit_are_refused(knowing: Surrogate) -> None:
+    point, seeds = np.array([[1.0, 50.0, 0.0]]), np.arange(1600, 1604)
+    runs, given = baseline_runs(seeds), made_data.covariates_of(seeds)
+    for wrong in ({"baseline": runs}, {"baseline": runs[:2], "given": given}):
+        with pytest.raises(ConfigError, match=r"allowed is \[seed, output\], 4 outputs"):
+            predict_any(knowing, point, **wrong)
+    assert knowing.levels is not None
+    noise = {mode: one for mode, one in knowing.levels.noise.items() if mode != SIMULATED}
+    older = dataclasses.replace(knowing, levels=dataclasses.replace(knowing.levels, noise=noise))
+    with pytest.raises(ConfigError, match="does not know how runs go with those of the baseline"):
+        predict_any(older, point, given=given, baseline=runs)
 
 
 def test_requests_unlike_those_of_the_fit_are_warned_of(knowing: Surrogate) -> None:
@@ -109,6 +181,38 @@ def test_the_command_prints_both_intervals(
     assert "against made baseline on them" in said
     assert predict.main([*words, "--workload", "mixed"]) == 2
     assert "give --seeds too" in capsys.readouterr().err
+
+
+def test_the_command_simulates_the_baseline_on_seeds_that_are_named(
+    knowing: Surrogate,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is drawn and simulated is made here; tests of `simulate` and of datasets have the real ones."""
+    knowing.save(tmp_path / "made.surrogate")
+    points = tmp_path / "points.csv"
+    points.write_text("load,chunk,order\n1.0,50,first\n")
+    words = [str(tmp_path / "made.surrogate"), str(points), "--metrics", "latency_ms"]
+    named = [*words, "--seeds", "4", "--first-seed", "1600"]
+    drawn = "surrogate.levels.predict.covariates_of_seeds"
+    monkeypatch.setattr(drawn, lambda _, seeds, spec: made_data.covariates_of(np.array(seeds)))
+    assert predict.main(named) == 0  # the made baseline has no settings
+    said = capsys.readouterr()
+    assert "for these 4 seeds, level from their requests" in said.out
+    assert "does not know the settings of its baseline" in said.err
+    assert predict.main([*named, "--level", "simulated"]) == 2
+    assert "does not know the settings of its baseline" in capsys.readouterr().err
+    monkeypatch.setattr(simulate, "baseline_config", lambda surrogate: None)
+    runs = baseline_runs(np.arange(1600, 1604))
+    monkeypatch.setattr(simulate, "baseline_on_seeds", lambda *_: runs)
+    assert predict.main(named) == 0
+    assert "for these 4 seeds, level from the baseline's runs" in capsys.readouterr().out
+    assert predict.main([*named, "--level", "requests"]) == 0
+    said = capsys.readouterr()
+    assert "level from their requests" in said.out and not said.err
+    assert predict.main([*words, "--level", "requests"]) == 2
+    assert "--level: a level is known by seeds; give --seeds too" in capsys.readouterr().err
 
 
 def test_what_cannot_go_together_is_refused(

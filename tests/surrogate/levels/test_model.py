@@ -7,9 +7,11 @@ from surrogate.levels.model import (
     FOLDS,
     GIVEN,
     LEVEL,
+    SIMULATED,
     UNKNOWN,
     Levels,
     Noise,
+    key,
     regress,
 )
 
@@ -38,6 +40,34 @@ def test_a_level_moves_with_the_covariates_and_the_point() -> None:
     np.testing.assert_allclose(levels.baseline_at(level), [109.0, 5.0])
 
 
+def beside_levels() -> Levels:
+    """The same, knowing that the second output moves with the baseline's first, whose runs have an sd of 10."""
+    beside = np.zeros((5, 2, 2))
+    beside[3, 0, 1] = 2.0
+    return dataclasses.replace(
+        made_levels(), baseline_spread=np.array([10.0, 0.0]), beside=beside,
+        noise=made_levels().noise | {SIMULATED: Noise(np.ones(2), np.zeros(2), np.zeros(2))},
+        settings={"num_instances": 3}, targets={"critical": {"ttft_ms": 90.0}},
+    )  # fmt: skip
+
+
+def test_a_level_moves_with_what_the_baseline_did() -> None:
+    levels = beside_levels()
+    level = levels.standard(np.array([14.0, 9.0]), np.array([115.0, 6.0]))
+    assert level.tolist() == [2.0, 0.0, 1.5, 0.0]
+    phi = np.array([[1.0, 0.0], [1.0, 1.0]])
+    np.testing.assert_allclose(levels.shift(phi, level, SIMULATED), [[0.0, 3.0]] * 2)
+    np.testing.assert_allclose(levels.baseline_at(level[:2]), [109.0, 5.0])
+    one = np.ones((1, 2))
+    sigma = levels.sigma(SIMULATED, DIFFERENCE, 0 * one, one, 4)
+    np.testing.assert_allclose(sigma, [[0.5, 0.5]])  # no more than that of the metric
+
+
+def test_the_difference_from_a_simulated_baseline_has_the_metrics_scores() -> None:
+    assert key(SIMULATED, DIFFERENCE, 4) == key(SIMULATED, LEVEL, 4) != key(GIVEN, LEVEL, 4)
+    assert key(GIVEN, DIFFERENCE, 4) != key(GIVEN, LEVEL, 4)
+
+
 def test_more_seeds_leave_what_is_fixed() -> None:
     levels = made_levels()
     fixed, run_sd = np.array([[4.0, 0.0]]), np.array([[3.0, 2.0]])
@@ -54,11 +84,22 @@ def test_scores_are_those_of_the_most_seeds_that_are_no_more() -> None:
 
 
 def test_what_is_written_is_read_again() -> None:
-    levels = made_levels()
+    levels = beside_levels()
     again = Levels.read(levels.arrays(), levels.document())
     assert again.baseline == "b" and again.rate_rps == 5.0
+    assert again.settings == levels.settings and again.targets == levels.targets
     np.testing.assert_array_equal(again.weights, levels.weights)
-    assert again.noise[UNKNOWN].baseline.tolist() == [3.0, 0.0]
+    np.testing.assert_array_equal(again.beside, levels.beside)
+    assert again.noise[UNKNOWN].baseline.tolist() == [3.0, 0.0] and SIMULATED in again.modes
+
+
+def test_what_an_earlier_version_wrote_is_read_without_the_last_mode() -> None:
+    levels = made_levels()
+    document = levels.document()
+    del document["settings"], document["targets"]
+    tree = levels.arrays()
+    assert "beside" not in tree  # a checkpoint cannot hold what is empty
+    assert Levels.read(tree, document).modes == (GIVEN, UNKNOWN)
 
 
 def test_regression_finds_main_effects_and_products() -> None:

@@ -1,7 +1,10 @@
 """The command on a tiny workload, up to a surrogate of its output."""
 
+import dataclasses
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +17,12 @@ from blis_jax.policies.seeds import policy_seed
 from blis_jax.results.dataset import load
 from blis_jax.workload.table import RequestTable
 from surrogate.data import NOT_PLANNED, load_data
+from surrogate.levels.simulate import baseline_on_seeds
 from sweeps.dataset import __main__ as dataset
 from sweeps.dataset import parts as dataset_run
 from sweeps.dataset.store import DatasetStore
 from tests.support.damages import flip
+from tests.surrogate.levels.test_model import beside_levels
 from tests.sweeps.tiny import TINY
 
 SMALL = ["--points", "16", "--calibration", "16", "--test", "16", "--seeds", "2", "--quiet"]
@@ -169,3 +174,24 @@ def test_plan_says_how_many_runs(strategy: Path, capsys: pytest.CaptureFixture) 
     out = strategy.with_name("none.zarr")
     assert dataset.main([str(strategy), *SMALL, "--plan", "--out", str(out)]) == 0
     assert "48 points, 96 runs" in capsys.readouterr().out and not out.exists()
+
+
+@pytest.mark.parametrize("stream", ["jax", "reference"])
+def test_a_surrogate_simulates_the_baseline_as_the_dataset_has_it(
+    strategy: Path, tmp_path: Path, stream: str
+) -> None:
+    """All its levels need stands in the dataset: settings, targets, workload and who draws."""
+    words = [str(strategy), *SMALL, "--train-seeds", "1", "--rng", stream, "--first-seed", "7"]
+    path = tmp_path / "d.zarr"
+    baseline = f"{strategy}:max_num_running_reqs=6"
+    assert dataset.main([*words, "--baseline", baseline, "--out", str(path)]) == 0
+    data = load_data(path)
+    assert data.seeds is not None and data.baseline["max_num_running_reqs"] == 6
+    levels = dataclasses.replace(
+        beside_levels(), settings=data.baseline, targets=data.targets, workload=data.workload,
+        stream=data.stream,
+    )  # fmt: skip
+    knowing: Any = SimpleNamespace(levels=levels, outputs=data.outputs)
+    found = baseline_on_seeds(knowing, data.seeds.seeds.tolist())
+    np.testing.assert_array_equal(found.astype(np.float32), data.seeds.baseline.astype(np.float32))
+    assert (found[0] != found[1]).any()

@@ -1,14 +1,14 @@
-"""Compiled forms of the metrics that only searches ask for."""
+"""Compiled forms of the further metrics."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
+from blis_jax.results.metrics import further as _registered  # noqa: F401  (their names)
 from blis_jax.results.metrics.on_device.figures import register_figure
 from blis_jax.results.metrics.on_device.lane import LaneSelection, ratio
 from blis_jax.results.metrics.on_device.ranked import NUM_CLASSES
-from sweeps.runs import metrics as _registered  # noqa: F401  (their names)
 
 
 def _reject_rate(selection: LaneSelection, code: int | None) -> jax.Array:
