@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,16 +101,24 @@ def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> d
 def verdict(valuation: Valuation, runs: Runs, reference: Runs) -> Verdict:
     """A point's score and its difference from the reference's, with a jackknife's standard error."""
     score = valuation.worth(runs).score
-    difference = score - valuation.worth(reference).score
-    groups = np.array_split(np.arange(len(runs)), min(GROUPS, len(runs)))
-    found = []
-    for group in groups:
-        left = [place for place in range(len(runs)) if not group[0] <= place <= group[-1]]
-        ours, theirs = ([of[place] for place in left] for of in (runs, reference))
-        found.append(valuation.worth(ours).score - valuation.worth(theirs).score)
+
+    def difference(places: np.ndarray) -> float:
+        ours, theirs = ([of[place] for place in places] for of in (runs, reference))
+        return valuation.worth(ours).score - valuation.worth(theirs).score
+
+    whole = score - valuation.worth(reference).score
+    return Verdict(score, whole, grouped_error(difference, len(runs)))
+
+
+def grouped_error(
+    statistic: Callable[[np.ndarray], float], num_seeds: int, num_groups: int = GROUPS
+) -> float:
+    """Standard error of a statistic, given as a function of the places of seeds: one group at a time is left out."""
+    places = np.arange(num_seeds)
+    groups = np.array_split(places, min(num_groups, num_seeds))
+    found = [statistic(np.delete(places, group)) for group in groups]
     count = len(groups)
-    error = math.sqrt((count - 1) / count * float(np.square(found - np.mean(found)).sum()))
-    return Verdict(score, difference, error)
+    return math.sqrt((count - 1) / count * float(np.square(found - np.mean(found)).sum()))
 
 
 # --- the reference point --------------------------------------------------------------------------
