@@ -26,7 +26,8 @@ BEST_FILE = Path(__file__).with_name("best.json")
 FIRST_TO_JUDGE, FIRST_TO_CHOOSE = 700_000, 3_000_000  # seeds; those of searches lie between
 NUM_JUDGING = 256
 WITHIN = 1.0  # % of the reference's score that is near enough, if the standard error is not larger
-FAR = 1.1  # times the score that a search ends at: what is above is not near, and not scored again
+# Times the score that a search ends at, and the reference's: what is above is not near, and not scored again.
+FAR, FAR_FROM_REFERENCE = 1.1, 1.07
 GROUPS = 32  # of seeds, of which one at a time is left out for standard errors
 SHORT_LIST = 8  # candidates for the reference that get all seeds
 
@@ -44,11 +45,14 @@ class Search(NamedTuple):
         found = [int(np.argmin(self.scores[:end])) for end in self._ends(batch)]
         return sorted(set(found))
 
-    def near_places(self, batch: int) -> list[int]:
-        """The same without points that are far from the search's end."""
+    def near_places(self, batch: int, reference: float = math.inf) -> list[int]:
+        """The same without points that are far from the search's end, or from the reference's score."""
         last = min(self.scores)
-        most = last + (FAR - 1) * abs(last)
-        return [place for place in self.best_places(batch) if self.scores[place] <= most]
+        most = min(
+            last + (FAR - 1) * abs(last), reference + (FAR_FROM_REFERENCE - 1) * abs(reference)
+        )
+        *before, end = self.best_places(batch)
+        return [*(place for place in before if self.scores[place] <= most), end]
 
     def _ends(self, batch: int) -> list[int]:
         return [*range(batch, len(self.scores), batch), len(self.scores)]
