@@ -43,6 +43,10 @@ examples:
   the table:
     %(prog)s --engines ensemble,turbo --first-repetition 200 --report
 
+  the same with engines whose judged points ship:
+    %(prog)s --engines tpe --first-repetition 200 --report \\
+        --beside benchmarks/results/search_iter08_token_budget_judged.csv
+
   which part of the engine `ensemble` does the work:
     %(prog)s --engines ensemble-no-networks,ensemble-no-rough --first-repetition 200
 
@@ -62,6 +66,7 @@ _FLAGS = (
     Flag(
         "judging-seeds", cli.at_least(2), 256, "N", "seeds of --choose, --report, --ends and --scan"
     ),
+    Flag("beside", Path, None, "TABLE", "judged points of other engines, into --report's table"),
     Flag("ends", Path, None, "TABLE", "score the ends of earlier searches again, from their table"),
     Flag("scan", str, None, "NAME=LOW:HIGH", "scores along a parameter through the reference"),
     Flag("output", str, FOLDER, "FOLDER", "records, tables and figure"),
@@ -108,7 +113,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     if "ends" in given:
         return report_ends(plan, space, given["ends"], num_judging)
     if "report" in given:
-        return report(plan, space, num_judging)
+        return report(plan, space, num_judging, given.get("beside"))
     runner = None
     for repetition in plan.repetitions:
         for engine in plan.engines:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +26,8 @@ BEST_FILE = Path(__file__).with_name("best.json")
 FIRST_TO_JUDGE, FIRST_TO_CHOOSE = 700_000, 3_000_000  # seeds; those of searches lie between
 NUM_JUDGING = 256
 WITHIN = 1.0  # % of the reference's score that is near enough, if the standard error is not larger
-FAR = 1.1  # times the score that a search ends at: what is above is not near, and not scored again
+# Times the score that a search ends at, and the reference's: what is above is not near, and not scored again.
+FAR, FAR_FROM_REFERENCE = 1.1, 1.07
 GROUPS = 32  # of seeds, of which one at a time is left out for standard errors
 SHORT_LIST = 8  # candidates for the reference that get all seeds
 
@@ -44,11 +45,14 @@ class Search(NamedTuple):
         found = [int(np.argmin(self.scores[:end])) for end in self._ends(batch)]
         return sorted(set(found))
 
-    def near_places(self, batch: int) -> list[int]:
-        """The same without points that are far from the search's end."""
+    def near_places(self, batch: int, reference: float = math.inf) -> list[int]:
+        """The same without points that are far from the search's end, or from the reference's score."""
         last = min(self.scores)
-        most = last + (FAR - 1) * abs(last)
-        return [place for place in self.best_places(batch) if self.scores[place] <= most]
+        most = min(
+            last + (FAR - 1) * abs(last), reference + (FAR_FROM_REFERENCE - 1) * abs(reference)
+        )
+        *before, end = self.best_places(batch)
+        return [*(place for place in before if self.scores[place] <= most), end]
 
     def _ends(self, batch: int) -> list[int]:
         return [*range(batch, len(self.scores), batch), len(self.scores)]
@@ -101,16 +105,24 @@ def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> d
 def verdict(valuation: Valuation, runs: Runs, reference: Runs) -> Verdict:
     """A point's score and its difference from the reference's, with a jackknife's standard error."""
     score = valuation.worth(runs).score
-    difference = score - valuation.worth(reference).score
-    groups = np.array_split(np.arange(len(runs)), min(GROUPS, len(runs)))
-    found = []
-    for group in groups:
-        left = [place for place in range(len(runs)) if not group[0] <= place <= group[-1]]
-        ours, theirs = ([of[place] for place in left] for of in (runs, reference))
-        found.append(valuation.worth(ours).score - valuation.worth(theirs).score)
+
+    def difference(places: np.ndarray) -> float:
+        ours, theirs = ([of[place] for place in places] for of in (runs, reference))
+        return valuation.worth(ours).score - valuation.worth(theirs).score
+
+    whole = score - valuation.worth(reference).score
+    return Verdict(score, whole, grouped_error(difference, len(runs)))
+
+
+def grouped_error(
+    statistic: Callable[[np.ndarray], float], num_seeds: int, num_groups: int = GROUPS
+) -> float:
+    """Standard error of a statistic, given as a function of the places of seeds: one group at a time is left out."""
+    places = np.arange(num_seeds)
+    groups = np.array_split(places, min(num_groups, num_seeds))
+    found = [statistic(np.delete(places, group)) for group in groups]
     count = len(groups)
-    error = math.sqrt((count - 1) / count * float(np.square(found - np.mean(found)).sum()))
-    return Verdict(score, difference, error)
+    return math.sqrt((count - 1) / count * float(np.square(found - np.mean(found)).sum()))
 
 
 # --- the reference point --------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from benchmarks.search.judging import (
     FIRST_TO_JUDGE,
     WITHIN,
@@ -30,8 +32,11 @@ CHECKPOINTS = (50, 100, 150, 200)
 BAR = 2 / 3  # of the best rival's evaluations
 
 
-def report(plan: Plan, space: Space, num_judging: int) -> int:
-    """Scores the best points again, writes the files and prints the table."""
+def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = None) -> int:
+    """Scores the best points again, writes the files and prints the table.
+
+    `beside` is a table of points of other engines that were judged before on the same seeds.
+    """
     from benchmarks.search.figure import draw
 
     found = list(searches(plan, space))
@@ -42,6 +47,8 @@ def report(plan: Plan, space: Space, num_judging: int) -> int:
             "make some"
         )
     points = judged(plan, space, whole, num_judging)
+    if beside is not None:
+        points = joined(points, beside)
     summary = summary_of(points)
     for name, table in (("judged.csv", points), ("summary.csv", summary)):
         with cli.writing(plan.folder / name), replacing(plan.folder / name) as written:
@@ -62,6 +69,20 @@ def report(plan: Plan, space: Space, num_judging: int) -> int:
     draw(points, figure, plan.strategy.name)
     print(f"Written: {plan.folder}/judged.csv, summary.csv, {figure.name}")
     return 0
+
+
+def joined(points: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Judged points after those of a file; refused if an engine is in both, or if they had another reference."""
+    import pandas as pd
+
+    others = pd.read_csv(path)
+    if missing := [name for name in points.columns if name not in others]:
+        raise ConfigError(f"{path}: there is no column {missing[0]}; give a table of judged points")
+    if both := sorted(set(points["engine"]) & set(others["engine"])):
+        raise ConfigError(f"{path}: it has {both[0]}, too; leave {both[0]} out of --engines")
+    if not np.isclose(others["reference"], points["reference"].iloc[0]).all():
+        raise ConfigError(f"{path}: its points were judged by another reference or on other seeds")
+    return pd.concat([others[points.columns], points], ignore_index=True)
 
 
 def report_ends(plan: Plan, space: Space, table: Path, num_judging: int) -> int:
@@ -107,11 +128,11 @@ def judged(plan: Plan, space: Space, found: list[Search], num_judging: int) -> p
 
     valuation, batch = Valuation(plan.strategy), plan.strategy.search.batch
     reference = reference_of(plan)
-    places = [one.near_places(batch) for one in found]
-    points = [tuple(one.points[at]) for one, its in zip(found, places, strict=True) for at in its]
     seeds = range(FIRST_TO_JUDGE, FIRST_TO_JUDGE + num_judging)
+    level = valuation.worth(scored(plan, space, [reference], seeds)[reference]).score
+    places = [one.near_places(batch, level) for one in found]
+    points = [tuple(one.points[at]) for one, its in zip(found, places, strict=True) for at in its]
     runs = scored(plan, space, [reference, *points], seeds)
-    level = valuation.worth(runs[reference]).score
     verdicts = {point: verdict(valuation, runs[point], runs[reference]) for point in runs}
     rows = []
     for one, its in zip(found, places, strict=True):

@@ -15,13 +15,14 @@ from benchmarks.search import judging
 from benchmarks.search.engines import ABLATIONS, MODELS, PLAIN, WithSwitches, engine_of
 from benchmarks.search.figure import draw
 from benchmarks.search.plan import FIRST_OF_SEARCHES, MOST_SEARCHES, NUM_SEEDS, seeds_of_search
-from benchmarks.search.report import bar_lines, is_near_at, summary_of, tolerance_of
+from benchmarks.search.report import bar_lines, is_near_at, joined, summary_of, tolerance_of
 from benchmarks.search.statistics import (
     median_interval,
     needed,
     ratio_interval,
     share_interval,
 )
+from blis_jax.errors import ConfigError
 from sweeps.search.engines import Told
 from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.ensemble import EngineParts
@@ -170,6 +171,24 @@ def test_best_points_far_from_the_end_are_not_judged() -> None:
     one = judging.Search("gp", 0, list("abcdefg"), scores)
     assert one.best_places(2) == [1, 2, 4, 6]
     assert one.near_places(2) == [2, 4, 6]
+    assert one.near_places(2, reference=96.0) == [4, 6]  # 104 is more than 7 % above 96
+    assert one.near_places(2, reference=80.0) == [6]  # the end always is judged
+
+
+def test_judged_points_of_other_engines_stand_in_the_same_table(tmp_path: Path) -> None:
+    both = table()
+    ours, theirs = (both[both["engine"] == name] for name in ("ensemble", "turbo"))
+    path = tmp_path / "judged.csv"
+    theirs.to_csv(path, index=False)
+    assert joined(ours, path)["engine"].tolist() == ["turbo"] * 20 + ["ensemble"] * 30
+    assert summary_of(joined(ours, path)).set_index("engine").loc["turbo", "near"] == 9
+    for points, problem in (
+        (theirs, "it has turbo, too"),
+        (ours.assign(reference=99.0), "by another reference or on other seeds"),
+        (ours.assign(score=1.0), "there is no column score"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            joined(points, path)
 
 
 def made(engine: str, state: int, rows: list[tuple[int, float]]) -> list[dict[str, object]]:

@@ -1,0 +1,124 @@
+"""`python -m benchmarks.coverage.families`: how often an answer of many differences says something false.
+
+An answer has many differences (classes, metrics, arms), judged together by Holm's method with simultaneous intervals,
+as `compare`, `sweep`, `ablate`, ledger and maps do. In the made-up worlds each difference has a standard deviation
+of 1 over the seeds, and some are not 0. A verdict is false if it names a difference that is 0, or the wrong side.
+Columns: answers with a false verdict by each difference's own 95 % interval, by the family's verdicts, and by the
+family's anytime-valid verdicts at any look of `--decide` up to 153 seeds; answers whose simultaneous intervals all
+hold the truth; true differences that the family's verdicts find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.coverage.sequential import looks
+from benchmarks.coverage.sizes import asked
+from blis_jax.statistics.intervals import BY_STUDENT, Inference
+from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, own_verdict
+
+NUM_SAMPLES, NUM_SEEDS, MOST_SEEDS = 500, 20, 153
+SIZE, LARGE = 17, 0.8  # of a family; of an effect, in standard deviations
+ANYTIME = Inference(num_resamples=0, is_anytime=True)
+Noise = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
+
+
+class Answer(NamedTuple):
+    """What is true of one answer's verdicts and intervals."""
+
+    is_false_alone: bool
+    is_false: bool
+    is_false_at_any_look: bool
+    all_hold: bool
+    share_found: float  # of the differences that are not 0; NaN if there are none
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Independent differences."""
+    return rng.normal(size=shape)
+
+
+def correlated(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """All correlated by 0.9, as metrics of one class are."""
+    common = rng.normal(size=shape[1])
+    return np.asarray(np.sqrt(0.9) * common + np.sqrt(0.1) * rng.normal(size=shape))
+
+
+def exponential(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Independent and skewed."""
+    return rng.exponential(size=shape) - 1
+
+
+WORLDS: dict[str, tuple[Noise, int]] = {  # noise, and how many of a family are not 0
+    "normal, no difference": (normal, 0),
+    "normal, 5 differences": (normal, 5),
+    "correlated by 0.9, no difference": (correlated, 0),
+    "correlated by 0.9, 5 differences": (correlated, 5),
+    "exponential, no difference": (exponential, 0),
+    "exponential, 5 differences": (exponential, 5),
+}
+
+
+def answered(rng: np.random.Generator, noise: Noise, num_effects: int) -> Answer:
+    """One answer of made-up differences; effects are of either sign by turns."""
+    truths = np.zeros(SIZE)
+    truths[:num_effects] = LARGE * (-1.0) ** np.arange(num_effects)
+    changes = truths[:, None] + noise(rng, (SIZE, MOST_SEEDS))
+    base = 100 + 5 * rng.normal(size=MOST_SEEDS)
+    pairs = [Pair(base[:NUM_SEEDS], base[:NUM_SEEDS] + one[:NUM_SEEDS]) for one in changes]
+    found = differences(pairs, BY_STUDENT)
+    verdicts = [one.verdict for one in found]
+    counts = [count for count in looks() if count <= MOST_SEEDS]
+    later = (verdicts_on(base[:count], changes[:, :count]) for count in counts)
+    simultaneous = zip(found, truths, strict=True)
+    return Answer(
+        is_false(list(map(own_verdict, pairs)), truths),
+        is_false(verdicts, truths),
+        any(is_false(each, truths) for each in later),
+        all(one.simultaneous.holds(truth) for one, truth in simultaneous),
+        float(np.mean([one in (BETTER, WORSE) for one in verdicts[:num_effects]]))
+        if num_effects
+        else np.nan,
+    )
+
+
+def verdicts_on(base: np.ndarray, changes: np.ndarray) -> list[str]:
+    """Anytime-valid ones, of changes `[difference, seed]`."""
+    return [
+        one.verdict for one in differences([Pair(base, base + one) for one in changes], ANYTIME)
+    ]
+
+
+def is_false(verdicts: list[str], truths: np.ndarray) -> bool:
+    """Whether one of the verdicts names a difference that is not there; less is better."""
+    return any(
+        (one == BETTER and truth >= 0) or (one == WORSE and truth <= 0)
+        for one, truth in zip(verdicts, truths, strict=True)
+    )
+
+
+def row(noise: Noise, num_effects: int, num_samples: int) -> str:
+    """The cells of a world, %."""
+    rng = np.random.default_rng(6)
+    shares = np.mean([answered(rng, noise, num_effects) for _ in range(num_samples)], axis=0)
+    return " | ".join("–" if np.isnan(share) else f"{100 * share:.1f}" for share in shares)
+
+
+def main() -> None:
+    """Print the table."""
+    num_samples = asked(__doc__, "samples", NUM_SAMPLES)
+    heads = [
+        "false, own intervals", "false, family", "false at any look, anytime-valid",
+        "all simultaneous intervals hold", "differences found",
+    ]  # fmt: skip
+    print(f"% of answers of {SIZE} differences on {NUM_SEEDS} seeds")
+    print(f"| world | {' | '.join(heads)} |\n|{'---|' * (1 + len(heads))}")
+    for name, (noise, num_effects) in WORLDS.items():
+        print(f"| {name} | {row(noise, num_effects, num_samples)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
