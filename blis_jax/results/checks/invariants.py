@@ -58,9 +58,8 @@ def requests_conserved(requests: RequestRecords, instances: InstanceRecords) -> 
         Status.RUNNING: instances.still_running,
     }
     held = per_status(requests, instances, tuple(counters))
-    for count_here, counter in zip(held, counters.values(), strict=True):
-        differences = differences + abs(count_here - counter).sum(axis=-1)
-    return differences
+    pairs = zip(held, counters.values(), strict=True)
+    return differences + sum(abs(here - counter).sum(axis=-1) for here, counter in pairs)
 
 
 def status_matches_decisions(requests: RequestRecords, instances: InstanceRecords) -> Counts:
@@ -141,8 +140,7 @@ def steps_in_order(requests: RequestRecords, instances: InstanceRecords) -> Coun
     is_wrong |= has_token & has_finished & (requests.finished_step_idx < requests.token_step_idx)
     latest = xp.maximum(requests.scheduled_step_idx, requests.token_step_idx)
     # the number of a step means nothing on an instance that the request has not run on
-    in_batch = is_in_batch(requests)
-    is_here = in_batch | ((requests.hand_overs == 0) & (requests.restarts == 0))
+    is_here = is_in_batch(requests) | ((requests.hand_overs == 0) & (requests.restarts == 0))
     is_wrong |= is_here & (xp.maximum(latest, requests.finished_step_idx) > last_step)
     return count(is_wrong)
 
