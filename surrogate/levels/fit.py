@@ -58,8 +58,9 @@ def _fitted(surrogate: Surrogate, data: Data, own: OwnData) -> Levels:
     at = train.at.ravel()
     is_there = ~np.isnan(target).any(axis=1)
     at, target, phi = at[is_there], target[is_there], np.repeat(parts.phi, count, axis=0)[is_there]
-    weights, left = regress(phi, every[at], target, at % FOLDS)
-    beside, left_beside = regress(phi, simulated[at], target, at % FOLDS)
+    point = np.repeat(np.arange(len(train.at)), count)[is_there]
+    weights, left = regress(phi, every[at], target, at % FOLDS, point)
+    beside, left_beside = regress(phi, simulated[at], target, at % FOLDS, point)
     used = np.unique(at)
     of_baseline = own.seeds.baseline[used][:, learned] - blank.baseline_mean
     scale = np.maximum(of_baseline.std(axis=0), 1e-12)
@@ -85,7 +86,12 @@ def _by_point(target: np.ndarray, phi: np.ndarray) -> np.ndarray:
 
 
 def _noise(own: np.ndarray, baseline: np.ndarray) -> Noise:
-    """Sd and correlation of what is left of runs and of the baseline's runs on their seeds, `[run, output]`."""
+    """Sd and correlation of what is left of runs and of the baseline's runs on their seeds, `[run, output]`.
+
+    Runs of which nothing was left out have NaN and do not count.
+    """
+    is_there = ~np.isnan(own).any(axis=1)
+    own, baseline = own[is_there], baseline[is_there]
     sds = own.std(axis=0), baseline.std(axis=0)
     both = (own * baseline).mean(axis=0) - own.mean(axis=0) * baseline.mean(axis=0)
     return Noise(*sds, both / np.maximum(sds[0] * sds[1], 1e-30))

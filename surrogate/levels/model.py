@@ -20,7 +20,11 @@ GIVEN, UNKNOWN, SIMULATED = MODES = ("given", "unknown", "simulated")
 LEVEL, DIFFERENCE = KINDS = ("level", "difference")
 RUNGS = (1, 2, 4, 8, 16, 32)  # seeds of a mean that scores are kept for
 FOLDS = 5
-PENALTIES = ((1.0, 100.0), (10.0, 100.0), (10.0, 1000.0), (100.0, 1000.0), (100.0, 1e5))
+# of covariates, of their products with features, and of features alone
+PENALTIES = (
+    (1.0, 100.0, 1.0), (10.0, 100.0, 1.0), (10.0, 1e3, 1.0), (100.0, 1e3, 1.0), (100.0, 1e4, 1.0), (100.0, 1e5, 1.0),
+    (10.0, 1e3, 1e3), (100.0, 1e4, 1e3), (100.0, 1e5, 1e3), (10.0, 1e7, 1e7), (100.0, 1e7, 1e7),
+)  # fmt: skip
 LEAST_SPREAD = 1e-9
 
 
@@ -165,34 +169,52 @@ def key(mode: str, kind: str, rung: int) -> str:
 
 
 def regress(
-    phi: np.ndarray, level: np.ndarray, target: np.ndarray, fold: np.ndarray
+    phi: np.ndarray,
+    level: np.ndarray,
+    target: np.ndarray,
+    fold: np.ndarray,
+    point: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ridge weights `[1 + covariate, 1 + feature, output]`, and what each run's fold leaves, `[run, output]`.
 
-    Every run has `phi[run, 1 + feature]` and standard covariates. Each output gets the pair of penalties, of
-    covariates and of their products with features, that predicts the other folds best.
+    Every run has `phi[run, 1 + feature]`, standard covariates and the fold of its seed. Each output gets the
+    penalties that predict best what they were not fitted to: the other folds' seeds or, if `point[run]` is
+    given, means over other seeds at other points, each point in one fold's turn. Runs that have no turn leave NaN.
     """
     terms = np.concatenate([np.ones((len(level), 1)), level], axis=1)
     design = (terms[:, :, None] * phi[:, None, :]).reshape(len(level), -1)
-    grams = [design[fold == one].T @ design[fold == one] for one in range(FOLDS)]
-    sides = [design[fold == one].T @ target[fold == one] for one in range(FOLDS)]
+    own_turn = fold if point is None else point % FOLDS
+    is_tried = [(fold == one) & (own_turn == one) for one in range(FOLDS)]
+    fitted = [design[(fold != one) & (own_turn != one)] for one in range(FOLDS)]
+    sides = [rows.T @ target[(fold != one) & (own_turn != one)] for one, rows in enumerate(fitted)]
+    grams = [rows.T @ rows for rows in fitted]
+    gram, side = design.T @ design, design.T @ target
+    groups = np.arange(len(level)) if point is None else point
     shape = (terms.shape[1], phi.shape[1])
     best_left = np.full(target.shape, np.nan)
     best, weights = np.full(target.shape[1], np.inf), np.zeros((design.shape[1], target.shape[1]))
-    for main, product in PENALTIES:
+    for main, product, constant in PENALTIES:
         penalty = np.full(shape, product)
-        penalty[:, 0], penalty[0] = main, 1.0
+        penalty[:, 0], penalty[0] = main, constant
+        penalty[0, 0] = 1.0
         ridge = np.diag(penalty.ravel())
-        left = np.empty(target.shape)
-        for one in range(FOLDS):
-            rest = [at for at in range(FOLDS) if at != one]
-            found = np.linalg.solve(
-                sum(grams[at] for at in rest) + ridge, sum(sides[at] for at in rest)
-            )
-            left[fold == one] = target[fold == one] - design[fold == one] @ found
-        whole = np.linalg.solve(sum(grams) + ridge, sum(sides))
-        error = np.square(left).mean(axis=0)
+        left = np.full(target.shape, np.nan)
+        for one, tried in enumerate(is_tried):
+            found = np.linalg.solve(grams[one] + ridge, sides[one])
+            left[tried] = target[tried] - design[tried] @ found
+        error = np.square(_by_group(left, groups)).mean(axis=0)
         is_better = error < best
+        if is_better.any():
+            whole = np.linalg.solve(gram + ridge, side[:, is_better])
+            weights[:, is_better], best_left[:, is_better] = whole, left[:, is_better]
         best = np.where(is_better, error, best)
-        weights[:, is_better], best_left[:, is_better] = whole[:, is_better], left[:, is_better]
     return weights.reshape(*shape, -1), best_left
+
+
+def _by_group(left: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Means of the rows that are there, by group, `[group, output]`."""
+    is_there = ~np.isnan(left).any(axis=1)
+    _, places, counts = np.unique(groups[is_there], return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), left.shape[1]))
+    np.add.at(sums, places, left[is_there])
+    return np.asarray(sums / counts[:, None])
