@@ -77,8 +77,10 @@ _EXAMPLES = {
     "approve": '1 --output out/promotion --by "A. Reviewer" --reason "The Go code is what was simulated."',
     "reject": '2 --output out/promotion --by "A. Reviewer" --reason "No hypothesis for two replicas."',
     "status": "--output out/promotion",
-    "survival": "iter13_class_lead@found --output survival.md",
+    "survival": "iter13_class_lead@found --output survival.md\n"
+    "iter13_class_lead@found iter21_intent@found --output survival.md",
 }
+_FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE…]"
 
 
 def parser_of(action: str) -> Parser:
@@ -91,9 +93,10 @@ def parser_of(action: str) -> Parser:
         + "\n".join(f"  %(prog)s {line}" for line in _EXAMPLES[action].split("\n")),
     )
     if action in STAGE_ACTIONS or action == "survival":
-        parser.add_argument(
-            "strategy", metavar="STRATEGY", nargs="?", help="[LABEL=]STRATEGY[@POINT][:NAME=VALUE…]"
-        )
+        if action == "survival":
+            parser.add_argument("strategies", metavar="STRATEGY", nargs="*", help=_FORM)
+        else:
+            parser.add_argument("strategy", metavar="STRATEGY", nargs="?", help=_FORM)
         parser.add_flags("promotion", _OF)
     if action in ("gate", "approve", "reject"):
         parser.add_argument("gate", metavar="GATE", nargs="?", help="1, 2 or 3")
@@ -134,9 +137,7 @@ def whole_parser(description: str, examples: str) -> Parser:
         description=description,
         epilog=f"actions, each with a --help of its own:\n{actions}\n{examples}",
     )
-    parser.add_argument(
-        "strategy", metavar="STRATEGY", nargs="?", help="[LABEL=]STRATEGY[@POINT][:NAME=VALUE…]"
-    )
+    parser.add_argument("strategy", metavar="STRATEGY", nargs="?", help=_FORM)
     parser.add_flags("promotion", _OF)
     parser.add_flags("output", (_OUTPUT,))
     parser.add_flags("evidence", EVIDENCE)
