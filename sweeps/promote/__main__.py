@@ -164,14 +164,18 @@ def _survival(words: list[str]) -> int:
         raise ConfigError(f"--output: {str(page)!r} must end in .md")
     cli.check_writable(page)
     prepare_backend(use_cache="no_cache" not in given)
+    from sweeps.promote.evidence.concerns import concern_named
     from sweeps.promote.evidence.survival import write_page
+
+    names = [one.strip() for one in given.get("concerns", "").split(",") if one.strip()]
+    only = [concern_named(one).name for one in names]
 
     target = given.get("target", options.DEFAULT_TARGET)
     baseline = given.get("baseline")
     promotions = [options.make_promotion(one, baseline, target) for one in strategies]
     seeds = seed_options.seeds_of(given, options.NUM_SURVIVAL_SEEDS, "reference")
     command = cli.command_text(f"{NAME} survival", words)
-    write_page(page, promotions, seeds, given.get("num_requests"), command)
+    write_page(page, promotions, seeds, given.get("num_requests"), command, only)
     print(page)
     return 0
 

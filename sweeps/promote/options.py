@@ -60,6 +60,9 @@ EVIDENCE = (
     ),
     Flag("num-requests", cli.at_least(1), None, "N", "requests in place of the workloads' numbers"),
 )
+_CONCERNS = Flag(
+    "concerns", str, None, "A,B,…", "rows of the page, by the names in Map C (default: all of them)"
+)
 _SWITCHES = {
     "overwrite": "make stages again that a person has edited",
     "no-cache": "compile again instead of using programs kept from earlier runs",
@@ -105,6 +108,7 @@ def parser_of(action: str) -> Parser:
             "output", str, None, "PATH", "page to write, .md; its numbers go beside it as .json"
         )
         parser.add_flags("output", (page,))
+        parser.add_flags("concerns", (_CONCERNS,))
         parser.add_flags(
             "runs", (*seed_options.seed_flags(f"default: {NUM_SURVIVAL_SEEDS}"), EVIDENCE[-1])
         )

@@ -89,6 +89,7 @@ def survival_of(
     seeds: Sequence[int],
     num_requests: int | None = None,
     runs: SeedRuns | None = None,
+    only: Sequence[str] = (),
 ) -> Survival:
     """Runs baseline and strategy with every concern that the engine can have.
 
@@ -97,6 +98,7 @@ def survival_of(
         seeds: of the workload; the same for both and for every concern.
         num_requests: in place of the workload's number.
         runs: runs on the same seeds that other tables have made; None: this table makes its own.
+        only: names of the concerns that get a row; all if there are none.
 
     Raises:
         ConfigError: the strategy's file has no workload that is drawn.
@@ -111,7 +113,7 @@ def survival_of(
     refused: dict[str, str] = {}
     every = (
         Concern(NOTHING, "", "As simulated", "no concern", lambda config, _: config),
-        *concerns(),
+        *(one for one in concerns() if not only or one.name in only),
     )
     for concern in every:
         if not concern.is_simulated:
@@ -161,7 +163,10 @@ class SeedRuns:
 
 
 def survivals_of(
-    promotions: Sequence[Promotion], seeds: Sequence[int], num_requests: int | None = None
+    promotions: Sequence[Promotion],
+    seeds: Sequence[int],
+    num_requests: int | None = None,
+    only: Sequence[str] = (),
 ) -> Survivals:
     """The table of every strategy, and of every later one against the first; each run is made once.
 
@@ -182,8 +187,8 @@ def survivals_of(
     first = replace(promotions[0].arm, name=promotions[0].given)
     others = [replace(one, baseline=first) for one in promotions[1:]]
     return Survivals(
-        tuple(survival_of(one, seeds, num_requests, runs) for one in promotions),
-        tuple(survival_of(one, seeds, num_requests, runs) for one in others),
+        tuple(survival_of(one, seeds, num_requests, runs, only) for one in promotions),
+        tuple(survival_of(one, seeds, num_requests, runs, only) for one in others),
     )
 
 
@@ -271,12 +276,13 @@ def write_page(
     seeds: Sequence[int],
     num_requests: int | None,
     command: str,
+    only: Sequence[str] = (),
 ) -> None:
     """The table as a page, with its numbers beside it as .json; of several strategies, all tables on one page."""
     if len(promotions) == 1:
-        table = survival_of(promotions[0], seeds, num_requests).plain()
+        table = survival_of(promotions[0], seeds, num_requests, only=only).plain()
     else:
-        table = survivals_of(promotions, seeds, num_requests).plain()
+        table = survivals_of(promotions, seeds, num_requests, only).plain()
     text = page_of(table, command, reading_of(path))
     with replacing(path) as written:
         written.write_text(text, encoding="utf-8")

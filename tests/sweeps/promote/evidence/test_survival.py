@@ -100,8 +100,6 @@ def test_a_small_table_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_several_strategies_have_one_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every configuration is run once; what a person wrote stays when the page is made again."""
-    chosen = tuple(concern_named(name) for name in ("mixed-gpus", "lora-affinity"))
-    monkeypatch.setattr(survival, "concerns", lambda: chosen)
     ran = []
     run = SeedRuns.values
     monkeypatch.setattr(
@@ -112,7 +110,7 @@ def test_several_strategies_have_one_page(monkeypatch: pytest.MonkeyPatch, tmp_p
         for text in (f"iter00_baseline:max_num_scheduled_tokens={size}" for size in (400, 500))
     ]
     page = tmp_path / "page.md"
-    write_page(page, promotions, (1, 2, 3), 60, "made")
+    write_page(page, promotions, (1, 2, 3), 60, "made", ("mixed-gpus", "lora-affinity"))
     assert len(ran) == 12 and max(ran) == 6  # three configurations, with a concern and without
     found = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
     first, second = (table["rows"][0]["changes"][METRIC]["mean"] for table in found["tables"])
