@@ -95,12 +95,24 @@ class GaieLegacyParams(ClassPriorities):
     )  # fmt: skip
 
 
-def mean_saturation(seen: Snapshots, queue_threshold: Any, kv_threshold: Any) -> jax.Array:
-    """The instances' mean of how full queue or KV cache are, the fuller of the two; 1: full, or nobody is up."""
+def mean_saturation(
+    seen: Snapshots, queue_threshold: Any, kv_threshold: Any, is_full: Any = None
+) -> jax.Array:
+    """The instances' mean of how full queue or KV cache are, the fuller of the two; 1: full, or nobody is up.
+
+    Args:
+        seen: the instances as the router sees them.
+        queue_threshold: requests that wait on a full instance.
+        kv_threshold: KV utilization of a full instance.
+        is_full: bool[instance], those that count as full whatever they show; None: no instance does.
+    """
     queue = exact_quotient(seen.queue_depth.astype(jnp.float64), queue_threshold)
     kv = exact_quotient(seen.kv_utilization, kv_threshold)
     count = jnp.sum(seen.is_active, dtype=jnp.int32)
-    each = jnp.where(seen.is_active, jnp.maximum(queue, kv), 0.0)
+    shown = jnp.maximum(queue, kv)
+    if is_full is not None:
+        shown = jnp.where(is_full, 1.0, shown)
+    each = jnp.where(seen.is_active, shown, 0.0)
     total = jnp.float64(0.0)
     for one in range(each.shape[0]):  # added in the order of instances
         total = total + each[one]

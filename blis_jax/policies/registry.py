@@ -32,6 +32,7 @@ ADMISSION = {
     "predictive-slo": "admission.predictive.predictive_slo",
     "tier-shed": "gateway_classes.tier_shed",
     "gaie-legacy": "gateway_classes.gaie_legacy",
+    "stale-gated": "admission.stale.stale_gated",
 }
 ROUTING = {
     "round-robin": "routing.by_load.round_robin",

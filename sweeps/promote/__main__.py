@@ -156,21 +156,26 @@ def _status(words: list[str]) -> int:
 
 def _survival(words: list[str]) -> int:
     given = options.parser_of("survival").given(words)
-    strategy = given.get("strategy")
-    if strategy is None:
+    strategies = given.get("strategies")
+    if not strategies:
         raise ConfigError("no strategy is given; write one, such as iter13_class_lead@found")
     page = Path(given.get("output", "out/survival.md"))
     if page.suffix != ".md":
         raise ConfigError(f"--output: {str(page)!r} must end in .md")
     cli.check_writable(page)
     prepare_backend(use_cache="no_cache" not in given)
+    from sweeps.promote.evidence.concerns import concern_named
     from sweeps.promote.evidence.survival import write_page
 
+    names = [one.strip() for one in given.get("concerns", "").split(",") if one.strip()]
+    only = [concern_named(one).name for one in names]
+
     target = given.get("target", options.DEFAULT_TARGET)
-    promotion = options.make_promotion(strategy, given.get("baseline"), target)
+    baseline = given.get("baseline")
+    promotions = [options.make_promotion(one, baseline, target) for one in strategies]
     seeds = seed_options.seeds_of(given, options.NUM_SURVIVAL_SEEDS, "reference")
     command = cli.command_text(f"{NAME} survival", words)
-    write_page(page, promotion, seeds, given.get("num_requests"), command)
+    write_page(page, promotions, seeds, given.get("num_requests"), command, only)
     print(page)
     return 0
 

@@ -60,6 +60,9 @@ EVIDENCE = (
     ),
     Flag("num-requests", cli.at_least(1), None, "N", "requests in place of the workloads' numbers"),
 )
+_CONCERNS = Flag(
+    "concerns", str, None, "A,B,…", "rows of the page, by the names in Map C (default: all of them)"
+)
 _SWITCHES = {
     "overwrite": "make stages again that a person has edited",
     "no-cache": "compile again instead of using programs kept from earlier runs",
@@ -77,8 +80,10 @@ _EXAMPLES = {
     "approve": '1 --output out/promotion --by "A. Reviewer" --reason "The Go code is what was simulated."',
     "reject": '2 --output out/promotion --by "A. Reviewer" --reason "No hypothesis for two replicas."',
     "status": "--output out/promotion",
-    "survival": "iter13_class_lead@found --output survival.md",
+    "survival": "iter13_class_lead@found --output survival.md\n"
+    "iter13_class_lead@found iter21_intent@found --output survival.md",
 }
+_FORM = "[LABEL=]STRATEGY[@POINT][:NAME=VALUE…]"
 
 
 def parser_of(action: str) -> Parser:
@@ -91,9 +96,10 @@ def parser_of(action: str) -> Parser:
         + "\n".join(f"  %(prog)s {line}" for line in _EXAMPLES[action].split("\n")),
     )
     if action in STAGE_ACTIONS or action == "survival":
-        parser.add_argument(
-            "strategy", metavar="STRATEGY", nargs="?", help="[LABEL=]STRATEGY[@POINT][:NAME=VALUE…]"
-        )
+        if action == "survival":
+            parser.add_argument("strategies", metavar="STRATEGY", nargs="*", help=_FORM)
+        else:
+            parser.add_argument("strategy", metavar="STRATEGY", nargs="?", help=_FORM)
         parser.add_flags("promotion", _OF)
     if action in ("gate", "approve", "reject"):
         parser.add_argument("gate", metavar="GATE", nargs="?", help="1, 2 or 3")
@@ -102,6 +108,7 @@ def parser_of(action: str) -> Parser:
             "output", str, None, "PATH", "page to write, .md; its numbers go beside it as .json"
         )
         parser.add_flags("output", (page,))
+        parser.add_flags("concerns", (_CONCERNS,))
         parser.add_flags(
             "runs", (*seed_options.seed_flags(f"default: {NUM_SURVIVAL_SEEDS}"), EVIDENCE[-1])
         )
@@ -134,9 +141,7 @@ def whole_parser(description: str, examples: str) -> Parser:
         description=description,
         epilog=f"actions, each with a --help of its own:\n{actions}\n{examples}",
     )
-    parser.add_argument(
-        "strategy", metavar="STRATEGY", nargs="?", help="[LABEL=]STRATEGY[@POINT][:NAME=VALUE…]"
-    )
+    parser.add_argument("strategy", metavar="STRATEGY", nargs="?", help=_FORM)
     parser.add_flags("promotion", _OF)
     parser.add_flags("output", (_OUTPUT,))
     parser.add_flags("evidence", EVIDENCE)

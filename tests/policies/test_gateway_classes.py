@@ -9,6 +9,7 @@ import pytest
 from blis_jax.engine.arithmetic.exact import runtime_infinity
 from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.policies import gateway_classes
+from blis_jax.policies.admission.stale import stale_gated
 from tests.policies.test_contract import case, gateway_scenes, queue_scenes
 
 pytestmark = pytest.mark.usefixtures("in_64_bits")
@@ -57,3 +58,25 @@ def test_gaie_legacy_turns_away_at_a_mean_of_one():
     assert not admits(policy, "batch", **full)
     assert admits(policy, "standard", **full)
     assert admits(policy, "batch", **{**full, "queue_depth": jnp.array([4, 4, 4, 4, 3])})
+
+
+@pytest.mark.parametrize("slo_class", ["critical", "standard", "sheddable", "batch"])
+def test_without_stale_instances_the_gate_is_that_of_gaie(slo_class):
+    gate = stale_gated.with_numbers(num_stale=0, queue_threshold=4)
+    gaie = gateway_classes.gaie_legacy.with_numbers(queue_threshold=4)
+    for depths in ([4, 4, 4, 4, 4], [4, 4, 4, 4, 3], [0, 9, 9, 1, 1], [0, 0, 0, 0, 0]):
+        seen = {"queue_depth": jnp.array(depths), "kv_utilization": jnp.zeros(5)}
+        assert admits(gate, slo_class, **seen) == admits(gaie, slo_class, **seen)
+
+
+def test_a_stale_instance_counts_as_full_whatever_it_shows():
+    """With one of five stale, the mean reaches 1 where that of the other four does."""
+    gate = stale_gated.with_numbers(num_stale=1, queue_threshold=4)
+    none = {"kv_utilization": jnp.zeros(5)}
+    for shown in (0, 100):
+        full, nearly = jnp.array([shown, 4, 4, 5, 3]), jnp.array([shown, 4, 4, 4, 3])
+        assert not admits(gate, "sheddable", queue_depth=full, **none)
+        assert admits(gate, "sheddable", queue_depth=nearly, **none)
+        assert admits(gate, "standard", queue_depth=full, **none)
+    all_stale = stale_gated.with_numbers(num_stale=5)
+    assert not admits(all_stale, "sheddable", queue_depth=jnp.zeros(5, int), **none)

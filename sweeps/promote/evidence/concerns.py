@@ -23,6 +23,8 @@ EVENT_DELAY_US = 20_000  # KV events over ZMQ; the lag is not specified
 SLOWER = 1.5  # step time of the slower half of mixed GPUs ÷ that of the others
 TARGET_BLOCK_TOKENS = 64  # least block of the router's approximate prefix index
 
+_SCRAPES = {"load_refresh_interval": SCRAPE_US, "snapshot_refresh_interval": SCRAPE_US}
+
 Change = Callable[["ClusterConfig", "WorkloadSpec"], "ClusterConfig"]
 ChangeWorkload = Callable[["WorkloadSpec"], "WorkloadSpec"]
 
@@ -77,11 +79,16 @@ def _mixed_gpus(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
     return config.replace(instances=groups)
 
 
+def _arrival_seconds(spec: WorkloadSpec) -> float:
+    """About how long requests arrive."""
+    if spec.horizon:
+        return spec.horizon / 1e6
+    return spec.num_requests / (spec.aggregate_rate or 1.0)
+
+
 def _outages(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
     """Instances fail at random, about two while requests arrive, each for two fifths of that time."""
-    seconds = (
-        spec.horizon / 1e6 if spec.horizon else spec.num_requests / (spec.aggregate_rate or 1.0)
-    )
+    seconds = _arrival_seconds(spec)
     return config.replace(
         cluster_policy="outages",
         outages_mtbf_s=seconds * config.num_instances / 2,
@@ -89,6 +96,36 @@ def _outages(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
         outages_start_up_s=0.0,
         outages_reroute_ms=50.0,
     )
+
+
+def _late_half(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+    """Half of the instances come up, cold, after two fifths of the time in which requests arrive."""
+    half = config.num_instances // 2
+    if not half:
+        raise ConfigError("a late half needs two instances or more; the strategy has one")
+    return config.replace(
+        cluster_policy="autoscaler",
+        autoscaler_first_instances=config.num_instances - half,
+        autoscaler_interval_s=0.4 * _arrival_seconds(spec),
+        autoscaler_target_load=1e-6,  # any load asks for all instances at the second decision
+        autoscaler_start_up_s=0.0,
+    )
+
+
+def _behind_the_detector(num_stale: int) -> Change:
+    """The router's usual detector sheds sheddable requests, by metrics as old as a scrape."""
+
+    def change(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+        if config.admission_policy != "always-admit":
+            raise ConfigError(
+                f"admission_policy {config.admission_policy} is the strategy's own; the detector would replace it"
+            )
+        if num_stale >= config.num_instances:
+            raise ConfigError(f"{num_stale} of {config.num_instances} instances cannot be stale")
+        gate = {"admission_policy": "stale-gated", "stale_gated_num_stale": num_stale}
+        return config.replace(**_SCRAPES, **gate)
+
+    return change
 
 
 def _pools(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
@@ -145,9 +182,16 @@ def _heavy(mean: float) -> dict[str, float]:
 
 # --- by row of Map C ------------------------------------------------------------------------------
 
-_SCRAPES = {"load_refresh_interval": SCRAPE_US, "snapshot_refresh_interval": SCRAPE_US}
 _IN_CODE: Mapping[str, tuple[str, Change | None, ChangeWorkload | None]] = {
     "mixed-gpus": ("every step of half of the instances takes 1.5 times as long", _mixed_gpus, None),
+    "stale-is-saturated": (
+        "the router's detector turns sheddable requests away at saturation 1; the metrics of one instance never come, "
+        "so it counts as full; those of the others are up to 50 ms old", _behind_the_detector(1), None,
+    ),
+    "start-up": (
+        "half of the instances come up after two fifths of the time in which requests arrive, with empty caches; their "
+        "first steps are as fast as the later ones, since the engine has no warm-up", _late_half, None,
+    ),
     "pod-failure": (
         "instances fail at random, about two while requests arrive; their queues are routed again after 50 ms",
         _outages, None,
@@ -165,10 +209,9 @@ _IN_CODE: Mapping[str, tuple[str, Change | None, ChangeWorkload | None]] = {
     ),
 }  # fmt: skip
 _MISSING = {
-    "stale-is-saturated": "no detector of the engine reads how old a signal is",
     "lora-affinity": "the engine has no adapters",
-    "client-retries": "a request that the engine rejects does not come back",
-    "start-up": "an instance of the engine is at full speed when it is up",
+    "client-retries": "the engine can give a request up at a deadline, but none that was given up or turned away comes "
+    "back",
 }
 _VARIANTS = (
     Concern(
@@ -185,6 +228,20 @@ _VARIANTS = (
         "event-delay", "concurrent-scheduling", "Cache events arrive late",
         "the router's prefix index knows of a prompt 20 ms after it was sent",
         _settings(prefix_index_delay=EVENT_DELAY_US),
+    ),
+    Concern(
+        "four-replicas", "epp-replicas", "Four replicas of the endpoint picker",
+        "each knows what it has sent itself, and of the others what metrics up to 50 ms old show",
+        _settings(**_SCRAPES, num_gateways=4),
+    ),
+    Concern(
+        "blind-replicas", "epp-replicas", "Two replicas, and no count of requests in flight",
+        "metrics up to 50 ms old, and no replica knows what it has sent since the last look",
+        _settings(**_SCRAPES, num_gateways=2, in_flight_counts=False),
+    ),
+    Concern(
+        "detector", "stale-is-saturated", "The same detector without a stale scrape",
+        "sheddable requests are turned away at saturation 1, by metrics up to 50 ms old", _behind_the_detector(0),
     ),
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Values = Float[np.ndarray, "seed"]
 
 STREAM = "reference"
+READING_BEGINS, READING_ENDS = "<!-- reading:begin -->", "<!-- reading:end -->"
 NOTHING = "none"
 SURVIVES, SMALLER, LARGER, UNCLEAR, REVERSED, NO_EFFECT = (
     "survives", "survives, smaller", "survives, larger", "not shown", "reversed", "no effect",
@@ -70,10 +71,34 @@ class Survival:
         return found
 
 
+@dataclass(frozen=True)
+class Survivals:
+    """The tables of several strategies on the same seeds."""
+
+    tables: tuple[Survival, ...]
+    against_first: tuple[Survival, ...]  # the later strategies, with the first one as the baseline
+
+    def plain(self) -> dict[str, Any]:
+        """As data, with None for what is not a number."""
+        found: dict[str, Any] = _plain(asdict(self))
+        return found
+
+
 def survival_of(
-    promotion: Promotion, seeds: Sequence[int], num_requests: int | None = None
+    promotion: Promotion,
+    seeds: Sequence[int],
+    num_requests: int | None = None,
+    runs: SeedRuns | None = None,
+    only: Sequence[str] = (),
 ) -> Survival:
     """Runs baseline and strategy with every concern that the engine can have.
+
+    Args:
+        promotion: the strategy and what it is compared with.
+        seeds: of the workload; the same for both and for every concern.
+        num_requests: in place of the workload's number.
+        runs: runs on the same seeds that other tables have made; None: this table makes its own.
+        only: names of the concerns that get a row; all if there are none.
 
     Raises:
         ConfigError: the strategy's file has no workload that is drawn.
@@ -82,13 +107,13 @@ def survival_of(
 
     spec, workload = workload_of_promotion(promotion, num_requests)
     names = metrics_of(promotion, spec)
-    benches: dict[str, Bench] = {}
+    runs = runs or SeedRuns(seeds, names)
     arms = (promotion.baseline.config, promotion.arm.config)
     pairs: dict[str, dict[str, tuple[Values, Values]]] = {}
     refused: dict[str, str] = {}
     every = (
         Concern(NOTHING, "", "As simulated", "no concern", lambda config, _: config),
-        *concerns(),
+        *(one for one in concerns() if not only or one.name in only),
     )
     for concern in every:
         if not concern.is_simulated:
@@ -98,11 +123,72 @@ def survival_of(
         except ConfigError as error:
             refused[concern.name] = str(error)
             continue
-        bench = _bench(benches, changed[0][1], seeds, names)
-        pairs[concern.name] = _values(bench, [config for config, _ in changed], names)
+        first, second = (runs.values(config, drawn) for config, drawn in changed)
+        pairs[concern.name] = {name: (first[name], second[name]) for name in names}
     rows = _rows(every, pairs, refused, names)
     return Survival(
         promotion.given, promotion.baseline.name, workload, names[0], names, tuple(seeds), rows
+    )
+
+
+class SeedRuns:
+    """Metrics of configurations on workloads over common seeds; each configuration is run once."""
+
+    def __init__(self, seeds: Sequence[int], names: Sequence[str]) -> None:
+        """`names` are the metrics of all tables that are made of the runs."""
+        self.seeds, self.names = tuple(seeds), tuple(names)
+        self.benches: dict[str, Bench] = {}
+        self.done: dict[tuple[str, str], dict[str, Values]] = {}
+
+    def values(self, config: ClusterConfig, spec: WorkloadSpec) -> dict[str, Values]:
+        """The metrics by name, NaN on seeds that have none."""
+        from sweeps.runs.measured import key_of
+
+        drawn = json.dumps(spec.content(), sort_keys=True)
+        key = drawn, key_of(config)
+        if key not in self.done:
+            (found,) = self._bench(drawn, spec).run([config])
+            self.done[key] = {
+                name: np.array([one.metrics.get(name, np.nan) for one in found], np.float64)
+                for name in self.names
+            }
+        return self.done[key]
+
+    def _bench(self, drawn: str, spec: WorkloadSpec) -> Bench:
+        from sweeps.runs.bench import Bench
+
+        if drawn not in self.benches:
+            self.benches[drawn] = Bench(spec, self.seeds, STREAM, self.names)
+        return self.benches[drawn]
+
+
+def survivals_of(
+    promotions: Sequence[Promotion],
+    seeds: Sequence[int],
+    num_requests: int | None = None,
+    only: Sequence[str] = (),
+) -> Survivals:
+    """The table of every strategy, and of every later one against the first; each run is made once.
+
+    Raises:
+        ConfigError: the strategies have different workloads, or one has none that is drawn.
+    """
+    from sweeps.promote.evidence.scenes import workload_of_promotion
+
+    drawn = [workload_of_promotion(one, num_requests) for one in promotions]
+    names: list[str] = []
+    for one, (spec, name) in zip(promotions, drawn, strict=True):
+        if spec.content() != drawn[0][0].content():
+            raise ConfigError(
+                f"{one.given} is for workload {name}, {promotions[0].given} for {drawn[0][1]}; give a page to each"
+            )
+        names += metrics_of(one, spec)
+    runs = SeedRuns(seeds, tuple(dict.fromkeys(names)))
+    first = replace(promotions[0].arm, name=promotions[0].given)
+    others = [replace(one, baseline=first) for one in promotions[1:]]
+    return Survivals(
+        tuple(survival_of(one, seeds, num_requests, runs, only) for one in promotions),
+        tuple(survival_of(one, seeds, num_requests, runs, only) for one in others),
     )
 
 
@@ -123,30 +209,6 @@ def metrics_of(promotion: Promotion, spec: WorkloadSpec) -> tuple[str, ...]:
     from sweeps.runs.metrics import our_name
 
     return tuple(dict.fromkeys(our_name(name) for name in (*names, "output_tokens_per_s")))
-
-
-def _bench(
-    benches: dict[str, Bench], spec: WorkloadSpec, seeds: Sequence[int], names: Sequence[str]
-) -> Bench:
-    from sweeps.runs.bench import Bench
-
-    key = json.dumps(spec.content(), sort_keys=True)
-    if key not in benches:
-        benches[key] = Bench(spec, seeds, STREAM, names)
-    return benches[key]
-
-
-def _values(
-    bench: Bench, configs: Sequence[ClusterConfig], names: Sequence[str]
-) -> dict[str, tuple[Values, Values]]:
-    first, second = (bench.run([config])[0] for config in configs)
-    return {
-        name: (
-            np.array([one.metrics.get(name, np.nan) for one in first], np.float64),
-            np.array([one.metrics.get(name, np.nan) for one in second], np.float64),
-        )
-        for name in names
-    }
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -209,15 +271,37 @@ def _verdict(found: Difference, against: Estimate | None, direction: str) -> str
 
 
 def write_page(
-    path: Path, promotion: Promotion, seeds: Sequence[int], num_requests: int | None, command: str
+    path: Path,
+    promotions: Sequence[Promotion],
+    seeds: Sequence[int],
+    num_requests: int | None,
+    command: str,
+    only: Sequence[str] = (),
 ) -> None:
-    """The table as a page, with its numbers beside it as .json."""
+    """The table as a page, with its numbers beside it as .json; of several strategies, all tables on one page."""
+    if len(promotions) == 1:
+        table = survival_of(promotions[0], seeds, num_requests, only=only).plain()
+    else:
+        table = survivals_of(promotions, seeds, num_requests, only).plain()
+    text = page_of(table, command, reading_of(path))
+    with replacing(path) as written:
+        written.write_text(text, encoding="utf-8")
+    write_json(path.with_suffix(".json"), table)
+
+
+def page_of(table: Mapping[str, Any], command: str, reading: str = "") -> str:
+    """The page of one strategy's table or of several, in their plain form; `reading` is what a person wrote."""
     from sweeps.promote.documents.render import render
 
-    table = survival_of(promotion, seeds, num_requests)
-    with replacing(path) as written:
-        written.write_text(render("survival.md.j2", table=table, command=command), encoding="utf-8")
-    write_json(path.with_suffix(".json"), table.plain())
+    if "tables" in table:
+        return render("survivals.md.j2", found=table, command=command, reading=reading)
+    return render("survival.md.j2", table=table, command=command)
+
+
+def reading_of(path: Path) -> str:
+    """What a person wrote between the marks of a page that is made again; nothing if there is no page."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return text.partition(f"{READING_BEGINS}\n")[2].partition(f"{READING_ENDS}\n")[0]
 
 
 def _plain(value: Any) -> Any:

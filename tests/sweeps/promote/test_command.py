@@ -46,6 +46,10 @@ def words(folder: Path, *more: str) -> list[str]:
         ),
         (["maps", "status"], "status is an action; write it first"),
         (["survival"], "no strategy is given"),
+        (
+            ["survival", "iter00_baseline", "--concerns", "mixed-gpus,start-upp"],
+            "concern 'start-upp' is no row of Map C; did you mean 'start-up'",
+        ),
     ],
 )
 def test_what_cannot_be_used_ends_in_one_sentence(

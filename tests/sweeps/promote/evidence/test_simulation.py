@@ -128,7 +128,12 @@ def test_a_run_that_does_not_end_has_no_report(monkeypatch: pytest.MonkeyPatch) 
 def test_every_row_of_map_c_is_a_concern() -> None:
     named = [one.gap for one in concerns()]
     assert {row.id for row in gap_rows()} == set(named)
-    assert sum(one.is_simulated for one in concerns()) >= 11
+    reasons = {one.name: one.about for one in concerns() if not one.is_simulated}
+    assert reasons == {
+        "lora-affinity": "the engine has no adapters",
+        "client-retries": "the engine can give a request up at a deadline, but none that was given up or turned "
+        "away comes back",
+    }
     for one in concerns():
         assert one.about and one.title
 
@@ -154,10 +159,45 @@ def test_concerns_change_what_they_say() -> None:
     laws = {client.output_distribution.type for client in changed("real-output-lengths")[1].clients}
     assert laws == {"pareto_lognormal"}
     assert changed("epp-replicas")[0].num_gateways == 2
+    assert changed("four-replicas")[0].num_gateways == 4
+    assert changed("blind-replicas")[0].in_flight_counts is False
+    gates = [changed(name)[0] for name in ("stale-is-saturated", "detector")]
+    assert {gate.admission_policy for gate in gates} == {"stale-gated"}
+    assert [gate.stale_gated_num_stale for gate in gates] == [1, 0]
+    assert all(gate.load_refresh_interval == 50_000 for gate in gates)
     with pytest.raises(ConfigError, match="not simulated yet: the engine has no adapters"):
         changed("lora-affinity")
     with pytest.raises(ConfigError, match="is no row of Map C; did you mean 'mixed-gpus'"):
         concern_named("mixed-gpu")
+
+
+def test_a_detector_does_not_replace_a_gate_of_the_strategy() -> None:
+    config = arm_of("iter00_baseline:admission_policy=slo-gated").config
+    spec = scene_of({"workload": {"name": "mixed"}}, "mixed", promotion(BASELINE), 100).spec
+    with pytest.raises(ConfigError, match=r"slo-gated is the strategy's own; the detector would"):
+        concern_named("stale-is-saturated").applied(config, spec)
+    one_alone = arm_of("iter00_baseline:num_instances=1").config
+    with pytest.raises(ConfigError, match="1 of 1 instances cannot be stale"):
+        concern_named("stale-is-saturated").applied(one_alone, spec)
+    with pytest.raises(ConfigError, match="a late half needs two instances or more"):
+        concern_named("start-up").applied(one_alone, spec)
+
+
+def test_half_of_the_instances_start_late() -> None:
+    """Of two instances one is paid for from two fifths of the arrivals' time on, and works then."""
+    from sweeps.runs.bench import Bench
+
+    one = promotion(BASELINE)
+    spec = scene_of({"workload": {"name": "mixed"}}, "mixed", one, 400).spec
+    config = arm_of("iter00_baseline:num_instances=2").config
+    late = concern_named("start-up").applied(config, spec)[0]
+    record = Bench(spec, (42,), "reference", ()).record(late, 42)
+    first_us = [
+        record.requests.arrival_us[record.requests.instance == place].min() for place in (0, 1)
+    ]
+    assert first_us[0] < 20_000 and first_us[1] >= 0.4 * 400 / 2000 * 1e6
+    paid_us = record.instances.paid_us
+    assert 0 < paid_us[1] <= paid_us[0] - 80_000
 
 
 def test_a_hypothesis_of_track_b_has_the_concern_of_its_row() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from blis_jax.errors import ConfigError
 from blis_jax.statistics.intervals import Estimate
 from sweeps.promote.documents.render import render
 from sweeps.promote.evidence import survival
@@ -15,11 +17,18 @@ from sweeps.promote.evidence.concerns import Concern, concern_named
 from sweeps.promote.evidence.survival import (
     LARGER,
     NO_EFFECT,
+    READING_BEGINS,
+    READING_ENDS,
     REVERSED,
     SMALLER,
     SURVIVES,
     UNCLEAR,
+    SeedRuns,
+    page_of,
+    reading_of,
     survival_of,
+    survivals_of,
+    write_page,
 )
 from sweeps.promote.promotion import Promotion
 from sweeps.strategies.arms import arm_of
@@ -89,10 +98,47 @@ def test_a_small_table_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_several_strategies_have_one_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every configuration is run once; what a person wrote stays when the page is made again."""
+    ran = []
+    run = SeedRuns.values
+    monkeypatch.setattr(
+        SeedRuns, "values", lambda self, *given: ran.append(len(self.done)) or run(self, *given)
+    )
+    promotions = [
+        Promotion(text, arm_of(text), arm_of("iter00_baseline"), "llm-d-router@0.10.0")
+        for text in (f"iter00_baseline:max_num_scheduled_tokens={size}" for size in (400, 500))
+    ]
+    page = tmp_path / "page.md"
+    write_page(page, promotions, (1, 2, 3), 60, "made", ("mixed-gpus", "lora-affinity"))
+    assert len(ran) == 12 and max(ran) == 6  # three configurations, with a concern and without
+    found = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+    first, second = (table["rows"][0]["changes"][METRIC]["mean"] for table in found["tables"])
+    (against,) = (table["rows"][0]["changes"][METRIC]["mean"] for table in found["against_first"])
+    assert first != second and against is not None
+    text = page.read_text(encoding="utf-8")
+    for one in promotions:
+        assert f"## `{one.given}`" in text
+    assert "| Adapters have a place: the engine has no adapters | not simulated yet |" in text
+    marks = f"{READING_BEGINS}\n{READING_ENDS}"
+    assert marks in text
+    written = text.replace(marks, f"{READING_BEGINS}\nThe first one is better.\n{READING_ENDS}")
+    page.write_text(written, encoding="utf-8")
+    assert page_of(found, "made", reading_of(page)) == written
+
+
+def test_strategies_with_different_workloads_have_no_common_page() -> None:
+    promotions = [
+        Promotion(text, arm_of(text), arm_of("iter00_baseline"), "llm-d-router@0.10.0")
+        for text in ("iter13_class_lead@found", "iter07_multiprefix")
+    ]
+    with pytest.raises(ConfigError, match="iter07_multiprefix is for workload multiprefix"):
+        survivals_of(promotions, (1, 2, 3))
+
+
 def test_the_shipped_page_is_made_of_its_numbers() -> None:
     table = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
-    command = PAGE.read_text(encoding="utf-8").split("```")[1].strip()
-    assert render("survival.md.j2", table=table, command=command) == PAGE.read_text(
-        encoding="utf-8"
-    )
-    assert len(table["seeds"]) >= 64
+    text = PAGE.read_text(encoding="utf-8")
+    command = text.split("```")[1].strip()
+    assert page_of(table, command, reading_of(PAGE)) == text
+    assert all(len(one["seeds"]) >= 64 for one in table.get("tables", [table]))
