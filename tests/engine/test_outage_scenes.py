@@ -6,21 +6,23 @@ for them and are preempted, before and after a hand-over and when they are compu
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import from_flags
-from blis_jax.engine.outcome import Outcome
 from blis_jax.policies import Policies
 from blis_jax.results.checks.invariants import violations
-from blis_jax.results.records import RunRecord
+from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
 from tests.engine.test_moving_scenes import MOVES, scene
 from tests.support.oracles import moving_oracle, oracle
 from tests.support.outage_schedule import Changes, schedule_of
-from tests.support.scenes import REQUEST_ARRAYS, STEP_ARRAYS, table_of
+from tests.support.scenes import REQUEST_ARRAYS, STEP_ARRAYS, WHOLE, flags, table_of
 
 OPTIONS = {
     "num_slots": 32,
@@ -33,6 +35,9 @@ OPTIONS = {
     "max_scan_steps": 1_000_000,
 }
 KV_MODELS = {"plenty": "no-eviction", "few": "block-level"}
+
+
+Scene = tuple[dict[str, np.ndarray], dict[str, Any], Changes]
 
 
 class Kind(NamedTuple):
@@ -61,7 +66,7 @@ def schedule(rng: np.random.Generator) -> Changes:
     return sorted(changes.items())
 
 
-def harder(seed: int, kind: Kind) -> tuple[dict[str, np.ndarray], dict[str, Any], Changes]:
+def harder(seed: int, kind: Kind) -> Scene:
     """A scene of `test_moving_scenes`, with a schedule of outages or few blocks."""
     workload, settings = scene(seed, "pools" if kind.pools != "none" else "outage")
     rng = np.random.default_rng([seed, 50])
@@ -81,30 +86,27 @@ def harder(seed: int, kind: Kind) -> tuple[dict[str, np.ndarray], dict[str, Any]
     return workload, settings, changes if kind.fails else []
 
 
-def run_both(seed: int, kind: Kind, **options: Any) -> tuple[RunRecord, Any]:
-    workload, settings, changes = harder(seed, kind)
+def run_both(made: Scene, blocks: str, **options: Any) -> tuple[RunRecord, Any]:
+    workload, settings, changes = made
     cluster = from_flags({**settings, "variant": "scheduling"})
     delay_us = int(settings["outage-at-reroute-ms"] * 1e3)
-    policies = Policies(cluster=schedule_of(changes, delay_us)) if kind.fails else None
-    options = OPTIONS | {"kv_model": KV_MODELS[kind.blocks]} | options
+    policies = Policies(cluster=schedule_of(changes, delay_us)) if changes else None
+    options = OPTIONS | {"kv_model": KV_MODELS[blocks]} | options
     record = simulate(cluster, table_of(workload, num_nodes=4), Options(**options), 0, policies)
     return record, moving_oracle.simulate(workload, settings | {"changes": changes})
 
 
-def check(seed: int, kind: Kind) -> RunRecord:
-    record, expected = run_both(seed, kind)
-    if record.outcome == Outcome.REFERENCE_CRASH:
-        assert expected.outcome.startswith("crash")
-        return record
+def check(made: Scene, blocks: str) -> RunRecord:
+    record, expected = run_both(made, blocks)
     assert expected.outcome == oracle.FINISHED
-    assert record.outcome in (Outcome.COMPLETED, Outcome.HORIZON)
+    assert record.outcome in WHOLE
     arrays = expected.requests | expected.steps
     for name in (*REQUEST_ARRAYS, *MOVES):
         np.testing.assert_array_equal(getattr(record.requests, name), arrays[name], name)
     steps = expand_steps(record, 16)
     for name in STEP_ARRAYS:
         # which of several equal steps took a block is not known of attempts that a stop ended
-        is_known = kind.blocks == "few" or not record.requests.restarts.any()
+        is_known = blocks == "few" or not record.requests.restarts.any()
         if name != "step_used_blocks" or is_known:
             np.testing.assert_array_equal(getattr(steps, name), arrays[name], name)
     for number, totals in enumerate(expected.instances):
@@ -115,3 +117,56 @@ def check(seed: int, kind: Kind) -> RunRecord:
     assert not {name: count for name, count in violations(record).items() if count}
     assert not any(record.invariant_failures.values())
     return record
+
+
+KINDS = (
+    Kind("pools", "few"),
+    Kind("none", "few"),
+    Kind("own", "few"),
+    Kind("pools", "few", fails=False),
+    Kind("pools", "plenty"),
+    Kind("none", "plenty"),
+)
+PART = 20
+
+
+def what_happened(records: list[RunRecord], kind: Kind) -> None:
+    """What the scenes are for happens in them."""
+    total = {
+        name: sum(int(getattr(one.requests, name).sum()) for one in records)
+        for name in ("preemptions", "restarts", "hand_overs")
+    }
+    assert (total["preemptions"] > 20) == (kind.blocks == "few"), total
+    assert (total["restarts"] > 5) == kind.fails, total
+    assert (total["hand_overs"] > 50) == (kind.pools != "none"), total
+    num_lost = sum(int((one.requests.status == Status.LOST).sum()) for one in records)
+    assert (num_lost > 0) == kind.fails
+
+
+def test_scenes_with_many_outages_and_few_blocks_are_equal_to_the_oracle() -> None:
+    found = [check(harder(seed, KINDS[0]), "few") for seed in range(3)]
+    assert sum(int(one.requests.preemptions.sum()) for one in found) > 5
+    assert sum(int(one.requests.restarts.sum()) for one in found) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind)))
+@pytest.mark.parametrize("part", range(9))
+def test_many_such_scenes_are_equal_to_the_oracle(part: int, kind: Kind) -> None:
+    first = 10_000 + PART * part
+    records = [check(harder(seed, kind), kind.blocks) for seed in range(first, first + PART)]
+    what_happened(records, kind)
+
+
+FOUND = json.loads((Path(__file__).parents[1] / "data" / "found_moving_scenes.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scene", FOUND, ids=[one["what"] for one in FOUND])
+def test_a_scene_that_was_found_is_equal_to_the_oracle(scene: dict[str, Any]) -> None:
+    """Each has in `what` what was wrong."""
+    workload = {name: np.array(rows, dtype) for name, (dtype, rows) in scene["workload"].items()}
+    changes = [
+        (at, {int(one): running for one, running in ones.items()}) for at, ones in scene["changes"]
+    ]
+    check((workload, flags() | scene["flags"], changes), scene["blocks"])

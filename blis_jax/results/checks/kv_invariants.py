@@ -95,7 +95,7 @@ def cpu_tier_conserved(record: RunRecord) -> int:
 def blocks_conserved(record: RunRecord) -> int:
     """22. After an instance's last step, the blocks used are those of the step, less what completions release.
 
-    Requests that are handed over, and an instance that stops, release blocks too.
+    Requests that are handed over, and an instance that stops or comes back, release blocks too.
     An instance without steps uses none, and no more are used at once than were found or newly taken.
     """
     steps, table = record.steps, record.instances
@@ -107,6 +107,7 @@ def blocks_conserved(record: RunRecord) -> int:
     has_released = np.append(steps.num_completed, 0)[last] > 0
     has_released |= bool(record.requests.hand_overs.any() or record.requests.restarts.any())
     has_released |= bool(np.isin(record.requests.status, GAVE_UP).any())
+    has_released |= table.times_down > 0  # one that comes back is empty
     at_end = table.used_blocks_at_end
     is_right = np.where(has_stepped & has_released, at_end <= used, at_end == used)
     is_right &= table.peak_kv_blocks_used <= table.gpu_hits + table.gpu_misses

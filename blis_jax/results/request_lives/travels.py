@@ -11,8 +11,7 @@ from blis_jax.results.records import Status
 
 if TYPE_CHECKING:
     from blis_jax.engine.tables.journeys import Journey
-    from blis_jax.results.instance_records import InstanceRecords
-    from blis_jax.results.records import RequestRecords
+    from blis_jax.results.records import InstanceRecords, RequestRecords
 
     Columns = dict[str, Any]
 
@@ -37,9 +36,9 @@ def left_preempted(
 
     With `is_there` they may be anywhere.
     """
-    was_down = (instances.times_down > 0).any(axis=-1)[..., None]
+    was_down: Any = (instances.times_down > 0).any(axis=-1)
     is_away = is_there | (requests.status == Status.IN_FLIGHT)
-    return was_down & is_away & (requests.preemptions > 0)
+    return was_down[..., None] & is_away & (requests.preemptions > 0)
 
 
 def after_moves(
