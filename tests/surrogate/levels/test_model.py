@@ -114,3 +114,30 @@ def test_regression_finds_main_effects_and_products() -> None:
     np.testing.assert_allclose(weights[1:, 0], [[1, 0], [0, 1]], atol=0.2)
     assert abs(weights[2, 1, 0]) < 0.1 and 1.5 < weights[2, 1, 1] < 3  # shrunk: 100 of 600 runs
     assert left[:, 0].std() < 0.15 and left[:, 1].std() < 0.6 * both[:, 1].std()
+
+
+def test_what_fits_only_the_points_of_the_fit_is_left_out() -> None:
+    """Each point goes its own way with the seeds: a product helps on other seeds of these points alone."""
+    rng = np.random.default_rng(1)
+    num_points, each = 24, 60
+    point = np.repeat(np.arange(num_points), each)
+    feature = rng.uniform(
+        -1, 1, (num_points, 12)
+    )  # half as many as points, so points are told apart
+    phi = np.column_stack([np.ones(len(point)), feature[point]])
+    level = rng.normal(size=(len(point), 1))
+    slope = 1 + rng.normal(0, 0.5, num_points)
+    target = (slope[point] * level[:, 0] + rng.normal(0, 0.1, len(point)))[:, None]
+    fold = rng.integers(0, FOLDS, len(point))
+    by_seeds, _ = regress(phi, level, target, fold)
+    by_points, left = regress(phi, level, target, fold, point)
+    products = [np.abs(one[1, 1:, 0]).sum() for one in (by_seeds, by_points)]
+    assert products[1] < 0.5 * products[0] and abs(by_points[1, 0, 0] - slope.mean()) < 0.1
+    is_tried = ~np.isnan(left[:, 0])
+    np.testing.assert_array_equal(is_tried, fold == point % FOLDS)
+
+
+def test_a_handful_of_runs_is_fitted_too() -> None:
+    fold = np.array([0, 1])
+    weights, left = regress(np.ones((2, 1)), np.zeros((2, 1)), np.ones((2, 1)), fold, fold + 1)
+    assert not np.isnan(left).any() and weights[0, 0, 0] > 0
