@@ -44,7 +44,7 @@ examples:
     %(prog)s --engines ensemble,turbo --first-repetition 200 --report
 
   the same with engines whose judged points ship:
-    %(prog)s --engines tpe --first-repetition 200 --report \\
+    %(prog)s --engines gp --first-repetition 200 --report \\
         --beside benchmarks/results/search_iter08_token_budget_judged.csv
 
   which part of the engine `ensemble` does the work:
