@@ -51,6 +51,8 @@ class SurvivalRow:
     against_none: (
         Estimate | None
     )  # %, of the ratio to the baseline, against that without any concern
+    # of the main metric over the seeds: that of the baseline, that of the strategy
+    means: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -235,9 +237,9 @@ def _rows(
         if concern.name != NOTHING:
             against = _against(pairs[NOTHING][main], pairs[concern.name][main])
         verdict = _verdict(verdicts[concern.name], against, direction)
-        found.append(
-            SurvivalRow(concern.name, concern.title, concern.about, verdict, changes, against)
-        )
+        means = tuple(float(np.nanmean(values)) for values in pairs[concern.name][main])
+        named = concern.name, concern.title, concern.about
+        found.append(SurvivalRow(*named, verdict, changes, against, means))
     return tuple(found)
 
 
