@@ -58,7 +58,9 @@ def test_intervals_hold_for_seeds_that_nothing_was_fitted_to(
         width["given", "level"] < 0.85 * width["unknown", "level"]
     )  # half of the variance is known
     assert width["unknown", "difference"] < 0.5 * width["unknown", "level"]  # seeds cancel
-    assert width["simulated", "level"] < 0.7 * width["given", "level"]  # two noisy runs beside a seed
+    assert (
+        width["simulated", "level"] < 0.7 * width["given", "level"]
+    )  # two noisy runs beside a seed
 
 
 def test_a_level_follows_the_seeds_that_are_given(knowing: Surrogate) -> None:
