@@ -179,8 +179,9 @@ def under_pressure(
 def of_cluster(config: ClusterConfig, title: str) -> dict[str, Any]:
     """One run of a cluster whose requests move or wait at the gateway, and how many do."""
     (run,) = call_of(config, load_builtin("mixed"), 1).runs
-    record = Runner(run.sizes.options).alone(run)  # with tables that are large enough
-    compile_s, seconds = device_time(Call(Group(run), [run], 1), 15)
+    runner = Runner(run.sizes.options)
+    record = runner.alone(run)  # with tables that are large enough
+    _, seconds = device_time(Call(Group(run), [run], 1), 15)
     if record.outcome.name != "COMPLETED":
         raise SystemExit(f"{title} ended with {record.outcome.name}")
     requests, waits = record.requests, record.requests.gateway_wait_us
@@ -193,7 +194,7 @@ def of_cluster(config: ClusterConfig, title: str) -> dict[str, Any]:
     said = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     return {
         "title": title,
-        "compile_s": compile_s,
+        "compile_s": runner.timing.compile_s,
         "run": f"{seconds * 1e3:.2f} ms, {record.num_iterations} scan steps",
         "unit": said,
     }
