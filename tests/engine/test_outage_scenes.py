@@ -151,7 +151,7 @@ def test_scenes_with_many_outages_and_few_blocks_are_equal_to_the_oracle() -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind)))
-@pytest.mark.parametrize("part", range(1))
+@pytest.mark.parametrize("part", range(9))
 def test_many_such_scenes_are_equal_to_the_oracle(part: int, kind: Kind) -> None:
     first = 10_000 + PART * part
     records = [check(harder(seed, kind), kind.blocks) for seed in range(first, first + PART)]
