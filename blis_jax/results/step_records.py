@@ -85,6 +85,8 @@ def _unfinished_decodes(
     goes_on = ((requests.status == Status.RUNNING) | gave_up) & (requests.token_step_idx >= 0)
     # a request that came with its KV records a latency in the very step that it joins
     joined = (requests.hand_overs > 0) & (requests.token_step_idx == requests.scheduled_step_idx)
+    is_here = evictions.instance == requests.instance[evictions.request]
+    joined[evictions.request[is_here]] = False  # it made its prompt again here
     token = requests.token_step_idx - joined
     current = requests.instance[goes_on].astype(np.int64) * span + token[goes_on]
     is_unfinished = requests.status[evictions.request] != Status.COMPLETED

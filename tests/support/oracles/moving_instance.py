@@ -60,7 +60,7 @@ class Journey:
     has_kv: bool = False  # its prompt was computed elsewhere, and its KV comes along
     is_handed: bool = False
     has_joined: bool = False
-    joined_us: int = -1
+    scheduled_us: int = -1  # the latest time since the hand-over
     due_us: float = math.inf
     transfer_us: int = -1
     left_us: int = -1
@@ -134,9 +134,10 @@ class MovingInstance(Instance):
             delay_us = request.sched_delay_us
             super()._record_scheduled(request)
             if journey.is_handed:  # preempted after the hand-over
+                journey.scheduled_us = self.clock_us
                 request.sched_delay_us = delay_us
             return
-        journey.has_kv, journey.has_joined, journey.joined_us = False, True, self.clock_us
+        journey.has_kv, journey.has_joined, journey.scheduled_us = False, True, self.clock_us
         journey.handed_wait_us = self.clock_us - journey.left_us - journey.transfer_us
         request.scheduled_step_idx = len(self.steps) + 1
 
@@ -208,7 +209,7 @@ class MovingInstance(Instance):
 
     def _restart(self, request: Request, journey: Journey) -> None:
         if journey.has_joined:
-            request.sched_delay_us = journey.joined_us - request.arrival_us
+            request.sched_delay_us = journey.scheduled_us - request.arrival_us
         request.ttft_us, request.progress_index, request.computed = -1, 0, 0
         self.cluster.rename(request)
         fresh = Journey(came_from=journey.came_from, restarts=journey.restarts + 1)

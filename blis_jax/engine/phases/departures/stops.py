@@ -134,11 +134,12 @@ def torn_off(
     journey = movement.of(one.request) if before is None else before
     is_lost = stops & (movement.stop_loses[one.instance] == 1)
     made = one.step - 1 - one.past.token_index
-    has_joined = (journey.joined_record >= 0) & (journey.joined_record == one.past.scheduled_record)
+    # the step in which it joined with its KV made a token, also if it was preempted since
+    has_joined = journey.joined_record >= 0
     after = restarted(journey).replace(
         came_from=jnp.where(journey.came_from < 0, one.instance, journey.came_from),
         ended=journey.ended + 1,
-        past_itl=journey.past_itl + jnp.where(one.in_decode, made + as_int(has_joined), 0),
+        past_itl=journey.past_itl + jnp.where(one.in_decode, made, 0) + as_int(has_joined),
         is_lost=as_int(is_lost),
         due=jnp.where(is_lost, ctx.never, work.lane.now + movement.leave_delay[one.instance]),
     )
