@@ -136,16 +136,13 @@ def predict_any(
     on_seeds = None if runs is None else runs.mean(axis=0)
     parts = Parts(surrogate, inputs)
     found = predicted(surrogate, parts, level, mode, count, confidence, on_seeds)
-    dataset = xr.Dataset(coords={"output": list(surrogate.outputs)})
-    is_constant = ~surrogate.scales.is_learned
-    for name, values in found.items():
-        whole = np.zeros((len(inputs), len(surrogate.outputs)))
-        whole[:, ~is_constant] = values
-        if not name.startswith("difference"):
-            whole[:, is_constant] = [
-                one.center for one in surrogate.scales.entries if one.is_constant
-            ]
-        dataset[name] = (("point", "output"), whole)
+    dataset = xr.Dataset(
+        {
+            name: (("point", "output"), _of_all_outputs(surrogate, name, values))
+            for name, values in found.items()
+        },
+        {"output": list(surrogate.outputs)},
+    )
     dataset.coords["unit"] = ("output", list(surrogate.units))
     dataset.attrs = {
         "confidence": confidence,
@@ -154,6 +151,16 @@ def predict_any(
         "baseline": levels.baseline,
     }
     return dataset
+
+
+def _of_all_outputs(surrogate: Surrogate, name: str, values: np.ndarray) -> np.ndarray:
+    """Values `[point, learned output]` among those of all outputs; a constant output has its own, or differs by 0."""
+    is_constant = ~surrogate.scales.is_learned
+    whole = np.zeros((len(values), len(surrogate.outputs)))
+    whole[:, ~is_constant] = values
+    if not name.startswith("difference"):
+        whole[:, is_constant] = [one.center for one in surrogate.scales.entries if one.is_constant]
+    return whole
 
 
 def _checked(surrogate: Surrogate, given: np.ndarray | None, baseline: np.ndarray) -> np.ndarray:

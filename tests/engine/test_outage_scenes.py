@@ -18,11 +18,10 @@ from blis_jax.cluster.config import from_flags
 from blis_jax.policies import Policies
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
-from blis_jax.results.step_records import expand_steps
-from tests.engine.test_moving_scenes import MOVES, scene
+from tests.engine.test_moving_scenes import arrays_are_equal, scene
 from tests.support.oracles import moving_oracle, oracle
 from tests.support.outage_schedule import Changes, schedule_of
-from tests.support.scenes import REQUEST_ARRAYS, STEP_ARRAYS, WHOLE, flags, table_of
+from tests.support.scenes import flags, table_of
 
 OPTIONS = {
     "num_slots": 32,
@@ -99,16 +98,7 @@ def run_both(made: Scene, blocks: str, **options: Any) -> tuple[RunRecord, Any]:
 def check(made: Scene, blocks: str) -> RunRecord:
     record, expected = run_both(made, blocks)
     assert expected.outcome == oracle.FINISHED
-    assert record.outcome in WHOLE
-    arrays = expected.requests | expected.steps
-    for name in (*REQUEST_ARRAYS, *MOVES):
-        np.testing.assert_array_equal(getattr(record.requests, name), arrays[name], name)
-    steps = expand_steps(record, 16)
-    for name in STEP_ARRAYS:
-        # which of several equal steps took a block is not known of attempts that a stop ended
-        is_known = blocks == "few" or not record.requests.restarts.any()
-        if name != "step_used_blocks" or is_known:
-            np.testing.assert_array_equal(getattr(steps, name), arrays[name], name)
+    arrays_are_equal(record, expected, is_block_level=blocks == "few")
     for number, totals in enumerate(expected.instances):
         mine = {name: int(getattr(record.instances, name)[number]) for name in totals["kv"]}
         assert mine == totals["kv"], number
