@@ -125,6 +125,7 @@ class ClusterConfig(FlowSettings, PolicySettings):
     cluster_policy: str = registry.NONE
     hand_over_policy: str = registry.NONE
     victim_policy: str = registry.NONE
+    offload_policy: str = registry.NONE
     decode_routing_policy: str = registry.SAME
     decode_routing_scorers: str = ""
     decode_routing_picker: str = registry.SAME
@@ -276,11 +277,10 @@ class ClusterConfig(FlowSettings, PolicySettings):
     def _own(self) -> dict[str, Any]:
         """The settings that were given, and those with other values than by default; not what followed from these."""
         values = {name: self._before.get(name, getattr(self, name)) for name in FIELDS}
-        return {
-            name: value
-            for name, value in values.items()
-            if name in self._given or value != FIELDS[name].default
+        is_own = {
+            name: name in self._given or values[name] != FIELDS[name].default for name in FIELDS
         }
+        return {name: value for name, value in values.items() if is_own[name]}
 
     def value(self, setting: str) -> Any:
         """The value of a setting; of a policy's number that is not given, its default.
@@ -298,7 +298,7 @@ class ClusterConfig(FlowSettings, PolicySettings):
 
 # settings that BLIS has no flags for
 OUR_POLICY_SETTINGS: tuple[str, ...] = ("routing_picker", "policy_numbers")
-OUR_POLICY_SETTINGS += ("cluster_policy", "hand_over_policy", "victim_policy")
+OUR_POLICY_SETTINGS += ("cluster_policy", "hand_over_policy", "victim_policy", "offload_policy")
 OUR_POLICY_SETTINGS += tuple(registry.DECODE_SETTINGS.values())
 OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
 OUR_POLICY_SETTINGS += ("prefix_index_delay", "num_gateways")

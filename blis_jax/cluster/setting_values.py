@@ -55,6 +55,7 @@ _LATER: dict[str, Any] = {
     "cluster_policy": registry.NONE,
     "hand_over_policy": registry.NONE,
     "victim_policy": registry.NONE,
+    "offload_policy": registry.NONE,
     "decode_routing_policy": registry.SAME,
     "decode_routing_scorers": "",
     "decode_routing_picker": registry.SAME,

@@ -34,7 +34,7 @@ from blis_jax.engine.types import (
 from blis_jax.errors import ConfigError
 from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
-from blis_jax.policies.contract import Policies
+from blis_jax.policies.contract import Policies, Policy
 from blis_jax.policies.named import Chosen, ChosenRouter, numbered
 from blis_jax.policies.seeds import router_draws
 
@@ -61,6 +61,7 @@ def chosen(config: ClusterConfig, policies: Policies | None = None) -> Chosen:
         cluster=policies.cluster or named.cluster,
         hand_over=policies.hand_over or named.hand_over,
         victim=policies.victim or named.victim,
+        offload=policies.offload or named.offload,
     )
     decode = _decode_router(made, named.decode, policies)
     return dataclasses.replace(made, decode=decode, prefill=named.prefill)
@@ -96,6 +97,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         raise ConfigError(
             f"the victim policy {used.victim.name} and slo_preemption both say who is evicted; leave one of them out"
         )
+    _check_offload(config, used.offload)
     made = Mechanism(
         admission=used.admission.function(),
         routing=used.routing.function(),
@@ -107,6 +109,7 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         cluster=used.cluster.function() if used.cluster else None,
         hand_over=used.hand_over.function() if used.hand_over else None,
         victim=used.victim.function() if used.victim else None,
+        offload=used.offload.function() if used.offload else None,
         decode=_router(used.decode) if used.decode and used.hand_over else None,
         prefill=_router(used.prefill) if used.prefill and used.hand_over else None,
         encodes=config.encode_decider != "never",
@@ -164,6 +167,21 @@ def _router(chosen: ChosenRouter) -> Router:
         tuple(scorer.function() for scorer, _ in chosen.scorers),
         chosen.picker.function(),
     )
+
+
+def _check_offload(config: ClusterConfig, policy: Policy | None) -> None:
+    if policy is None:
+        return
+    if not has_cpu_tier(config):
+        raise ConfigError(
+            f"the offload policy {policy.name} says what goes to the CPU tier, and there is none; "
+            "set kv_cpu_blocks above 0, or leave the policy out"
+        )
+    if policy.reads_demand and config.is_august:
+        raise ConfigError(
+            f"the offload policy {policy.name} looks at the demand for blocks, and blis-2026-08 copies blocks "
+            "whatever that is; take another policy, or revision blis-2026-02"
+        )
 
 
 def without_effect(config: ClusterConfig, policies: Policies | None = None) -> str | None:
@@ -288,6 +306,7 @@ def _policy_params(used: Chosen) -> PolicyParams:
         cluster=used.cluster.values() if used.cluster else None,
         hand_over=used.hand_over.values() if used.hand_over else None,
         victim=used.victim.values() if used.victim else None,
+        offload=used.offload.values() if used.offload else None,
         decode=_router_params(decode) if decode else None,
         prefill=_router_params(used.prefill) if used.prefill and used.hand_over else None,
     )

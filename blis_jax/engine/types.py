@@ -132,6 +132,7 @@ class Mechanism:
     cluster: Policy | None = None  # None: all instances stay up
     hand_over: Policy | None = None  # None: requests stay where they are
     victim: Policy | None = None  # who is evicted; None: as `evicts_lowest_priority` says
+    offload: Policy | None = None  # what goes to the CPU tier; None: as the revision does
     decode: Router | None = None  # routes in the decode pool; None: the cluster's router does
     prefill: Router | None = None  # likewise in the prefill pool
     encodes: bool = False  # some requests are also routed in an encode pool
@@ -275,6 +276,7 @@ class PolicyParams:
     cluster: Any = None
     hand_over: Any = None
     victim: Any = None
+    offload: Any = None
     draws: Any = None  # int32[draw], see GatewayContext
     decode: Any = None  # RouterParams, of `Mechanism.decode`
     prefill: Any = None  # likewise

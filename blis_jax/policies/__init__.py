@@ -1,4 +1,4 @@
-"""Admission, routing, scorer, picker, priority, scheduling and victim policies: one small pure function each.
+"""Admission, routing, scorer, picker, priority, scheduling, victim and offload policies: one small pure function each.
 
 A user's policy imports its decorator, `number` and `pytree` from here. This package imports the engine's
 types and nothing else of it.
@@ -14,6 +14,7 @@ from blis_jax.policies.contract import (
     HandOverContext,
     NoParams,
     NoState,
+    OffloadContext,
     PickerContext,
     Policies,
     Policy,
@@ -23,6 +24,7 @@ from blis_jax.policies.contract import (
     admission_policy,
     cluster_policy,
     hand_over_policy,
+    offload_policy,
     picker,
     priority_policy,
     routing_policy,
@@ -41,6 +43,7 @@ __all__ = [
     "HandOverContext",
     "NoParams",
     "NoState",
+    "OffloadContext",
     "PickerContext",
     "Policies",
     "Policy",
@@ -51,6 +54,7 @@ __all__ = [
     "cluster_policy",
     "hand_over_policy",
     "number",
+    "offload_policy",
     "picker",
     "priority_policy",
     "pytree",

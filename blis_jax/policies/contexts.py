@@ -101,6 +101,26 @@ class VictimContext:
 
 
 @pytree
+class OffloadContext:
+    """Contents that may go to the CPU tier of one instance, `[block]` unless said otherwise; some entries hold junk.
+
+    In August's revision these are blocks that the batch holds, and a policy is asked after every step. In February's
+    they are free blocks, and a policy is asked when a request gives blocks back while the GPU is fuller than the
+    threshold.
+    """
+
+    request: RequestView  # August: whose block it is; February: who took the content last
+    num_takers: Int[Array, "block"]  # times that requests here took the content, found or computed
+    instance: Int[Array, ""]
+    # only in February's revision, else None; scalars:
+    now_us: Any = None  # start of the step, clock dtype
+    num_blocks: Any = None  # int32: KV blocks of the GPU
+    num_used_blocks: Any = None  # int32: of these, the ones that requests hold
+    num_waiting_blocks: Any = None  # int32: blocks for the prompts that wait
+    num_running: Any = None  # int32: requests in the batch
+
+
+@pytree
 class Completion:
     """A request that has completed, as an observer is told; times in µs, clock dtype."""
 

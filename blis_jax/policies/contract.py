@@ -23,6 +23,7 @@ from blis_jax.policies.contexts import (
     GatewayContext,
     HandOver,
     HandOverContext,
+    OffloadContext,
     PickerContext,
     Pool,
     QueueContext,
@@ -57,6 +58,7 @@ __all__ = [
     "HandOverContext",
     "NoParams",
     "NoState",
+    "OffloadContext",
     "PickerContext",
     "Policies",
     "Policy",
@@ -67,6 +69,7 @@ __all__ = [
     "cluster_policy",
     "hand_over_policy",
     "no_state",
+    "offload_policy",
     "picker",
     "priority_policy",
     "routing_policy",
@@ -104,6 +107,7 @@ KINDS = (
     "cluster",
     "hand_over",
     "victim",
+    "offload",
 )
 
 
@@ -135,6 +139,7 @@ class Policy:
     reads_caches: bool = False  # looks at snapshots.cached_prompt_blocks
     reads_prompt_time: bool = False  # looks at snapshots.prompt_us
     reads_own_blocks: bool = False  # of a victim policy: looks at context.num_own_blocks
+    reads_demand: bool = False  # of an offload policy: looks at what only February's context has
     reads_outstanding: bool = False  # looks at context.outstanding
     reads_handed: bool = False  # looks at context.handed
     hands: HandsFn | None = None  # of a routing policy or scorer: what goes along with a request
@@ -191,7 +196,8 @@ class MakesPolicy:
 
         Raises:
             ConfigError: a field of `params` is not declared with `number`, a cluster policy does not say
-                when it acts, a policy that hands nothing over has a pool, or a victim policy a memory or draws.
+                when it acts, a policy that hands nothing over has a pool, or a victim or offload policy has a
+                memory or draws.
         """
         numbers_of(params)
         said = {name for name, value in declared.items() if value is not None}
@@ -200,9 +206,11 @@ class MakesPolicy:
                 "next_time=… says when a cluster policy acts: a cluster policy needs it, no other has it"
             )
         remembers = start is not no_state or observe is not None
-        if self.kind == "victim" and (remembers or declared.get("is_random")):
+        if self.kind in _WITHOUT_MEMORY and (remembers or declared.get("is_random")):
+            article = "an" if self.kind == "offload" else "a"
             raise ConfigError(
-                "a victim policy has no memory and no draws; leave start, observe and is_random out of victim_policy()"
+                f"{article} {self.kind} policy has no memory and no draws; "
+                f"leave start, observe and is_random out of {self.__name__}()"
             )
         for name, (kinds, words) in _OF_SOME_KINDS.items():
             if name in said and self.kind not in kinds:
@@ -215,6 +223,7 @@ class MakesPolicy:
         return decorate
 
 
+_WITHOUT_MEMORY = ("victim", "offload")
 _OF_SOME_KINDS = {
     "pool": (("hand_over",), "hand-over policies"),
     "comes_last": (("cluster",), "cluster policies"),
@@ -246,6 +255,9 @@ hand_over_policy = MakesPolicy(
 victim_policy = MakesPolicy(
     "victim", "victim_policy", "(params, state, VictimContext) -> (float64[slot], state)"
 )
+offload_policy = MakesPolicy(
+    "offload", "offload_policy", "(params, state, OffloadContext) -> (float64[block], state)"
+)
 
 
 @dataclass(frozen=True)
@@ -262,6 +274,7 @@ class Policies:
         cluster: which instances are up; None means that all stay up.
         hand_over: which requests move on with their KV; None means that they stay.
         victim: which running request is evicted when KV blocks run out; None means the configuration's.
+        offload: what goes to the CPU tier, and what gives way there; None means the configuration's.
         decode_routing: which instance a request gets in the decode pool; as `routing` if nothing is said of it.
         decode_scorers: likewise, as `scorers`.
         decode_picker: likewise, as `picker`.
@@ -279,6 +292,7 @@ class Policies:
     cluster: Policy | None = None  # instances go down and come up; None: they stay up
     hand_over: Policy | None = None  # requests move on with their KV; None: they stay
     victim: Policy | None = None  # who is evicted; None: as BLIS does
+    offload: Policy | None = None  # what goes to the CPU tier; None: as BLIS does
     decode_routing: Policy | None = None
     decode_scorers: tuple[tuple[Policy, float], ...] | None = None
     decode_picker: Policy | None = None
@@ -328,4 +342,5 @@ DECORATORS: dict[str, MakesPolicy] = {
     "cluster": cluster_policy,
     "hand_over": hand_over_policy,
     "victim": victim_policy,
+    "offload": offload_policy,
 }

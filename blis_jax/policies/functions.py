@@ -21,7 +21,8 @@ class DecideFn(Protocol[P, S, C, D]):
     pickers an int32 index of an eligible instance; priority float64[slot], higher is more urgent; a
     scheduler `(value[slot], rank[slot])`, least value first, equal ones by least rank; a cluster policy a
     `ClusterChange`; a hand-over policy a `HandOver`; a victim policy float64[slot], least value first, of
-    equals the last of the batch.
+    equals the last of the batch; an offload policy float64[block], what the CPU tier's room for it is worth, at 0 or
+    below none.
     """
 
     def __call__(self, params: P, state: S, context: C, /) -> tuple[D, S]:
@@ -103,6 +104,7 @@ class PolicyParts(TypedDict, total=False):
     reads_caches: bool
     reads_prompt_time: bool
     reads_own_blocks: bool
+    reads_demand: bool
     reads_outstanding: bool
     reads_handed: bool
     hands: HandsFn

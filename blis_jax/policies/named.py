@@ -85,6 +85,7 @@ class Chosen:
     cluster: Policy | None = None
     hand_over: Policy | None = None
     victim: Policy | None = None
+    offload: Policy | None = None
     decode: ChosenRouter | None = None  # None: these route in the decode pool too
     prefill: ChosenRouter | None = None  # likewise in the prefill pool
 

@@ -101,8 +101,8 @@ SCHEDULERS = {
     "prefix-grouped": "queue_order.prefix_groups.prefix_grouped",
     "reverse-priority": "queue_order.schedulers.reverse_priority",
 }
-NONE = "none"  # instances stay up, requests stay where they are, victims are those of BLIS
-OPTIONAL_KINDS = ("cluster", "hand_over", "victim")  # whose setting may name none
+NONE = "none"  # instances stay up, requests stay where they are, victims and offloads are those of BLIS
+OPTIONAL_KINDS = ("cluster", "hand_over", "victim", "offload")  # whose setting may name none
 CLUSTER = {
     "outages": "movement.outages.outages",
     "outage-at": "movement.outages.outage_at",
@@ -111,6 +111,10 @@ CLUSTER = {
 }
 HAND_OVER = {"pools": "movement.pools.pools"}
 VICTIMS = {"least-worth": "victims.least_worth"}
+OFFLOADS = {
+    "content-worth": "offloads.content_worth",
+    "forecast-offload": "offloads.forecast_offload",
+}
 NAMES: dict[str, dict[str, str]] = {
     "admission": ADMISSION,
     "routing": ROUTING,
@@ -121,6 +125,7 @@ NAMES: dict[str, dict[str, str]] = {
     "cluster": CLUSTER,
     "hand_over": HAND_OVER,
     "victim": VICTIMS,
+    "offload": OFFLOADS,
 }
 SAME = "same"  # requests that are handed over are routed by the cluster's policy
 # the setting that names the policy of a kind
@@ -134,6 +139,7 @@ SETTINGS = {
     "cluster": "cluster_policy",
     "hand_over": "hand_over_policy",
     "victim": "victim_policy",
+    "offload": "offload_policy",
 }
 
 # the setting that names the policy of a kind for requests in the decode pool

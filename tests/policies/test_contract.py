@@ -27,6 +27,7 @@ from blis_jax.policies.contract import (
     Completion,
     GatewayContext,
     HandOverContext,
+    OffloadContext,
     PickerContext,
     Policy,
     QueueContext,
@@ -215,6 +216,21 @@ def victim_scenes(entry: Policy) -> VictimContext:
     )
 
 
+def offload_scenes(entry: Policy) -> OffloadContext:
+    rng = np.random.default_rng(19)
+    shape = (CASES, SLOTS)
+    counts = {
+        name: rng.integers(0, 900, CASES).astype(np.int32)
+        for name in ("now_us", "num_blocks", "num_used_blocks", "num_waiting_blocks", "num_running")
+    }
+    return OffloadContext(
+        request=request_views(6, shape),
+        num_takers=rng.integers(1, 6, shape).astype(np.int32),
+        instance=rng.integers(0, INSTANCES, CASES).astype(np.int32),
+        **(counts if entry.reads_demand else {}),
+    )
+
+
 def fleet_scenes() -> FleetView:
     rng = np.random.default_rng(17)
     params = fleet_params(ClusterConfig(num_instances=3), INSTANCES, SHAPE.num_changes, 0)
@@ -252,6 +268,8 @@ def scenes(entry: Policy, num_active: int = INSTANCES) -> Any:
         return queue_scenes(entry)
     if entry.kind == "victim":
         return victim_scenes(entry)
+    if entry.kind == "offload":
+        return offload_scenes(entry)
     if entry.kind in ("cluster", "hand_over"):
         return movement_scenes(entry, num_active)
     context = gateway_scenes(entry, num_active)
@@ -283,7 +301,7 @@ def test_shapes_dtypes_and_ranges(kind: str, entry: Policy):
         elif kind == "scorer":
             assert result.shape == (INSTANCES,) and result.dtype == np.float64
             assert np.all((np.asarray(result) >= 0) & (np.asarray(result) <= 1))
-        elif kind in ("priority", "victim"):
+        elif kind in ("priority", "victim", "offload"):
             assert result.shape == (SLOTS,) and result.dtype == np.float64
             assert np.all(np.isfinite(result))
         elif kind == "cluster":

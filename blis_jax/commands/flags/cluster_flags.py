@@ -200,13 +200,8 @@ GATEWAY_FLAGS = (
     Flag("admission-latency", whole, 0, "US", "µs from arrival to the admission decision"),
     Flag("cluster-policy", str, "none", "NAME", "when instances go down and come up"),
     Flag("hand-over-policy", str, "none", "NAME", "which requests move on with their KV"),
-    Flag(
-        "victim-policy",
-        str,
-        "none",
-        "NAME",
-        "which running request is evicted when KV blocks run out",
-    ),
+    Flag("victim-policy", str, "none", "NAME", "who is evicted when KV blocks run out"),
+    Flag("offload-policy", str, "none", "NAME", "which KV blocks get room in the CPU tier"),
     Flag(
         "routing-policy",
         str,
@@ -317,7 +312,9 @@ GATEWAY_FLAGS = (
     Flag(
         "slo-priority-bridge", truth, False, "BOOL", "router stamps priorities (changes no result)"
     ),
-    *_numbers(("admission", "routing", "scorer", "picker", "cluster", "hand_over", "victim")),
+    *_numbers(
+        ("admission", "routing", "scorer", "picker", "cluster", "hand_over", "victim", "offload")
+    ),
     Flag(
         "policy-numbers",
         policy_numbers,

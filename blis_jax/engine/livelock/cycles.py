@@ -271,6 +271,8 @@ def _same_blocks(both: _Comparison) -> None:
     is_held_alike = np.array_equal(np.maximum(held[0], 0), np.maximum(held[1], 0))
     if not is_held_alike or not np.array_equal(key[0], key[1]):
         raise Differs("key")
+    if both.before.blocks is not None and both.before.blocks.taken is not None:
+        raise Differs("taken")  # counts go on, and an offload policy may look at them
     if both.shape.has_cpu_tier and not np.array_equal(first, second):
         raise Differs("cpu_key")
 

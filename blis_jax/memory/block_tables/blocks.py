@@ -171,6 +171,10 @@ class Blocks:
     cpu_entry: Any = (
         None  # int32[instance, block]: there the entry that last had the block's content
     )
+    # only with an offload policy, else None:
+    taken: Any = None  # int32[instance, shared content]: how often requests here took it
+    taker: Any = None  # likewise: the last request that did
+    cpu_worth: Any = None  # float64[instance, entry], with August's tier: its worth when used last
 
 
 def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> Blocks | None:
@@ -188,6 +192,7 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
     tier = (rows, shape.mirror_size + 1) if shape.has_mirror else bits
     keeps_output = mechanism.rules.keeps_output
     ranked = (rows, slots) if mechanism.evicts_lowest_priority else (1, 1)
+    judged, shared = mechanism.offload is not None, (rows, shape.num_shared_blocks + 1)
     return Blocks(
         hold=jnp.where(is_free, -1 - number, NEVER_FREE),
         key=jnp.zeros((rows, size), jnp.int64),
@@ -208,6 +213,9 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
         cpu_key=jnp.zeros(tier, jnp.int64),
         cpu_time=jnp.zeros(tier, jnp.int64 if shape.has_mirror else shape.clock_dtype),
         cpu_entry=jnp.zeros((rows, size), i32) if shape.has_mirror else None,
+        taken=jnp.zeros(shared, i32) if judged else None,
+        taker=jnp.zeros(shared, i32) if judged else None,
+        cpu_worth=jnp.full(tier, -jnp.inf) if judged and shape.has_mirror else None,
     )
 
 
@@ -238,6 +246,7 @@ def emptied(
         is_named=jnp.where(tier, False, blocks.is_named),
         pool=pool,
         cpu_key=jnp.where(tier, jnp.int64(NO_KEY), blocks.cpu_key),
+        taken=blocks.taken if blocks.taken is None else jnp.where(row, 0, blocks.taken),
     )
 
 

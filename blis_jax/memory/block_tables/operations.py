@@ -29,6 +29,7 @@ from blis_jax.memory.block_tables.contents import (
     places,
     shared_or_own,
 )
+from blis_jax.memory.block_tables.takes import taken
 from blis_jax.memory.block_tables.turn import Moves, Turn
 from blis_jax.memory.index_events import popped as removed_from_index
 
@@ -78,6 +79,7 @@ def pin(turn: Turn) -> Moves:
         hold=((pinned, jnp.where(was_free, 1, hold + 1)),),
         ring=((place, jnp.full_like(place, NO_BLOCK)),),
         listed=(jnp.where(is_listed, listed_at, end), block),
+        **taken(turn, blocks.key[turn.instance, pinned], is_hit & (pinning != Pinning.DOOMED)),
     )
 
 
@@ -220,6 +222,7 @@ def take(turn: Turn) -> Moves:
         hold=((popped.block, jnp.full_like(popped.block, 1)),),
         listed=(position, popped.block),
         index=removed_from_index(turn, old, task.in_prefill == 1),
+        **taken(turn, contents, contents != 0),
         **forgotten_bits(
             turn, ((old, popped.block), (contents, None)), _kept(turn, contents, owners, old)
         ),

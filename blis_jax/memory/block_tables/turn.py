@@ -35,6 +35,8 @@ class Moves:
     cpu_time: Any
     unnamed: Any  # blocks that the table no longer names
     registered: Any  # blocks that it names now
+    taken: Any  # of shared contents
+    taker: Any
     index: Any  # Removal from the router's index
     tier: Any  # whole rows of the CPU tier of August's revision
     task: MemoryTask
@@ -115,7 +117,8 @@ class Turn:
 
 
 R = TypeVar("R", bound=Row)
-_TABLES = tuple(Moves.__dataclass_fields__)[:11]
+_TABLES = tuple(Moves.__dataclass_fields__)[:13]
+_TIER = ("cpu_key", "cpu_time", "cpu_entry", "cpu_worth")  # the last only with an offload policy
 Operation = Callable[[Turn], Moves]
 
 
@@ -146,7 +149,7 @@ def _applied(
     """The state with the changes made; of several writes to one place the value must be the same."""
     at = (instance, jnp.int32(0))
     tables: dict[str, Any] = {"task": moves.task.numbers}
-    for name in ("hold", "key", "ring", "named", "cpu_key", "cpu_time"):
+    for name in ("hold", "key", "ring", "named", "cpu_key", "cpu_time", "taken", "taker"):
         if (pairs := getattr(moves, name)) is not None:
             table = getattr(blocks, name)
             put = ctx.write_in_order if name == "named" else ctx.write
@@ -164,7 +167,7 @@ def _applied(
             bits = ctx.write(bits, (instance,), moves.registered, ones)
         tables["is_named"] = bits
     if moves.tier is not None:
-        for name, entries in zip(("cpu_key", "cpu_time", "cpu_entry"), moves.tier, strict=True):
+        for name, entries in zip(_TIER, moves.tier, strict=False):
             tables[name] = lax.dynamic_update_slice(getattr(blocks, name), entries[None], at)
     router = state.router
     if moves.index is not None and router is not None:

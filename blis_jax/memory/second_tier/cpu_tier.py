@@ -5,6 +5,8 @@ Entries are keyed by physical block number; writing over one leaks the usage cou
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -14,6 +16,7 @@ from blis_jax.engine.tables.columns import as_int
 from blis_jax.memory.block_tables.blocks import NO_BLOCK, Do
 from blis_jax.memory.block_tables.contents import is_registered, places
 from blis_jax.memory.block_tables.operations import forgotten_bits, offloads, pop
+from blis_jax.memory.block_tables.takes import last_taker, worth_of
 from blis_jax.memory.block_tables.turn import Moves, Turn
 
 THRASHING_WINDOW_US = 1000
@@ -79,14 +82,20 @@ def reload(turn: Turn) -> Moves:
 
 
 def offload(turn: Turn) -> Moves:
-    """Copy content of free blocks, from the free list's head on, while the GPU is fuller than the threshold."""
+    """Copy content of free blocks, from the free list's head on, while the GPU is fuller than the threshold.
+
+    Content to which an offload policy gives no worth stays on the GPU, and the scan passes it over.
+    """
     task, blocks, ctx = turn.task, turn.blocks, turn.ctx
     window = jnp.int32(ctx.shape.window)
     room = turn.own(ctx.params.cluster.kv_cpu_blocks) - turn.pool.cpu_used
     is_first = task.done == 0
     tail, head = turn.pool.tail, turn.pool.head
     end = jnp.where(is_first, tail, task.cursor)
-    start = jnp.maximum(turn.pool.hashless_up_to, head)
+    hashless = jnp.maximum(turn.pool.hashless_up_to, head)
+    start = hashless
+    if ctx.mechanism.offload is not None:  # beyond what it has passed over
+        start = jnp.where(is_first, start, head + task.done)
     position = start + turn.window
     is_inside = position < end
     block = blocks.ring[turn.instance, turn.place(position, is_inside)]
@@ -95,21 +104,27 @@ def offload(turn: Turn) -> Moves:
     name = jnp.where(is_live, blocks.key[turn.instance, block], jnp.int64(0))
     acts = offloads(turn, turn.inst.used_blocks)
     carries = name != 0
-    rank = jnp.cumsum(carries, dtype=jnp.int32) - 1
-    moves = carries & (rank < room) & acts
+    goes = carries & _is_worth_it(turn, name)
+    rank = jnp.cumsum(goes, dtype=jnp.int32) - 1
+    moves = goes & (rank < room) & acts
     count = jnp.sum(moves, dtype=jnp.int32)
     stays = carries & ~moves
+    is_full = jnp.any(goes & ~moves)
     moved = jnp.where(moves, block, turn.spare_block)
     name = jnp.where(moves, name, jnp.int64(0))
     place = places(ctx, blocks, name, turn.instance)
     new = tail + rank
     moved_time = jnp.full_like(blocks.cpu_time, turn.lane.now, shape=moved.shape)
     reached = jnp.where(jnp.any(stays), start + _first(stays), jnp.minimum(start + window, end))
-    is_over = ~acts | jnp.any(stays) | (start + window >= end)
+    is_over = ~acts | is_full | (start + window >= end)
     # what was moved lies behind the end of the scan and carries nothing
     reached = jnp.where(is_over & ~jnp.any(stays), tail + count, reached)
+    done = jnp.int32(1)
+    if ctx.mechanism.offload is not None:
+        done = start + window - head
+        reached = jnp.where(start > hashless, hashless, reached)
     changes = {
-        "done": jnp.where(is_over, 0, jnp.int32(1)),
+        "done": jnp.where(is_over, 0, done),
         "cursor": jnp.where(is_over, 0, end),
         "do": jnp.where(is_over, task.after_offload, jnp.int32(Do.OFFLOAD)),
     }
@@ -133,6 +148,14 @@ def offload(turn: Turn) -> Moves:
         cpu_time=((moved, moved_time),),
         **forgotten_bits(turn, ((name, moved),)),
     )
+
+
+def _is_worth_it(turn: Turn, name: jax.Array) -> Any:
+    """Whether an offload policy gives these contents room; without one all of them get it."""
+    policy = turn.ctx.mechanism.offload
+    if policy is None:
+        return True
+    return worth_of(turn, name, last_taker(turn, name), policy.reads_demand) > 0
 
 
 def _first(mask: jax.Array) -> jax.Array:

@@ -3,6 +3,9 @@
 An entry holds one content, by its name, and says when it was used last; the one used longest ago gives way. After every
 step all contents of the batch are used in batch order. A content that is brought back stays on the CPU; its block goes
 to the free list's tail, and nobody holds it yet.
+
+With an offload policy, a use is worth something, or does not count. The entry whose last use was worth least gives way,
+of equals the one used longest ago, and only to a use that is worth as much.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from blis_jax.engine.types import LAST, pytree
 from blis_jax.memory.block_tables.blocks import NO_BLOCK, Do
 from blis_jax.memory.block_tables.contents import NO_JUMPS, is_same, names, places, shared_or_own
 from blis_jax.memory.block_tables.operations import forgotten_bits, pop
+from blis_jax.memory.block_tables.takes import worth_of
 from blis_jax.memory.block_tables.turn import Moves, Turn
 
 if TYPE_CHECKING:
@@ -107,6 +111,9 @@ class Tier:
     now: Int[Array, ""]
     copied: Int[Array, ""]
     filled: Int[Array, ""]  # of these, the ones that took an empty entry
+    worth: Any = (
+        None  # float64[entry]: of its last use, -inf if it is empty; only with an offload policy
+    )
 
 
 def _next_use(used: jax.Array) -> jax.Array:
@@ -119,7 +126,7 @@ def mirror(turn: Turn) -> Moves:
 
     The second of equal uses finds the order of the first, and so do all later ones.
     """
-    blocks, instance, pool = turn.blocks, turn.instance, turn.pool
+    blocks, instance = turn.blocks, turn.instance
     used = row(blocks.cpu_time, instance)
     zero = jnp.int32(0)
     tier = Tier(
@@ -129,20 +136,47 @@ def mirror(turn: Turn) -> Moves:
         _next_use(used),
         zero,
         zero,
+        None if blocks.cpu_worth is None else row(blocks.cpu_worth, instance),
     )
     once = _use_all(turn, tier)
     again = jnp.maximum(turn.lane.num_steps - 1, 0)
+    if tier.worth is not None:
+        return _mirrored(turn, _use_again(turn, once, again))
     is_again = (again > 0) & (once.copied > 0)
     twice = lax.cond(is_again, lambda: _use_all(turn, once), lambda: once)
     copied = once.copied + (twice.copied - once.copied) * again
+    return _mirrored(turn, _replaced(twice, copied=copied))
+
+
+def _mirrored(turn: Turn, tier: Tier) -> Moves:
+    """The changes once everything is used."""
+    pool = turn.pool
     changes = {
-        "offloads": pool.offloads + copied,
-        "cpu_used": pool.cpu_used + twice.filled,
-        "thrashing": pool.thrashing + copied - twice.filled,
+        "offloads": pool.offloads + tier.copied,
+        "cpu_used": pool.cpu_used + tier.filled,
+        "thrashing": pool.thrashing + tier.copied - tier.filled,
     }
-    return turn.end(
-        {"do": jnp.int32(Do.NOTHING)}, changes, tier=(twice.key, twice.used, twice.entry)
-    )
+    judged = () if tier.worth is None else (tier.worth,)
+    tables = (tier.key, tier.used, tier.entry, *judged)
+    return turn.end({"do": jnp.int32(Do.NOTHING)}, changes, tier=tables)
+
+
+def _use_again(turn: Turn, tier: Tier, again: jax.Array) -> Tier:
+    """Equal uses one by one, until two of them have copied nothing: then no later one does.
+
+    A first use may meet worths of earlier steps, so unlike uses of one worth it need not be like the next.
+    """
+
+    def goes_on(carry: tuple[jax.Array, jax.Array, Tier]) -> jax.Array:
+        return (carry[0] < again) & (carry[1] < 2)
+
+    def use(carry: tuple[jax.Array, jax.Array, Tier]) -> tuple[jax.Array, jax.Array, Tier]:
+        number, idle, before = carry
+        after = _use_all(turn, before)
+        is_idle = after.copied == before.copied
+        return number + 1, jnp.where(is_idle, idle + 1, 0), after
+
+    return lax.while_loop(goes_on, use, (jnp.int32(0), jnp.int32(0), tier))[2]
 
 
 def _use_all(turn: Turn, tier: Tier) -> Tier:
@@ -165,45 +199,72 @@ def _use_all(turn: Turn, tier: Tier) -> Tier:
         is_listed = start + turn.window < count[slot]
         block = jnp.where(is_listed, turn.listed(start, slot), turn.spare_block)
         name = jnp.where(is_listed, turn.blocks.key[turn.instance, block], jnp.int64(0))
-        tier = _use(turn, tier, block, name)
+        worth = _worth(turn, name, slots.request[slot])
+        if worth is not None:
+            name = jnp.where(worth > 0, name, jnp.int64(0))
+        tier = _use(turn, tier, block, name, worth)
         is_over = start + window >= count[slot]
         return jnp.where(is_over, after(place), place), jnp.where(is_over, 0, start + window), tier
 
     return lax.while_loop(goes_on, step, (after(jnp.int32(-1)), jnp.int32(0), tier))[2]
 
 
-def _use(turn: Turn, tier: Tier, block: jax.Array, name: jax.Array) -> Tier:
+def _worth(turn: Turn, name: jax.Array, request: jax.Array) -> Any:
+    """What these uses are worth, float64[window]; None without an offload policy."""
+    if turn.ctx.mechanism.offload is None:
+        return None
+    return worth_of(turn, name, jnp.broadcast_to(request, name.shape), has_demand=False)
+
+
+def _use(turn: Turn, tier: Tier, block: jax.Array, name: jax.Array, worth: Any) -> Tier:
     """The contents of these blocks used, one after the other; blocks without a name have none."""
     entry, carries = tier.entry[block], name != 0
     is_there = ~carries | (tier.key[entry] == name)
     is_later = turn.window[:, None] > turn.window[None, :]
     is_twice = carries[:, None] & (name[:, None] == name[None, :]) & is_later
+
+    def one_by_one() -> Tier:
+        def use(i: jax.Array, tier: Tier) -> Tier:
+            return _use_one(turn, tier, block[i], name[i], None if worth is None else worth[i])
+
+        return lax.fori_loop(0, name.shape[0], use, tier)
+
     return lax.cond(
         jnp.all(is_there) & ~jnp.any(is_twice),
-        lambda: _renewed(turn, tier, entry, carries),
-        lambda: lax.fori_loop(
-            0, name.shape[0], lambda i, tier: _use_one(turn, tier, block[i], name[i]), tier
-        ),
+        lambda: _renewed(turn, tier, entry, carries, worth),
+        one_by_one,
     )
 
 
-def _renewed(turn: Turn, tier: Tier, entry: jax.Array, carries: jax.Array) -> Tier:
+def _renewed(turn: Turn, tier: Tier, entry: jax.Array, carries: jax.Array, worth: Any) -> Tier:
     """The entries used in this order."""
     rank, spare = jnp.cumsum(carries, dtype=jnp.int64), jnp.int32(tier.key.shape[0] - 1)
-    used = turn.ctx.write(tier.used, (), jnp.where(carries, entry, spare), tier.now + rank - 1)
-    return _replaced(tier, used=used, now=tier.now + rank[-1])
+    entry = jnp.where(carries, entry, spare)
+    used = turn.ctx.write(tier.used, (), entry, tier.now + rank - 1)
+    renewed = _replaced(tier, used=used, now=tier.now + rank[-1])
+    if worth is None:
+        return renewed
+    given = jnp.where(carries, worth, -jnp.inf)
+    return _replaced(renewed, worth=turn.ctx.write(tier.worth, (), entry, given))
 
 
-def _use_one(turn: Turn, tier: Tier, block: jax.Array, name: jax.Array) -> Tier:
-    """One content used: where it is, else in the entry that was used longest ago."""
+def _use_one(turn: Turn, tier: Tier, block: jax.Array, name: jax.Array, worth: Any) -> Tier:
+    """One content used: where it is, else in the entry that gives way, if one does."""
     number = lax.iota(jnp.int32, tier.key.shape[0])
     capacity, spare = (
         turn.own(turn.ctx.params.cluster.kv_cpu_blocks),
         jnp.int32(number.shape[0] - 1),
     )
-    match = (tier.key == name) & (number < capacity)
+    is_real = number < capacity
+    match = (tier.key == name) & is_real
     is_found, carries = jnp.any(match), name != 0
-    oldest = jnp.argmin(jnp.where(number < capacity, tier.used, jnp.iinfo(jnp.int64).max))
+    gives_way = is_real
+    if worth is not None:
+        least = jnp.min(jnp.where(is_real, tier.worth, jnp.inf))
+        gives_way = is_real & (tier.worth == least)
+        carries = carries & (is_found | (least <= worth))
+        name = jnp.where(carries, name, jnp.int64(0))
+    oldest = jnp.argmin(jnp.where(gives_way, tier.used, jnp.iinfo(jnp.int64).max))
     entry = jnp.where(is_found, jnp.argmax(match), oldest).astype(jnp.int32)
     entry, is_new = jnp.where(carries, entry, spare), carries & ~is_found
     is_empty = is_new & (tier.key[entry] == 0)
@@ -218,6 +279,7 @@ def _use_one(turn: Turn, tier: Tier, block: jax.Array, name: jax.Array) -> Tier:
         tier.now + carries.astype(jnp.int64),
         tier.copied + as_int(is_new),
         tier.filled + as_int(is_empty),
+        None if worth is None else put(tier.worth, entry, jnp.where(carries, worth, -jnp.inf)),
     )
 
 

@@ -76,6 +76,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "kv_offload_threshold",
         "kv_transfer_bandwidth",
         "kv_transfer_base_latency",
+        "offload_policy",
+        *_numbers(("offload",)),
     ),
     "preemption": (
         "slo_preemption",

@@ -25,6 +25,7 @@ CONTEXTS = {
     "cluster": "cluster",
     "hand_over": "hand_over",
     "victim": "victim",
+    "offload": "offload",
 }
 
 
@@ -79,13 +80,15 @@ def signals_read(policy: Policy) -> set[str]:
 
 def _context(policy: Policy, seen: set[str]) -> _Recorder:
     place = CONTEXTS[policy.kind]
-    count: tuple[int, ...] = (SLOTS,) if place in ("queue", "victim") else ()
+    count: tuple[int, ...] = (SLOTS,) if place in ("queue", "victim", "offload") else ()
     request = _Recorder(_request(count), "request", seen)
     key = jax.random.key_data(jax.random.key(0))
     if place == "queue":
         fields = _queue(policy, key)
     elif place == "victim":
         fields = _batch()
+    elif place == "offload":
+        fields = _contents()
     elif place == "picker":
         fields = {
             "scores": jnp.zeros(INSTANCES, jnp.float64),
@@ -179,3 +182,9 @@ def _batch() -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(names, jnp.zeros(SLOTS, jnp.int32))
     found |= dict.fromkeys(("now_us", "instance"), jnp.zeros((), jnp.int32))
     return found | {"is_running": jnp.ones(SLOTS, bool)}
+
+
+def _contents() -> dict[str, Any]:
+    names = ("now_us", "num_blocks", "num_used_blocks", "num_waiting_blocks", "num_running")
+    found: dict[str, Any] = dict.fromkeys((*names, "instance"), jnp.zeros((), jnp.int32))
+    return found | {"num_takers": jnp.zeros(SLOTS, jnp.int32)}

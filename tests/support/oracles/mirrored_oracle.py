@@ -6,8 +6,8 @@ Requests go to the instances in turn. Nothing of the engine is in it; a block's 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from tests.support.recorded.latency_2026_08 import STEP_TIMES, served
 
 Chain = Any  # None, or (the chain before, tokens)
+Worth = Callable[[int, int], float]  # of a class and a number of requests
 NEVER = 2**63
 COMPLETED, DROPPED, WAITING, RUNNING, IN_FLIGHT, TIMED_OUT = 0, 2, 3, 4, 5, 12
 
@@ -30,6 +31,8 @@ class Asker:
     output_len: int
     urgency: float  # lower is more urgent
     tokens: list[int]
+    slo_class: int = 0
+    num_shared: int = 0  # leading blocks that other prompts may have
     deadline: int = NEVER
     progress: int = 0
     done: int = 0  # after the step in progress
@@ -64,6 +67,10 @@ class Kv:
         self.hits = self.misses = self.cpu_misses = self.copies = self.evictions = 0
         self.reloads = self.pending_us = 0
         self.known: dict[Any, int] = {}
+        self.worth_of: Worth | None = None
+        self.worth: dict[Chain, float] = {}  # of entries of the CPU tier
+        self.shared: set[Chain] = set()
+        self.takers: Counter[Chain] = Counter()
 
     @property
     def used(self) -> int:
@@ -143,6 +150,7 @@ class Kv:
         """Put blocks that were found on the request's list."""
         for block in blocks:
             block.holders += 1
+            self.takers[block.chain] += 1
             self.free.pop(block, None)
             self.hits += 1
             self.lists.setdefault(one, []).append(block)
@@ -184,6 +192,7 @@ class Kv:
     def name(self, block: Block, before: Chain) -> None:
         """The table names a block that is full."""
         block.chain = self.chain(before, block.tokens)
+        self.takers[block.chain] += 1
         self.table[block.chain] = block
 
     def release(self, one: Asker) -> None:
@@ -193,19 +202,38 @@ class Kv:
             if not block.holders:
                 self.free[block] = None
 
+    def share(self, one: Asker) -> None:
+        """Other prompts may have the leading blocks of this one."""
+        before = None
+        for place in range(one.num_shared):
+            before = self.chain(before, self.prompt_block(one, place))
+            self.shared.add(before)
+
     def mirror(self, batch: list[Asker]) -> None:
         """Copy what the batch holds to the CPU, or use the copy again."""
         for one in batch if self.room else ():
             for block in self.lists.get(one, ()):
                 if block.chain is None or len(block.tokens) < self.size:
                     continue
-                if block.chain not in self.cpu:
-                    if len(self.cpu) >= self.room:
-                        self.cpu.popitem(last=False)
-                        self.evictions += 1
-                    self.copies += 1
-                self.cpu[block.chain] = None
-                self.cpu.move_to_end(block.chain)
+                self.use(one, block.chain)
+
+    def use(self, one: Asker, chain: Chain) -> None:
+        """A content of the batch: where it has no copy, the least worth gives way, of equals the one used first."""
+        takers = self.takers[chain] if chain in self.shared else 1
+        worth = self.worth_of(one.slo_class, takers) if self.worth_of else 1.0
+        if worth <= 0:
+            return
+        if chain not in self.cpu:
+            if len(self.cpu) >= self.room:
+                victim = min(self.cpu, key=lambda other: self.worth[other])
+                if self.worth[victim] > worth:
+                    return
+                self.cpu.pop(victim)
+                self.evictions += 1
+            self.copies += 1
+        self.cpu[chain] = None
+        self.worth[chain] = worth
+        self.cpu.move_to_end(chain)
 
 
 class Instance:
@@ -367,10 +395,15 @@ class Instance:
         return True, moved
 
 
-def run(askers: list[Asker], flags: Mapping[str, Any]) -> list[Instance]:
+def run(
+    askers: list[Asker], flags: Mapping[str, Any], worth_of: Worth | None = None
+) -> list[Instance]:
     """Every instance to the end, or to the horizon."""
     instances = [Instance(flags) for _ in range(flags["num-instances"])]
     for number, instance in enumerate(instances):
+        instance.kv.worth_of = worth_of
+        for one in askers:
+            instance.kv.share(one)
         mine = askers[number :: len(instances)]
         entries = deque(sorted(mine, key=lambda one: one.arrival))
         late = deque(
@@ -399,6 +432,6 @@ def askers_of(
     columns = [workload[name].tolist() for name in names]
     classes = workload["slo_class"].tolist()
     return [
-        Asker(index, *values, urgency[classes[index]], tokens[index])
+        Asker(index, *values, urgency[classes[index]], tokens[index], classes[index])
         for index, values in enumerate(zip(*columns, strict=True))
     ]

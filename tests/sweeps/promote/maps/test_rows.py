@@ -25,6 +25,7 @@ READABLE = {
     "cluster": contract.ClusterContext,
     "hand_over": contract.HandOverContext,
     "victim": contract.VictimContext,
+    "offload": contract.OffloadContext,
     "snapshots": Snapshots,
     "request": RequestView,
 }
