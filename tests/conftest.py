@@ -1,6 +1,7 @@
 """Settings of the test run: strict numerics, slow tests on request, reference data."""
 
 import argparse
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,13 @@ SMALL_WHILE = "xla_cpu_small_while_loop_byte_threshold=1000000000000"
 os.environ.setdefault("XLA_FLAGS", f"--xla_backend_extra_options={SMALL_WHILE}")
 # importing blis_jax would keep programs in the home folder
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
+# where in Python each operation of a program stands takes time to note, and no test reads it
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 os.environ.setdefault(
     "BLIS_JAX_PROGRESS", "off"
 )  # what comes after seconds would make tests depend on them
+
+YOUNG_OBJECTS = 20_000  # a trace makes thousands, most of which die with it
 
 hypothesis.settings.register_profile(
     "repeatable", derandomize=True, database=None, deadline=None, print_blob=True
@@ -56,6 +61,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if deselected:
         config.hook.pytest_deselected(items=list(deselected))
         items[:] = [item for item in items if item not in deselected]
+
+
+def pytest_collectstart() -> None:
+    gc.disable()  # nothing dies while tests are collected, and every look at what lives takes longer
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is imported and collected stays alive, so it is not looked at again
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

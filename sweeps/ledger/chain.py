@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -73,21 +74,23 @@ def read(path: Path) -> Contents:
     return parse(data)
 
 
+@functools.lru_cache(maxsize=1)  # one command reads the same ledger several times
 def parse(data: bytes) -> Contents:
-    """The records in the bytes of a file."""
+    """The records in the bytes of a file; callers share them and must not change them."""
     *lines, rest = data.split(b"\n")
     if rest:
         lines.append(rest)
     records: list[Record] = []
     torn: list[bytes] = []  # lines that the next record must vouch for
     for place, line in enumerate(lines, 1):
-        record = _parsed(line)
-        if record is None:
+        found = _parsed(line)
+        if found is None:
             torn.append(line)
             continue
+        record, text = found
         if record.get(TORN) != _torn_mark(torn):
             return _stopped(data, records, place - len(torn), _NO_RECORD if torn else _NO_TORN)
-        problem = _problem(line, record, records)
+        problem = _problem(record, text == line, records)
         if problem:
             return _stopped(data, records, place, problem)
         records.append(record)
@@ -102,25 +105,25 @@ _NO_RECORD = "it is not a record, and no record after it says that a write was c
 _NO_TORN = "it speaks of an unfinished line before it, but there is none"
 
 
-def _parsed(line: bytes) -> Record | None:
-    """The record in a line; None if it is no whole JSON object."""
+def _parsed(line: bytes) -> tuple[Record, bytes] | None:
+    """The record in a line and its canonical text; None if it is no whole JSON object."""
     try:
         found = json.loads(line.decode(), parse_constant=_refuse_constant)
-        canonical(found).encode()
+        text = canonical(found).encode()
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return (found, text) if isinstance(found, dict) else None
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _problem(line: bytes, record: Record, before: Sequence[Record]) -> str | None:
+def _problem(record: Record, is_canonical: bool, before: Sequence[Record]) -> str | None:
     """What is wrong with a record at its place."""
     if hash_of(record) != record.get("hash"):
         return "its content is not what its hash was taken of"
-    if canonical(record).encode() != line:
+    if not is_canonical:
         return "it is not written as records are"
     if record.get("number") != len(before):
         return f"it has number {record.get('number')} where {len(before)} follows"

@@ -23,6 +23,7 @@ from tests.support.scenes import (
 )
 
 OPTIONS = {"num_slots": 32, "log_capacity": 2048, "resolve_ties": False}
+NODES = {"num_nodes": 6, "depth": 2}  # the most that a scene has, so that all share one program
 MOVES = ("transfer_us", "handed_wait_us", "restarts", "hand_overs")
 POOLS = {"hand_over_policy": "pools"}
 OUTAGE = {"cluster_policy": "outage-at"}
@@ -82,7 +83,7 @@ def scene(seed: int, mechanism: str) -> tuple[dict[str, np.ndarray], dict[str, A
 def run_both(seed: int, mechanism: str, **options: Any) -> tuple[RunRecord, Any]:
     workload, settings = scene(seed, mechanism)
     cluster = from_flags({**settings, "variant": "scheduling"})
-    record = simulate(cluster, table_of(workload, num_nodes=4), Options(**OPTIONS, **options))
+    record = simulate(cluster, table_of(workload, **NODES), Options(**OPTIONS, **options))
     return record, moving_oracle.simulate(workload, settings)
 
 

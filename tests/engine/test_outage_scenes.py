@@ -18,7 +18,7 @@ from blis_jax.cluster.config import from_flags
 from blis_jax.policies import Policies
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
-from tests.engine.test_moving_scenes import arrays_are_equal, scene
+from tests.engine.test_moving_scenes import NODES, arrays_are_equal, scene
 from tests.support.oracles import moving_oracle, oracle
 from tests.support.outage_schedule import Changes, schedule_of
 from tests.support.scenes import flags, table_of
@@ -91,7 +91,7 @@ def run_both(made: Scene, blocks: str, **options: Any) -> tuple[RunRecord, Any]:
     delay_us = int(settings["outage-at-reroute-ms"] * 1e3)
     policies = Policies(cluster=schedule_of(changes, delay_us)) if changes else None
     options = OPTIONS | {"kv_model": KV_MODELS[blocks]} | options
-    record = simulate(cluster, table_of(workload, num_nodes=4), Options(**options), 0, policies)
+    record = simulate(cluster, table_of(workload, **NODES), Options(**options), 0, policies)
     return record, moving_oracle.simulate(workload, settings | {"changes": changes})
 
 

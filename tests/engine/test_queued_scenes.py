@@ -17,7 +17,7 @@ from blis_jax.policies import ClusterChange, Policies, cluster_policy, pytree
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
-from tests.engine.test_moving_scenes import MECHANISMS, MOVES, OPTIONS, scene
+from tests.engine.test_moving_scenes import MECHANISMS, MOVES, NODES, OPTIONS, scene
 from tests.support.oracles import queued_oracle
 from tests.support.scenes import REQUEST_ARRAYS, STEP_ARRAYS, WHOLE, table_of
 
@@ -73,7 +73,7 @@ def check(seed: int, mechanism: str) -> RunRecord:
     workload, settings = queued_scene(seed, mechanism)
     cluster = from_flags({**settings, "variant": "scheduling"})
     options = Options(**OPTIONS, kv_model="no-eviction")
-    record = simulate(cluster, table_of(workload, num_nodes=4), options)
+    record = simulate(cluster, table_of(workload, **NODES), options)
     expected = queued_oracle.simulate(workload, settings)
     arrays = expected.requests | expected.steps
     for name in (*REQUEST_ARRAYS, *MOVES, "gateway_wait_us"):
@@ -125,7 +125,7 @@ def run(seed: int, changes: dict[str, Any], **more: Any) -> RunRecord:
     workload, settings = queued_scene(seed, "outage")
     settings = settings | {"cluster-policy": "none", "hand-over-policy": "none"} | changes
     cluster = from_flags({**settings, "variant": "scheduling"})
-    table = table_of(workload, num_nodes=4)
+    table = table_of(workload, **NODES)
     return simulate(cluster, table, Options(**OPTIONS), seed=seed, **more)
 
 

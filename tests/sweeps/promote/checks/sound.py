@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -115,8 +116,7 @@ def documents() -> dict[str, Any]:
         PRIORITY: _PRIORITY,
         MIX: _MIX,
     }
-    found: dict[str, Any] = yaml.safe_load(yaml.safe_dump(given))
-    return found
+    return copy.deepcopy(given)
 
 
 def texts(given: Mapping[str, Any]) -> dict[str, str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from sweeps.promote.checks.findings import findings_of
 from sweeps.promote.configs.layers import arms_of_promotion
@@ -21,6 +20,8 @@ from tests.sweeps.promote.promotions import (
     FakePlugin,
     plugins,
     promotion,
+    read_yaml,
+    read_yamls,
 )
 
 ARMS = "configs/arms"
@@ -31,7 +32,7 @@ def made(given: str, **options: Any) -> dict[str, Any]:
     found = promotion(given, **options)
     files = config_files(found, plugins(found))
     return {
-        path: list(yaml.safe_load_all(text)) if path.endswith(".yaml") else text
+        path: list(read_yamls(text)) if path.endswith(".yaml") else text
         for path, text in files.items()
     }
 
@@ -177,7 +178,7 @@ def test_a_gate_without_a_plugin_becomes_a_detector_with_a_whole_threshold() -> 
     given = promotion("iter00_baseline:admission_policy=slo-gated;slo_gated_threshold=20.4")
     files = config_files(given, ())
     assert findings_of(files, TARGET) == []
-    config = yaml.safe_load(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    config = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
     assert parameters(config, "utilization-detector") == {
         "queueDepthThreshold": 20,
         "kvCacheUtilThreshold": 1.0,
@@ -205,7 +206,7 @@ def test_a_policy_of_a_file_is_configured_with_its_numbers(tmp_path: Path) -> No
     )
     files = config_files(given, plugins(given))
     assert findings_of(files, TARGET) == []
-    config = yaml.safe_load(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    config = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
     assert parameters(config, "calm-scorer") == {"scale": 8.0}
     assert "mine.py:calm" in files[REPORT]
     for path, text in files.items():
@@ -219,10 +220,10 @@ def test_roles_bring_their_filters_and_a_handler() -> None:
     given = type(given)(given.given, type(given.arm)("roles", config), given.baseline, TARGET)
     files = config_files(given, ())
     assert findings_of(files, TARGET) == []
-    document = yaml.safe_load(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    document = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
     first = {one["name"]: one["plugins"][0]["pluginRef"] for one in document["schedulingProfiles"]}
     assert first == {"prefill": "prefill-filter", "decode": "decode-filter"}
-    overlay = yaml.safe_load(files[f"{ARMS}/treatment/scenario-overlay.yaml"])
+    overlay = read_yaml(files[f"{ARMS}/treatment/scenario-overlay.yaml"])
     assert overlay["prefill"] == {"enabled": True, "replicas": 2}
 
 
@@ -256,13 +257,13 @@ def test_an_older_version_of_the_target_is_a_file(name: str) -> None:
     given = dataclasses.replace(promotion(name), target="llm-d-inference-scheduler@0.8")
     files = config_files(given, plugins(given))
     assert findings_of(files, given.target) == []
-    document = yaml.safe_load(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    document = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
     assert "saturationDetector" in document
     assert "allow-experimental-plugins" not in "".join(files.values())
     assert "unknown-field" in {
         one.rule for one in findings_of(config_files(promotion(name), plugins(given)), given.target)
     }
-    objective = list(yaml.safe_load_all(files[f"{ARMS}/treatment/kubernetes.yaml"]))[1]
+    objective = list(read_yamls(files[f"{ARMS}/treatment/kubernetes.yaml"]))[1]
     assert objective["apiVersion"] == "inference.networking.x-k8s.io/v1alpha2"
 
 
@@ -271,10 +272,10 @@ def test_an_order_without_a_key_is_the_plugin_s_in_the_router_s_queue() -> None:
     order = FakePlugin("order", "sjf", "sjf-ordering-policy", signals=("request.input_len",))
     files = config_files(given, [order])
     assert findings_of(files, TARGET) == []
-    document = yaml.safe_load(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
+    document = read_yaml(files[f"{ARMS}/treatment/endpoint-picker-config.yaml"])
     (band,) = document["flowControl"]["priorityBands"]
     assert band["orderingPolicyRef"] == "sjf-ordering-policy"
-    flags = yaml.safe_load(files[f"{ARMS}/treatment/vllm-flags.yaml"])
+    flags = read_yaml(files[f"{ARMS}/treatment/vllm-flags.yaml"])
     assert flags["scheduling-policy"] == "fcfs"
 
 
@@ -296,7 +297,7 @@ def test_numbers_find_the_plugin_s_own_spelling() -> None:
     files = config_files(given, [gate])
     found = {
         arm: parameters(
-            yaml.safe_load(files[f"{ARMS}/{arm}/endpoint-picker-config.yaml"]), gate.type_name
+            read_yaml(files[f"{ARMS}/{arm}/endpoint-picker-config.yaml"]), gate.type_name
         )
         for arm in ("treatment", "control")
     }

@@ -10,9 +10,9 @@ import yaml
 
 from sweeps.promote.checks.findings import findings_of
 from sweeps.promote.hypotheses.stage import hypothesis_files
-from sweeps.promote.maps.stage import DICTIONARY, maps_files
+from sweeps.promote.maps.stage import DICTIONARY
 from tests.support.recorded.reference_data import REPO_ROOT
-from tests.sweeps.promote.promotions import TARGET, promotion
+from tests.sweeps.promote.promotions import TARGET, maps_of, promotion, read_yaml
 
 pytestmark = pytest.mark.usefixtures("known_saturation")
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.usefixtures("known_saturation")
 def made() -> tuple[str, str]:
     """The dictionary and the hypotheses."""
     given = promotion("iter00_baseline")
-    maps = maps_files(given)
+    maps = maps_of("iter00_baseline")
     return maps[DICTIONARY], hypothesis_files(given, maps, REPO_ROOT)["hypotheses.yaml"]
 
 
 def rules(change: Any) -> list[tuple[str, str]]:
     dictionary, text = made()
-    document = yaml.safe_load(text)
+    document = read_yaml(text)
     change(document["hypotheses"])
     files = {DICTIONARY: dictionary, "hypotheses.yaml": yaml.safe_dump(document)}
     return [(one.rule, one.message) for one in findings_of(files, TARGET)]

@@ -17,12 +17,12 @@ from sweeps.promote.hypotheses.document import HypothesisDocument, parse_hypothe
 from sweeps.promote.hypotheses.inventory import inventory, scenario_workload
 from sweeps.promote.hypotheses.stage import hypothesis_files
 from sweeps.promote.maps.rows import gap_rows
-from sweeps.promote.maps.stage import DICTIONARY, maps_files
+from sweeps.promote.maps.stage import DICTIONARY
 from sweeps.promote.promotion import Files
 from sweeps.strategies.file import list_library
 from tests.support.recorded.reference_data import REPO_ROOT
 from tests.support.rotation import rotating
-from tests.sweeps.promote.promotions import MINE, plugins, promotion
+from tests.sweeps.promote.promotions import MINE, maps_of, plugins, promotion, read_yaml
 
 pytestmark = pytest.mark.usefixtures("known_saturation")
 
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.usefixtures("known_saturation")
 @functools.cache
 def made(given: str, ledger: Path = REPO_ROOT, **more: str) -> Files:
     found = promotion(given)
-    return hypothesis_files(found, {**maps_files(found), **more}, ledger)
+    return hypothesis_files(found, {**maps_of(given), **more}, ledger)
 
 
 @functools.cache
 def plain(given: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(made(given)["hypotheses.yaml"])
+    found: dict[str, Any] = read_yaml(made(given)["hypotheses.yaml"])
     return found
 
 
@@ -59,7 +59,7 @@ def test_every_shipped_strategy_has_all_three_tracks(name: str) -> None:
 
 def test_track_b_covers_map_c_and_every_stale_signal_that_is_read() -> None:
     found = promotion("joint_all_layers")
-    maps = maps_files(found)
+    maps = maps_of("joint_all_layers")
     hypotheses = of_track(
         parse_hypotheses(hypothesis_files(found, maps, REPO_ROOT)["hypotheses.yaml"]), "B"
     )
@@ -67,7 +67,7 @@ def test_track_b_covers_map_c_and_every_stale_signal_that_is_read() -> None:
         assert hypotheses[f"B-{gap.id}"].origin == f"Map C: {gap.id}"
     stale = [
         row["name"]
-        for row in yaml.safe_load(maps[DICTIONARY])["map_b"]
+        for row in read_yaml(maps[DICTIONARY])["map_b"]
         if row["used"] and row.get("gap")
     ]
     assert {
@@ -81,8 +81,8 @@ def test_track_b_covers_map_c_and_every_stale_signal_that_is_read() -> None:
 
 def test_a_row_that_the_dictionary_gains_is_tested_too() -> None:
     found = promotion("iter00_baseline")
-    maps = dict(maps_files(found))
-    dictionary = yaml.safe_load(maps[DICTIONARY])
+    maps = dict(maps_of("iter00_baseline"))
+    dictionary = read_yaml(maps[DICTIONARY])
     dictionary["map_c"].append(dictionary["map_c"][0] | {"id": "another-gap"})
     maps[DICTIONARY] = yaml.safe_dump(dictionary)
     text = hypothesis_files(found, maps, REPO_ROOT)["hypotheses.yaml"]
