@@ -220,6 +220,9 @@ def _use(turn: Turn, tier: Tier, block: jax.Array, name: jax.Array, worth: Any) 
     """The contents of these blocks used, one after the other; blocks without a name have none."""
     entry, carries = tier.entry[block], name != 0
     is_there = ~carries | (tier.key[entry] == name)
+    if worth is not None:
+        is_refused = _is_refused(turn, tier, name, worth, is_there)
+        is_there, carries = is_there | is_refused, carries & ~is_refused
     is_later = turn.window[:, None] > turn.window[None, :]
     is_twice = carries[:, None] & (name[:, None] == name[None, :]) & is_later
 
@@ -234,6 +237,23 @@ def _use(turn: Turn, tier: Tier, block: jax.Array, name: jax.Array, worth: Any) 
         lambda: _renewed(turn, tier, entry, carries, worth),
         one_by_one,
     )
+
+
+def _is_refused(
+    turn: Turn, tier: Tier, name: jax.Array, worth: jax.Array, is_there: jax.Array
+) -> jax.Array:
+    """Whether no entry has the content or gives way to these uses, whatever those before them in the window do."""
+    is_real = lax.iota(jnp.int32, tier.key.shape[0]) < turn.own(
+        turn.ctx.params.cluster.kv_cpu_blocks
+    )
+
+    def look() -> jax.Array:
+        least = jnp.min(jnp.where(is_real, tier.worth, jnp.inf))
+        least = jnp.minimum(least, jnp.min(jnp.where((name != 0) & is_there, worth, jnp.inf)))
+        is_known = jnp.any((tier.key[None, :] == name[:, None]) & is_real[None, :], axis=1)
+        return (name != 0) & (worth < least) & ~is_known
+
+    return lax.cond(jnp.all(is_there), lambda: jnp.zeros(name.shape, bool), look)
 
 
 def _renewed(turn: Turn, tier: Tier, entry: jax.Array, carries: jax.Array, worth: Any) -> Tier:
