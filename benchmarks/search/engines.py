@@ -18,20 +18,28 @@ from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Dimension, Point, Space
 
-OWN = ("ensemble", "turbo")  # know branches
+OWN = ("ensemble", "denoised", "turbo")  # know branches
 MODELS = ("gp", "tpe", "forest")
 PLAIN = ("random", "sobol")
 ABLATIONS = {f"ensemble-no-{name}": EngineParts(**{name: False}) for name in EngineParts._fields}
 EXPECTED = {f"{name}-expected": name for name in OWN}  # with expected penalties
-NAMES = (*OWN, *EXPECTED, *MODELS, *PLAIN, *ABLATIONS)
+SEARCHED = (*OWN, *EXPECTED, *MODELS, *PLAIN, *ABLATIONS)
+RECOMMENDED = "-recommended"  # the same searches, judged by the points that a model recommends
+NAMES = (*SEARCHED, *(name + RECOMMENDED for name in SEARCHED))
 
 
 def check(name: str) -> None:
     """Refuses the name of no engine."""
     if name not in NAMES:
         raise ConfigError(
-            f"--engines: {name!r} is unknown; use some of {', '.join(NAMES)}{closest(name, NAMES)}"
+            f"--engines: {name!r} is unknown; use some of {', '.join(SEARCHED)}, each with "
+            f"{RECOMMENDED} behind it or not{closest(name, NAMES)}"
         )
+
+
+def searched(name: str) -> str:
+    """The engine whose searches are judged under a name."""
+    return name.removesuffix(RECOMMENDED)
 
 
 def engine_of(space: Space, search: Search) -> Engine:

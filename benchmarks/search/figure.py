@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 COLOURS = {
     "ensemble": RED,
     "ensemble-expected": ORANGE,
+    "denoised": GREEN,
+    "denoised-recommended": BLUE,
     "turbo": BLACK,
     "turbo-expected": GREEN,
     "gp": BLUE,

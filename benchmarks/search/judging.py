@@ -32,6 +32,13 @@ GROUPS = 32  # of seeds, of which one at a time is left out for standard errors
 SHORT_LIST = 8  # candidates for the reference that get all seeds
 
 
+class Found(NamedTuple):
+    """A point that a search stood at after a batch."""
+
+    place: int
+    evaluation: int  # after which it did, from 1
+
+
 class Search(NamedTuple):
     """One search as far as it went."""
 
@@ -39,23 +46,28 @@ class Search(NamedTuple):
     random_state: int
     points: list[Any]
     scores: list[float]
+    recommended: list[int] | None = None  # by a model, places after each batch
 
-    def best_places(self, batch: int) -> list[int]:
-        """Where the best points so far after each batch were found, each once, first ones first."""
-        found = [int(np.argmin(self.scores[:end])) for end in self._ends(batch)]
-        return sorted(set(found))
+    def found(self, batch: int) -> list[Found]:
+        """The points that the search stood at after its batches, where another one than before."""
+        ends = batch_ends(len(self.scores), batch)
+        places = self.recommended or [int(np.argmin(self.scores[:end])) for end in ends]
+        steps, before = list[Found](), 0
+        for place, end in zip(places, ends, strict=True):
+            if not steps or place != steps[-1].place:
+                steps.append(Found(place, place + 1 if place >= before else end))
+            before = end
+        return steps
 
-    def near_places(self, batch: int, reference: float = math.inf) -> list[int]:
-        """The same without points that are far from the search's end, or from the reference's score."""
+    def near(self, batch: int, reference: float = math.inf) -> list[Found]:
+        """The same from the first that is not far from the search's end or the reference's score."""
         last = min(self.scores)
         most = min(
             last + (FAR - 1) * abs(last), reference + (FAR_FROM_REFERENCE - 1) * abs(reference)
         )
-        *before, end = self.best_places(batch)
-        return [*(place for place in before if self.scores[place] <= most), end]
-
-    def _ends(self, batch: int) -> list[int]:
-        return [*range(batch, len(self.scores), batch), len(self.scores)]
+        steps = self.found(batch)
+        is_near = [self.scores[step.place] <= most for step in steps[:-1]] + [True]
+        return steps[is_near.index(True) :]
 
 
 class Verdict(NamedTuple):
@@ -68,8 +80,13 @@ class Verdict(NamedTuple):
 
 def searches(plan: Plan, space: Space) -> Iterator[Search]:
     """Each search that is there, unfinished ones too."""
+    from benchmarks.search.engines import searched
+    from sweeps.search.engines.denoised import recommended
+    from sweeps.search.engines.encoding import Encoding
+    from sweeps.search.loop import Tried
     from sweeps.search.objectives import Valuation
 
+    encoding = Encoding(space)
     for engine in plan.engines:
         for repetition in plan.repetitions:
             valuation = Valuation(plan.with_search(repetition, engine))
@@ -77,8 +94,19 @@ def searches(plan: Plan, space: Space) -> Iterator[Search]:
                 continue
             entries = record_of(plan, space, engine, repetition).read()
             if entries:
-                scores = [valuation.worth(runs).score for _, runs in entries]
-                yield Search(engine, repetition, [point for point, _ in entries], scores)
+                tried = [Tried(*entry, valuation.worth(entry[1])) for entry in entries]
+                by_model = None
+                if searched(engine) != engine:
+                    ends = batch_ends(len(tried), plan.strategy.search.batch)
+                    told = [one.told() for one in tried]
+                    by_model = [recommended(encoding, told[:end]) for end in ends]
+                points, scores = [one.point for one in tried], [one.worth.score for one in tried]
+                yield Search(engine, repetition, points, scores, by_model)
+
+
+def batch_ends(count: int, batch: int) -> list[int]:
+    """After how many evaluations of `count` the batches end."""
+    return [*range(batch, count, batch), count]
 
 
 def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> dict[Point, Runs]:

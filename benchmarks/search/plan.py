@@ -36,12 +36,15 @@ class Plan:
 
     def record(self, engine: str, repetition: int) -> Path:
         """Where one search writes what it tried."""
-        return self.folder / f"{engine}_{repetition:02d}.jsonl"
+        from benchmarks.search.engines import searched
+
+        return self.folder / f"{searched(engine)}_{repetition:02d}.jsonl"
 
     def with_search(self, repetition: int, engine: str) -> Strategy:
         """The strategy as one search sees it: random state, engine, and seeds of its own."""
-        from benchmarks.search.engines import EXPECTED
+        from benchmarks.search.engines import EXPECTED, searched
 
+        engine = searched(engine)
         search = self.strategy.search.model_copy(
             update={"engine": engine, "random_state": repetition}
         )

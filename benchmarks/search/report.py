@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = (50, 100, 150, 200)
 BAR = 2 / 3  # of the best rival's evaluations
+OURS = ("ensemble", "ensemble-recommended", "denoised", "denoised-recommended")
+RIVALS = ("turbo", "turbo-recommended")  # against which evaluations are compared in pairs
 
 
 def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = None) -> int:
@@ -60,8 +62,10 @@ def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = Non
     print(summary.to_string(index=False))
     for line in bar_lines(summary):
         print(line)
-    if {"ensemble", "turbo"} <= set(points["engine"]):
-        print(ratio_line(points, "ensemble", "turbo"))
+    engines = set(points["engine"])
+    for ours, theirs in ((ours, theirs) for ours in OURS for theirs in RIVALS):
+        if {ours, theirs} <= engines:
+            print(ratio_line(points, ours, theirs))
     if left := [one for one in found if one not in whole]:
         names = (f"{one.engine} {one.random_state} ({len(one.scores)})" for one in left)
         print(f"Unfinished and left out: {', '.join(names)}.")
@@ -130,17 +134,20 @@ def judged(plan: Plan, space: Space, found: list[Search], num_judging: int) -> p
     reference = reference_of(plan)
     seeds = range(FIRST_TO_JUDGE, FIRST_TO_JUDGE + num_judging)
     level = valuation.worth(scored(plan, space, [reference], seeds)[reference]).score
-    places = [one.near_places(batch, level) for one in found]
-    points = [tuple(one.points[at]) for one, its in zip(found, places, strict=True) for at in its]
+    steps = [one.near(batch, level) for one in found]
+    points = [
+        tuple(one.points[step.place]) for one, its in zip(found, steps, strict=True) for step in its
+    ]
     runs = scored(plan, space, [reference, *points], seeds)
     verdicts = {point: verdict(valuation, runs[point], runs[reference]) for point in runs}
     rows = []
-    for one, its in zip(found, places, strict=True):
-        for at in its:
-            point = tuple(one.points[at])
+    for one, its in zip(found, steps, strict=True):
+        for step in its:
+            point = tuple(one.points[step.place])
             rows.append({
-                "engine": one.engine, "random_state": one.random_state, "evaluation": at + 1,
-                "is_end": at == its[-1], "calls": len(one.scores), "search_score": one.scores[at],
+                "engine": one.engine, "random_state": one.random_state, "evaluation": step.evaluation,
+                "is_end": step is its[-1], "calls": len(one.scores),
+                "search_score": one.scores[step.place],
                 "reference": level, **verdicts[point]._asdict(),
                 **dict(zip(space.names, point, strict=True)),
             })  # fmt: skip
@@ -188,7 +195,7 @@ def summary_of(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def needed_in(one: pd.DataFrame, goal: float) -> float:
-    """Evaluations of a search up to its first best point that is near enough; infinite if none is."""
+    """Evaluations of a search up to the first point it stood at that is near enough; infinite if none is."""
     from benchmarks.search.statistics import needed
 
     return needed((one["evaluation"] - 1).tolist(), (one["difference"] <= goal).tolist())
@@ -228,25 +235,26 @@ def _censored(count: float, calls: int) -> str:
 
 
 def bar_lines(summary: pd.DataFrame) -> list[str]:
-    """Whether `ensemble` is as reliable as the best rival with two thirds of its evaluations."""
+    """Whether engines of ours are as reliable as the best rival with two thirds of its evaluations."""
     rows: dict[str, dict[str, Any]] = {row["engine"]: row for row in summary.to_dict("records")}
     rivals = {
-        name: row for name, row in rows.items() if name != "ensemble" and "ensemble-" not in name
+        name: row
+        for name, row in rows.items()
+        if name.partition("-")[0] not in ("ensemble", "denoised")
     }
-    if "ensemble" not in rows or not rivals:
+    if not rivals:
         return []
     best = max(rivals, key=lambda name: rivals[name]["near"] / rivals[name]["searches"])
-    ours, theirs = rows["ensemble"], rivals[best]
+    return [_bar_line(rows[name], rivals[best]) for name in OURS if name in rows]
+
+
+def _bar_line(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
     is_reliable = ours["near"] / ours["searches"] >= theirs["near"] / theirs["searches"]
     words = (
-        f"ensemble against {best}: near enough {ours['near']} of {ours['searches']} against "
+        f"{ours['engine']} against {theirs['engine']}: near enough {ours['near']} of {ours['searches']} against "
         f"{theirs['near']} of {theirs['searches']}, evaluations {ours['needed']} against {theirs['needed']}"
     )
     if ours["needed"].startswith(">"):
-        return [f"{words}: the bar is not met."]
-    if theirs["needed"].startswith(">"):
-        most = float(theirs["needed"][1:])
-        is_fast = float(ours["needed"]) <= BAR * most
-    else:
-        is_fast = float(ours["needed"]) <= BAR * float(theirs["needed"])
-    return [f"{words}: the bar is {'met' if is_reliable and is_fast else 'not met'}."]
+        return f"{words}: the bar is not met."
+    is_fast = float(ours["needed"]) <= BAR * float(theirs["needed"].removeprefix(">"))
+    return f"{words}: the bar is {'met' if is_reliable and is_fast else 'not met'}."

@@ -64,7 +64,7 @@ _BUDGET = (
         str,
         None,
         "NAME",
-        "gp, ensemble, turbo, forest, gp_minimize, tpe, random, sobol, grid or pareto (default: the file's)",
+        "gp, ensemble, denoised, turbo, forest, gp_minimize, tpe, random, sobol, grid or pareto (default: the file's)",
     ),
     Flag("calls", cli.whole, None, "N", "points to try (default: the file's)"),
     Flag("initial", cli.whole, None, "N", "points before a model is used (default: the file's)"),
@@ -103,11 +103,11 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     from blis_jax.cluster.setting_values import plain_value
     from sweeps.runs.bench import Bench, measure_of, targets_of
     from sweeps.runs.metrics import reported_names
-    from sweeps.search.engines import make
+    from sweeps.search.engines import make, recommended
     from sweeps.search.loads import LoadBenches, load_specs
     from sweeps.search.loop import SearchRecord, workload_content
     from sweeps.search.objectives import Valuation
-    from sweeps.search.result import SearchFrame
+    from sweeps.search.result import SearchFrame, to_document
     from sweeps.strategies.space import space_of
 
     space = space_of(strategy)
@@ -131,7 +131,10 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     if baseline is not None:
         with progress.phase("simulating the baseline"):
             frame = dataclasses.replace(frame, baseline=bench.run([baseline])[0])
-    return _written(given, frame, tried, paths, spec.about() if "trace" in given else None)
+    document = to_document(frame, tried, recommended(engine, [one.told() for one in tried]))
+    if "trace" in given:
+        document["trace"] = spec.about()
+    return _written(given, frame, document, paths)
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -229,16 +232,9 @@ def _baseline(strategy: Strategy) -> ClusterConfig | None:
 
 
 def _written(
-    given: Mapping[str, Any],
-    frame: SearchFrame,
-    tried: Sequence[Tried],
-    paths: Paths,
-    trace: Mapping[str, Any] | None,
+    given: Mapping[str, Any], frame: SearchFrame, document: Mapping[str, Any], paths: Paths
 ) -> int:
     """The files and the words; the exit code."""
-    from sweeps.search.result import to_document
-
-    document = to_document(frame, tried) | ({"trace": trace} if trace is not None else {})
     with cli.writing(paths.result):
         write_json(paths.result, document)
     written = [paths.result]
@@ -272,7 +268,15 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
     ]
     if document["best_score"] is None:
         return lines
-    lines.append(f"Best score {document['best_score']:.6g} at call {document['best_call'] + 1}:")
+    if document.get("is_recommended"):
+        lines.append(
+            f"Recommended by the model: call {document['best_call'] + 1}, score {document['best_score']:.6g}. The "
+            f"lowest score, {document['lowest_score']:.6g} at call {document['lowest_call'] + 1}, is partly luck."
+        )
+    else:
+        lines.append(
+            f"Best score {document['best_score']:.6g} at call {document['best_call'] + 1}:"
+        )
     lines.append(f"  {json.dumps(document['best_parameters'])}")
     for slo_class, metrics in document["best_figures"].items():
         tail = metrics.get("ttft_p99_ms")

@@ -55,7 +55,8 @@ def _draw_calls(panel: Axes, document: Mapping[str, Any]) -> None:
     running = np.minimum.accumulate(np.where(failed, np.inf, scores))
     panel.step(calls, running, where="post", color=BEST, linewidth=1.4, label="best so far")
     place = document["best_call"]
-    label = f"best: {document['best_score']:.4g}, call {place + 1}"
+    word = "recommended" if document.get("is_recommended") else "best"
+    label = f"{word}: {document['best_score']:.4g}, call {place + 1}"
     panel.plot([place + 1], [scores[place]], "*", color=BEST, markersize=15, zorder=5, label=label)
     whole = scores[~failed]
     if whole.min() > 0 and whole.max() / whole.min() > LARGEST_RATIO:

@@ -31,7 +31,7 @@ class Tried:
         worth = self.worth
         return Told(
             self.point, worth.score, worth.objectives, worth.penalty, bool(worth.failures),
-            worth.excesses, worth.errors,
+            worth.excesses, worth.errors, worth.spreads,
         )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ class Worth:
         float, ...
     ] = ()  # by constraint, weighted, of the means; negative where it is kept
     errors: tuple[float, ...] = ()  # standard errors of these, where penalties are expected ones
+    spreads: tuple[float, ...] = ()  # the same standard errors, whatever the penalties are
 
     @property
     def is_feasible(self) -> bool:
@@ -126,12 +127,13 @@ class Valuation:
             one.weight * _signed(means[name], one.direction, one.threshold)
             for name, one in constraints
         )
+        spreads = tuple(
+            one.weight * standard_error([run[name] for run in per_seed])
+            for name, one in constraints
+        )
         errors: tuple[float, ...] = ()
         if self.strategy.penalties == "expected":
-            errors = tuple(
-                one.weight * standard_error([run[name] for run in per_seed])
-                for name, one in constraints
-            )
+            errors = spreads
             amounts = [expected_excess(*pair) for pair in zip(excesses, errors, strict=True)]
         else:
             bases = per_seed if self.strategy.penalties == "each-seed" else [means]
@@ -145,7 +147,9 @@ class Valuation:
         objectives = tuple(goal.sign * means[goal.metric] for goal in self.goals)
         weighted = [goal.weight * value for goal, value in zip(self.goals, objectives, strict=True)]
         score = sum(weighted) + sum(penalties.values())
-        return Worth(score, objectives, penalties, excesses=excesses, errors=errors)
+        return Worth(
+            score, objectives, penalties, excesses=excesses, errors=errors, spreads=spreads
+        )
 
 
 def standard_error(values: Sequence[float]) -> float:

@@ -42,9 +42,15 @@ class SearchFrame:
     baseline: tuple[SeedResult, ...] | None = None
 
 
-def to_document(frame: SearchFrame, tried: Sequence[Tried]) -> dict[str, Any]:
-    """The result file: `convergence` has the score of every call, as in the reference's files."""
-    best = best_of(tried)
+def to_document(
+    frame: SearchFrame, tried: Sequence[Tried], place: int | None = None
+) -> dict[str, Any]:
+    """The result file: `convergence` has the score of every call, as in the reference's files.
+
+    `place` is that of the point that the engine recommends; without one the lowest score decides.
+    """
+    lowest = best_of(tried)
+    best = lowest if place is None else tried[place]
     strategy = frame.valuation.strategy
     document: dict[str, Any] = {
         "strategy": strategy.name,
@@ -67,9 +73,15 @@ def to_document(frame: SearchFrame, tried: Sequence[Tried]) -> dict[str, Any]:
                 if ours in metrics
             },
             "cli_args": arguments(frame.space.config_at(best.point)),
-            "best_call": list(tried).index(best),
+            "best_call": list(tried).index(best) if place is None else place,
             "best_figures": by_class(metrics),
             "success": _success(frame, best),
+        }
+    if place is not None and lowest is not None:
+        document |= {
+            "is_recommended": True,
+            "lowest_score": lowest.worth.score,
+            "lowest_call": list(tried).index(lowest),
         }
     document |= {
         "search": strategy.search.model_dump(),

@@ -15,7 +15,14 @@ from benchmarks.search import judging
 from benchmarks.search.engines import ABLATIONS, MODELS, PLAIN, WithSwitches, engine_of
 from benchmarks.search.figure import draw
 from benchmarks.search.plan import FIRST_OF_SEARCHES, MOST_SEARCHES, NUM_SEEDS, seeds_of_search
-from benchmarks.search.report import bar_lines, is_near_at, joined, summary_of, tolerance_of
+from benchmarks.search.report import (
+    bar_lines,
+    is_near_at,
+    joined,
+    ratio_line,
+    summary_of,
+    tolerance_of,
+)
 from benchmarks.search.statistics import (
     median_interval,
     needed,
@@ -169,10 +176,32 @@ def test_a_difference_drops_what_a_seed_does_to_both() -> None:
 def test_best_points_far_from_the_end_are_not_judged() -> None:
     scores = [200.0, 150.0, 104.0, 120.0, 101.0, 102.0, 100.0]
     one = judging.Search("gp", 0, list("abcdefg"), scores)
-    assert one.best_places(2) == [1, 2, 4, 6]
-    assert one.near_places(2) == [2, 4, 6]
-    assert one.near_places(2, reference=96.0) == [4, 6]  # 104 is more than 7 % above 96
-    assert one.near_places(2, reference=80.0) == [6]  # the end always is judged
+    assert one.found(2) == [(1, 2), (2, 3), (4, 5), (6, 7)]
+    assert one.near(2) == [(2, 3), (4, 5), (6, 7)]
+    assert one.near(2, reference=96.0) == [(4, 5), (6, 7)]  # 104 is more than 7 % above 96
+    assert one.near(2, reference=80.0) == [(6, 7)]  # the end always is judged
+
+
+def test_an_earlier_point_counts_from_when_it_is_recommended() -> None:
+    """After evaluations 2, 4, 6 and 7; a point of the last batch counts from its own evaluation on."""
+    scores = [101.0, 150.0, 104.0, 120.0, 101.0, 140.0, 100.0]
+    one = judging.Search("gp-recommended", 0, list("abcdefg"), scores, [0, 2, 0, 0])
+    assert one.found(2) == [(0, 1), (2, 3), (0, 6)]
+    later = one._replace(recommended=[1, 2, 5, 4])
+    assert later.found(2) == [(1, 2), (2, 3), (5, 6), (4, 7)]
+    assert later.near(2) == [
+        (2, 3),
+        (5, 6),
+        (4, 7),
+    ]  # past the first that is near, a far one is judged
+
+
+def test_recommendations_are_judged_of_the_same_searches(tmp_path: Path) -> None:
+    plan = search._plan({"engines": "turbo,turbo-recommended", "output": str(tmp_path)})
+    assert plan.record("turbo", 3) == plan.record("turbo-recommended", 3)
+    assert plan.with_search(3, "turbo") == plan.with_search(3, "turbo-recommended")
+    expected = plan.with_search(3, "turbo-expected-recommended")
+    assert expected == plan.with_search(3, "turbo-expected") and expected.penalties == "expected"
 
 
 def test_judged_points_of_other_engines_stand_in_the_same_table(tmp_path: Path) -> None:
@@ -235,6 +264,18 @@ def test_the_bar_wants_reliability_and_two_thirds_of_the_evaluations() -> None:
         worse.loc[worse["engine"] == "ensemble", column] = value
         assert bar_lines(worse)[0].endswith("the bar is not met.")
     assert not bar_lines(summary[summary["engine"] == "turbo"])
+    assert not bar_lines(summary[summary["engine"] == "ensemble"])
+
+
+def test_every_engine_of_ours_has_a_line_against_the_best_rival() -> None:
+    ours = table().query("engine == 'ensemble'").assign(engine="denoised-recommended")
+    lines = bar_lines(summary_of(pd.concat([table(), ours])))
+    assert [line.split(":")[0] for line in lines] == [
+        "ensemble against turbo", "denoised-recommended against turbo",
+    ]  # fmt: skip
+    assert ratio_line(pd.concat([table(), ours]), "denoised-recommended", "turbo").startswith(
+        "Evaluations of denoised-recommended over those of turbo, 10 pairs: 0.35 "
+    )
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -256,6 +297,7 @@ def test_wrong_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert problem in capsys.readouterr().err
 
 
+@pytest.mark.lenient_promotion  # jax.numpy promotes implicitly in what recommends
 def test_searches_are_recorded_judged_and_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,7 +307,7 @@ def test_searches_are_recorded_judged_and_gone_on_with(
         "--strategy",
         str(tmp_path / "tiny.yaml"),
         "--engines",
-        "random,sobol",
+        "random,sobol,sobol-recommended",
         "--repetitions",
         "2",
     ]
@@ -284,8 +326,9 @@ def test_searches_are_recorded_judged_and_gone_on_with(
     ends = points[points["is_end"]]
     assert ends[["engine", "random_state"]].to_numpy().tolist() == [
         ["random", 0], ["random", 1], ["sobol", 0], ["sobol", 1],
+        ["sobol-recommended", 0], ["sobol-recommended", 1],
     ]  # fmt: skip
-    for _, row in points.iterrows():
+    for _, row in points[~points["engine"].str.endswith("recommended")].iterrows():
         record = folder / f"{row['engine']}_{row['random_state']:02d}.jsonl"
         batches = [json.loads(line) for line in record.read_text().splitlines()[1:]]
         tried = [one["point"] for batch in batches for one in batch]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from blis_jax.errors import ConfigError, closest
-from sweeps.search.engines.base import Engine, Told
+from sweeps.search.engines.base import Engine, Recommender, Told
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
 
@@ -17,6 +17,7 @@ ENGINES = {
     "random": "random.Random",
     "sobol": "sobol.Sobol",
     "ensemble": "ensemble.Ensemble",
+    "denoised": "denoised.Denoised",
     "turbo": "turbo.Turbo",
     "tpe": "tpe.Tpe",
     "grid": "grid.Grid",
@@ -54,6 +55,14 @@ class Started:
         return named or self.engine.ask(told, count)
 
 
+def recommended(engine: Engine, told: Sequence[Told]) -> int | None:
+    """Place of the tried point that an engine recommends; None where scores decide, or all points failed."""
+    inner = engine.engine if isinstance(engine, Started) else engine
+    if not isinstance(inner, Recommender) or all(one.has_failed for one in told):
+        return None
+    return inner.recommend(told)
+
+
 def _starts(space: Space, search: Search) -> list[Point]:
     strategy, found = space.strategy, []
     for name in search.start:
@@ -71,4 +80,4 @@ def _starts(space: Space, search: Search) -> list[Point]:
     return found
 
 
-__all__ = ["ENGINES", "Engine", "Started", "Told", "make"]
+__all__ = ["ENGINES", "Engine", "Recommender", "Started", "Told", "make", "recommended"]

@@ -6,7 +6,7 @@ Nothing is kept between two calls, so a search that was interrupted goes on exac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class Told(NamedTuple):
     has_failed: bool = False
     excesses: tuple[float, ...] = ()  # by constraint; their positive parts make up the penalty
     errors: tuple[float, ...] = ()  # standard errors of these where the penalty is an expected one
+    spreads: tuple[float, ...] = ()  # the same standard errors whatever the penalty
 
 
 class Engine(Protocol):
@@ -34,6 +35,14 @@ class Engine(Protocol):
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
         """At most `count` points to try next; none if there are no more."""
+
+
+@runtime_checkable
+class Recommender(Protocol):
+    """An engine that says which of the points that were tried is best; of others it is the lowest score."""
+
+    def recommend(self, told: Sequence[Told]) -> int:
+        """Its place; not all points have failed."""
 
 
 def generator(search: Search, *places: int) -> np.random.Generator:

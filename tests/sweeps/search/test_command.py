@@ -20,6 +20,8 @@ from blis_jax.engine.runner.simulation import simulate
 from blis_jax.workload.reference import draw
 from sweeps.runs.bench import Bench, workload_of
 from sweeps.search.command import main
+from sweeps.search.engines import Told
+from sweeps.search.engines.denoised import Denoised
 from sweeps.search.loop import Runs
 from sweeps.strategies.file import load_strategy
 from tests.files.test_leftovers import ENVIRONMENT, names
@@ -48,6 +50,32 @@ def optimize(strategy: Path, *words: str) -> int:
 def result(strategy: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(strategy.with_suffix(".json").read_text())
     return found
+
+
+def test_a_recommended_point_is_the_result_with_its_own_score(
+    strategy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is made to recommend the worst of five points."""
+
+    def worst(self: Denoised, told: Sequence[Told]) -> int:
+        return max(range(len(told)), key=lambda place: told[place].score)
+
+    monkeypatch.setattr(Denoised, "recommend", worst)
+    assert optimize(strategy, "--engine", "denoised", "--initial", "5") == 0
+    found = result(strategy)
+    scores = found["convergence"]
+    assert found["is_recommended"] and scores[found["best_call"]] == max(scores)
+    assert found["best_score"] == max(scores) > min(scores) == found["lowest_score"]
+    assert scores[found["lowest_call"]] == min(scores)
+    assert found["points"][found["best_call"]]["parameters"] == found["best_parameters"]
+    words = capsys.readouterr().out
+    assert (
+        f"Recommended by the model: call {found['best_call'] + 1}, score {max(scores):.6g}" in words
+    )
+    assert (
+        f"lowest score, {min(scores):.6g} at call {found['lowest_call'] + 1}, is partly luck"
+        in words
+    )
 
 
 def test_result_has_the_schema_of_the_reference_and_ours(

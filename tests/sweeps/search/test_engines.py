@@ -22,6 +22,7 @@ needs_botorch = pytest.mark.skipif(
     find_spec("botorch") is None, reason="botorch is not installed (extra: search)"
 )
 MARKS = {
+    "denoised": [pytest.mark.lenient_promotion],  # jax.numpy promotes implicitly
     "ensemble": [pytest.mark.lenient_promotion],  # flax and optax promote implicitly
     "tpe": [needs_optuna],
     "turbo": [needs_botorch, pytest.mark.lenient_promotion],

@@ -1,0 +1,173 @@
+"""Search of noisy results: Gaussian processes smooth the chance of points away, and choose and recommend by that.
+
+The objective and every constraint's excess have a process each, and a constraint counts by the amount that is expected
+beyond it, given its standard error over the seeds. Candidates lie around the points that are best by the processes,
+at all scales, then around the best of these candidates. Half of a batch are those with the lowest expected score; the
+others improve most, in expectation, on tried points as the processes have them, not as they happened to turn out
+(noisy expected improvement: Letham et al. 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sweeps.search.engines import smooth_model
+from sweeps.search.engines.base import Told, generator
+from sweeps.search.engines.encoding import Encoding
+from sweeps.search.engines.known import BranchedStart, distinct, known_of
+from sweeps.search.engines.sobol import Sobol
+from sweeps.strategies.file import Search
+from sweeps.strategies.space import Point, Space
+
+MOST_POINTS = 256  # that a process is fitted to, those nearest to the best one
+CENTRES = 6  # points around which candidates lie, the best ones
+CANDIDATES = 768  # in the first round, and half as many in the second one
+SHARE_DRAWN = 0.1  # of them, anywhere
+REFINED = 24  # candidates of the first round around which those of the second one lie
+EDGE, OCTAVES = 0.5, 5.0  # largest box around a centre, and how many times it is halved at the most
+HOPE = 0.2  # quantile of the draws by which a candidate of the first round is hopeful
+APART = 0.03  # share of a range by which the surest points of a batch differ in some feature
+DRAWS = 256
+
+
+class Denoised:
+    """Sobol points to begin with, then batches by noisy expected improvement."""
+
+    def __init__(self, space: Space, search: Search) -> None:
+        """For a space."""
+        self.space, self.search = space, search
+        self.encoding = Encoding(space)
+        self.first = BranchedStart(self.encoding, Sobol(space, search))
+
+    def ask(self, told: Sequence[Told], count: int) -> list[Point]:
+        """The next points."""
+        if len(told) < self.search.initial:
+            return self.first.ask(told, min(count, self.search.initial - len(told)))
+        if all(one.has_failed for one in told):
+            return self.first.ask(told, count)
+        random = generator(self.search, len(told), 1)
+        model = modelled_of(self.encoding, told)
+        candidates = self._candidates(model, random)
+        tried = model.features[model.order[: CENTRES * 4]]
+        values = model.values(np.concatenate([tried, candidates]), DRAWS, random)
+        lowest, hoped = values[:, : len(tried)].min(axis=1), values[:, len(tried) :]
+        order = np.argsort(hoped.mean(axis=0), kind="stable")
+        sure = apart(candidates, order, count // 2)
+        lowest = np.minimum(lowest, hoped[:, sure].min(axis=1, initial=np.inf))
+        hopeful = greedy(hoped, lowest, 3 * count)
+        proposed = [candidates[place] for place in (*sure, *hopeful)]
+        return distinct(self.encoding, self.search, proposed, [one.point for one in told], count)
+
+    def recommend(self, told: Sequence[Told]) -> int:
+        """Place of the tried point that is best by the processes; 0 if all points failed."""
+        return recommended(self.encoding, told)
+
+    def _candidates(self, model: Modelled, random: np.random.Generator) -> np.ndarray:
+        """Features `[candidate, feature]`: around the best points and anywhere, then around the best of these."""
+        centres = model.features[model.order[:CENTRES]]
+        places = np.minimum(random.geometric(0.4, CANDIDATES) - 1, len(centres) - 1)
+        first = self._around(centres[places], random)
+        is_drawn = random.random(CANDIDATES) < SHARE_DRAWN
+        first[is_drawn] = self.encoding.drawn(random, is_drawn.sum())
+        values = model.values(first, DRAWS, random)
+        by = np.stack([np.quantile(values, HOPE, axis=0), values.mean(axis=0)])
+        ways = np.argsort(by, axis=1, kind="stable")[:, : REFINED // 2]
+        best = first[ways.ravel()]
+        second = self._around(best[random.integers(len(best), size=CANDIDATES // 2)], random)
+        return np.concatenate([first, second])
+
+    def _around(self, centres: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """Features a step from a centre each, of any scale and in any number of features."""
+        count, width = centres.shape
+        moved = random.random(centres.shape) < random.random((count, 1))
+        moved[np.arange(count), random.integers(width, size=count)] = True
+        reach = EDGE * 2.0 ** -(OCTAVES * random.random(count))
+        steps = 2.0 * (random.random(centres.shape) - 0.5) * reach[:, None] * moved
+        return self.encoding.around(centres, steps, random)
+
+
+def recommended(encoding: Encoding, told: Sequence[Told]) -> int:
+    """Place of the tried point, of any engine, that is best by the processes; 0 if all points failed."""
+    if all(one.has_failed for one in told):
+        return 0
+    model = modelled_of(encoding, told)
+    ranked = model.places[model.order]
+    return int(next(place for place in ranked if not told[place].has_failed))
+
+
+class Modelled(NamedTuple):
+    """Points that were tried, and a process for each output; one that is the same everywhere is a constant."""
+
+    features: np.ndarray  # [point, feature]
+    processes: tuple[smooth_model.SmoothModel | float, ...]
+    errors: np.ndarray | None  # [excess], see `Known`
+    places: np.ndarray  # [point], of these points in the search
+    order: np.ndarray  # [point], best ones by the processes first
+
+    def values(self, features: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+        """Merged scores `[draw, candidate]` of joint draws of all processes."""
+        from threadpoolctl import threadpool_limits
+
+        from surrogate.fitting import online
+
+        with threadpool_limits(1):  # the same bits on any number of cores
+            drawn = [
+                np.full((count, len(features)), one)
+                if isinstance(one, float)
+                else one.draws(features, count, random)
+                for one in self.processes
+            ]
+        padded = 1 << (len(features) - 1).bit_length()  # few shapes, since each is compiled
+        outputs = np.zeros((count, padded, len(drawn)), np.float32)
+        outputs[:, : len(features)] = np.stack(drawn, axis=-1)
+        return np.asarray(online.merged(outputs, self.errors))[:, : len(features)]
+
+
+def modelled_of(encoding: Encoding, told: Sequence[Told]) -> Modelled:
+    """Processes fitted to points that were tried, and these points in the order of their expected merged scores."""
+    if not any(one.errors for one in told):
+        told = [one._replace(errors=one.spreads) for one in told]
+    known = known_of(encoding, told)
+    distance = np.abs(known.features - known.centre).max(axis=1)
+    nearest = np.argsort(distance, kind="stable")[:MOST_POINTS]
+    features = known.features[nearest]
+    processes = tuple(_process(features, column[nearest]) for column in known.targets.T)
+    model = Modelled(features, processes, known.errors, nearest, np.arange(len(nearest)))
+    values = model.values(features, DRAWS, np.random.default_rng(0)).mean(axis=0)
+    return model._replace(order=np.argsort(values, kind="stable"))
+
+
+def _process(features: np.ndarray, results: np.ndarray) -> smooth_model.SmoothModel | float:
+    """A process, or the result if all are the same."""
+    if np.ptp(results) < 1e-9:
+        return float(results[0])
+    return smooth_model.fitted(features, results)
+
+
+def apart(features: np.ndarray, order: np.ndarray, count: int) -> list[int]:
+    """The first places of an order whose features `[point, feature]` differ from each other."""
+    chosen: list[int] = []
+    for place in order.tolist():
+        if len(chosen) == count:
+            break
+        differences = np.abs(features[chosen] - features[place]).max(axis=1, initial=0.0)
+        if (differences >= APART).all():
+            chosen.append(place)
+    return chosen
+
+
+def greedy(values: np.ndarray, lowest: np.ndarray, count: int) -> list[int]:
+    """Candidates that together improve most on the lowest values `[draw]`, over draws `[draw, candidate]`."""
+    chosen: list[int] = []
+    left = np.ones(values.shape[1], bool)
+    for _ in range(min(count, values.shape[1])):
+        gains = np.maximum(lowest[:, None] - values, 0).mean(axis=0)
+        gains = np.where(left, gains - 1e-6 * values.mean(axis=0), -np.inf)
+        place = int(gains.argmax())
+        chosen.append(place)
+        left[place] = False
+        lowest = np.minimum(lowest, values[:, place])
+    return chosen
