@@ -26,6 +26,10 @@ ROWS = {
         "f-half",
         "f-apart",
         "f-apart-half",
+        "c-tier-second",
+        "c-tier-classes",
+        "c-tier",
+        "d-forecast-offload",
     },
 }
 

@@ -25,6 +25,7 @@ from tests.sweeps.promote.promotions import (
 )
 
 ARMS = "configs/arms"
+DEPRECATED = ("precise-prefix-cache",)  # in the target, which is named where no plugin is there
 
 
 def made(given: str, **options: Any) -> dict[str, Any]:
@@ -64,7 +65,8 @@ def test_a_shipped_strategy_gives_valid_files_or_a_sentence(name: str) -> None:
 @pytest.mark.parametrize("name", list_library())
 def test_without_a_generated_plugin_there_is_a_sentence_with_the_place(name: str) -> None:
     given = promotion(name)
-    needed = [one.simulated_name for one in plugins(given) if one.kind == "scorer"]
+    scorers = [one.simulated_name for one in plugins(given) if one.kind == "scorer"]
+    needed = [one for one in scorers if one not in DEPRECATED]
     if needed and name not in NOT_IN_THE_TARGET:
         with pytest.raises(
             NotMappedError, match=rf"routing_scorers\.\S+ \({name}\.yaml, line \d+\)"
