@@ -45,6 +45,7 @@ def normal(num_systems: int, correlation: float, has_constraints: bool) -> World
     zone = tolerance = 0.25
 
     def draw(rng: np.random.Generator) -> Drawn:
+        """Values of all systems on common seeds, and by how much each keeps its constraint."""
         shared = np.sqrt(correlation) * rng.normal(size=MOST_SEEDS)
         own = np.sqrt(1 - correlation) * rng.normal(size=(num_systems, MOST_SEEDS))
         means = np.full(num_systems, zone)

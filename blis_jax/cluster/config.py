@@ -277,10 +277,11 @@ class ClusterConfig(FlowSettings, PolicySettings):
     def _own(self) -> dict[str, Any]:
         """The settings that were given, and those with other values than by default; not what followed from these."""
         values = {name: self._before.get(name, getattr(self, name)) for name in FIELDS}
-        is_own = {
-            name: name in self._given or values[name] != FIELDS[name].default for name in FIELDS
+        return {
+            name: value
+            for name, value in values.items()
+            if name in self._given or value != FIELDS[name].default
         }
-        return {name: value for name, value in values.items() if is_own[name]}
 
     def value(self, setting: str) -> Any:
         """The value of a setting; of a policy's number that is not given, its default.
@@ -294,25 +295,6 @@ class ClusterConfig(FlowSettings, PolicySettings):
         declared = number_of(self, setting)
         assert declared is not None  # it is written as a policy's number
         return given.get(setting, declared.default)
-
-
-# settings that BLIS has no flags for
-OUR_POLICY_SETTINGS: tuple[str, ...] = ("routing_picker", "policy_numbers")
-OUR_POLICY_SETTINGS += ("cluster_policy", "hand_over_policy", "victim_policy", "offload_policy")
-OUR_POLICY_SETTINGS += tuple(registry.DECODE_SETTINGS.values())
-OUR_POLICY_SETTINGS += ("load_refresh_interval", "snapshot_phases", "in_flight_counts")
-OUR_POLICY_SETTINGS += ("prefix_index_delay", "num_gateways")
-OUR_POLICY_SETTINGS += tuple(field.name for field in dataclasses.fields(FlowSettings))
-OUR_POLICY_SETTINGS += ("prefix_index_loss", "network_delay", "preemption_mode")
-OUR_POLICY_SETTINGS += ("tier_shed_threshold", "tier_shed_min_priority")
-OUR_POLICY_SETTINGS += ("gaie_qd_threshold", "gaie_kv_threshold")
-OUR_POLICY_SETTINGS += ("slo_deadline_critical", "slo_deadline_standard")
-OUR_POLICY_SETTINGS += ("slo_deadline_sheddable", "slo_deadline_least_left")
-OUR_POLICY_SETTINGS += ("cached_block_priority", "class_gated_standard")
-OUR_POLICY_SETTINGS += ("class_gated_sheddable", "class_gated_probability")
-OUR_POLICY_SETTINGS += tuple(
-    name for name, one in registry.settings().items() if one.number.setting is None
-)
 
 
 def is_setting(name: str) -> bool:

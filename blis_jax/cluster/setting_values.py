@@ -75,6 +75,40 @@ _LATER: dict[str, Any] = {
 } | {field.name: field.default for field in dataclasses.fields(FlowSettings)}
 
 
+# settings that BLIS has no flags for
+OUR_POLICY_SETTINGS: tuple[str, ...] = (
+    "routing_picker",
+    "policy_numbers",
+    "cluster_policy",
+    "hand_over_policy",
+    "victim_policy",
+    "offload_policy",
+    *registry.DECODE_SETTINGS.values(),
+    "load_refresh_interval",
+    "snapshot_phases",
+    "in_flight_counts",
+    "prefix_index_delay",
+    "num_gateways",
+    *(field.name for field in dataclasses.fields(FlowSettings)),
+    "prefix_index_loss",
+    "network_delay",
+    "preemption_mode",
+    "tier_shed_threshold",
+    "tier_shed_min_priority",
+    "gaie_qd_threshold",
+    "gaie_kv_threshold",
+    "slo_deadline_critical",
+    "slo_deadline_standard",
+    "slo_deadline_sheddable",
+    "slo_deadline_least_left",
+    "cached_block_priority",
+    "class_gated_standard",
+    "class_gated_sheddable",
+    "class_gated_probability",
+    *(name for name, one in registry.settings().items() if one.number.setting is None),
+)
+
+
 def plain_value(value: Any) -> Any:
     """A setting's value as JSON has it; groups of instances with what was given of them."""
     if isinstance(value, InstanceGroup | NodePool):

@@ -78,6 +78,7 @@ def latency_model(
     """
 
     def make(step_time: StepTimeFn) -> LatencyModel:
+        """The model whose steps take this time."""
         return LatencyModel(
             step_time,
             tuple(coefficients),

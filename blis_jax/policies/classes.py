@@ -34,6 +34,14 @@ def of_class(
     return value
 
 
+def worth_of_class(
+    slo_class: Int[Array, "..."], *, critical: Any, standard: Any, sheddable: Any
+) -> jax.Array:
+    """The value for the request's class, where batch and background count as sheddable."""
+    value = jnp.where(slo_class == CRITICAL, critical, standard)
+    return jnp.where(is_sheddable(slo_class), sheddable, value)
+
+
 def ttft_budget(default: float, slo_class: str) -> Any:
     """A policy's number: the time to first token in µs that requests of a class may take. BLIS has no option for it."""
     return number(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from blis_jax.engine.arithmetic.exact import exact_product
 from blis_jax.engine.types import pytree
 from blis_jax.lazy import jnp
-from blis_jax.policies.classes import of_class
+from blis_jax.policies.classes import worth_of_class
 from blis_jax.policies.contract import NoState, OffloadContext, offload_policy
 from blis_jax.policies.numbers import number
 
@@ -48,17 +48,14 @@ def content_worth(
 ) -> tuple[Float[Array, "block"], NoState]:
     """Room for contents by the class that uses them and by how many requests took them; one that few took gets none.
 
-    With `least_takers` of 2 a content gets room once a second request has asked for it, as vLLM's `store_threshold`
-    does it; a class of worth 0 gets none.
+    With `least_takers` of 2 a content gets room once a second request has asked for it, as with vLLM's
+    `store_threshold` (pull requests 35342 and 52227); a class of worth 0 gets none.
     """
-    low = params.sheddable
-    worth = of_class(
+    worth = worth_of_class(
         context.request.slo_class,
         critical=params.critical,
         standard=params.standard,
-        sheddable=low,
-        batch=low,
-        background=low,
+        sheddable=params.sheddable,
     )
     takers = context.num_takers.astype(jnp.float64)
     more = exact_product(jnp.maximum(takers - 1.0, 0.0), params.per_taker)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from blis_jax.engine.arithmetic.exact import exact_product
 from blis_jax.engine.types import pytree
 from blis_jax.lazy import jnp
-from blis_jax.policies.classes import of_class
+from blis_jax.policies.classes import worth_of_class
 from blis_jax.policies.contract import NoState, VictimContext, victim_policy
 from blis_jax.policies.numbers import number
 
@@ -44,14 +44,11 @@ def least_worth(
     params: LeastWorthParams, state: NoState, context: VictimContext
 ) -> tuple[Float[Array, "slot"], NoState]:
     """The running request that is worth least: its class, what it would compute again, less what it frees."""
-    low = params.sheddable
-    worth = of_class(
+    worth = worth_of_class(
         context.request.slo_class,
         critical=params.critical,
         standard=params.standard,
-        sheddable=low,
-        batch=low,
-        background=low,
+        sheddable=params.sheddable,
     )
     again = exact_product(context.num_tokens.astype(jnp.float64), params.per_token)
     freed = exact_product(context.num_own_blocks.astype(jnp.float64), params.per_block)

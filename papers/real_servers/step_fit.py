@@ -112,6 +112,7 @@ def _law(steps: Sequence[MeanStep], gpus: Sequence[str]) -> Callable[[Any], Any]
     number = len(LOG_SD)
 
     def predict(logs: Any) -> Any:
+        """Times of all steps with the exponentials of these numbers."""
         values = jnp.exp(logs)
         paces = [values[number + one] if one >= 0 else 1.0 for one in place]
         rows = [

@@ -61,28 +61,45 @@ def cluster_of(one: Judged) -> config.ClusterConfig:
     return config.from_flags(flags).replace(offload_policy="content-worth", **given)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3000)
-@hypothesis.settings(max_examples=300, phases=PHASES)
-@hypothesis.given(judged())
-def test_an_offload_policy_equals_oracle(one: Judged) -> None:
-    table = table_of(one.scene.workload, **NODES)
-    record = simulate(cluster_of(one), table, OPTIONS)
-    build = judged_tier.cluster_with(
-        judged_tier.worth_by(one.numbers), judged_tier.num_shared_of(table)
-    )
-    expected = oracle.simulate(one.scene.workload, one.scene.flags, cluster_of=build)
+def check(cluster: config.ClusterConfig, scene: Scene, build: Any) -> None:
+    """Equal to the oracle with this tier in everything, also in how the reference fails."""
+    record = simulate(cluster, table_of(scene.workload, **NODES), OPTIONS)
+    expected = oracle.simulate(scene.workload, scene.flags, cluster_of=build)
     if record.outcome not in WHOLE:
         assert FAILURES[record.outcome] == expected.outcome.partition(":")[0]
         return
     assert expected.outcome == oracle.FINISHED
-    assert not differences(record, expected, one.scene.static.block_size)
+    assert not differences(record, expected, scene.static.block_size)
     check_conservation(record)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-@hypothesis.settings(max_examples=60, phases=PHASES)
+@hypothesis.settings(max_examples=300, phases=PHASES)
+@hypothesis.given(judged())
+def test_an_offload_policy_equals_oracle(one: Judged) -> None:
+    num_shared = judged_tier.num_shared_of(table_of(one.scene.workload, **NODES))
+    worth = judged_tier.worth_by(one.numbers)
+    check(cluster_of(one), one.scene, judged_tier.cluster_with(worth, num_shared))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@hypothesis.settings(max_examples=200, phases=PHASES)
+@hypothesis.given(
+    scenes(TIERS), st.sampled_from([0.1, 0.5, 0.9, 1.5]), st.sampled_from([0.25, 1.0, 2.0])
+)
+def test_a_forecast_equals_oracle(scene: Scene, limit: float, ahead: float) -> None:
+    flags = {**scene.flags, "variant": scene.static.variant}
+    policy = {"forecast_offload_limit": limit, "forecast_offload_ahead": ahead}
+    cluster = config.from_flags(flags).replace(offload_policy="forecast-offload", **policy)
+    build = judged_tier.cluster_with(judged_tier.worth_by({}), [], (limit, ahead))
+    check(cluster, scene, build)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@hypothesis.settings(max_examples=30, phases=PHASES)
 @hypothesis.given(scenes(TIERS), st.sampled_from([0.0, 0.1, 0.5, 0.9]))
 def test_a_forecast_of_nothing_is_a_threshold(scene: Scene, threshold: float) -> None:
     """With nothing counted ahead, the forecast policy with a limit is BLIS's tier with this threshold."""

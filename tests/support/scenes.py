@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from blis_jax.cluster import config
-from blis_jax.cluster.config import FIELDS, OUR_POLICY_SETTINGS
+from blis_jax.cluster.config import FIELDS
+from blis_jax.cluster.setting_values import OUR_POLICY_SETTINGS
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.simulation import Options, simulate
 from blis_jax.results.records import RunRecord

@@ -162,8 +162,8 @@ def is_whole(record: RunRecord) -> bool:
 def dashed(config: ClusterConfig) -> dict[str, Any]:
     """The configuration under the reference's flag names; what the other revision lacks only where it was given."""
     from blis_jax.cluster import disaggregation
-    from blis_jax.cluster.config import FIELDS, OUR_POLICY_SETTINGS, ClusterConfig
-    from blis_jax.cluster.setting_values import plain_value
+    from blis_jax.cluster.config import FIELDS, ClusterConfig
+    from blis_jax.cluster.setting_values import OUR_POLICY_SETTINGS, plain_value
 
     default = ClusterConfig()
     ours = (*OUR_POLICY_SETTINGS, *_OF_SIZES, "latency_model", "instances", "precise_kv_routing")

@@ -5,7 +5,7 @@ Entries are keyed by physical block number; writing over one leaks the usage cou
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ from blis_jax.memory.block_tables.contents import is_registered, places
 from blis_jax.memory.block_tables.operations import forgotten_bits, offloads, pop
 from blis_jax.memory.block_tables.takes import last_taker, worth_of
 from blis_jax.memory.block_tables.turn import Moves, Turn
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
 
 THRASHING_WINDOW_US = 1000
 
@@ -89,19 +92,8 @@ def offload(turn: Turn) -> Moves:
     task, blocks, ctx = turn.task, turn.blocks, turn.ctx
     window = jnp.int32(ctx.shape.window)
     room = turn.own(ctx.params.cluster.kv_cpu_blocks) - turn.pool.cpu_used
-    is_first = task.done == 0
-    tail, head = turn.pool.tail, turn.pool.head
-    end = jnp.where(is_first, tail, task.cursor)
-    hashless = jnp.maximum(turn.pool.hashless_up_to, head)
-    start = hashless
-    if ctx.mechanism.offload is not None:  # beyond what it has passed over
-        start = jnp.where(is_first, start, head + task.done)
-    position = start + turn.window
-    is_inside = position < end
-    block = blocks.ring[turn.instance, turn.place(position, is_inside)]
-    is_live = is_inside & (block >= 0)
-    block = jnp.where(is_live, block, turn.spare_block)
-    name = jnp.where(is_live, blocks.key[turn.instance, block], jnp.int64(0))
+    tail, scan = turn.pool.tail, _scan(turn)
+    start, end, block, name = scan.start, scan.end, scan.block, scan.name
     acts = offloads(turn, turn.inst.used_blocks)
     carries = name != 0
     goes = carries & _is_worth_it(turn, name)
@@ -119,12 +111,9 @@ def offload(turn: Turn) -> Moves:
     is_over = ~acts | is_full | (start + window >= end)
     # what was moved lies behind the end of the scan and carries nothing
     reached = jnp.where(is_over & ~jnp.any(stays), tail + count, reached)
-    done = jnp.int32(1)
-    if ctx.mechanism.offload is not None:
-        done = start + window - head
-        reached = jnp.where(start > hashless, hashless, reached)
+    reached = jnp.where(start > scan.hashless, scan.hashless, reached)
     changes = {
-        "done": jnp.where(is_over, 0, done),
+        "done": jnp.where(is_over, 0, start + window - turn.pool.head),
         "cursor": jnp.where(is_over, 0, end),
         "do": jnp.where(is_over, task.after_offload, jnp.int32(Do.OFFLOAD)),
     }
@@ -141,13 +130,40 @@ def offload(turn: Turn) -> Moves:
         key=((moved, jnp.zeros_like(name)),),
         hold=((moved, jnp.where(moves, -1 - new, 1)),),
         ring=(
-            (turn.place(position, moves), jnp.full_like(block, NO_BLOCK)),
+            (turn.place(scan.position, moves), jnp.full_like(block, NO_BLOCK)),
             (turn.place(new, moves), block),
         ),
         cpu_key=((moved, name),),
         cpu_time=((moved, moved_time),),
         **forgotten_bits(turn, ((name, moved),)),
     )
+
+
+class Scan(NamedTuple):
+    """A window of the free list; positions of the ring."""
+
+    hashless: jax.Array  # what lies before it carries no content
+    start: jax.Array  # of the window; beyond `hashless` where content was passed over
+    end: jax.Array  # of the list when the scan began
+    position: Int[Array, "window"]
+    block: Int[Array, "window"]  # the spare block in holes
+    name: Int[Array, "window"]
+
+
+def _scan(turn: Turn) -> Scan:
+    """The window that is next; `done` says how far the scan is from the list's head."""
+    task, blocks, head = turn.task, turn.blocks, turn.pool.head
+    is_first = task.done == 0
+    hashless = jnp.maximum(turn.pool.hashless_up_to, head)
+    start = jnp.where(is_first, hashless, head + task.done)
+    end = jnp.where(is_first, turn.pool.tail, task.cursor)
+    position = start + turn.window
+    is_inside = position < end
+    block = blocks.ring[turn.instance, turn.place(position, is_inside)]
+    is_live = is_inside & (block >= 0)
+    block = jnp.where(is_live, block, turn.spare_block)
+    name = jnp.where(is_live, blocks.key[turn.instance, block], jnp.int64(0))
+    return Scan(hashless, start, end, position, block, name)
 
 
 def _is_worth_it(turn: Turn, name: jax.Array) -> Any:

@@ -194,6 +194,7 @@ def _use_all(turn: Turn, tier: Tier) -> Tier:
         return carry[0] != LAST
 
     def step(carry: tuple[jax.Array, jax.Array, Tier]) -> tuple[jax.Array, jax.Array, Tier]:
+        """The blocks of one window; then the next window, or the next member."""
         place, start, tier = carry
         slot = jnp.argmax(order == place).astype(jnp.int32)
         is_listed = start + turn.window < count[slot]

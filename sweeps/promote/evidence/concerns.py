@@ -116,6 +116,7 @@ def _behind_the_detector(num_stale: int) -> Change:
     """The router's usual detector sheds sheddable requests, by metrics as old as a scrape."""
 
     def change(config: ClusterConfig, spec: WorkloadSpec) -> ClusterConfig:
+        """The cluster behind the detector; refused where the strategy has a gate of its own."""
         if config.admission_policy != "always-admit":
             raise ConfigError(
                 f"admission_policy {config.admission_policy} is the strategy's own; the detector would replace it"

@@ -17,7 +17,7 @@ import numpy as np
 from sweeps.search.engines import smooth_model
 from sweeps.search.engines.base import Told, generator
 from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import BranchedStart, distinct, known_of
+from sweeps.search.engines.known import BranchedStart, distinct, greedy, known_of
 from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
@@ -156,18 +156,4 @@ def apart(features: np.ndarray, order: np.ndarray, count: int) -> list[int]:
         differences = np.abs(features[chosen] - features[place]).max(axis=1, initial=0.0)
         if (differences >= APART).all():
             chosen.append(place)
-    return chosen
-
-
-def greedy(values: np.ndarray, lowest: np.ndarray, count: int) -> list[int]:
-    """Candidates that together improve most on the lowest values `[draw]`, over draws `[draw, candidate]`."""
-    chosen: list[int] = []
-    left = np.ones(values.shape[1], bool)
-    for _ in range(min(count, values.shape[1])):
-        gains = np.maximum(lowest[:, None] - values, 0).mean(axis=0)
-        gains = np.where(left, gains - 1e-6 * values.mean(axis=0), -np.inf)
-        place = int(gains.argmax())
-        chosen.append(place)
-        left[place] = False
-        lowest = np.minimum(lowest, values[:, place])
     return chosen

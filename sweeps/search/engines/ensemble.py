@@ -17,7 +17,7 @@ import numpy as np
 
 from sweeps.search.engines.base import Told, generator, modelled
 from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import BranchedStart, Known, distinct, known_of
+from sweeps.search.engines.known import BranchedStart, Known, distinct, greedy, known_of
 from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
@@ -96,7 +96,8 @@ class Ensemble:
         ends, _ = online.descend(ensemble, starts, self.encoding.is_free(starts), known.errors)
         candidates = ends.reshape(-1, self.encoding.width)
         values = np.asarray(online.merged(online.predict(ensemble, candidates), known.errors))
-        return [candidates[place] for place in _greedy(values, known.goal, 3 * count)]
+        lowest = np.full(len(values), known.goal)
+        return [candidates[place] for place in greedy(values, lowest, 3 * count)]
 
     def _local(self, known: Known, edge: float, count: int) -> list[np.ndarray]:
         """Candidates around the best point with the largest expected improvement together."""
@@ -120,7 +121,8 @@ class Ensemble:
         ]
         outputs = np.stack(draws, axis=-1).astype(np.float32)
         values = np.asarray(online.merged(outputs, known.errors))
-        return [candidates[place] for place in _greedy(values, known.goal, 3 * count)]
+        lowest = np.full(len(values), known.goal)
+        return [candidates[place] for place in greedy(values, lowest, 3 * count)]
 
     def _candidates(self, known: Known, edge: float, random: np.random.Generator) -> np.ndarray:
         """Most of them around the best point; some around other good ones, and from all over the space."""
@@ -139,21 +141,6 @@ class Ensemble:
         is_drawn = random.random(CANDIDATES) < SHARE_DRAWN
         made[is_drawn] = self.encoding.drawn(random, is_drawn.sum())
         return made
-
-
-def _greedy(values: np.ndarray, best: float, count: int) -> list[int]:
-    """Candidates that together improve most on the best value, over draws `[draw, candidate]`."""
-    lowest = np.full(len(values), best)
-    chosen: list[int] = []
-    left = np.ones(values.shape[1], bool)
-    for _ in range(min(count, values.shape[1])):
-        gains = np.maximum(lowest[:, None] - values, 0).mean(axis=0)
-        gains = np.where(left, gains - 1e-6 * values.mean(axis=0), -np.inf)
-        place = int(gains.argmax())
-        chosen.append(place)
-        left[place] = False
-        lowest = np.minimum(lowest, values[:, place])
-    return chosen
 
 
 def _edge(told: Sequence[Told], search: Search) -> float:

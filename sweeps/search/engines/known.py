@@ -117,3 +117,17 @@ def distinct(
             kept.append(point)
             taken = np.vstack([taken, shares])
     return kept
+
+
+def greedy(values: np.ndarray, lowest: np.ndarray, count: int) -> list[int]:
+    """Candidates that together improve most on the lowest values `[draw]`, over draws `[draw, candidate]`."""
+    chosen: list[int] = []
+    left = np.ones(values.shape[1], bool)
+    for _ in range(min(count, values.shape[1])):
+        gains = np.maximum(lowest[:, None] - values, 0).mean(axis=0)
+        gains = np.where(left, gains - 1e-6 * values.mean(axis=0), -np.inf)
+        place = int(gains.argmax())
+        chosen.append(place)
+        left[place] = False
+        lowest = np.minimum(lowest, values[:, place])
+    return chosen

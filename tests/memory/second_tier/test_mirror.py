@@ -235,10 +235,17 @@ WORTHS = {
 }
 
 
+def test_room_for_a_second_request_equals_plain_instances():
+    """In seed 122 blocks were not taken behind found ones that the list had."""
+    for seed in (106, 122, 126):
+        one = scene(seed, 16, seed % 2 == 0, has_timeouts=True)
+        assert_equal(one, numbers=WORTHS["a second request"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("numbers", WORTHS.values(), ids=WORTHS)
 def test_an_offload_policy_equals_plain_instances(numbers: dict[str, float]):
-    """Twelve scenes of one compilation; in seed 122 blocks were not taken behind found ones that the list had."""
+    """Twelve scenes of one compilation, in which blocks come back."""
     seeds = (106, 109, 112, 114, 122, 126, 128, 130, 135, 138, 142, 156)
     found = [
         assert_equal(scene(seed, 16, seed % 2 == 0, has_timeouts=True), numbers=numbers)
@@ -252,7 +259,7 @@ def test_an_offload_policy_equals_plain_instances(numbers: dict[str, float]):
 def test_equal_worths_leave_the_tier_as_it_is(form: str):
     """Bit for bit, with a tier that has to give contents up at nearly every step."""
     one = scene(108, has_timeouts=True)
-    config, table = cluster(one).replace(horizon=150_000), table_of(one.workload, 64, 8)
+    config, table = cluster(one).replace(horizon=100_000), table_of(one.workload, 64, 8)
     options = dataclasses.replace(SIZES, form=form)
     plain = simulate(config, table, options)
     judged = simulate(config.replace(offload_policy="content-worth"), table, options)

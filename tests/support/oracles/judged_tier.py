@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -70,14 +72,66 @@ class CountingCache(oracle.GpuCache):
         return is_there
 
 
+@dataclass
+class Demand:
+    """The blocks in use on an instance and those that are soon asked for, as `forecast-offload` counts them."""
+
+    instance: oracle.Instance
+    limit: float
+    ahead: float
+    forming: oracle.FormedBatch | None = None  # the batch, while a step is formed
+    leaver: oracle.Request | None = None  # who gives its blocks back
+
+    def listen(self) -> None:
+        """Be told of batches that are formed and of blocks that are given back."""
+        former, kv = self.instance.former, self.instance.kv
+        form, go_on, release = former.form, former._continue_running, kv.release
+
+        def begin(batch: oracle.FormedBatch, queue: list[oracle.Request]) -> None:
+            self.forming = batch
+            go_on(batch, queue)
+
+        def formed(members: list[Any], queue: list[Any]) -> oracle.FormedBatch:
+            found = form(members, queue)
+            self.forming = None
+            return found
+
+        def given_back(request: oracle.Request) -> None:
+            self.leaver = request
+            release(request)
+
+        one: Any = former
+        one._continue_running, one.form = begin, formed
+        two: Any = kv
+        two.release = given_back
+
+    def is_short(self, gpu: Any) -> bool:
+        """Whether they exceed the limit; an evicted request waits already, one that completes runs no more."""
+        waiting = list(self.instance.queue)
+        if self.forming is None:
+            running = sum(
+                one.status == oracle.RUNNING and one is not self.leaver
+                for one in self.instance.batch
+            )
+        else:
+            assert self.leaver is not None
+            running, waiting = self.forming.size, [*waiting, self.leaver]
+        blocks = sum(math.ceil(one.input_len / gpu.block_size) for one in waiting)
+        expected = gpu.used_blocks + self.ahead * (blocks + running)
+        return bool(expected > self.limit * gpu.total_blocks)
+
+
 class JudgedTier(oracle.CpuTier):
     """The CPU tier, which passes over contents without worth."""
 
     worth: Worth
     shared: set[Any]
+    demand: Demand | None = None
 
     def offload(self, gpu: Any) -> None:
         """One scan of the free list."""
+        if self.demand is not None and not self.demand.is_short(gpu):
+            return
         for block in list(chain(gpu.free._head, gpu.free._tail)):
             is_full = self.used >= self.capacity
             if gpu.used_blocks / gpu.total_blocks <= self.threshold or is_full:
@@ -97,8 +151,13 @@ class JudgedTier(oracle.CpuTier):
             gpu.free.append(block)
 
 
-def cluster_with(worth: Worth, num_shared: list[int]) -> Any:
-    """What builds the oracle's cluster with this worth; for `oracle.simulate(cluster_of=...)`."""
+def cluster_with(
+    worth: Worth, num_shared: list[int], forecast: tuple[float, float] | None = None
+) -> Any:
+    """What builds the oracle's cluster with this worth, or with limit and `ahead` of a forecast.
+
+    For `oracle.simulate(cluster_of=...)`.
+    """
 
     def build(
         requests: list[oracle.Request], config: oracle.Config, profile: str
@@ -115,6 +174,9 @@ def cluster_with(worth: Worth, num_shared: list[int]) -> Any:
             assert kv.cpu is not None
             tier = JudgedTier(kv.cpu.capacity, kv.cpu.threshold, kv.cpu.transfer_us)
             tier.worth, tier.shared = worth, shared
+            if forecast is not None:
+                tier.demand = Demand(instance, *forecast)
+                tier.demand.listen()
             kv.cpu = tier
         return cluster
 

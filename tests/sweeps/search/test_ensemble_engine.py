@@ -10,7 +10,7 @@ import pytest
 from surrogate.fitting import online
 from sweeps.search.engines import Told, make
 from sweeps.search.engines.encoding import BRANCH_SHARE, SWITCHED, Encoding, share_of
-from sweeps.search.engines.ensemble import MOST_EDGE, _edge, _greedy
+from sweeps.search.engines.ensemble import MOST_EDGE, _edge
 from sweeps.search.engines.known import LEAST_GAIN, targets_of
 from sweeps.search.objectives import Valuation, expected_excess
 from sweeps.strategies.file import parse_strategy
@@ -208,11 +208,6 @@ def test_the_goal_is_a_little_below_the_best_score(space: Space) -> None:
     slope = (lengths[1] - lengths[0]) / (scores[1] - scores[0])
     wanted = lengths[place] - slope * LEAST_GAIN * scores[place]
     assert goal == pytest.approx(wanted if wanted < 0 else np.log1p(wanted))
-
-
-def test_a_batch_is_put_together_by_what_its_points_add() -> None:
-    values = np.array([[0.0, 0.1, 9.0], [9.0, 9.0, 0.5]])  # [draw, candidate]
-    assert _greedy(values, 5.0, 2) == [0, 2]
 
 
 def test_the_local_region_shrinks_without_progress(space: Space) -> None:

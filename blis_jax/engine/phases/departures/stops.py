@@ -185,6 +185,7 @@ def cooled(ctx: Context, state: State, cold: Bool[Array, "instance"]) -> State:
     """The state in which these instances, and the router's index of them, hold no content."""
 
     def change(state: State, is_on: jax.Array) -> State:
+        """Their blocks free, if it is the turn."""
         is_it = cold & is_on
         used = state.inst[:-1, Inst.USED_BLOCKS]
         inst = state.inst.at[:-1, Inst.USED_BLOCKS].set(jnp.where(is_it, 0, used))
