@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from blis_jax.errors import ConfigError, closest
 from sweeps.search.engines import Engine, Told, make
-from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.ensemble import EngineParts, Ensemble
-from sweeps.search.engines.known import BranchedStart
+from sweeps.search.engines.modelled.encoding import Encoding
+from sweeps.search.engines.modelled.known import BranchedStart
 from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Dimension, Point, Space

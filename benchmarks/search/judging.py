@@ -82,7 +82,7 @@ def searches(plan: Plan, space: Space) -> Iterator[Search]:
     """Each search that is there, unfinished ones too."""
     from benchmarks.search.engines import searched
     from sweeps.search.engines.denoised import recommended
-    from sweeps.search.engines.encoding import Encoding
+    from sweeps.search.engines.modelled.encoding import Encoding
     from sweeps.search.loop import Tried
     from sweeps.search.objectives import Valuation
 

@@ -62,7 +62,7 @@ def seeds_of_search(repetition: int) -> tuple[int, ...]:
 
 def branches_of(space: Space) -> list[tuple[str, Any]]:
     """Parameters and values that are branches; every engine is told them."""
-    from sweeps.search.engines.encoding import Encoding
+    from sweeps.search.engines.modelled.encoding import Encoding
 
     return [(space.names[column], value) for column, value in Encoding(space).branches]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from blis_jax.errors import ConfigError
-from sweeps.search.engines.encoding import share_of
+from sweeps.search.engines.modelled.encoding import share_of
 from sweeps.sensitivity.indices import Resampling, TotalIndices, rows_of, total_indices
 from sweeps.strategies.space import Dimension
 

@@ -31,8 +31,8 @@ from benchmarks.search.statistics import (
 )
 from blis_jax.errors import ConfigError
 from sweeps.search.engines import Told
-from sweeps.search.engines.encoding import Encoding
 from sweeps.search.engines.ensemble import EngineParts
+from sweeps.search.engines.modelled.encoding import Encoding
 from sweeps.search.objectives import Valuation
 from tests.sweeps.tiny import TINY, budget, run_of, tiny_space
 

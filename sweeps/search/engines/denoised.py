@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeps.search.engines import smooth_model
 from sweeps.search.engines.base import Told, generator
-from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import BranchedStart, distinct, greedy, known_of
+from sweeps.search.engines.modelled import smooth_model
+from sweeps.search.engines.modelled.encoding import Encoding
+from sweeps.search.engines.modelled.known import BranchedStart, distinct, greedy, known_of
 from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space

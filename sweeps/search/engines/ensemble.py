@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sweeps.search.engines.base import Told, generator, modelled
-from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import BranchedStart, Known, distinct, greedy, known_of
+from sweeps.search.engines.modelled.encoding import Encoding
+from sweeps.search.engines.modelled.known import BranchedStart, Known, distinct, greedy, known_of
 from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
@@ -102,7 +102,7 @@ class Ensemble:
     def _local(self, known: Known, edge: float, count: int) -> list[np.ndarray]:
         """Candidates around the best point with the largest expected improvement together."""
         from surrogate.fitting import online
-        from sweeps.search.engines import local_model
+        from sweeps.search.engines.modelled import local_model
 
         random = generator(self.search, len(known.features), 2)
         distance = np.abs(known.features - known.centre).max(axis=1)

@@ -19,8 +19,8 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from sweeps.search.engines.base import Told, generator, modelled
-from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import BranchedStart, Known, distinct, known_of
+from sweeps.search.engines.modelled.encoding import Encoding
+from sweeps.search.engines.modelled.known import BranchedStart, Known, distinct, known_of
 from sweeps.search.engines.sobol import Sobol
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space

@@ -7,8 +7,8 @@ import pytest
 
 from sweeps.search.engines import Started, Told, make, recommended
 from sweeps.search.engines.denoised import Denoised
-from sweeps.search.engines.encoding import Encoding
-from sweeps.search.engines.known import greedy
+from sweeps.search.engines.modelled.encoding import Encoding
+from sweeps.search.engines.modelled.known import greedy
 from sweeps.strategies.space import Point, Space
 from tests.sweeps.tiny import budget, tiny_space
 

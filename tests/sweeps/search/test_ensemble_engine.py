@@ -9,9 +9,9 @@ import pytest
 
 from surrogate.fitting import online
 from sweeps.search.engines import Told, make
-from sweeps.search.engines.encoding import BRANCH_SHARE, SWITCHED, Encoding, share_of
 from sweeps.search.engines.ensemble import MOST_EDGE, _edge
-from sweeps.search.engines.known import LEAST_GAIN, targets_of
+from sweeps.search.engines.modelled.encoding import BRANCH_SHARE, SWITCHED, Encoding, share_of
+from sweeps.search.engines.modelled.known import LEAST_GAIN, targets_of
 from sweeps.search.objectives import Valuation, expected_excess
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import Point, Space

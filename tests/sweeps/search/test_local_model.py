@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeps.search.engines.local_model import LENGTHS, draws, fitted
+from sweeps.search.engines.modelled.local_model import LENGTHS, draws, fitted
 
 
 def jumping(features: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeps.search.engines.smooth_model import _loss, fitted
+from sweeps.search.engines.modelled.smooth_model import _loss, fitted
 
 NOISE = 0.2
 

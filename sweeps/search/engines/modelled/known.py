@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sweeps.search.engines.base import Engine, Told, generator, modelled
-from sweeps.search.engines.encoding import Encoding
+from sweeps.search.engines.modelled.encoding import Encoding
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point
 
