@@ -155,6 +155,7 @@ def _searched(
     from benchmarks.search.engines import engine_of
     from sweeps.search.loop import runs_at, search
     from sweeps.search.objectives import Valuation
+    from sweeps.search.racing import best_of
 
     start = time.monotonic()
     strategy = plan.with_search(repetition, engine)
@@ -163,9 +164,10 @@ def _searched(
     tried = search(
         engine_of(space, strategy.search), Valuation(strategy), runs_at(space, bench), record
     )
-    best = min(one.worth.score for one in tried)
+    best = best_of(tried)
+    assert best is not None
     cli.say(
-        NAME, f"{engine} {repetition}: best {best:.3f} of {len(tried)} evaluations, "
+        NAME, f"{engine} {repetition}: best {best.worth.score:.3f} of {len(tried)} points, "
         f"{time.monotonic() - start:.0f} s",
     )  # fmt: skip
     return bench.runner

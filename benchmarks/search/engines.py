@@ -22,8 +22,15 @@ OWN = ("ensemble", "denoised", "turbo")  # know branches
 MODELS = ("gp", "tpe", "forest")
 PLAIN = ("random", "sobol")
 ABLATIONS = {f"ensemble-no-{name}": EngineParts(**{name: False}) for name in EngineParts._fields}
-EXPECTED = {f"{name}-expected": name for name in OWN}  # with expected penalties
-SEARCHED = (*OWN, *EXPECTED, *MODELS, *PLAIN, *ABLATIONS)
+# with rungs: most points on a few seeds, the best ones on more
+RACED = {f"{name}-raced{more}": name for name in OWN for more in ("", "-expected")}
+PLAIN_EXPECTED = {f"{name}-expected": name for name in OWN}
+# with expected penalties
+EXPECTED = {
+    **PLAIN_EXPECTED,
+    **{name: of for name, of in RACED.items() if name.endswith("-expected")},
+}
+SEARCHED = (*OWN, *PLAIN_EXPECTED, *RACED, *MODELS, *PLAIN, *ABLATIONS)
 RECOMMENDED = "-recommended"  # the same searches, judged by the points that a model recommends
 NAMES = (*SEARCHED, *(name + RECOMMENDED for name in SEARCHED))
 
@@ -44,7 +51,8 @@ def searched(name: str) -> str:
 
 def engine_of(space: Space, search: Search) -> Engine:
     """The engine that a search names, told of branches."""
-    search = search.model_copy(update={"engine": EXPECTED.get(search.engine, search.engine)})
+    changed = {**EXPECTED, **RACED}.get(search.engine, search.engine)
+    search = search.model_copy(update={"engine": changed})
     if search.engine in ABLATIONS:
         return Ensemble(space, search, ABLATIONS[search.engine])
     if search.engine in OWN:

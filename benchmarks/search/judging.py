@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.search.plan import Plan, bench_of, record_of
+from benchmarks.search.plan import NUM_SEEDS, Plan, bench_of, record_of
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 
@@ -47,9 +47,26 @@ class Search(NamedTuple):
     points: list[Any]
     scores: list[float]
     recommended: list[int] | None = None  # by a model, places after each batch
+    stood: list[Found] | None = None  # of a search with rungs, after each stage
+
+    @property
+    def evaluations(self) -> int:
+        """How many it has spent; one of a search with rungs is as many runs."""
+        return self.stood[-1].evaluation if self.stood else len(self.scores)
+
+    @property
+    def end(self) -> int:
+        """Place of the point that it ends at, by scores."""
+        return self.stood[-1].place if self.stood else int(np.argmin(self.scores))
 
     def found(self, batch: int) -> list[Found]:
         """The points that the search stood at after its batches, where another one than before."""
+        if self.stood is not None:
+            return [
+                one
+                for before, one in zip([None, *self.stood], self.stood, strict=False)
+                if before is None or one.place != before.place
+            ]
         ends = batch_ends(len(self.scores), batch)
         places = self.recommended or [int(np.argmin(self.scores[:end])) for end in ends]
         steps, before = list[Found](), 0
@@ -61,7 +78,7 @@ class Search(NamedTuple):
 
     def near(self, batch: int, reference: float = math.inf) -> list[Found]:
         """The same from the first that is not far from the search's end or the reference's score."""
-        last = min(self.scores)
+        last = self.scores[self.end]
         most = min(
             last + (FAR - 1) * abs(last), reference + (FAR_FROM_REFERENCE - 1) * abs(reference)
         )
@@ -80,17 +97,20 @@ class Verdict(NamedTuple):
 
 def searches(plan: Plan, space: Space) -> Iterator[Search]:
     """Each search that is there, unfinished ones too."""
-    from benchmarks.search.engines import searched
+    from benchmarks.search.engines import RACED, searched
     from sweeps.search.engines.denoised import recommended
     from sweeps.search.engines.modelled.encoding import Encoding
-    from sweeps.search.loop import Tried
     from sweeps.search.objectives import Valuation
+    from sweeps.search.racing import Tried
 
     encoding = Encoding(space)
     for engine in plan.engines:
         for repetition in plan.repetitions:
             valuation = Valuation(plan.with_search(repetition, engine))
             if not plan.record(engine, repetition).exists():
+                continue
+            if searched(engine) in RACED:
+                yield from _raced(plan, space, engine, repetition)
                 continue
             entries = record_of(plan, space, engine, repetition).read()
             if entries:
@@ -104,6 +124,28 @@ def searches(plan: Plan, space: Space) -> Iterator[Search]:
                 yield Search(engine, repetition, points, scores, by_model)
 
 
+def _raced(plan: Plan, space: Space, engine: str, repetition: int) -> Iterator[Search]:
+    """A search with rungs, stage by stage: each point has the score that it has at the end."""
+    from sweeps.search.objectives import Valuation
+    from sweeps.search.racing import Race, best_of
+
+    strategy = plan.with_search(repetition, engine)
+    race, stood = Race(Valuation(strategy), len(strategy.seeds)), list[Found]()
+    for entries in record_of(plan, space, engine, repetition).stages():
+        race.add(entries)
+        tried = race.tried()
+        best = best_of(tried)
+        spent = math.ceil(race.evaluations * len(strategy.seeds) / NUM_SEEDS)
+        if best is not None:
+            stood.append(Found(tried.index(best), spent))
+    if stood:
+        if race.num_left < race.rungs[0]:  # too few runs for a point
+            stood[-1] = stood[-1]._replace(evaluation=plan.calls)
+        yield Search(
+            engine, repetition, race.points, [one.worth.score for one in tried], None, stood
+        )
+
+
 def batch_ends(count: int, batch: int) -> list[int]:
     """After how many evaluations of `count` the batches end."""
     return [*range(batch, count, batch), count]
@@ -112,6 +154,7 @@ def batch_ends(count: int, batch: int) -> list[int]:
 def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> dict[Point, Runs]:
     """The runs of points on seeds, from the record on."""
     from sweeps.search.loop import SearchRecord, runs_at
+    from sweeps.search.racing import Entry
 
     name = f"scored_{seeds[0]}_{len(seeds)}.jsonl"
     content = {"strategy": plan.strategy.name, "seeds": tuple(seeds)}
@@ -124,9 +167,9 @@ def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> d
     for at in range(0, len(left), batch):
         assert run is not None
         some = left[at : at + batch]
-        made = list(zip(some, run(some), strict=True))
-        record.add(made)
-        known |= dict(made)
+        made = dict(zip(some, run(some, range(len(seeds))), strict=True))
+        record.add([Entry(*one) for one in made.items()])
+        known |= made
     return {point: known[point] for point in points}
 
 
@@ -175,8 +218,8 @@ def choose(plan: Plan, space: Space, found: Sequence[Search], num_seeds: int) ->
 
     valuation = Valuation(plan.strategy)
     ends = {
-        tuple(one.points[(place := one.scores.index(min(one.scores)))]): (
-            f"{one.engine}, random state {one.random_state}, evaluation {place + 1}"
+        tuple(one.points[one.end]): (
+            f"{one.engine}, random state {one.random_state}, evaluation {one.end + 1}"
         )
         for one in found
     }

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 FIRST_OF_SEARCHES = 1_000_000  # seed of the requests of the search with random state 0
 NUM_SEEDS = 16  # of one search
+MORE_SEEDS = 4  # times these, which the best points of a search with rungs get
+RUNGS = (4, NUM_SEEDS)
+FIRST_FURTHER = 10_000_000  # seed of the further ones
 MOST_SEARCHES = 100_000  # their seeds end before those that choose a reference begin, at 3,000,000
 
 
@@ -42,13 +45,16 @@ class Plan:
 
     def with_search(self, repetition: int, engine: str) -> Strategy:
         """The strategy as one search sees it: random state, engine, and seeds of its own."""
-        from benchmarks.search.engines import EXPECTED, searched
+        from benchmarks.search.engines import EXPECTED, RACED, searched
 
         engine = searched(engine)
-        search = self.strategy.search.model_copy(
-            update={"engine": engine, "random_state": repetition}
-        )
-        values: dict[str, Any] = {"search": search, "seeds": seeds_of_search(repetition)}
+        changes: dict[str, Any] = {"engine": engine, "random_state": repetition}
+        seeds = seeds_of_search(repetition)
+        if engine in RACED:  # as many runs, on up to four times the seeds
+            changes |= {"rungs": RUNGS, "calls": self.calls // MORE_SEEDS}
+            seeds += further_seeds(repetition)
+        search = self.strategy.search.model_copy(update=changes)
+        values: dict[str, Any] = {"search": search, "seeds": seeds}
         if engine in EXPECTED:
             values["penalties"] = "expected"
         return self.strategy.model_copy(update=values)
@@ -58,6 +64,12 @@ def seeds_of_search(repetition: int) -> tuple[int, ...]:
     """The seeds of the requests that a search sees; all engines' searches of one state see the same."""
     first = FIRST_OF_SEARCHES + NUM_SEEDS * repetition
     return tuple(range(first, first + NUM_SEEDS))
+
+
+def further_seeds(repetition: int) -> tuple[int, ...]:
+    """Seeds that only a search with rungs sees, of the points that go on; no search has them as its first ones."""
+    first = FIRST_FURTHER + NUM_SEEDS * (MORE_SEEDS - 1) * repetition
+    return tuple(range(first, first + NUM_SEEDS * (MORE_SEEDS - 1)))
 
 
 def branches_of(space: Space) -> list[tuple[str, Any]]:
@@ -71,11 +83,12 @@ def record_of(plan: Plan, space: Space, engine: str, repetition: int) -> SearchR
     """What one search tried; refused if it was made with other settings."""
     from sweeps.search.loop import SearchRecord
 
-    search = plan.with_search(repetition, engine).search
+    strategy = plan.with_search(repetition, engine)
+    search = strategy.search
     content = {
         "strategy": plan.strategy.name,
         "way to search": search.model_dump(exclude={"calls"}),
-        "seeds": seeds_of_search(repetition),
+        "seeds": strategy.seeds,
         "branches": branches_of(space),
     }
     return SearchRecord(plan.record(engine, repetition), content)

@@ -42,7 +42,7 @@ def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = Non
     from benchmarks.search.figure import draw
 
     found = list(searches(plan, space))
-    whole = [one for one in found if len(one.scores) >= plan.calls]
+    whole = [one for one in found if one.evaluations >= plan.calls]
     if not whole:
         raise ConfigError(
             f"{plan.folder} has no searches of {plan.calls} evaluations yet; leave --report out to "
@@ -67,7 +67,7 @@ def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = Non
         if {ours, theirs} <= engines:
             print(ratio_line(points, ours, theirs))
     if left := [one for one in found if one not in whole]:
-        names = (f"{one.engine} {one.random_state} ({len(one.scores)})" for one in left)
+        names = (f"{one.engine} {one.random_state} ({one.evaluations})" for one in left)
         print(f"Unfinished and left out: {', '.join(names)}.")
     figure = plan.folder / "reliability.png"
     draw(points, figure, plan.strategy.name)
@@ -146,7 +146,7 @@ def judged(plan: Plan, space: Space, found: list[Search], num_judging: int) -> p
             point = tuple(one.points[step.place])
             rows.append({
                 "engine": one.engine, "random_state": one.random_state, "evaluation": step.evaluation,
-                "is_end": step is its[-1], "calls": len(one.scores),
+                "is_end": step is its[-1], "calls": one.evaluations,
                 "search_score": one.scores[step.place],
                 "reference": level, **verdicts[point]._asdict(),
                 **dict(zip(space.names, point, strict=True)),

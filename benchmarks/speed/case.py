@@ -273,8 +273,9 @@ def search_of(strategy: str) -> dict[str, Any]:
     """A search of the library from its first call to its last, compiled before."""
     from sweeps.runs.bench import Bench, workload_of
     from sweeps.search.engines import make
-    from sweeps.search.loop import best_of, runs_at, search
+    from sweeps.search.loop import runs_at, search
     from sweeps.search.objectives import Valuation
+    from sweeps.search.racing import best_of
     from sweeps.strategies.file import load_strategy
     from sweeps.strategies.space import space_of
 

@@ -21,13 +21,13 @@ from blis_jax import progress
 from blis_jax.commands import display
 from blis_jax.commands.extras import advice_on
 from blis_jax.commands.option_values import OneOf as one_of
-from blis_jax.commands.option_values import at_least, number, numbers, truth, whole
+from blis_jax.commands.option_values import at_least, number, numbers, truth, whole, wholes
 from blis_jax.commands.parser import Flag, Parser, as_called
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
 from blis_jax.files.atomic_write import clear_leftovers
 from blis_jax.files.input_files import check_regular, refuse_half_characters
 
-__all__ = ["Flag", "Parser", "at_least", "number", "numbers", "one_of", "truth", "whole"]
+__all__ = ["Flag", "Parser", "at_least", "number", "numbers", "one_of", "truth", "whole", "wholes"]
 
 EXIT_BAD_INPUT = 2
 EXIT_UNSUPPORTED = 3  # the input is right for BLIS, but cannot be simulated here (yet)

@@ -43,6 +43,11 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(number(part.strip()) for part in text.split(","))
 
 
+def wholes(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    return tuple(whole(part.strip()) for part in text.split(","))
+
+
 def truth(text: str) -> bool:
     """The reference's spellings of true and false."""
     if text.lower() not in _TRUTHS:

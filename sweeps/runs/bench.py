@@ -135,9 +135,9 @@ class Bench:
             self.rule_of_policy_seeds,
         )
 
-    def run(self, configs: Sequence[ClusterConfig]) -> list[Runs]:
-        """The runs of each configuration, one a seed."""
-        return self.summaries(configs, self.result)
+    def run(self, configs: Sequence[ClusterConfig], places: range | None = None) -> list[Runs]:
+        """The runs of each configuration, one a seed; `places` are those of the seeds, all by default."""
+        return self.summaries(configs, self.result, places)
 
     def record(self, config: ClusterConfig, seed: int) -> RunRecord:
         """One run, whole."""
@@ -150,13 +150,21 @@ class Bench:
         return found
 
     def summaries(
-        self, configs: Sequence[ClusterConfig], summarize: Callable[[RunRecord], T]
+        self,
+        configs: Sequence[ClusterConfig],
+        summarize: Callable[[RunRecord], T],
+        places: range | None = None,
     ) -> list[tuple[T, ...]]:
         """What `summarize` makes of each run, by configuration and seed; called from threads."""
-        each = [self.rows(config) for config in configs]
+        chosen = range(len(self.seeds)) if places is None else places
+        each = [self._rows_at(config, chosen) for config in configs]
         results = iter(self.runner.run(list(itertools.chain(*each)), summarize))
         found = [tuple(itertools.islice(results, len(rows))) for rows in each]
-        return [runs * (len(self.seeds) // len(runs)) for runs in found]
+        return [runs * (len(chosen) // len(runs)) for runs in found]
+
+    def _rows_at(self, config: ClusterConfig, places: range) -> list[Row]:
+        rows = self.rows(config)
+        return rows if len(rows) < len(self.seeds) else [rows[place] for place in places]
 
     def rows(self, config: ClusterConfig) -> list[Row]:
         """The runs of a configuration that seeds make different: one a seed, or a single one."""

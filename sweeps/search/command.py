@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from blis_jax.workload.source import RequestSource
     from sweeps.search.engines import Engine
     from sweeps.search.loads import LoadBenches
-    from sweeps.search.loop import SearchRecord, Tried
+    from sweeps.search.loop import SearchRecord
+    from sweeps.search.racing import Tried
     from sweeps.search.result import SearchFrame
     from sweeps.strategies.file import Strategy
     from sweeps.strategies.space import Space
@@ -69,6 +70,13 @@ _BUDGET = (
     Flag("calls", cli.whole, None, "N", "points to try (default: the file's)"),
     Flag("initial", cli.whole, None, "N", "points before a model is used (default: the file's)"),
     Flag("batch", cli.whole, None, "N", "points chosen and run at a time (default: the file's)"),
+    Flag(
+        "rungs",
+        cli.wholes,
+        None,
+        "4,16",
+        "numbers of seeds after which a point is dropped unless it may be the best (default: the file's)",
+    ),
     Flag("random-state", cli.whole, None, "N", "seed of the search itself (default: the file's)"),
 )
 _REQUESTS = (
@@ -131,7 +139,10 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     if baseline is not None:
         with progress.phase("simulating the baseline"):
             frame = dataclasses.replace(frame, baseline=bench.run([baseline])[0])
-    document = to_document(frame, tried, recommended(engine, [one.told() for one in tried]))
+    place = None  # of a search with rungs the best point is one with all runs
+    if not strategy.search.rungs:
+        place = recommended(engine, [one.told() for one in tried])
+    document = to_document(frame, tried, place)
     if "trace" in given:
         document["trace"] = spec.about()
     return _written(given, frame, document, paths)
@@ -199,7 +210,8 @@ def _searched(
     bench: LoadBenches,
     record: SearchRecord,
 ) -> list[Tried]:
-    from sweeps.search.loop import best_of, runs_at, search
+    from sweeps.search.loop import runs_at, search
+    from sweeps.search.racing import best_of
 
     budget = frame.valuation.strategy.search
     work = progress.begin("searching", budget.calls, "points")
@@ -207,10 +219,11 @@ def _searched(
     def show(tried: Sequence[Tried]) -> None:
         best = best_of(tried)
         words = f"best score {best.worth.score:.6g}" if best is not None else "all points failed"
-        work.show(len(tried), words)
+        work.show(sum(len(one.runs) for one in tried) // len(frame.seeds), words)
 
     try:
-        return search(engine, frame.valuation, runs_at(frame.space, bench), record, show)
+        run = runs_at(frame.space, bench)
+        return search(engine, frame.valuation, run, record, show, len(frame.seeds))
     except KeyboardInterrupt:
         cli.say(NAME, f"{record.path} has what was done; --resume goes on from there")
         raise
@@ -254,6 +267,12 @@ def _written(
     return 0
 
 
+def _num_runs(document: Mapping[str, Any]) -> str:
+    """Runs of a point; with rungs the fewest and the most."""
+    most, rungs = len(document["seeds"]), document["search"].get("rungs")
+    return f"{rungs[0]} to {most}" if rungs else str(most)
+
+
 def _by(stream: str) -> str:
     return "of a trace" if stream == "recorded" else f"by {stream}"
 
@@ -262,7 +281,7 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
     """What the search found, for people."""
     failed = ", ".join(f"{count} × {name}" for name, count in document["failures"].items())
     lines = [
-        f"{document['strategy']}: {document['n_calls']} points × {len(document['seeds'])} runs, "
+        f"{document['strategy']}: {document['n_calls']} points × {_num_runs(document)} runs, "
         f"engine {document['search']['engine']}, requests {_by(document['rng'])}.",
         f"Failed points: {failed or 'none'}.",
     ]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 CALL, PENALISED, BEST, FRONT, FAILED = BLUE, ORANGE, RED, GREEN, GREY
+DROPPED = "0.65"  # a lighter grey
 LARGEST_RATIO = 8.0  # of worst to best score beyond which the axis is logarithmic
 
 
@@ -45,14 +46,18 @@ def _draw_calls(panel: Axes, document: Mapping[str, Any]) -> None:
     scores = np.array([point["score"] for point in points], float)
     failed = np.array([bool(point["failures"]) for point in points])
     penalised = ~np.array([point["is_feasible"] for point in points])
+    dropped = np.array([bool(point.get("is_estimate")) for point in points])
+    if dropped.any():
+        label = "dropped after fewer runs (score estimated)"
+        panel.plot(calls[dropped], scores[dropped], ".", color=DROPPED, markersize=5, label=label)
     for mask, colour, label in (
-        (~failed & ~penalised, CALL, "within all constraints"),
-        (~failed & penalised, PENALISED, "with a penalty in its score"),
+        (~failed & ~penalised & ~dropped, CALL, "within all constraints"),
+        (~failed & penalised & ~dropped, PENALISED, "with a penalty in its score"),
     ):
         if mask.any():
             panel.plot(calls[mask], scores[mask], "o", color=colour, markersize=5, label=label)
             _draw_intervals(panel, document, calls, scores, mask, colour)
-    running = np.minimum.accumulate(np.where(failed, np.inf, scores))
+    running = np.minimum.accumulate(np.where(failed | dropped, np.inf, scores))
     panel.step(calls, running, where="post", color=BEST, linewidth=1.4, label="best so far")
     place = document["best_call"]
     word = "recommended" if document.get("is_recommended") else "best"

@@ -43,11 +43,11 @@ class LoadBenches:
             for name, spec in specs.items()
         }
 
-    def run(self, configs: Sequence[ClusterConfig]) -> list[Runs]:
-        """The runs of each configuration, one a seed."""
-        found = self.main.run(configs)
+    def run(self, configs: Sequence[ClusterConfig], places: range | None = None) -> list[Runs]:
+        """The runs of each configuration, one a seed; `places` are those of the seeds, all by default."""
+        found = self.main.run(configs, places)
         for name, bench in self.others.items():
-            pairs = zip(found, bench.run(configs), strict=True)
+            pairs = zip(found, bench.run(configs, places), strict=True)
             found = [
                 tuple(_beside(one, two, name) for one, two in zip(mine, theirs, strict=True))
                 for mine, theirs in pairs

@@ -3,42 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.files.journal import Journal
-from sweeps.search.engines import Engine, Told
-from sweeps.search.objectives import Runs, SeedResult, Valuation, Worth
+from sweeps.search.engines import Engine
+from sweeps.search.objectives import Runs, SeedResult, Valuation
+from sweeps.search.racing import Entry, Race, Tried
 from sweeps.strategies.space import Point, Space
 
 if TYPE_CHECKING:
     from blis_jax.workload.source import RequestSource
     from sweeps.runs.bench import Bench
     from sweeps.search.loads import LoadBenches
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A point of the search with its runs and its worth."""
-
-    point: Point
-    runs: Runs
-    worth: Worth
-
-    def told(self) -> Told:
-        """What an engine learns of it."""
-        worth = self.worth
-        return Told(
-            self.point, worth.score, worth.objectives, worth.penalty, bool(worth.failures),
-            worth.excesses, worth.errors, worth.spreads,
-        )  # fmt: skip
-
-
-def best_of(tried: Sequence[Tried]) -> Tried | None:
-    """The first point with the lowest score among those that did not fail."""
-    whole = [one for one in tried if not one.worth.failures]
-    return min(whole, key=lambda one: one.worth.score) if whole else None
 
 
 class SearchRecord(Journal):
@@ -48,24 +25,36 @@ class SearchRecord(Journal):
         """`content` is what decides the points and their runs, by its name in words."""
         super().__init__(path, "search", content)
 
+    def stages(self) -> list[list[Entry]]:
+        """What was run at a time, in order; nothing if there is no record."""
+        return [[_entry(entry) for entry in line] for line in self.lines()]
+
     def read(self) -> list[tuple[Point, Runs]]:
-        """The points of the batches that are in the record; none if there is no record."""
-        return [_entry(entry) for line in self.lines() for entry in line]
+        """The points of a search without rungs."""
+        return [(entry.point, entry.runs) for stage in self.stages() for entry in stage]
 
-    def add(self, batch: Sequence[tuple[Point, Runs]]) -> None:
-        """Appends a batch."""
-        self.append(
-            [{"point": list(point), "runs": [vars(run) for run in runs]} for point, runs in batch]
-        )
+    def add(self, stage: Sequence[Entry]) -> None:
+        """Appends what was run at a time."""
+        self.append([_plain(entry) for entry in stage])
 
 
-def _entry(entry: Any) -> tuple[Point, Runs]:
-    return tuple(entry["point"]), tuple(SeedResult(**run) for run in entry["runs"])
+def _entry(entry: Any) -> Entry:
+    runs = tuple(SeedResult(**run) for run in entry["runs"])
+    return Entry(tuple(entry["point"]), runs, entry.get("call"))
 
 
-def runs_at(space: Space, bench: Bench | LoadBenches) -> Callable[[Sequence[Point]], list[Runs]]:
+def _plain(entry: Entry) -> dict[str, Any]:
+    found: dict[str, Any] = {"point": list(entry.point), "runs": [vars(run) for run in entry.runs]}
+    return found if entry.call is None else {**found, "call": entry.call}
+
+
+# the runs of points, on the seeds at some places of the search's
+RunPoints = Callable[[Sequence[Point], range], list[Runs]]
+
+
+def runs_at(space: Space, bench: Bench | LoadBenches) -> RunPoints:
     """What runs the points of a space."""
-    return lambda points: bench.run([space.config_at(point) for point in points])
+    return lambda points, places: bench.run([space.config_at(point) for point in points], places)
 
 
 def workload_content(spec: RequestSource) -> dict[str, Any]:
@@ -80,27 +69,29 @@ def workload_content(spec: RequestSource) -> dict[str, Any]:
 def search(
     engine: Engine,
     valuation: Valuation,
-    run: Callable[[Sequence[Point]], list[Runs]],
+    run: RunPoints,
     record: SearchRecord | None = None,
     on_batch: Callable[[Sequence[Tried]], None] | None = None,
+    num_seeds: int | None = None,
 ) -> list[Tried]:
     """All points of a search in order; those in the record are not run again.
 
-    `on_batch` is told of all points so far, first of the recorded ones if there are any.
+    `on_batch` is told of all points so far, first of the recorded ones if there are any. `num_seeds` are the seeds of a
+    point, by default the strategy's.
     """
-    budget = valuation.strategy.search
-    known = record.read() if record is not None else []
+    race = Race(valuation, num_seeds or len(valuation.strategy.seeds))
+    for entries in record.stages() if record is not None else ():
+        race.add(entries)
     if record is not None:
         record.begin()
-    tried = [Tried(point, runs, valuation.worth(runs)) for point, runs in known]
     while True:
+        tried = race.tried()
         if tried and on_batch is not None:
             on_batch(tried)
-        count = min(budget.batch, budget.calls - len(tried))
-        points = engine.ask([one.told() for one in tried], count) if count > 0 else []
-        if not points:
+        stage = race.climb(tried) or race.new(engine, tried)
+        if stage is None:
             return tried
-        batch = list(zip(points, run(points), strict=True))
+        entries = stage.entries(run(stage.points, stage.places))
         if record is not None:
-            record.add(batch)
-        tried += [Tried(point, runs, valuation.worth(runs)) for point, runs in batch]
+            record.add(entries)
+        race.add(entries)

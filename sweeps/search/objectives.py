@@ -151,6 +151,21 @@ class Valuation:
             score, objectives, penalties, excesses=excesses, errors=errors, spreads=spreads
         )
 
+    def slopes(self, worth: Worth) -> dict[str, float]:
+        """How much the expected score changes with the mean of each metric, at a worth that is no failure."""
+        found = {goal.metric: 0.0 for goal in self.goals}
+        for goal in self.goals:
+            found[goal.metric] += goal.sign * goal.weight
+        limits = zip(
+            self.limits, self.strategy.constraints, worth.excesses, worth.spreads, strict=True
+        )
+        for name, one, excess, spread in limits:
+            z = excess / spread if spread else math.copysign(math.inf, excess)
+            share = (1 + math.erf(z / math.sqrt(2))) / 2  # of the possible true excesses that count
+            sign = 1.0 if one.direction == "min" else -1.0
+            found[name] = found.get(name, 0.0) + sign * one.weight * share
+        return found
+
 
 def standard_error(values: Sequence[float]) -> float:
     """Standard error of a mean over seeds; 0 for a single seed, which says nothing of others."""

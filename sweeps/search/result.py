@@ -14,9 +14,9 @@ from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.statistics.intervals import METHOD, estimate
-from sweeps.search.loop import Tried, best_of
 from sweeps.search.objectives import AT, SeedResult, Valuation
 from sweeps.search.pareto_front import hypervolume, nondominated, reference_point
+from sweeps.search.racing import Tried, best_of
 from sweeps.strategies.space import Space
 
 THEIR_METRICS = {  # the reference's names of what it reports of the best point
@@ -47,7 +47,8 @@ def to_document(
 ) -> dict[str, Any]:
     """The result file: `convergence` has the score of every call, as in the reference's files.
 
-    `place` is that of the point that the engine recommends; without one the lowest score decides.
+    `place` is that of the point that the engine recommends; without one the lowest score decides. With rungs a point
+    without all runs has `is_estimate`, and is never the best one.
     """
     lowest = best_of(tried)
     best = lowest if place is None else tried[place]
@@ -178,9 +179,15 @@ def _point(frame: SearchFrame, one: Tried) -> dict[str, Any]:
         "penalties": dict(one.worth.penalties),
         "is_feasible": one.worth.is_feasible,
         "failures": list(one.worth.failures),
+        **({"is_estimate": True} if _is_estimate(frame, one) else {}),
         "outcomes": [run.outcome for run in one.runs],
         "figures": by_class(figures(one.runs)),
     }
+
+
+def _is_estimate(frame: SearchFrame, one: Tried) -> bool:
+    """Whether the score stands for seeds that the point did not run on."""
+    return not one.worth.failures and len(one.runs) < len(frame.seeds)
 
 
 def _success(frame: SearchFrame, best: Tried) -> list[dict[str, Any]]:

@@ -14,7 +14,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from blis_jax.cluster.instance_groups import groups_of
 from blis_jax.errors import ConfigError, choices, closest
@@ -125,7 +133,27 @@ class Search(_Part):
     batch: Annotated[int, Field(ge=1, le=4096)] = 8
     random_state: Annotated[int, Field(ge=0, lt=2**32)] = 42
     start: tuple[Text, ...] = ()  # points of the file that are tried first
+    # numbers of seeds after which a point is dropped unless it may be the best; calls count points on all seeds
+    rungs: tuple[Annotated[int, Field(ge=2)], ...] = ()
     failure_score: Number = 1e6  # of a point with a run that did not come to its end
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Search:
+        if list(self.rungs) != sorted(set(self.rungs)):
+            given = ", ".join(map(str, self.rungs))
+            raise ValueError(f"rungs must grow, such as [4, 16]; given are [{given}]")
+        if self.rungs and self.engine == "pareto":
+            raise ValueError(
+                "rungs compare points with one best point, and the engine pareto has many; leave rungs out"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = handler(self)
+        if not self.rungs:  # records of searches without rungs stay what they were
+            found.pop("rungs", None)
+        return found
 
 
 class Strategy(_Part):

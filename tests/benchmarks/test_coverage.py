@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.coverage import pooled, selection, sequential
+from benchmarks.coverage import pooled, sequential
 from benchmarks.coverage.controls import controls, share_left
+from benchmarks.coverage.searches import selection
 from benchmarks.coverage.worlds import from_comparison, mean_wait, normal, queues, recorded
 
 

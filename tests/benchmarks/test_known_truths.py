@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.coverage import families, grouped, penalties, policy_randomness
+from benchmarks.coverage import families, policy_randomness
+from benchmarks.coverage.searches import grouped, penalties, racing
 from benchmarks.coverage.worlds import mean_wait
 from benchmarks.search.judging import grouped_error
 from blis_jax.policies.seeds import policy_seed
@@ -87,3 +88,12 @@ def test_a_verdict_is_false_on_the_wrong_side() -> None:
     assert not families.is_false(["better", "worse"], truths)
     assert families.is_false(["worse", "worse"], truths)
     assert not families.is_false(["unclear", "unclear"], truths)
+
+
+def test_rungs_end_nearer_with_as_many_runs() -> None:
+    """12 searches each, always the same; `python -m benchmarks.coverage.searches.racing` has more."""
+    world = penalties.WORLDS["best at the limit"]
+    usual, raced = (
+        racing.cell(world, "expected", racing.WAYS[way], 12) for way in ("16 seeds", "4, 16 and 64")
+    )
+    assert raced[0] < usual[0] and raced[1] < 1.2 and usual[1] == 1

@@ -24,7 +24,8 @@ def finalist_texts(path: str, count: int) -> list[str]:
             f"--search: {path} is of the strategy {strategy!r}, which is not in the library; give its points as arms, "
             "FILE.yaml:NAME=VALUE;…"
         )
-    good = [one for one in points if not one["failures"] and one["score"] is not None]
+    whole = [one for one in points if not one.get("is_estimate")]
+    good = [one for one in whole if not one["failures"] and one["score"] is not None]
     texts = dict.fromkeys(
         _text(strategy, one) for one in sorted(good, key=lambda one: float(one["score"]))
     )

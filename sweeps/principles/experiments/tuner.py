@@ -38,8 +38,9 @@ def best_scores(
     """The best score that each restart finds when only these parameters are searched."""
     from sweeps.runs.bench import Bench, workload_of
     from sweeps.search.engines import make
-    from sweeps.search.loop import best_of, runs_at, search
+    from sweeps.search.loop import runs_at, search
     from sweeps.search.objectives import Valuation
+    from sweeps.search.racing import best_of
     from sweeps.strategies.file import load_strategy
     from sweeps.strategies.space import space_of
 

@@ -120,12 +120,14 @@ def test_resumed_after_a_kill_equals_unkilled(
     calls = 0
     original = Bench.run
 
-    def killed(self: Bench, configs: Sequence[ClusterConfig]) -> list[Runs]:
+    def killed(
+        self: Bench, configs: Sequence[ClusterConfig], places: range | None = None
+    ) -> list[Runs]:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise KeyboardInterrupt
-        return original(self, configs)
+        return original(self, configs, places)
 
     with monkeypatch.context() as patch:
         patch.setattr(Bench, "run", killed)
@@ -159,12 +161,14 @@ def test_failed_points_are_finite_and_named(
 ) -> None:
     original = Bench.run
 
-    def hurried(self: Bench, configs: Sequence[ClusterConfig]) -> list[Runs]:
+    def hurried(
+        self: Bench, configs: Sequence[ClusterConfig], places: range | None = None
+    ) -> list[Runs]:
         usual = self.runner.options
         is_second = self.runner.compiled != set()
         self.runner.options = dataclasses.replace(usual, max_scan_steps=64 if is_second else 2**30)
         try:
-            return original(self, configs)
+            return original(self, configs, places)
         finally:
             self.runner.options = usual
 

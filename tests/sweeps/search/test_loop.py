@@ -10,8 +10,9 @@ import pytest
 from blis_jax.errors import ConfigError
 from blis_jax.workload.spec import load_builtin
 from sweeps.search.engines import make
-from sweeps.search.loop import Runs, SearchRecord, Tried, best_of, search, workload_content
+from sweeps.search.loop import Runs, SearchRecord, search, workload_content
 from sweeps.search.objectives import Valuation
+from sweeps.search.racing import Tried, best_of
 from sweeps.strategies.space import Point, Space
 from tests.sweeps.tiny import run_of, tiny_space
 
@@ -31,7 +32,7 @@ class Simulator:
     def __init__(self, batches: int = 99) -> None:
         self.batches, self.num_points = batches, 0
 
-    def __call__(self, points: Sequence[Point]) -> list[Runs]:
+    def __call__(self, points: Sequence[Point], places: range) -> list[Runs]:
         if not self.batches:
             raise Power
         self.batches -= 1

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coverage.selection`: how often the best of several is chosen, and with how many seeds.
+"""`python -m benchmarks.coverage.searches.selection`: how often the best of several is chosen, and with how many seeds.
 
 Systems share the seeds. In the normal world one system is better than all others by just the indifference zone, the
 hardest case, and each has a constraint that it keeps or misses by just its tolerance. In the queues, M/M/1 with the

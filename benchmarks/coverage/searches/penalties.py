@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coverage.penalties`: where searches end that count penalties in one way or another.
+"""`python -m benchmarks.coverage.searches.penalties`: where searches end that count penalties in one way or another.
 
 A search is taken to its limit: it has run every point of a world on a few seeds and ends at the lowest score, by the
 valuation that searches use. The truth of every point is known. A cell says how many of the ends break the limit in
@@ -109,7 +109,7 @@ def end_of(valuation: Valuation, objective: np.ndarray, excess: np.ndarray) -> i
 def ends(world: World, rule: str, num_seeds: int, num_samples: int) -> np.ndarray:
     """The places at which searches on made-up seeds end; all rules see the same seeds."""
     text = STRATEGY % (OBJECTIVE, CONSTRAINT, world.weight, rule)
-    valuation = Valuation(parse_strategy(text, "benchmarks.coverage.penalties"))
+    valuation = Valuation(parse_strategy(text, "benchmarks.coverage.searches.penalties"))
     rng = np.random.default_rng(num_seeds)
     return np.array([
         end_of(valuation, *world.draw(rng, num_seeds)) for _ in range(num_samples)

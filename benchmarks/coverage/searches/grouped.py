@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coverage.grouped`: how often intervals by a jackknife over groups of seeds hold the truth.
+"""`python -m benchmarks.coverage.searches.grouped`: how often intervals by a jackknife over groups of seeds hold.
 
 The search benchmark judges a point by the difference of its score from a reference point's, with the standard error
 that leaves out one of 32 groups of seeds at a time. Two statistics have known truths here. The score: a difference

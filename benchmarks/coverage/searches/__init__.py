@@ -1,0 +1,1 @@
+"""What a search ends at, where the truth is known."""

@@ -1,0 +1,202 @@
+"""Which points of a search get more runs: all run on a few seeds, and those that may be the best go on to more.
+
+*Rungs* are the numbers of seeds after which a point is compared with the best one (Jamieson & Talwalkar 2016), on
+common seeds (F-Race: Birattari et al. 2002). Without rungs every point runs on all seeds at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sweeps.search.engines import Engine, Told
+from sweeps.search.objectives import Runs, SeedResult, Valuation, Worth
+from sweeps.strategies.space import Point
+
+PEERS = 12  # points with more seeds, the best ones, that tell what those seeds do to a point
+HOPE, LAST_HOPE = (
+    0.5,
+    0.0,
+)  # standard errors that a point may be worse than the best one and go on; at the last rung
+
+
+class Entry(NamedTuple):
+    """Runs of a point, as a record has them; `call` is the place of the point that they are further runs of."""
+
+    point: Point
+    runs: Runs
+    call: int | None = None
+
+
+class Tried(NamedTuple):
+    """A point of the search, its runs so far, and its worth; of a point without all seeds the worth is an estimate."""
+
+    point: Point
+    runs: Runs
+    worth: Worth
+
+    def told(self) -> Told:
+        """What an engine learns of it."""
+        worth = self.worth
+        return Told(
+            self.point, worth.score, worth.objectives, worth.penalty, bool(worth.failures),
+            worth.excesses, worth.errors, worth.spreads,
+        )  # fmt: skip
+
+
+class Stage(NamedTuple):
+    """Points to run next, and the places of the seeds to run them on."""
+
+    points: list[Point]
+    places: range
+    calls: list[int] | None = None  # of points that were tried before
+
+    def entries(self, runs: Sequence[Runs]) -> list[Entry]:
+        """The points with their runs."""
+        calls: Sequence[int | None] = self.calls or [None] * len(self.points)
+        return [Entry(*one) for one in zip(self.points, runs, calls, strict=True)]
+
+
+class Race:
+    """The points of a search and their runs so far; what comes next depends on these alone."""
+
+    def __init__(self, valuation: Valuation, num_seeds: int) -> None:
+        """`num_seeds` are those of the search, the last rung."""
+        strategy = valuation.strategy
+        self.valuation, self.budget = valuation, strategy.search
+        if self.budget.rungs and self.budget.rungs[-1] >= num_seeds:
+            raise strategy.refuse(
+                "search.rungs",
+                f"the last one is {self.budget.rungs[-1]}, and the search has {num_seeds} seeds; "
+                f"give numbers below {num_seeds}, or more seeds",
+            )
+        self.rungs = (*self.budget.rungs, num_seeds)
+        self.points: list[Point] = []
+        self.runs: list[Runs] = []
+        self.rung: list[int] = []  # that each point has reached
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """New points, or further runs of known ones."""
+        for point, runs, call in entries:
+            if call is None:
+                self.points.append(point)
+                self.runs.append(runs)
+                self.rung.append(0)
+            else:
+                self.runs[call] = (*self.runs[call], *runs)
+                self.rung[call] += 1
+
+    @property
+    def evaluations(self) -> float:
+        """Runs so far, in those of a point on all seeds."""
+        return sum(self.rungs[rung] for rung in self.rung) / self.rungs[-1]
+
+    @property
+    def num_left(self) -> int:
+        """Runs that the budget leaves."""
+        return self.budget.calls * self.rungs[-1] - sum(self.rungs[rung] for rung in self.rung)
+
+    def new(self, engine: Engine, tried: Sequence[Tried]) -> Stage | None:
+        """New points on the seeds of the first rung; None at the end of the budget, or of the engine's points."""
+        count = min(self.budget.batch, self.num_left // self.rungs[0])
+        points = engine.ask([one.told() for one in tried], count) if count > 0 else []
+        return Stage(points, range(self.rungs[0])) if points else None
+
+    def tried(self) -> list[Tried]:
+        """All points in order."""
+        whole = list(self.runs)
+        worths = [self.valuation.worth(runs) for runs in whole]
+        for rung in range(
+            len(self.rungs) - 2, -1, -1
+        ):  # the surest first: others are judged by them
+            known = [call for call in range(len(whole)) if self.rung[call] > rung]
+            peers = [whole[call] for call in _best(worths, known)[:PEERS]]
+            for call, runs in enumerate(self.runs):
+                if self.rung[call] == rung and peers and not worths[call].failures:
+                    whole[call] = _completed(runs, peers)
+                    worths[call] = self.valuation.worth(whole[call])
+        return [Tried(*one) for one in zip(self.points, self.runs, worths, strict=True)]
+
+    def climb(self, tried: Sequence[Tried]) -> Stage | None:
+        """Points that may be the best and lack seeds, on the seeds of the next rung; None: there are none."""
+        worths = [one.worth for one in tried]
+        order = _best(worths, range(len(tried)))
+        if len(self.rungs) == 1 or not order:
+            return None
+        top = max(self.rung[call] for call in order)
+        best = next(call for call in order if self.rung[call] == top)
+        for rung in range(len(self.rungs) - 2, -1, -1):
+            places = range(self.rungs[rung], self.rungs[rung + 1])
+            hope = LAST_HOPE if rung == len(self.rungs) - 2 else HOPE
+            limit = worths[best].score + hope * self._error(worths[best], best, order, rung)
+            calls = [
+                call
+                for call in order
+                if self.rung[call] == rung and (call == best or worths[call].score < limit)
+            ][: min(self.budget.batch, self.num_left // len(places))]
+            if calls:
+                return Stage([self.points[call] for call in calls], places, calls)
+        return None
+
+    def _error(self, worth: Worth, best: int, order: Sequence[int], rung: int) -> float:
+        """Standard error of a point's score less the best one's, where the point has the seeds of a rung alone."""
+        num_seeds, most = self.rungs[rung], self.rungs[self.rung[best]]
+        if most <= num_seeds:
+            return self._spread(worth, best, order) / math.sqrt(num_seeds)
+        return self._spread(worth, best, order) * math.sqrt(1 / num_seeds - 1 / most)
+
+    def _spread(self, worth: Worth, best: int, order: Sequence[int]) -> float:
+        """Standard deviation over seeds of the difference between the best point and its peers."""
+        slopes = self.valuation.slopes(worth)
+        mine = _values(self.runs[best], slopes)
+        variances = []
+        for call in [one for one in order if one != best][:PEERS]:
+            theirs = _values(self.runs[call], slopes)
+            count = min(len(mine), len(theirs))
+            variances.append(float(np.var(theirs[:count] - mine[:count], ddof=1)))
+        return math.sqrt(float(np.mean(variances))) if variances else 0.0
+
+
+def best_of(tried: Sequence[Tried]) -> Tried | None:
+    """Of the points with the most runs the first one with the lowest score; failures do not count."""
+    whole = [one for one in tried if not one.worth.failures]
+    most = max((len(one.runs) for one in whole), default=0)
+    return min(
+        (one for one in whole if len(one.runs) == most),
+        key=lambda one: one.worth.score,
+        default=None,
+    )
+
+
+def _best(worths: Sequence[Worth], calls: Sequence[int]) -> list[int]:
+    """Those of some points that did not fail, in order of their scores."""
+    return sorted(
+        (call for call in calls if not worths[call].failures), key=lambda call: worths[call].score
+    )
+
+
+def _values(runs: Runs, slopes: Mapping[str, float]) -> np.ndarray:
+    """What each run adds to a score, but for a constant: `[seed]`."""
+    return np.array(
+        [sum(slope * run.metrics[name] for name, slope in slopes.items()) for run in runs]
+    )
+
+
+def _completed(runs: Runs, peers: Sequence[Runs]) -> Runs:
+    """A point's runs on all seeds of its peers; on those that it lacks it differs from them as it does on its own."""
+    count, most = len(runs), min(map(len, peers))
+    names = runs[0].metrics.keys()
+    ours, theirs = (
+        {name: np.array([[run.metrics[name] for run in one] for one in each]) for name in names}
+        for each in ([runs], [peer[:most] for peer in peers])
+    )
+    means = {name: theirs[name].mean(axis=0) for name in names}
+    leads = {name: float((ours[name][0] - means[name][:count]).mean()) for name in names}
+    lacking = [
+        SeedResult(runs[0].outcome, {name: float(means[name][at] + leads[name]) for name in names})
+        for at in range(count, most)
+    ]
+    return (*runs, *lacking)
