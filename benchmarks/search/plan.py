@@ -19,6 +19,7 @@ FIRST_OF_SEARCHES = 1_000_000  # seed of the requests of the search with random 
 NUM_SEEDS = 16  # of one search
 MORE_SEEDS = 4  # times these, which the best points of a search with rungs get
 RUNGS = (4, NUM_SEEDS)
+MORE_POINTS = 2  # times a batch that such a search tries at a time, on a quarter of the seeds
 FIRST_FURTHER = 10_000_000  # seed of the further ones
 MOST_SEARCHES = 100_000  # their seeds end before those that choose a reference begin, at 3,000,000
 
@@ -51,7 +52,8 @@ class Plan:
         changes: dict[str, Any] = {"engine": engine, "random_state": repetition}
         seeds = seeds_of_search(repetition)
         if engine in RACED:  # as many runs, on up to four times the seeds
-            changes |= {"rungs": RUNGS, "calls": self.calls // MORE_SEEDS}
+            batch = self.strategy.search.batch * MORE_POINTS
+            changes |= {"rungs": RUNGS, "calls": self.calls // MORE_SEEDS, "batch": batch}
             seeds += further_seeds(repetition)
         search = self.strategy.search.model_copy(update=changes)
         values: dict[str, Any] = {"search": search, "seeds": seeds}
