@@ -63,6 +63,9 @@ def _is_safe(verdicts: xr.Dataset, confidence: float) -> np.ndarray:
     recommended = verdicts["recommended"].values
     some_within = verdicts["probability_best"].values.sum(axis=1)
     is_none = (recommended == NONE) & (some_within <= 1 - confidence)
+    if "is_surely_kept" in verdicts:
+        is_broken = (verdicts["is_surely_kept"].values == -1).any(axis=2)
+        is_none &= (is_broken | verdicts["has_failed"].values).all(axis=1)
     safe: np.ndarray = is_none | ((recommended != NONE) & (recommended != UNDECIDED))
     return safe
 

@@ -5,6 +5,9 @@ instance can serve, or has no value of the objective; it is then not recommended
 others the best mean objective within the constraints leads. It is recommended if it is best in
 enough of the bootstrap resamples of the seeds, drawn alike for all strategies, and if it is better than
 every other strategy within the constraints. All pairs of strategies in a cell are one family (Holm).
+Where a rule adds seeds until there is a recommendation, bootstrap shares at every look would err too often. There the
+family has every strategy's distance from every constraint, too; the leader must surely keep all, and each other
+strategy must surely be behind it or surely break one.
 """
 
 from __future__ import annotations
@@ -20,11 +23,17 @@ import xarray as xr
 from blis_jax.commands.sweep.data import WHOLE
 from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.scalars import LOWER, lookup
+from blis_jax.results.metrics.scalars import HIGHER, LOWER, lookup
 from blis_jax.results.metrics.summaries import ALL
 from blis_jax.statistics.intervals import BY_STUDENT, Inference
-from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences
-from sweeps.robustness.question import CONSTRAINTS, OBJECTIVE, Question, read_constraint
+from blis_jax.statistics.paired import BETTER, SAME, WORSE, Pair, differences
+from sweeps.robustness.question import (
+    CONSTRAINTS,
+    OBJECTIVE,
+    MapConstraint,
+    Question,
+    read_constraint,
+)
 from sweeps.robustness.store import SKIPPED, SKIPPED_NAME, SPARED, is_done
 from sweeps.runs.metrics import our_name
 
@@ -193,19 +202,30 @@ def _weighted(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _add_changes(verdicts: xr.Dataset, dataset: xr.Dataset, question: Question) -> None:
-    """The objective against the first strategy's in %, and the order of each pair of strategies."""
+    """The objective against the first strategy's in %, and the order of each pair of strategies.
+
+    Where differences are judged at many looks, also whether constraints are surely kept or surely broken.
+    """
     values = values_of(dataset, question.objective)
     num_cells, num_arms, _ = values.shape
     failed, inference = verdicts["has_failed"].values, inference_of(dataset)
     percent = np.full((num_cells, num_arms, 3), np.nan)
     order = np.zeros((num_cells, num_arms, num_arms), np.int8)
+    bounds = _Bounds.of(dataset, question) if inference.is_anytime else None
+    surely = np.zeros((num_cells, num_arms, len(question.constraints)), np.int8)
     for cell in range(num_cells):
-        asked = list(itertools.combinations(np.flatnonzero(~failed[cell]).tolist(), 2))
+        running = np.flatnonzero(~failed[cell]).tolist()
+        asked = list(itertools.combinations(running, 2))
         pairs = [
             Pair(values[cell, first], values[cell, second], question.metric.direction)
             for first, second in asked
         ]
-        for (first, second), found in zip(asked, differences(pairs, inference), strict=True):
+        limits = [bounds.pair(cell, *one) for one in bounds.asked(running)] if bounds else []
+        judged = differences([*pairs, *limits], inference)
+        if bounds:
+            for at, found in zip(bounds.asked(running), judged[len(pairs) :], strict=True):
+                surely[cell, *at] = _KEPT.get(found.verdict, found.num_pairs == 0)
+        for (first, second), found in zip(asked, judged[: len(pairs)], strict=True):
             order[cell, first, second] = _ORDER.get(found.verdict, 0)
             order[cell, second, first] = -order[cell, first, second]
             if first == 0:
@@ -215,9 +235,39 @@ def _add_changes(verdicts: xr.Dataset, dataset: xr.Dataset, question: Question) 
         verdicts[name] = (("cell", "strategy"), percent[..., place], {"units": "%"})
     verdicts["is_ahead"] = (("cell", "strategy", "rival"), order)
     verdicts["is_ahead"].attrs["flag_meanings"] = "-1 behind, 0 not separated, 1 ahead of the rival"
+    if bounds:
+        verdicts["is_surely_kept"] = (("cell", "strategy", "constraint"), surely)
+        verdicts["is_surely_kept"].attrs["flag_meanings"] = "-1 surely broken, 0 unclear, 1 kept"
 
 
 _ORDER = {BETTER: -1, WORSE: 1}  # of the first, where the second is better or worse
+_KEPT = {BETTER: 1, SAME: 1, WORSE: -1}  # a constraint, where a value is so against its bound
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """The constraints as differences by seed: a strategy's value against the bound."""
+
+    values: Sequence[np.ndarray]  # [cell, strategy, seed], one a constraint
+    constraints: Sequence[MapConstraint]
+
+    @classmethod
+    def of(cls, dataset: xr.Dataset, question: Question) -> _Bounds:
+        """Those of a map."""
+        values = [values_of(dataset, one.metric) for one in question.constraints]
+        return cls(values, question.constraints)
+
+    def asked(self, running: Sequence[int]) -> list[tuple[int, int]]:
+        """Strategies that run, with every constraint."""
+        return [(arm, place) for arm in running for place in range(len(self.constraints))]
+
+    def pair(self, cell: int, arm: int, place: int) -> Pair:
+        """The bound and a strategy's values; nothing is left of a relative bound where the first strategy fails."""
+        one, values = self.constraints[place], self.values[place][cell]
+        bound = (
+            one.limit / 100 * values[0] if one.is_relative else np.full(len(values[arm]), one.limit)
+        )
+        return Pair(bound, values[arm], LOWER if one.is_upper else HIGHER)
 
 
 def _add_choice(
@@ -228,6 +278,7 @@ def _add_choice(
     order = verdicts["is_ahead"].values
     failed = verdicts["has_failed"].values
     probability = verdicts["probability_best"].values
+    surely = verdicts["is_surely_kept"].values if "is_surely_kept" in verdicts else None
     recommended, reasons = [], []
     for cell in range(len(score)):
         within = np.flatnonzero(np.isfinite(score[cell]))
@@ -238,7 +289,11 @@ def _add_choice(
         leader = int(within[np.argmin(score[cell, within])])
         rivals = [rival for rival in within if rival != leader]
         is_sure = probability[cell, leader] >= confidence
-        is_sure &= all(order[cell, leader, rival] == 1 for rival in rivals)
+        if surely is None:
+            is_sure &= all(order[cell, leader, rival] == 1 for rival in rivals)
+        else:
+            beaten = (order[cell, leader] == 1) | (surely[cell] == -1).any(axis=1) | failed[cell]
+            is_sure &= bool((surely[cell, leader] == 1).all() and np.delete(beaten, leader).all())
         recommended.append(names[leader] if is_sure else UNDECIDED)
         is_alone = np.count_nonzero(~failed[cell]) == 1
         alone = ONLY_RUNNING if is_alone else ONLY_WITHIN

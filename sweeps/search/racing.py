@@ -97,7 +97,8 @@ class Race:
     @property
     def num_left(self) -> int:
         """Runs that the budget leaves."""
-        return self.budget.calls * self.rungs[-1] - sum(self.rungs[rung] for rung in self.rung)
+        spent = sum(self.rungs[rung] for rung in self.rung)
+        return max(self.budget.calls * self.rungs[-1] - spent, 0)
 
     def new(self, engine: Engine, tried: Sequence[Tried]) -> Stage | None:
         """New points on the seeds of the first rung; None at the end of the budget, or of the engine's points."""

@@ -14,13 +14,14 @@ from blis_jax.engine.outcome import Outcome
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
 from blis_jax.statistics.sequential import StoppingRule
+from sweeps.robustness import stopping
 from sweeps.robustness.cells import Place, make_axes, make_cells, reference_place
 from sweeps.robustness.output.report import differences
 from sweeps.robustness.parts import MapRunner
 from sweeps.robustness.plan import MapPlan, make_plan
 from sweeps.robustness.question import Question
 from sweeps.robustness.store import NOT_RUN, SKIPPED_NAME, SPARED, empty_dataset, part_of
-from sweeps.robustness.verdict import UNDECIDED, answer
+from sweeps.robustness.verdict import NONE, UNDECIDED, answer
 from sweeps.robustness.workloads import Extent, load_shape, measure_in
 from sweeps.search.objectives import SeedResult
 from sweeps.strategies.arms import arm_of
@@ -144,3 +145,19 @@ def test_without_a_rule_every_cell_has_the_seeds_given() -> None:
 def test_the_same_runs_give_the_same_answers(rule: StoppingRule | None) -> None:
     first, second = made(rule)[1], made(rule)[1]
     xr.testing.assert_equal(first, second)
+
+
+@pytest.mark.parametrize(("second", "is_safe"), [(-1, True), (0, False), (1, False)])
+def test_none_is_safe_only_where_every_strategy_surely_breaks_a_constraint(
+    second: int, is_safe: bool
+) -> None:
+    """The second strategy surely breaks its limit, may break it, or keeps it and is not sure to lead."""
+    verdicts = xr.Dataset(
+        {
+            "recommended": ("cell", np.array([NONE], object)),
+            "probability_best": (("cell", "strategy"), [[0.0, 0.0]]),
+            "has_failed": (("cell", "strategy"), [[False, False]]),
+            "is_surely_kept": (("cell", "strategy", "constraint"), [[[1, -1], [1, second]]]),
+        }
+    )
+    assert stopping._is_safe(verdicts, 0.95).tolist() == [is_safe]
