@@ -23,19 +23,16 @@ from blis_jax.engine.gateway.gateway_queue import (
     Place,
     QueueParams,
     QueueWrite,
-    Victims,
-    unchanged,
 )
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
-from blis_jax.engine.phases.departures.giving_up import give_up
+from blis_jax.engine.phases.evictions import victim_of, with_victim
 from blis_jax.engine.phases.gateway import admission, decide_again
 from blis_jax.engine.phases.router_view.snapshot import View, refreshed, snapshots
 from blis_jax.engine.phases.steps.mid_step import count_of, failing
-from blis_jax.engine.state import Dyn, Req, State
+from blis_jax.engine.state import Req, State
 from blis_jax.engine.tables.columns import as_int, choose
-from blis_jax.engine.tables.joined import lane_of, places_of
-from blis_jax.engine.tables.writes import Writes
+from blis_jax.engine.tables.joined import lane_of
 from blis_jax.engine.types import LAST, Snapshots
 from blis_jax.policies.gateway_classes import mean_saturation
 from blis_jax.policies.routing.pickers import first_where
@@ -148,12 +145,12 @@ def _turn(
     gone_to = jnp.where(leaves, jnp.int32(Place.DISPATCHED), jnp.int32(Place.EXPIRED))
     victims = queue.victims
     if victims is not None:  # such an attempt dispatches nothing: the instances are saturated
-        victim = _victim(ctx, state, waiting)
+        victim = victim_of(ctx, state, now, waiting.band)
         evicts = attempts & (saturation >= 1.0) & (victim < spare)
         evicts = evicts & jnp.any(waiting.is_queued & (waiting.band >= 0))
         gone = jnp.where(evicts, victim, gone)
         gone_to = jnp.where(evicts, jnp.int32(Place.CHOSEN), gone_to)
-        victims = _with_victim(victims, jnp.where(evicts, victim, spare), now)
+        victims = with_victim(victims, jnp.where(evicts, victim, spare), now)
     came = jnp.where(entry.enters, jnp.int32(Place.QUEUED), jnp.int32(Place.REJECTED))
     shed = jnp.where(entry.sheds, entry.victim, spare)
     return QueueWrite(
@@ -169,57 +166,6 @@ def _turn(
         last_tenant=jnp.where(leaves, last_tenant, queue.last_tenant),
         victims=victims,
     ), attempts
-
-
-def _victim(ctx: Context, state: State, waiting: QueuedRequests) -> jax.Array:
-    """The least urgent sheddable request at the instances, of several the one dispatched last; the spare if none.
-
-    Those dispatched in one microsecond come by their number; in BLIS, as its heap has them.
-    """
-    queue, exits, spare = _queue(state), state.exits, jnp.int32(ctx.shape.num_requests)
-    assert exits is not None  # somebody may be evicted
-    is_there = (queue.place == Place.DISPATCHED) & (places_of(state) >= 0) & (waiting.band < 0)
-    is_over = (state.dyn[:, Dyn.FINISH_RECORD] > 0) | (state.dyn[:, Dyn.NUM_SCHEDULED] < 0)
-    is_there = is_there & ~is_over & (exits.step_index == 0)
-    least = jnp.min(jnp.where(is_there, waiting.band, jnp.int32(LAST)))
-    is_least = is_there & (waiting.band == least)
-    number = lax.iota(jnp.int32, is_there.shape[0])
-    latest = jnp.max(jnp.where(is_least[queue.order], number, -1))
-    return jnp.where(latest < 0, spare, queue.order[latest])
-
-
-def _with_victim(victims: Victims, victim: jax.Array, now: jax.Array) -> Victims:
-    """The requests to be given up with one more, at the end of this microsecond; with the spare one, as they are."""
-    spare = jnp.int32(victims.order.shape[0] - 1)
-    at = jnp.where(victim < spare, victims.num_chosen, spare)
-    return Victims(
-        order=lax.dynamic_update_slice(victims.order, victim[None], (at,)),
-        num_chosen=victims.num_chosen + as_int(victim < spare),
-        num_gone=victims.num_gone,
-        due=jnp.where(victim < spare, now, victims.due),
-    )
-
-
-def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
-    """An instance gives up the next request that was chosen; one on its way to its queue goes on."""
-    queue = _queue(state)
-    victims, change = queue.victims, unchanged(queue)
-    assert victims is not None and change is not None
-    request = victims.order[victims.num_gone]
-    writes, is_there = give_up(ctx, state, request, now, keeps_batch=True)
-    left = victims.num_gone + 1
-    spare = jnp.int32(ctx.shape.num_requests)
-    change = dataclasses.replace(
-        change,
-        request=jnp.stack([jnp.where(is_there, request, spare), spare, spare]),
-        place=jnp.full((3,), Place.EVICTED, jnp.int32),
-        victims=dataclasses.replace(
-            victims,
-            num_gone=left,
-            due=jnp.where(left < victims.num_chosen, victims.due, ctx.never),
-        ),
-    )
-    return dataclasses.replace(writes, queue=change)
 
 
 def _classes() -> jax.Array:

@@ -1,7 +1,7 @@
 """The moving oracle behind the gateway's queue: what may move waits there before it is routed for the first time.
 
-At one time the order is: changes of the cluster, entries, first routings, requests that move, one that has waited
-too long, and a tick. An entry and a tick try to dispatch one request each.
+At one time the order is: changes of the cluster, entries, first routings, requests that move, those that are evicted,
+one that has waited too long, and a tick. An entry and a tick try to dispatch one request each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.oracles.oracle import Config, Request
 from tests.support.oracles.plain_queue import NOBODY, PlainQueue, Waiting
 
 PRIORITIES = (3, 4, 3, -2, -1, -3)  # of no class, critical, standard, sheddable, batch, background
-QUEUE_FULL, SHED, EXPIRED, IN_GATEWAY = 7, 8, 9, 11
+QUEUE_FULL, SHED, EXPIRED, EVICTED, IN_GATEWAY = 7, 8, 9, 10, 11
 
 
 class QueuedCluster(MovingCluster):
@@ -35,6 +35,7 @@ class QueuedCluster(MovingCluster):
         self.tick, self.rank = math.inf, {request.index: 2**30 for request in requests}
         self.entered_us = [one.arrival_us + self.admission_latency_us for one in requests]
         self.wait_us = dict.fromkeys(self.rank, -1)
+        self.chosen: list[Request] = []  # to be evicted at the end of this microsecond
         for instance in self.instances:
             instance.events.rank_of = lambda request: self.rank[request.index]
 
@@ -51,13 +52,41 @@ class QueuedCluster(MovingCluster):
     def _attempt(self, now: int) -> None:
         if self.tick == math.inf:
             self.tick = now + self.config["dispatch-tick-interval"]
-        number = self.queue.dispatch(self._saturation(now), self.entered_us)
+        saturation = self._saturation(now)
+        number = self.queue.dispatch(saturation, self.entered_us)
         if number == NOBODY:
+            if self.config.get("in-flight-eviction", False) and saturation >= 1:
+                self._choose_victim()
             return
         self.rank[number] = sum(rank < 2**30 for rank in self.rank.values())
         self.wait_us[number] = now - self.entered_us[number]
         self.requests[number].status = oracle.IN_FLIGHT
         self._push(now + self.routing_latency_us, 2, self.requests[number])
+
+    def _choose_victim(self) -> None:
+        """The least urgent sheddable request that waits or runs somewhere, of several the one dispatched last."""
+        there = [
+            request
+            for one in self.instances
+            if one.is_up and one.stop_at == math.inf
+            for request in (*one.queue, *one.batch)
+            if PRIORITIES[request.slo_class] < 0 and request not in self.chosen
+        ]
+        if there and any(one.priority >= 0 for one in self.queue.queued):
+            least = min(there, key=lambda one: (PRIORITIES[one.slo_class], -self.rank[one.index]))
+            self.chosen.append(least)
+
+    def _evict(self, now: int) -> None:
+        """A step in progress goes on without the request; one that finds nobody is made, empty."""
+        self.last_us = now
+        request = self.chosen.pop(0)
+        instance = self.instances[request.instance]
+        if request in instance.batch:
+            instance.batch.remove(request)
+            instance.kv.release(request)
+        else:
+            instance.queue.remove(request)
+        request.status = EVICTED
 
     def _saturation(self, now: int) -> float:
         detector, config = self.config["saturation-detector"], self.config
@@ -95,7 +124,8 @@ class QueuedCluster(MovingCluster):
 
     def run(self) -> None:
         while True:
-            kinds = [self._next(0), self._next(1), self._next(2), self._next_of_queue()]
+            evicts = self.last_us if self.chosen else math.inf
+            kinds = [self._next(0), self._next(1), self._next(2), evicts, self._next_of_queue()]
             earliest = min(self.instances, key=lambda instance: instance.next_time_us())
             instance_time = earliest.next_time_us()
             if min(*kinds[1:], instance_time) == math.inf:
@@ -105,8 +135,8 @@ class QueuedCluster(MovingCluster):
             if now > self.horizon_us:
                 return
             if cluster <= instance_time:
-                acts = (self._change, self._decide, self._route_again, self._act_of_queue)
-                acts[kinds.index(now)](int(now))
+                acts = self._change, self._decide, self._route_again, self._evict
+                (*acts, self._act_of_queue)[kinds.index(now)](int(now))
             else:
                 earliest.process_next_event()
 
