@@ -18,6 +18,7 @@ from blis_jax.engine.gateway.gateway_queue import (
     unchanged,
 )
 from blis_jax.engine.phases.departures.giving_up import by_standing, give_up, standing
+from blis_jax.engine.phases.router_view.gateways import of_own
 from blis_jax.engine.state import Dyn, Slot, State
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.joined import places_of
@@ -33,18 +34,21 @@ def _queue(state: State) -> GatewayQueue:
     return state.queue
 
 
-def victim_of(ctx: Context, state: State, now: jax.Array, band: Int[Array, "request"]) -> jax.Array:
+def victim_of(
+    ctx: Context, state: State, now: jax.Array, band: Int[Array, "request"], gateway: jax.Array
+) -> jax.Array:
     """The least urgent sheddable request at the instances, of several the one dispatched last; the spare if none.
 
-    Those dispatched in one microsecond come by their number; in BLIS, as its heap has them.
+    Those dispatched in one microsecond come by their number; in BLIS, as its heap has them. Only the gateway's own are
+    looked at.
     """
     if by_standing(ctx):
-        return _standing_victim(ctx, state, now)
+        return _standing_victim(ctx, state, now, gateway)
     queue, exits, spare = _queue(state), state.exits, jnp.int32(ctx.shape.num_requests)
     assert exits is not None  # somebody may be evicted
     is_there = (queue.place == Place.DISPATCHED) & (places_of(state) >= 0) & (band < 0)
     is_over = (state.dyn[:, Dyn.FINISH_RECORD] > 0) | (state.dyn[:, Dyn.NUM_SCHEDULED] < 0)
-    is_there = is_there & ~is_over & (exits.step_index == 0)
+    is_there = of_own(ctx, is_there & ~is_over & (exits.step_index == 0), gateway)
     least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
     is_least = is_there & (band == least)
     number = lax.iota(jnp.int32, is_there.shape[0])
@@ -52,7 +56,7 @@ def victim_of(ctx: Context, state: State, now: jax.Array, band: Int[Array, "requ
     return jnp.where(latest < 0, spare, queue.order[latest])
 
 
-def _standing_victim(ctx: Context, state: State, now: jax.Array) -> jax.Array:
+def _standing_victim(ctx: Context, state: State, now: jax.Array, gateway: jax.Array) -> jax.Array:
     """The victim where requests move: only those that stand somewhere now are looked at, by their slots."""
     queue, rows, spare = _queue(state), ctx.shape.num_instances, jnp.int32(ctx.shape.num_requests)
     params: QueueParams = ctx.params.cluster.queue
@@ -60,6 +64,7 @@ def _standing_victim(ctx: Context, state: State, now: jax.Array) -> jax.Array:
     band = params.priority[state.slot[Slot.SLO_CLASS, :rows]]
     request = jnp.where(is_there, state.slot[Slot.REQUEST, :rows], spare)
     is_there = is_there & (band < 0) & (queue.place[request] == Place.DISPATCHED)
+    is_there = of_own(ctx, is_there, gateway, request)
     least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
     rank = state.slot[Slot.QUEUE_RANK, :rows]  # its number in order of dispatch
     latest = jnp.max(jnp.where(is_there & (band == least), rank, -1))
