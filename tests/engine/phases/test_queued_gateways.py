@@ -12,7 +12,7 @@ from blis_jax.cluster.config import NO_HORIZON, from_flags
 from blis_jax.results.records import RunRecord, Status
 from tests.engine.phases.test_evictions import evicting_scene, num_evicted, same
 from tests.engine.test_moving_scenes import MECHANISMS, NODES, OPTIONS
-from tests.engine.test_queued_scenes import check_scene, queued_scene
+from tests.engine.test_queued_scenes import ELASTIC, check_scene, queued_scene, run, sound
 from tests.support.scenes import table_of
 
 Scene = tuple[dict[str, np.ndarray], dict[str, Any]]
@@ -140,3 +140,14 @@ def test_many_lanes_give_the_same() -> None:
     for seed in range(4):
         made = scene_of(seed, Kind("both", 3, True))
         same(run_of(made, "rows"), run_of(made, "lanes"))
+
+
+@pytest.mark.slow
+def test_gateways_of_an_elastic_cluster_keep_what_must_hold() -> None:
+    changes = ELASTIC | {"hand-over-policy": "pools", "num-gateways": 2, "in-flight-eviction": True}
+    changes |= {"saturation-detector": "concurrency", "max-concurrency": 2}
+    found = [run(seed, changes) for seed in range(20)]
+    for record in found:
+        sound(record)
+    assert sum(int(record.instances.times_down.sum()) for record in found) > 10
+    assert num_evicted(found) > 10
