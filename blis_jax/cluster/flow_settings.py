@@ -111,7 +111,3 @@ def check(config: Any) -> None:
         raise ConfigError(
             "flow_control does not go with prefill and decode pools yet; leave one of them out"
         )
-    if config.num_gateways != 1:
-        raise ConfigError(
-            f"flow_control does not go with num_gateways {config.num_gateways} yet; leave one of them out"
-        )

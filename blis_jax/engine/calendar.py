@@ -90,7 +90,7 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
     admit, route = decision_times(ctx, lane, state.queue)
     change = move = ctx.never
     events = event_times(state, ctx.shape.num_instances)
-    movement, kind, of_queue = state.movement, jnp.int32(Kind.GATEWAY), _of_queue(state.queue)
+    movement, kind, of_queue = state.movement, jnp.int32(Kind.GATEWAY), _of_queue(ctx, state.queue)
     is_beyond = jnp.array(False)
     if movement is not None:
         change, is_late = change_time(ctx, state)
@@ -105,7 +105,7 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
             move = jnp.where(jnp.min(movement.leave_at) <= move, ctx.never, move)
         is_beyond = is_late & is_blocked & (jnp.minimum(route, move) < ctx.never)
         if state.queue is not None and waits:  # nor is there anything to look at for the queue
-            is_beyond = is_beyond | (is_late & is_blocked & (state.queue.num_queued > 0))
+            is_beyond = is_beyond | (is_late & is_blocked & _has_waiting(ctx, state.queue))
             is_over = is_blocked & (change >= ctx.never)
             of_queue = [(jnp.where(is_over, ctx.never, time), one) for time, one in of_queue]
         route, move = jnp.maximum(route, earliest), jnp.maximum(move, earliest)
@@ -151,11 +151,19 @@ def _by_turn(ctx: Context, state: State, change: jax.Array) -> tuple[jax.Array, 
     return jnp.where(is_last, ctx.never, change), jnp.where(is_last, change, ctx.never)
 
 
-def _of_queue(queue: GatewayQueue | None) -> list[tuple[jax.Array, Kind]]:
-    """What the gateway's queue has due, in the order in which it happens at one time."""
+def _has_waiting(ctx: Context, queue: GatewayQueue) -> jax.Array:
+    has_waiting = queue.num_queued > 0
+    return has_waiting if ctx.mechanism.num_gateways == 1 else jnp.any(has_waiting)
+
+
+def _of_queue(ctx: Context, queue: GatewayQueue | None) -> list[tuple[jax.Array, Kind]]:
+    """What the queue has due, of several gateways the first, in the order in which it happens at one time."""
     if queue is None:
         return []
-    due = [(queue.expiry, Kind.EXPIRY), (queue.tick, Kind.TICK)]
+    expiry, tick = queue.expiry, queue.tick
+    if ctx.mechanism.num_gateways > 1:
+        expiry, tick = jnp.min(expiry), jnp.min(tick)
+    due = [(expiry, Kind.EXPIRY), (tick, Kind.TICK)]
     return due if queue.victims is None else [(queue.victims.due, Kind.EVICTION), *due]
 
 

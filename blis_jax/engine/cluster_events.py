@@ -20,7 +20,8 @@ from blis_jax.engine.phases.departures.movement import (
     next_to_move,
 )
 from blis_jax.engine.phases.departures.reservation import begin_transfer
-from blis_jax.engine.phases.flow_control import attend, evict, route_again, route_dispatched
+from blis_jax.engine.phases.evictions import evict
+from blis_jax.engine.phases.flow_control import attend, route_again, route_dispatched
 from blis_jax.engine.phases.gateway import decide
 from blis_jax.engine.state import Past, State
 from blis_jax.engine.tables.columns import apart, put

@@ -129,11 +129,6 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
             "preemption_mode recompute is for requests that stay where they are routed; "
             "leave it out, or take the cluster and hand-over policies out"
         )
-    if made.evicts_in_flight and made.moves_requests and not config.is_august:
-        raise ConfigError(
-            "in_flight_eviction is for requests that stay where they are routed; "
-            "leave it out, or take the cluster and hand-over policies out"
-        )
     if not (config.precise_kv_routing and made.hears_caches):
         return made  # as in the reference, which warns and goes on
     if made.moves_requests:

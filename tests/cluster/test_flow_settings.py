@@ -24,7 +24,6 @@ from blis_jax.errors import ConfigError
         ({"tenant_budgets": "a=0.1"}, "'a=0.1' must be TENANT=SHARE"),
         ({"tenant_budgets": "0=1.5"}, "'0=1.5' must be TENANT=SHARE"),
         ({"slo_targets": "critical"}, "'critical' must be CLASS=N"),
-        ({"flow_control": True, "num_gateways": 2}, "does not go with num_gateways 2"),
     ],
 )
 def test_bad_settings_are_refused_in_a_sentence(settings, words):

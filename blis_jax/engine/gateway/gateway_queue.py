@@ -1,10 +1,13 @@
 """The queue of the gateway (flow control): its numbers, its tables, and what one scan step changes in them.
 
 What is done with them is in phases/flow_control.py. A mechanism without the queue has none of this in its program.
+Several gateways have a queue each: the fields `OWN` have an axis `[gateway]` before their others then, and who is in
+whose queue follows from the request's number.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +32,10 @@ class Place(enum.IntEnum):
     EXPIRED = 5  # it waited too long
     EVICTED = 6  # its instance gave it up for a more urgent request
     CHOSEN = 7  # dispatched, and chosen to be given up
+
+
+OWN = ("num_queued", "tick", "expiry", "has_band", "last_tenant")
+"""Fields that each of several gateways has for itself."""
 
 
 class Detector(enum.IntEnum):
@@ -116,7 +123,7 @@ def empty_queue(shape: EngineShape, mechanism: Mechanism) -> GatewayQueue | None
         return None
     clock, size, classes = shape.clock_dtype, shape.num_requests + 1, len(SLO_CLASSES)
     forever = jnp.asarray(never(clock), clock)
-    return GatewayQueue(
+    queue = GatewayQueue(
         place=jnp.zeros((size,), jnp.int32),
         dispatched=jnp.full((size,), forever, clock),
         order=jnp.full((size,), shape.num_requests, jnp.int32),
@@ -128,6 +135,17 @@ def empty_queue(shape: EngineShape, mechanism: Mechanism) -> GatewayQueue | None
         last_tenant=jnp.full((classes,), -1, jnp.int32),
         victims=_no_victims(shape, forever) if mechanism.evicts_in_flight else None,
     )
+    return _on_each(queue, mechanism.num_gateways)
+
+
+def _on_each(queue: GatewayQueue, count: int) -> GatewayQueue:
+    if count == 1:
+        return queue
+    own = {name: getattr(queue, name) for name in OWN}
+    each: dict[str, Any] = {
+        name: jnp.broadcast_to(one, (count, *jnp.shape(one))) for name, one in own.items()
+    }
+    return dataclasses.replace(queue, **each)
 
 
 def _no_victims(shape: EngineShape, forever: jax.Array) -> Victims:
@@ -143,7 +161,7 @@ def unchanged(queue: GatewayQueue | None) -> QueueWrite | None:
     return QueueWrite(
         request=jnp.broadcast_to(spare, (3,)),
         place=jnp.zeros((3,), jnp.int32),
-        dispatched=jnp.full_like(queue.tick, never(queue.tick.dtype)),
+        dispatched=jnp.asarray(never(queue.dispatched.dtype), queue.dispatched.dtype),
         order_at=spare,
         num_dispatched=queue.num_dispatched,
         num_queued=queue.num_queued,

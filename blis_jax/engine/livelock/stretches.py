@@ -139,7 +139,10 @@ class _Stretches:
         route = int(times[registers[Reg.NEXT_ROUTE]]) + int(cluster.admission_latency_us)
         route += int(cluster.routing_latency_us)
         if host.queue is not None:  # requests are not routed in order of arrival
-            route = int(min(host.queue.tick, host.queue.expiry))
+            queue = host.queue  # a tick and an expiry for each gateway
+            route = int(min(np.min(queue.tick), np.min(queue.expiry)))
+            if queue.victims is not None:
+                route = min(route, int(queue.victims.due))
             if registers[Reg.NEXT_ROUTE] < host.queue.num_dispatched:
                 route = 0
         entry = pending_from(host, instance)

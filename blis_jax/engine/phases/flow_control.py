@@ -1,8 +1,9 @@
 """Flow control: admitted requests wait at the gateway until the instances have room for them.
 
 Bands go by the priority of the class, flows inside a band by tenant. One request at most is dispatched on an arrival,
-and one on each tick while some wait; completions dispatch none. Source: BLIS as of August 2026,
-`sim/cluster/gateway_queue.go` and `cluster_event.go`.
+and one on each tick while some wait; completions dispatch none. Of several gateways each has a queue of its own, and
+acts for itself: of those that have something due at one time, the one with the least number first.
+Source: BLIS as of August 2026, `sim/cluster/gateway_queue.go` and `cluster_event.go`.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ from blis_jax.engine.gateway.gateway_queue import (
     Place,
     QueueParams,
     QueueWrite,
-    Victims,
-    unchanged,
 )
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
-from blis_jax.engine.phases.departures.giving_up import give_up
+from blis_jax.engine.phases.evictions import victim_of, with_victim
 from blis_jax.engine.phases.gateway import admission, decide_again
+from blis_jax.engine.phases.router_view.gateways import (
+    gateway_of,
+    of_own,
+    own_queue,
+    with_own_queue,
+)
 from blis_jax.engine.phases.router_view.snapshot import View, refreshed, snapshots
 from blis_jax.engine.phases.steps.mid_step import count_of, failing
-from blis_jax.engine.state import Dyn, Req, State
+from blis_jax.engine.state import Req, State
 from blis_jax.engine.tables.columns import as_int, choose
-from blis_jax.engine.tables.joined import lane_of, places_of
-from blis_jax.engine.tables.writes import Writes
+from blis_jax.engine.tables.joined import lane_of
 from blis_jax.engine.types import LAST, Snapshots
 from blis_jax.policies.gateway_classes import mean_saturation
 from blis_jax.policies.routing.pickers import first_where
@@ -100,7 +104,8 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
     comes, newcomer = kind == Kind.GATEWAY, lane.next_admit
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
     is_admitted, gateway = admission(ctx, state, newcomer, lane.num_rejected, now, seen)
-    change, attempts = _turn(ctx, state, now, kind, comes & is_admitted, seen)
+    gateway_at = _acting(ctx, _queue(state), kind, newcomer)
+    change, attempts = _turn(ctx, state, now, kind, comes & is_admitted, seen, gateway_at)
     base, is_seen = no_decisions(ctx, state), comes | attempts
     is_beyond = attempts & (
         ctx.is_beyond(now, _params(ctx).tick_us.astype(jnp.float64))
@@ -124,13 +129,27 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
     )
 
 
+def _acting(ctx: Context, queue: GatewayQueue, kind: jax.Array, newcomer: jax.Array) -> jax.Array:
+    """The gateway whose turn it is: the newcomer's, or the first one for which the event is due."""
+    if ctx.mechanism.num_gateways == 1:
+        return jnp.int32(0)
+    first = jnp.argmin(jnp.where(kind == Kind.EXPIRY, queue.expiry, queue.tick)).astype(jnp.int32)
+    return jnp.where(kind == Kind.GATEWAY, gateway_of(ctx, newcomer), first)
+
+
 def _turn(
-    ctx: Context, state: State, now: jax.Array, kind: jax.Array, asks: jax.Array, seen: View
+    ctx: Context,
+    state: State,
+    now: jax.Array,
+    kind: jax.Array,
+    asks: jax.Array,
+    seen: View,
+    gateway: jax.Array,
 ) -> tuple[QueueWrite, jax.Array]:
-    """What happens in the queue, and whether it tries to dispatch; `asks`: the next request comes to it."""
-    queue, newcomer = _queue(state), lane_of(ctx, state).next_admit
+    """What happens in the gateway's queue, and whether it tries to dispatch; `asks`: the next request comes to it."""
+    queue, newcomer = own_queue(ctx, _queue(state), gateway), lane_of(ctx, state).next_admit
     spare, expires = jnp.int32(ctx.shape.num_requests), kind == Kind.EXPIRY
-    waiting = _waiting(ctx, queue)
+    waiting = _waiting(ctx, queue, gateway)
     entry = entry_of(ctx, waiting, queue.num_queued, newcomer, asks)
     has_band = queue.has_band | ((_classes() == waiting.slo_class[newcomer]) & asks)
     oldest = jnp.minimum(first_where(waiting.is_queued), spare)
@@ -139,7 +158,7 @@ def _turn(
     stays = stays & ~((number == oldest) & expires)
     waiting = waiting._replace(is_queued=stays | ((number == newcomer) & entry.enters))
     attempts = entry.enters | ((kind == Kind.TICK) & (queue.num_queued > 0))
-    saturation = _saturation(ctx, _seen(ctx, state, now, seen))
+    saturation = _saturation(ctx, _seen(ctx, state, now, seen, gateway))
     chosen, is_due, last_tenant = pick(ctx, queue, waiting, has_band, saturation)
     leaves = attempts & is_due
     is_queued = waiting.is_queued & ~((number == chosen) & leaves)
@@ -148,15 +167,15 @@ def _turn(
     gone_to = jnp.where(leaves, jnp.int32(Place.DISPATCHED), jnp.int32(Place.EXPIRED))
     victims = queue.victims
     if victims is not None:  # such an attempt dispatches nothing: the instances are saturated
-        victim = _victim(ctx, state, waiting)
+        victim = victim_of(ctx, state, now, waiting.band, gateway)
         evicts = attempts & (saturation >= 1.0) & (victim < spare)
         evicts = evicts & jnp.any(waiting.is_queued & (waiting.band >= 0))
         gone = jnp.where(evicts, victim, gone)
         gone_to = jnp.where(evicts, jnp.int32(Place.CHOSEN), gone_to)
-        victims = _with_victim(victims, jnp.where(evicts, victim, spare), now)
+        victims = with_victim(victims, jnp.where(evicts, victim, spare), now)
     came = jnp.where(entry.enters, jnp.int32(Place.QUEUED), jnp.int32(Place.REJECTED))
     shed = jnp.where(entry.sheds, entry.victim, spare)
-    return QueueWrite(
+    change = QueueWrite(
         request=jnp.stack([jnp.where(asks, newcomer, spare), shed, gone]),
         place=jnp.stack([came, jnp.int32(Place.SHED), gone_to]),
         dispatched=jnp.where(leaves, now, queue.dispatched[gone]),
@@ -168,58 +187,8 @@ def _turn(
         has_band=has_band,
         last_tenant=jnp.where(leaves, last_tenant, queue.last_tenant),
         victims=victims,
-    ), attempts
-
-
-def _victim(ctx: Context, state: State, waiting: QueuedRequests) -> jax.Array:
-    """The least urgent sheddable request at the instances, of several the one dispatched last; the spare if none.
-
-    Those dispatched in one microsecond come by their number; in BLIS, as its heap has them.
-    """
-    queue, exits, spare = _queue(state), state.exits, jnp.int32(ctx.shape.num_requests)
-    assert exits is not None  # somebody may be evicted
-    is_there = (queue.place == Place.DISPATCHED) & (places_of(state) >= 0) & (waiting.band < 0)
-    is_over = (state.dyn[:, Dyn.FINISH_RECORD] > 0) | (state.dyn[:, Dyn.NUM_SCHEDULED] < 0)
-    is_there = is_there & ~is_over & (exits.step_index == 0)
-    least = jnp.min(jnp.where(is_there, waiting.band, jnp.int32(LAST)))
-    is_least = is_there & (waiting.band == least)
-    number = lax.iota(jnp.int32, is_there.shape[0])
-    latest = jnp.max(jnp.where(is_least[queue.order], number, -1))
-    return jnp.where(latest < 0, spare, queue.order[latest])
-
-
-def _with_victim(victims: Victims, victim: jax.Array, now: jax.Array) -> Victims:
-    """The requests to be given up with one more, at the end of this microsecond; with the spare one, as they are."""
-    spare = jnp.int32(victims.order.shape[0] - 1)
-    at = jnp.where(victim < spare, victims.num_chosen, spare)
-    return Victims(
-        order=lax.dynamic_update_slice(victims.order, victim[None], (at,)),
-        num_chosen=victims.num_chosen + as_int(victim < spare),
-        num_gone=victims.num_gone,
-        due=jnp.where(victim < spare, now, victims.due),
     )
-
-
-def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
-    """An instance gives up the next request that was chosen; one on its way to its queue goes on."""
-    queue = _queue(state)
-    victims, change = queue.victims, unchanged(queue)
-    assert victims is not None and change is not None
-    request = victims.order[victims.num_gone]
-    writes, is_there = give_up(ctx, state, request, now, keeps_batch=True)
-    left = victims.num_gone + 1
-    spare = jnp.int32(ctx.shape.num_requests)
-    change = dataclasses.replace(
-        change,
-        request=jnp.stack([jnp.where(is_there, request, spare), spare, spare]),
-        place=jnp.full((3,), Place.EVICTED, jnp.int32),
-        victims=dataclasses.replace(
-            victims,
-            num_gone=left,
-            due=jnp.where(left < victims.num_chosen, victims.due, ctx.never),
-        ),
-    )
-    return dataclasses.replace(writes, queue=change)
+    return with_own_queue(ctx, _queue(state), change, gateway), attempts
 
 
 def _classes() -> jax.Array:
@@ -228,10 +197,10 @@ def _classes() -> jax.Array:
     return lax.iota(jnp.int32, len(SLO_CLASSES))
 
 
-def _waiting(ctx: Context, queue: GatewayQueue) -> QueuedRequests:
+def _waiting(ctx: Context, queue: GatewayQueue, gateway: jax.Array) -> QueuedRequests:
     table = ctx.requests.table
     slo_class = table[:, Req.SLO_CLASS]
-    is_queued = queue.place == Place.QUEUED
+    is_queued = of_own(ctx, queue.place == Place.QUEUED, gateway)
     return QueuedRequests(
         is_queued, _params(ctx).priority[slo_class], table[:, Req.TENANT], slo_class
     )
@@ -258,9 +227,11 @@ def entry_of(
     return QueueEntry(enters, enters & is_full, youngest)
 
 
-def _seen(ctx: Context, state: State, now: jax.Array, seen: View) -> Snapshots:
+def _seen(ctx: Context, state: State, now: jax.Array, seen: View, gateway: jax.Array) -> Snapshots:
     no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
-    return snapshots(ctx, state, now, seen, no_match, lane_of(ctx, state).num_rejected)
+    # the first request of each gateway has its number
+    request = None if ctx.mechanism.num_gateways == 1 else gateway
+    return snapshots(ctx, state, now, seen, no_match, lane_of(ctx, state).num_rejected, request)
 
 
 def _saturation(ctx: Context, seen: Snapshots) -> jax.Array:

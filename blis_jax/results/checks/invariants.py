@@ -274,13 +274,16 @@ def steps_follow_each_other(record: RunRecord) -> int:
 def no_idling_while_requests_wait(record: RunRecord) -> int:
     """19. After a step that left requests waiting, the next begins by the time it ends.
 
-    On an instance that goes down, what waits may leave.
+    On an instance that goes down, what waits may leave, and so may requests that give up.
     """
     order, is_next = _neighbours(record)
     steps = record.steps
     end = steps.start_us + steps.num_steps.astype(np.int64) * steps.duration_us
     is_late = steps.start_us[order][1:] > end[order][:-1]
-    is_late &= record.instances.times_down[steps.instance[order][1:]] == 0
+    may_leave = record.instances.times_down > 0
+    gave_up = np.isin(record.requests.status, GAVE_UP) & (record.requests.instance >= 0)
+    may_leave[record.requests.instance[gave_up]] = True
+    is_late &= ~may_leave[steps.instance[order][1:]]
     return int(np.count_nonzero(is_next & (steps.waiting[order][:-1] > 0) & is_late))
 
 

@@ -105,6 +105,8 @@ class MovingInstance(Instance):
         has_pools = config["hand-over-policy"] == "pools"
         self.role = config.get("role", "both") if has_pools else "both"
         self.is_up, self.stop_at = True, math.inf
+        # whether a step that finds nobody is left out, unless the batch's last member was evicted
+        self.has_orphans = self.keeps_batch = False
 
     def next_time_us(self) -> float:
         return min(self.events.next_time_us(), self.stop_at)
@@ -142,6 +144,11 @@ class MovingInstance(Instance):
         request.scheduled_step_idx = len(self.steps) + 1
 
     def _step(self) -> None:
+        is_empty = not (self.batch or self.queue or self.keeps_batch)
+        self.keeps_batch = False
+        if self.has_orphans and is_empty and self.is_step_scheduled:
+            self.is_step_scheduled = False  # it was scheduled for somebody who has been evicted
+            return
         self._form_batch()
         has_decode = self.cluster.has_decode_instance()
         duration_us = self._step_time_us()

@@ -7,6 +7,7 @@ and the step in progress goes on without it. A mechanism in which nobody gives u
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.gateway.exits import KEPT, ORPHANED, ExitWrite, no_exit
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.departures.stops import leaves_early
+from blis_jax.engine.phases.router_view.snapshot import active_instances
 from blis_jax.engine.phases.steps.mid_step import (
     Work,
     chains_of,
@@ -27,14 +29,17 @@ from blis_jax.engine.phases.steps.mid_step import (
     with_chains,
 )
 from blis_jax.engine.phases.steps.step_end import next_event
-from blis_jax.engine.state import Instance, Lane, Mode, Resident, State
+from blis_jax.engine.state import Instance, Lane, Mode, Resident, Slot, State
 from blis_jax.engine.tables.columns import as_int, choose
-from blis_jax.engine.tables.joined import place_of
+from blis_jax.engine.tables.joined import place_of, queued_times
 from blis_jax.engine.tables.slot_write import no_slot
 from blis_jax.engine.tables.writes import Writes, no_writes
-from blis_jax.engine.types import LAST
+from blis_jax.engine.types import LAST, NO_REQUEST
 from blis_jax.memory.block_tables.blocks import Do, MemoryTask
 from blis_jax.policies.routing.pickers import first_where
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool
 
 
 def time_out(ctx: Context, state: State, now: jax.Array) -> Writes:
@@ -49,12 +54,31 @@ def time_out(ctx: Context, state: State, now: jax.Array) -> Writes:
     return dataclasses.replace(writes, exits=change)
 
 
+def by_standing(ctx: Context) -> bool:
+    """Whether those that are evicted may have moved, which BLIS has no rule for."""
+    mechanism = ctx.mechanism
+    has_rule = mechanism.rules.turns_away  # its own autoscaler
+    return mechanism.evicts_in_flight and mechanism.moves_requests and not has_rule
+
+
+def standing(ctx: Context, state: State, now: jax.Array) -> Bool[Array, "instance slot"]:
+    """Slots whose requests wait or run on an instance that is up and that none of them is about to leave."""
+    movement, rows = state.movement, ctx.shape.num_instances
+    assert movement is not None  # there is one where requests move
+    leaves = jnp.minimum(movement.leave_at[:rows], movement.stop_at[:rows])
+    stays = active_instances(ctx, state) & (leaves >= ctx.never)
+    is_there = state.slot[Slot.REQUEST, :rows] != NO_REQUEST
+    runs = state.slot[Slot.ORDER, :rows] != LAST
+    return is_there & (runs | (queued_times(state, rows) < now)) & stays[:, None]
+
+
 def is_orphan(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array | None:
     """Whether the step that begins finds nobody: all have given up since it was scheduled. None where nobody does.
 
-    As in BLIS a batch whose last member was evicted is still there, and makes an empty step.
+    As in BLIS a batch whose last member was evicted is still there, and makes an empty step. Where evicted requests
+    may have moved, so does one that finds nobody for another reason, as after an outage.
     """
-    if state.exits is None:
+    if state.exits is None or (by_standing(ctx) and ctx.requests.deadline is None):
         return None
     inst, now = work.inst, work.lane.now
     slots = SlotRows(state, instance)
@@ -109,6 +133,8 @@ def give_up(
         lane, task = _freeing(ctx, lane, task, row, slot, instance, now, waits)
     change = no_exit(state.exits)
     is_last = runs & (inst.num_prefill + inst.num_decode == 1)
+    if keeps_batch and by_standing(ctx):
+        is_last = is_last | waits
     change = dataclasses.replace(
         change,
         leaving=jnp.where(runs, request, no_one),

@@ -2,11 +2,13 @@
 
 Requests are dealt to the gateways in turn, by their number. A gateway has states of its policies of its own and its
 own prefix index (unless the KV caches feed one for all), and counts only its own requests on the way to an instance.
-Looks at the instances are common to all. With one gateway nothing of this is in the compiled program.
+Looks at the instances are common to all. Where requests wait at the gateway, each has a queue of its own. With one
+gateway nothing of this is in the compiled program.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,12 +16,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from blis_jax.engine.context import Context
+from blis_jax.engine.gateway.gateway_queue import OWN, GatewayQueue, QueueWrite
 from blis_jax.engine.state import Slot, State
 from blis_jax.engine.tables.joined import lane_of, place_of, queued_times
 from blis_jax.engine.types import REJECTED
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int
+    from jaxtyping import Array, Bool, Int
 
 States = tuple[Any, ...]
 
@@ -64,6 +67,45 @@ def with_own(ctx: Context, states: States, own: States, request: jax.Array) -> S
         new if place in common else jax.tree.map(put, state, new)
         for place, (state, new) in enumerate(zip(states, own, strict=True))
     )
+
+
+def own_queue(ctx: Context, queue: GatewayQueue, gateway: jax.Array) -> GatewayQueue:
+    """The queue as one gateway has it, in the form of a single gateway's."""
+    if ctx.mechanism.num_gateways == 1:
+        return queue
+
+    def own(name: str) -> Any:
+        return lax.dynamic_index_in_dim(getattr(queue, name), gateway, keepdims=False)
+
+    return dataclasses.replace(queue, **{name: own(name) for name in OWN})
+
+
+def with_own_queue(
+    ctx: Context, queue: GatewayQueue, own: QueueWrite, gateway: jax.Array
+) -> QueueWrite:
+    """What changes in all queues, given what changes in one gateway's."""
+    if ctx.mechanism.num_gateways == 1:
+        return own
+
+    def put(name: str) -> Any:
+        new = getattr(own, name)
+        return lax.dynamic_update_index_in_dim(getattr(queue, name), new, gateway, 0)
+
+    return dataclasses.replace(own, **{name: put(name) for name in OWN})
+
+
+def of_own(
+    ctx: Context,
+    mask: Bool[Array, "*at"],
+    gateway: jax.Array,
+    request: Int[Array, "*at"] | None = None,
+) -> Bool[Array, "*at"]:
+    """The mask without requests of other gateways; if `request` is not given, its entries are all requests."""
+    if ctx.mechanism.num_gateways == 1:
+        return mask
+    if request is None:
+        request = lax.iota(jnp.int32, mask.shape[0])
+    return mask & (gateway_of(ctx, request) == gateway)
 
 
 def own_pending(

@@ -1,0 +1,105 @@
+"""Requests that instances give up for a more urgent one in the gateway's queue: who it is, and when it goes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from blis_jax.engine.context import Context
+from blis_jax.engine.gateway.gateway_queue import (
+    GatewayQueue,
+    Place,
+    QueueParams,
+    Victims,
+    unchanged,
+)
+from blis_jax.engine.phases.departures.giving_up import by_standing, give_up, standing
+from blis_jax.engine.phases.router_view.gateways import of_own
+from blis_jax.engine.state import Dyn, Slot, State
+from blis_jax.engine.tables.columns import as_int
+from blis_jax.engine.tables.joined import places_of
+from blis_jax.engine.tables.writes import Writes
+from blis_jax.engine.types import LAST
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
+
+def _queue(state: State) -> GatewayQueue:
+    assert state.queue is not None  # requests are evicted for one in it
+    return state.queue
+
+
+def victim_of(
+    ctx: Context, state: State, now: jax.Array, band: Int[Array, "request"], gateway: jax.Array
+) -> jax.Array:
+    """The least urgent sheddable request at the instances, of several the one dispatched last; the spare if none.
+
+    Those dispatched in one microsecond come by their number; in BLIS, as its heap has them. Only the gateway's own are
+    looked at.
+    """
+    if by_standing(ctx):
+        return _standing_victim(ctx, state, now, gateway)
+    queue, exits, spare = _queue(state), state.exits, jnp.int32(ctx.shape.num_requests)
+    assert exits is not None  # somebody may be evicted
+    is_there = (queue.place == Place.DISPATCHED) & (places_of(state) >= 0) & (band < 0)
+    is_over = (state.dyn[:, Dyn.FINISH_RECORD] > 0) | (state.dyn[:, Dyn.NUM_SCHEDULED] < 0)
+    is_there = of_own(ctx, is_there & ~is_over & (exits.step_index == 0), gateway)
+    least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
+    is_least = is_there & (band == least)
+    number = lax.iota(jnp.int32, is_there.shape[0])
+    latest = jnp.max(jnp.where(is_least[queue.order], number, -1))
+    return jnp.where(latest < 0, spare, queue.order[latest])
+
+
+def _standing_victim(ctx: Context, state: State, now: jax.Array, gateway: jax.Array) -> jax.Array:
+    """The victim where requests move: only those that stand somewhere now are looked at, by their slots."""
+    queue, rows, spare = _queue(state), ctx.shape.num_instances, jnp.int32(ctx.shape.num_requests)
+    params: QueueParams = ctx.params.cluster.queue
+    is_there = standing(ctx, state, now)
+    band = params.priority[state.slot[Slot.SLO_CLASS, :rows]]
+    request = jnp.where(is_there, state.slot[Slot.REQUEST, :rows], spare)
+    is_there = is_there & (band < 0) & (queue.place[request] == Place.DISPATCHED)
+    is_there = of_own(ctx, is_there, gateway, request)
+    least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
+    rank = state.slot[Slot.QUEUE_RANK, :rows]  # its number in order of dispatch
+    latest = jnp.max(jnp.where(is_there & (band == least), rank, -1))
+    return jnp.where(latest < 0, spare, queue.order[latest])
+
+
+def with_victim(victims: Victims, victim: jax.Array, now: jax.Array) -> Victims:
+    """The requests to be given up with one more, at the end of this microsecond; with the spare one, as they are."""
+    spare = jnp.int32(victims.order.shape[0] - 1)
+    at = jnp.where(victim < spare, victims.num_chosen, spare)
+    return Victims(
+        order=lax.dynamic_update_slice(victims.order, victim[None], (at,)),
+        num_chosen=victims.num_chosen + as_int(victim < spare),
+        num_gone=victims.num_gone,
+        due=jnp.where(victim < spare, now, victims.due),
+    )
+
+
+def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
+    """An instance gives up the next request that was chosen; one on its way to its queue goes on."""
+    queue = _queue(state)
+    victims, change = queue.victims, unchanged(queue)
+    assert victims is not None and change is not None
+    request = victims.order[victims.num_gone]
+    writes, is_there = give_up(ctx, state, request, now, keeps_batch=True)
+    left = victims.num_gone + 1
+    spare = jnp.int32(ctx.shape.num_requests)
+    change = dataclasses.replace(
+        change,
+        request=jnp.stack([jnp.where(is_there, request, spare), spare, spare]),
+        place=jnp.full((3,), Place.EVICTED, jnp.int32),
+        victims=dataclasses.replace(
+            victims,
+            num_gone=left,
+            due=jnp.where(left < victims.num_chosen, victims.due, ctx.never),
+        ),
+    )
+    return dataclasses.replace(writes, queue=change)
