@@ -29,6 +29,7 @@ from blis_jax.engine.gateway.gateway_queue import (
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
 from blis_jax.engine.phases.departures.giving_up import give_up
+from blis_jax.engine.phases.departures.queued_parts import is_whole, rank_behind_queue, with_tick
 from blis_jax.engine.phases.gateway import admission, decide_again
 from blis_jax.engine.phases.router_view.snapshot import View, refreshed, snapshots
 from blis_jax.engine.phases.steps.mid_step import count_of, failing
@@ -78,10 +79,11 @@ def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:
     number = lane_of(ctx, state).next_route
     done = decide_again(ctx, state, _queue(state).order[number], now)
     # requests that enter an instance's queue in one microsecond do so in the order in which they were routed
+    rank = number if not ctx.mechanism.reserves_decode else rank_behind_queue(ctx, state)
     return dataclasses.replace(
         done,
         lane=done.lane.replace(next_route=number + 1),
-        slot=done.slot.replace(queue_rank=number),
+        slot=done.slot.replace(queue_rank=rank),
     )
 
 
@@ -90,12 +92,17 @@ def route_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) 
     done = decide_again(ctx, state, request, now)
     if state.queue is None:
         return done
+    if ctx.mechanism.reserves_decode:
+        return dataclasses.replace(
+            done, slot=done.slot.replace(queue_rank=rank_behind_queue(ctx, state))
+        )
     number = jnp.argmax(state.queue.order == request).astype(jnp.int32)
     return dataclasses.replace(done, slot=done.slot.replace(queue_rank=number))
 
 
 def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decisions:
     """An arrival enters the queue, a request has waited too long, or a tick is due; then perhaps one is dispatched."""
+    state = with_tick(state, now, kind)
     lane, spare = lane_of(ctx, state), jnp.int32(ctx.shape.num_requests)
     comes, newcomer = kind == Kind.GATEWAY, lane.next_admit
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
@@ -168,6 +175,7 @@ def _turn(
         has_band=has_band,
         last_tenant=jnp.where(leaves, last_tenant, queue.last_tenant),
         victims=victims,
+        ticked=queue.ticked,
     ), attempts
 
 
@@ -180,7 +188,7 @@ def _victim(ctx: Context, state: State, waiting: QueuedRequests) -> jax.Array:
     assert exits is not None  # somebody may be evicted
     is_there = (queue.place == Place.DISPATCHED) & (places_of(state) >= 0) & (waiting.band < 0)
     is_over = (state.dyn[:, Dyn.FINISH_RECORD] > 0) | (state.dyn[:, Dyn.NUM_SCHEDULED] < 0)
-    is_there = is_there & ~is_over & (exits.step_index == 0)
+    is_there = is_there & ~is_over & (exits.step_index == 0) & is_whole(ctx, state)
     least = jnp.min(jnp.where(is_there, waiting.band, jnp.int32(LAST)))
     is_least = is_there & (waiting.band == least)
     number = lax.iota(jnp.int32, is_there.shape[0])
@@ -206,7 +214,8 @@ def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
     victims, change = queue.victims, unchanged(queue)
     assert victims is not None and change is not None
     request = victims.order[victims.num_gone]
-    writes, is_there = give_up(ctx, state, request, now, keeps_batch=True)
+    is_kept = not ctx.mechanism.rules.has_order  # BLIS forgets a batch whose last member it evicts
+    writes, is_there = give_up(ctx, state, request, now, keeps_batch=is_kept)
     left = victims.num_gone + 1
     spare = jnp.int32(ctx.shape.num_requests)
     change = dataclasses.replace(

@@ -52,7 +52,7 @@ def time_out(ctx: Context, state: State, now: jax.Array) -> Writes:
 def is_orphan(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array | None:
     """Whether the step that begins finds nobody: all have given up since it was scheduled. None where nobody does.
 
-    As in BLIS a batch whose last member was evicted is still there, and makes an empty step.
+    A batch whose last member was evicted is still there and makes an empty step, but in `blis-2026-08`.
     """
     if state.exits is None:
         return None
@@ -82,7 +82,10 @@ def give_up(
     slot = jnp.minimum(first_where(is_it), jnp.int32(ctx.shape.num_slots - 1))
     row, inst = slots.one(ctx, slot), nothing.inst
     runs = jnp.any(is_it) & (row.order != LAST)
-    waits = jnp.any(is_it) & ~runs & (row.queued < now)
+    has_come = row.queued < now
+    if ctx.mechanism.reserves_decode:  # ranks of those that come with their KV are below all others
+        has_come = has_come | ((row.queued == now) & (row.queue_rank < ctx.shape.num_requests))
+    waits = jnp.any(is_it) & ~runs & has_come
     is_idle, chains = inst.is_idle == 1, chains_of(inst)
     event = next_event(ctx, slots, is_idle, chains, slot, inst.busy_until)
     lane, spare = nothing.lane, jnp.int32(ctx.shape.num_instances)
