@@ -1,4 +1,4 @@
-"""The plain cluster of August 2026 against recorded runs with pools, with the gateway's queue, budgets and time-outs."""
+"""The plain cluster of August 2026 against recorded runs: pools, the gateway's queue, budgets, time-outs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,39 @@ pytestmark = pytest.mark.golden
 FOLDER = find_golden_dir()
 FOLDER = FOLDER / "blis_2026_08" if FOLDER else None
 FAST = ("pd_shared_s42", "fc_evict_s42", "timeouts_pd_s44")
-NAMES = (
-    "fc_conc_fifo_c5_s42 fc_conc_fifo_s42 fc_conc_prio_s42 fc_evict_s42 fc_never_s42 fc_shed_s42 fc_ttl_band_s42 "
-    "fc_util_deadline_s42 fc_util_prio_tick_s42 pd_1p1d_s42 pd_1p3d_s42 pd_2p2d_s42 pd_2p2d_weighted_s42 pd_3p1d_s42 "
-    "pd_chunked_s42 pd_contention_s42 pd_default_rr_s42 pd_encode_s42 pd_kv_mid_s42 pd_kv_small_s42 pd_multi_turn_s42 "
-    "pd_never_s42 pd_one_token_s42 pd_roofline_s42 pd_shared_s42 pd_threshold_s42 pd_tp_hetero_s42 tenant_budget_s42 "
-    "timeouts_pd_s44 timeouts_queue_s44 timeouts_s42"
-).split()
+NAMES = [
+    "fc_conc_fifo_c5_s42",
+    "fc_conc_fifo_s42",
+    "fc_conc_prio_s42",
+    "fc_evict_s42",
+    "fc_never_s42",
+    "fc_shed_s42",
+    "fc_ttl_band_s42",
+    "fc_util_deadline_s42",
+    "fc_util_prio_tick_s42",
+    "pd_1p1d_s42",
+    "pd_1p3d_s42",
+    "pd_2p2d_s42",
+    "pd_2p2d_weighted_s42",
+    "pd_3p1d_s42",
+    "pd_chunked_s42",
+    "pd_contention_s42",
+    "pd_default_rr_s42",
+    "pd_encode_s42",
+    "pd_kv_mid_s42",
+    "pd_kv_small_s42",
+    "pd_multi_turn_s42",
+    "pd_never_s42",
+    "pd_one_token_s42",
+    "pd_roofline_s42",
+    "pd_shared_s42",
+    "pd_threshold_s42",
+    "pd_tp_hetero_s42",
+    "tenant_budget_s42",
+    "timeouts_pd_s44",
+    "timeouts_queue_s44",
+    "timeouts_s42",
+]
 OF_WHOLE = (
     "queued_at_us",
     "completed_at_us",
