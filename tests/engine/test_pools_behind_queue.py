@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,8 @@ from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
 from blis_jax.workload.table import RequestTable, with_timeouts
-from tests.support.oracles import august_scenes
-from tests.support.oracles.august_oracle import Cluster, Endless
+from tests.support.oracles.august import scenes
+from tests.support.oracles.august.cluster import Cluster, Endless
 from tests.support.scenes import REQUEST_ARRAYS, WHOLE, Prompt, table_of, workload_of
 
 OPTIONS = Options(
@@ -91,7 +92,17 @@ def scene(seed: int, mechanism: str, has_timeouts: bool = False) -> Scene:
         settings = settings | {"pd_prefix_threshold": int(pick(0, 16, 100))}
     else:
         settings = settings | {"pd_decider": str(pick("always", "always", "always", "never"))}
-    config = ClusterConfig(
+    config = _cluster(pick, pools | settings)
+    timeout = rng.integers(20_000, 200_000, COUNT) if has_timeouts else None
+    table = table_of(workload, **NODES)
+    if timeout is not None:
+        table = with_timeouts(table, timeout)
+    return Scene(workload, table, config, timeout)
+
+
+def _cluster(pick: Callable[..., Any], settings: dict[str, Any]) -> ClusterConfig:
+    """A cluster with these settings, the others small and large."""
+    return ClusterConfig(
         revision=AUGUST,
         model="meta-llama/llama-3.1-8b-instruct",
         hardware="H100",
@@ -123,19 +134,14 @@ def scene(seed: int, mechanism: str, has_timeouts: bool = False) -> Scene:
         dispatch_tick_interval=int(pick(500, 1000, 370)),
         admission_latency=int(pick(0, 0, 500)),
         routing_latency=int(pick(0, 0, 1000)),
-        **{**pools, **settings},
+        **settings,
     )
-    timeout = rng.integers(20_000, 200_000, COUNT) if has_timeouts else None
-    table = table_of(workload, **NODES)
-    if timeout is not None:
-        table = with_timeouts(table, timeout)
-    return Scene(workload, table, config, timeout)
 
 
 def both(one: Scene, seed: int) -> tuple[RunRecord, Cluster] | None:
     """The engine's run and the plain cluster after its own; None if that would never end."""
     try:
-        plain = august_scenes.run(one.config, one.workload, seed, one.timeout_us, MOST_EVENTS)
+        plain = scenes.run(one.config, one.workload, seed, one.timeout_us, MOST_EVENTS)
     except Endless:
         return None
     return simulate(one.config, one.table, OPTIONS, seed), plain
@@ -149,7 +155,7 @@ def check(seed: int, mechanism: str, has_timeouts: bool = False) -> RunRecord | 
         return None
     record, plain = found
     assert record.outcome in WHOLE, seed
-    assert august_scenes.differences(record, one.table, plain) == [], seed
+    assert scenes.differences(record, one.table, plain) == [], seed
     assert not any(violations(record).values()), seed
     return record
 
@@ -231,4 +237,4 @@ def test_a_batch_whose_last_member_is_evicted_makes_no_step(pools: dict[str, int
     )
     record = simulate(config, table, OPTIONS)
     assert record.requests.status.tolist() == [Status.EVICTED, Status.COMPLETED]
-    assert august_scenes.differences(record, table, august_scenes.run(config, workload)) == []
+    assert scenes.differences(record, table, scenes.run(config, workload)) == []

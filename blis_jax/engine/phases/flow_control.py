@@ -188,7 +188,9 @@ def _victim(ctx: Context, state: State, waiting: QueuedRequests) -> jax.Array:
     assert exits is not None  # somebody may be evicted
     is_there = (queue.place == Place.DISPATCHED) & (places_of(state) >= 0) & (waiting.band < 0)
     is_over = (state.dyn[:, Dyn.FINISH_RECORD] > 0) | (state.dyn[:, Dyn.NUM_SCHEDULED] < 0)
-    is_there = is_there & ~is_over & (exits.step_index == 0) & is_whole(ctx, state)
+    is_there = is_there & ~is_over & (exits.step_index == 0)
+    if ctx.mechanism.reserves_decode:
+        is_there = is_there & is_whole(state)
     least = jnp.min(jnp.where(is_there, waiting.band, jnp.int32(LAST)))
     is_least = is_there & (waiting.band == least)
     number = lax.iota(jnp.int32, is_there.shape[0])

@@ -61,7 +61,7 @@ def next_part(
 def rank_behind_queue(ctx: Context, state: State) -> jax.Array:
     """The rank of the next request to be placed among those that enter an instance's queue in one microsecond.
 
-    It counts the routings so far, those of whole requests and of both parts; ranks of transfers are below all of these.
+    It counts the routings so far, first and second ones; ranks of transfers are below all of these.
     """
     movement = _movement(state)
     due = movement.journey_time[:, Journey.time_columns.DUE]
@@ -72,9 +72,9 @@ def rank_behind_queue(ctx: Context, state: State) -> jax.Array:
     return jnp.int32(ctx.shape.num_requests) + lane_of(ctx, state).next_route + placed
 
 
-def is_whole(ctx: Context, state: State) -> Bool[Array, "request"] | bool:
+def is_whole(state: State) -> Bool[Array, "request"]:
     """Requests that are not split: BLIS keeps no others in mind for an eviction."""
-    return ~_is_split(_movement(state)) if ctx.mechanism.reserves_decode else True
+    return ~_is_split(_movement(state))
 
 
 def is_between(ctx: Context, movement: Movement, now: jax.Array) -> Bool[Array, "request"]:

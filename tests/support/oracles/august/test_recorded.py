@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.oracles import august_oracle, august_scenes
+from tests.support.oracles.august import scenes
+from tests.support.oracles.august.records import arrays
 from tests.support.recorded.golden_2026_08 import AT_END, AugustScenario
 from tests.support.recorded.reference_data import find_golden_dir
 
@@ -94,9 +95,9 @@ def test_equals_a_recorded_run(name: str) -> None:
     workload["short_input_id"] = np.zeros(size, np.int64)
     deadline = workload["deadline_us"]
     timeout = np.where(deadline > 0, deadline - workload["arrival_us"], 0)
-    cluster = august_scenes.run(scenario.cluster, workload, scenario.seed, timeout)
+    cluster = scenes.run(scenario.cluster, workload, scenario.seed, timeout)
     recorded = scenario.arrays()
-    mine = {one: of for one, of in august_oracle.arrays(cluster).items() if one in recorded}
+    mine = {one: of for one, of in arrays(cluster).items() if one in recorded}
     assert len(mine) > 20
     for one, values in mine.items():
         assert len(values) == len(recorded[one]), one

@@ -16,9 +16,10 @@ from blis_jax.engine.types import ENCODE, IDLE, ROLES, SLO_CLASSES
 from blis_jax.policies.seeds import router_draws
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.table import RequestTable, from_golden
-from tests.support.oracles import august_oracle
-from tests.support.oracles.august_instance import NEVER, PoolInstance
-from tests.support.oracles.august_oracle import Cluster, Draws, Router, Whole
+from tests.support.oracles.august.cluster import Cluster, Whole
+from tests.support.oracles.august.instance import NEVER, PoolInstance
+from tests.support.oracles.august.records import arrays as arrays_of
+from tests.support.oracles.august.router import Draws, Router
 from tests.support.oracles.oracle import requests_of_workload
 from tests.support.recorded import golden_2026_08
 
@@ -146,7 +147,7 @@ def differences(record: RunRecord, table: RequestTable, cluster: Cluster) -> lis
     count = len(cluster.instances)
     recorded = {"instances": [{"index": at, "kv": {}} for at in range(count)]}
     recorded["block_size"] = cluster.config["block-size-in-tokens"]
-    arrays = august_oracle.arrays(cluster)
+    arrays = arrays_of(cluster)
     # a record has where a request is; a recording where its tokens would be made. Neither says when nothing began
     is_split = arrays["pd_prefill_instance"] >= 0
     is_first = is_split & (arrays["pd_transfer_start_us"] < 0)

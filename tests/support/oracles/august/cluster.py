@@ -2,7 +2,7 @@
 
 Written from `sim/cluster/cluster.go`, `cluster_event.go`, `pd_events.go` and `eviction_tracker.go`. It takes one event
 at a time, in order of time, priority and creation, and has nothing of the engine. It is equal to the recorded runs with
-either of the two (`test_august_oracle.py`); what it says of both together is read off the source.
+either of the two (`test_recorded.py`); what it says of both together is read off the source.
 """
 
 from __future__ import annotations
@@ -13,25 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from tests.support.oracles.august_instance import (
-    COMPLETED,
-    DROPPED,
-    NEVER,
-    RUNNING,
-    TIMED_OUT,
-    WAITING,
-    Part,
-    PoolInstance,
-)
+from tests.support.oracles.august.instance import COMPLETED, NEVER, TIMED_OUT, Part, PoolInstance
+from tests.support.oracles.august.router import Router, Seen
 from tests.support.oracles.plain_queue import NOBODY, PlainQueue, Waiting
 
 PREFILL, DECODE, BOTH, ENCODE, IDLE = "prefill", "decode", "both", "encode", "idle"
 # what a recording calls where a request has ended
 REJECTED, IN_FLIGHT, QUEUE_FULL, SHED, EXPIRED, EVICTED = 1, 5, 7, 8, 9, 10
 IN_GATEWAY, DROPPED_AT_DECODE, IN_TRANSFER = 12, 13, 14
-TIMED_OUT_THERE = 6
 ARRIVAL, ADMISSION, ROUTING, SECOND, EVICTION, TRANSFER, OVER, EXPIRY, TICK = (
     *range(3), 4, 5, 5, 6, 6, 7,
 )  # fmt: skip
@@ -61,82 +50,6 @@ class Whole:
 
 class Endless(Exception):
     """A run that goes on: KV that waits for its turn may leave no room for the one that has it."""
-
-
-class Draws:
-    """Go's `Intn` on a stream of whole numbers below 2^31."""
-
-    def __init__(self, numbers: Any) -> None:
-        self.numbers = iter(numbers.tolist())
-
-    def below(self, count: int) -> int:
-        one = next(self.numbers)
-        if count & (count - 1) == 0:
-            return int(one & (count - 1))
-        most = 2**31 - 1 - 2**31 % count
-        while one > most:
-            one = next(self.numbers)
-        return int(one % count)
-
-
-@dataclass
-class Seen:
-    """What the router sees of one instance."""
-
-    number: int
-    queued: int = 0
-    batch: int = 0
-    used: float = 0.0
-    in_flight: int = 0
-
-    @property
-    def load(self) -> int:
-        return self.queued + self.batch + self.in_flight
-
-
-class Router:
-    """Round-robin, least-loaded or weighted."""
-
-    def __init__(self, policy: str, scorers: list[tuple[str, float]], draws: Draws) -> None:
-        total = sum(weight for _, weight in scorers)
-        self.policy, self.draws, self.count = policy, draws, 0
-        self.scorers = [(name, weight / total) for name, weight in scorers]
-
-    def choose(self, seen: list[Seen], hits: Callable[[int], int]) -> int:
-        if self.policy == "round-robin":
-            self.count += 1
-            return seen[(self.count - 1) % len(seen)].number
-        if self.policy == "least-loaded":
-            scores = [-float(one.load) for one in seen]
-        else:
-            scores = [0.0] * len(seen)
-            for name, weight in self.scorers:
-                own = self._scores(name, seen, hits)
-                scores = [
-                    total + min(max(one, 0.0), 1.0) * weight
-                    for total, one in zip(scores, own, strict=True)
-                ]
-        tied = [one.number for one, score in zip(seen, scores, strict=True) if score == max(scores)]
-        return tied[self.draws.below(len(tied))] if len(tied) > 1 else tied[0]
-
-    @staticmethod
-    def _scores(name: str, seen: list[Seen], hits: Callable[[int], int]) -> list[float]:
-        if name == "kv-utilization":
-            return [1 - one.used for one in seen]
-        if name == "load-balance":
-            return [1 / (1 + one.load) for one in seen]
-        if name == "active-requests":
-            most = max(one.in_flight for one in seen)
-            return [(most - one.in_flight) / most if one.in_flight else 1.0 for one in seen]
-        if name == "queue-depth":
-            values, sign = [one.queued for one in seen], -1
-        else:
-            assert name == "precise-prefix-cache", name
-            values, sign = [hits(one.number) for one in seen], 1
-        least, most = min(values), max(values)
-        if least == most:
-            return [1.0] * len(values)
-        return [(one - least if sign > 0 else most - one) / (most - least) for one in values]
 
 
 class Cluster:
@@ -429,90 +342,3 @@ class Cluster:
         self._hold(one.tenant, 1)
         self.decoding.append((one, part))
         self.instances[one.instance].enqueue_decode(part, now)
-
-
-# --- what is recorded ---------------------------------------------------------------------------
-
-
-def status_of(one: Whole) -> int:
-    """A code of the recordings."""
-    if one.status not in (IN_FLIGHT,):
-        return one.status
-    part = one.whole or one.decode or one.prefill
-    if part is None:
-        return IN_FLIGHT
-    if part is one.prefill and part.status == COMPLETED:
-        return IN_TRANSFER
-    known = {COMPLETED: 0, DROPPED: 2, WAITING: 3, RUNNING: 4, TIMED_OUT: TIMED_OUT_THERE}
-    return known.get(part.status, IN_FLIGHT)
-
-
-def _split_latencies(one: Whole) -> tuple[int, int, int]:
-    """Scheduling delay, TTFT and E2E of a request in two parts; -1 where it has not ended."""
-    first, part = one.prefill, one.decode
-    if not one.completed or first is None:
-        return -1, -1, -1
-    ttft, e2e = first.ttft, one.completed - one.given["arrival"]
-    if part is not None and part.delay >= 0:
-        if part.itls:
-            ttft = part.delay + part.itls[0]
-        if part.status == COMPLETED:
-            own = sum(part.itls) + part.post + max(part.ttft, 0)
-            e2e = own if part.ttft >= 0 else own + part.delay
-    return first.delay, ttft, e2e
-
-
-def arrays(cluster: Cluster) -> dict[str, np.ndarray]:
-    """The run with the names of a recording."""
-    rows = [_row(one) for one in cluster.requests]
-    found = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    names = (
-        "step_start_us",
-        "step_duration_us",
-        "step_running",
-        "step_waiting",
-        "step_used_blocks",
-    )
-    steps = [(at, *step) for at, one in enumerate(cluster.instances) for step in one.steps]
-    table = np.array(steps, np.int64).reshape(-1, len(names) + 1)
-    return found | dict(zip(("step_instance", *names), table.T, strict=True))
-
-
-def _row(one: Whole) -> dict[str, int]:
-    is_split = one.prefill is not None
-    part = one.whole or Part.of(one.given, one.tenant)
-    first = one.prefill or Part.of(one.given, one.tenant)
-    last = one.decode or Part.of(one.given, one.tenant)
-    delay, ttft, e2e = _split_latencies(one) if is_split else (part.delay, part.ttft, part.e2e)
-    row = {
-        "status": status_of(one),
-        "instance": one.instance,
-        "sched_delay_us": delay,
-        "ttft_us": ttft,
-        "e2e_us": e2e,
-        "queued_at_us": part.queued_at,
-        "completed_at_us": part.completed_at,
-        "preemptions": part.preemptions,
-        "num_scheduled": part.scheduled,
-        "cached_tokens_first_sched": part.cached,
-        "scheduled_step_idx": part.scheduled_step,
-        "finished_step_idx": part.finished_step,
-        "num_itl": len(part.itls),
-        "progress_index": part.progress,
-        "gw_enqueue_us": one.enqueued,
-        "gw_dispatch_us": one.dispatched if one.turn >= 0 else 0,
-        "pd_prefill_instance": one.routed_to if is_split else -1,
-        "pd_decode_instance": one.instance if is_split else -1,
-        "prefill_completed_at": first.completed_at,
-        "pd_transfer_start_us": one.times.get("transfer start", -1),
-        "pd_transfer_complete_us": one.times.get("transfer end", -1),
-        "prefill_last_sched": first.last_sched,
-        "decode_first_sched": last.first_sched,
-        "decode_last_sched": last.last_sched,
-        "prefill_preempt": first.preemptions,
-        "decode_preempt": last.preemptions,
-        "prefill_cached_first": first.cached,
-        "decode_completed_at": last.completed_at,
-        "decode_num_itl": len(last.itls),
-    }
-    return row
