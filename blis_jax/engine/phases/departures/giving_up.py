@@ -82,10 +82,7 @@ def give_up(
     slot = jnp.minimum(first_where(is_it), jnp.int32(ctx.shape.num_slots - 1))
     row, inst = slots.one(ctx, slot), nothing.inst
     runs = jnp.any(is_it) & (row.order != LAST)
-    has_come = row.queued < now
-    if ctx.mechanism.reserves_decode:  # ranks of those that come with their KV are below all others
-        has_come = has_come | ((row.queued == now) & (row.queue_rank < ctx.shape.num_requests))
-    waits = jnp.any(is_it) & ~runs & has_come
+    waits = jnp.any(is_it) & ~runs & _has_come(ctx, row, now)
     is_idle, chains = inst.is_idle == 1, chains_of(inst)
     event = next_event(ctx, slots, is_idle, chains, slot, inst.busy_until)
     lane, spare = nothing.lane, jnp.int32(ctx.shape.num_instances)
@@ -127,6 +124,15 @@ def give_up(
         slot=written,
         exits=change,
     ), runs | waits
+
+
+def _has_come(ctx: Context, row: Resident, now: jax.Array) -> jax.Array:
+    """Whether a request has come to the queue; one whose KV comes in this microsecond has."""
+    has_come = row.queued < now
+    if not ctx.mechanism.reserves_decode:
+        return has_come
+    # ranks of those that come with their KV are below all others
+    return has_come | ((row.queued == now) & (row.queue_rank < ctx.shape.num_requests))
 
 
 def _freeing(
