@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from blis_jax.cluster import disaggregation
 from blis_jax.cluster.setting_checks import demand
 from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, closest
@@ -101,13 +100,3 @@ def check(config: Any) -> None:
     demand(config, "request_ttl", lambda value: value < 2**62, f"below {2**62}")
     slo_targets(config.slo_targets)
     tenant_budgets(config.tenant_budgets)
-    if config.tenant_budgets and disaggregation.has_pools(config):
-        raise ConfigError(
-            "tenant_budgets do not go with prefill and decode pools yet; leave one of them out"
-        )
-    if not config.flow_control:
-        return
-    if disaggregation.has_pools(config):
-        raise ConfigError(
-            "flow_control does not go with prefill and decode pools yet; leave one of them out"
-        )

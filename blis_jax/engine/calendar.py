@@ -133,8 +133,11 @@ def next_due(ctx: Context, state: State, lane: Lane) -> Due:
     event, instance = first_of(ctx, events)
     deadline = None
     if ctx.requests.deadline is not None:
-        deadline, _ = next_deadline(ctx, state)
+        deadline, _, is_overdue = next_deadline(ctx, state)
         is_next = (deadline < cluster) & (deadline < event)
+        if is_overdue is not None:  # as soon as its KV is there, which is before a tick
+            is_free = (deadline < cluster) | ((deadline == cluster) & (kind >= Kind.TICK))
+            is_next = is_next | (is_overdue & is_free & (deadline <= event))
         kind = jnp.where(is_next, jnp.int32(Kind.DEADLINE), kind)
         cluster = jnp.where(is_next, deadline, cluster)
     found = admit, route, change, move, cluster, kind, event, instance, events, deadline
@@ -167,8 +170,12 @@ def _of_queue(ctx: Context, queue: GatewayQueue | None) -> list[tuple[jax.Array,
     return due if queue.victims is None else [(queue.victims.due, Kind.EVICTION), *due]
 
 
-def next_deadline(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
-    """When the next request is given up whose time is up, and which; of one microsecond, the one routed first."""
+def next_deadline(ctx: Context, state: State) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    """When the next request is given up whose time is up, and which; of one microsecond, the one routed first.
+
+    And whether its time was up before its KV came, as in BLIS: then it is given up before the instance does anything.
+    None where no KV is reserved.
+    """
     rows, spare = ctx.shape.num_instances, jnp.int32(ctx.shape.num_requests)
     request, rank = state.slot[Slot.REQUEST, :rows], state.slot[Slot.QUEUE_RANK, :rows]
     is_there = (request >= 0) & (state.slot[Slot.OVERSIZED, :rows] == 0)
@@ -178,10 +185,16 @@ def next_deadline(ctx: Context, state: State) -> tuple[jax.Array, jax.Array]:
     ):  # nobody asks while KV is on its way; such ranks are below all others
         queued = queued_times(state, rows)
         is_coming = (rank < spare) & (queued < ctx.never) & is_there
+        is_late = is_coming & (time < queued)
         time = jnp.where(is_coming & (time < ctx.never), jnp.maximum(time, queued), time)
+        least = jnp.min(time)
+        is_overdue = jnp.any(is_late & (time == least))
+        is_next = (time == least) & (is_late | ~is_overdue)
+        first = jnp.min(jnp.where(is_next, rank, jnp.int32(LAST)))
+        return least, jnp.min(jnp.where(is_next & (rank == first), request, spare)), is_overdue
     least = jnp.min(time)
     first = jnp.min(jnp.where(time == least, rank, jnp.int32(LAST)))
-    return least, jnp.min(jnp.where((time == least) & (rank == first), request, spare))
+    return least, jnp.min(jnp.where((time == least) & (rank == first), request, spare)), None
 
 
 def first_of(ctx: Context, events: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -74,7 +74,6 @@ def test_options_are_those_of_blis():
         (POOLS | {"pd_decider": "sometimes"}, "pd_decider must be one of never, always"),
         (POOLS | {"encode_decider": "always"}, "needs an encode pool"),
         (POOLS | {"pd_transfer_bandwidth": 0.0}, "pd_transfer_bandwidth must be above 0"),
-        (POOLS | {"flow_control": True}, "flow_control does not go with prefill and decode pools"),
         (
             POOLS | {"pd_decider": "always", "decode_max_model_len": 900},
             "set prefill_max_model_len to 900 or less",

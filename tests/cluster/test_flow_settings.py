@@ -1,5 +1,6 @@
 """Settings of flow control: what is allowed, and what the engine is given."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -7,7 +8,9 @@ from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.engine import mechanism
+from blis_jax.engine.gateway.gateway_queue import empty_queue
 from blis_jax.engine.gateway.queue_numbers import NO_TARGET
+from blis_jax.engine.types import EngineShape
 from blis_jax.errors import ConfigError
 
 
@@ -70,6 +73,22 @@ def test_without_the_queue_nothing_of_it_is_handed_on():
     config = ClusterConfig(saturation_detector="concurrency", request_ttl=5)
     assert mechanism.params(config).cluster.queue is None
     assert mechanism.mechanism(config) == mechanism.mechanism(ClusterConfig())
+
+
+def test_only_where_kv_is_reserved_the_queue_remembers_its_ticks():
+    """Pools of August go with the queue and with budgets; other mechanisms have the tables that they had."""
+    pools = {"num_instances": 2, "prefill_instances": 1, "decode_instances": 1}
+    august = ClusterConfig(
+        revision=AUGUST, flow_control=True, tenant_budgets="0=0.1", pd_decider="always", **pools
+    )
+    made = mechanism.mechanism(august)
+    assert made.has_queue and made.reserves_decode and made.has_budgets
+    shape = EngineShape(1, 1, 4, 1, 1, clock="int64")
+    plain = mechanism.mechanism(ClusterConfig(revision=AUGUST, flow_control=True))
+    ours = mechanism.mechanism(ClusterConfig(flow_control=True, hand_over_policy="pools"))
+    with jax.enable_x64(True):
+        ticked = [empty_queue(shape, one).ticked for one in (made, plain, ours)]
+    assert ticked[0] is not None and ticked[1:] == [None, None]
 
 
 def test_budgets_are_shares_of_all_batches():

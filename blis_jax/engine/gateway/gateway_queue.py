@@ -98,6 +98,7 @@ class GatewayQueue:
     has_band: Bool[Array, "slo_class"]  # classes that have come to the queue
     last_tenant: Int[Array, "slo_class"]  # served last in the band of each class, -1: none
     victims: Victims | None = None  # where instances give up requests
+    ticked: Any = None  # when the latest tick was, -1: none yet; only where KV is reserved
 
 
 @pytree
@@ -115,6 +116,7 @@ class QueueWrite:
     has_band: Bool[Array, "slo_class"]
     last_tenant: Int[Array, "slo_class"]
     victims: Victims | None
+    ticked: Any = None
 
 
 def empty_queue(shape: EngineShape, mechanism: Mechanism) -> GatewayQueue | None:
@@ -134,6 +136,7 @@ def empty_queue(shape: EngineShape, mechanism: Mechanism) -> GatewayQueue | None
         has_band=jnp.zeros((classes,), bool),
         last_tenant=jnp.full((classes,), -1, jnp.int32),
         victims=_no_victims(shape, forever) if mechanism.evicts_in_flight else None,
+        ticked=jnp.asarray(-1, clock) if mechanism.reserves_decode else None,
     )
     return _on_each(queue, mechanism.num_gateways)
 
@@ -170,6 +173,7 @@ def unchanged(queue: GatewayQueue | None) -> QueueWrite | None:
         has_band=queue.has_band,
         last_tenant=queue.last_tenant,
         victims=queue.victims,
+        ticked=queue.ticked,
     )
 
 
@@ -195,4 +199,5 @@ def written(queue: GatewayQueue | None, change: QueueWrite | None) -> GatewayQue
         has_band=change.has_band,
         last_tenant=change.last_tenant,
         victims=change.victims,
+        ticked=change.ticked,
     )

@@ -7,14 +7,16 @@ import jax.numpy as jnp
 
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.gateway_queue import Place
+from blis_jax.engine.phases.departures.queued_parts import is_between
 from blis_jax.engine.state import Dyn, Req, State
 from blis_jax.engine.tables.joined import places_of
 
 
-def is_over_budget(ctx: Context, state: State, request: jax.Array) -> jax.Array:
+def is_over_budget(ctx: Context, state: State, request: jax.Array, now: jax.Array) -> jax.Array:
     """Whether the request's class is sheddable and its tenant has more requests at the instances than its share.
 
-    A request counts from its routing until it completes, is dropped or gives up.
+    A request counts from its routing until it completes, is dropped or gives up; one that is split does not count
+    between the end of its prompt and the end of its transfer.
     """
     budgets = ctx.params.cluster.budgets
     given = ctx.request(request)
@@ -24,6 +26,9 @@ def is_over_budget(ctx: Context, state: State, request: jax.Array) -> jax.Array:
         is_there = is_there & (state.exits.step_index == 0)
     if state.queue is not None:
         is_there = is_there & (state.queue.place != Place.EVICTED)
+    if ctx.mechanism.reserves_decode:
+        assert state.movement is not None
+        is_there = is_there & ~is_between(ctx, state.movement, now)
     is_mine = ctx.requests.table[:, Req.TENANT] == given.tenant
     count = jnp.sum((is_there & is_mine)[:-1], dtype=jnp.int32).astype(jnp.float64)
     last = jnp.int32(budgets.limit.shape[0] - 1)

@@ -18,6 +18,7 @@ from blis_jax.engine.gateway.gateway_queue import (
     unchanged,
 )
 from blis_jax.engine.phases.departures.giving_up import by_standing, give_up, standing
+from blis_jax.engine.phases.departures.queued_parts import is_whole
 from blis_jax.engine.phases.router_view.gateways import of_own
 from blis_jax.engine.state import Dyn, Slot, State
 from blis_jax.engine.tables.columns import as_int
@@ -49,6 +50,8 @@ def victim_of(
     is_there = (queue.place == Place.DISPATCHED) & (places_of(state) >= 0) & (band < 0)
     is_over = (state.dyn[:, Dyn.FINISH_RECORD] > 0) | (state.dyn[:, Dyn.NUM_SCHEDULED] < 0)
     is_there = of_own(ctx, is_there & ~is_over & (exits.step_index == 0), gateway)
+    if ctx.mechanism.reserves_decode:
+        is_there = is_there & is_whole(state)
     least = jnp.min(jnp.where(is_there, band, jnp.int32(LAST)))
     is_least = is_there & (band == least)
     number = lax.iota(jnp.int32, is_there.shape[0])
@@ -89,7 +92,8 @@ def evict(ctx: Context, state: State, now: jax.Array) -> Writes:
     victims, change = queue.victims, unchanged(queue)
     assert victims is not None and change is not None
     request = victims.order[victims.num_gone]
-    writes, is_there = give_up(ctx, state, request, now, keeps_batch=True)
+    is_kept = not ctx.mechanism.rules.has_order  # BLIS forgets a batch whose last member it evicts
+    writes, is_there = give_up(ctx, state, request, now, keeps_batch=is_kept)
     left = victims.num_gone + 1
     spare = jnp.int32(ctx.shape.num_requests)
     change = dataclasses.replace(

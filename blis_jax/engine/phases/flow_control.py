@@ -27,6 +27,7 @@ from blis_jax.engine.gateway.gateway_queue import (
 )
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
+from blis_jax.engine.phases.departures.queued_parts import rank_behind_queue, with_tick
 from blis_jax.engine.phases.evictions import victim_of, with_victim
 from blis_jax.engine.phases.gateway import admission, decide_again
 from blis_jax.engine.phases.router_view.gateways import (
@@ -82,10 +83,11 @@ def route_dispatched(ctx: Context, state: State, now: jax.Array) -> Decisions:
     number = lane_of(ctx, state).next_route
     done = decide_again(ctx, state, _queue(state).order[number], now)
     # requests that enter an instance's queue in one microsecond do so in the order in which they were routed
+    rank = number if not ctx.mechanism.reserves_decode else rank_behind_queue(ctx, state)
     return dataclasses.replace(
         done,
         lane=done.lane.replace(next_route=number + 1),
-        slot=done.slot.replace(queue_rank=number),
+        slot=done.slot.replace(queue_rank=rank),
     )
 
 
@@ -94,12 +96,17 @@ def route_again(ctx: Context, state: State, request: jax.Array, now: jax.Array) 
     done = decide_again(ctx, state, request, now)
     if state.queue is None:
         return done
+    if ctx.mechanism.reserves_decode:
+        return dataclasses.replace(
+            done, slot=done.slot.replace(queue_rank=rank_behind_queue(ctx, state))
+        )
     number = jnp.argmax(state.queue.order == request).astype(jnp.int32)
     return dataclasses.replace(done, slot=done.slot.replace(queue_rank=number))
 
 
 def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decisions:
     """An arrival enters the queue, a request has waited too long, or a tick is due; then perhaps one is dispatched."""
+    state = with_tick(state, now, kind)
     lane, spare = lane_of(ctx, state), jnp.int32(ctx.shape.num_requests)
     comes, newcomer = kind == Kind.GATEWAY, lane.next_admit
     seen, last_refresh = refreshed(ctx, state, now, lane.last_refresh)
@@ -187,6 +194,7 @@ def _turn(
         has_band=has_band,
         last_tenant=jnp.where(leaves, last_tenant, queue.last_tenant),
         victims=victims,
+        ticked=queue.ticked,
     )
     return with_own_queue(ctx, _queue(state), change, gateway), attempts
 

@@ -122,7 +122,7 @@ def admission(
     is_admitted, own = admit(ctx, own_states(ctx, state.gateway, candidate), context)
     gateway = with_own(ctx, state.gateway, own, candidate)
     if ctx.mechanism.has_budgets:  # the policy is not asked about a tenant over its share
-        is_over = is_over_budget(ctx, state, candidate)
+        is_over = is_over_budget(ctx, state, candidate, now)
         is_admitted = is_admitted & ~is_over
         gateway = jax.tree.map(lambda a, b: jnp.where(is_over, b, a), gateway, state.gateway)
     return is_admitted, gateway

@@ -354,14 +354,10 @@ class Instance:
             if self.budget <= 0 or self.evicted:
                 break
             one = self.queue[0]
-            cached = self.kv.cached(one)
-            start = len(cached) * self.kv.size
-            rest = one.input_len - start
-            count = min(chunk if 0 < chunk < rest else rest, self.budget)
-            if longest:
-                count = min(count, max(longest - 1 - start, 0))
-            if not self.kv.allocate(one, start, start + count, cached):
+            found = self.room_for(one)
+            if found is None:
                 break
+            start, count = found
             self.queue.popleft()
             self.batch.append(one)
             admitted.append(one)
@@ -371,6 +367,17 @@ class Instance:
             self.budget -= count
             one.new, one.done, one.status = count, start + count, RUNNING
         return admitted
+
+    def room_for(self, one: Asker) -> tuple[int, int] | None:
+        """Tokens that the head of the queue has from the cache, and gets in this step; None: there is no room."""
+        chunk, longest = self.flags["long-prefill-token-threshold"], self.flags["max-model-len"]
+        cached = self.kv.cached(one)
+        start = len(cached) * self.kv.size
+        rest = one.input_len - start
+        count = min(chunk if 0 < chunk < rest else rest, self.budget)
+        if longest:
+            count = min(count, max(longest - 1 - start, 0))
+        return (start, count) if self.kv.allocate(one, start, start + count, cached) else None
 
     def make_room(self, one: Asker, count: int, place: int) -> tuple[bool, int]:
         """Allocate, and evict until that works; how many members before the place have left."""

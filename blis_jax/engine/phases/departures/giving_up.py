@@ -75,8 +75,8 @@ def standing(ctx: Context, state: State, now: jax.Array) -> Bool[Array, "instanc
 def is_orphan(ctx: Context, state: State, work: Work, instance: jax.Array) -> jax.Array | None:
     """Whether the step that begins finds nobody: all have given up since it was scheduled. None where nobody does.
 
-    As in BLIS a batch whose last member was evicted is still there, and makes an empty step. Where evicted requests
-    may have moved, so does one that finds nobody for another reason, as after an outage.
+    A batch whose last member was evicted is still there and makes an empty step, but in `blis-2026-08`. Where evicted
+    requests may have moved, so does one that finds nobody for another reason, as after an outage.
     """
     if state.exits is None or (by_standing(ctx) and ctx.requests.deadline is None):
         return None
@@ -106,7 +106,7 @@ def give_up(
     slot = jnp.minimum(first_where(is_it), jnp.int32(ctx.shape.num_slots - 1))
     row, inst = slots.one(ctx, slot), nothing.inst
     runs = jnp.any(is_it) & (row.order != LAST)
-    waits = jnp.any(is_it) & ~runs & (row.queued < now)
+    waits = jnp.any(is_it) & ~runs & _has_come(ctx, row, now)
     is_idle, chains = inst.is_idle == 1, chains_of(inst)
     event = next_event(ctx, slots, is_idle, chains, slot, inst.busy_until)
     lane, spare = nothing.lane, jnp.int32(ctx.shape.num_instances)
@@ -150,6 +150,15 @@ def give_up(
         slot=written,
         exits=change,
     ), runs | waits
+
+
+def _has_come(ctx: Context, row: Resident, now: jax.Array) -> jax.Array:
+    """Whether a request has come to the queue; one whose KV comes in this microsecond has."""
+    has_come = row.queued < now
+    if not ctx.mechanism.reserves_decode:
+        return has_come
+    # ranks of those that come with their KV are below all others
+    return has_come | ((row.queued == now) & (row.queue_rank < ctx.shape.num_requests))
 
 
 def _freeing(

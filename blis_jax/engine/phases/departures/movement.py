@@ -14,6 +14,7 @@ from jax import lax
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.phases.departures.fleet_view import fleet_view
 from blis_jax.engine.phases.departures.paid_time import PaidTime, is_paid, paid_until
+from blis_jax.engine.phases.departures.queued_parts import next_part
 from blis_jax.engine.phases.departures.stops import (
     begun,
     forgotten,
@@ -184,6 +185,8 @@ def next_to_move(ctx: Context, state: State) -> jax.Array:
         return jnp.argmin(due).astype(jnp.int32)
     has_kv = movement.journey[:-1, Journey.columns.COMPUTED] > 0
     text = ctx.requests.part_ranks[:-1, PartRank.PREFILL_TEXT]
+    if state.queue is not None:
+        return next_part(state.queue, due == jnp.min(due), has_kv, text)
     number = lax.iota(jnp.int32, due.shape[0])
     rank = jnp.where(has_kv, text + jnp.int32(due.shape[0]), number)
     return jnp.argmin(jnp.where(due == jnp.min(due), rank, LAST)).astype(jnp.int32)

@@ -14,7 +14,7 @@ from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.signals import AgedView, looked_again
 from blis_jax.engine.phases.router_view.gateways import own_pending, own_rejections
 from blis_jax.engine.phases.router_view.prompts import prompts_now
-from blis_jax.engine.state import Instance, Nodes, State, reads_cpu_tier
+from blis_jax.engine.state import Instance, Nodes, Slot, State, reads_cpu_tier
 from blis_jax.engine.tables.columns import choose
 from blis_jax.engine.tables.joined import queued_times
 from blis_jax.engine.types import Snapshots
@@ -126,9 +126,25 @@ def cached_prompt_blocks(
     return jnp.sum(found * reached, axis=1, dtype=jnp.int32)
 
 
+def has_ticked(state: State, now: jax.Array) -> Any:
+    """Whether the gateway's queue has had its tick of this microsecond: behind it the transfers that end then are over.
+
+    None where there are no such transfers, or no queue.
+    """
+    queue = state.queue
+    return None if queue is None or queue.ticked is None else queue.ticked == now
+
+
 def _queue_depths(ctx: Context, state: State, now: jax.Array) -> Int[Array, "instance"]:
     """Waiting requests before every instance event of the microsecond."""
-    queued = queued_times(state, ctx.shape.num_instances) < now
+    rows = ctx.shape.num_instances
+    times = queued_times(state, rows)
+    queued = times < now
+    if (
+        has_ticked(state, now) is not None
+    ):  # ranks of those that come with their KV are below all others
+        comes = (times == now) & (state.slot[Slot.QUEUE_RANK, :rows] < ctx.shape.num_requests)
+        queued = queued | (comes & has_ticked(state, now))
     return jnp.sum(queued, axis=1, dtype=jnp.int32)
 
 
@@ -142,7 +158,10 @@ def num_on_their_way(ctx: Context, state: State, now: jax.Array) -> Int[Array, "
     movement = state.movement
     assert movement is not None  # there is one where requests are split
     ends = movement.reserved_time[:-1, 0]
-    target = jnp.where((ends >= now) & (ends < ctx.never), movement.reserved[:-1, 0], -1)
+    is_coming = ends >= now
+    if has_ticked(state, now) is not None:
+        is_coming = is_coming & ~((ends == now) & has_ticked(state, now))
+    target = jnp.where(is_coming & (ends < ctx.never), movement.reserved[:-1, 0], -1)
     instance = lax.iota(jnp.int32, ctx.shape.num_instances)
     return jnp.sum(target[None, :] == instance[:, None], axis=1, dtype=jnp.int32)
 
