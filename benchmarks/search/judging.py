@@ -127,23 +127,28 @@ def searches(plan: Plan, space: Space) -> Iterator[Search]:
 def _raced(plan: Plan, space: Space, engine: str, repetition: int) -> Iterator[Search]:
     """A search with rungs, stage by stage: each point has the score that it has at the end."""
     from sweeps.search.objectives import Valuation
-    from sweeps.search.racing import Race, best_of
+    from sweeps.search.racing import Race, Tried, best_of
 
     strategy = plan.with_search(repetition, engine)
-    race, stood = Race(Valuation(strategy), len(strategy.seeds)), list[Found]()
+    race, stood, tried = (
+        Race(Valuation(strategy), len(strategy.seeds)),
+        list[Found](),
+        list[Tried](),
+    )
     for entries in record_of(plan, space, engine, repetition).stages():
         race.add(entries)
+        spent = math.ceil(race.evaluations * len(strategy.seeds) / NUM_SEEDS)
+        if spent > plan.calls:  # the record goes on beyond what is asked about
+            break
         tried = race.tried()
         best = best_of(tried)
-        spent = math.ceil(race.evaluations * len(strategy.seeds) / NUM_SEEDS)
         if best is not None:
             stood.append(Found(tried.index(best), spent))
     if stood:
         if race.num_left < race.rungs[0]:  # too few runs for a point
             stood[-1] = stood[-1]._replace(evaluation=plan.calls)
-        yield Search(
-            engine, repetition, race.points, [one.worth.score for one in tried], None, stood
-        )
+        scores = [one.worth.score for one in tried]
+        yield Search(engine, repetition, [one.point for one in tried], scores, None, stood)
 
 
 def batch_ends(count: int, batch: int) -> list[int]:
