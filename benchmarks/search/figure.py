@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 COLOURS = {
     "ensemble": RED,
     "ensemble-expected": ORANGE,
+    "ensemble-raced-expected": BLUE,
     "denoised": GREEN,
-    "denoised-recommended": BLUE,
+    "denoised-recommended": PINK,
     "turbo": BLACK,
     "turbo-expected": GREEN,
     "gp": BLUE,
@@ -38,18 +39,18 @@ def draw(points: pd.DataFrame, path: Path, strategy: str) -> None:
     from benchmarks.search.report import is_near_at, tolerance_of
 
     level, goal, error = tolerance_of(points)
-    calls = int(points["calls"].max())
     handles = []
     with figure(3.6) as (made, panels):
         panel = panels[0][0]
         for engine, of_engine in points.groupby("engine", sort=False):
             each = [one for _, one in of_engine.groupby("random_state")]
+            evaluations = range(1, int(of_engine["calls"].max()) + 1)
             shares = [
                 100 * sum(is_near_at(one, at, goal) for one in each) / len(each)
-                for at in range(1, calls + 1)
+                for at in evaluations
             ]
             colour = COLOURS.get(str(engine), BLACK)
-            panel.step(range(1, calls + 1), shares, where="post", color=colour)
+            panel.step(evaluations, shares, where="post", color=colour)
             handles.append(line_handle(f"{engine} ({len(each)} searches)", color=colour))
         panel.set_ylim(0, 102)
         panel.set_xlabel("evaluations")

@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = (50, 100, 150, 200)
 BAR = 2 / 3  # of the best rival's evaluations
-OURS = ("ensemble", "ensemble-recommended", "denoised", "denoised-recommended")
+OURS = (
+    "ensemble",
+    "ensemble-recommended",
+    "denoised",
+    "denoised-recommended",
+    "ensemble-raced-expected",
+)
 RIVALS = ("turbo", "turbo-recommended")  # against which evaluations are compared in pairs
 
 

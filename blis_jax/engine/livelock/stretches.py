@@ -27,7 +27,7 @@ from blis_jax.engine.livelock.skipped import SkippedLog
 from blis_jax.engine.loop import CHUNK, Raw, beginning_of, stretch_of
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.programs import compiled
-from blis_jax.engine.state import InstTime, Reg, Requests, State
+from blis_jax.engine.state import InstTime, Reg, Requests, Slot, State
 from blis_jax.engine.types import EngineShape, Mechanism, Params
 from blis_jax.memory.block_tables.blocks import Pool
 
@@ -145,9 +145,16 @@ class _Stretches:
                 route = min(route, int(queue.victims.due))
             if registers[Reg.NEXT_ROUTE] < host.queue.num_dispatched:
                 route = 0
+        given_up = _NO_HORIZON
+        if arrivals.deadline is not None:
+            there = host.slot[Slot.REQUEST, instance]
+            times = np.asarray(arrivals.deadline)[there[there >= 0]]
+            given_up = min(map(int, times), default=given_up)
         entry = pending_from(host, instance)
         never = never_us(host)
-        soonest = min((t for t in (admit, route, entry) if t < never), default=_NO_HORIZON)
+        soonest = min(
+            (t for t in (admit, route, entry, given_up) if t < never), default=_NO_HORIZON
+        )
         return min(soonest, int(cluster.horizon_us) + 1)
 
     def _look(self, host: State, instance: int, until: int) -> None:
@@ -231,7 +238,7 @@ class _Stretches:
             registers[Reg.OUTCOME] = Outcome.ITERATIONS_EXHAUSTED
         registers[Reg.CURSOR] = min(self.num_chunks * CHUNK, 2**31 - 1)
         log, times, evictions = self.log.tables()
-        spare = ((0, 1), (0, 0))
+        spare, queue = ((0, 1), (0, 0)), host.queue
         return Raw(
             registers,
             host.instance_of,
@@ -245,6 +252,9 @@ class _Stretches:
             pool=blocks.pool,
             evictions=np.pad(evictions, spare),
             num_evictions=np.int64(len(evictions)),
+            queue_place=None if queue is None else queue.place,
+            dispatched=None if queue is None else queue.dispatched,
+            exits=host.exits,
         )
 
 

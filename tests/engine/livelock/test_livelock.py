@@ -14,9 +14,10 @@ from blis_jax.engine.runner.many_runs import run_grid
 from blis_jax.engine.runner.simulation import Options, Row, simulate
 from blis_jax.policies.seeds import FIXED
 from blis_jax.results.checks import invariants
-from blis_jax.results.records import RunRecord
+from blis_jax.results.records import RunRecord, Status
 from blis_jax.workload.drawing.draw import compile_plan, draw
 from blis_jax.workload.spec import parse_spec
+from blis_jax.workload.table import with_timeouts
 from tests.support.oracles import oracle
 from tests.support.scenes import Prompt, differences, flags, run_both, table_of, workload_of
 
@@ -110,6 +111,38 @@ def test_thrashing_goes_on_until_the_horizon(name: str, monkeypatch: pytest.Monk
     record = check(rows, own | changes)
     assert record.instances.preemption_count.sum() > 1000
     assert sum(skipped) > 10_000
+
+
+@pytest.mark.slow
+def test_a_request_whose_time_is_up_ends_what_repeats(monkeypatch: pytest.MonkeyPatch):
+    """The same run as with every step made; without the deadline it repeats 82,000 steps up to the horizon."""
+    prompts = [Prompt(0, 150, 40), Prompt(100, 60, 20)]
+    table = with_timeouts(table_of(workload_of(prompts)), np.full(2, 2_000_000))
+    cluster = config.ClusterConfig(
+        total_kv_blocks=10, horizon=3_500_000, beta_coeffs=(42.0, 0.0, 0.0)
+    )
+    found = simulate(cluster, table, OPTIONS)
+    monkeypatch.setattr(livelock._Stretches, "_skip", lambda *_: None)
+    whole = simulate(cluster, table, OPTIONS)
+    assert found.requests.status[0] == Status.TIMED_OUT
+    assert found.steps.num_steps.sum() == whole.steps.num_steps.sum() < 50_000
+    assert found.num_iterations < whole.num_iterations / 20
+    for name in ("step_count", "waiting_sum", "sim_ended_time_us", "kv_blocks_used_integral"):
+        np.testing.assert_array_equal(
+            getattr(found.instances, name), getattr(whole.instances, name)
+        )
+
+
+@pytest.mark.slow
+def test_who_waits_at_the_gateway_still_does_at_the_horizon():
+    prompts = [Prompt(0, 150, 40), Prompt(100, 60, 20)]
+    queue = {"flow_control": True, "saturation_detector": "concurrency", "max_concurrency": 1}
+    settings = {"total_kv_blocks": 10, "horizon": 3_500_000, "beta_coeffs": (42.0, 0.0, 0.0)}
+    record = simulate(
+        config.ClusterConfig(**settings, **queue), table_of(workload_of(prompts)), OPTIONS
+    )
+    assert record.outcome == Outcome.HORIZON and record.steps.num_steps.sum() > 80_000
+    assert record.requests.status.tolist() == [Status.WAITING, Status.IN_GATEWAY]
 
 
 @pytest.mark.slow
