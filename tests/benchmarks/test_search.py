@@ -14,7 +14,14 @@ from benchmarks.search import __main__ as search
 from benchmarks.search import judging
 from benchmarks.search.engines import ABLATIONS, MODELS, PLAIN, WithSwitches, engine_of
 from benchmarks.search.figure import draw
-from benchmarks.search.plan import FIRST_OF_SEARCHES, MOST_SEARCHES, NUM_SEEDS, seeds_of_search
+from benchmarks.search.plan import (
+    FIRST_OF_SEARCHES,
+    MOST_SEARCHES,
+    NUM_SEEDS,
+    Plan,
+    record_of,
+    seeds_of_search,
+)
 from benchmarks.search.report import (
     bar_lines,
     is_near_at,
@@ -33,7 +40,8 @@ from blis_jax.errors import ConfigError
 from sweeps.search.engines import Told
 from sweeps.search.engines.ensemble import EngineParts
 from sweeps.search.engines.modelled.encoding import Encoding
-from sweeps.search.objectives import Valuation
+from sweeps.search.objectives import SeedResult, Valuation
+from sweeps.search.racing import Entry
 from tests.sweeps.tiny import TINY, budget, run_of, tiny_space
 
 BRANCHED = TINY.replace(
@@ -202,6 +210,32 @@ def test_recommendations_are_judged_of_the_same_searches(tmp_path: Path) -> None
     assert plan.with_search(3, "turbo") == plan.with_search(3, "turbo-recommended")
     expected = plan.with_search(3, "turbo-expected-recommended")
     assert expected == plan.with_search(3, "turbo-expected") and expected.penalties == "expected"
+
+
+def test_a_search_with_rungs_counts_runs_up_to_what_is_asked(tmp_path: Path) -> None:
+    """Two points on 4 seeds, the better one on 16 and 64: 8, 20, 68 runs, and 80 with more of the other."""
+    space = tiny_space()
+    points: list[tuple[object, ...]] = [(5.0, 700, 1), (6.0, 800, 1)]
+
+    def runs(value: float, count: int) -> tuple[SeedResult, ...]:
+        figures = {"ttft_p99_ms[critical]": value, "tokens_per_sec": 1.0, "ttft_p99_ms": 1.0}
+        return tuple(run_of(**figures) for _ in range(count))
+
+    def plan(calls: int) -> Plan:
+        changed = space.strategy.search.model_copy(update={"calls": calls})
+        strategy = space.strategy.model_copy(update={"search": changed})
+        return Plan(strategy, ("ensemble-raced",), range(1), tmp_path)
+
+    record = record_of(plan(8), space, "ensemble-raced", 0)
+    record.begin()
+    record.add([Entry(points[0], runs(20.0, 4)), Entry(points[1], runs(10.0, 4))])
+    for count, call, value in ((12, 1, 10.0), (48, 1, 10.0), (12, 0, 20.0)):
+        record.add([Entry(points[call], runs(value, count), call)])
+    (whole,) = judging.searches(plan(8), space)
+    (part,) = judging.searches(plan(4), space)
+    assert whole.evaluations == 5 and part.evaluations == 4
+    for found in (whole, part):
+        assert found.end == 1 and found.found(8) == [judging.Found(1, 1)]
 
 
 def test_judged_points_of_other_engines_stand_in_the_same_table(tmp_path: Path) -> None:

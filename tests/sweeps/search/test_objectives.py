@@ -99,3 +99,11 @@ def test_unknown_metrics_name_their_key(key: str) -> None:
     with pytest.raises(ConfigError) as error:
         valuation(f"name: a\n{usual}{entries[key]}")
     assert str(error.value).startswith(f"wanted.yaml: {key}.metric: metric 'ttft' is unknown")
+
+
+@pytest.mark.parametrize("name", ["ttft_p99_ms", "tokens_per_sec", "num_dropped"])
+def test_slopes_are_what_a_metric_does_to_the_expected_score(name: str) -> None:
+    judged = valuation(WANTED + "penalties: expected")
+    moved = [run_of(**{**run.metrics, name: run.metrics[name] + 1e-4}) for run in RUNS]
+    change = judged.worth(moved).score - judged.worth(RUNS).score
+    assert judged.slopes(judged.worth(RUNS))[name] == pytest.approx(change / 1e-4, rel=1e-4)
