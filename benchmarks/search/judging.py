@@ -159,7 +159,7 @@ def batch_ends(count: int, batch: int) -> list[int]:
 def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> dict[Point, Runs]:
     """The runs of points on seeds, from the record on."""
     from sweeps.search.loop import SearchRecord, runs_at
-    from sweeps.search.racing import Entry
+    from sweeps.search.racing import PointRuns
 
     name = f"scored_{seeds[0]}_{len(seeds)}.jsonl"
     content = {"strategy": plan.strategy.name, "seeds": tuple(seeds)}
@@ -173,7 +173,7 @@ def scored(plan: Plan, space: Space, points: Sequence[Point], seeds: range) -> d
         assert run is not None
         some = left[at : at + batch]
         made = dict(zip(some, run(some, range(len(seeds))), strict=True))
-        record.add([Entry(*one) for one in made.items()])
+        record.add([PointRuns(*one) for one in made.items()])
         known |= made
     return {point: known[point] for point in points}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.files.journal import Journal
 from sweeps.search.engines import Engine
 from sweeps.search.objectives import Runs, SeedResult, Valuation
-from sweeps.search.racing import Entry, Race, Tried
+from sweeps.search.racing import PointRuns, Race, Tried
 from sweeps.strategies.space import Point, Space
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class SearchRecord(Journal):
         """`content` is what decides the points and their runs, by its name in words."""
         super().__init__(path, "search", content)
 
-    def stages(self) -> list[list[Entry]]:
+    def stages(self) -> list[list[PointRuns]]:
         """What was run at a time, in order; nothing if there is no record."""
         return [[_entry(entry) for entry in line] for line in self.lines()]
 
@@ -33,17 +33,17 @@ class SearchRecord(Journal):
         """The points of a search without rungs."""
         return [(entry.point, entry.runs) for stage in self.stages() for entry in stage]
 
-    def add(self, stage: Sequence[Entry]) -> None:
+    def add(self, stage: Sequence[PointRuns]) -> None:
         """Appends what was run at a time."""
         self.append([_plain(entry) for entry in stage])
 
 
-def _entry(entry: Any) -> Entry:
+def _entry(entry: Any) -> PointRuns:
     runs = tuple(SeedResult(**run) for run in entry["runs"])
-    return Entry(tuple(entry["point"]), runs, entry.get("call"))
+    return PointRuns(tuple(entry["point"]), runs, entry.get("call"))
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
+def _plain(entry: PointRuns) -> dict[str, Any]:
     found: dict[str, Any] = {"point": list(entry.point), "runs": [vars(run) for run in entry.runs]}
     return found if entry.call is None else {**found, "call": entry.call}
 

@@ -23,7 +23,7 @@ HOPE, LAST_HOPE = (
 )  # standard errors that a point may be worse than the best one and go on; at the last rung
 
 
-class Entry(NamedTuple):
+class PointRuns(NamedTuple):
     """Runs of a point, as a record has them; `call` is the place of the point that they are further runs of."""
 
     point: Point
@@ -47,17 +47,17 @@ class Tried(NamedTuple):
         )  # fmt: skip
 
 
-class Stage(NamedTuple):
+class NextRuns(NamedTuple):
     """Points to run next, and the places of the seeds to run them on."""
 
     points: list[Point]
     places: range
     calls: list[int] | None = None  # of points that were tried before
 
-    def entries(self, runs: Sequence[Runs]) -> list[Entry]:
+    def entries(self, runs: Sequence[Runs]) -> list[PointRuns]:
         """The points with their runs."""
         calls: Sequence[int | None] = self.calls or [None] * len(self.points)
-        return [Entry(*one) for one in zip(self.points, runs, calls, strict=True)]
+        return [PointRuns(*one) for one in zip(self.points, runs, calls, strict=True)]
 
 
 class Race:
@@ -78,7 +78,7 @@ class Race:
         self.runs: list[Runs] = []
         self.rung: list[int] = []  # that each point has reached
 
-    def add(self, entries: Sequence[Entry]) -> None:
+    def add(self, entries: Sequence[PointRuns]) -> None:
         """New points, or further runs of known ones."""
         for point, runs, call in entries:
             if call is None:
@@ -100,11 +100,11 @@ class Race:
         spent = sum(self.rungs[rung] for rung in self.rung)
         return max(self.budget.calls * self.rungs[-1] - spent, 0)
 
-    def new(self, engine: Engine, tried: Sequence[Tried]) -> Stage | None:
+    def new(self, engine: Engine, tried: Sequence[Tried]) -> NextRuns | None:
         """New points on the seeds of the first rung; None at the end of the budget, or of the engine's points."""
         count = min(self.budget.batch, self.num_left // self.rungs[0])
         points = engine.ask([one.told() for one in tried], count) if count > 0 else []
-        return Stage(points, range(self.rungs[0])) if points else None
+        return NextRuns(points, range(self.rungs[0])) if points else None
 
     def tried(self) -> list[Tried]:
         """All points in order."""
@@ -121,7 +121,7 @@ class Race:
                     worths[call] = self.valuation.worth(whole[call])
         return [Tried(*one) for one in zip(self.points, self.runs, worths, strict=True)]
 
-    def climb(self, tried: Sequence[Tried]) -> Stage | None:
+    def climb(self, tried: Sequence[Tried]) -> NextRuns | None:
         """Points that may be the best and lack seeds, on the seeds of the next rung; None: there are none."""
         worths = [one.worth for one in tried]
         order = _best(worths, range(len(tried)))
@@ -139,7 +139,7 @@ class Race:
                 if self.rung[call] == rung and (call == best or worths[call].score < limit)
             ][: min(self.budget.batch, self.num_left // len(places))]
             if calls:
-                return Stage([self.points[call] for call in calls], places, calls)
+                return NextRuns([self.points[call] for call in calls], places, calls)
         return None
 
     def _error(self, worth: Worth, best: int, order: Sequence[int], rung: int) -> float:

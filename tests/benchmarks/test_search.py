@@ -41,7 +41,7 @@ from sweeps.search.engines import Told
 from sweeps.search.engines.ensemble import EngineParts
 from sweeps.search.engines.modelled.encoding import Encoding
 from sweeps.search.objectives import SeedResult, Valuation
-from sweeps.search.racing import Entry
+from sweeps.search.racing import PointRuns
 from tests.sweeps.tiny import TINY, budget, run_of, tiny_space
 
 BRANCHED = TINY.replace(
@@ -228,9 +228,9 @@ def test_a_search_with_rungs_counts_runs_up_to_what_is_asked(tmp_path: Path) -> 
 
     record = record_of(plan(8), space, "ensemble-raced", 0)
     record.begin()
-    record.add([Entry(points[0], runs(20.0, 4)), Entry(points[1], runs(10.0, 4))])
+    record.add([PointRuns(points[0], runs(20.0, 4)), PointRuns(points[1], runs(10.0, 4))])
     for count, call, value in ((12, 1, 10.0), (48, 1, 10.0), (12, 0, 20.0)):
-        record.add([Entry(points[call], runs(value, count), call)])
+        record.add([PointRuns(points[call], runs(value, count), call)])
     (whole,) = judging.searches(plan(8), space)
     (part,) = judging.searches(plan(4), space)
     assert whole.evaluations == 5 and part.evaluations == 4

@@ -12,7 +12,7 @@ from blis_jax.errors import ConfigError
 from sweeps.search.engines import make
 from sweeps.search.loop import SearchRecord, search
 from sweeps.search.objectives import Runs, Valuation
-from sweeps.search.racing import Entry, Race, best_of
+from sweeps.search.racing import PointRuns, Race, best_of
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import Point, Space, space_of
 from tests.sweeps.tiny import TINY, run_of
@@ -94,8 +94,8 @@ def test_who_goes_on(space: Space) -> None:
     points: list[Point] = [(6.0 + far, 700, 1) for far in (0.0, 0.05, 8.0, 9.0)]
     runs = simulator(points, range(2))
     failed = tuple(run.__class__("LIVELOCK") for run in runs[0])
-    race.add([Entry(*one) for one in zip(points, runs, strict=True)])
-    race.add([Entry((5.0, 700, 1), failed)])
+    race.add([PointRuns(*one) for one in zip(points, runs, strict=True)])
+    race.add([PointRuns((5.0, 700, 1), failed)])
     tried = race.tried()
     stage, best = race.climb(tried), best_of(tried)
     assert stage is not None and stage.places == range(2, 4) and best is not None
