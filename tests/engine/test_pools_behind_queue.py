@@ -197,6 +197,7 @@ def test_requests_whose_time_is_up_are_equal_to_the_plain_cluster() -> None:
     assert len(found) > 20 and count(found, Status.TIMED_OUT) > 100
 
 
+@pytest.mark.slow
 def test_scenes_of_one_program_are_equal_to_the_plain_cluster() -> None:
     assert len(checked(FAST, "least-loaded, evictions, budgets")) == len(FAST)
 
