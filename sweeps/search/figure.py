@@ -48,7 +48,7 @@ def _draw_calls(panel: Axes, document: Mapping[str, Any]) -> None:
     penalised = ~np.array([point["is_feasible"] for point in points])
     dropped = np.array([bool(point.get("is_estimate")) for point in points])
     if dropped.any():
-        label = "dropped after fewer runs (score estimated)"
+        label = "dropped after fewer runs"
         panel.plot(calls[dropped], scores[dropped], ".", color=DROPPED, markersize=5, label=label)
     for mask, colour, label in (
         (~failed & ~penalised & ~dropped, CALL, "within all constraints"),
@@ -175,7 +175,7 @@ def _legend(panel: Axes) -> None:
     panel.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1.0),
-        ncols=4,
+        ncols=3,
         borderpad=0,
         columnspacing=1.2,
         handletextpad=0.5,
@@ -224,6 +224,8 @@ def _score_label(document: Mapping[str, Any]) -> str:
 def _caption(document: Mapping[str, Any]) -> str:
     seeds = document["seeds"]
     runs = f"one run on seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} runs, one a seed"
+    if rungs := document["search"].get("rungs"):
+        runs = f"{rungs[0]} to {len(seeds)} runs, one a seed; of dropped points the score is an estimate"
     if document.get("trace"):
         windows = document["trace"]["windows"]
         runs = f"{windows} windows of a trace" if windows else f"{len(seeds)} × one trace"
