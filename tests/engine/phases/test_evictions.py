@@ -13,10 +13,16 @@ from blis_jax.policies import Policies
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
-from tests.engine.test_moving_scenes import MECHANISMS, MOVES, NODES, OPTIONS, arrays_are_equal
-from tests.engine.test_outage_scenes import OPTIONS as FEW_BLOCKS
-from tests.engine.test_outage_scenes import schedule
-from tests.engine.test_queued_scenes import (
+from tests.engine.scenes.test_moving_scenes import (
+    MECHANISMS,
+    MOVES,
+    NODES,
+    OPTIONS,
+    arrays_are_equal,
+)
+from tests.engine.scenes.test_outage_scenes import OPTIONS as FEW_BLOCKS
+from tests.engine.scenes.test_outage_scenes import schedule
+from tests.engine.scenes.test_queued_scenes import (
     ELASTIC,
     FAILING,
     check_scene,

@@ -11,8 +11,8 @@ from blis_jax import Options, simulate
 from blis_jax.cluster.config import NO_HORIZON, from_flags
 from blis_jax.results.records import RunRecord, Status
 from tests.engine.phases.test_evictions import evicting_scene, num_evicted, same
-from tests.engine.test_moving_scenes import MECHANISMS, NODES, OPTIONS
-from tests.engine.test_queued_scenes import ELASTIC, check_scene, queued_scene, run, sound
+from tests.engine.scenes.test_moving_scenes import MECHANISMS, NODES, OPTIONS
+from tests.engine.scenes.test_queued_scenes import ELASTIC, check_scene, queued_scene, run, sound
 from tests.support.scenes import table_of
 
 Scene = tuple[dict[str, np.ndarray], dict[str, Any]]

@@ -15,7 +15,7 @@ from blis_jax.policies import ClusterChange, Policies, cluster_policy, pytree
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
-from tests.engine.test_moving_scenes import MECHANISMS, MOVES, NODES, OPTIONS, scene
+from tests.engine.scenes.test_moving_scenes import MECHANISMS, MOVES, NODES, OPTIONS, scene
 from tests.support.oracles import queued_oracle
 from tests.support.scenes import REQUEST_ARRAYS, STEP_ARRAYS, WHOLE, table_of
 

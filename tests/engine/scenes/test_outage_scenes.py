@@ -18,7 +18,7 @@ from blis_jax.cluster.config import from_flags
 from blis_jax.policies import Policies
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord, Status
-from tests.engine.test_moving_scenes import NODES, arrays_are_equal, scene
+from tests.engine.scenes.test_moving_scenes import NODES, arrays_are_equal, scene
 from tests.support.oracles import moving_oracle, oracle
 from tests.support.outage_schedule import Changes, schedule_of
 from tests.support.scenes import flags, table_of
@@ -148,7 +148,7 @@ def test_many_such_scenes_are_equal_to_the_oracle(part: int, kind: Kind) -> None
     what_happened(records, kind)
 
 
-FOUND = json.loads((Path(__file__).parents[1] / "data" / "found_moving_scenes.json").read_text())
+FOUND = json.loads((Path(__file__).parents[2] / "data" / "found_moving_scenes.json").read_text())
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from tests.engine.test_properties import NODES, OPTIONS
 from tests.support.oracles import oracle
 from tests.support.scenes import differences, flags, table_of
 
-SCENES = json.loads((Path(__file__).parents[1] / "data" / "found_scenes.json").read_text())
+SCENES = json.loads((Path(__file__).parents[2] / "data" / "found_scenes.json").read_text())
 
 
 @pytest.mark.slow
