@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.coverage import pooled, sequential
+from benchmarks.coverage import pooled
 from benchmarks.coverage.controls import controls, share_left
 from benchmarks.coverage.searches import selection
+from benchmarks.coverage.verdicts import sequential
 from benchmarks.coverage.worlds import from_comparison, mean_wait, normal, queues, recorded
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.coverage import families, maps, policy_randomness
+from benchmarks.coverage import policy_randomness
 from benchmarks.coverage.searches import grouped, penalties, racing
+from benchmarks.coverage.verdicts import families, maps
 from benchmarks.coverage.worlds import mean_wait
 from benchmarks.search.judging import grouped_error
 from blis_jax.policies.seeds import policy_seed

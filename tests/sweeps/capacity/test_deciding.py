@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.coverage.capacity import KINDS, SIZES, MadeUpRuns, of_one
+from benchmarks.coverage.verdicts.capacity import KINDS, SIZES, MadeUpRuns, of_one
 from blis_jax.cluster.config import ClusterConfig
 from sweeps.capacity.deciding import Answer, decide, looks
 from sweeps.capacity.finding import Finder

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coverage.maps`: how often a robustness map recommends a strategy that it should not.
+"""`python -m benchmarks.coverage.verdicts.maps`: how often a robustness map recommends a strategy that it should not.
 
 Each cell of a made-up map is a case of its own. The objectives of two strategies differ by 1 in standard deviation over
 the seeds, whatever the seeds do to all alike. One strategy leads by `lead` standard deviations; all others are equal.
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from benchmarks.coverage.families import exponential, normal
-from benchmarks.coverage.sequential import looks
 from benchmarks.coverage.sizes import asked
+from benchmarks.coverage.verdicts.families import exponential, normal
+from benchmarks.coverage.verdicts.sequential import looks
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coverage.families`: how often an answer of many differences says something false.
+"""`python -m benchmarks.coverage.verdicts.families`: how often an answer of many differences says something false.
 
 An answer has many differences (classes, metrics, arms), judged together by Holm's method with simultaneous intervals,
 as `compare`, `sweep`, `ablate`, ledger and maps do. In the made-up worlds each difference has a standard deviation
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.coverage.sequential import looks
 from benchmarks.coverage.sizes import asked
+from benchmarks.coverage.verdicts.sequential import looks
 from blis_jax.statistics.intervals import BY_STUDENT, Inference
 from blis_jax.statistics.paired import BETTER, WORSE, Pair, differences, own_verdict
 

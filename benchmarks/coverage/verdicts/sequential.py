@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coverage.sequential`: what rules that stop by looking at the seeds cost and keep.
+"""`python -m benchmarks.coverage.verdicts.sequential`: what rules that stop by looking at the seeds cost and keep.
 
 Looks are those of `--decide` and `--precision`: 20 seeds, then more, at most 640. For deciding: how often a
 difference is found that is not there (its mean is taken away), by the usual t-test at every look and by the

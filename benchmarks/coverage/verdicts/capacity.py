@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coverage.capacity`: how often `sweeps.capacity` is wrong where the truth is known.
+"""`python -m benchmarks.coverage.verdicts.capacity`: how often `sweeps.capacity` is wrong where the truth is known.
 
 The share of requests in time is made up for each number of instances. Runs differ by more than chance: the share of a
 run is drawn from a Beta distribution, or it is mostly perfect and bad in a few runs. The same run is as lucky in all
@@ -23,7 +23,7 @@ from sweeps.capacity.layouts import Hardware, LayoutFamily
 from sweeps.capacity.targets import ServiceTarget
 from sweeps.strategies.arms import Arm
 
-NAME = "benchmarks.coverage.capacity"
+NAME = "benchmarks.coverage.verdicts.capacity"
 ASKED = 0.95
 ERROR = 0.05
 NUM_REQUESTS = 200

@@ -1,0 +1,1 @@
+"""How often an answer names what is not so, where the truth is known."""
