@@ -137,7 +137,7 @@ def _raced(plan: Plan, space: Space, engine: str, repetition: int) -> Iterator[S
     )
     for entries in record_of(plan, space, engine, repetition).stages():
         race.add(entries)
-        spent = math.ceil(race.evaluations * len(strategy.seeds) / NUM_SEEDS)
+        spent = math.ceil(race.num_runs / NUM_SEEDS)
         if spent > plan.calls:  # the record goes on beyond what is asked about
             break
         tried = race.tried()

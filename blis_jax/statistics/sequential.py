@@ -13,8 +13,8 @@ E-statistics, group invariance and anytime-valid testing, Ann. Statist. 52 (2024
 
 `Precision` stops as soon as Student's interval is narrow enough (Y. S. Chow and H. Robbins, On the asymptotic theory
 of fixed-width sequential confidence intervals, Ann. Math. Statist. 36, 1965), not before a first stage. The rule looks
-at the spread alone, not at the difference, so the usual interval is kept; `benchmarks.coverage.verdicts.sequential` has the
-measured coverage.
+at the spread alone, not at the difference, so the usual interval is kept;
+`benchmarks.coverage.verdicts.sequential` has the measured coverage.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Bounds of a mean whose values are skewed, as where most runs are good and a few are very bad.
 
 Student's t takes such a mean for surer than it is: of values from a Beta distribution near 1 its one-sided 5 % bound is
-wrong in 17 % of cases (`python -m benchmarks.coverage.verdicts.capacity`). Hall's transformation corrects the statistic by the
-sample's own skewness (Hall, P. 1992, On the removal of skewness by transformation, J. R. Statist. Soc. B 54).
+wrong in 17 % of cases (`python -m benchmarks.coverage.verdicts.capacity`). Hall's transformation corrects the
+statistic by the sample's own skewness (Hall, P. 1992, On the removal of skewness by transformation, J. R. Statist.
+Soc. B 54).
 """
 
 from __future__ import annotations

@@ -17,10 +17,8 @@ from sweeps.search.objectives import Runs, SeedResult, Valuation, Worth
 from sweeps.strategies.space import Point
 
 PEERS = 12  # points with more seeds, the best ones, that tell what those seeds do to a point
-HOPE, LAST_HOPE = (
-    0.5,
-    0.0,
-)  # standard errors that a point may be worse than the best one and go on; at the last rung
+# standard errors that a point may be worse than the best one and go on to another rung, and to the last one
+HOPE, LAST_HOPE = 0.5, 0.0
 
 
 class PointRuns(NamedTuple):
@@ -77,6 +75,8 @@ class Race:
         self.points: list[Point] = []
         self.runs: list[Runs] = []
         self.rung: list[int] = []  # that each point has reached
+        self.worths: list[Worth] = []  # by the runs so far
+        self.num_runs = 0
 
     def add(self, entries: Sequence[PointRuns]) -> None:
         """New points, or further runs of known ones."""
@@ -85,20 +85,18 @@ class Race:
                 self.points.append(point)
                 self.runs.append(runs)
                 self.rung.append(0)
+                self.worths.append(self.valuation.worth(runs))
             else:
                 self.runs[call] = (*self.runs[call], *runs)
                 self.rung[call] += 1
-
-    @property
-    def evaluations(self) -> float:
-        """Runs so far, in those of a point on all seeds."""
-        return sum(self.rungs[rung] for rung in self.rung) / self.rungs[-1]
+                self.worths[call] = self.valuation.worth(self.runs[call])
+            reached = 0 if call is None else self.rung[call]
+            self.num_runs += self.rungs[reached] - (self.rungs[reached - 1] if reached else 0)
 
     @property
     def num_left(self) -> int:
         """Runs that the budget leaves."""
-        spent = sum(self.rungs[rung] for rung in self.rung)
-        return max(self.budget.calls * self.rungs[-1] - spent, 0)
+        return max(self.budget.calls * self.rungs[-1] - self.num_runs, 0)
 
     def new(self, engine: Engine, tried: Sequence[Tried]) -> NextRuns | None:
         """New points on the seeds of the first rung; None at the end of the budget, or of the engine's points."""
@@ -108,11 +106,8 @@ class Race:
 
     def tried(self) -> list[Tried]:
         """All points in order."""
-        whole = list(self.runs)
-        worths = [self.valuation.worth(runs) for runs in whole]
-        for rung in range(
-            len(self.rungs) - 2, -1, -1
-        ):  # the surest first: others are judged by them
+        whole, worths = list(self.runs), list(self.worths)
+        for rung in self._lower():  # the surest first: others are judged by them
             known = [call for call in range(len(whole)) if self.rung[call] > rung]
             peers = [whole[call] for call in _best(worths, known)[:PEERS]]
             for call, runs in enumerate(self.runs):
@@ -129,7 +124,7 @@ class Race:
             return None
         top = max(self.rung[call] for call in order)
         best = next(call for call in order if self.rung[call] == top)
-        for rung in range(len(self.rungs) - 2, -1, -1):
+        for rung in self._lower():
             places = range(self.rungs[rung], self.rungs[rung + 1])
             hope = LAST_HOPE if rung == len(self.rungs) - 2 else HOPE
             limit = worths[best].score + hope * self._error(worths[best], best, order, rung)
@@ -141,6 +136,10 @@ class Race:
             if calls:
                 return NextRuns([self.points[call] for call in calls], places, calls)
         return None
+
+    def _lower(self) -> range:
+        """The rungs below the last one, the highest first."""
+        return range(len(self.rungs) - 2, -1, -1)
 
     def _error(self, worth: Worth, best: int, order: Sequence[int], rung: int) -> float:
         """Standard error of a point's score less the best one's, where the point has the seeds of a rung alone."""

@@ -63,6 +63,7 @@ def ended(
     """The place of the point that a search ends at, and its runs; the values are `[point, seed]`."""
 
     def run(points: Sequence[Point], places: range) -> list[Runs]:
+        """The values of points on some seeds, as runs."""
         return [
             tuple(
                 SeedResult(

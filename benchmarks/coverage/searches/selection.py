@@ -9,11 +9,11 @@ the middle, and the smallest mean.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.coverage.sizes import asked_with_recorded
 from benchmarks.coverage.worlds import from_comparison, mean_wait, queues
 from blis_jax.statistics.selection import Finalists, Slack
 
@@ -96,14 +96,7 @@ def row(world: World, num_samples: int) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--samples", type=int, default=NUM_SAMPLES, help="of each kind")
-    parser.add_argument("--comparison", default=None, help="result file whose seeds are a world")
-    parser.add_argument("--metric", default="pooled_ttft_p99_ms")
-    parser.add_argument("--class", dest="slo_class", default="critical")
-    given = parser.parse_args()
+    given = asked_with_recorded(__doc__, NUM_SAMPLES)
     worlds = {
         "normal, 2 systems, no shared seeds": normal(2, 0.0, has_constraints=False),
         "normal, 5 systems, no shared seeds": normal(5, 0.0, has_constraints=False),

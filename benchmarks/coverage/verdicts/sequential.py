@@ -9,11 +9,11 @@ how many seeds. For a precision: how often the interval at the end holds the dif
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.coverage.sizes import asked_with_recorded
 from benchmarks.coverage.worlds import Pairs, from_comparison, normal, queues, recorded
 from blis_jax.statistics.intervals import anytime_quantile, t_quantile
 from blis_jax.statistics.paired import Pair
@@ -88,14 +88,7 @@ def precise(world: World, num_samples: int) -> str:
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--samples", type=int, default=NUM_SAMPLES, help="of each kind")
-    parser.add_argument("--comparison", default=None, help="result file whose seeds are a world")
-    parser.add_argument("--metric", default="pooled_ttft_p99_ms")
-    parser.add_argument("--class", dest="slo_class", default="critical")
-    given = parser.parse_args()
+    given = asked_with_recorded(__doc__, NUM_SAMPLES)
     worlds: dict[str, World] = {
         "normal": normal,
         "M/M/1 at 70 %, the second 3 % faster": lambda rng, shape: queues(rng, shape, faster=1.03),
