@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import hypothesis
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from blis_jax.cluster import config
 from blis_jax.engine.runner.simulation import simulate
+from blis_jax.policies.contract import NoParams, NoState, OffloadContext, Policies, offload_policy
 from tests.engine.test_properties import (
     FAILURES,
     NODES,
@@ -61,9 +64,12 @@ def cluster_of(one: Judged) -> config.ClusterConfig:
     return config.from_flags(flags).replace(offload_policy="content-worth", **given)
 
 
-def check(cluster: config.ClusterConfig, scene: Scene, build: Any) -> None:
+def check(
+    cluster: config.ClusterConfig, scene: Scene, build: Any, policies: Policies | None = None
+) -> None:
     """Equal to the oracle with this tier in everything, also in how the reference fails."""
-    record = simulate(cluster, table_of(scene.workload, **NODES), OPTIONS)
+    table = table_of(scene.workload, **NODES)
+    record = simulate(cluster, table, OPTIONS, policies=policies)
     expected = oracle.simulate(scene.workload, scene.flags, cluster_of=build)
     if record.outcome not in WHOLE:
         assert FAILURES[record.outcome] == expected.outcome.partition(":")[0]
@@ -93,8 +99,32 @@ def test_a_forecast_equals_oracle(scene: Scene, limit: float, ahead: float) -> N
     flags = {**scene.flags, "variant": scene.static.variant}
     policy = {"forecast_offload_limit": limit, "forecast_offload_ahead": ahead}
     cluster = config.from_flags(flags).replace(offload_policy="forecast-offload", **policy)
-    build = judged_tier.cluster_with(judged_tier.worth_by({}), [], (limit, ahead))
-    check(cluster, scene, build)
+    rule = judged_tier.by_forecast(limit, ahead)
+    check(cluster, scene, judged_tier.cluster_with(judged_tier.worth_by({}), [], rule))
+
+
+@offload_policy(NoParams, reads_demand=True)
+def by_remainder(
+    params: NoParams, state: NoState, context: OffloadContext
+) -> tuple[jax.Array, NoState]:
+    """A rule that one block or one request more turns round; limits seldom do."""
+    demand = context.num_used_blocks + 3 * context.num_waiting_blocks + 5 * context.num_running
+    worth = jnp.where(demand % 7 < 4, jnp.float64(1.0), jnp.float64(0.0))
+    return jnp.broadcast_to(worth, context.num_takers.shape), state
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@hypothesis.settings(max_examples=100, phases=PHASES)
+@hypothesis.given(scenes(TIERS))
+def test_the_demand_that_a_policy_sees_equals_oracle(scene: Scene) -> None:
+    flags = {**scene.flags, "variant": scene.static.variant}
+    build = judged_tier.cluster_with(
+        judged_tier.worth_by({}),
+        [],
+        lambda _, used, waiting, running: (used + 3 * waiting + 5 * running) % 7 < 4,
+    )
+    check(config.from_flags(flags), scene, build, Policies(offload=by_remainder))
 
 
 @pytest.mark.slow

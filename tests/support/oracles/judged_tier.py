@@ -72,13 +72,21 @@ class CountingCache(oracle.GpuCache):
         return is_there
 
 
+# whether blocks go, by the instance's blocks, those in use, those of waiting prompts, and the running requests
+DemandRule = Callable[[int, int, int, int], bool]
+
+
+def by_forecast(limit: float, ahead: float) -> DemandRule:
+    """The rule of `forecast-offload`."""
+    return lambda total, used, waiting, running: used + ahead * (waiting + running) > limit * total
+
+
 @dataclass
 class Demand:
-    """The blocks in use on an instance and those that are soon asked for, as `forecast-offload` counts them."""
+    """The blocks in use on an instance and those that are soon asked for, as offload policies see them."""
 
     instance: oracle.Instance
-    limit: float
-    ahead: float
+    rule: DemandRule
     forming: oracle.FormedBatch | None = None  # the batch, while a step is formed
     leaver: oracle.Request | None = None  # who gives its blocks back
 
@@ -106,7 +114,7 @@ class Demand:
         two.release = given_back
 
     def is_short(self, gpu: Any) -> bool:
-        """Whether they exceed the limit; an evicted request waits already, one that completes runs no more."""
+        """Whether blocks go; an evicted request waits already, one that completes runs no more."""
         waiting = list(self.instance.queue)
         if self.forming is None:
             running = sum(
@@ -117,8 +125,7 @@ class Demand:
             assert self.leaver is not None
             running, waiting = self.forming.size, [*waiting, self.leaver]
         blocks = sum(math.ceil(one.input_len / gpu.block_size) for one in waiting)
-        expected = gpu.used_blocks + self.ahead * (blocks + running)
-        return bool(expected > self.limit * gpu.total_blocks)
+        return bool(self.rule(gpu.total_blocks, gpu.used_blocks, blocks, running))
 
 
 class JudgedTier(oracle.CpuTier):
@@ -151,10 +158,8 @@ class JudgedTier(oracle.CpuTier):
             gpu.free.append(block)
 
 
-def cluster_with(
-    worth: Worth, num_shared: list[int], forecast: tuple[float, float] | None = None
-) -> Any:
-    """What builds the oracle's cluster with this worth, or with limit and `ahead` of a forecast.
+def cluster_with(worth: Worth, num_shared: list[int], rule: DemandRule | None = None) -> Any:
+    """What builds the oracle's cluster with this worth, or with a rule about demand.
 
     For `oracle.simulate(cluster_of=...)`.
     """
@@ -174,8 +179,8 @@ def cluster_with(
             assert kv.cpu is not None
             tier = JudgedTier(kv.cpu.capacity, kv.cpu.threshold, kv.cpu.transfer_us)
             tier.worth, tier.shared = worth, shared
-            if forecast is not None:
-                tier.demand = Demand(instance, *forecast)
+            if rule is not None:
+                tier.demand = Demand(instance, rule)
                 tier.demand.listen()
             kv.cpu = tier
         return cluster
