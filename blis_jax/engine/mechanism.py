@@ -136,11 +136,6 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
             "precise_kv_routing is for requests that stay where they are routed; "
             "leave it out, or take the cluster and hand-over policies out"
         )
-    if made.delays_index:
-        raise ConfigError(
-            "prefix_index_delay is for an index that the routings feed; with precise_kv_routing the KV caches "
-            "feed it at once; leave one of them out"
-        )
     return dataclasses.replace(made, is_precise=True)
 
 

@@ -57,7 +57,8 @@ _SENTENCES = {
     Outcome.OTHER_KIND: "the autoscaler made an instance of another kind of GPU than the cheapest that was there at "
     "the beginning, whose KV blocks its row has; begin with instances of one kind",
     Outcome.CHANGES_FULL: "an autoscaler made more decisions than its table holds",
-    Outcome.ROUTINGS_FULL: "requests were routed again more often than the router's log holds",
+    Outcome.ROUTINGS_FULL: "the router's prefix index was told more often, by requests routed again or by KV caches, "
+    "than its log holds",
     Outcome.LOG_FULL: "the run made more steps than the step log holds",
     Outcome.LISTS_FULL: "a request held more KV blocks than its list has room for",
     Outcome.NODES_FULL: "requests share longer contents than the tables of shared blocks hold",

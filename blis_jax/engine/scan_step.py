@@ -53,7 +53,7 @@ from blis_jax.engine.tables.writes import (
 from blis_jax.memory.block_tables.blocks import Do, MemoryTask
 from blis_jax.memory.block_tables.operations import pin, release, restore, roll_back, take
 from blis_jax.memory.block_tables.turn import Operation, take_turn
-from blis_jax.memory.index_events import settled
+from blis_jax.memory.index_events import heard, settled
 from blis_jax.memory.second_tier.cpu_tier import offload, reload
 from blis_jax.memory.second_tier.mirror import bring_back, mirror
 
@@ -278,6 +278,11 @@ def _next_thing(ctx: Context, state: State) -> State:
     last_event = jnp.where(is_new, due.event, lane.last_event)
     is_done = ~is_cluster & ~is_instance
     lane = lane.replace(is_done=is_done, now=now, last_event=last_event)
+    if ctx.mechanism.is_precise and ctx.mechanism.delays_index:
+        assert state.router is not None  # somebody looks at what is precise
+        asked = jnp.where(is_cluster, due.cluster, now), ~in_step
+        router, outcome = heard(ctx, state.router, lane.outcome, *asked)
+        state, lane = dataclasses.replace(state, router=router), lane.replace(outcome=outcome)
     if ctx.mechanism.cluster is not None:
         is_late = is_done & is_sound & due.is_beyond
         lane = lane.replace(outcome=failing(lane.outcome, is_late, Outcome.CLOCK_OVERFLOW))

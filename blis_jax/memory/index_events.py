@@ -17,31 +17,47 @@ from jax import lax
 
 from blis_jax.engine.arithmetic.block_counts import full_blocks
 from blis_jax.engine.context import Context
-from blis_jax.engine.phases.router_view.lost_news import is_removal_heard, unless_lost
+from blis_jax.engine.outcome import Outcome
+from blis_jax.engine.phases.router_view.late_news import (
+    LateWrite,
+    NewsKind,
+    is_old_enough,
+    is_over,
+    next_place,
+    told,
+)
+from blis_jax.engine.phases.router_view.lost_news import (
+    is_removal_heard,
+    is_touch_lost,
+    unless_lost,
+)
 from blis_jax.engine.phases.router_view.router_index import (
     RouterWrite,
     outcome_of_touch,
     touch,
     trimmed,
+    write,
 )
-from blis_jax.engine.phases.steps.mid_step import Work
+from blis_jax.engine.phases.steps.mid_step import Work, failing
 from blis_jax.engine.state import Req, State, nodes_of
-from blis_jax.engine.tables.router import RouterIndex
+from blis_jax.engine.tables.router import LateNews, RouterIndex
 from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.blocks import Do, MemoryTask
 from blis_jax.memory.block_tables.contents import is_same, owner_of, shared_number_of
 from blis_jax.memory.memory import Subject, Visit, prompt_len
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int
+    from jaxtyping import Array, Bool, Int
 
     from blis_jax.memory.block_tables.turn import Turn
+
+    _Heard = tuple[RouterIndex, jax.Array, jax.Array]  # the index, how many messages, the outcome
 
 
 def settled(ctx: Context, state: State) -> RouterIndex | None:
     """The index before the next thing happens: what the latest allocation has pushed out is gone."""
     router, blocks = state.router, state.blocks
-    if router is None or not ctx.mechanism.is_precise:
+    if router is None or router.late is not None or not ctx.mechanism.is_precise:
         return router
     is_settled = jnp.array(True)
     if blocks is not None:
@@ -60,16 +76,18 @@ def allocated(ctx: Context, state: State, work: Work, one: Subject, visit: Visit
         return work
     tells = ctx.params.cluster.kv_cpu_blocks[one.instance] == 0
     is_touched = visit.asks & visit.is_granted & ~one.in_decode & tells
+    about = one.request, one.past.num_scheduled, one.past.progress
+    if router.late is not None:
+        return dataclasses.replace(work, router=_told(ctx, router.late, work, one, is_touched))
     num_blocks = full_blocks(prompt_len(ctx, one), ctx.shape.block_size)
 
     def write() -> RouterWrite:
         nodes = nodes_of(ctx.requests, one.request)
         done = touch(ctx, router, one.request, nodes, num_blocks, one.instance)
-        about = one.request, one.past.num_scheduled, one.past.progress
         return unless_lost(ctx, router, done, *about)
 
     nothing = work.router
-    assert nothing is not None  # there is an index
+    assert isinstance(nothing, RouterWrite)  # there is an index, and it hears at once
     done: RouterWrite = ctx.when(is_touched, write, lambda: nothing)
     outcome = jnp.where(
         is_touched, outcome_of_touch(ctx, work.lane.outcome, done), work.lane.outcome
@@ -77,29 +95,63 @@ def allocated(ctx: Context, state: State, work: Work, one: Subject, visit: Visit
     return dataclasses.replace(work, router=done, lane=work.lane.replace(outcome=outcome))
 
 
+def _told(
+    ctx: Context, late: LateNews, work: Work, one: Subject, is_touched: jax.Array
+) -> LateWrite:
+    """The message of an allocation, which the router hears later."""
+    request = one.request
+    if ctx.mechanism.loses_index:
+        is_lost = is_touch_lost(ctx, request, one.past.num_scheduled, one.past.progress)
+        request = jnp.where(is_lost, jnp.int32(ctx.shape.num_requests), request)
+    kind = jnp.int32(NewsKind.ALLOCATION)
+    return told(late, work.lane.now, one.instance, request, kind, is_on=is_touched)
+
+
 @pytree
-class Removal:
-    """Contents that leave the instance's index; spare places where none does."""
+class NamedContents:
+    """NamedContents of blocks as the index names them; spare places where there is none."""
 
     number: Int[Array, "window"]  # of shared blocks
     request: Int[Array, "window"]  # of private ones, and their position
     position: Int[Array, "window"]
+    is_own: Bool[Array, "window"]  # private
+
+
+@pytree
+class Removal:
+    """NamedContents that leave the instance's index."""
+
+    contents: NamedContents
     stamp: Int[Array, ""]  # number of the latest touch before the allocation
     num_blocks: Int[Array, "instance"]
 
 
-def popped(turn: Turn, name: Int[Array, "window"], is_touched: jax.Array) -> Removal | None:
+def popped(
+    turn: Turn, name: Int[Array, "window"], is_touched: jax.Array
+) -> Removal | LateWrite | None:
     """The contents of blocks that the instance uses again, by name; 0 where there is none.
 
     `is_touched` says whether the allocation that pops them has touched a prompt.
     """
     ctx, router = turn.ctx, turn.state.router
-    if router is None or router.removed is None:
+    if router is None or (router.removed is None):
         return None
-    shape, cluster = ctx.shape, ctx.params.cluster
-    stride = jnp.int32(shape.path_depth + 1)
-    tells = turn.own(cluster.kv_cpu_blocks) == 0
-    stamp = (router.num_sent - (is_touched & tells).astype(jnp.int32)) * stride
+    follows = is_touched & (turn.own(ctx.params.cluster.kv_cpu_blocks) == 0)
+    contents = _contents(ctx, name)
+    heard = is_removal_heard(ctx, turn.instance, turn.inst.step_index, *_about(contents))
+    if router.late is None:
+        return _removal(ctx, router, turn.instance, name, contents, follows, heard)
+    is_known = contents.is_own | (contents.number < ctx.shape.num_shared_blocks)
+    if heard is not None:
+        is_known = is_known & heard
+    kind = jnp.where(follows, jnp.int32(NewsKind.REMOVAL), jnp.int32(NewsKind.REMOVAL_ALONE))
+    nobody = jnp.int32(ctx.shape.num_requests)
+    name = jnp.where(is_known, name, 0)
+    return told(router.late, turn.lane.now, turn.instance, nobody, kind, name, jnp.any(is_known))
+
+
+def _contents(ctx: Context, name: Int[Array, "window"]) -> NamedContents:
+    shape = ctx.shape
     spare_number = jnp.int32(shape.num_shared_blocks)
     number = shared_number_of(ctx, name)
     number = jnp.where(number < spare_number, number, spare_number)
@@ -109,16 +161,37 @@ def popped(turn: Turn, name: Int[Array, "window"], is_touched: jax.Array) -> Rem
     is_own = is_own & (position < jnp.int32(shape.list_blocks))
     request = jnp.where(is_own, request, jnp.int32(shape.num_requests))
     position = jnp.where(is_own, position, jnp.int32(shape.list_blocks))
+    return NamedContents(number, request, position, is_own)
 
-    last = jnp.minimum(turn.instance, jnp.int32(shape.num_instances - 1))
+
+def _about(contents: NamedContents) -> tuple[jax.Array, jax.Array]:
+    """What tells the removal of each content apart from others."""
+    is_own = contents.is_own
+    owner = jnp.where(is_own, contents.request + 1, 0)
+    return owner, jnp.where(is_own, contents.position, contents.number)
+
+
+def _removal(
+    ctx: Context,
+    router: RouterIndex,
+    instance: jax.Array,
+    name: Int[Array, "window"],
+    contents: NamedContents,
+    follows: jax.Array,
+    heard: Bool[Array, "window"] | None,
+) -> Removal:
+    """What the index loses; `follows` says whether the latest touch is that of the same allocation."""
+    shape = ctx.shape
+    stamp = (router.num_sent - follows.astype(jnp.int32)) * jnp.int32(shape.path_depth + 1)
+    spare_number, is_own = jnp.int32(shape.num_shared_blocks), contents.is_own
+    number, request, position = contents.number, contents.request, contents.position
+    last = jnp.minimum(instance, jnp.int32(shape.num_instances - 1))
     node = ctx.requests.node_of[number]
     touched = jnp.where(is_own, router.own[request], router.touched[node, last])
-    removed = router.removed[turn.instance, number]
+    removed = router.removed[instance, number]
     removed = jnp.where(is_own, router.own_removed[request, position], removed)
     is_there = (touched >= router.oldest[last]) & (touched > removed) & (touched <= stamp)
     is_there = is_there & (is_own | (number < spare_number))
-    about = jnp.where(is_own, request + 1, 0), jnp.where(is_own, position, number)
-    heard = is_removal_heard(ctx, turn.instance, turn.inst.step_index, *about)
     if heard is not None:
         is_there = is_there & heard
         number = jnp.where(heard, number, spare_number)
@@ -128,17 +201,72 @@ def popped(turn: Turn, name: Int[Array, "window"], is_touched: jax.Array) -> Rem
     is_earlier = place[None, :] < place[:, None]
     is_second = jnp.any(is_same(name[:, None], name[None, :]) & is_earlier, axis=1)
     count = jnp.sum(is_there & ~is_second, dtype=jnp.int32)
-    is_mine = lax.iota(jnp.int32, shape.num_instances) == turn.instance
-    return Removal(
-        number, request, position, stamp, router.num_blocks - jnp.where(is_mine, count, 0)
-    )
+    is_mine = lax.iota(jnp.int32, shape.num_instances) == instance
+    gone = NamedContents(number, request, position, is_own)
+    return Removal(gone, stamp, router.num_blocks - jnp.where(is_mine, count, 0))
 
 
-def without(ctx: Context, router: RouterIndex, instance: jax.Array, gone: Removal) -> RouterIndex:
-    """The index without these contents."""
-    stamps = jnp.broadcast_to(gone.stamp, gone.number.shape)
-    removed = ctx.write(router.removed, (instance,), gone.number, stamps)
-    own_removed = ctx.write_pairs(router.own_removed, gone.request, gone.position, stamps)
+def without(
+    ctx: Context, router: RouterIndex, instance: jax.Array, gone: Removal | LateWrite
+) -> RouterIndex:
+    """The index without these contents, or once the removal is told that it will hear of later."""
+    if isinstance(gone, LateWrite):
+        return write(ctx, router, gone)
+    left = gone.contents
+    stamps = jnp.broadcast_to(gone.stamp, left.number.shape)
+    removed = ctx.write(router.removed, (instance,), left.number, stamps)
+    own_removed = ctx.write_pairs(router.own_removed, left.request, left.position, stamps)
     return dataclasses.replace(
         router, removed=removed, own_removed=own_removed, num_blocks=gone.num_blocks
     )
+
+
+def heard(
+    ctx: Context, router: RouterIndex, outcome: jax.Array, now: jax.Array, is_asked: jax.Array
+) -> tuple[RouterIndex, jax.Array]:
+    """The index once it has heard, if it `is_asked`, of all messages that are old enough; and the outcome.
+
+    The messages of one allocation are as old as each other, so what it pushes out goes once all of them are heard.
+    """
+    assert router.late is not None
+    late: LateNews = router.late
+    outcome = failing(outcome, is_over(late), Outcome.ROUTINGS_FULL)
+
+    def goes_on(carry: _Heard) -> jax.Array:
+        _, num_heard, outcome = carry
+        return is_asked & (outcome == 0) & is_old_enough(ctx, late, num_heard, now)
+
+    def hear(carry: _Heard) -> _Heard:
+        index, num_heard, outcome = carry
+        at = next_place(late, num_heard)
+        instance, request, kind = late.about[:, at]
+        is_allocation = kind == NewsKind.ALLOCATION
+
+        def touched() -> tuple[RouterIndex, jax.Array]:
+            return _with_touch(ctx, index, outcome, instance, request)
+
+        def removed() -> tuple[RouterIndex, jax.Array]:
+            if late.name is None:
+                return index, outcome
+            name = late.name[at]
+            about = name, _contents(ctx, name), kind == NewsKind.REMOVAL
+            return without(
+                ctx, index, instance, _removal(ctx, index, instance, *about, None)
+            ), outcome
+
+        index, outcome = ctx.when(is_allocation, touched, removed)
+        return index, num_heard + 1, outcome
+
+    index = dataclasses.replace(router, late=None)
+    index, num_heard, outcome = lax.while_loop(goes_on, hear, (index, late.num_heard, outcome))
+    left = dataclasses.replace(late, num_heard=num_heard)
+    return dataclasses.replace(trimmed(ctx, index), late=left), outcome
+
+
+def _with_touch(
+    ctx: Context, index: RouterIndex, outcome: jax.Array, instance: jax.Array, request: jax.Array
+) -> tuple[RouterIndex, jax.Array]:
+    index = trimmed(ctx, index)
+    num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
+    done = touch(ctx, index, request, nodes_of(ctx.requests, request), num_blocks, instance)
+    return write(ctx, index, done), outcome_of_touch(ctx, outcome, done)

@@ -286,7 +286,7 @@ GATEWAY_FLAGS = (
         whole,
         0,
         "US",
-        "µs from a routing until its prompt counts as cached in the router's index",
+        "µs from a routing, or an event of a KV cache, until the router's index knows of it",
     ),
     Flag(
         "prefix-index-loss",

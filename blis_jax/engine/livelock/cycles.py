@@ -138,6 +138,8 @@ def one_round(
 
     `is_alone` says that no step had more than one request in its batch, so that who is evicted needs no priority.
     """
+    if before.router is not None and before.router.late is not None:
+        raise Differs("router")  # what the router hears after the round was told within it
     both = _Comparison(before, after, instance, shape)
     if not is_alone:
         _stored_priorities(both)

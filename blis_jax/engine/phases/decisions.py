@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from blis_jax.engine.context import Context
 from blis_jax.engine.gateway.gateway_queue import QueueWrite, unchanged
 from blis_jax.engine.phases.router_view.asked import nothing_handed
+from blis_jax.engine.phases.router_view.late_news import LateWrite
 from blis_jax.engine.phases.router_view.router_index import RouterWrite, no_touch
 from blis_jax.engine.state import Instance, Lane, Resident, State
 from blis_jax.engine.tables.joined import lane_of
@@ -36,7 +37,7 @@ class Decisions:
     where: Destination
     slot: Resident
     inst: Instance
-    router: RouterWrite | None
+    router: RouterWrite | LateWrite | None
     split: MovementWrite | None = None  # of a request whose prompt is computed elsewhere
     queue: QueueWrite | None = None
     handed: Any = None  # float64 that the instance gets with the request; see `Policy.hands`

@@ -12,6 +12,21 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Int
 
 ROUTINGS_READ = 32  # routings that are looked at together for the next one to an instance
+NEWS_FIELDS = 3  # of a message, see late_news.MessageField
+
+
+@pytree
+class LateNews:
+    """Messages of the caches that the router has not heard of yet, in the order of telling; see late_news.py.
+
+    A ring, behind which there is a spare place. With `num_told` messages the next one has place `num_told % size`.
+    """
+
+    told_us: Int[Array, "place"]  # of the clock
+    about: Int[Array, "field place"]  # see late_news.MessageField
+    name: Any  # int64[place, window]: contents that are used again; None where none ever is
+    num_told: Int[Array, ""]
+    num_heard: Int[Array, ""]
 
 
 @pytree
@@ -30,9 +45,8 @@ class RouterIndex:
     own: Any = None  # int32[request]: number of the latest touch of its private blocks
     removed: Any = None  # int32[instance, shared block]: number of touches when it was used again
     own_removed: Any = None  # int32[request, position]: the same of private blocks
-    since: Any = (
-        None  # clock[node, instance]: when an entry came in, only where the index is delayed
-    )
+    since: Any = None  # clock[node, instance]: when an entry came in, where routings are heard late
+    late: LateNews | None = None  # where the caches are heard late
 
 
 def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
@@ -44,6 +58,7 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
     size = max(shape.num_routings, shape.num_requests) + ROUTINGS_READ
     has_gaps = mechanism.is_precise and shape.num_blocks > 0
     shared, positions = shape.num_shared_blocks + 1, shape.list_blocks + 1
+    is_late = mechanism.delays_index
     since = jnp.zeros((shape.num_nodes + 1, rows), shape.clock_dtype)
     return RouterIndex(
         touched=jnp.zeros((shape.num_nodes + 1, rows), i32),
@@ -54,5 +69,17 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
         own=jnp.zeros((requests,), i32) if mechanism.is_precise else None,
         removed=jnp.zeros((rows + 1, shared), i32) if has_gaps else None,
         own_removed=jnp.zeros((requests, positions), i32) if has_gaps else None,
-        since=since if mechanism.delays_index else None,
+        since=since if is_late and not mechanism.is_precise else None,
+        late=_no_news(shape, has_gaps) if is_late and mechanism.is_precise else None,
+    )
+
+
+def _no_news(shape: EngineShape, has_gaps: bool) -> LateNews:
+    places = shape.num_routings + 1
+    return LateNews(
+        told_us=jnp.zeros((places,), shape.clock_dtype),
+        about=jnp.zeros((NEWS_FIELDS, places), jnp.int32),
+        name=jnp.zeros((places, shape.window), jnp.int64) if has_gaps else None,
+        num_told=jnp.int32(0),
+        num_heard=jnp.int32(0),
     )

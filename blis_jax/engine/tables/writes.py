@@ -14,6 +14,7 @@ from blis_jax.engine.gateway.exits import ExitWrite, exits_after, no_exit
 from blis_jax.engine.gateway.gateway_queue import QueueWrite, unchanged, written
 from blis_jax.engine.phases.policy_calls import instance_row
 from blis_jax.engine.phases.router_view import router_index
+from blis_jax.engine.phases.router_view.late_news import LateWrite
 from blis_jax.engine.state import Instance, Lane, News, State, StepRecord
 from blis_jax.engine.tables.columns import apart, put, selected
 from blis_jax.engine.tables.joined import INSTANCE_OF, instance_of, lane_of, side_by_side
@@ -128,7 +129,7 @@ class Writes:
     local: Any
     news: NewsWrite | None
     movement: MovementWrite | None
-    router: router_index.RouterWrite | None
+    router: router_index.RouterWrite | LateWrite | None
     task: MemoryTask
     pool: InstanceMemory
     turned_away: Int[Array, ""]

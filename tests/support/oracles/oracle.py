@@ -1196,6 +1196,8 @@ class Cluster:
 
     def _route(self, request: Request, now: int) -> None:
         snapshots = self._look(now)
+        if isinstance(index := getattr(self.router, "index", None), precise_index.PreciseIndex):
+            index.now = now
         self.router_views[request.index] = (snapshots, self.router.matched_blocks(request))
         request.routed_at_us = now
         request.instance = self.router.route(request, snapshots)
@@ -1304,7 +1306,7 @@ def simulate(
     requests = requests_of_workload(workload)
     cluster = cluster_of(requests, config, profile)
     if config.get("precise-kv-routing", False):
-        precise_index.wire(cluster)
+        precise_index.wire(cluster, config.get("prefix-index-delay", 0))
     outcome = FINISHED
     try:
         cluster.run()

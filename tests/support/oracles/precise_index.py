@@ -6,10 +6,13 @@ nothing is shared with the engine's index or with the oracle's own approximate o
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.oracles.oracle import Cluster, ContentKey, Instance, Request
 
 ROUTER_INDEX_CAPACITY = 10_000
@@ -41,6 +44,9 @@ class KvEvents:
         self.counts["allocations"] += 1
         if self.fate.loses_allocation(request):
             return
+        self.index.tell(self.told_by.clock_us, partial(self._hear_allocation, request))
+
+    def _hear_allocation(self, request: Request) -> None:
         self.recorded.update(request.prompt_keys)
         for key in request.prompt_keys:
             self.index.touch(key, self.instance)
@@ -49,6 +55,9 @@ class KvEvents:
         self.counts["evictions"] += 1
         if self.fate.loses_removal(self.instance, len(self.told_by.steps), key):
             return
+        self.index.tell(self.told_by.clock_us, partial(self._hear_removal, key))
+
+    def _hear_removal(self, key: ContentKey) -> None:
         if key in self.recorded:
             self.counts["removals"] += 1
             self.recorded.remove(key)
@@ -56,9 +65,15 @@ class KvEvents:
 
 
 class PreciseIndex:
-    """Blocks by instance with the time of their last use; routing decisions leave it alone."""
+    """Blocks by instance with the time of their last use; routing decisions leave it alone.
 
-    def __init__(self, num_instances: int) -> None:
+    What it is told it hears `delay` later, in the order of telling; a routing hears before it looks.
+    """
+
+    def __init__(self, num_instances: int, delay: int = 0) -> None:
+        self.delay, self.now = delay, 0
+        self.on_their_way: deque[tuple[int, Callable[[], None]]] = deque()
+        self.most_on_their_way = 0
         self.used: list[dict[ContentKey, int]] = [{} for _ in range(num_instances)]
         self.clock = 0
         self.num_pushed_out = 0
@@ -66,7 +81,17 @@ class PreciseIndex:
     def record(self, request: Request, instance: int) -> None:
         """The router's own feed, which precise routing turns off."""
 
+    def tell(self, now: int, message: Callable[[], None]) -> None:
+        """One message; without a delay it is heard at once."""
+        if self.delay == 0:
+            message()
+            return
+        self.on_their_way.append((now, message))
+        self.most_on_their_way = max(self.most_on_their_way, len(self.on_their_way))
+
     def matched_blocks(self, request: Request) -> list[int]:
+        while self.on_their_way and self.now - self.on_their_way[0][0] >= self.delay:
+            self.on_their_way.popleft()[1]()
         counts = []
         for used in self.used:
             count = 0
@@ -84,16 +109,17 @@ class PreciseIndex:
         used[key] = self.clock
 
 
-def wire(cluster: Cluster) -> None:
+def wire(cluster: Cluster, delay: int = 0) -> None:
     """Feed the index of a weighted router with prefix affinity from the caches; any other router stays as it is.
 
-    A cache of two tiers tells nothing: the router's own feed is off and the index stays empty.
+    The index hears of everything `delay` µs later. A cache of two tiers tells nothing: the router's own feed is off and
+    the index stays empty.
     """
     router = cluster.router
     weights = getattr(router, "weights", {})
     if "prefix-affinity" not in weights:
         return
-    index = PreciseIndex(len(cluster.instances))
+    index = PreciseIndex(len(cluster.instances), delay)
     router.index = index  # type: ignore[union-attr, assignment]
     # all observers are off, that of `cost-benefit` too, and no cache feeds its index
     router.index_of_cost_benefit = PreciseIndex(len(cluster.instances))  # type: ignore[union-attr, assignment]

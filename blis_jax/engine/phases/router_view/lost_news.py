@@ -29,6 +29,11 @@ def _is_lost(ctx: Context, key: jax.Array) -> jax.Array:
     return jax.random.uniform(key, dtype=jnp.float64) < ctx.params.cluster.signals.index_loss
 
 
+def is_touch_lost(ctx: Context, *about: jax.Array) -> jax.Array:
+    """Whether the router never hears of a prompt on an instance; see `unless_lost`."""
+    return _is_lost(ctx, decision_key(ctx, Purpose.LOSS, *about))
+
+
 def unless_lost(
     ctx: Context, router: RouterIndex, done: RouterWrite, *about: jax.Array
 ) -> RouterWrite:
@@ -45,7 +50,7 @@ def unless_lost(
         request=jnp.full_like(done.request, ctx.shape.num_requests),
         num_blocks=router.num_blocks,
     )
-    is_lost = _is_lost(ctx, decision_key(ctx, Purpose.LOSS, *about))
+    is_lost = is_touch_lost(ctx, *about)
     return jax.tree.map(lambda nothing, heard: jnp.where(is_lost, nothing, heard), lost, done)
 
 

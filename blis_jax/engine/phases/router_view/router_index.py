@@ -22,6 +22,7 @@ from blis_jax.engine.arithmetic.branching import branch
 from blis_jax.engine.context import Context, row
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.router_view.gateways import index_column, own_columns
+from blis_jax.engine.phases.router_view.late_news import LateWrite, no_news, with_news
 from blis_jax.engine.phases.steps.mid_step import failing
 from blis_jax.engine.state import Nodes, State, nodes_of
 from blis_jax.engine.tables.columns import as_int
@@ -50,11 +51,13 @@ class RouterWrite:
     since: Any = None  # clock[path]: when the entries came in, only where the index is delayed
 
 
-def no_touch(ctx: Context, state: State) -> RouterWrite | None:
+def no_touch(ctx: Context, state: State) -> RouterWrite | LateWrite | None:
     """Nothing is touched, or no policy looks at the index."""
     router, zero = state.router, jnp.int32(0)
     if router is None:
         return None
+    if router.late is not None:
+        return no_news(router.late)
     spare = jnp.full((ctx.shape.path_depth,), ctx.shape.num_nodes, jnp.int32)
     nobody = zero if router.own is None else jnp.int32(ctx.shape.num_requests)
     since = None if router.since is None else jnp.zeros(spare.shape, ctx.clock)
@@ -142,8 +145,11 @@ def outcome_of_touch(ctx: Context, outcome: jax.Array, done: RouterWrite) -> jax
     return failing(outcome, is_over, Outcome.ROUTINGS_FULL)
 
 
-def write(ctx: Context, router: RouterIndex, done: RouterWrite) -> RouterIndex:
-    """The index after a touch."""
+def write(ctx: Context, router: RouterIndex, done: RouterWrite | LateWrite) -> RouterIndex:
+    """The index after a touch, or once one is told that it will hear of later."""
+    if isinstance(done, LateWrite):
+        assert router.late is not None  # where news is late, it is told
+        return dataclasses.replace(router, late=with_news(router.late, done))
     depth = ctx.shape.path_depth
     first = router.num_sent * jnp.int32(depth + 1) + 1
     numbers = first + lax.iota(jnp.int32, depth)

@@ -16,6 +16,7 @@ from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.blocks import InstanceMemory, MemoryTask
 
 if TYPE_CHECKING:
+    from blis_jax.engine.phases.router_view.late_news import LateWrite
     from blis_jax.engine.phases.router_view.router_index import RouterWrite
     from blis_jax.engine.tables.writes import MovementWrite
 
@@ -31,7 +32,7 @@ class Work:
     local: Any = ()  # states of the instance's policies
     gateway: Any = ()  # states of the gateway's policies, where requests are handed over; likewise:
     movement: MovementWrite | None = None
-    router: RouterWrite | None = None  # where the caches feed the router's index
+    router: RouterWrite | LateWrite | None = None  # where the caches feed the router's index
 
 
 def failing(outcome: jax.Array, predicate: jax.Array, code: Outcome) -> jax.Array:

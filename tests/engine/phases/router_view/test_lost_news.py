@@ -60,8 +60,17 @@ def scene(seed: int) -> dict[str, np.ndarray]:
 
 def run(workload: dict[str, np.ndarray], *, form: Any = "rows", **changes: Any) -> RunRecord:
     cluster = config.from_flags({**flags(**(SETTINGS | changes)), "variant": "routing"})
-    options = Options(form=form, kv_model="block-level")
+    # so large that all scenes have one program
+    options = Options(form=form, kv_model="block-level", num_shared_blocks=32, num_slots=64)
     return simulate(cluster, table_of(workload, **NODES), options)
+
+
+@jax.jit
+def _draw(seed: jax.Array, numbers: jax.Array) -> jax.Array:
+    key = jax.random.key(seed)
+    for at in range(numbers.shape[0]):
+        key = jax.random.fold_in(key, numbers[at])
+    return jax.random.uniform(key, dtype="float64")
 
 
 class Drawn(Fate):
@@ -83,10 +92,8 @@ class Drawn(Fate):
 
     def _is_lost(self, name: str, *numbers: int) -> bool:
         with jax.enable_x64(True):
-            key = jax.random.key(np.uint64(policy_seed(0)))
-            for number in numbers:
-                key = jax.random.fold_in(key, number)
-            is_lost = float(jax.random.uniform(key, dtype="float64")) < self.loss
+            about = np.asarray(numbers, np.int64)
+            is_lost = float(_draw(np.uint64(policy_seed(0)), about)) < self.loss
         self.counts[name] += is_lost
         return is_lost
 

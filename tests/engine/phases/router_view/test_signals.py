@@ -303,14 +303,6 @@ def test_a_wrong_setting_is_refused_in_a_sentence(given: dict[str, Any], words: 
         ClusterConfig(**given)
 
 
-def test_a_delay_and_caches_that_feed_the_index_exclude_each_other():
-    both = CLUSTER.replace(precise_kv_routing=True, prefix_index_delay=1)
-    with pytest.raises(
-        ConfigError, match="prefix_index_delay is for an index that the routings feed"
-    ):
-        mechanism(both)
-
-
 def test_a_run_without_old_signals_carries_none_of_this():
     def state(**settings: Any) -> Any:
         cluster = ClusterConfig(num_instances=2, routing_policy="weighted", **settings)
@@ -323,3 +315,4 @@ def test_a_run_without_old_signals_carries_none_of_this():
     assert plain.stale.shape == (3, 2) and plain.router.since is None
     assert len(jax.tree.leaves(old)) == len(jax.tree.leaves(plain)) + 4
     assert state(prefix_index_delay=9).router.since.shape == (17, 2)
+    assert plain.router.late is None and state(precise_kv_routing=True).router.late is None
