@@ -35,9 +35,10 @@ OURS = (
     "ensemble-recommended",
     "denoised",
     "denoised-recommended",
+    "ensemble-raced",
     "ensemble-raced-expected",
 )
-RIVALS = ("turbo", "turbo-recommended")  # against which evaluations are compared in pairs
+RIVALS = ("turbo", "turbo-expected", "turbo-recommended")  # against which evaluations are compared in pairs
 
 
 def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = None) -> int:
