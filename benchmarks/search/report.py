@@ -38,7 +38,11 @@ OURS = (
     "ensemble-raced",
     "ensemble-raced-expected",
 )
-RIVALS = ("turbo", "turbo-expected", "turbo-recommended")  # against which evaluations are compared in pairs
+RIVALS = (
+    "turbo",
+    "turbo-expected",
+    "turbo-recommended",
+)  # against which evaluations are compared in pairs
 
 
 def report(plan: Plan, space: Space, num_judging: int, beside: Path | None = None) -> int:
