@@ -131,11 +131,6 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         )
     if not (config.precise_kv_routing and made.hears_caches):
         return made  # as in the reference, which warns and goes on
-    if made.moves_requests:
-        raise ConfigError(
-            "precise_kv_routing is for requests that stay where they are routed; "
-            "leave it out, or take the cluster and hand-over policies out"
-        )
     return dataclasses.replace(made, is_precise=True)
 
 

@@ -18,6 +18,7 @@ from jax import lax
 from blis_jax.engine.arithmetic.block_counts import full_blocks
 from blis_jax.engine.context import Context
 from blis_jax.engine.outcome import Outcome
+from blis_jax.engine.phases.router_view.forgetting import is_void, without_own
 from blis_jax.engine.phases.router_view.late_news import (
     LateWrite,
     NewsKind,
@@ -34,6 +35,7 @@ from blis_jax.engine.phases.router_view.lost_news import (
 from blis_jax.engine.phases.router_view.router_index import (
     RouterWrite,
     outcome_of_touch,
+    own_row,
     touch,
     trimmed,
     write,
@@ -187,9 +189,10 @@ def _removal(
     number, request, position = contents.number, contents.request, contents.position
     last = jnp.minimum(instance, jnp.int32(shape.num_instances - 1))
     node = ctx.requests.node_of[number]
-    touched = jnp.where(is_own, router.own[request], router.touched[node, last])
+    own = own_row(ctx, request, last)
+    touched = jnp.where(is_own, router.own[own], router.touched[node, last])
     removed = router.removed[instance, number]
-    removed = jnp.where(is_own, router.own_removed[request, position], removed)
+    removed = jnp.where(is_own, router.own_removed[own, position], removed)
     is_there = (touched >= router.oldest[last]) & (touched > removed) & (touched <= stamp)
     is_there = is_there & (is_own | (number < spare_number))
     if heard is not None:
@@ -215,7 +218,9 @@ def without(
     left = gone.contents
     stamps = jnp.broadcast_to(gone.stamp, left.number.shape)
     removed = ctx.write(router.removed, (instance,), left.number, stamps)
-    own_removed = ctx.write_pairs(router.own_removed, left.request, left.position, stamps)
+    last = jnp.minimum(instance, jnp.int32(ctx.shape.num_instances - 1))
+    own = own_row(ctx, left.request, last)
+    own_removed = ctx.write_pairs(router.own_removed, own, left.position, stamps)
     return dataclasses.replace(
         router, removed=removed, own_removed=own_removed, num_blocks=gone.num_blocks
     )
@@ -240,19 +245,25 @@ def heard(
         index, num_heard, outcome = carry
         at = next_place(late, num_heard)
         instance, request, kind = late.about[:, at]
-        is_allocation = kind == NewsKind.ALLOCATION
+        is_heard = ~is_void(router, num_heard, instance)
+        is_allocation = (kind == NewsKind.ALLOCATION) & is_heard
 
         def touched() -> tuple[RouterIndex, jax.Array]:
             return _with_touch(ctx, index, outcome, instance, request)
 
         def removed() -> tuple[RouterIndex, jax.Array]:
+            left = index
+            if late.void is not None:
+                is_forgotten = (kind == NewsKind.FORGETTING) & is_heard
+                left = without_own(ctx, left, request, instance, is_forgotten)
             if late.name is None:
-                return index, outcome
+                return left, outcome
             name = late.name[at]
+            if late.void is not None:
+                name = jnp.where(is_heard, name, 0)
             about = name, _contents(ctx, name), kind == NewsKind.REMOVAL
-            return without(
-                ctx, index, instance, _removal(ctx, index, instance, *about, None)
-            ), outcome
+            gone = _removal(ctx, left, instance, *about, None)
+            return without(ctx, left, instance, gone), outcome
 
         index, outcome = ctx.when(is_allocation, touched, removed)
         return index, num_heard + 1, outcome

@@ -14,7 +14,6 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.mechanism import mechanism, without_effect
 from blis_jax.engine.phases.policy_calls import combined_scores, without_matches
 from blis_jax.engine.types import PolicyParams
-from blis_jax.errors import ConfigError
 from blis_jax.policies import hand_over_policy, scorer
 from tests.policies.test_contract import gateway_scenes
 
@@ -74,9 +73,9 @@ def test_a_mechanism_without_a_reader_is_that_without_the_flag() -> None:
     assert not mechanism(config, own).is_precise and mechanism(config, own).uses_prefix_index
 
 
-def test_requests_that_move_are_refused_beside_precise_routing() -> None:
-    with pytest.raises(ConfigError, match="stay where they are routed"):
-        mechanism(ClusterConfig(**PRECISE), Policies(hand_over=nowhere))
+def test_caches_may_feed_the_index_where_requests_move() -> None:
+    made = mechanism(ClusterConfig(**PRECISE), Policies(hand_over=nowhere))
+    assert made.is_precise and made.moves_requests
 
 
 def test_an_index_of_its_own_is_empty_where_the_caches_feed_the_router_s() -> None:

@@ -27,6 +27,8 @@ class LateNews:
     name: Any  # int64[place, window]: contents that are used again; None where none ever is
     num_told: Int[Array, ""]
     num_heard: Int[Array, ""]
+    # int32[instance]: messages told before it lost its cache, which nobody hears; only where instances stop
+    void: Any = None
 
 
 @pytree
@@ -42,7 +44,7 @@ class RouterIndex:
     oldest: Int[Array, "instance"]  # number of the oldest entry
     num_sent: Int[Array, ""]  # routings, or allocations of prompts, so far
     sent: Any  # int32[request or instance, routing], only where the index evicts
-    own: Any = None  # int32[request]: number of the latest touch of its private blocks
+    own: Any = None  # int32[request]: number of the latest touch of its private blocks; see own_row
     removed: Any = None  # int32[instance, shared block]: number of touches when it was used again
     own_removed: Any = None  # int32[request, position]: the same of private blocks
     since: Any = None  # clock[node, instance]: when an entry came in, where routings are heard late
@@ -53,8 +55,8 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
     """The router's index before anything is routed; None where no policy looks at it."""
     if not mechanism.uses_prefix_index:
         return None
-    i32, requests = jnp.int32, shape.num_requests + 1
-    rows = shape.num_instances * mechanism.num_indices
+    i32, rows = jnp.int32, shape.num_instances * mechanism.num_indices
+    requests = (shape.num_requests + 1) * (shape.num_instances if mechanism.moves_requests else 1)
     size = max(shape.num_routings, shape.num_requests) + ROUTINGS_READ
     has_gaps = mechanism.is_precise and shape.num_blocks > 0
     shared, positions = shape.num_shared_blocks + 1, shape.list_blocks + 1
@@ -70,11 +72,11 @@ def no_index(shape: EngineShape, mechanism: Mechanism) -> RouterIndex | None:
         removed=jnp.zeros((rows + 1, shared), i32) if has_gaps else None,
         own_removed=jnp.zeros((requests, positions), i32) if has_gaps else None,
         since=since if is_late and not mechanism.is_precise else None,
-        late=_no_news(shape, has_gaps) if is_late and mechanism.is_precise else None,
+        late=_no_news(shape, mechanism, has_gaps) if is_late and mechanism.is_precise else None,
     )
 
 
-def _no_news(shape: EngineShape, has_gaps: bool) -> LateNews:
+def _no_news(shape: EngineShape, mechanism: Mechanism, has_gaps: bool) -> LateNews:
     places = shape.num_routings + 1
     return LateNews(
         told_us=jnp.zeros((places,), shape.clock_dtype),
@@ -82,4 +84,5 @@ def _no_news(shape: EngineShape, has_gaps: bool) -> LateNews:
         name=jnp.zeros((places, shape.window), jnp.int64) if has_gaps else None,
         num_told=jnp.int32(0),
         num_heard=jnp.int32(0),
+        void=None if mechanism.cluster is None else jnp.zeros((shape.num_instances,), jnp.int32),
     )

@@ -66,6 +66,7 @@ class Journey:
     left_us: int = -1
     handed_wait_us: int = -1
     restarts: int = 0
+    joins: int = 0  # times that it joined a batch with its KV
 
 
 class Former(oracle.BatchFormer):
@@ -127,7 +128,9 @@ class MovingInstance(Instance):
     def _enqueue(self, request: Request) -> None:
         first = request.queued_at_us
         super()._enqueue(request)
-        if first >= 0:
+        if request.status == oracle.DROPPED:  # in no queue, wherever it was on its way to before
+            request.queued_at_us = -1
+        elif first >= 0:
             request.queued_at_us = first
 
     def _record_scheduled(self, request: Request) -> None:
@@ -140,6 +143,7 @@ class MovingInstance(Instance):
                 request.sched_delay_us = delay_us
             return
         journey.has_kv, journey.has_joined, journey.scheduled_us = False, True, self.clock_us
+        journey.joins += 1
         journey.handed_wait_us = self.clock_us - journey.left_us - journey.transfer_us
         request.scheduled_step_idx = len(self.steps) + 1
 
@@ -219,7 +223,8 @@ class MovingInstance(Instance):
             request.sched_delay_us = journey.scheduled_us - request.arrival_us
         request.ttft_us, request.progress_index, request.computed = -1, 0, 0
         self.cluster.rename(request)
-        fresh = Journey(came_from=journey.came_from, restarts=journey.restarts + 1)
+        kept = {"came_from": journey.came_from, "joins": journey.joins}
+        fresh = Journey(restarts=journey.restarts + 1, **kept)
         self.cluster.journeys[request.index].__dict__.update(fresh.__dict__)
 
     def _stop(self) -> None:
@@ -243,3 +248,6 @@ class MovingInstance(Instance):
         before, self.kv = self.kv, oracle.KvStore(self.config)
         self.former.kv = self.kv
         self.kv.gpu.hits, self.kv.gpu.misses = before.gpu.hits, before.gpu.misses
+        self.kv.gpu.events = before.gpu.events
+        if self.kv.gpu.events is not None:
+            self.kv.gpu.events.emptied()

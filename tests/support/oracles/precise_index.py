@@ -44,24 +44,45 @@ class KvEvents:
         self.counts["allocations"] += 1
         if self.fate.loses_allocation(request):
             return
-        self.index.tell(self.told_by.clock_us, partial(self._hear_allocation, request))
+        self._tell(partial(self._hear_allocation, request.prompt_keys))
 
-    def _hear_allocation(self, request: Request) -> None:
-        self.recorded.update(request.prompt_keys)
-        for key in request.prompt_keys:
+    def _tell(self, message: Callable[[], None]) -> None:
+        self.index.tell(self.told_by.clock_us, self.instance, message)
+
+    def _hear_allocation(self, keys: list[ContentKey]) -> None:
+        self.recorded.update(keys)
+        for key in keys:
             self.index.touch(key, self.instance)
 
     def evicted(self, key: ContentKey) -> None:
         self.counts["evictions"] += 1
         if self.fate.loses_removal(self.instance, len(self.told_by.steps), key):
             return
-        self.index.tell(self.told_by.clock_us, partial(self._hear_removal, key))
+        self._tell(partial(self._hear_removal, key))
 
     def _hear_removal(self, key: ContentKey) -> None:
         if key in self.recorded:
             self.counts["removals"] += 1
             self.recorded.remove(key)
             self.index.used[self.instance].pop(key, None)
+
+    def disowned(self, keys: list[ContentKey], now: int) -> None:
+        """A request has come back, and nothing that it had alone here is found again."""
+
+        def hear() -> None:
+            for key in keys:
+                self.recorded.discard(key)
+                self.index.num_disowned += self.index.used[self.instance].pop(key, None) is not None
+
+        self.index.tell(now, self.instance, hear)
+
+    def emptied(self) -> None:
+        """The instance is cold: at once nobody knows anything of it, told before or not."""
+        self.recorded.clear()
+        self.index.num_emptied += bool(self.index.used[self.instance])
+        self.index.used[self.instance].clear()
+        left = [each for each in self.index.on_their_way if each[1] != self.instance]
+        self.index.on_their_way = deque(left)
 
 
 class PreciseIndex:
@@ -72,26 +93,26 @@ class PreciseIndex:
 
     def __init__(self, num_instances: int, delay: int = 0) -> None:
         self.delay, self.now = delay, 0
-        self.on_their_way: deque[tuple[int, Callable[[], None]]] = deque()
+        self.on_their_way: deque[tuple[int, int, Callable[[], None]]] = deque()
         self.most_on_their_way = 0
         self.used: list[dict[ContentKey, int]] = [{} for _ in range(num_instances)]
         self.clock = 0
-        self.num_pushed_out = 0
+        self.num_pushed_out = self.num_emptied = self.num_disowned = 0
 
     def record(self, request: Request, instance: int) -> None:
         """The router's own feed, which precise routing turns off."""
 
-    def tell(self, now: int, message: Callable[[], None]) -> None:
-        """One message; without a delay it is heard at once."""
+    def tell(self, now: int, instance: int, message: Callable[[], None]) -> None:
+        """One message of an instance; without a delay it is heard at once."""
         if self.delay == 0:
             message()
             return
-        self.on_their_way.append((now, message))
+        self.on_their_way.append((now, instance, message))
         self.most_on_their_way = max(self.most_on_their_way, len(self.on_their_way))
 
     def matched_blocks(self, request: Request) -> list[int]:
         while self.on_their_way and self.now - self.on_their_way[0][0] >= self.delay:
-            self.on_their_way.popleft()[1]()
+            self.on_their_way.popleft()[2]()
         counts = []
         for used in self.used:
             count = 0

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, SlotRows
+from blis_jax.engine.phases.router_view.forgetting import cleared, forget
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import Inst, Instance, Lane, Mode, Past, State
 from blis_jax.engine.tables.columns import Vector, as_int
@@ -191,11 +192,7 @@ def cooled(ctx: Context, state: State, cold: Bool[Array, "instance"]) -> State:
         inst = state.inst.at[:-1, Inst.USED_BLOCKS].set(jnp.where(is_it, 0, used))
         router = state.router
         if router is not None:
-            router = dataclasses.replace(
-                router,
-                touched=jnp.where(is_it[None, :], 0, router.touched),
-                num_blocks=jnp.where(is_it, 0, router.num_blocks),
-            )
+            router = cleared(ctx, router, is_it)
         changed = dataclasses.replace(state, inst=inst, router=router)
         rows = jnp.append(is_it, jnp.array(False))
         return dataclasses.replace(changed, **ctx.memory.emptied(ctx, changed, rows))
@@ -209,7 +206,11 @@ def strange(ctx: Context, state: State, done: Writes) -> State:
 
     def change(state: State, is_on: jax.Array) -> State:
         instance = jnp.where(is_on, done.instance, jnp.int32(ctx.shape.num_instances))
-        of_leaver = done.routed, instance, done.slot.slot
-        return dataclasses.replace(state, **ctx.memory.without_own(ctx, state, *of_leaver))
+        of_leaver, router = (done.routed, instance, done.slot.slot), state.router
+        if router is not None and router.own is not None:
+            at = done.routed, jnp.where(is_on, done.instance, 0), is_on, done.lane.last_event
+            router = forget(ctx, router, *at)
+        changed = dataclasses.replace(state, router=router)
+        return dataclasses.replace(changed, **ctx.memory.without_own(ctx, changed, *of_leaver))
 
     return ctx.in_place(done.movement.is_back, change, state)

@@ -39,6 +39,7 @@ class NewsKind(IntEnum):
     ALLOCATION = 0
     REMOVAL = 1  # of an allocation that has told of a prompt: its message is the one before
     REMOVAL_ALONE = 2
+    FORGETTING = 3  # a request comes back and finds no block of its own
 
 
 @pytree

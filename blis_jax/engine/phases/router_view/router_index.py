@@ -155,8 +155,8 @@ def write(ctx: Context, router: RouterIndex, done: RouterWrite | LateWrite) -> R
     numbers = first + lax.iota(jnp.int32, depth)
     own, since = router.own, router.since
     if own is not None:
-        number = first + jnp.int32(depth)
-        own = lax.dynamic_update_slice(own, number[None], (done.request,))
+        number, at = first + jnp.int32(depth), own_row(ctx, done.request, done.instance)
+        own = lax.dynamic_update_slice(own, number[None], (at,))
     return dataclasses.replace(
         router,
         touched=_put_on_path(ctx, router.touched, done, numbers),
@@ -252,7 +252,8 @@ def _without_oldest(
     private = num_prompt_blocks - jnp.sum(jnp.where(counts, nodes.length, 0), dtype=jnp.int32)
     if router.own is not None:
         own = own_blocks_there(ctx, router, request, nodes, num_prompt_blocks, instance)
-        private = jnp.where(router.own[request] == (number + 1) * stride, own, 0)
+        latest = router.own[own_row(ctx, request, instance)]
+        private = jnp.where(latest == (number + 1) * stride, own, 0)
     all_go = up_to[-1] < excess
     gone = jnp.where(
         all_go, up_to[-1] + private, jnp.sum(jnp.where(goes, sizes, 0), dtype=jnp.int32)
@@ -344,6 +345,13 @@ def _blocks_there(
     return lax.while_loop(lambda carry: carry[0] < end, look, first)[1]
 
 
+def own_row(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
+    """Where the index keeps private blocks: by request, and where requests move by instance, too."""
+    if not ctx.mechanism.moves_requests:
+        return request
+    return request * jnp.int32(ctx.shape.num_instances) + instance
+
+
 def own_blocks_there(
     ctx: Context,
     router: RouterIndex,
@@ -352,11 +360,11 @@ def own_blocks_there(
     num_prompt_blocks: jax.Array,
     instance: jax.Array,
 ) -> Int[Array, ""]:
-    """Prompt blocks that the request shares with nobody, in the index of the instance that it is on."""
-    first, touched = _shared_prompt_blocks(nodes, num_prompt_blocks), router.own[request]
-    count = num_prompt_blocks - first
+    """Prompt blocks that the request shares with nobody, in the index of an instance that it has been on."""
+    first, at = _shared_prompt_blocks(nodes, num_prompt_blocks), own_row(ctx, request, instance)
+    touched, count = router.own[at], num_prompt_blocks - first
     if router.own_removed is not None:
-        removed = row(router.own_removed, request)
+        removed = row(router.own_removed, at)
         position = lax.iota(jnp.int32, removed.shape[0])
         is_own = (position >= first) & (position < num_prompt_blocks)
         count = count - jnp.sum(is_own & (removed >= touched), dtype=jnp.int32)
