@@ -80,8 +80,10 @@ def ask(
         jnp.asarray(one).astype(ctx.clock) for one in (decision.delay_us, decision.link_us)
     )
     joins = visit.comes & visit.is_granted
+    # one that was evicted in the step that would have moved it may be asked for again where it stays
+    stays = jnp.where(is_asked, ctx.never, journey.delay)
     journey = journey.replace(
-        delay=jnp.where(moves, delay, journey.delay),
+        delay=jnp.where(moves, delay, stays),
         link=jnp.where(moves, link, journey.link),
         joined_record=jnp.where(joins, work.lane.num_records, journey.joined_record),
         joins=journey.joins + as_int(joins),

@@ -53,6 +53,18 @@ def test_the_first_token_of_a_request_that_moves_is_its_last_step_here() -> None
     assert values(work.movement.journey, "delay", "due") == [70, NEVER]
 
 
+def test_a_request_that_was_to_move_elsewhere_and_was_evicted_there_stays_where_it_may() -> None:
+    made = Made(policies=MOVES)
+    made.instance(1, step_index=4, is_idle=0)
+    made.lane(mode=int(Mode.FORMING), now=500, budget=64, num_waiting=1, order_limit=9, active=1)
+    made.resident(1, 2, request=0, queued=100)
+    with_journey(made, 0, delay=70)  # of the first token that it would have made on instance 0
+    work, written = serve(made.ctx, made.state, handed(made, 1), ONE)
+    assert int(written.row.finish) == 7
+    assert work.movement is not None
+    assert values(work.movement.journey, "delay", "due") == [NEVER, NEVER]
+
+
 def test_a_request_that_moves_leaves_with_its_kv() -> None:
     made = Made(policies=MOVES)
     made.instance(0, step_index=5, num_decode=1, load=1, used_blocks=3)
