@@ -252,7 +252,8 @@ def heard(
             return _with_touch(ctx, index, outcome, instance, request)
 
         def removed() -> tuple[RouterIndex, jax.Array]:
-            left = index
+            # the blocks of the latest allocation go before what it pushes out, others after that
+            left = trimmed(ctx, index, kind != NewsKind.REMOVAL)
             if late.void is not None:
                 is_forgotten = (kind == NewsKind.FORGETTING) & is_heard
                 left = without_own(ctx, left, request, instance, is_forgotten)
