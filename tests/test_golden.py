@@ -32,7 +32,6 @@ FAST_FAMILIES = (
     "it01_opt",
     "cov_ties_equal_rr1",
     "cov_kv120_some_dropped",
-    "cov_kv33_all_dropped",
     "cov_traces_zero_output_one",
     "cov_horizon_lat",
     "cov_adm_tokenbucket",
@@ -40,7 +39,6 @@ FAST_FAMILIES = (
     "cov_prio_loadadaptive_lowgap",
     "cov_stale100ms",
     "cov_scorer_all5",
-    "cov_kv1400_tiered",
     "it11_compound_pa3qd2_r2000",
 )
 EXEMPT_FROM_INVERSIONS = (

@@ -331,6 +331,7 @@ def test_wrong_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert problem in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.lenient_promotion  # jax.numpy promotes implicitly in what recommends
 def test_searches_are_recorded_judged_and_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

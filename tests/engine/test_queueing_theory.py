@@ -74,6 +74,7 @@ def test_mean_wait(servers: int, load: float, is_exponential: bool):
     assert abs(np.mean(means) - expected) < half_width + STEP_US
 
 
+@pytest.mark.slow
 def test_deterministic_service_follows_lindleys_recursion():
     """Request by request: the wait is Lindley's, up to the step that an emptied instance gives back."""
     record = run(7, 0.9, 1, is_exponential=False)

@@ -163,6 +163,7 @@ def test_decode_steps_of_equal_whole_microseconds_are_made_at_once(name):
     assert len(set(record.steps.duration_us)) > 5
 
 
+@pytest.mark.slow
 def test_every_instance_has_the_step_times_of_its_gpus():
     """One request each on an H100 and an L40S: the engine's second instance is a cluster of L40S alone."""
     prompts = workload_of([Prompt(0, 40, 3), Prompt(0, 40, 3)])

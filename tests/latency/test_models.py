@@ -43,6 +43,7 @@ def _by_hand(steps):
     return [int(1000 + 3.0 * p + 7.0 * d + 0.25 * product) for p, d, product in steps]
 
 
+@pytest.mark.slow
 def test_attention_of_a_single_request_by_hand():
     """New tokens times what is computed with them; decode has no part in it, so its steps are one record."""
     settings = flags(beta_coeffs=BETA, long_prefill_token_threshold=16)

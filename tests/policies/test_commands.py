@@ -68,6 +68,7 @@ def test_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(seen[0]) > 1 and len(seen[1]) == 1
 
 
+@pytest.mark.slow
 def test_sweep(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--workload", "mixed", "--set", "workload.num_requests=20", "--vmap-seeds", "2"]
     words += ["--set", "num_instances=2", "--set", f"routing_policy={folder / 'mine.py'}:tilted"]

@@ -286,9 +286,14 @@ ALL = [
     for kind, table in TABLES.items()
     for name, entry in table.items()
 ]
+LONG = ("cluster-saturation-autoscaler",)  # operation by operation, without a compiler
+CALLED = [
+    pytest.param(*each.values, id=each.id, marks=[pytest.mark.slow] if each.id in LONG else [])
+    for each in ALL
+]
 
 
-@pytest.mark.parametrize(("kind", "entry"), ALL)
+@pytest.mark.parametrize(("kind", "entry"), CALLED)
 def test_shapes_dtypes_and_ranges(kind: str, entry: Policy):
     params, inputs = numbers(entry), scenes(entry)
     for index in range(CASES):
@@ -331,7 +336,7 @@ def test_state_keeps_its_structure(kind: str, entry: Policy):
         assert jnp.asarray(old).dtype == jnp.asarray(new).dtype
 
 
-@pytest.mark.parametrize(("kind", "entry"), ALL)
+@pytest.mark.parametrize(("kind", "entry"), CALLED)
 def test_jit_and_vmap_change_nothing(kind: str, entry: Policy):
     params, inputs = numbers(entry), scenes(entry)
 

@@ -77,6 +77,7 @@ def expected_first(params, state, context):
     return (-context.num_expected_blocks, context.request.tie_rank), state
 
 
+@pytest.mark.slow
 def test_a_policy_draws_from_its_own_key(table):
     first = simulate(CONFIG, table, policies=Policies(routing=random_routing))
     again = simulate(CONFIG, table, policies=Policies(routing=random_routing))

@@ -68,6 +68,7 @@ def test_the_same_requests_meet_other_draws_under_another_seed():
     assert len(patterns) == len(SEEDS)
 
 
+@pytest.mark.slow
 def test_sweeps_draw_what_single_runs_draw(alone):
     assert over_seeds(SLOW, SPEC, SEEDS, shed, OPTIONS) == tuple(alone.values())
 

@@ -80,6 +80,7 @@ def test_client_without_windows_or_rounds_sends_nothing_and_keeps_its_share_of_t
     assert "so this client sends nothing" in ineffective_settings(read(text_of(more)))[0]
 
 
+@pytest.mark.slow
 def test_empty_window_beside_an_open_one_changes_nothing():
     window = "{start_us: 100000, end_us: 900000}"
     both = f"lifecycle: {{windows: [{{start_us: 5, end_us: 5}}, {window}]}}"

@@ -124,6 +124,7 @@ def test_multimodal_clients_are_drawn_beside_others():
     assert len(set(input_len[is_multimodal])) > 10
 
 
+@pytest.mark.slow
 def test_numbers_change_without_another_plan_unless_more_items_are_drawn():
     two, four = (
         f"{{type: gaussian, params: {{mean: 1, std_dev: 1, min: 0, max: {most}}}}}"

@@ -189,7 +189,10 @@ def test_recorded_specifications_draw_whole_sessions(golden_dir, name):
 
 @pytest.mark.parametrize(
     ("name", "block_size"),
-    [*((name, 4) for name in SCENES), ("with prefix groups", 16), ("one token at a time", 1)],
+    rotating(
+        [*((name, 4) for name in SCENES), ("with prefix groups", 16), ("one token at a time", 1)],
+        always=[("with prefix groups", 4), ("to a horizon", 4), ("one token at a time", 1)],
+    ),
 )
 def test_sessions_share_what_their_tokens_share(name, block_size):
     spec = SCENES[name]
@@ -499,9 +502,8 @@ def test_sizes_of_a_plan():
     assert (apart.path_depth, apart.num_nodes, apart.has_shared_outputs) == (1, 1, False)
 
 
-@pytest.mark.parametrize(
-    "name", rotating(["short rounds", "to a horizon"], always=["to a horizon"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["short rounds", "to a horizon"])
 def test_no_node_is_longer_than_the_longest(name):
     plan = compile_plan(SCENES[name], block_size=4)
     keys = jax.random.split(jax.random.key(2), 100)

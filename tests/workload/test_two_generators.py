@@ -28,6 +28,7 @@ from blis_jax.workload.reference.laws.gaps import gap_law
 from blis_jax.workload.reference.laws.lengths import length_law
 from blis_jax.workload.spec import ArrivalSpec, load_builtin, parse_spec
 from blis_jax.workload.table import NEVER_US
+from tests.support.rotation import rotating
 
 NUM_DRAWS = 100_000
 TOLERANCE = math.sqrt(-math.log(1e-6 / 2) / NUM_DRAWS)  # both samples have the same size
@@ -147,7 +148,7 @@ def device_facts(spec, seeds: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", ["mixed", "multiturn"])
+@pytest.mark.parametrize("name", rotating(["mixed", "multiturn"], always=["mixed"]))
 def test_whole_workloads_agree(name):
     spec = load_builtin(name)
     ours = device_facts(spec, 128)

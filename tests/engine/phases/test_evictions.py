@@ -52,6 +52,7 @@ def num_evicted(found: list[RunRecord]) -> int:
     return sum(int((one.requests.status == Status.EVICTED).sum()) for one in found)
 
 
+@pytest.mark.slow
 def test_scenes_with_evictions_are_equal_to_the_oracle() -> None:
     found = [check_scene(*evicting_scene(seed, "both")) for seed in range(4)]
     assert num_evicted(found) > 4

@@ -74,6 +74,7 @@ def run_of(made: Scene, form: str = "rows", **changes: Any) -> RunRecord:
     return simulate(cluster, table_of(workload, **NODES), options)
 
 
+@pytest.mark.slow
 def test_two_queues_are_equal_to_the_oracle() -> None:
     found = [check_scene(*scene_of(seed, KINDS[2])) for seed in range(6)]
     assert sum(int((record.requests.gateway_wait_us > 0).sum()) for record in found) > 20

@@ -51,6 +51,7 @@ def assert_equal(one: RunRecord, other: RunRecord) -> None:
         assert getattr(one, name) == getattr(other, name), name
 
 
+@pytest.mark.slow
 def test_drawn_rows_in_fewer_lanes_are_the_same(
     spec: WorkloadSpec, alone: tuple[RunRecord, ...]
 ) -> None:

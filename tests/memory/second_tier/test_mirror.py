@@ -235,6 +235,7 @@ WORTHS = {
 }
 
 
+@pytest.mark.slow
 def test_room_for_a_second_request_equals_plain_instances():
     """In seed 122 blocks were not taken behind found ones that the list had."""
     for seed in (106, 122, 126):

@@ -101,6 +101,7 @@ def ids(settings: Iterable[RunSetting]) -> set[str]:
     return {setting.identity for setting in settings}
 
 
+@pytest.mark.slow
 def test_further_seeds_join_those_that_are_there(
     made: tuple[Path, dict[str, SettingSample]], tmp_path: Path
 ) -> None:

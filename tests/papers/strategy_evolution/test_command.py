@@ -25,6 +25,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_row_zero_is_exact(output: Path) -> None:
     rows = {row["claim"]: row for row in rows_of(output / "results" / "published.csv")}
     assert rows["TTFT P99"]["ours"] == "269.12 ms"
@@ -35,6 +36,7 @@ def test_row_zero_is_exact(output: Path) -> None:
     assert "seeds 42, 43 and 44" in text and text.count("\n|") == len(rows) + 2
 
 
+@pytest.mark.slow
 def test_many_seeds_have_intervals(output: Path) -> None:
     rows = rows_of(output / "results" / "survival_jax_4.csv")
     tail = rows[0]
@@ -43,6 +45,7 @@ def test_many_seeds_have_intervals(output: Path) -> None:
     assert all(row["verdict"] for row in rows)
 
 
+@pytest.mark.slow
 def test_second_time_nothing_is_simulated(
     output: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

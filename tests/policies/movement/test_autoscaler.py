@@ -247,6 +247,7 @@ def snapshots_of(role: np.ndarray, load: np.ndarray, kv: np.ndarray) -> Snapshot
     return Snapshots(**values, role=role, is_active=np.ones(len(role), bool))
 
 
+@pytest.mark.slow
 def test_every_role_is_scaled_as_if_it_were_alone() -> None:
     """On random signals: the changes of one cluster with two roles, and those of two clusters with one role each."""
     rng = np.random.default_rng(4)

@@ -21,6 +21,7 @@ def instances(cluster: ClusterConfig, policies: Policies | None = None) -> list[
     return found
 
 
+@pytest.mark.slow
 def test_the_decode_pool_is_routed_in_by_its_own_policy() -> None:
     plain = config(GROUPS)
     assert instances(plain) == [2] * 6

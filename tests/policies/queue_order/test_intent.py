@@ -47,7 +47,8 @@ def by_what_was_handed(params, state, context):
     return context.handed, state
 
 
-@pytest.mark.parametrize("form", ["rows", pytest.param("lanes", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["rows", "lanes"])
 def test_the_number_reaches_the_queue_of_the_instance(form: str) -> None:
     """Handing over minus the length makes shortest job first; nobody handing over makes arrival order."""
     table = table_of(workload_of(burst(3)))

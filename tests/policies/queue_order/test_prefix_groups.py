@@ -51,6 +51,7 @@ def test_without_worth_it_is_the_order_of_priority() -> None:
     assert value.tolist() == [0.0] * 5
 
 
+@pytest.mark.slow
 def test_the_first_of_a_group_goes_before_one_that_came_earlier_alone() -> None:
     """While the first runs, one alone and two of a group wait, of whose prefix nothing is cached."""
     prompts = [Prompt(0, 200, 40), Prompt(1_000, 200, 2)]

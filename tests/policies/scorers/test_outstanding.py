@@ -154,6 +154,7 @@ def late_choices(record: Any, table: Any, age_us: int, counts: bool) -> np.ndarr
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["rows", pytest.param("lanes", marks=pytest.mark.slow)])
 def test_with_old_signals_it_hears_of_them_at_the_next_look(form: str) -> None:
     """At age 0 nothing changes; where requests in flight do not count, those sent since the look do not either.

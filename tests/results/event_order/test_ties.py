@@ -120,6 +120,7 @@ def test_unresolved_ties_are_reported():
         assert (record.num_open_ties > 0) == is_tied
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), min_size=24, max_size=24))
 def test_replays_around_ties_and_from_checkpoints_are_that_of_every_step(

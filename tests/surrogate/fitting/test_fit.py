@@ -43,6 +43,7 @@ def test_going_on_from_a_state_ends_where_an_unbroken_fit_ends(
     assert int(init(longer, samples).epoch) == 0
 
 
+@pytest.mark.slow
 def test_loss_falls(data: Data, settings: Settings) -> None:
     samples, _ = samples_of(data)
     losses: list[float] = []

@@ -154,6 +154,7 @@ def test_a_fit_is_the_same_with_the_same_seed_and_compiles_once_a_size() -> None
     assert np.abs(first - other).max() > 0
 
 
+@pytest.mark.slow
 def test_the_way_down_ends_lower_and_leaves_choices_alone() -> None:
     random = np.random.default_rng(2)
     features = random.random((64, 3))

@@ -296,6 +296,7 @@ def test_same_seed_same_bits_other_seed_other_bits():
     assert not np.array_equal(first.arrival_us, other.arrival_us)
 
 
+@pytest.mark.slow
 def test_mapping_over_seeds_changes_no_bit():
     plan = compile_plan(load_builtin("mixed"))
     keys = jax.random.split(jax.random.key(0), 5)
@@ -399,6 +400,7 @@ def test_more_headroom_keeps_the_draws():
     assert all(map(np.array_equal, jax.tree.leaves(table), jax.tree.leaves(wider)))
 
 
+@pytest.mark.slow
 def test_drawing_clients_together_changes_no_bit(monkeypatch):
     plan = compile_plan(load_builtin("asymmetric"))
     together, _ = jax.jit(lambda key: draw(plan.shape, plan.params, key))(jax.random.key(2))

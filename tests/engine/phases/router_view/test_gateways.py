@@ -43,6 +43,7 @@ def test_gateways_equal_the_oracle(scene: Scene, num_gateways: int) -> None:
     check_shared(scene, num_gateways)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_gateways_in_plenty_of_memory_equal_the_oracle(seed: int) -> None:
     check_shared(roomy(seed), 3)

@@ -102,6 +102,7 @@ def test_a_known_better_strategy_is_confirmed(treatment: str) -> None:
     assert found.changes["treatment - baseline"].percent.high < -50
 
 
+@pytest.mark.slow
 def test_shed_requests_have_rows() -> None:
     """Half of the requests are turned away, so latencies alone are not believed."""
     one = promotion("gated=iter00_baseline:admission_policy=slo-gated;slo_gated_threshold=0.5")
@@ -183,6 +184,7 @@ def test_a_detector_does_not_replace_a_gate_of_the_strategy() -> None:
         concern_named("start-up").applied(one_alone, spec)
 
 
+@pytest.mark.slow
 def test_half_of_the_instances_start_late() -> None:
     """Of two instances one is paid for from two fifths of the arrivals' time on, and works then."""
     from sweeps.runs.bench import Bench
