@@ -142,6 +142,25 @@ def side_by_side(
     return 1 if failures else 0
 
 
+def same_programs(revision: str, names: Sequence[str]) -> int:
+    """The programs of every case here and at the revision; the exit code is 1 if some case did not run on both."""
+    from benchmarks.speed import same_programs as programs
+    from benchmarks.speed.trace_cases import data_folder
+
+    flags = {"XLA_FLAGS": ONE_FUNCTION, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    results, failures = [], 0
+    with against.ended_by_signals(), against.checked_out(against.commit_of(revision)) as tree:
+        for name in names:
+            trees = (tree, against.REPO)
+            try:
+                results.append(programs.compare_programs(name, trees, data_folder(), flags))
+            except against.AgainstError as error:
+                failures += 1
+                print(error, file=sys.stderr)
+    print(programs.table(revision, results))
+    return 1 if failures else 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -152,6 +171,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--window", type=int, help="blocks moved in a scan step, at block level")
     parser.add_argument("--write", action="store_true", help="also write docs/results/speed.md")
     parser.add_argument("--against", metavar="REV", help="commit, branch or tag to compare with")
+    parser.add_argument(
+        "--programs", action="store_true", help="with --against: compare programs, not times"
+    )
     parser.add_argument("--processes", type=int, default=4, help="pairs of fresh processes (4)")
     parser.add_argument("--repetitions", type=int, default=3, help="runs in each (3)")
     parser.add_argument("--compilations", type=int, default=1, help="compilations in each (1)")
@@ -161,6 +183,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _refusal(arguments: argparse.Namespace) -> str:
     """Why the options do not go together, or nothing."""
+    if arguments.programs and (arguments.against is None or arguments.output):
+        return "--programs goes with --against REV and without --output"
     if arguments.against is None:
         return "--output belongs to --against REV; give both" if arguments.output else ""
     if arguments.write or arguments.window is not None:
@@ -186,6 +210,8 @@ def main(words: Sequence[str] | None = None) -> int:
         counts = arguments.processes, arguments.repetitions, arguments.compilations
         names = arguments.case or list(worker.CASES)
         try:
+            if arguments.programs:
+                return same_programs(arguments.against, names)
             return side_by_side(arguments.against, names, counts, arguments.output)
         except against.AgainstError as error:
             refusal = str(error)
