@@ -27,8 +27,9 @@ from blis_jax.engine.livelock.skipped import SkippedLog
 from blis_jax.engine.loop import CHUNK, Raw, beginning_of, stretch_of
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.programs import compiled
-from blis_jax.engine.state import InstTime, Reg, Requests, Slot, State
+from blis_jax.engine.state import Dyn, InstTime, Reg, Requests, Slot, State
 from blis_jax.engine.types import EngineShape, Mechanism, Params
+from blis_jax.memory.block_level import LIVELOCK_STEPS
 from blis_jax.memory.block_tables.blocks import Pool
 
 if TYPE_CHECKING:
@@ -41,14 +42,15 @@ _FEWEST_ROWS = 64  # of the log, in which a round is looked for at first
 _NO_HORIZON = 2**62 - 1
 
 
-def has_end(horizon_us: int, mechanism: Mechanism) -> bool:
-    """Whether a run in stretches reaches the horizon, if there is one.
+def has_end(horizon_us: int, mechanism: Mechanism, has_deadlines: bool) -> bool:
+    """Whether a run in stretches reaches the horizon, or the deadlines of its requests, if there are such.
 
     A policy that is told of completions reads step records that a run in stretches has put away, and where requests
     move, a round of steps that repeats may be broken from elsewhere.
     """
     is_told = mechanism.is_told_at_gateway or mechanism.is_told_in_instance
-    return horizon_us < _NO_HORIZON and not is_told and not mechanism.moves_requests
+    ends = horizon_us < _NO_HORIZON or has_deadlines
+    return ends and not is_told and not mechanism.moves_requests
 
 
 def run_to_horizon(
@@ -67,6 +69,9 @@ class _Watch:
     num_steps: int = 0  # of the round that is looked for
     num_tries: int = 0
     pause: int = STALL_STEPS
+    last_of_all: tuple[int, int] | None = (
+        None  # what has been done when nothing was to come any more
+    )
 
 
 class _Stretches:
@@ -127,9 +132,25 @@ class _Stretches:
         if registers[Reg.OUTCOME] == 0:
             return bool(registers[Reg.IS_DONE]) or self.num_chunks >= self.most_chunks
         registers[Reg.OUTCOME] = registers[Reg.IS_DONE] = 0
-        until = self._until(host, arrivals, int(registers[Reg.ACTIVE]))
-        self._look(host, int(registers[Reg.ACTIVE]), until)
+        instance = int(registers[Reg.ACTIVE])
+        until = self._until(host, arrivals, instance)
+        if until < _NO_HORIZON:
+            self._look(host, instance, until)
+        else:
+            self._see_out(host, instance)
         return bool(registers[Reg.OUTCOME])
+
+    def _see_out(self, host: State, instance: int) -> None:
+        """Nothing from outside will reach the instance: a livelock, if as many steps as in one piece are barren."""
+        watch, blocks = self.watches[instance], host.blocks
+        assert blocks is not None
+        num_done = int(np.count_nonzero(host.dyn[:, Dyn.FINISH_RECORD]))
+        done = num_done, int(blocks.pool[instance, Pool.BEST_PROGRESS])
+        if watch.last_of_all == done:
+            host.registers[Reg.OUTCOME] = Outcome.LIVELOCK
+            return
+        watch.last_of_all = done
+        self._wait(host, instance, LIVELOCK_STEPS)
 
     def _until(self, host: State, arrivals: Requests, instance: int) -> int:
         """The first time at which something from outside may reach the instance, or past the horizon."""

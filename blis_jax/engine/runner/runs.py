@@ -34,7 +34,7 @@ from blis_jax.results.records import RunRecord
 from blis_jax.workload.drawing.draw import compile_plan
 from blis_jax.workload.drawing.plan import DrawPlan, PlanShape
 from blis_jax.workload.spec import WorkloadSpec
-from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
+from blis_jax.workload.table import NEVER_US, RequestTable, TimedTable, pad_to
 
 _WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
 # a run that stops where BLIS does, if its ties came in BLIS's order up to there
@@ -49,6 +49,7 @@ class Run(ABC):
     """
 
     most_repairs: ClassVar[int]
+    has_deadlines = False  # whether some requests are given up when their time is up
     place: tuple[int, int] = (0, 0)  # of a point and a seed, by which a caller knows the run
 
     def __init__(
@@ -142,8 +143,9 @@ class Run(ABC):
         return dataclasses.replace(seen.record(repairs), **changes)
 
     def _goes_on(self, outcome: Outcome) -> bool:
-        """Whether a run that stalled is to be made again up to its horizon."""
-        return outcome == Outcome.LIVELOCK and has_end(self.config.horizon, self.functions)
+        """Whether a run that stalled is to be made again up to its horizon, or its requests' deadlines."""
+        given = self.config.horizon, self.functions, self.has_deadlines
+        return outcome == Outcome.LIVELOCK and has_end(*given)
 
     def _to_horizon(self) -> Observation:
         """The run again, past barren steps up to the horizon."""
@@ -185,6 +187,7 @@ class GivenRun(Run):
         sizes = first_sizes(demand_of_table(row.config, row.table, options), options, functions)
         super().__init__(row.config, row.policy_seed, row.policies, functions, sizes)
         self.table, self.part_texts, self.has_replayed = row.table, row.part_texts, False
+        self.has_deadlines = isinstance(row.table, TimedTable)
         self.in_order: Observation | None = None  # known to be in the reference's order
         count = int(np.sum(np.asarray(row.table.arrival_us) != NEVER_US))
         self.order = TieOrder(np.arange(count, dtype=np.int32), np.full(count, -1, np.int32))

@@ -134,6 +134,29 @@ def test_a_request_whose_time_is_up_ends_what_repeats(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
+def test_a_run_without_a_horizon_ends_with_the_time_of_who_repeats():
+    """BLIS goes on until then; a request that has any time is a livelock."""
+    prompts = [Prompt(0, 150, 40), Prompt(100, 60, 20), Prompt(2_500_000, 20, 5)]
+    table = table_of(workload_of(prompts))
+    cluster = config.ClusterConfig(total_kv_blocks=10, beta_coeffs=(42.0, 0.0, 0.0))
+    timed = with_timeouts(table, np.full(3, 2_000_000))
+    found = simulate(cluster, timed, OPTIONS)
+    assert found.outcome == Outcome.COMPLETED
+    times_out = Status.TIMED_OUT  # the third one misses blocks that the first has leaked
+    assert found.requests.status.tolist() == [times_out, Status.COMPLETED, times_out]
+    until = simulate(cluster.replace(horizon=5_500_000), timed, OPTIONS)
+    for name in ("status", "e2e_us", "preemptions", "num_scheduled"):
+        one, other = getattr(found.requests, name), getattr(until.requests, name)
+        np.testing.assert_array_equal(one, other)
+    for name in ("step_count", "waiting_sum"):
+        one, other = getattr(found.instances, name), getattr(until.instances, name)
+        np.testing.assert_array_equal(one, other)
+    patient = with_timeouts(table, np.array([0, 2_000_000, 0]))
+    assert simulate(cluster, patient, OPTIONS).outcome == Outcome.LIVELOCK
+    assert simulate(cluster, table, OPTIONS).outcome == Outcome.LIVELOCK
+
+
+@pytest.mark.slow
 def test_who_waits_at_the_gateway_still_does_at_the_horizon():
     prompts = [Prompt(0, 150, 40), Prompt(100, 60, 20)]
     queue = {"flow_control": True, "saturation_detector": "concurrency", "max_concurrency": 1}
