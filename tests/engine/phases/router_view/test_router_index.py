@@ -59,7 +59,13 @@ def above(node: int) -> list[int]:
     return [] if BEFORE[node] < 0 else [*above(BEFORE[node]), BEFORE[node]]
 
 
-ASKS = {"uses_prefix_index": True, "delays_index": False, "is_precise": False, "num_indices": 1}
+ASKS = {
+    "uses_prefix_index": True,
+    "delays_index": False,
+    "is_precise": False,
+    "num_indices": 1,
+    "moves_requests": False,
+}
 NOW = jnp.int32(0)  # an index without a delay does not look at it
 
 
