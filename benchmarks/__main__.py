@@ -4,6 +4,7 @@ python -m benchmarks                 all cases, table in Markdown on stdout
 python -m benchmarks --write         the same, and into docs/results/speed.md between its markers
 python -m benchmarks --case NAME     one case
 python -m benchmarks --against REV   this tree beside another revision, repetition by repetition
+python -m benchmarks --against REV --programs   whether both compile the same programs
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from benchmarks.pages import ROOT, hand_over, refuse
-from benchmarks.speed import against, worker
+from benchmarks.speed import against, same_programs, worker
 from blis_jax.files.atomic_write import write_json
+
+T = TypeVar("T")
 
 PAGE = ROOT / "docs" / "results" / "speed.md"
 ONE_FUNCTION = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000000"
@@ -108,27 +112,37 @@ def table(results: dict[str, dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
-def side_by_side(
-    revision: str, names: Sequence[str], counts: tuple[int, int, int], output: Path | None
-) -> int:
-    """Every case here and at the revision; the exit code is 1 if some case did not run on both sides."""
+Look = Callable[[str, tuple[Path, Path], Path, Mapping[str, str]], T]
+"""What is asked of a case, two trees, the folder of traces, and environment variables."""
+
+
+def _on_both(commit: str, names: Sequence[str], look: Look[T]) -> tuple[list[T], bool]:
+    """Every case at the commit and here, and whether all of them ran; what did not is said on stderr."""
     from benchmarks.speed.trace_cases import data_folder
 
-    commit = against.commit_of(revision)
     flags = {"XLA_FLAGS": ONE_FUNCTION, "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    results, failures = [], []
+    results = []
     with against.ended_by_signals(), against.checked_out(commit) as tree:
         for name in names:
             try:
-                trees = (tree, against.REPO)
-                results.append(
-                    against.compare_case_again(name, trees, data_folder(), flags, counts)
-                )
+                results.append(look(name, (tree, against.REPO), data_folder(), flags))
             except against.AgainstError as error:
-                failures.append(str(error))
                 print(error, file=sys.stderr)
-                continue
-            print(f"{name}: {results[-1].run.ratio[0]:.3f}", file=sys.stderr)
+    return results, len(results) == len(names)
+
+
+def side_by_side(
+    revision: str, names: Sequence[str], counts: tuple[int, int, int], output: Path | None
+) -> int:
+    """Times of every case here and at the revision; the exit code is 1 if some case did not run on both sides."""
+    commit = against.commit_of(revision)
+
+    def measured(name: str, *where: Any) -> against.Comparison:
+        found = against.compare_case_again(name, *where, counts)
+        print(f"{name}: {found.run.ratio[0]:.3f}", file=sys.stderr)
+        return found
+
+    results, is_whole = _on_both(commit, names, measured)
     words = [f"--against {revision}", *(f"--case {name}" for name in names)]
     words = words[:1] if list(names) == list(worker.CASES) else words
     print(
@@ -139,26 +153,15 @@ def side_by_side(
     print(against.table(revision, results))
     if output is not None:
         write_json(output, against.document(revision, commit, results))
-    return 1 if failures else 0
+    return 0 if is_whole else 1
 
 
-def same_programs(revision: str, names: Sequence[str]) -> int:
-    """The programs of every case here and at the revision; the exit code is 1 if some case did not run on both."""
-    from benchmarks.speed import same_programs as programs
-    from benchmarks.speed.trace_cases import data_folder
-
-    flags = {"XLA_FLAGS": ONE_FUNCTION, "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    results, failures = [], 0
-    with against.ended_by_signals(), against.checked_out(against.commit_of(revision)) as tree:
-        for name in names:
-            trees = (tree, against.REPO)
-            try:
-                results.append(programs.compare_programs(name, trees, data_folder(), flags))
-            except against.AgainstError as error:
-                failures += 1
-                print(error, file=sys.stderr)
-    print(programs.table(revision, results))
-    return 1 if failures else 0
+def programs_side_by_side(revision: str, names: Sequence[str]) -> int:
+    """Programs of every case here and at the revision; the exit code is 1 if some case did not run on both sides."""
+    commit = against.commit_of(revision)
+    results, is_whole = _on_both(commit, names, same_programs.compare_programs)
+    print(same_programs.table(revision, results))
+    return 0 if is_whole else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -211,7 +214,7 @@ def main(words: Sequence[str] | None = None) -> int:
         names = arguments.case or list(worker.CASES)
         try:
             if arguments.programs:
-                return same_programs(arguments.against, names)
+                return programs_side_by_side(arguments.against, names)
             return side_by_side(arguments.against, names, counts, arguments.output)
         except against.AgainstError as error:
             refusal = str(error)

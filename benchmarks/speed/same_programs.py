@@ -26,9 +26,7 @@ class Programs:
 
     name: str
     num_lines: tuple[int, int]
-    num_own: tuple[
-        int, int
-    ]  # lines, without the numbers of values, that the other side does not have
+    num_own: tuple[int, int]  # lines that the other side lacks, whatever the numbers of values
     is_same: bool  # letter for letter
 
 

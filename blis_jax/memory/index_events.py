@@ -242,31 +242,16 @@ def heard(
         return is_asked & (outcome == 0) & is_old_enough(ctx, late, num_heard, now)
 
     def hear(carry: _Heard) -> _Heard:
+        """The next message."""
         index, num_heard, outcome = carry
         at = next_place(late, num_heard)
         instance, request, kind = late.about[:, at]
-        is_heard = ~is_void(router, num_heard, instance)
-        is_allocation = (kind == NewsKind.ALLOCATION) & is_heard
-
-        def touched() -> tuple[RouterIndex, jax.Array]:
-            return _with_touch(ctx, index, outcome, instance, request)
-
-        def removed() -> tuple[RouterIndex, jax.Array]:
-            # the blocks of the latest allocation go before what it pushes out, others after that
-            left = trimmed(ctx, index, kind != NewsKind.REMOVAL)
-            if late.void is not None:
-                is_forgotten = (kind == NewsKind.FORGETTING) & is_heard
-                left = without_own(ctx, left, request, instance, is_forgotten)
-            if late.name is None:
-                return left, outcome
-            name = late.name[at]
-            if late.void is not None:
-                name = jnp.where(is_heard, name, 0)
-            about = name, _contents(ctx, name), kind == NewsKind.REMOVAL
-            gone = _removal(ctx, left, instance, *about, None)
-            return without(ctx, left, instance, gone), outcome
-
-        index, outcome = ctx.when(is_allocation, touched, removed)
+        is_heard = ~is_void(late, num_heard, instance)
+        index, outcome = ctx.when(
+            (kind == NewsKind.ALLOCATION) & is_heard,
+            lambda: _with_touch(ctx, index, outcome, instance, request),
+            lambda: (_with_removal(ctx, index, late, at, is_heard), outcome),
+        )
         return index, num_heard + 1, outcome
 
     index = dataclasses.replace(router, late=None)
@@ -282,3 +267,22 @@ def _with_touch(
     num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
     done = touch(ctx, index, request, nodes_of(ctx.requests, request), num_blocks, instance)
     return write(ctx, index, done), outcome_of_touch(ctx, outcome, done)
+
+
+def _with_removal(
+    ctx: Context, index: RouterIndex, late: LateNews, at: jax.Array, is_heard: jax.Array
+) -> RouterIndex:
+    """The index after the message at this place, which says what leaves it, if it `is_heard`."""
+    instance, request, kind = late.about[:, at]
+    # the blocks of the latest allocation go before what it pushes out, others after that
+    index = trimmed(ctx, index, kind != NewsKind.REMOVAL)
+    if late.void is not None:
+        is_forgotten = (kind == NewsKind.FORGETTING) & is_heard
+        index = without_own(ctx, index, request, instance, is_forgotten)
+    if late.name is None:
+        return index
+    name = late.name[at]
+    if late.void is not None:
+        name = jnp.where(is_heard, name, 0)
+    about = name, _contents(ctx, name), kind == NewsKind.REMOVAL
+    return without(ctx, index, instance, _removal(ctx, index, instance, *about, None))

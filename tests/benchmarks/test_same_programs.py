@@ -34,7 +34,10 @@ def test_other_numbers_of_values_are_told_from_other_operations() -> None:
 
 
 @pytest.mark.slow
-def test_a_tree_beside_itself_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tree_beside_itself_is_the_same() -> None:
     assert same_programs.compare_programs("single-baseline", (REPO, REPO), Path(), {}).is_same
+
+
+def test_programs_need_another_revision(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--programs"]) == 2
     assert "--programs goes with --against" in capsys.readouterr().err

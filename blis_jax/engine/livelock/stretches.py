@@ -69,9 +69,7 @@ class _Watch:
     num_steps: int = 0  # of the round that is looked for
     num_tries: int = 0
     pause: int = STALL_STEPS
-    last_of_all: tuple[int, int] | None = (
-        None  # what has been done when nothing was to come any more
-    )
+    done: tuple[int, int] | None = None  # completions and progress, once nothing is to come
 
 
 class _Stretches:
@@ -146,10 +144,10 @@ class _Stretches:
         assert blocks is not None
         num_done = int(np.count_nonzero(host.dyn[:, Dyn.FINISH_RECORD]))
         done = num_done, int(blocks.pool[instance, Pool.BEST_PROGRESS])
-        if watch.last_of_all == done:
+        if watch.done == done:
             host.registers[Reg.OUTCOME] = Outcome.LIVELOCK
             return
-        watch.last_of_all = done
+        watch.done = done
         self._wait(host, instance, LIVELOCK_STEPS)
 
     def _until(self, host: State, arrivals: Requests, instance: int) -> int:

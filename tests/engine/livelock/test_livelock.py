@@ -135,7 +135,7 @@ def test_a_request_whose_time_is_up_ends_what_repeats(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_a_run_without_a_horizon_ends_with_the_time_of_who_repeats():
-    """BLIS goes on until then; a request that has any time is a livelock."""
+    """BLIS goes on until then; one that repeats and has no deadline is a livelock."""
     prompts = [Prompt(0, 150, 40), Prompt(100, 60, 20), Prompt(2_500_000, 20, 5)]
     table = table_of(workload_of(prompts))
     cluster = config.ClusterConfig(total_kv_blocks=10, beta_coeffs=(42.0, 0.0, 0.0))

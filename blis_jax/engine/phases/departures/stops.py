@@ -207,7 +207,7 @@ def strange(ctx: Context, state: State, done: Writes) -> State:
     def change(state: State, is_on: jax.Array) -> State:
         instance = jnp.where(is_on, done.instance, jnp.int32(ctx.shape.num_instances))
         of_leaver, router = (done.routed, instance, done.slot.slot), state.router
-        if router is not None and router.own is not None:
+        if router is not None:
             at = done.routed, jnp.where(is_on, done.instance, 0), is_on, done.lane.last_event
             router = forget(ctx, router, *at)
         changed = dataclasses.replace(state, router=router)

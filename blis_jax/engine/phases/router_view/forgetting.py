@@ -16,9 +16,9 @@ from jax import lax
 from blis_jax.engine.arithmetic.block_counts import full_blocks
 from blis_jax.engine.context import Context
 from blis_jax.engine.phases.router_view.late_news import NewsKind, told, with_news
-from blis_jax.engine.phases.router_view.router_index import own_blocks_there, own_row, trimmed
+from blis_jax.engine.phases.router_view.router_index import own_blocks_there, own_row
 from blis_jax.engine.state import nodes_of
-from blis_jax.engine.tables.router import RouterIndex
+from blis_jax.engine.tables.router import LateNews, RouterIndex
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool
@@ -42,12 +42,9 @@ def cleared(ctx: Context, router: RouterIndex, is_it: Bool[Array, "instance"]) -
     )
 
 
-def is_void(router: RouterIndex, number: jax.Array, instance: jax.Array) -> jax.Array:
+def is_void(late: LateNews, number: jax.Array, instance: jax.Array) -> jax.Array:
     """Whether a message was told before its instance lost its cache."""
-    late = router.late
-    if late is None or late.void is None:
-        return jnp.array(False)
-    return number < late.void[instance]
+    return jnp.array(False) if late.void is None else number < late.void[instance]
 
 
 def forget(
@@ -75,8 +72,7 @@ def without_own(
     instance: jax.Array,
     is_on: Bool[Array, ""],
 ) -> RouterIndex:
-    """The index in which, if `is_on`, the instance has no private block of the request."""
-    router = trimmed(ctx, router, is_on)
+    """The index, nothing of which is beyond its capacity, without private blocks of the request there if `is_on`."""
     nodes, rows = nodes_of(ctx.requests, request), ctx.shape.num_instances
     num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
     count = own_blocks_there(ctx, router, request, nodes, num_blocks, instance)
