@@ -189,7 +189,7 @@ def _removal(
     number, request, position = contents.number, contents.request, contents.position
     last = jnp.minimum(instance, jnp.int32(shape.num_instances - 1))
     node = ctx.requests.node_of[number]
-    own = own_row(ctx, request, last)
+    own = own_row(ctx, request, instance)
     touched = jnp.where(is_own, router.own[own], router.touched[node, last])
     removed = router.removed[instance, number]
     removed = jnp.where(is_own, router.own_removed[own, position], removed)
@@ -218,8 +218,7 @@ def without(
     left = gone.contents
     stamps = jnp.broadcast_to(gone.stamp, left.number.shape)
     removed = ctx.write(router.removed, (instance,), left.number, stamps)
-    last = jnp.minimum(instance, jnp.int32(ctx.shape.num_instances - 1))
-    own = own_row(ctx, left.request, last)
+    own = own_row(ctx, left.request, instance)
     own_removed = ctx.write_pairs(router.own_removed, own, left.position, stamps)
     return dataclasses.replace(
         router, removed=removed, own_removed=own_removed, num_blocks=gone.num_blocks

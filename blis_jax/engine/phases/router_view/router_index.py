@@ -346,10 +346,14 @@ def _blocks_there(
 
 
 def own_row(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
-    """Where the index keeps private blocks: by request, and where requests move by instance, too."""
+    """Where the index keeps private blocks: by request, and where requests move by instance, too.
+
+    The spare instance has the row of the last one.
+    """
     if not ctx.mechanism.moves_requests:
         return request
-    return request * jnp.int32(ctx.shape.num_instances) + instance
+    rows = ctx.shape.num_instances
+    return request * jnp.int32(rows) + jnp.minimum(instance, jnp.int32(rows - 1))
 
 
 def own_blocks_there(

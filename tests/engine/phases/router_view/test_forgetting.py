@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import from_flags
+from blis_jax.engine.arithmetic.branching import branch
+from blis_jax.engine.context import Context
 from blis_jax.engine.phases.policy_calls import Purpose
+from blis_jax.engine.phases.router_view.forgetting import without_own
+from blis_jax.engine.phases.router_view.router_index import touch, write
+from blis_jax.engine.state import nodes_of
+from blis_jax.engine.tables.router import no_index
 from blis_jax.policies import Policies
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord
 from tests.engine.phases.router_view.test_lost_news import Drawn
+from tests.engine.phases.router_view.test_router_index import ASKS, BLOCKS, context
 from tests.engine.scenes.test_moving_scenes import NODES, arrays_are_equal
 from tests.engine.scenes.test_outage_scenes import KV_MODELS, Kind, Scene, harder
 from tests.engine.scenes.test_outage_scenes import OPTIONS as OUTAGE_OPTIONS
@@ -182,3 +192,25 @@ def test_every_gateway_s_index_forgets_a_cold_instance() -> None:
     later = (two.arrival_us > 30_000) & (two.arrival_us < 42_000)
     assert two.restarts.any() and not two.expected_cached_tokens[later].all()
     assert set(two.instance) == {0, 1}
+
+
+def test_only_the_private_blocks_of_a_request_on_that_instance_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Shared blocks stay, and what it has elsewhere; a second time there is nothing to forget."""
+    ctx, paths = context(branch, np.random.default_rng(3))
+    asks = ASKS | {"is_precise": True, "moves_requests": True}
+    mechanism: Any = SimpleNamespace(**asks, num_gateways=1)
+    ctx = dataclasses.replace(ctx, mechanism=mechanism)
+    index = no_index(ctx.shape, mechanism)
+    request, num_own = jnp.int32(paths.index((0, 1))), 3
+    length = jnp.int32(BLOCKS[[0, 1]].sum() + num_own)
+    monkeypatch.setattr(Context, "request", lambda *_: SimpleNamespace(input_len=length))
+    nodes = nodes_of(ctx.requests, request)
+    for instance in range(2):
+        done = touch(ctx, index, request, nodes, length, jnp.int32(instance))
+        index = write(ctx, index, done)
+    assert index.num_blocks.tolist() == [8, 8]
+    for is_on, left in ((False, 8), (True, 5), (True, 5)):
+        index = without_own(ctx, index, request, jnp.int32(0), jnp.array(is_on))
+        assert index.num_blocks.tolist() == [left, 8]
