@@ -110,9 +110,10 @@ class Race:
         for rung in self._lower():  # the surest first: others are judged by them
             known = [call for call in range(len(whole)) if self.rung[call] > rung]
             peers = [whole[call] for call in _best(worths, known)[:PEERS]]
+            means = _means(peers) if peers else {}
             for call, runs in enumerate(self.runs):
                 if self.rung[call] == rung and peers and not worths[call].failures:
-                    whole[call] = _completed(runs, peers)
+                    whole[call] = _completed(runs, means)
                     worths[call] = self.valuation.worth(whole[call])
         return [Tried(*one) for one in zip(self.points, self.runs, worths, strict=True)]
 
@@ -185,18 +186,25 @@ def _values(runs: Runs, slopes: Mapping[str, float]) -> np.ndarray:
     )
 
 
-def _completed(runs: Runs, peers: Sequence[Runs]) -> Runs:
+def _means(peers: Sequence[Runs]) -> dict[str, np.ndarray]:
+    """Mean of each metric over the peers, on the seeds that all of them have: `[seed]`."""
+    most = min(map(len, peers))
+    return {
+        name: np.array([[run.metrics[name] for run in one[:most]] for one in peers]).mean(axis=0)
+        for name in peers[0][0].metrics
+    }
+
+
+def _completed(runs: Runs, means: Mapping[str, np.ndarray]) -> Runs:
     """A point's runs on all seeds of its peers; on those that it lacks it differs from them as it does on its own."""
-    count, most = len(runs), min(map(len, peers))
-    names = runs[0].metrics.keys()
-    ours, theirs = (
-        {name: np.array([[run.metrics[name] for run in one] for one in each]) for name in names}
-        for each in ([runs], [peer[:most] for peer in peers])
-    )
-    means = {name: theirs[name].mean(axis=0) for name in names}
-    leads = {name: float((ours[name][0] - means[name][:count]).mean()) for name in names}
+    count = len(runs)
+    leads = {
+        name: float((np.array([run.metrics[name] for run in runs]) - mean[:count]).mean())
+        for name, mean in means.items()
+    }
+    most = len(next(iter(means.values())))
     lacking = [
-        SeedResult(runs[0].outcome, {name: float(means[name][at] + leads[name]) for name in names})
+        SeedResult(runs[0].outcome, {name: float(means[name][at] + leads[name]) for name in means})
         for at in range(count, most)
     ]
     return (*runs, *lacking)

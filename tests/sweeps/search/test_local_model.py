@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeps.search.engines.modelled.local_model import LENGTHS, draws, fitted
+from sweeps.search.engines.modelled.local_model import (
+    LENGTHS,
+    NOISE,
+    draws,
+    fitted,
+    likelihood_of_rough,
+)
 
 
 def jumping(features: np.ndarray) -> np.ndarray:
@@ -60,3 +66,18 @@ def test_the_same_seed_gives_the_same_draws() -> None:
         draws(features, jumping(features), some(5, 2), 4, np.random.default_rng(3)) for _ in "ab"
     )
     np.testing.assert_array_equal(one, two)
+
+
+def test_the_likelihood_of_lengths_is_that_of_scikit_learn() -> None:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    features = some(60)
+    smooth = ConstantKernel(1.3) * Matern([0.4, 0.7, 2.0], nu=2.5)
+    likelihood = likelihood_of_rough(features, jumping(features), smooth(features), 0.2)
+    for lengths in ((1e-3, 100.0, 0.1), (100.0, 100.0, 100.0), (1e-4, 1e-4, 1e-4)):
+        rough = ConstantKernel(0.2) * Matern(lengths, nu=0.5)
+        process = GaussianProcessRegressor(
+            smooth + rough + WhiteKernel(NOISE), optimizer=None, normalize_y=True
+        ).fit(features, jumping(features))
+        assert likelihood(lengths) == pytest.approx(process.log_marginal_likelihood_value_)

@@ -19,6 +19,7 @@ LENGTHS = (1e-4, 1e-3, 1e-2, 0.1, 100.0)  # of the rough part; the last one is n
 MOST_ROUGH = 1.0  # of the variance
 SWEEPS = 3  # over the parameters, when the rough part's lengths are chosen
 NOISE = 1e-6
+RIDGE = 1e-10  # that scikit-learn adds to a covariance
 
 
 def draws(
@@ -74,18 +75,45 @@ def fitted(features: np.ndarray, targets: np.ndarray, seed: int, is_rough: bool 
     first = plain.kernel_
     variance = float(first.k2.noise_level)
     lengths = _likeliest(
-        lambda trial: model(first.k1 + rough(variance, trial), optimizer=None), width
+        likelihood_of_rough(features, targets, first.k1(features), variance), width
     )
     return model(smooth + rough(variance, lengths), random_state=seed)
 
 
-def _likeliest(with_rough: Callable[[tuple[float, ...]], Any], width: int) -> tuple[float, ...]:
-    """The likeliest lengths: rough in one parameter to begin with, then all in turn."""
+def likelihood_of_rough(
+    features: np.ndarray, targets: np.ndarray, smooth: np.ndarray, variance: float
+) -> Callable[[tuple[float, ...]], float]:
+    """Logarithm of the points' likelihood by the rough part's lengths; minus infinity where it has none.
+
+    `smooth` is the covariance of the smooth part, `[point, point]`, which stays; `variance` is the rough
+    part's. scikit-learn's process has the likelihood, too, in many times the time: it builds its
+    kernels anew for every call.
+    """
+    from scipy.linalg import LinAlgError, cho_solve, cholesky
+
+    size = len(targets)
+    fixed = smooth + (NOISE + RIDGE) * np.eye(size)
+    scaled = (targets - targets.mean()) / targets.std()
+    steps = features.T[:, :, None] - features.T[:, None, :]
+    squares = (steps * steps).reshape(len(steps), -1)  # by feature
 
     def likelihood(lengths: tuple[float, ...]) -> float:
-        """Of the points, with these lengths."""
-        return float(with_rough(lengths).log_marginal_likelihood_value_)
+        """With these lengths."""
+        rough = np.exp(-np.sqrt(np.array(lengths) ** -2.0 @ squares)).reshape(fixed.shape)
+        try:
+            root = cholesky(fixed + variance * rough, lower=True, check_finite=False)
+        except LinAlgError:
+            return -np.inf
+        weights = cho_solve((root, True), scaled, check_finite=False)
+        return float(
+            -0.5 * scaled @ weights - np.log(root.diagonal()).sum() - size / 2 * np.log(2 * np.pi)
+        )
 
+    return likelihood
+
+
+def _likeliest(likelihood: Callable[[tuple[float, ...]], float], width: int) -> tuple[float, ...]:
+    """The likeliest lengths: rough in one parameter to begin with, then all in turn."""
     none = (LENGTHS[-1],) * width
     begun = [likelihood(_with(none, place, LENGTHS[0])) for place in range(width)]
     order = sorted(range(width), key=lambda place: -begun[place])
