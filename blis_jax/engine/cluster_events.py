@@ -107,6 +107,9 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
         movement = dataclasses.replace(nothing.movement, routed_at=done.lane.last_event)
         nothing = dataclasses.replace(nothing, movement=movement)
     past = nothing.slot.past if state.movement is None else ctx.past(state, routed)
+    memory = nothing.slot.memory
+    if joins and ctx.mechanism.moves_requests:
+        memory = ctx.memory.rows_of_comer(ctx, state, routed)
     return dataclasses.replace(
         nothing,
         lane=done.lane,
@@ -124,6 +127,7 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
             nothing.slot,
             request=routed if joins else nothing.slot.request,
             past=_past_of_routed(past, done, routed_to) if joins else nothing.slot.past,
+            memory=memory,
             instance=instance,
             slot=done.where.slot,
             row=done.slot,

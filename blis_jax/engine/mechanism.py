@@ -124,11 +124,6 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         defects=_defects(config),
         rules=_rules(config),
     )
-    if made.rules.keeps_output and made.moves_requests:
-        raise ConfigError(
-            "preemption_mode recompute is for requests that stay where they are routed; "
-            "leave it out, or take the cluster and hand-over policies out"
-        )
     if not (config.precise_kv_routing and made.hears_caches):
         return made  # as in the reference, which warns and goes on
     return dataclasses.replace(made, is_precise=True)

@@ -85,7 +85,7 @@ class Past(Row):
     progress: Whole
     num_new: Whole
     lag: Whole  # decode steps without an allocation; with `RevisionRules.passes_over` the last such step
-    num_scheduled: Whole  # -1: dropped
+    num_scheduled: Whole  # negative: dropped, see `stays.times_scheduled`
     num_prefill_steps: Whole
     cached_first: Whole
     first_record: Whole

@@ -19,11 +19,11 @@ from blis_jax.engine.arithmetic.block_counts import full_blocks, in_last_block
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.steps.mid_step import Work, count_of, failing
-from blis_jax.engine.state import RUNAWAY, Request, Resident, State
-from blis_jax.engine.tables.columns import as_int, choose, selected
+from blis_jax.engine.state import RUNAWAY, Request, State
+from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.types import LAST, NO_REQUEST
-from blis_jax.memory import preemption
+from blis_jax.memory import kept_output, preemption
 from blis_jax.memory.attempts import decision_of, life_after, worked_out
 from blis_jax.memory.block_tables.block_rows import (
     BlockRows,
@@ -32,6 +32,7 @@ from blis_jax.memory.block_tables.block_rows import (
     is_due,
     no_block_rows,
     tenant,
+    written,
 )
 from blis_jax.memory.block_tables.blocks import (
     Asker,
@@ -82,6 +83,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         """Its first token stays, which a preempted request has made before."""
         life = BlockLife(ctx.vector(row(blocks_of(state).life, request)))
         return dataclasses.replace(self.rows_of_leaver(ctx, request), life=life)
+
+    def rows_of_comer(self, ctx: Context, state: State, request: jax.Array) -> BlockRows:
+        """Its first token stays with its output."""
+        return kept_output.of_one_that_comes(ctx, state, request)
 
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
         """The chosen request, or the one whose allocation is attempted again."""
@@ -183,6 +188,35 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         first = jnp.where(stops, 0, life.first_token)
         return dataclasses.replace(rows, life=life.replace(first_token=first))
 
+    def rows_of_goer(
+        self,
+        ctx: Context,
+        state: State,
+        work: Work,
+        one: Tenant,
+        rows: BlockRows,
+        goes: jax.Array,
+        stops: jax.Array | None,
+    ) -> tuple[Work, BlockRows]:
+        """Its tokens go with its KV, or are gone with it."""
+        return kept_output.of_one_that_goes(ctx, state, work, one, rows, goes, stops)
+
+    def rows_of_evacuee(
+        self,
+        ctx: Context,
+        state: State,
+        work: Work,
+        request: jax.Array,
+        rows: BlockRows,
+        has_kv: jax.Array,
+    ) -> tuple[Work, BlockRows]:
+        """Likewise."""
+        return kept_output.of_one_that_waits(ctx, state, work, request, rows, has_kv)
+
+    def num_kept(self, ctx: Context, state: State, request: jax.Array) -> jax.Array | None:
+        """Its output tokens that count as prompt."""
+        return blocks_of(state).regained[request] if ctx.mechanism.rules.keeps_output else None
+
     def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> dict[str, Any]:
         """All blocks free and without content, as at the start."""
         return {"blocks": emptied(ctx.shape, ctx.params, blocks_of(state), is_it)}
@@ -195,43 +229,7 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def write(self, ctx: Context, state: State, done: Writes) -> dict[str, Any]:
         """The rows of block-level memory; the blocks themselves move in the operations."""
-        blocks, slot, zero = blocks_of(state), done.slot, jnp.int32(0)
-        rows: BlockRows = slot.memory
-        put = lax.dynamic_update_slice
-        slot_of = put(blocks.slot_of, jnp.full((1,), -1, jnp.int32), (rows.left,))
-        evicts = rows.eviction_at < ctx.shape.eviction_capacity
-        home = slot.slot
-        if ctx.mechanism.moves_requests:
-            home = home + slot.instance * jnp.int32(ctx.shape.num_slots)
-        at = (slot.instance, slot.slot)
-        changed = dataclasses.replace(
-            blocks,
-            slot_of=put(slot_of, home[None], (done.routed,)),
-            computed=put(blocks.computed, rows.computed[None, None], at),
-            ghosts=put(blocks.ghosts, rows.ghost[None], (rows.ghost_at,)),
-            life=put(blocks.life, selected(rows.life.numbers)[None], (slot.request, zero)),
-            pool=put(blocks.pool, done.pool.numbers[None], (done.instance, zero)),
-            task=done.task.numbers,
-            evictions=put(
-                blocks.evictions, selected(rows.eviction.numbers)[None], (rows.eviction_at, zero)
-            ),
-            num_evictions=blocks.num_evictions + as_int(evicts),
-        )
-        if ctx.mechanism.rules.keeps_output:
-            victim = jnp.where(evicts, slot.request, jnp.int32(ctx.shape.num_requests))
-            regained = put(blocks.regained, rows.regained[None], (victim,))
-            changed = dataclasses.replace(changed, regained=regained)
-        if not ctx.mechanism.chooses_victim:
-            return {"blocks": changed}
-        # a member may have taken the victim's place in the batch
-        order, place = jnp.int32(Resident.columns.ORDER), (rows.moved_instance, rows.moved_slot)
-        if self.keeps_priority(ctx):
-            ranked = put(blocks.priority, rows.priority[None, None], at)
-            changed = dataclasses.replace(changed, priority=ranked)
-        return {
-            "blocks": changed,
-            "slot": put(state.slot, rows.moved_order[None, None, None], (order, *place)),
-        }
+        return written(ctx, state, done, self.keeps_priority(ctx))
 
     # --- who is visited -------------------------------------------------------------------------
 

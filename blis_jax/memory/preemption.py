@@ -40,6 +40,7 @@ from blis_jax.memory.block_tables.blocks import (
     EvictionRecord,
     MemoryTask,
 )
+from blis_jax.memory.kept_output import num_made
 from blis_jax.memory.memory import Choice
 from blis_jax.policies.contract import NoState, VictimContext
 
@@ -113,9 +114,14 @@ def give_up(
     )
     slot_row, past = _victim_rows(one, evicts)
     if ctx.mechanism.rules.keeps_output:
-        kept = jnp.where(one.in_decode, one.step - one.past.token_index, 0)
-        rows = dataclasses.replace(rows, regained=blocks.regained[one.request] + kept)
-        longer = one.row.input_len + jnp.where(evicts, kept, 0)
+        kept = num_made(ctx, state, one)
+        spare = jnp.int32(ctx.shape.num_requests)
+        rows = dataclasses.replace(
+            rows,
+            regained=blocks.regained[one.request] + kept,
+            regained_at=jnp.where(evicts, one.request, spare),
+        )
+        longer = jnp.where(evicts, one.fixed.input_len + kept, one.row.input_len)
         slot_row = slot_row.replace(input_len=longer)
     # in front of everybody: earlier than any time, and the later evicted the earlier
     front = -work.pool.num_preempted.astype(ctx.clock)

@@ -37,7 +37,14 @@ from blis_jax.results.request_lives.splits import (
     split_records,
     with_parts,
 )
-from blis_jax.results.request_lives.stays import journeys, lives_of, moved, num_instances
+from blis_jax.results.request_lives.stays import (
+    Lives,
+    journeys,
+    lives_of,
+    moved,
+    num_instances,
+    times_scheduled,
+)
 from blis_jax.results.request_lives.travels import after_moves, has_moved, is_on_its_way
 from blis_jax.results.request_lives.waits import (
     ended_steps,
@@ -109,14 +116,20 @@ class Observation:
         """All that is a time; linear in the arguments but for truncation, so tangents take the same way."""
         xp = self.xp
         self.arrival, self.log_time = arrival, log_time
+        vars(self).pop("lives", None)  # made of other times
         entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
         latency_us, self.queueing_us = cluster.routing_latency_us, entered[1]
         self.routed_us, self.gateway_wait_us = gateway_waits(self.raw, entered[0], latency_us, xp)
         self.routed_us = routed_later(self.raw, self.routed_us, xp)
         self.queued_us = self.routed_us + self.queueing_us
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
-        lives = lives_of(self.raw, self.dyn, self.log, log_time, xp)
-        self.lives = moved(lives, self.journey, xp, self.reserved is not None)
+
+    @cached_property
+    def lives(self) -> Lives:
+        """How often each request was in a batch, and what that leaves."""
+        lives = lives_of(self.raw, self.dyn, self.log, self.log_time, self.xp)
+        keeps_first = self.rules.keeps_output and self.raw.life is not None
+        return moved(lives, self.journey, self.xp, self.reserved is not None, keeps_first)
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
@@ -155,7 +168,7 @@ class Observation:
         xp, lives, status = self.xp, self.lives, self.status
         dyn, nothing = self.dyn, np.int64(-1)
         is_done = status == int(Status.COMPLETED)
-        is_scheduled = dyn[:, Dyn.NUM_SCHEDULED] > 0
+        is_scheduled = times_scheduled(dyn[:, Dyn.NUM_SCHEDULED], xp) > 0
         in_decode, has_token = lives.in_decode, lives.token_record >= 0
         scheduled = self._starts(lives.scheduled_record) - self.arrival
         first = self._starts(dyn[:, Dyn.FIRST_RECORD]) - self.arrival

@@ -61,6 +61,8 @@ def instance_records(seen: Observation, requests: RequestRecords) -> InstanceRec
     ):  # tokens in whose step prompt and earlier tokens were computed again
         output_tokens = output_tokens + sums(evicted_on(seen), seen.gaps_us >= 0, rows)
     is_entered = (requests.queued_at_us >= 0) & (requests.status != int(Status.DROPPED))
+    # one that is dropped may have been served elsewhere
+    is_entered = is_entered | (requests.hand_overs > 0) | (requests.restarts > 0)
     prompts_on, dropped = seen.instance, inst[:, Inst.NUM_DROPPED]
     if seen.reserved is not None:
         is_entered = is_entered | (seen.reserved.is_dropped == 1)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import strategies as st
 
 from blis_jax.cluster import config
-from blis_jax.engine.mechanism import mechanism
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.simulation import simulate
 from blis_jax.errors import ConfigError
@@ -156,11 +155,8 @@ def test_lanes_are_rows() -> None:
         assert np.array_equal(getattr(lanes.requests, name), getattr(record.requests, name))
 
 
-def test_it_is_of_the_corrected_profile_and_of_requests_that_stay() -> None:
+def test_it_is_of_the_corrected_profile() -> None:
     with pytest.raises(ConfigError, match="corrected profile"):
         config.ClusterConfig(preemption_mode="recompute")
     with pytest.raises(ConfigError, match="use restart or recompute"):
         config.ClusterConfig(preemption_mode="recompile", corrected=True)
-    cluster = cluster_of(cluster_policy="outages", num_instances=2)
-    with pytest.raises(ConfigError, match="stay where they are routed"):
-        mechanism(cluster)

@@ -316,6 +316,11 @@ def _place(
     """Give the request a free slot of the chosen instance, pending until its queueing time has passed."""
     cluster = ctx.params.cluster
     slots, view = SlotRows(state, chosen), context.request
+    kept = None
+    if ctx.mechanism.hand_over is not None:
+        kept = ctx.memory.num_kept(ctx, state, request)
+    if kept is not None:  # output that has come with its KV counts as prompt
+        view = dataclasses.replace(view, input_len=view.input_len + kept)
     after, input_len = ctx.request(request).after_steps, view.input_len
     free = first_where(slots.request == NO_REQUEST)
     delay = queueing_time(row(cluster.alpha, chosen), input_len)
@@ -325,7 +330,7 @@ def _place(
         delay = jnp.where(context.computed_tokens > 0, 0.0, delay)
     queued = now + ctx.truncated(delay)
     is_tie = jnp.any(slots.queued == queued) & (after < 0)
-    is_oversized = is_unservable(ctx, request, chosen)
+    is_oversized = is_unservable(ctx, request, chosen, kept)
     if ctx.requests.deadline is not None:  # it leaves the same way
         is_oversized = is_oversized | (ctx.requests.deadline[request] <= queued)
     inst = instance_of(ctx, state, chosen)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from blis_jax.engine.arithmetic.block_counts import in_last_block
 from blis_jax.engine.context import Context, SlotRows, row
 from blis_jax.engine.phases.steps.mid_step import Work
-from blis_jax.engine.state import RUNAWAY, Request, State
+from blis_jax.engine.state import RUNAWAY, Request, Resident, State
+from blis_jax.engine.tables.columns import as_int, selected
 from blis_jax.engine.types import LAST, pytree
 from blis_jax.memory.block_tables.blocks import BlockLife, Blocks, Do, EvictionRecord, MemoryTask
 from blis_jax.memory.memory import Choice, Subject
@@ -19,13 +22,16 @@ from blis_jax.memory.memory import Choice, Subject
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
+    from blis_jax.engine.tables.writes import Writes
+
 
 @pytree
 class BlockRows:
     """What a phase changes besides the slot's and the request's rows; spare places where nothing is written."""
 
     life: BlockLife
-    regained: Any
+    regained: Any  # output tokens of a request that count as prompt; None where output is not kept
+    regained_at: Any  # that request; likewise
     computed: Int[Array, ""]
     priority: jax.Array
     ghost_at: Int[Array, ""]
@@ -44,6 +50,7 @@ def no_block_rows(ctx: Context) -> BlockRows:
     return BlockRows(
         life=BlockLife.filled(),
         regained=zero if ctx.mechanism.rules.keeps_output else None,
+        regained_at=jnp.int32(shape.num_requests) if ctx.mechanism.rules.keeps_output else None,
         computed=zero,
         priority=jnp.float64(0.0),
         ghost_at=jnp.int32(shape.num_slots),
@@ -152,3 +159,43 @@ def tenant(ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
         priority=choice.priority,
         is_last=choice.is_last,
     )
+
+
+def written(ctx: Context, state: State, done: Writes, keeps_priority: bool) -> dict[str, Any]:
+    """The tables of the state that change, with the rows of `done` in their places."""
+    blocks, slot, zero = blocks_of(state), done.slot, jnp.int32(0)
+    rows: BlockRows = slot.memory
+    put = lax.dynamic_update_slice
+    slot_of = put(blocks.slot_of, jnp.full((1,), -1, jnp.int32), (rows.left,))
+    evicts = rows.eviction_at < ctx.shape.eviction_capacity
+    home = slot.slot
+    if ctx.mechanism.moves_requests:
+        home = home + slot.instance * jnp.int32(ctx.shape.num_slots)
+    at = (slot.instance, slot.slot)
+    changed = dataclasses.replace(
+        blocks,
+        slot_of=put(slot_of, home[None], (done.routed,)),
+        computed=put(blocks.computed, rows.computed[None, None], at),
+        ghosts=put(blocks.ghosts, rows.ghost[None], (rows.ghost_at,)),
+        life=put(blocks.life, selected(rows.life.numbers)[None], (slot.request, zero)),
+        pool=put(blocks.pool, done.pool.numbers[None], (done.instance, zero)),
+        task=done.task.numbers,
+        evictions=put(
+            blocks.evictions, selected(rows.eviction.numbers)[None], (rows.eviction_at, zero)
+        ),
+        num_evictions=blocks.num_evictions + as_int(evicts),
+    )
+    if ctx.mechanism.rules.keeps_output:
+        regained = put(blocks.regained, rows.regained[None], (rows.regained_at,))
+        changed = dataclasses.replace(changed, regained=regained)
+    if not ctx.mechanism.chooses_victim:
+        return {"blocks": changed}
+    # a member may have taken the victim's place in the batch
+    order, place = jnp.int32(Resident.columns.ORDER), (rows.moved_instance, rows.moved_slot)
+    if keeps_priority:
+        ranked = put(blocks.priority, rows.priority[None, None], at)
+        changed = dataclasses.replace(changed, priority=ranked)
+    return {
+        "blocks": changed,
+        "slot": put(state.slot, rows.moved_order[None, None, None], (order, *place)),
+    }

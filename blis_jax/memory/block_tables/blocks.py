@@ -123,7 +123,10 @@ class BlockLife(Row):
     old_token_index: Whole
 
 
-PASSED_OVER = -1  # EvictionRecord.scheduled_record of a step in which a member only got nothing
+# EvictionRecord.scheduled_record of rows that are no preemptions:
+PASSED_OVER = -1  # a step in which a member only got nothing
+# a life that a hand-over or a stop ended, of a request that keeps its output and was preempted before
+CUT_OFF = -2
 
 
 class EvictionRecord(Row):

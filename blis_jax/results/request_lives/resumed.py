@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.engine.state import Dyn
-from blis_jax.memory.block_tables.blocks import Eviction
+from blis_jax.memory.block_tables.blocks import CUT_OFF, Eviction
 from blis_jax.results.metrics.arrays import sums
 
 if TYPE_CHECKING:
@@ -27,17 +27,22 @@ def gaps_us(seen: Observation) -> Int[np.ndarray, "preemption"] | None:
     -1 where there is none: the preemption took no token, another one follows before the next token, or the run
     ended first. None where the profile does not keep outputs.
     """
-    lives, xp = seen.lives, seen.xp
-    if not seen.rules.keeps_output or seen.raw.life is None:
+    raw, xp = seen.raw, seen.xp
+    if not seen.rules.keeps_output or raw.life is None:
         return None
-    decode = lives.evictions[:, Eviction.DECODE_RECORD]
-    ends = lives.is_eviction & (decode > 0)
-    of = xp.where(lives.is_eviction, lives.evictions[:, Eviction.REQUEST], 0)
-    current = xp.where(lives.in_decode, seen.dyn[:, Dyn.TOKEN_RECORD], -1)
+    room = raw.evictions.shape[0] - 1
+    rows = raw.evictions[: room if xp is not np else min(int(raw.num_evictions), room)]
+    rows = rows.astype(np.int64)
+    is_entry = xp.arange(len(rows)) < raw.num_evictions
+    is_cut = is_entry & (rows[:, Eviction.SCHEDULED_RECORD] == CUT_OFF)
+    decode = rows[:, Eviction.DECODE_RECORD]
+    ends = is_cut | (is_entry & (decode > 0))
+    of = xp.where(is_entry, rows[:, Eviction.REQUEST], 0)
+    current = xp.where(seen.lives.in_decode, seen.dyn[:, Dyn.TOKEN_RECORD], -1)
     token = _next_tokens(of, decode - 1, ends, current, xp)
-    record = lives.evictions[:, Eviction.RECORD]
-    spent = seen.ends(token) - seen._starts(record)
-    return xp.where(token >= 0, spent, -1)
+    spent = seen.ends(token) - seen._starts(rows[:, Eviction.RECORD])
+    gaps = xp.where((token >= 0) & ~is_cut, spent, -1)
+    return gaps[~is_cut] if xp is np else gaps  # in numpy only preemptions have rows
 
 
 def num_resumed(seen: Observation, gaps: Any) -> Any:
@@ -55,7 +60,10 @@ def resumed_latencies(record: RunRecord) -> Int[np.ndarray, "request"]:
 
 
 def _next_tokens(of: Any, token: Any, ends: Any, upcoming: Any, xp: Any) -> Any:
-    """The step record of the first token after each preemption that ended a decode, -1: none; rows in order of time."""
+    """The step record of the first token after each row of a life that ended, -1: none; rows in order of time.
+
+    `ends` marks the rows whose life has a first token, `token`, or of which it is known that no token follows.
+    """
     if xp is np:
         found, upcoming = np.full(len(of), -1, np.int64), upcoming.copy()
         for row in np.flatnonzero(ends)[::-1]:

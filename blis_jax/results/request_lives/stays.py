@@ -89,7 +89,7 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
         num_itl=num_itl,
         is_forgotten=is_forgotten,
         num_preempted=num_preempted,
-        num_scheduled=xp.maximum(scheduled, 0),
+        num_scheduled=times_scheduled(scheduled, xp),
         scheduled_record=dyn[:, Dyn.SCHEDULED_RECORD],
         num_handed=0,
         in_batch=in_batch,
@@ -104,6 +104,14 @@ def lives_of(raw: Any, dyn: Any, log: Any, log_time: Any, xp: Any = np) -> Lives
     )
 
 
+def times_scheduled(column: Any, xp: Any = np) -> Any:
+    """How often each request was scheduled, from its column; n times before it was dropped is −1 − 2 n, or one less.
+
+    It is one less where the request's time was up.
+    """
+    return xp.where(column < 0, (-1 - column) // 2, column)
+
+
 def _eviction_rows(raw: Any, dyn: Any, log_time: Any, xp: Any) -> tuple[Any, Any, Any]:
     """The rows of preemptions, which of them are one, and the time that each request was passed over."""
     if raw.life is None:
@@ -113,7 +121,7 @@ def _eviction_rows(raw: Any, dyn: Any, log_time: Any, xp: Any) -> tuple[Any, Any
     evictions = raw.evictions[:count].astype(np.int64)
     is_entry = xp.arange(count) < raw.num_evictions
     is_over = is_entry & (evictions[:, Eviction.SCHEDULED_RECORD] == PASSED_OVER)
-    is_eviction = is_entry & ~is_over
+    is_eviction = is_entry & (evictions[:, Eviction.SCHEDULED_RECORD] >= 0)
     passed_over_us = _passed_over(evictions, is_over, dyn, log_time, xp)
     if xp is np:  # only preemptions have rows
         evictions, is_eviction = evictions[is_eviction], is_eviction[is_eviction]
@@ -128,10 +136,17 @@ def journeys(raw: Any, instance: Any, xp: Any = np) -> tuple[Journey | None, Any
     return journey, xp.where(journey.came_from >= 0, journey.came_from, instance)
 
 
-def moved(lives: Lives, journey: Journey | None, xp: Any = np, is_reserved: bool = False) -> Lives:
+def moved(
+    lives: Lives,
+    journey: Journey | None,
+    xp: Any = np,
+    is_reserved: bool = False,
+    keeps_first: bool = False,
+) -> Lives:
     """The lives of requests some of which have made their first token on another instance than their last one.
 
-    Where KV is reserved, one that has come with it counts as if its first token lay in the step before.
+    Where KV is reserved, one that has come with it counts as if its first token lay in the step before. With
+    `keeps_first` the first token of an earlier life counts, also if a later one was handed over.
     """
     if journey is None:
         return lives
@@ -145,6 +160,9 @@ def moved(lives: Lives, journey: Journey | None, xp: Any = np, is_reserved: bool
     began = journey.joined_record[xp.maximum(request, 0)]
     more = lives.is_eviction & (began == lives.evictions[:, Eviction.SCHEDULED_RECORD])
     more = (more & (lives.evictions[:, Eviction.DECODE_RECORD] > 0)).astype(np.int64)
+    has_other = is_elsewhere  # its first token was made in the life that was handed over
+    if keeps_first:
+        has_other = is_elsewhere & (lives.token_record == journey.first_record)
     return dataclasses.replace(
         lives,
         num_itl=lives.num_itl + more,
@@ -158,8 +176,8 @@ def moved(lives: Lives, journey: Journey | None, xp: Any = np, is_reserved: bool
         num_handed=0 if is_reserved else has_joined,
         in_batch=in_batch,
         in_decode=(lives.in_decode | (is_reserved & (has_joined > 0))) & in_batch,
-        token_record=xp.where(is_elsewhere, journey.first_record, lives.token_record),
-        token_scheduled=xp.where(is_elsewhere, journey.scheduled_record, lives.token_scheduled),
+        token_record=xp.where(has_other, journey.first_record, lives.token_record),
+        token_scheduled=xp.where(has_other, journey.scheduled_record, lives.token_scheduled),
         is_current_token=lives.is_current_token & ~is_elsewhere,
     )
 

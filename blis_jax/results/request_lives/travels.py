@@ -32,12 +32,13 @@ def has_moved(journey: Journey) -> Any:
 def left_preempted(
     requests: RequestRecords, instances: InstanceRecords, is_there: bool = False
 ) -> Any:
-    """Requests that may have been preempted on an instance before it went down `[request]`, and are in flight.
+    """Requests that may have been preempted on an instance before it went down `[request]`.
 
-    With `is_there` they may be anywhere.
+    They are in flight or dropped; with `is_there` they may be anywhere.
     """
     was_down: Any = (instances.times_down > 0).any(axis=-1)
-    is_away = is_there | (requests.status == Status.IN_FLIGHT)
+    status = requests.status
+    is_away = is_there | (status == Status.IN_FLIGHT) | (status == Status.DROPPED)
     return was_down[..., None] & is_away & (requests.preemptions > 0)
 
 

@@ -23,7 +23,6 @@ _AT_GATEWAY = {
     Place.EVICTED: Status.EVICTED,
 }
 _DISPATCHED = (Place.DISPATCHED, Place.EVICTED, Place.CHOSEN)
-LATE = -2  # Dyn.NUM_SCHEDULED of a request whose time was up before it was queued
 
 
 def gateway_waits(raw: Any, routed_us: Any, latency_us: Any, xp: Any = np) -> tuple[Any, Any]:
@@ -56,7 +55,9 @@ def final_status(raw: Any, dyn: Any, status: Any, xp: Any = np) -> Any:
     """The status of each request, given what it is where nobody waits at the gateway or gives up."""
     size = len(dyn)
     if raw.exits is not None:
-        has_left = (raw.exits.step_index[:size] != 0) | (dyn[:, Dyn.NUM_SCHEDULED] == LATE)
+        scheduled = dyn[:, Dyn.NUM_SCHEDULED]
+        is_late = (scheduled < 0) & (scheduled % 2 == 0)  # its time was up before it was queued
+        has_left = (raw.exits.step_index[:size] != 0) | is_late
         status = xp.where(has_left, int(Status.TIMED_OUT), status)
     for place, left in _AT_GATEWAY.items() if raw.queue_place is not None else ():
         status = xp.where(raw.queue_place[:size] == place, int(left), status)

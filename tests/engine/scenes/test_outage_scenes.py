@@ -109,6 +109,26 @@ def check(made: Scene, blocks: str) -> RunRecord:
     return record
 
 
+def uneven(seed: int) -> Scene:
+    """Instances with few blocks and with fewer; for a while none decodes, so outputs begin where prompts are computed.
+
+    A prompt may be too long for the instance that it is handed to.
+    """
+    workload, settings, _ = harder(seed, Kind("pools", "few", fails=False))
+    rng = np.random.default_rng([seed, 51])
+    blocks = rng.choice([9, 10, 11, 12, 14, 20], size=4)
+    settings = settings | {
+        "instances": [
+            one | {"total_kv_blocks": int(few)}
+            for one, few in zip(settings["instances"], blocks, strict=True)
+        ]
+    }
+    is_decode = [one["role"] != "prefill" for one in settings["instances"]]
+    begin, end = sorted(int(at) for at in rng.integers(500, 70_000, size=2))
+    away = {number: int(rng.integers(3)) for number in np.flatnonzero(is_decode).tolist()}
+    return workload, settings, [(begin, away), (end + 1, away)]
+
+
 KINDS = (
     Kind("pools", "few"),
     Kind("none", "few"),
@@ -146,6 +166,16 @@ def test_many_such_scenes_are_equal_to_the_oracle(part: int, kind: Kind) -> None
     first = 10_000 + PART * part
     records = [check(harder(seed, kind), kind.blocks) for seed in range(first, first + PART)]
     what_happened(records, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(2))
+def test_scenes_with_uneven_instances_are_equal_to_the_oracle(part: int) -> None:
+    """Some requests are dropped by the instance that they are handed to, after their first token."""
+    first = 31_000 + PART * part
+    found = [check(uneven(seed), "few").requests for seed in range(first, first + PART)]
+    dropped = [(one.status == Status.DROPPED) & (one.hand_overs > 0) for one in found]
+    assert sum(int(one.sum()) for one in dropped) > 0
 
 
 FOUND = json.loads((Path(__file__).parents[2] / "data" / "found_moving_scenes.json").read_text())

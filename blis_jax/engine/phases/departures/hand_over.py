@@ -58,8 +58,11 @@ def ask(
     journey = _movement(state).of(one.request)
     if ctx.mechanism.reserves_decode:
         return _prefill_done(ctx, state, work, one, visit, journey)
+    view = request_view(ctx, one.request)
+    if ctx.mechanism.rules.keeps_output:  # kept output is computed with the prompt
+        view = dataclasses.replace(view, input_len=one.fixed.input_len)
     context = HandOverContext(
-        request=request_view(ctx, one.request),
+        request=view,
         instance=one.instance,
         is_up=active_instances(ctx, state),
         role=ctx.params.cluster.roles,

@@ -158,6 +158,9 @@ def leave(
         journey=journey,
     )
     rows = ctx.memory.rows_of_leaver(ctx, row.request)
+    if ctx.mechanism.rules.keeps_output:
+        has_kv = (movement.of(row.request).computed > 0) & ~is_gone
+        work, rows = ctx.memory.rows_of_evacuee(ctx, state, work, row.request, rows, has_kv)
     # numbers of steps of this instance mean nothing on another
     past = forgotten(ctx.past(state, row.request))
     written = dataclasses.replace(

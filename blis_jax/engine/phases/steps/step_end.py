@@ -219,6 +219,9 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     if stops is not None:
         work, past = torn_off(ctx, state, work, one, past, stops)
         rows = memory.rows_of_stopped(rows, stops)
+    if ctx.mechanism.rules.keeps_output and ctx.mechanism.moves_requests:
+        goes = moves if stops is None else moves | stops
+        work, rows = memory.rows_of_goer(ctx, state, work, one, rows, goes, stops)
     if early is not None:  # no record is its last one
         past = choose(early, one.past, past)
     return work, dataclasses.replace(
@@ -287,11 +290,17 @@ def find_drop(state: State, work: Work, instance: jax.Array) -> jax.Array:
     return least_key(is_due, slots.queue_rank)
 
 
-def is_unservable(ctx: Context, request: jax.Array, instance: jax.Array) -> jax.Array:
-    """Whether a request is dropped when it would be queued: no instance's KV cache, or no context, is long enough."""
+def is_unservable(
+    ctx: Context, request: jax.Array, instance: jax.Array, num_kept: jax.Array | None
+) -> jax.Array:
+    """Whether a request is dropped when it would be queued: no instance's KV cache, or no context, is long enough.
+
+    `num_kept` output tokens are to be stored with its prompt; None where output is not kept.
+    """
     cluster, given = ctx.params.cluster, ctx.request(request)
     input_len = given.input_len
-    is_oversized = ceil_div(input_len, ctx.shape.block_size) > cluster.total_kv_blocks[instance]
+    stored = input_len if num_kept is None else input_len + num_kept
+    is_oversized = ceil_div(stored, ctx.shape.block_size) > cluster.total_kv_blocks[instance]
     if cluster.max_model_len is not None:
         limit = cluster.max_model_len
         limit = limit[instance] if jnp.ndim(limit) else limit
@@ -334,12 +343,18 @@ def drop(
     )
     request = slot_row.request
     rows, dropped = ctx.memory.rows_of_leaver(ctx, request), jnp.int32(-1)
+    kept = ctx.memory.num_kept(ctx, state, request) if ctx.mechanism.moves_requests else None
+    if kept is not None:
+        rows = ctx.memory.rows_of_quitter(ctx, state, request)
     if ctx.requests.deadline is not None:  # its time is up, if that is not why it is dropped
-        is_late = as_int(~is_unservable(ctx, request, instance))
+        is_late = as_int(~is_unservable(ctx, request, instance, kept))
         dropped = dropped - is_late
         count = work.inst.num_dropped - is_late
         work = dataclasses.replace(work, inst=work.inst.replace(num_dropped=count))
-    past = ctx.past(state, request).replace(num_scheduled=dropped)
+    past = ctx.past(state, request)
+    if ctx.mechanism.moves_requests:  # it may have been served elsewhere: `stays.times_scheduled`
+        dropped = dropped - 2 * past.num_scheduled
+    past = past.replace(num_scheduled=dropped)
     return work, dataclasses.replace(
         no_slot(ctx), instance=instance, slot=slot, memory=rows, request=request, past=past
     )
