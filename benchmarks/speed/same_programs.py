@@ -1,6 +1,7 @@
-"""Whether a case is the same program on both sides: its text does not depend on how fast a machine is.
+"""Whether a case is the same program on both sides, with as many calls around it, however fast a machine is.
 
 Of every case the largest program counts, the one that runs the engine, as it is handed to the compiler.
+What Python does around it is counted in calls of functions, in the thread that asks for the run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.speed.against import WORKER, AgainstError, Side
 
@@ -28,13 +30,23 @@ class Programs:
     num_lines: tuple[int, int]
     num_own: tuple[int, int]  # lines that the other side lacks, whatever the numbers of values
     is_same: bool  # letter for letter
+    num_calls: tuple[int, int]  # of Python functions in a warm run
 
 
-def compared(name: str, other: Sequence[str], here: Sequence[str]) -> Programs:
-    """Two programs as lines, without locations in the source."""
+class Found(NamedTuple):
+    """A case on one side: its program as lines, without locations in the source, and Python's calls around it."""
+
+    lines: Sequence[str]
+    num_calls: int = 0
+
+
+def compared(name: str, one: Found, two: Found) -> Programs:
+    """Two sides of a case."""
+    other, here = one.lines, two.lines
     there, mine = (Counter(map(_without_numbers, lines)) for lines in (other, here))
     own = (there - mine).total(), (mine - there).total()
-    return Programs(name, (len(other), len(here)), own, list(other) == list(here))
+    is_same, counts = list(other) == list(here), (one.num_calls, two.num_calls)
+    return Programs(name, (len(other), len(here)), own, is_same, counts)
 
 
 def _without_numbers(line: str) -> str:
@@ -45,30 +57,35 @@ def compare_programs(
     name: str, trees: tuple[Path, Path], data: Path, flags: Mapping[str, str]
 ) -> Programs:
     """The programs of a case in two trees, the other revision's first."""
-    other, here = (_program_of(name, tree, data, flags) for tree in trees)
-    return compared(name, other, here)
+    return compared(name, *(_found(name, tree, data, flags) for tree in trees))
 
 
-def _program_of(name: str, tree: Path, data: Path, flags: Mapping[str, str]) -> list[str]:
+def _found(name: str, tree: Path, data: Path, flags: Mapping[str, str]) -> Found:
     command = [sys.executable, "-P", str(WORKER), name, str(data)]
     with tempfile.TemporaryDirectory(prefix="programs-") as folder:
         dumped = {"JAX_DUMP_IR_TO": folder, "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
-        Side(tree, command, {**flags, **dumped}).end()  # its first answer comes after a run
+        side = Side(tree, command, {**flags, **dumped})  # its first answer comes after a run
+        try:
+            num_calls = side.ask("count")["calls"]
+        finally:
+            side.end()
         found = sorted(Path(folder).glob("*.mlir"), key=lambda path: path.stat().st_size)
         if not found:
             raise AgainstError(f"{name}: JAX has put no program into {folder}")
         lines = found[-1].read_text().splitlines()
-    return [text for line in lines if (text := _LOCATION.sub("", line))]
+    return Found([text for line in lines if (text := _LOCATION.sub("", line))], num_calls)
 
 
 def table(revision: str, results: Sequence[Programs]) -> str:
     """The programs as a Markdown table."""
     lines = [
-        f"| case | lines at {revision} | lines here | only at {revision} | only here | |",
-        "|---|---|---|---|---|---|",
+        f"| case | lines at {revision} | lines here | only at {revision} | only here | | "
+        f"calls at {revision} | calls here |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for one in results:
         said = "the same, letter for letter" if one.is_same else "changed"
         counts = " | ".join(f"{count:,}" for count in (*one.num_lines, *one.num_own))
-        lines.append(f"| `{one.name}` | {counts} | {said} |")
+        calls = " | ".join(f"{count:,}" for count in one.num_calls)
+        lines.append(f"| `{one.name}` | {counts} | {said} | {calls} |")
     return "\n".join(lines)

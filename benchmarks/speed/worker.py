@@ -4,12 +4,14 @@
 imports nothing of `benchmarks`, and of `blis_jax` only what users call and what outlives changes of the engine:
 `simulate`, `run_grid`, the sweep's runner, configurations, workloads and traces.
 
-One JSON line comes back for every line read: `run` and `compile` give seconds, the end of the input ends it.
+One JSON line comes back for every line read: `run` and `compile` give seconds, `count` gives calls of
+Python functions. The end of the input ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import dataclasses
 import json
 import os
@@ -100,6 +102,7 @@ class Case(NamedTuple):
     unit: str  # of the work: runs or requests
     run: Callable[[], Seconds]  # one repetition
     compiles: bool = True  # the repetition compiles something if nothing compiled is left
+    once: Callable[[], Any] | None = None  # of which a repetition makes several
 
 
 def _workload(name: str, **changes: Any) -> Any:
@@ -198,7 +201,7 @@ def _repeated(work: int, unit: str, once: Callable[[], Any]) -> Case:
             times.append(time.perf_counter() - start)
         return Seconds(min(times))
 
-    return Case(work, unit, run)
+    return Case(work, unit, run, once=once)
 
 
 def single(
@@ -302,6 +305,16 @@ def compiled_again(case: Case) -> Seconds:
     return Seconds(warm.run_s, time.perf_counter() - start - warm.run_s)
 
 
+def num_calls(case: Case) -> int:
+    """Calls of Python functions, built-in ones included, in the least of three warm repetitions."""
+    counts = []
+    for _ in range(3):
+        profile = cProfile.Profile()
+        profile.runcall(case.once or case.run)
+        counts.append(sum(entry.callcount for entry in profile.getstats()))
+    return min(counts)
+
+
 def serve(name: str, data: Path) -> None:
     """Answer on stdout until the input ends; whatever else prints goes to stderr."""
     with os.fdopen(os.dup(1), "w") as answers, contextlib.redirect_stdout(sys.stderr):
@@ -314,6 +327,9 @@ def serve(name: str, data: Path) -> None:
         case.run()
         answer(work=case.work, unit=case.unit, package=str(Path(blis_jax.__file__).parent.parent))
         for line in sys.stdin:
+            if line.strip() == "count":
+                answer(calls=num_calls(case))
+                continue
             seconds = case.run() if line.strip() == "run" else compiled_again(case)
             answer(run_s=seconds.run_s, compile_s=seconds.compile_s)
 
