@@ -28,6 +28,7 @@ from blis_jax.engine.tables.columns import apart, put
 from blis_jax.engine.tables.joined import INSTANCE_OF
 from blis_jax.engine.tables.writes import Writes, no_writes
 from blis_jax.engine.types import UNROUTED
+from blis_jax.memory.kept_output import moves_tokens, of_one_that_comes
 
 
 def cluster_writes(ctx: Context, state: State, due: Due) -> Writes:
@@ -108,8 +109,8 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
         nothing = dataclasses.replace(nothing, movement=movement)
     past = nothing.slot.past if state.movement is None else ctx.past(state, routed)
     memory = nothing.slot.memory
-    if joins and ctx.mechanism.moves_requests:
-        memory = ctx.memory.rows_of_comer(ctx, state, routed)
+    if joins and moves_tokens(ctx, state):
+        memory = of_one_that_comes(ctx, state, routed, memory)
     return dataclasses.replace(
         nothing,
         lane=done.lane,

@@ -23,7 +23,7 @@ from blis_jax.engine.state import RUNAWAY, Request, State
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.types import LAST, NO_REQUEST
-from blis_jax.memory import kept_output, preemption
+from blis_jax.memory import preemption
 from blis_jax.memory.attempts import decision_of, life_after, worked_out
 from blis_jax.memory.block_tables.block_rows import (
     BlockRows,
@@ -83,10 +83,6 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         """Its first token stays, which a preempted request has made before."""
         life = BlockLife(ctx.vector(row(blocks_of(state).life, request)))
         return dataclasses.replace(self.rows_of_leaver(ctx, request), life=life)
-
-    def rows_of_comer(self, ctx: Context, state: State, request: jax.Array) -> BlockRows:
-        """Its first token stays with its output."""
-        return kept_output.of_one_that_comes(ctx, state, request)
 
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> Tenant:
         """The chosen request, or the one whose allocation is attempted again."""
@@ -187,35 +183,6 @@ class BlockLevel(Memory[Tenant, BlockRows]):
         life = rows.life
         first = jnp.where(stops, 0, life.first_token)
         return dataclasses.replace(rows, life=life.replace(first_token=first))
-
-    def rows_of_goer(
-        self,
-        ctx: Context,
-        state: State,
-        work: Work,
-        one: Tenant,
-        rows: BlockRows,
-        goes: jax.Array,
-        stops: jax.Array | None,
-    ) -> tuple[Work, BlockRows]:
-        """Its tokens go with its KV, or are gone with it."""
-        return kept_output.of_one_that_goes(ctx, state, work, one, rows, goes, stops)
-
-    def rows_of_evacuee(
-        self,
-        ctx: Context,
-        state: State,
-        work: Work,
-        request: jax.Array,
-        rows: BlockRows,
-        has_kv: jax.Array,
-    ) -> tuple[Work, BlockRows]:
-        """Likewise."""
-        return kept_output.of_one_that_waits(ctx, state, work, request, rows, has_kv)
-
-    def num_kept(self, ctx: Context, state: State, request: jax.Array) -> jax.Array | None:
-        """Its output tokens that count as prompt."""
-        return blocks_of(state).regained[request] if ctx.mechanism.rules.keeps_output else None
 
     def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> dict[str, Any]:
         """All blocks free and without content, as at the start."""

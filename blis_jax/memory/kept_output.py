@@ -1,20 +1,21 @@
 """Output that a preempted request keeps, as in vLLM: it counts as prompt from then on, until a stop takes it away.
 
 The tokens move with the request's KV. Where its life ends otherwise than by a preemption, the record of preemptions has
-a row for that, so that it is known which token came after each preemption; see `resumed.py`.
+a row for that, so that it is known which token came after each preemption; see `resumed.py`. Without the rule, and
+without preemptions, nothing of this is in a program.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, row
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.steps.mid_step import Work, failing
-from blis_jax.engine.state import State
+from blis_jax.engine.state import Resident, State
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.memory.block_tables.block_rows import BlockRows, Tenant, blocks_of, no_block_rows
 from blis_jax.memory.block_tables.blocks import CUT_OFF, BlockLife, EvictionRecord
@@ -22,8 +23,46 @@ from blis_jax.memory.block_tables.blocks import CUT_OFF, BlockLife, EvictionReco
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
+    from blis_jax.memory.memory import Subject
+    from blis_jax.policies.contexts import RequestView
 
-def num_made(ctx: Context, state: State, one: Tenant) -> Int[Array, ""]:
+
+def moves_tokens(ctx: Context, state: State) -> bool:
+    """Whether requests may have kept tokens that move with them."""
+    mechanism = ctx.mechanism
+    return mechanism.rules.keeps_output and mechanism.moves_requests and state.blocks is not None
+
+
+def num_kept(ctx: Context, state: State, request: Int[Array, ""]) -> Int[Array, ""] | None:
+    """Output tokens of a request that count as prompt; None where none move."""
+    return blocks_of(state).regained[request] if moves_tokens(ctx, state) else None
+
+
+def with_kept(view: RequestView, kept: Int[Array, ""] | None) -> RequestView:
+    """What policies may know of a request whose kept tokens count as prompt."""
+    return view if kept is None else dataclasses.replace(view, input_len=view.input_len + kept)
+
+
+def of_victim(
+    ctx: Context,
+    state: State,
+    one: Tenant,
+    evicts: Bool[Array, ""],
+    rows: BlockRows,
+    slot_row: Resident,
+) -> tuple[BlockRows, Resident]:
+    """The rows of a request that is evicted: what it has made so far becomes prompt."""
+    made, spare = _num_made(ctx, state, one), jnp.int32(ctx.shape.num_requests)
+    rows = dataclasses.replace(
+        rows,
+        regained=blocks_of(state).regained[one.request] + made,
+        regained_at=jnp.where(evicts, one.request, spare),
+    )
+    longer = jnp.where(evicts, one.fixed.input_len + made, one.row.input_len)
+    return rows, slot_row.replace(input_len=longer)
+
+
+def _num_made(ctx: Context, state: State, one: Tenant) -> Int[Array, ""]:
     """Output tokens that a running request has made in its current life.
 
     One that joined the batch with its KV has made one more where it comes from.
@@ -37,26 +76,24 @@ def num_made(ctx: Context, state: State, one: Tenant) -> Int[Array, ""]:
     return here + as_int(has_joined)
 
 
-def of_one_that_comes(ctx: Context, state: State, request: Int[Array, ""]) -> BlockRows:
-    """A request is routed; where output is kept its first token stays, which it may have made elsewhere."""
-    rows = no_block_rows(ctx)
-    if not ctx.mechanism.rules.keeps_output:
-        return rows
-    return dataclasses.replace(
-        rows, life=BlockLife(ctx.vector(row(blocks_of(state).life, request)))
-    )
+def of_one_that_comes(ctx: Context, state: State, request: Int[Array, ""], rows: Any) -> Any:
+    """A request is routed: its first token stays, which it may have made elsewhere."""
+    return dataclasses.replace(rows, life=_life(ctx, state, request))
 
 
 def of_one_that_goes(
     ctx: Context,
     state: State,
     work: Work,
-    one: Tenant,
-    rows: BlockRows,
+    one: Subject,
+    rows: Any,
     goes: Bool[Array, ""],
     stops: Bool[Array, ""] | None,
-) -> tuple[Work, BlockRows]:
-    """A running request leaves its instance before it has completed; its tokens are gone if the instance stops."""
+) -> tuple[Work, Any]:
+    """The rows of a request that leaves the batch for another instance, if it `goes`.
+
+    Its tokens are gone if its instance `stops`; None: none ever does.
+    """
     token = jnp.where(one.in_decode, one.past.token_record + 1, 0)
     work, rows = _cut_off(ctx, state, work, one.request, rows, goes, token)
     if stops is not None:
@@ -65,18 +102,19 @@ def of_one_that_goes(
 
 
 def of_one_that_waits(
-    ctx: Context,
-    state: State,
-    work: Work,
-    request: Int[Array, ""],
-    rows: BlockRows,
-    has_kv: Bool[Array, ""],
-) -> tuple[Work, BlockRows]:
-    """A request leaves the queue of an instance that goes down; its tokens stay if its KV has come and stays, too."""
+    ctx: Context, state: State, work: Work, request: Int[Array, ""], rows: Any, has_kv: Any
+) -> tuple[Work, Any]:
+    """The rows of a request that leaves the queue of an instance that goes down.
+
+    Its tokens stay if its KV has come there and stays, `has_kv`.
+    """
     work, rows = _cut_off(ctx, state, work, request, rows, ~has_kv, jnp.int32(0))
-    life = BlockLife(ctx.vector(row(blocks_of(state).life, request)))
-    rows = dataclasses.replace(rows, life=choose(has_kv, life, rows.life))
-    return work, _without_tokens(ctx, rows, request, ~has_kv)
+    life = choose(has_kv, _life(ctx, state, request), rows.life)
+    return work, _without_tokens(ctx, dataclasses.replace(rows, life=life), request, ~has_kv)
+
+
+def _life(ctx: Context, state: State, request: Int[Array, ""]) -> BlockLife:
+    return BlockLife(ctx.vector(row(blocks_of(state).life, request)))
 
 
 def _without_tokens(

@@ -193,10 +193,6 @@ class Memory(ABC, Generic[S, R]):
         """A request gives up in the queue; what it has been through is kept."""
         return self.rows_of_leaver(ctx, request)
 
-    def rows_of_comer(self, ctx: Context, state: State, request: jax.Array) -> R:
-        """A request is routed, where that writes its row; output that it has kept stays."""
-        return self.no_rows(ctx)
-
     @abstractmethod
     def subject(self, ctx: Context, state: State, work: Work, choice: Choice) -> S:
         """What a phase must know of the chosen request."""
@@ -226,38 +222,6 @@ class Memory(ABC, Generic[S, R]):
     def rows_of_stopped(self, rows: R, stops: jax.Array) -> R:
         """The rows of a request that has given up its place because its instance stops."""
         return rows
-
-    def rows_of_goer(
-        self,
-        ctx: Context,
-        state: State,
-        work: Work,
-        one: S,
-        rows: R,
-        goes: jax.Array,
-        stops: jax.Array | None,
-    ) -> tuple[Work, R]:
-        """The rows of a request that leaves the batch for another instance, where output is kept.
-
-        `goes` says whether it does; `stops` whether it does because its instance stops, None where none ever does.
-        """
-        return work, rows
-
-    def rows_of_evacuee(
-        self,
-        ctx: Context,
-        state: State,
-        work: Work,
-        request: jax.Array,
-        rows: R,
-        has_kv: jax.Array,
-    ) -> tuple[Work, R]:
-        """Likewise, of one that leaves the queue of an instance that goes down; `has_kv` if its KV stays."""
-        return work, rows
-
-    def num_kept(self, ctx: Context, state: State, request: jax.Array) -> jax.Array | None:
-        """Output tokens of a request that count as prompt since a preemption; None where there are none."""
-        return None
 
     @abstractmethod
     def emptied(self, ctx: Context, state: State, is_it: Bool[Array, "instance"]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from blis_jax.engine.state import Lane, Past, Resident, State
 from blis_jax.engine.tables.columns import as_int, choose
 from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.engine.types import LAST
+from blis_jax.memory import kept_output
 from blis_jax.memory.allocation import after_release
 from blis_jax.memory.block_tables.block_rows import (
     BlockRows,
@@ -40,7 +41,6 @@ from blis_jax.memory.block_tables.blocks import (
     EvictionRecord,
     MemoryTask,
 )
-from blis_jax.memory.kept_output import num_made
 from blis_jax.memory.memory import Choice
 from blis_jax.policies.contract import NoState, VictimContext
 
@@ -114,15 +114,7 @@ def give_up(
     )
     slot_row, past = _victim_rows(one, evicts)
     if ctx.mechanism.rules.keeps_output:
-        kept = num_made(ctx, state, one)
-        spare = jnp.int32(ctx.shape.num_requests)
-        rows = dataclasses.replace(
-            rows,
-            regained=blocks.regained[one.request] + kept,
-            regained_at=jnp.where(evicts, one.request, spare),
-        )
-        longer = jnp.where(evicts, one.fixed.input_len + kept, one.row.input_len)
-        slot_row = slot_row.replace(input_len=longer)
+        rows, slot_row = kept_output.of_victim(ctx, state, one, evicts, rows, slot_row)
     # in front of everybody: earlier than any time, and the later evicted the earlier
     front = -work.pool.num_preempted.astype(ctx.clock)
     queued = jnp.where(evicts, front, one.row.queued)

@@ -29,6 +29,7 @@ from blis_jax.results.records import (
     Status,
     StepRecords,
 )
+from blis_jax.results.request_lives import stays
 from blis_jax.results.request_lives.resumed import gaps_us, num_resumed
 from blis_jax.results.request_lives.splits import (
     SplitRecords,
@@ -36,14 +37,6 @@ from blis_jax.results.request_lives.splits import (
     reservations,
     split_records,
     with_parts,
-)
-from blis_jax.results.request_lives.stays import (
-    Lives,
-    journeys,
-    lives_of,
-    moved,
-    num_instances,
-    times_scheduled,
 )
 from blis_jax.results.request_lives.travels import after_moves, has_moved, is_on_its_way
 from blis_jax.results.request_lives.waits import (
@@ -85,7 +78,7 @@ class Observation:
         if xp is np:
             n = int(np.sum(self.is_real))
             count = min(int(raw.registers[Reg.NUM_RECORDS]), len(raw.log) - 1)
-            self.num_instances = int(num_instances(raw, self.cluster))
+            self.num_instances = int(stays.num_instances(raw, self.cluster))
         else:  # rows beyond the records that were written are zero
             n, count = arrival.shape[0], raw.log.shape[0] - 1
             self.num_instances = self.cluster.alpha.shape[0]
@@ -100,7 +93,7 @@ class Observation:
         self.log = raw.log[:count].astype(np.int64)
         self.dyn = raw.dyn[:n].astype(np.int64)
         self.instance = xp.where(raw.instance_of[:n] >= 0, raw.instance_of[:n], -1).astype(np.int64)
-        self.journey, self.first_instance = journeys(raw, self.instance, xp)
+        self.journey, self.first_instance = stays.journeys(raw, self.instance, xp)
         self.is_rejected = raw.instance_of[:n] == REJECTED
         self.is_unrouted = raw.instance_of[:n] == UNROUTED
         self.reserved = reservations(raw, n)
@@ -116,7 +109,6 @@ class Observation:
         """All that is a time; linear in the arguments but for truncation, so tangents take the same way."""
         xp = self.xp
         self.arrival, self.log_time = arrival, log_time
-        vars(self).pop("lives", None)  # made of other times
         entered = entry_times(cluster, arrival, self.input_len, self.first_instance, xp)
         latency_us, self.queueing_us = cluster.routing_latency_us, entered[1]
         self.routed_us, self.gateway_wait_us = gateway_waits(self.raw, entered[0], latency_us, xp)
@@ -125,11 +117,11 @@ class Observation:
         self.output_time = xp.asarray(cluster.alpha)[:, 2].astype(self.time_type)
 
     @cached_property
-    def lives(self) -> Lives:
+    def lives(self) -> stays.Lives:
         """How often each request was in a batch, and what that leaves."""
-        lives = lives_of(self.raw, self.dyn, self.log, self.log_time, self.xp)
+        lives = stays.lives_of(self.raw, self.dyn, self.log, self.log_time, self.xp)
         keeps_first = self.rules.keeps_output and self.raw.life is not None
-        return moved(lives, self.journey, self.xp, self.reserved is not None, keeps_first)
+        return stays.moved(lives, self.journey, self.xp, self.reserved is not None, keeps_first)
 
     def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
@@ -168,7 +160,7 @@ class Observation:
         xp, lives, status = self.xp, self.lives, self.status
         dyn, nothing = self.dyn, np.int64(-1)
         is_done = status == int(Status.COMPLETED)
-        is_scheduled = times_scheduled(dyn[:, Dyn.NUM_SCHEDULED], xp) > 0
+        is_scheduled = stays.times_scheduled(dyn[:, Dyn.NUM_SCHEDULED], xp) > 0
         in_decode, has_token = lives.in_decode, lives.token_record >= 0
         scheduled = self._starts(lives.scheduled_record) - self.arrival
         first = self._starts(dyn[:, Dyn.FIRST_RECORD]) - self.arrival

@@ -37,6 +37,7 @@ from blis_jax.engine.tables.joined import instance_of, lane_of, place_of
 from blis_jax.engine.tables.router import RouterIndex
 from blis_jax.engine.types import LAST, NO_DRAW, NO_REQUEST, REJECTED, RequestView
 from blis_jax.latency.blackbox import queueing_time
+from blis_jax.memory.kept_output import num_kept, with_kept
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.routing.pickers import first_where
 
@@ -315,12 +316,8 @@ def _place(
 ) -> Decisions:
     """Give the request a free slot of the chosen instance, pending until its queueing time has passed."""
     cluster = ctx.params.cluster
-    slots, view = SlotRows(state, chosen), context.request
-    kept = None
-    if ctx.mechanism.hand_over is not None:
-        kept = ctx.memory.num_kept(ctx, state, request)
-    if kept is not None:  # output that has come with its KV counts as prompt
-        view = dataclasses.replace(view, input_len=view.input_len + kept)
+    slots, kept = SlotRows(state, chosen), num_kept(ctx, state, request)
+    view = with_kept(context.request, kept)
     after, input_len = ctx.request(request).after_steps, view.input_len
     free = first_where(slots.request == NO_REQUEST)
     delay = queueing_time(row(cluster.alpha, chosen), input_len)

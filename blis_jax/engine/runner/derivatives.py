@@ -325,6 +325,7 @@ class _Slopes(Observation):
     def __init__(self, seen: Observation, slopes: _Numbers, log_slopes: np.ndarray) -> None:
         """`slopes` of the inputs and `[record, column]` of the step records' times."""
         self.__dict__.update(copy.copy(seen.__dict__))
+        self.__dict__.pop("lives", None)  # made of times, not of slopes
         self.time_type = np.float64
         arrival = slopes.arrival[: self.num_requests]
         self._set_times(slopes, arrival, log_slopes[: len(seen.log)])

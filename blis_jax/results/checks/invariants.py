@@ -94,12 +94,9 @@ def times_exist_by_status(requests: RequestRecords, instances: InstanceRecords) 
     is_completed = requests.status == Status.COMPLETED
     has_run = is_completed | (requests.status == Status.RUNNING)
     has_queued = has_run | (requests.status == Status.WAITING)
+    # blis-2026-08 alone gives an E2E to one that its decode instance drops or gives up
     has_gone = (requests.status == Status.DROPPED) | (requests.status == Status.TIMED_OUT)
-    has_gone = has_gone & (requests.hand_overs > 0)
-    if (
-        requests.handed_us is None
-    ):  # blis-2026-08 alone gives an E2E to one that its decode instance drops or gives up
-        has_gone = has_gone & False
+    has_gone = has_gone & (requests.hand_overs > 0) & (requests.handed_us is not None)
     is_wrong = (requests.e2e_us >= 0) != (is_completed | has_gone)
     is_wrong |= (requests.left_us >= 0) != is_completed
     is_wrong |= (requests.finished_step_idx > 0) != is_completed

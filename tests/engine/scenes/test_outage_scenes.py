@@ -7,6 +7,7 @@ for them and are preempted, before and after a hand-over and when they are compu
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,18 +86,32 @@ def harder(seed: int, kind: Kind) -> Scene:
     return workload, settings, changes if kind.fails else []
 
 
-def run_both(made: Scene, blocks: str, **options: Any) -> tuple[RunRecord, Any]:
+def simulated(
+    made: Scene, blocks: str, changed: Mapping[str, Any] | None = None, **options: Any
+) -> RunRecord:
+    """The engine's run, with some settings of the cluster changed."""
     workload, settings, changes = made
-    cluster = from_flags({**settings, "variant": "scheduling"})
+    cluster = from_flags({**settings, "variant": "scheduling"}).replace(**(changed or {}))
     delay_us = int(settings["outage-at-reroute-ms"] * 1e3)
     policies = Policies(cluster=schedule_of(changes, delay_us)) if changes else None
     options = OPTIONS | {"kv_model": KV_MODELS[blocks]} | options
-    record = simulate(cluster, table_of(workload, **NODES), Options(**options), 0, policies)
+    return simulate(cluster, table_of(workload, **NODES), Options(**options), 0, policies)
+
+
+def run_both(made: Scene, blocks: str, **options: Any) -> tuple[RunRecord, Any]:
+    workload, settings, changes = made
+    record = simulated(made, blocks, **options)
     return record, moving_oracle.simulate(workload, settings | {"changes": changes})
 
 
 def check(made: Scene, blocks: str) -> RunRecord:
     record, expected = run_both(made, blocks)
+    all_is_equal(record, expected, blocks)
+    return record
+
+
+def all_is_equal(record: RunRecord, expected: Any, blocks: str) -> None:
+    """Arrays and counters are the oracle's, and every invariant holds."""
     assert expected.outcome == oracle.FINISHED
     arrays_are_equal(record, expected, is_block_level=blocks == "few")
     for number, totals in enumerate(expected.instances):
@@ -106,7 +121,6 @@ def check(made: Scene, blocks: str) -> RunRecord:
             assert int(getattr(record.instances, name)[number]) == totals[name], name
     assert not {name: count for name, count in violations(record).items() if count}
     assert not any(record.invariant_failures.values())
-    return record
 
 
 def uneven(seed: int) -> Scene:

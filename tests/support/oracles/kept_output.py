@@ -54,21 +54,12 @@ class KeepingFormer(Former):
         for request in list(batch.slots):
             if batch.budget <= 0:
                 return
-            if request not in batch.slots or (not request.in_prefill and request.output_len == 0):
-                continue
-            num_tokens = 1
-            if request.in_prefill:
-                num_tokens = self._chunk(request, request.progress_index, batch.budget)
-            if not self._allocate_or_evict(request, num_tokens, batch, queue):
+            if request in batch.slots and not self._go_on(request, batch, queue):
                 return
-            batch.budget -= num_tokens
-            request.num_new_tokens = num_tokens
-            request.computed += num_tokens
 
     def _evict(self, batch: FormedBatch) -> Request:
-        order, before = batch.slots[: batch.size], {}
-        for request in order:
-            before[request.index] = request.progress_index
+        order = batch.slots[: batch.size]
+        before = {request.index: request.progress_index for request in order}
         victim = super()._evict(batch)
         batch.slots[:] = [request for request in order if request is not victim]
         kept = self.kept[victim.index]

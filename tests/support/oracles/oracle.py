@@ -630,19 +630,22 @@ class BatchFormer:
     def _continue_running(self, batch: FormedBatch, queue: list[Request]) -> None:
         """Visit every slot of the start; defect: evicted and moved requests are visited too."""
         for position in range(batch.size):
-            request = batch.slots[position]
-            if batch.budget <= 0:
+            if batch.budget <= 0 or not self._go_on(batch.slots[position], batch, queue):
                 return
-            if not request.in_prefill and request.output_len == 0:
-                continue
-            num_tokens = 1
-            if request.in_prefill:
-                num_tokens = self._chunk(request, request.progress_index, batch.budget)
-            if not self._allocate_or_evict(request, num_tokens, batch, queue):
-                return
-            batch.budget -= num_tokens
-            request.num_new_tokens = num_tokens
-            request.computed += num_tokens
+
+    def _go_on(self, request: Request, batch: FormedBatch, queue: list[Request]) -> bool:
+        """Give a member its tokens of this step; False if no other may be visited any more."""
+        if not request.in_prefill and request.output_len == 0:
+            return True
+        num_tokens = 1
+        if request.in_prefill:
+            num_tokens = self._chunk(request, request.progress_index, batch.budget)
+        if not self._allocate_or_evict(request, num_tokens, batch, queue):
+            return False
+        batch.budget -= num_tokens
+        request.num_new_tokens = num_tokens
+        request.computed += num_tokens
+        return True
 
     def _chunk(self, request: Request, start: int, budget: int) -> int:
         remaining = request.input_len - start

@@ -23,6 +23,7 @@ from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.tables.joined import places_of
 from blis_jax.engine.tables.journeys import Journey, Movement
 from blis_jax.engine.tables.slot_write import SlotWrite
+from blis_jax.memory.kept_output import num_kept, with_kept
 from blis_jax.memory.memory import Subject, Visit
 from blis_jax.policies.contract import HandOver, HandOverContext
 
@@ -59,10 +60,8 @@ def ask(
     if ctx.mechanism.reserves_decode:
         return _prefill_done(ctx, state, work, one, visit, journey)
     view = request_view(ctx, one.request)
-    if ctx.mechanism.rules.keeps_output:  # kept output is computed with the prompt
-        view = dataclasses.replace(view, input_len=one.fixed.input_len)
     context = HandOverContext(
-        request=view,
+        request=with_kept(view, num_kept(ctx, state, one.request)),
         instance=one.instance,
         is_up=active_instances(ctx, state),
         role=ctx.params.cluster.roles,

@@ -33,6 +33,7 @@ from blis_jax.engine.tables.journeys import Journey, Movement
 from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
 from blis_jax.engine.types import LAST
+from blis_jax.memory.kept_output import moves_tokens, of_one_that_waits
 from blis_jax.policies.contract import ClusterChange, ClusterContext
 from blis_jax.policies.routing.pickers import first_where
 
@@ -158,9 +159,9 @@ def leave(
         journey=journey,
     )
     rows = ctx.memory.rows_of_leaver(ctx, row.request)
-    if ctx.mechanism.rules.keeps_output:
+    if moves_tokens(ctx, state):
         has_kv = (movement.of(row.request).computed > 0) & ~is_gone
-        work, rows = ctx.memory.rows_of_evacuee(ctx, state, work, row.request, rows, has_kv)
+        work, rows = of_one_that_waits(ctx, state, work, row.request, rows, has_kv)
     # numbers of steps of this instance mean nothing on another
     past = forgotten(ctx.past(state, row.request))
     written = dataclasses.replace(

@@ -49,6 +49,7 @@ from blis_jax.engine.tables.slot_write import SlotWrite, no_slot
 from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.blocks import Asker
 from blis_jax.memory.block_tables.contents import nothing_found
+from blis_jax.memory.kept_output import moves_tokens, num_kept, of_one_that_goes
 from blis_jax.memory.memory import Choice, Demand
 
 if TYPE_CHECKING:
@@ -219,9 +220,9 @@ def complete(ctx: Context, state: State, work: Work, instance: jax.Array) -> tup
     if stops is not None:
         work, past = torn_off(ctx, state, work, one, past, stops)
         rows = memory.rows_of_stopped(rows, stops)
-    if ctx.mechanism.rules.keeps_output and ctx.mechanism.moves_requests:
+    if moves_tokens(ctx, state):
         goes = moves if stops is None else moves | stops
-        work, rows = memory.rows_of_goer(ctx, state, work, one, rows, goes, stops)
+        work, rows = of_one_that_goes(ctx, state, work, one, rows, goes, stops)
     if early is not None:  # no record is its last one
         past = choose(early, one.past, past)
     return work, dataclasses.replace(
@@ -343,8 +344,8 @@ def drop(
     )
     request = slot_row.request
     rows, dropped = ctx.memory.rows_of_leaver(ctx, request), jnp.int32(-1)
-    kept = ctx.memory.num_kept(ctx, state, request) if ctx.mechanism.moves_requests else None
-    if kept is not None:
+    kept = num_kept(ctx, state, request)
+    if kept is not None:  # its first token stays
         rows = ctx.memory.rows_of_quitter(ctx, state, request)
     if ctx.requests.deadline is not None:  # its time is up, if that is not why it is dropped
         is_late = as_int(~is_unservable(ctx, request, instance, kept))

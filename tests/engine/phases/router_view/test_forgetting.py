@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blis_jax import Options, simulate
+from blis_jax import simulate
 from blis_jax.cluster.config import from_flags
 from blis_jax.engine.arithmetic.branching import branch
 from blis_jax.engine.context import Context
@@ -19,22 +19,18 @@ from blis_jax.engine.phases.router_view.forgetting import without_own
 from blis_jax.engine.phases.router_view.router_index import touch, write
 from blis_jax.engine.state import nodes_of
 from blis_jax.engine.tables.router import no_index
-from blis_jax.policies import Policies
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord
 from tests.engine.phases.router_view.test_lost_news import Drawn
 from tests.engine.phases.router_view.test_router_index import ASKS, BLOCKS, context
 from tests.engine.scenes.test_moving_scenes import NODES, arrays_are_equal
-from tests.engine.scenes.test_outage_scenes import KV_MODELS, Kind, Scene, harder
-from tests.engine.scenes.test_outage_scenes import OPTIONS as OUTAGE_OPTIONS
+from tests.engine.scenes.test_outage_scenes import Kind, Scene, harder, simulated
 from tests.engine.test_properties import small_router_index  # noqa: F401 - a fixture
 from tests.support.oracles import moving_oracle, oracle
 from tests.support.oracles.moving_index import IndexedCluster
 from tests.support.oracles.moving_instance import Journey
-from tests.support.outage_schedule import schedule_of
 from tests.support.scenes import REQUEST_ARRAYS, Prompt, flags, table_of, workload_of
 
-OPTIONS = OUTAGE_OPTIONS | {"num_shared_blocks": 16}
 PRECISE = {
     "routing-policy": "weighted",
     "routing-scorers": "prefix-affinity:3,load-balance:1",
@@ -60,11 +56,7 @@ def run_both(
 ) -> tuple[RunRecord, Any, IndexedCluster]:
     workload, settings, changes = made
     settings = settings | PRECISE | {"prefix-index-delay": delay, "prefix-index-loss": loss}
-    cluster = from_flags({**settings, "variant": "scheduling"})
-    delay_us = int(settings["outage-at-reroute-ms"] * 1e3)
-    policies = Policies(cluster=schedule_of(changes, delay_us)) if changes else None
-    options = OPTIONS | {"kv_model": KV_MODELS[blocks]} | options
-    record = simulate(cluster, table_of(workload, **NODES), Options(**options), 0, policies)
+    record = simulated((workload, settings, changes), blocks, num_shared_blocks=16, **options)
     made_by: list[IndexedCluster] = []
 
     def make(*given: Any) -> IndexedCluster:
