@@ -23,8 +23,8 @@ from blis_jax.memory.block_tables.blocks import CUT_OFF, BlockLife, EvictionReco
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int
 
+    from blis_jax.engine.types import RequestView
     from blis_jax.memory.memory import Subject
-    from blis_jax.policies.contexts import RequestView
 
 
 def moves_tokens(ctx: Context, state: State) -> bool:
