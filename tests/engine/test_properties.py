@@ -406,11 +406,12 @@ def test_times_at_the_end_of_the_32_bit_clock_equal_oracle_often(place: int, dat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(6000)
-@hypothesis.settings(max_examples=300, phases=PHASES)
-@hypothesis.given(scenes(PRECISE))
-def test_precise_routing_equals_oracle(scene: Scene):
-    check(scene)
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("static", PRECISE)
+@hypothesis.settings(max_examples=300 // len(PRECISE), phases=PHASES)
+@hypothesis.given(st.data())
+def test_precise_routing_equals_oracle(static: Static, data: Any):
+    check(data.draw(scenes((static,))))
 
 
 # More shared contents, on longer paths: one table size for all conversations.
@@ -420,18 +421,20 @@ TALKATIVE = (STATICS[0], STATICS[2], STATICS[11])
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@hypothesis.settings(max_examples=300, phases=PHASES)
-@hypothesis.given(scenes(TALKATIVE, has_conversations=True))
-def test_conversations_equal_oracle(scene: Scene):
-    check(scene, LONG_NODES)
+@pytest.mark.parametrize("static", TALKATIVE)
+@hypothesis.settings(max_examples=100, phases=PHASES)
+@hypothesis.given(st.data())
+def test_conversations_equal_oracle(static: Static, data: Any):
+    check(data.draw(scenes((static,), has_conversations=True)), LONG_NODES)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@hypothesis.settings(max_examples=150, phases=PHASES)
-@hypothesis.given(scenes(PRECISE[:2], has_conversations=True))
-def test_conversations_routed_precisely_equal_oracle(scene: Scene):
-    check(scene, LONG_NODES)
+@pytest.mark.parametrize("static", PRECISE[:2])
+@hypothesis.settings(max_examples=75, phases=PHASES)
+@hypothesis.given(st.data())
+def test_conversations_routed_precisely_equal_oracle(static: Static, data: Any):
+    check(data.draw(scenes((static,), has_conversations=True)), LONG_NODES)
 
 
 @pytest.fixture(params=[7, 15])
