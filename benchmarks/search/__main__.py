@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
     from blis_jax.engine.runner.driver import Runner
+    from sweeps.search.racing import Tried
     from sweeps.strategies.space import Space
 
 NAME = "benchmarks.search"
@@ -153,6 +155,8 @@ def _searched(
 ) -> Runner:
     """One search, from its record on; returns what ran it, whose programs the next one shares."""
     from benchmarks.search.engines import engine_of
+    from benchmarks.search.standing import ByModel
+    from sweeps.search.engines import recommended, recommends
     from sweeps.search.loop import runs_at, search
     from sweeps.search.objectives import Valuation
     from sweeps.search.racing import best_of
@@ -161,9 +165,14 @@ def _searched(
     strategy = plan.with_search(repetition, engine)
     bench = bench_of(strategy, strategy.seeds, runner)
     record = record_of(plan, space, engine, repetition)
-    tried = search(
-        engine_of(space, strategy.search), Valuation(strategy), runs_at(space, bench), record
-    )
+    maker = engine_of(space, strategy.search)
+    by_model = ByModel(plan, engine, repetition, partial(recommended, maker))
+
+    def note(tried: Sequence[Tried]) -> None:
+        if strategy.search.rungs and recommends(maker):
+            by_model.at([one.told() for one in tried])
+
+    tried = search(maker, Valuation(strategy), runs_at(space, bench), record, note)
     best = best_of(tried)
     assert best is not None
     cli.say(

@@ -31,6 +31,7 @@ EXPECTED = {
     **{name: of for name, of in RACED.items() if name.endswith("-expected")},
 }
 SEARCHED = (*OWN, *PLAIN_EXPECTED, *RACED, *MODELS, *PLAIN, *ABLATIONS)
+DEEP = ("denoised",)  # with more rungs, since they say themselves which point goes on
 RECOMMENDED = "-recommended"  # the same searches, judged by the points that a model recommends
 NAMES = (*SEARCHED, *(name + RECOMMENDED for name in SEARCHED))
 

@@ -19,6 +19,7 @@ COLOURS = {
     "ensemble": RED,
     "ensemble-expected": ORANGE,
     "ensemble-raced-expected": BLUE,
+    "denoised-raced-expected-recommended": ORANGE,
     "denoised": GREEN,
     "denoised-recommended": PINK,
     "turbo": BLACK,

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.search.plan import NUM_SEEDS, Plan, bench_of, record_of
+from benchmarks.search.plan import Plan, bench_of, record_of
+from benchmarks.search.standing import Found, stood_at
 from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import write_json
 
@@ -30,13 +31,6 @@ WITHIN = 1.0  # % of the reference's score that is near enough, if the standard 
 FAR, FAR_FROM_REFERENCE = 1.1, 1.07
 GROUPS = 32  # of seeds, of which one at a time is left out for standard errors
 SHORT_LIST = 8  # candidates for the reference that get all seeds
-
-
-class Found(NamedTuple):
-    """A point that a search stood at after a batch."""
-
-    place: int
-    evaluation: int  # after which it did, from 1
 
 
 class Search(NamedTuple):
@@ -125,30 +119,13 @@ def searches(plan: Plan, space: Space) -> Iterator[Search]:
 
 
 def _raced(plan: Plan, space: Space, engine: str, repetition: int) -> Iterator[Search]:
-    """A search with rungs, stage by stage: each point has the score that it has at the end."""
-    from sweeps.search.objectives import Valuation
-    from sweeps.search.racing import Race, Tried, best_of
+    """A search with rungs."""
+    from benchmarks.search.engines import searched
 
-    strategy = plan.with_search(repetition, engine)
-    race, stood, tried = (
-        Race(Valuation(strategy), len(strategy.seeds)),
-        list[Found](),
-        list[Tried](),
-    )
-    for entries in record_of(plan, space, engine, repetition).stages():
-        race.add(entries)
-        spent = math.ceil(race.num_runs / NUM_SEEDS)
-        if spent > plan.calls:  # the record goes on beyond what is asked about
-            break
-        tried = race.tried()
-        best = best_of(tried)
-        if best is not None:
-            stood.append(Found(tried.index(best), spent))
+    tried, stood = stood_at(plan, space, engine, repetition, by_model=searched(engine) != engine)
     if stood:
-        if race.num_left < race.rungs[0]:  # too few runs for a point
-            stood[-1] = stood[-1]._replace(evaluation=plan.calls)
-        scores = [one.worth.score for one in tried]
-        yield Search(engine, repetition, [one.point for one in tried], scores, None, stood)
+        points, scores = [one.point for one in tried], [one.worth.score for one in tried]
+        yield Search(engine, repetition, points, scores, None, stood)
 
 
 def batch_ends(count: int, batch: int) -> list[int]:

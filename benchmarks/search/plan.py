@@ -19,8 +19,10 @@ FIRST_OF_SEARCHES = 1_000_000  # seed of the requests of the search with random 
 NUM_SEEDS = 16  # of one search
 MORE_SEEDS = 4  # times these, which the best points of a search with rungs get
 RUNGS = (4, NUM_SEEDS)
+# of an engine that says which point goes on: 16 times the seeds, and the usual batch
+DEEP_RUNGS, DEEP_SEEDS = (4, 16, 64), 16
 MORE_POINTS = 2  # times a batch that such a search tries at a time, on a quarter of the seeds
-FIRST_FURTHER = 10_000_000  # seed of the further ones
+FIRST_FURTHER, FIRST_DEEP = 10_000_000, 20_000_000  # seeds of the further ones
 MOST_SEARCHES = 100_000  # their seeds end before those that choose a reference begin, at 3,000,000
 
 
@@ -46,12 +48,15 @@ class Plan:
 
     def with_search(self, repetition: int, engine: str) -> Strategy:
         """The strategy as one search sees it: random state, engine, and seeds of its own."""
-        from benchmarks.search.engines import EXPECTED, RACED, searched
+        from benchmarks.search.engines import DEEP, EXPECTED, RACED, searched
 
         engine = searched(engine)
         changes: dict[str, Any] = {"engine": engine, "random_state": repetition}
         seeds = seeds_of_search(repetition)
-        if engine in RACED:  # as many runs, on up to four times the seeds
+        if RACED.get(engine) in DEEP:
+            changes |= {"rungs": DEEP_RUNGS, "calls": self.calls // DEEP_SEEDS}
+            seeds += further_seeds(repetition, FIRST_DEEP, DEEP_SEEDS)
+        elif engine in RACED:  # as many runs, on up to four times the seeds
             batch = self.strategy.search.batch * MORE_POINTS
             changes |= {"rungs": RUNGS, "calls": self.calls // MORE_SEEDS, "batch": batch}
             seeds += further_seeds(repetition)
@@ -68,10 +73,12 @@ def seeds_of_search(repetition: int) -> tuple[int, ...]:
     return tuple(range(first, first + NUM_SEEDS))
 
 
-def further_seeds(repetition: int) -> tuple[int, ...]:
+def further_seeds(
+    repetition: int, first: int = FIRST_FURTHER, times: int = MORE_SEEDS
+) -> tuple[int, ...]:
     """Seeds that only a search with rungs sees, of the points that go on; no search has them as its first ones."""
-    first = FIRST_FURTHER + NUM_SEEDS * (MORE_SEEDS - 1) * repetition
-    return tuple(range(first, first + NUM_SEEDS * (MORE_SEEDS - 1)))
+    count = NUM_SEEDS * (times - 1)
+    return tuple(range(first + count * repetition, first + count * (repetition + 1)))
 
 
 def branches_of(space: Space) -> list[tuple[str, Any]]:

@@ -37,6 +37,7 @@ OURS = (
     "denoised-recommended",
     "ensemble-raced",
     "ensemble-raced-expected",
+    "denoised-raced-expected-recommended",
 )
 RIVALS = (
     "turbo",

@@ -115,6 +115,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     from sweeps.search.loads import LoadBenches, load_specs
     from sweeps.search.loop import SearchRecord, workload_content
     from sweeps.search.objectives import Valuation
+    from sweeps.search.racing import most_runs
     from sweeps.search.result import SearchFrame, to_document
     from sweeps.strategies.space import space_of
 
@@ -139,9 +140,7 @@ def _optimize(arguments: Sequence[str] | None) -> int:
     if baseline is not None:
         with progress.phase("simulating the baseline"):
             frame = dataclasses.replace(frame, baseline=bench.run([baseline])[0])
-    place = None  # of a search with rungs the best point is one with all runs
-    if not strategy.search.rungs:
-        place = recommended(engine, [one.told() for one in tried])
+    place = recommended(engine, [one.told() for one in tried], most_runs(tried))
     document = to_document(frame, tried, place)
     if "trace" in given:
         document["trace"] = spec.about()

@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeps.search.engines import Engine, Told
+from sweeps.search.engines import Engine, Told, recommended, recommends
 from sweeps.search.objectives import Runs, SeedResult, Valuation, Worth
 from sweeps.strategies.space import Point
 
 PEERS = 12  # points with more seeds, the best ones, that tell what those seeds do to a point
 # standard errors that a point may be worse than the best one and go on to another rung, and to the last one
 HOPE, LAST_HOPE = 0.5, 0.0
+LARGEST_SHARE = 0.3  # of all runs, for a rung's, where an engine says which point goes on
 
 
 class PointRuns(NamedTuple):
@@ -41,7 +42,7 @@ class Tried(NamedTuple):
         worth = self.worth
         return Told(
             self.point, worth.score, worth.objectives, worth.penalty, bool(worth.failures),
-            worth.excesses, worth.errors, worth.spreads,
+            worth.excesses, worth.errors, worth.spreads, len(self.runs),
         )  # fmt: skip
 
 
@@ -100,7 +101,8 @@ class Race:
 
     def new(self, engine: Engine, tried: Sequence[Tried]) -> NextRuns | None:
         """New points on the seeds of the first rung; None at the end of the budget, or of the engine's points."""
-        count = min(self.budget.batch, self.num_left // self.rungs[0])
+        reserve = self._num_lacking if recommends(engine) else 0
+        count = min(self.budget.batch, (self.num_left - reserve) // self.rungs[0])
         points = engine.ask([one.told() for one in tried], count) if count > 0 else []
         return NextRuns(points, range(self.rungs[0])) if points else None
 
@@ -117,8 +119,41 @@ class Race:
                     worths[call] = self.valuation.worth(whole[call])
         return [Tried(*one) for one in zip(self.points, self.runs, worths, strict=True)]
 
-    def climb(self, tried: Sequence[Tried]) -> NextRuns | None:
-        """Points that may be the best and lack seeds, on the seeds of the next rung; None: there are none."""
+    def climb(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
+        """Points that may be the best and lack seeds, on the seeds of the next rung; None: there are none.
+
+        Where an engine recommends a point, it is that one.
+        """
+        if not recommends(engine):
+            return self._hopeful(tried)
+        if len(self.rungs) == 1 or len(tried) < self.budget.initial:
+            return None
+        place = recommended(engine, [one.told() for one in tried])
+        return None if place is None else self._raised(place)
+
+    def is_over(self, recommends: bool) -> bool:
+        """Whether the budget has no new point left; `recommends`: the engine says which point goes on."""
+        return self.num_left - (self._num_lacking if recommends else 0) < self.rungs[0]
+
+    @property
+    def _num_lacking(self) -> int:
+        """Runs that take a new point to the last rung."""
+        return self.rungs[-1] - self.rungs[0]
+
+    def _raised(self, call: int) -> NextRuns | None:
+        """A point on its next rung, unless that rung has had its share of runs; shares end with the budget."""
+        rung = self.rung[call]
+        if rung == len(self.rungs) - 1:
+            return None
+        places = range(self.rungs[rung], self.rungs[rung + 1])
+        num_taken = len(places) * (1 + sum(reached > rung for reached in self.rung))
+        is_due = num_taken <= LARGEST_SHARE * (self.num_runs + len(places))
+        if len(places) > self.num_left or not (is_due or self.is_over(True)):
+            return None
+        return NextRuns([self.points[call]], places, [call])
+
+    def _hopeful(self, tried: Sequence[Tried]) -> NextRuns | None:
+        """Points whose scores are hardly worse than the best one's."""
         worths = [one.worth for one in tried]
         order = _best(worths, range(len(tried)))
         if len(self.rungs) == 1 or not order:
@@ -163,13 +198,17 @@ class Race:
 
 def best_of(tried: Sequence[Tried]) -> Tried | None:
     """Of the points with the most runs the first one with the lowest score; failures do not count."""
-    whole = [one for one in tried if not one.worth.failures]
-    most = max((len(one.runs) for one in whole), default=0)
+    whole, most = [one for one in tried if not one.worth.failures], most_runs(tried)
     return min(
         (one for one in whole if len(one.runs) == most),
         key=lambda one: one.worth.score,
         default=None,
     )
+
+
+def most_runs(tried: Sequence[Tried]) -> int:
+    """Runs of the points that have the most and did not fail."""
+    return max((len(one.runs) for one in tried if not one.worth.failures), default=0)
 
 
 def _best(worths: Sequence[Worth], calls: Sequence[int]) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from blis_jax.errors import ConfigError, closest
-from sweeps.search.engines.base import Engine, Recommender, Told
+from sweeps.search.engines.base import Engine, Recommender, Told, first_of
 from sweeps.strategies.file import Search
 from sweeps.strategies.space import Point, Space
 
@@ -55,12 +55,20 @@ class Started:
         return named or self.engine.ask(told, count)
 
 
-def recommended(engine: Engine, told: Sequence[Told]) -> int | None:
-    """Place of the tried point that an engine recommends; None where scores decide, or all points failed."""
+def recommends(engine: Engine) -> bool:
+    """Whether an engine says which point is best; of others it is the lowest score."""
+    return isinstance(engine.engine if isinstance(engine, Started) else engine, Recommender)
+
+
+def recommended(engine: Engine, told: Sequence[Told], num_runs: int = 0) -> int | None:
+    """Place of the tried point that an engine recommends; None where scores decide, or all points failed.
+
+    `num_runs` are those that the point has at least, if there is one.
+    """
     inner = engine.engine if isinstance(engine, Started) else engine
     if not isinstance(inner, Recommender) or all(one.has_failed for one in told):
         return None
-    return inner.recommend(told)
+    return first_of(inner.ranked(told), told, num_runs)
 
 
 def _starts(space: Space, search: Search) -> list[Point]:
@@ -80,4 +88,6 @@ def _starts(space: Space, search: Search) -> list[Point]:
     return found
 
 
-__all__ = ["ENGINES", "Engine", "Recommender", "Started", "Told", "make", "recommended"]
+__all__ = [
+    "ENGINES", "Engine", "Recommender", "Started", "Told", "make", "recommended", "recommends",
+]  # fmt: skip

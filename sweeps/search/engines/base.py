@@ -25,6 +25,7 @@ class Told(NamedTuple):
     excesses: tuple[float, ...] = ()  # by constraint; their positive parts make up the penalty
     errors: tuple[float, ...] = ()  # standard errors of these where the penalty is an expected one
     spreads: tuple[float, ...] = ()  # the same standard errors whatever the penalty
+    num_runs: int = 1  # that the figures come from; with rungs, points differ in it
 
 
 class Engine(Protocol):
@@ -41,8 +42,13 @@ class Engine(Protocol):
 class Recommender(Protocol):
     """An engine that says which of the points that were tried is best; of others it is the lowest score."""
 
-    def recommend(self, told: Sequence[Told]) -> int:
-        """Its place; not all points have failed."""
+    def ranked(self, told: Sequence[Told]) -> list[int]:
+        """Places of points that did not fail, the best one first; not all points have failed."""
+
+
+def first_of(ranked: Sequence[int], told: Sequence[Told], num_runs: int) -> int:
+    """The first of some places whose point has so many runs, or else the first one."""
+    return next((place for place in ranked if told[place].num_runs >= num_runs), ranked[0])
 
 
 def generator(search: Search, *places: int) -> np.random.Generator:

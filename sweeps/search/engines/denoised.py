@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeps.search.engines.base import Told, generator
+from sweeps.search.engines.base import Told, first_of, generator
 from sweeps.search.engines.modelled import smooth_model
 from sweeps.search.engines.modelled.encoding import Encoding
 from sweeps.search.engines.modelled.known import BranchedStart, distinct, greedy, known_of
@@ -41,6 +41,7 @@ class Denoised:
         self.space, self.search = space, search
         self.encoding = Encoding(space)
         self.first = BranchedStart(self.encoding, Sobol(space, search))
+        self.last: tuple[tuple[Told, ...], Modelled] | None = None
 
     def ask(self, told: Sequence[Told], count: int) -> list[Point]:
         """The next points."""
@@ -49,7 +50,7 @@ class Denoised:
         if all(one.has_failed for one in told):
             return self.first.ask(told, count)
         random = generator(self.search, len(told), 1)
-        model = modelled_of(self.encoding, told)
+        model = self._model(told)
         candidates = self._candidates(model, random)
         tried = model.features[model.order[: CENTRES * 4]]
         values = model.values(np.concatenate([tried, candidates]), DRAWS, random)
@@ -61,9 +62,15 @@ class Denoised:
         proposed = [candidates[place] for place in (*sure, *hopeful)]
         return distinct(self.encoding, self.search, proposed, [one.point for one in told], count)
 
-    def recommend(self, told: Sequence[Told]) -> int:
-        """Place of the tried point that is best by the processes; 0 if all points failed."""
-        return recommended(self.encoding, told)
+    def ranked(self, told: Sequence[Told]) -> list[int]:
+        """Places of the tried points that are best by the processes, which are fitted to at most MOST_POINTS."""
+        return ranked(told, self._model(told))
+
+    def _model(self, told: Sequence[Told]) -> Modelled:
+        """The processes; a batch and the recommendation before it have the same ones, so the last ones are kept."""
+        if self.last is None or self.last[0] != tuple(told):
+            self.last = tuple(told), modelled_of(self.encoding, told)
+        return self.last[1]
 
     def _candidates(self, model: Modelled, random: np.random.Generator) -> np.ndarray:
         """Features `[candidate, feature]`: around the best points and anywhere, then around the best of these."""
@@ -89,13 +96,20 @@ class Denoised:
         return self.encoding.around(centres, steps, random)
 
 
-def recommended(encoding: Encoding, told: Sequence[Told]) -> int:
-    """Place of the tried point, of any engine, that is best by the processes; 0 if all points failed."""
+def recommended(encoding: Encoding, told: Sequence[Told], num_runs: int = 0) -> int:
+    """Place of the tried point, of any engine, that is best by the processes; 0 if all points failed.
+
+    `num_runs` are those that it has at least, if such a point is there.
+    """
     if all(one.has_failed for one in told):
         return 0
-    model = modelled_of(encoding, told)
-    ranked = model.places[model.order]
-    return int(next(place for place in ranked if not told[place].has_failed))
+    return first_of(ranked(told, modelled_of(encoding, told)), told, num_runs)
+
+
+def ranked(told: Sequence[Told], model: Modelled) -> list[int]:
+    """Places of the points of a model that did not fail, those with the lowest expected scores first."""
+    places = model.places[model.order].tolist()
+    return [place for place in places if not told[place].has_failed]
 
 
 class Modelled(NamedTuple):
@@ -134,17 +148,21 @@ def modelled_of(encoding: Encoding, told: Sequence[Told]) -> Modelled:
     distance = np.abs(known.features - known.centre).max(axis=1)
     nearest = np.argsort(distance, kind="stable")[:MOST_POINTS]
     features = known.features[nearest]
-    processes = tuple(_process(features, column[nearest]) for column in known.targets.T)
+    num_runs = np.array([one.num_runs for one in told])[nearest]
+    noisiness = np.median(num_runs) / num_runs
+    processes = tuple(_process(features, column[nearest], noisiness) for column in known.targets.T)
     model = Modelled(features, processes, known.errors, nearest, np.arange(len(nearest)))
     values = model.values(features, DRAWS, np.random.default_rng(0)).mean(axis=0)
     return model._replace(order=np.argsort(values, kind="stable"))
 
 
-def _process(features: np.ndarray, results: np.ndarray) -> smooth_model.SmoothModel | float:
+def _process(
+    features: np.ndarray, results: np.ndarray, noisiness: np.ndarray
+) -> smooth_model.SmoothModel | float:
     """A process, or the result if all are the same."""
     if np.ptp(results) < 1e-9:
         return float(results[0])
-    return smooth_model.fitted(features, results)
+    return smooth_model.fitted(features, results, noisiness)
 
 
 def apart(features: np.ndarray, order: np.ndarray, count: int) -> list[int]:

@@ -57,10 +57,10 @@ def test_a_recommended_point_is_the_result_with_its_own_score(
 ) -> None:
     """The engine is made to recommend the worst of five points."""
 
-    def worst(self: Denoised, told: Sequence[Told]) -> int:
-        return max(range(len(told)), key=lambda place: told[place].score)
+    def worst(self: Denoised, told: Sequence[Told]) -> list[int]:
+        return sorted(range(len(told)), key=lambda place: -told[place].score)
 
-    monkeypatch.setattr(Denoised, "recommend", worst)
+    monkeypatch.setattr(Denoised, "ranked", worst)
     assert optimize(strategy, "--engine", "denoised", "--initial", "5") == 0
     found = result(strategy)
     scores = found["convergence"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -51,7 +53,7 @@ def test_what_is_recommended_is_better_than_the_luckiest_point(space: Space) -> 
     for seed in range(12):
         told = noisy([encoding.point(one) for one in encoding.drawn(random, 60)], seed)
         worth = np.array([expected(one.point) for one in told])
-        by_model.append(worth[Denoised(space, budget("denoised")).recommend(told)] - worth.min())
+        by_model.append(worth[Denoised(space, budget("denoised")).ranked(told)[0]] - worth.min())
         by_luck.append(worth[np.argmin([one.score for one in told])] - worth.min())
     assert np.mean(by_model) < 0.6 * np.mean(by_luck)
 
@@ -60,16 +62,45 @@ def test_a_limit_that_is_known_by_a_few_seeds_only_is_kept_at_a_distance(space: 
     points: list[Point] = [(8.0, tokens, 1) for tokens in range(940, 1100, 4)]
     engine = Denoised(space, budget("denoised"))
     sure, unsure = (
-        points[engine.recommend([limited(point, spread) for point in points])][1]
+        points[engine.ranked([limited(point, spread) for point in points])[0]][1]
         for spread in (0.0, 20.0)
     )
     assert abs(sure - 1000) <= 4 and unsure >= 1020
 
 
+def test_many_runs_count_for_more_than_few(space: Space) -> None:
+    """30 points with one run each, whose chance is large, and three with 64 runs: the best of these is the best one."""
+    encoding, truth = Encoding(space), []
+    for seed in range(6):
+        points = [encoding.point(one) for one in encoding.drawn(np.random.default_rng(seed), 33)]
+        chance = np.random.default_rng([seed, 1]).normal(size=33)
+        runs = [1] * 30 + [64] * 3
+        told = [
+            Told(point, expected(point) + 4.0 * far / math.sqrt(count), num_runs=count)
+            for point, far, count in zip(points, chance, runs, strict=True)
+        ]
+        same = [one._replace(num_runs=1) for one in told]
+        worth = [
+            expected(points[Denoised(space, budget("denoised")).ranked(of)[0]])
+            for of in (told, same)
+        ]
+        truth.append(worth)
+    with_runs, without = np.mean(truth, axis=0)
+    assert with_runs < without
+
+
+def test_a_point_with_so_many_runs_is_recommended_if_there_is_one(space: Space) -> None:
+    told = [limited((8.0, tokens, 1)) for tokens in range(900, 1200, 20)]
+    told[2] = told[2]._replace(num_runs=16)
+    engine = make(space, budget("denoised"))
+    assert recommended(engine, told, 16) == 2 != recommended(engine, told)
+    assert recommended(engine, told, 17) == recommended(engine, told)
+
+
 def test_failures_are_never_recommended(space: Space) -> None:
     told = [limited((8.0, tokens, 1)) for tokens in range(900, 1200, 20)]
     told = [Told(one.point, 1e6, has_failed=True) if one.point[1] < 1060 else one for one in told]
-    assert told[Denoised(space, budget("denoised")).recommend(told)].point[1] >= 1060
+    assert told[Denoised(space, budget("denoised")).ranked(told)[0]].point[1] >= 1060
 
 
 def test_engines_recommend_or_leave_it_to_the_scores(space: Space) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from blis_jax.errors import ConfigError
-from sweeps.search.engines import make
+from sweeps.search.engines import Told, make, recommended
 from sweeps.search.loop import SearchRecord, search
 from sweeps.search.objectives import Runs, Valuation
-from sweeps.search.racing import PointRuns, Race, best_of
+from sweeps.search.racing import LARGEST_SHARE, PointRuns, Race, best_of, most_runs
+from sweeps.search.result import SearchFrame, to_document
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import Point, Space, space_of
 from tests.sweeps.tiny import TINY, run_of
@@ -97,10 +98,62 @@ def test_who_goes_on(space: Space) -> None:
     race.add([PointRuns(*one) for one in zip(points, runs, strict=True)])
     race.add([PointRuns((5.0, 700, 1), failed)])
     tried = race.tried()
-    stage, best = race.climb(tried), best_of(tried)
+    stage, best = race.climb(tried, make(space, space.strategy.search)), best_of(tried)
     assert stage is not None and stage.places == range(2, 4) and best is not None
     assert stage.points[0] == best.point and set(stage.points) <= set(points[:2])
     assert best_of([]) is None
+
+
+class LowestScore:
+    """An engine that recommends the lowest score, and asks for points ever nearer to the best."""
+
+    def __init__(self, told_of: list[int] | None = None) -> None:
+        self.told_of = told_of if told_of is not None else []
+
+    def ask(self, told: Sequence[Told], count: int) -> list[Point]:
+        return [(20.0 - 0.1 * (len(told) + place), 700, 1) for place in range(count)]
+
+    def ranked(self, told: Sequence[Told]) -> list[int]:
+        self.told_of.append(len(told))
+        return sorted(range(len(told)), key=lambda place: told[place].score)
+
+
+def test_an_engine_that_recommends_says_who_goes_on(space: Space) -> None:
+    """No rung takes more than its share of the runs before the end; there the recommended point gets all runs."""
+    stages: list[tuple[int, range, int | None]] = []
+    race = Race(Valuation(space.strategy), NUM_SEEDS)
+    engine, simulator = LowestScore(), Simulator(chance=0.2)
+    while True:
+        tried = race.tried()
+        stage = race.climb(tried, engine) or race.new(engine, tried)
+        if stage is None:
+            break
+        if stage.calls is not None:
+            place = engine.ranked([one.told() for one in tried])[0]
+            assert stage.calls == [place] and not race.is_over(False)
+            num_taken = len(stage.places) * (
+                1 + sum(len(one.runs) > stage.places[0] for one in tried)
+            )
+            is_due = num_taken <= LARGEST_SHARE * (race.num_runs + len(stage.places))
+            assert is_due or race.is_over(True)
+        stages.append((race.num_runs, stage.places, stage.calls and stage.calls[0]))
+        race.add(stage.entries(simulator(stage.points, stage.places)))
+    assert race.num_runs <= 10 * NUM_SEEDS
+    numbers = [len(one.runs) for one in tried]
+    assert set(numbers) == {2, 4, NUM_SEEDS} and min(engine.told_of) >= 4
+    end = recommended(engine, [one.told() for one in tried], most_runs(tried))
+    assert end is not None and numbers[end] == NUM_SEEDS
+    assert any(taken[2] is not None and taken[1].stop == NUM_SEEDS for taken in stages[-2:])
+
+
+def test_the_command_shows_a_recommended_point_with_all_runs(space: Space) -> None:
+    engine = LowestScore()
+    tried = list(search(engine, Valuation(space.strategy), Simulator(chance=0.2)))
+    place = recommended(engine, [one.told() for one in tried], most_runs(tried))
+    frame = SearchFrame(space, Valuation(space.strategy), tuple(range(NUM_SEEDS)), "reference")
+    document = to_document(frame, tried, place)
+    assert document["is_recommended"] and document["best_call"] == place
+    assert "is_estimate" not in document["points"][place]
 
 
 @pytest.mark.parametrize(

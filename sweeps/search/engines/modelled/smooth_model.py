@@ -1,8 +1,9 @@
 """A Gaussian process of results with noise: what of a point's result is chance is smoothed away.
 
 A mean over a few seeds differs from the expected one by what these seeds did to this very point. The process takes
-that for noise, whose size it learns, and lengths get a prior that grows with the number of features
-(Hvarfner et al. 2024), so that twenty features and a few dozen points do not make it see patterns in chance.
+that for noise, whose size it learns; points with few runs have more of it. Lengths get a prior that grows with the
+number of features (Hvarfner et al. 2024), so that twenty features and a few dozen points do not make it see patterns
+in chance.
 """
 
 from __future__ import annotations
@@ -55,38 +56,46 @@ class SmoothModel(NamedTuple):
         return found
 
 
-def fitted(features: np.ndarray, results: np.ndarray) -> SmoothModel:
-    """The process with the most probable parameters, of results `[point]` at features `[point, feature]`."""
+def fitted(
+    features: np.ndarray, results: np.ndarray, noisiness: np.ndarray | None = None
+) -> SmoothModel:
+    """The process with the most probable parameters, of results `[point]` at features `[point, feature]`.
+
+    `noisiness` `[point]` is the variance of each point's noise in units of the one learnt; by default all are 1.
+    """
     from scipy.optimize import minimize
     from threadpoolctl import threadpool_limits
 
     centre, spread = float(results.mean()), max(float(results.std()), 1e-9)
     wanted = (results - centre) / spread
     width = features.shape[1]
+    noisiness = np.ones(len(results)) if noisiness is None else noisiness
     start = np.full(width + 2, math.log(0.5) + 0.5 * math.log(width))
     start[-2:] = NOISE_PRIOR[0], SCALE_PRIOR[0]
     bounds = [BOUNDS[0]] * width + list(BOUNDS[1:])
     with threadpool_limits(1):  # more threads are slower at this size
         found = minimize(
-            _loss, np.clip(start, *np.array(bounds).T), (features, wanted), "L-BFGS-B", jac=True,
-            bounds=bounds, options={"maxiter": STEPS},
+            _loss, np.clip(start, *np.array(bounds).T), (features, wanted, noisiness), "L-BFGS-B",
+            jac=True, bounds=bounds, options={"maxiter": STEPS},
         )  # fmt: skip
         lengths, (noise, scale) = np.exp(found.x[:-2]), np.exp(found.x[-2:])
         covariance = scale * _shape(_distances(features, features, lengths))
-        covariance[np.diag_indices_from(covariance)] += noise + JITTER
+        covariance[np.diag_indices_from(covariance)] += noise * noisiness + JITTER
         root = cholesky(covariance, lower=True, check_finite=False)
         weights = cho_solve((root, True), wanted, check_finite=False)
     return SmoothModel(features, lengths, float(scale), float(noise), root, weights, centre, spread)
 
 
-def _loss(logs: np.ndarray, features: np.ndarray, wanted: np.ndarray) -> tuple[float, np.ndarray]:
+def _loss(
+    logs: np.ndarray, features: np.ndarray, wanted: np.ndarray, noisiness: np.ndarray
+) -> tuple[float, np.ndarray]:
     """Minus the log posterior of log lengths, log noise and log scale, and its gradient."""
     lengths, (noise, scale) = np.exp(logs[:-2]), np.exp(logs[-2:])
     count, width = features.shape
     distances = _distances(features, features, lengths)
     smooth = scale * _shape(distances)
     covariance = smooth.copy()
-    covariance[np.diag_indices(count)] += noise + JITTER
+    covariance[np.diag_indices(count)] += noise * noisiness + JITTER
     root = cholesky(covariance, lower=True, check_finite=False)
     inverse = cho_solve((root, True), np.eye(count), check_finite=False)
     weights = inverse @ wanted
@@ -98,7 +107,7 @@ def _loss(logs: np.ndarray, features: np.ndarray, wanted: np.ndarray) -> tuple[f
     squares = 2 * pulls.sum(axis=1) @ scaled**2 - 2 * ((pulls @ scaled) * scaled).sum(axis=0)
     gradient = np.empty(width + 2)
     gradient[:-2] = -0.5 * squares
-    gradient[-2] = -0.5 * noise * slopes.trace()
+    gradient[-2] = -0.5 * noise * float((slopes.diagonal() * noisiness).sum())
     gradient[-1] = -0.5 * float((slopes * smooth).sum())
     middles = np.full(width + 2, LENGTH_PRIOR[0] + 0.5 * math.log(width))
     sizes = np.full(width + 2, LENGTH_PRIOR[1])
