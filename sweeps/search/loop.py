@@ -88,7 +88,7 @@ def search(
         tried = race.tried()
         if tried and on_batch is not None:
             on_batch(tried)
-        stage = race.climb(tried, engine) or race.new(engine, tried)
+        stage = race.climb(tried, engine) or race.new(engine, tried) or race.finish(tried, engine)
         if stage is None:
             return tried
         entries = stage.entries(run(stage.points, stage.places))

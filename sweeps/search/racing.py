@@ -126,10 +126,11 @@ class Race:
         """
         if not recommends(engine):
             return self._hopeful(tried)
-        if len(self.rungs) == 1 or len(tried) < self.budget.initial:
-            return None
-        place = recommended(engine, [one.told() for one in tried])
-        return None if place is None else self._raised(place)
+        return self._raised(tried, engine, LARGEST_SHARE)
+
+    def finish(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
+        """Without new points: the recommended point on its next rung, whatever share that rung has had."""
+        return self._raised(tried, engine, 1.0) if recommends(engine) else None
 
     def is_over(self, recommends: bool) -> bool:
         """Whether the budget has no new point left; `recommends`: the engine says which point goes on."""
@@ -140,15 +141,18 @@ class Race:
         """Runs that take a new point to the last rung."""
         return self.rungs[-1] - self.rungs[0]
 
-    def _raised(self, call: int) -> NextRuns | None:
-        """A point on its next rung, unless that rung has had its share of runs; shares end with the budget."""
-        rung = self.rung[call]
-        if rung == len(self.rungs) - 1:
+    def _raised(self, tried: Sequence[Tried], engine: Engine, share: float) -> NextRuns | None:
+        """The recommended point on its next rung, if that rung takes at most a share of all runs then."""
+        if len(self.rungs) == 1 or len(tried) < self.budget.initial:
             return None
+        call = recommended(engine, [one.told() for one in tried])
+        if call is None or self.rung[call] == len(self.rungs) - 1:
+            return None
+        rung = self.rung[call]
         places = range(self.rungs[rung], self.rungs[rung + 1])
         num_taken = len(places) * (1 + sum(reached > rung for reached in self.rung))
-        is_due = num_taken <= LARGEST_SHARE * (self.num_runs + len(places))
-        if len(places) > self.num_left or not (is_due or self.is_over(True)):
+        is_due = num_taken <= share * (self.num_runs + len(places))
+        if len(places) > self.num_left or not is_due:
             return None
         return NextRuns([self.points[call]], places, [call])
 

@@ -30,6 +30,7 @@ from benchmarks.search.report import (
     summary_of,
     tolerance_of,
 )
+from benchmarks.search.standing import Found
 from benchmarks.search.statistics import (
     median_interval,
     needed,
@@ -212,19 +213,26 @@ def test_recommendations_are_judged_of_the_same_searches(tmp_path: Path) -> None
     assert expected == plan.with_search(3, "turbo-expected") and expected.penalties == "expected"
 
 
+def runs(value: float, count: int) -> tuple[SeedResult, ...]:
+    """The same run so many times."""
+    figures = {"ttft_p99_ms[critical]": value, "tokens_per_sec": 1.0, "ttft_p99_ms": 1.0}
+    return tuple(run_of(**figures) for _ in range(count))
+
+
+def raced_plan(engine: str, calls: int, folder: Path) -> Plan:
+    """One search with rungs in the tiny space."""
+    strategy = tiny_space().strategy
+    changed = strategy.search.model_copy(update={"calls": calls})
+    return Plan(strategy.model_copy(update={"search": changed}), (engine,), range(1), folder)
+
+
 def test_a_search_with_rungs_counts_runs_up_to_what_is_asked(tmp_path: Path) -> None:
     """Two points on 4 seeds, the better one on 16 and 64: 8, 20, 68 runs, and 80 with more of the other."""
     space = tiny_space()
     points: list[tuple[object, ...]] = [(5.0, 700, 1), (6.0, 800, 1)]
 
-    def runs(value: float, count: int) -> tuple[SeedResult, ...]:
-        figures = {"ttft_p99_ms[critical]": value, "tokens_per_sec": 1.0, "ttft_p99_ms": 1.0}
-        return tuple(run_of(**figures) for _ in range(count))
-
     def plan(calls: int) -> Plan:
-        changed = space.strategy.search.model_copy(update={"calls": calls})
-        strategy = space.strategy.model_copy(update={"search": changed})
-        return Plan(strategy, ("ensemble-raced",), range(1), tmp_path)
+        return raced_plan("ensemble-raced", calls, tmp_path)
 
     record = record_of(plan(8), space, "ensemble-raced", 0)
     record.begin()
@@ -235,7 +243,32 @@ def test_a_search_with_rungs_counts_runs_up_to_what_is_asked(tmp_path: Path) -> 
     (part,) = judging.searches(plan(4), space)
     assert whole.evaluations == 5 and part.evaluations == 4
     for found in (whole, part):
-        assert found.end == 1 and found.found(8) == [judging.Found(1, 1)]
+        assert found.end == 1 and found.found(8) == [Found(1, 1)]
+
+
+def test_by_a_model_a_search_stands_where_no_point_goes_on(tmp_path: Path) -> None:
+    """Points 0 to 3 on 4 seeds; point 1 goes on after the first two, point 2 after all, which is the end.
+
+    The model's answers are those of a file; one that is missing would be made by the model.
+    """
+    space, engine = tiny_space(), "denoised-raced-recommended"
+    plan = raced_plan(engine, 32, tmp_path)
+    assert plan.with_search(0, engine).search.rungs == (4, 16, 64)
+    assert len(set(plan.with_search(0, engine).seeds)) == 256
+    record = record_of(plan, space, engine, 0)
+    record.begin()
+    points: list[tuple[object, ...]] = [(float(at), 700 + at, 1) for at in (5, 6, 7, 8)]
+    record.add([PointRuns(point, runs(20.0, 4)) for point in points[:2]])  # 8 runs
+    record.add([PointRuns(points[1], runs(20.0, 12), 1)])  # 20
+    record.add([PointRuns(point, runs(10.0, 4)) for point in points[2:]])  # 28
+    for count in (12, 48, 192):  # 40, 88, 280
+        record.add([PointRuns(points[2], runs(10.0, count), 2)])
+    answers = [[20, 0, 1], [280, 256, 2]]
+    path = plan.record(engine, 0).with_suffix(".places")
+    path.write_text("".join(json.dumps(one) + "\n" for one in answers))
+    (found,) = judging.searches(plan, space)
+    assert found.stood == [Found(1, 2), Found(2, 32)] and found.end == 2
+    assert path.read_text().count("\n") == 2  # no other answer was asked for
 
 
 def test_judged_points_of_other_engines_stand_in_the_same_table(tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 The worlds are those of `benchmarks.coverage.searches.penalties`. A search tries all their points in a random order, in
 batches of 8. Without rungs every point runs on 16 or on 64 seeds; with them on 4, and those that may be the best on 16,
-then on 64. All ways see the same values. A cell has the mean regret, how much worse an end's true score is than the
-best point's, and the runs of a search as a share of those that 16 seeds for every point take.
+then on 64. By a model, the point that the processes of the engine `denoised` hold best goes on, up to 256 seeds, and is
+where the search ends. All ways see the same values.
+
+A cell has the mean regret, how much worse an end's true score is than the best point's, and the runs of a search as a
+share of those that 16 seeds for every point take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,19 +25,32 @@ from benchmarks.coverage.searches.penalties import (
     World,
 )
 from benchmarks.coverage.sizes import asked
-from sweeps.search.engines import Told
+from sweeps.search.engines import Told, recommended
+from sweeps.search.engines.denoised import modelled_of, ranked
 from sweeps.search.loop import search
 from sweeps.search.objectives import Runs, SeedResult, Valuation
-from sweeps.search.racing import best_of
+from sweeps.search.racing import best_of, most_runs
 from sweeps.strategies.file import parse_strategy
 from sweeps.strategies.space import Point
 
 NUM_SAMPLES = 200
 USUAL, MOST, BATCH = 16, 64, 8  # seeds of a point, seeds of the best ones, points of a batch
-WAYS = {  # seeds of a point, rungs below them
-    f"{USUAL} seeds": (USUAL, ()),
-    f"{MOST} seeds": (MOST, ()),
-    f"4, {USUAL} and {MOST}": (MOST, (4, USUAL)),
+DEEPEST = 256  # seeds of the best ones by a model
+
+
+class Way(NamedTuple):
+    """How many runs points get."""
+
+    num_seeds: int
+    rungs: tuple[int, ...] = ()  # below these
+    by_model: bool = False
+
+
+WAYS = {
+    f"{USUAL} seeds": Way(USUAL),
+    f"{MOST} seeds": Way(MOST),
+    f"4, {USUAL} and {MOST}": Way(MOST, (4, USUAL)),
+    f"4 to {DEEPEST} by a model": Way(DEEPEST, (4, USUAL, MOST), True),
 }
 
 
@@ -49,16 +66,43 @@ class Listed:
         return list(self.points[len(told) : len(told) + count])
 
 
-def valuation_of(world: World, rule: str, num_seeds: int, rungs: Sequence[int]) -> Valuation:
+class Places:
+    """The one feature of a world's points: which one it is."""
+
+    def __init__(self, count: int) -> None:
+        """Of so many points."""
+        self.count = count
+
+    def features(self, points: Sequence[Point]) -> np.ndarray:
+        """`[point, 1]`, between 0 and 1."""
+        return np.array(points, float) / (self.count - 1)
+
+
+class Modelled(Listed):
+    """A list of points of which the processes of `denoised` recommend one."""
+
+    def ranked(self, told: Sequence[Told]) -> list[int]:
+        """The best ones first."""
+        return ranked(told, modelled_of(Places(len(self.points)), told))
+
+
+def valuation_of(world: World, rule: str, way: Way) -> Valuation:
     """How a search of a world counts, and how many runs of which points it may have."""
-    budget = {"calls": len(world.objective), "batch": BATCH, "rungs": list(rungs)}
+    calls = len(world.objective)
+    if way.by_model:  # as many runs as 16 seeds for every point take
+        calls = calls * USUAL // way.num_seeds
+    budget = {"calls": calls, "batch": BATCH, "initial": BATCH, "rungs": list(way.rungs)}
     text = STRATEGY % (OBJECTIVE, CONSTRAINT, world.weight, rule)
-    text += f"seeds: {list(range(num_seeds))}\nsearch: {budget}\n".replace("'", "")
+    text += f"seeds: {list(range(way.num_seeds))}\nsearch: {budget}\n".replace("'", "")
     return Valuation(parse_strategy(text, "benchmarks.coverage.searches.racing"))
 
 
 def ended(
-    valuation: Valuation, order: np.ndarray, objective: np.ndarray, excess: np.ndarray
+    valuation: Valuation,
+    order: np.ndarray,
+    objective: np.ndarray,
+    excess: np.ndarray,
+    by_model: bool = False,
 ) -> tuple[int, int]:
     """The place of the point that a search ends at, and its runs; the values are `[point, seed]`."""
 
@@ -75,21 +119,21 @@ def ended(
             for (at,) in points
         ]
 
-    tried = search(Listed([(int(at),) for at in order]), valuation, run)
-    best = best_of(tried)
+    engine = (Modelled if by_model else Listed)([(int(at),) for at in order])
+    tried = search(engine, valuation, run)
+    place = recommended(engine, [one.told() for one in tried], most_runs(tried))
+    best = best_of(tried) if place is None else tried[place]
     assert best is not None
     return best.point[0], sum(len(one.runs) for one in tried)
 
 
-def cell(
-    world: World, rule: str, way: tuple[int, tuple[int, ...]], num_samples: int
-) -> tuple[float, float]:
+def cell(world: World, rule: str, way: Way, num_samples: int) -> tuple[float, float]:
     """Mean regret, and mean runs over those of the usual way."""
-    rng, valuation = np.random.default_rng(MOST), valuation_of(world, rule, *way)
+    rng, valuation = np.random.default_rng(MOST), valuation_of(world, rule, way)
     regrets, shares = [], []
     for _ in range(num_samples):
-        values, order = world.draw(rng, MOST), rng.permutation(len(world.objective))
-        place, num_runs = ended(valuation, order, *values)
+        values, order = world.draw(rng, DEEPEST), rng.permutation(len(world.objective))
+        place, num_runs = ended(valuation, order, *values, way.by_model)
         regrets.append(world.regret[place])
         shares.append(num_runs / (USUAL * len(world.objective)))
     return float(np.mean(regrets)), float(np.mean(shares))
