@@ -19,7 +19,7 @@ COLOURS = {
     "ensemble": RED,
     "ensemble-expected": ORANGE,
     "ensemble-raced-expected": BLUE,
-    "denoised-raced-expected-recommended": ORANGE,
+    "denoised-raced-expected-recommended": BLUE,
     "denoised": GREEN,
     "denoised-recommended": PINK,
     "turbo": BLACK,
@@ -30,6 +30,8 @@ COLOURS = {
     "random": GREY,
     "sobol": GREY,
 }
+
+LABELS = {"denoised-raced-expected-recommended": "denoised, led by its model"}
 
 
 def draw(points: pd.DataFrame, path: Path, strategy: str) -> None:
@@ -52,7 +54,11 @@ def draw(points: pd.DataFrame, path: Path, strategy: str) -> None:
             ]
             colour = COLOURS.get(str(engine), BLACK)
             panel.step(evaluations, shares, where="post", color=colour)
-            handles.append(line_handle(f"{engine} ({len(each)} searches)", color=colour))
+            handles.append(
+                line_handle(
+                    f"{LABELS.get(str(engine), engine)} ({len(each)} searches)", color=colour
+                )
+            )
         panel.set_ylim(0, 102)
         panel.set_xlabel("evaluations")
         panel.set_ylabel("searches near enough (%)")

@@ -148,6 +148,21 @@ def test_an_engine_that_recommends_says_who_goes_on(space: Space) -> None:
     assert any(taken[2] is not None and taken[1].stop == NUM_SEEDS for taken in stages[-2:])
 
 
+@pytest.mark.parametrize("stages", [2, 6, 9])
+def test_resumed_equals_unkilled_where_an_engine_recommends(
+    space: Space, tmp_path: Path, stages: int
+) -> None:
+    def led(simulator: Simulator, record: SearchRecord | None = None) -> list[object]:
+        return list(search(LowestScore(), Valuation(space.strategy), simulator, record))
+
+    unkilled = led(Simulator(chance=1.0))
+    record = SearchRecord(tmp_path / "search.jsonl", {"seeds": 1})
+    with pytest.raises(KeyboardInterrupt):
+        led(Simulator(chance=1.0, stages=stages), record)
+    assert led(Simulator(chance=1.0), record) == unkilled
+    assert led(Simulator(stages=0), record) == unkilled
+
+
 def test_the_command_shows_a_recommended_point_with_all_runs(space: Space) -> None:
     engine = LowestScore()
     tried = list(search(engine, Valuation(space.strategy), Simulator(chance=0.2)))
