@@ -50,6 +50,11 @@ def searched(name: str) -> str:
     return name.removesuffix(RECOMMENDED)
 
 
+def is_led(name: str) -> bool:
+    """Whether the engine says which point of a search with rungs goes on."""
+    return RACED.get(searched(name)) in DEEP
+
+
 def engine_of(space: Space, search: Search) -> Engine:
     """The engine that a search names, told of branches."""
     changed = {**EXPECTED, **RACED}.get(search.engine, search.engine)

@@ -19,7 +19,7 @@ COLOURS = {
     "ensemble": RED,
     "ensemble-expected": ORANGE,
     "ensemble-raced-expected": BLUE,
-    "denoised-raced-expected-recommended": BLUE,
+    "denoised-raced-expected-recommended": PINK,
     "denoised": GREEN,
     "denoised-recommended": PINK,
     "turbo": BLACK,

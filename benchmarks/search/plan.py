@@ -48,12 +48,12 @@ class Plan:
 
     def with_search(self, repetition: int, engine: str) -> Strategy:
         """The strategy as one search sees it: random state, engine, and seeds of its own."""
-        from benchmarks.search.engines import DEEP, EXPECTED, RACED, searched
+        from benchmarks.search.engines import EXPECTED, RACED, is_led, searched
 
         engine = searched(engine)
         changes: dict[str, Any] = {"engine": engine, "random_state": repetition}
         seeds = seeds_of_search(repetition)
-        if RACED.get(engine) in DEEP:
+        if is_led(engine):
             changes |= {"rungs": DEEP_RUNGS, "calls": self.calls // DEEP_SEEDS}
             seeds += further_seeds(repetition, FIRST_DEEP, DEEP_SEEDS)
         elif engine in RACED:  # as many runs, on up to four times the seeds

@@ -33,11 +33,14 @@ class ByModel:
     """The best points by a model after some runs; those in the file are not looked for again."""
 
     def __init__(self, plan: Plan, engine: str, repetition: int, best: Best) -> None:
-        """Of one search; `best` says what is not in the file."""
-        self.path = plan.record(engine, repetition).with_suffix(".places")
-        self.best = best
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        self.known = {(runs, least): place for runs, least, place in map(json.loads, lines)}
+        """Of one search; `best` says what is not in the file. Without a record the file is of an earlier one."""
+        record = plan.record(engine, repetition)
+        self.path, self.best = record.with_suffix(".places"), best
+        if not record.exists():
+            self.path.unlink(missing_ok=True)
+        lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
+        whole = [json.loads(line) for line in lines if line.endswith("\n")]
+        self.known = {(runs, least): place for runs, least, place in whole}
 
     def at(self, told: Sequence[Told], num_runs: int = 0) -> int | None:
         """The place of the best of the points so far, of those with at least `num_runs` runs."""
@@ -54,8 +57,10 @@ def stood_at(
 ) -> tuple[list[Tried], list[Found]]:
     """The points of one search with the scores that they have at the end, and where it stood after which evaluation.
 
-    By a model, a search stands at a point once that point has gone on as far as it may.
+    By a model, a search stands at the point that it would report if it tried no further one: the best one by the
+    model. To report it, a search first gives it all runs, so those that it lacks count.
     """
+    from benchmarks.search.engines import is_led
     from sweeps.search.engines.denoised import recommended
     from sweeps.search.engines.modelled.encoding import Encoding
     from sweeps.search.objectives import Valuation
@@ -68,9 +73,8 @@ def stood_at(
     stood, tried = list[Found](), list["Tried"]()
     for number, entries in enumerate(stages, 1):
         race.add(entries)
-        spent = math.ceil(race.num_runs / NUM_SEEDS)
-        if spent > plan.calls:  # the record goes on beyond what is asked about
-            break
+        if math.ceil(race.num_runs / NUM_SEEDS) > plan.calls:
+            break  # the record goes on beyond what is asked about
         is_end = number == len(stages)
         goes_on = not is_end and stages[number][0].call is not None
         tried = race.tried()
@@ -82,7 +86,9 @@ def stood_at(
             least = most_runs(tried) if is_end else 0
             place = best.at([one.told() for one in tried], least)
         if place is not None:
-            stood.append(Found(place, spent))
-    if stood and race.is_over(by_model):
+            lacking = race.num_lacking(place) if by_model and not is_end else 0
+            stood.append(Found(place, math.ceil((race.num_runs + lacking) / NUM_SEEDS)))
+    if stood and race.is_over(is_led(engine)):
         stood[-1] = stood[-1]._replace(evaluation=plan.calls)
-    return tried, stood
+    in_time = [one for one in stood[:-1] if one.evaluation <= plan.calls]
+    return tried, [*sorted(in_time, key=lambda one: one.evaluation), *stood[-1:]]

@@ -89,10 +89,9 @@ class Race:
                 self.worths.append(self.valuation.worth(runs))
             else:
                 self.runs[call] = (*self.runs[call], *runs)
-                self.rung[call] += 1
+                self.rung[call] = self.rungs.index(len(self.runs[call]))
                 self.worths[call] = self.valuation.worth(self.runs[call])
-            reached = 0 if call is None else self.rung[call]
-            self.num_runs += self.rungs[reached] - (self.rungs[reached - 1] if reached else 0)
+            self.num_runs += len(runs)
 
     @property
     def num_left(self) -> int:
@@ -101,8 +100,7 @@ class Race:
 
     def new(self, engine: Engine, tried: Sequence[Tried]) -> NextRuns | None:
         """New points on the seeds of the first rung; None at the end of the budget, or of the engine's points."""
-        reserve = self._num_lacking if recommends(engine) else 0
-        count = min(self.budget.batch, (self.num_left - reserve) // self.rungs[0])
+        count = min(self.budget.batch, self._num_for_new(recommends(engine)) // self.rungs[0])
         points = engine.ask([one.told() for one in tried], count) if count > 0 else []
         return NextRuns(points, range(self.rungs[0])) if points else None
 
@@ -126,23 +124,6 @@ class Race:
         """
         if not recommends(engine):
             return self._hopeful(tried)
-        return self._raised(tried, engine, LARGEST_SHARE)
-
-    def finish(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
-        """Without new points: the recommended point on its next rung, whatever share that rung has had."""
-        return self._raised(tried, engine, 1.0) if recommends(engine) else None
-
-    def is_over(self, recommends: bool) -> bool:
-        """Whether the budget has no new point left; `recommends`: the engine says which point goes on."""
-        return self.num_left - (self._num_lacking if recommends else 0) < self.rungs[0]
-
-    @property
-    def _num_lacking(self) -> int:
-        """Runs that take a new point to the last rung."""
-        return self.rungs[-1] - self.rungs[0]
-
-    def _raised(self, tried: Sequence[Tried], engine: Engine, share: float) -> NextRuns | None:
-        """The recommended point on its next rung, if that rung takes at most a share of all runs then."""
         if len(self.rungs) == 1 or len(tried) < self.budget.initial:
             return None
         call = recommended(engine, [one.told() for one in tried])
@@ -151,10 +132,32 @@ class Race:
         rung = self.rung[call]
         places = range(self.rungs[rung], self.rungs[rung + 1])
         num_taken = len(places) * (1 + sum(reached > rung for reached in self.rung))
-        is_due = num_taken <= share * (self.num_runs + len(places))
-        if len(places) > self.num_left or not is_due:
+        is_due = num_taken <= LARGEST_SHARE * (self.num_runs + len(places))
+        if not is_due or len(places) > self.num_left:
             return None
         return NextRuns([self.points[call]], places, [call])
+
+    def finish(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
+        """Without new points: all runs that the recommended point lacks, or those of the rungs that are still in the budget."""
+        call = recommended(engine, [one.told() for one in tried])
+        if call is None:
+            return None
+        done = self.rungs[self.rung[call]]
+        ends = [end for end in self.rungs if done < end <= done + self.num_left]
+        return NextRuns([self.points[call]], range(done, ends[-1]), [call]) if ends else None
+
+    def num_lacking(self, call: int) -> int:
+        """Runs that take a point to the last rung."""
+        return self.rungs[-1] - self.rungs[self.rung[call]]
+
+    def is_over(self, is_led: bool) -> bool:
+        """Whether the budget has no new point left; `is_led`: the engine says which point goes on."""
+        return self._num_for_new(is_led) < self.rungs[0]
+
+    def _num_for_new(self, is_led: bool) -> int:
+        """Runs that are left for new points; those that take one of them to the last rung are kept."""
+        is_kept = is_led and len(self.points) >= self.budget.initial
+        return self.num_left - (self.rungs[-1] - self.rungs[0] if is_kept else 0)
 
     def _hopeful(self, tried: Sequence[Tried]) -> NextRuns | None:
         """Points whose scores are hardly worse than the best one's."""

@@ -146,10 +146,12 @@ def modelled_of(encoding: Encoding, told: Sequence[Told]) -> Modelled:
         told = [one._replace(errors=one.spreads) for one in told]
     known = known_of(encoding, told)
     distance = np.abs(known.features - known.centre).max(axis=1)
+    runs = np.array([one.num_runs for one in told])
+    if runs.min() < runs.max():  # what is best of the points with all runs is asked for
+        distance[runs == runs.max()] = -1.0
     nearest = np.argsort(distance, kind="stable")[:MOST_POINTS]
     features = known.features[nearest]
-    num_runs = np.array([one.num_runs for one in told])[nearest]
-    noisiness = np.median(num_runs) / num_runs
+    noisiness = np.median(runs[nearest]) / runs[nearest]
     processes = tuple(_process(features, column[nearest], noisiness) for column in known.targets.T)
     model = Modelled(features, processes, known.errors, nearest, np.arange(len(nearest)))
     values = model.values(features, DRAWS, np.random.default_rng(0)).mean(axis=0)
