@@ -138,7 +138,7 @@ class Race:
         return NextRuns([self.points[call]], places, [call])
 
     def finish(self, tried: Sequence[Tried], engine: Engine) -> NextRuns | None:
-        """Without new points: all runs that the recommended point lacks, or those of the rungs that are still in the budget."""
+        """Without new points: all runs that the recommended point lacks, as far as the budget goes."""
         call = recommended(engine, [one.told() for one in tried])
         if call is None:
             return None

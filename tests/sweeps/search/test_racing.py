@@ -137,7 +137,7 @@ def test_an_engine_that_recommends_says_who_goes_on(space: Space) -> None:
                 1 + sum(len(one.runs) > stage.places[0] for one in tried)
             )
             is_due = num_taken <= LARGEST_SHARE * (race.num_runs + len(stage.places))
-            assert is_due != is_end and race.is_over(True) == is_end
+            assert (race.is_over(True) and stage.places.stop == NUM_SEEDS) if is_end else is_due
         stages.append((race.num_runs, stage.places, stage.calls and stage.calls[0]))
         race.add(stage.entries(simulator(stage.points, stage.places)))
     assert race.num_runs <= 10 * NUM_SEEDS
@@ -161,6 +161,16 @@ def test_resumed_equals_unkilled_where_an_engine_recommends(
         led(Simulator(chance=1.0, stages=stages), record)
     assert led(Simulator(chance=1.0), record) == unkilled
     assert led(Simulator(stages=0), record) == unkilled
+
+
+def test_a_budget_too_small_for_a_model_is_spent(space: Space) -> None:
+    """16 runs: too few to take a point to all seeds beside the first four."""
+    strategy = space.strategy.model_copy(
+        update={"search": space.strategy.search.model_copy(update={"calls": 1})}
+    )
+    tried = list(search(LowestScore(), Valuation(strategy), Simulator(chance=0.2)))
+    numbers = [len(one.runs) for one in tried]
+    assert len(numbers) >= 4 and 4 in numbers and sum(numbers) <= NUM_SEEDS
 
 
 def test_the_command_shows_a_recommended_point_with_all_runs(space: Space) -> None:
