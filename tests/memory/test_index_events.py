@@ -36,7 +36,7 @@ from tests.support.scenes import Prompt
 
 WINDOW, STEPS = 4, 400
 PRECISE = SimpleNamespace(
-    uses_prefix_index=True, is_precise=True, delays_index=False, num_indices=1
+    uses_prefix_index=True, is_precise=True, delays_index=False, num_indices=1, moves_requests=False
 )
 Content = tuple[str, int, int]
 
@@ -69,7 +69,7 @@ def at_block_level(when: When, rng: np.random.Generator) -> tuple[Context, list[
         num_shared=jnp.asarray(num_shared),
         node_of=_node_of(shape, blocks),
     )
-    hears_all: Any = SimpleNamespace(loses_index=False, num_indices=1)
+    hears_all: Any = SimpleNamespace(loses_index=False, num_indices=1, moves_requests=False)
     return dataclasses.replace(ctx, shape=shape, requests=requests, mechanism=hears_all), paths
 
 
