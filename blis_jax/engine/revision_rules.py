@@ -10,47 +10,68 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Defects:
-    """Which defects of the reference are reproduced; each name is the one place where it is switched.
+    """Which defects of the reference are reproduced; each name is the one place where it is switched."""
 
-    All of them moved published numbers, so all are on unless the corrected profile is asked for.
-    """
+    # an empty batch leaves the instance idle before its step has ended
+    overlapping_steps: bool = False
+    # a second queue event of a tick, or a drop, starts steps of its own
+    second_chain: bool = False
+    # a roll-back forgets the blocks that the request held before
+    rolled_back_leak: bool = False
+    # evicted and moved requests are visited at their old places
+    revisited_victim: bool = False
+    # a member passed over counts with the tokens of an earlier step
+    stale_token_counts: bool = False
+    # a completion records its last inter-token latency twice
+    double_last_latency: bool = False
 
-    overlapping_steps: bool = (
-        True  # an empty batch leaves the instance idle before its step has ended
-    )
-    second_chain: bool = True  # a second queue event of a tick, or a drop, starts steps of its own
-    rolled_back_leak: bool = True  # a roll-back forgets the blocks that the request held before
-    revisited_victim: bool = True  # evicted and moved requests are visited at their old places
-    stale_token_counts: bool = (
-        True  # a member passed over counts with the tokens of an earlier step
-    )
-    double_last_latency: bool = True  # a completion records its last inter-token latency twice
 
-
-REFERENCE_DEFECTS = Defects()
-NO_DEFECTS = Defects(*(False,) * 6)
-AUGUST_DEFECTS = Defects(True, *(False,) * 5)  # the others are gone from the revision of 2026-08
+# All of them moved published numbers, so February's profile has them all.
+REFERENCE_DEFECTS = Defects(
+    overlapping_steps=True,
+    second_chain=True,
+    rolled_back_leak=True,
+    revisited_victim=True,
+    stale_token_counts=True,
+    double_last_latency=True,
+)
+NO_DEFECTS = Defects()
+AUGUST_DEFECTS = Defects(overlapping_steps=True)  # the others are gone from the revision of 2026-08
 
 
 @dataclass(frozen=True)
 class RevisionRules:
     """What a later revision of the reference does in another way, or vLLM; each name is one difference."""
 
-    passes_over: bool = False  # a member without tokens in a step makes no progress in it
-    refuses_whole: bool = False  # an allocation that fails changes nothing; found free blocks count
-    restarts_preempted: bool = False  # a preempted request loses its first token and its latencies
-    has_least_step: bool = False  # a step lasts at least 1 µs, one without tokens exactly 1 µs
-    has_order: bool = False  # events of one microsecond come in order of kind and creation
-    sees_old_loads: bool = False  # queues and batches are as old as the KV fields, in-flight is not
-    reserves_decode: bool = (
-        False  # a decode instance is chosen first, and holds KV from the transfer's start
-    )
-    turns_away: bool = False  # no instance is up for a request: it is turned away, it does not wait
-    keeps_output: bool = (
-        False  # vLLM: a preempted request keeps its tokens, and computes them again with its prompt
-    )
+    # a member without tokens in a step makes no progress in it
+    passes_over: bool = False
+    # an allocation that fails changes nothing; found free blocks count
+    refuses_whole: bool = False
+    # a preempted request loses its first token and its latencies
+    restarts_preempted: bool = False
+    # a step lasts at least 1 µs, one without tokens exactly 1 µs
+    has_least_step: bool = False
+    # events of one microsecond come in order of kind and creation
+    has_order: bool = False
+    # queues and batches are as old as the KV fields, in-flight is not
+    sees_old_loads: bool = False
+    # a decode instance is chosen first, and holds KV from the transfer's start
+    reserves_decode: bool = False
+    # no instance is up for a request: it is turned away, it does not wait
+    turns_away: bool = False
+    # vLLM: a preempted request keeps its tokens, and computes them again with its prompt
+    keeps_output: bool = False
 
 
 FEBRUARY_RULES = RevisionRules()
-AUGUST_RULES = RevisionRules(*(True,) * 8)
+AUGUST_RULES = RevisionRules(
+    passes_over=True,
+    refuses_whole=True,
+    restarts_preempted=True,
+    has_least_step=True,
+    has_order=True,
+    sees_old_loads=True,
+    reserves_decode=True,
+    turns_away=True,
+)
 VLLM_RULES = RevisionRules(keeps_output=True)

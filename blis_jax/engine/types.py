@@ -1,6 +1,7 @@
 """What the engine's parts hand to each other: sentinels, views and contracts.
 
-This module imports nothing of ours but the rules of revisions. Times are whole microseconds in the clock's dtype.
+When it runs, this module imports nothing of ours but the rules of revisions; what it imports for types alone is under
+`TYPE_CHECKING`. Times are whole microseconds in the clock's dtype.
 """
 
 from __future__ import annotations

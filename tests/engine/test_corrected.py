@@ -9,7 +9,7 @@ import pytest
 from blis_jax.cluster import config
 from blis_jax.engine.mechanism import mechanism
 from blis_jax.engine.outcome import Outcome
-from blis_jax.engine.revision_rules import NO_DEFECTS, Defects
+from blis_jax.engine.revision_rules import NO_DEFECTS, REFERENCE_DEFECTS
 from blis_jax.engine.runner.simulation import simulate
 from blis_jax.results.records import Status
 from blis_jax.results.step_records import overlaps
@@ -21,9 +21,9 @@ CORRECTED = (STATICS[1], STATICS[3])
 
 def test_every_defect_is_off():
     assert not any(dataclasses.asdict(NO_DEFECTS).values())
-    assert all(dataclasses.asdict(Defects()).values())
+    assert all(dataclasses.asdict(REFERENCE_DEFECTS).values())
     reference, corrected = config.ClusterConfig(), config.ClusterConfig(corrected=True)
-    assert mechanism(reference).defects == Defects()
+    assert mechanism(reference).defects == REFERENCE_DEFECTS
     assert mechanism(corrected).defects == NO_DEFECTS
     assert corrected.profile != reference.profile
 

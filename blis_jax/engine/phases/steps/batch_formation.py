@@ -1,8 +1,8 @@
 """Batch formation: which tokens a member of the batch or a waiting request gets in a step.
 
-A step begins in `begin.py`, visits one request at a time here, and ends in `advance.py`. `candidates.py` says who
-comes next, until the token budget, the batch limit or the candidates run out. Memory grants or refuses the blocks for
-the tokens; everything else of a visit is the same whatever the memory model, see `kv_cache/memory.py`.
+A step begins in `step_start.py`, visits one request at a time here, and ends in `step_end.py`. `candidates.py` says
+who comes next, until the token budget, the batch limit or the candidates run out. Memory grants or refuses the blocks
+for the tokens; everything else of a visit is the same whatever the memory model, see `memory/memory.py`.
 """
 
 from __future__ import annotations
