@@ -16,8 +16,7 @@ from blis_jax.engine.fleet_params import row_to_copy
 from blis_jax.engine.gateway.signals import SignalParams
 from blis_jax.engine.types import SLO_CLASSES, ClusterParams
 from blis_jax.latency import registry as latency
-
-PHASES = 1004  # what the draws of phases are for, beyond `policy_calls.Purpose`
+from blis_jax.policies.seeds import RandomSource
 
 
 def _transfer_us(block_size: int, base_latency: int, bandwidth: float) -> int:
@@ -102,7 +101,7 @@ def _signal_params(config: ClusterConfig, rows: int) -> SignalParams:
 
 def drawn_phases(signals: SignalParams, rows: int, seed: int) -> SignalParams:
     """Phases are drawn of the policies' seed, so that every seed has its own and all strategies have them in common."""
-    phase: Any = np.random.default_rng([seed, PHASES]).random(rows)
+    phase: Any = np.random.default_rng([seed, int(RandomSource.PHASES.origin)]).random(rows)
     return dataclasses.replace(signals, phase=phase)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from blis_jax.cluster.config import NO_HORIZON, ClusterConfig
 from blis_jax.cluster.node_pools import gpus_of_instance
 from blis_jax.engine.fleet import FleetParams
-from blis_jax.policies.seeds import normal_draws
+from blis_jax.policies.seeds import RandomSource, normal_draws
 
 MOST_SPARE_ROWS = 16  # for instances still to be made, to begin with
 
@@ -88,8 +88,8 @@ def fleet_params(
         "drain_rank": drain_rank.astype(np.int32),
         "rank_up": np.arange(len(kinds), dtype=np.int32),
         "rank_down": np.asarray([dearest.index(kind) for kind in kinds], np.int32),
-        "loading_draws": normal_draws(policy_seed, num_rows, "instance-loading"),
-        "scrape_draws": normal_draws(policy_seed, max(num_changes, 1), "autoscaler"),
+        "loading_draws": normal_draws(policy_seed, num_rows, RandomSource.LOADING),
+        "scrape_draws": normal_draws(policy_seed, max(num_changes, 1), RandomSource.SCRAPES),
         "is_endless": np.bool_(config.horizon >= NO_HORIZON),
     }
     return FleetParams(**numbers)

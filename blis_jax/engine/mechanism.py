@@ -36,7 +36,7 @@ from blis_jax.latency import registry as latency
 from blis_jax.policies import registry
 from blis_jax.policies.contract import Policies, Policy
 from blis_jax.policies.named import Chosen, ChosenRouter, numbered
-from blis_jax.policies.seeds import router_draws
+from blis_jax.policies.seeds import RandomSource, router_draws
 
 SPARE_DRAWS = 64  # of the router's stream beyond one a request: Go draws a few numbers again
 
@@ -256,18 +256,22 @@ def _router_draws(
 ) -> dict[str, Any]:
     """What the routers draw from the reference's streams."""
     draws: dict[str, Any] = {}
-    for pool in ("decode", "prefill"):
+    for pool, source in (
+        ("decode", RandomSource.DECODE_ROUTER),
+        ("prefill", RandomSource.PREFILL_ROUTER),
+    ):
         own = getattr(policy, pool)
         if (
             own is not None and config.is_august
         ):  # with scorers of its own a pool has its own stream
-            count = num_requests + SPARE_DRAWS
-            stream: Any = router_draws(policy_seed, count, f"{pool}-router")
+            stream: Any = router_draws(policy_seed, num_requests + SPARE_DRAWS, source)
             draws[pool] = dataclasses.replace(own, draws=stream)
     per_request = (
         3 if disaggregation.has_pools(config) else 1
     )  # in the decode, encode and prefill pool
-    draws["draws"] = router_draws(policy_seed, per_request * num_requests + SPARE_DRAWS)
+    draws["draws"] = router_draws(
+        policy_seed, per_request * num_requests + SPARE_DRAWS, RandomSource.ROUTER
+    )
     return draws
 
 

@@ -127,7 +127,8 @@ class Policy:
     reads_cpu_tier: bool = False  # looks at snapshots.pending_transfer_us or .kv_thrashing_rate
     reads_cached_blocks: bool = False  # looks at context.num_cached_blocks
     reads_prompt_key: bool = False  # keeps something for every prompt key, `[shape.num_keys]`
-    is_random: bool = False  # draws from `context.key` or `context.run_key`
+    # draws from `context.key` or `context.run_key`; a function says it of the policy's numbers
+    is_random: bool | Callable[[Any], bool] = False
     next_time: NextTimeFn | None = None  # of a cluster policy: when it acts
     comes_last: NextTimeFn | None = (
         None  # whether behind all else that the gateway does at that time
@@ -152,6 +153,12 @@ class Policy:
     def name(self) -> str:
         """The function's name, for messages."""
         return getattr(self.decide, "__name__", repr(self.decide))
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether the policy, with the numbers that it has, says that it draws."""
+        is_random = self.is_random(self.values()) if callable(self.is_random) else self.is_random
+        return bool(is_random) or self.reads_draws
 
     def with_numbers(self, **numbers: float) -> Policy:
         """The same policy with some numbers given.

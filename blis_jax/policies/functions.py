@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from blis_jax.engine.types import EngineShape
     from blis_jax.policies.contexts import Completion, GatewayContext
 
@@ -94,7 +96,7 @@ class PolicyParts(TypedDict, total=False):
     reads_cpu_tier: bool
     reads_cached_blocks: bool
     reads_prompt_key: bool
-    is_random: bool
+    is_random: bool | Callable[[Any], bool]
     next_time: NextTimeFn
     comes_last: NextTimeFn
     reads_fleet: bool

@@ -1,6 +1,7 @@
 """Random policies: another draw for every seed of the workload, common to all that is compared."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+import blis_jax
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.commands.run.command import main
 from blis_jax.commands.run.requests import draw_requests
@@ -15,10 +17,19 @@ from blis_jax.commands.run.workload import RECORDED, Source, warn_of_idle_option
 from blis_jax.engine.runner.derivatives import jacobian
 from blis_jax.engine.runner.many_runs import over_params, over_seeds
 from blis_jax.engine.runner.simulation import Options, simulate
-from blis_jax.policies.seeds import ALL_ALIKE, FIXED, draws, policy_seed, policy_seed_under
+from blis_jax.policies import registry
+from blis_jax.policies.seeds import (
+    ALL_ALIKE,
+    FIXED,
+    RandomSource,
+    draws,
+    policy_seed,
+    policy_seed_under,
+)
 from blis_jax.workload.spec import parse_spec
 from sweeps.runs.bench import Bench, table_of
 
+PACKAGE = Path(blis_jax.__file__).parent
 # so slow that everything is there before the first step ends: after the first request the gate is
 # always open for a draw, and who is shed is the draws and nothing else
 SLOW = ClusterConfig(
@@ -119,6 +130,39 @@ def test_policies_and_requests_have_no_key_in_common():
 
 def test_who_draws():
     assert draws(SLOW) and not draws(SLOW.replace(admission_policy="slo-gated"))
+
+
+def test_lost_news_is_drawn():
+    indexed = ClusterConfig(routing_policy="weighted", variant="routing")
+    assert not draws(indexed)
+    assert draws(indexed.replace(prefix_index_loss=0.5))
+
+
+@pytest.mark.parametrize("spread", ["scrape_delay_stddev_s", "loading_delay_stddev_s"])
+def test_delays_of_an_autoscaler_are_drawn_where_they_have_a_spread(spread):
+    scaler = registry.find("cluster", "saturation-autoscaler")
+    assert not scaler.may_draw
+    assert scaler.with_numbers(**{spread: 2.0}).may_draw
+
+
+def test_nothing_draws_from_the_seed_but_through_a_source():
+    """`draws` asks every source, so it knows what draws as long as there is no other way to a random number."""
+    ways = re.compile(
+        r"policy\.seed\b|\bRandomSource\.\w+\.origin|subsystem_seed\(policy|random\.default_rng"
+    )
+    found = {
+        f"{file.relative_to(PACKAGE)}"
+        for folder in ("engine", "policies", "cluster", "memory", "latency")
+        for file in (PACKAGE / folder).rglob("*.py")
+        if ways.search(file.read_text())
+    }
+    gates = {"engine/phases/policy_calls.py", "engine/cluster_params.py", "policies/seeds.py"}
+    assert found == gates
+
+
+def test_every_source_has_a_number_or_a_stream_of_its_own():
+    origins = [source.origin for source in RandomSource]
+    assert len(set(origins)) == len(origins)
 
 
 @pytest.mark.parametrize("declared", [True, False])

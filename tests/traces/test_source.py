@@ -93,3 +93,10 @@ def test_metrics_of_absent_classes_are_refused(tmp_path: Path) -> None:
         ConfigError, match="no requests of class critical; it has default; --slo-mix"
     ):
         one.check_classes(["ttft_p99_ms[critical]"])
+
+
+def test_a_trace_is_run_on_every_seed_where_news_is_lost(tmp_path: Path) -> None:
+    whole = source(tmp_path)
+    losing = ClusterConfig(routing_policy="weighted", variant="routing", prefix_index_loss=0.5)
+    assert whole.seeds((7, 8), [losing]) == (7, 8)
+    assert whole.depends_on_seed(losing) and not whole.depends_on_seed(PLAIN)

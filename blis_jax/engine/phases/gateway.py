@@ -17,7 +17,7 @@ from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.budgets import is_over_budget
 from blis_jax.engine.phases.decisions import Decisions, no_decisions
 from blis_jax.engine.phases.departures.reservation import encoded, in_role, or_split, ranks_in_queue
-from blis_jax.engine.phases.policy_calls import Purpose, admit, decision_key, request_view, route
+from blis_jax.engine.phases.policy_calls import admit, decision_key, request_view, route
 from blis_jax.engine.phases.router_view import router_index
 from blis_jax.engine.phases.router_view.asked import handed_over, with_asked_signals
 from blis_jax.engine.phases.router_view.gateways import own_states, with_own
@@ -40,6 +40,7 @@ from blis_jax.latency.blackbox import queueing_time
 from blis_jax.memory.kept_output import num_kept, with_kept
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.routing.pickers import first_where
+from blis_jax.policies.seeds import RandomSource
 
 
 def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
@@ -54,7 +55,7 @@ def _context(
     ctx: Context,
     state: State,
     request: jax.Array,
-    purpose: Purpose,
+    source: RandomSource,
     now: jax.Array,
     seen: View,
     matched: jax.Array,
@@ -76,8 +77,8 @@ def _context(
         prompt_key=ctx.request(request).prompt_key,
         snapshots=snapshots(ctx, state, now, seen, matched, rejected, request, cached),
         now_us=now,
-        key=decision_key(ctx, purpose, _number(ctx, state, request)),
-        run_key=decision_key(ctx, Purpose.RUN),
+        key=decision_key(ctx, source, _number(ctx, state, request)),
+        run_key=decision_key(ctx, RandomSource.RUN),
         contents=None if nodes is None else LeadingContents(*nodes),
         picked=picked,
         came_from=None if journey is None else journey.came_from,
@@ -89,7 +90,7 @@ def _context(
     if ctx.mechanism.reserves_decode:
         assert state.movement is not None
         is_decode = state.movement.reservation(request).target < 0
-        return context if purpose == Purpose.ADMISSION else in_role(ctx, context, is_decode)
+        return context if source == RandomSource.ADMISSION else in_role(ctx, context, is_decode)
     return _in_pool(ctx, context)
 
 
@@ -118,7 +119,7 @@ def admission(
     """Whether the request is let in after so many rejected ones, and the states of the gateway's policies then."""
     no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
     picked = _would_be_routed_to(ctx, state, candidate, now, seen)
-    asked = candidate, Purpose.ADMISSION, now, seen, no_match, rejected, picked
+    asked = candidate, RandomSource.ADMISSION, now, seen, no_match, rejected, picked
     context = _context(ctx, state, *asked)
     is_admitted, own = admit(ctx, own_states(ctx, state.gateway, candidate), context)
     gateway = with_own(ctx, state.gateway, own, candidate)
@@ -257,7 +258,7 @@ def _question(
         if not ctx.mechanism.is_precise:
             router = router_index.trimmed(ctx, router)
         matched = router_index.matched_blocks(ctx, router, request, nodes, num_blocks, now)
-    asked = request, Purpose.ROUTING, now, seen, matched, rejected
+    asked = request, RandomSource.ROUTING, now, seen, matched, rejected
     return _Question(_context(ctx, state, *asked), nodes, router)
 
 

@@ -8,7 +8,6 @@ States of the gateway's policies are a tuple in the order of `Mechanism.of_gatew
 from __future__ import annotations
 
 import dataclasses
-import enum
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -35,6 +34,7 @@ from blis_jax.policies.contract import (
     QueueContext,
 )
 from blis_jax.policies.scorers.sums import shares_of, weighted_sum
+from blis_jax.policies.seeds import RandomSource
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -42,25 +42,12 @@ if TYPE_CHECKING:
 States = tuple[Any, ...]
 
 
-class Purpose(enum.IntEnum):
-    """What a random key is for; scorers follow each other from the last one on."""
-
-    ADMISSION = 0
-    ROUTING = 1
-    PICKER = 2
-    PRIORITY = 3
-    SCHEDULER = 4
-    SCORERS = 5
-    CLUSTER = 1001  # beyond any number of scorers
-    HAND_OVER = 1002
-    RUN = 1003  # what all decisions of a run have in common
-    LOSS = 1005  # of news for the router's index; 1004 are phases, see mechanism.py
-    REMOVAL_LOSS = 1006  # of news that a block has left a cache
-
-
-def decision_key(ctx: Context, purpose: int, *numbers: jax.Array) -> jax.Array:
-    """The key of one decision: of the policy seed, the purpose, and what the decision is about."""
-    key = jax.random.fold_in(jax.random.key(ctx.params.policy.seed), purpose)
+def decision_key(
+    ctx: Context, source: RandomSource, *numbers: jax.Array, place: int = 0
+) -> jax.Array:
+    """The key of one decision: of the policy seed, of what draws, and of what the decision is about."""
+    assert isinstance(source.origin, int)
+    key = jax.random.fold_in(jax.random.key(ctx.params.policy.seed), source.origin + place)
     for one in numbers:
         key = jax.random.fold_in(key, one)
     return key
@@ -171,7 +158,8 @@ def _chosen_by(
         context = dataclasses.replace(context, draws=params.draws)
     routing, *of_scorers, picker = states
     keys = [
-        decision_key(ctx, Purpose.SCORERS + place, request) for place in range(len(router.scorers))
+        decision_key(ctx, RandomSource.SCORERS, request, place=place)
+        for place in range(len(router.scorers))
     ]
     rated = router.scorers, params, of_scorers, context, keys
     scores, of_scorers = combined_scores(*rated, shares, ctx.mechanism.is_precise)
@@ -179,7 +167,7 @@ def _chosen_by(
         scores,
         context.snapshots.is_active,
         context.request,
-        decision_key(ctx, Purpose.PICKER, request),
+        decision_key(ctx, RandomSource.PICKER, request),
         context.draws,
     )
     picked, picker = router.picker.decide(params.picker, picker, among)
@@ -230,7 +218,7 @@ def combined_scores(
 
 
 def queue_context(
-    ctx: Context, slots: SlotRows, work: Work, purpose: Purpose, **more: Any
+    ctx: Context, slots: SlotRows, work: Work, source: RandomSource, **more: Any
 ) -> QueueContext:
     """The slots of an instance as its policies see them."""
     now, inst = work.lane.now, work.inst
@@ -242,7 +230,7 @@ def queue_context(
         queue_depth=work.lane.queue_depth,
         now_us=now,
         instance=slots.instance,
-        key=decision_key(ctx, purpose, slots.instance, inst.step_index),
+        key=decision_key(ctx, source, slots.instance, inst.step_index),
         **more,
     )
 

@@ -142,12 +142,18 @@ def comes_last(params: SaturationAutoscalerParams, state: SaturationState) -> An
     return state.has_begun & (_acts_us(state) < _loaded_us(state))
 
 
+def has_spread(params: SaturationAutoscalerParams) -> bool:
+    """Whether a delay has a standard deviation above 0, so that draws decide it."""
+    return bool(params.scrape_delay_stddev_s > 0) or bool(params.loading_delay_stddev_s > 0)
+
+
 @cluster_policy(
     SaturationAutoscalerParams,
     not_begun,
     next_time=next_time,
     comes_last=comes_last,
     reads_fleet=True,
+    is_random=has_spread,
 )
 def saturation_autoscaler(
     params: SaturationAutoscalerParams, state: SaturationState, context: ClusterContext

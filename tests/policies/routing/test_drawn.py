@@ -6,7 +6,7 @@ import pytest
 
 from blis_jax.engine.types import NO_DRAW
 from blis_jax.policies.routing.drawn import DrawState, draw_below, one_of
-from blis_jax.policies.seeds import policy_seed, router_draws
+from blis_jax.policies.seeds import RandomSource, policy_seed, router_draws
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.reference.seeds import subsystem_seed
 
@@ -17,7 +17,7 @@ SEED, COUNT = 42, 300
 
 @pytest.fixture(scope="module")
 def draws():
-    return jnp.asarray(router_draws(policy_seed(SEED), COUNT))
+    return jnp.asarray(router_draws(policy_seed(SEED), COUNT, RandomSource.ROUTER))
 
 
 @pytest.mark.parametrize("limit", [2, 3, 4, 7, 64, 1000])

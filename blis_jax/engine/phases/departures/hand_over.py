@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, SlotRows
-from blis_jax.engine.phases.policy_calls import Purpose, decision_key, request_view
+from blis_jax.engine.phases.policy_calls import decision_key, request_view
 from blis_jax.engine.phases.router_view.snapshot import active_instances
 from blis_jax.engine.phases.steps.mid_step import Work
 from blis_jax.engine.state import Past, State
@@ -26,6 +26,7 @@ from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.memory.kept_output import num_kept, with_kept
 from blis_jax.memory.memory import Subject, Visit
 from blis_jax.policies.contract import HandOver, HandOverContext
+from blis_jax.policies.seeds import RandomSource
 
 
 def _movement(state: State) -> Movement:
@@ -66,7 +67,7 @@ def ask(
         is_up=active_instances(ctx, state),
         role=ctx.params.cluster.roles,
         now_us=work.lane.now,
-        key=decision_key(ctx, Purpose.HAND_OVER, one.request),
+        key=decision_key(ctx, RandomSource.HAND_OVER, one.request),
     )
     place = ctx.mechanism.of_gateway.index(policy)
     decision: HandOver

@@ -22,7 +22,7 @@ from blis_jax.engine.phases.departures.stops import (
     returning,
     stop_times,
 )
-from blis_jax.engine.phases.policy_calls import Purpose, decision_key
+from blis_jax.engine.phases.policy_calls import decision_key
 from blis_jax.engine.phases.router_view.snapshot import refreshed, snapshots
 from blis_jax.engine.phases.steps.mid_step import Work, chains_of, count_of
 from blis_jax.engine.phases.steps.step_end import next_event
@@ -36,6 +36,7 @@ from blis_jax.engine.types import LAST
 from blis_jax.memory.kept_output import moves_tokens, of_one_that_waits
 from blis_jax.policies.contract import ClusterChange, ClusterContext
 from blis_jax.policies.routing.pickers import first_where
+from blis_jax.policies.seeds import RandomSource
 
 
 def movement_of(state: State) -> Movement:
@@ -57,7 +58,7 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
         snapshots=snapshots(ctx, state, now, view, no_match, lane.num_rejected),
         is_up=movement.is_up == 1,
         now_us=now,
-        key=decision_key(ctx, Purpose.CLUSTER, now.astype(jnp.int32)),
+        key=decision_key(ctx, RandomSource.CLUSTER, now.astype(jnp.int32)),
         num_arrived=lane.next_admit,
         is_paid=is_paid(*_paid(state), now),
         fleet=fleet_view(ctx, state, now) if policy.reads_fleet else None,

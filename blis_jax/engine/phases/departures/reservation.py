@@ -19,7 +19,6 @@ from blis_jax.engine.arithmetic.block_counts import ceil_div
 from blis_jax.engine.context import Context, SlotRows
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.phases.policy_calls import (
-    Purpose,
     decision_key,
     request_view,
     route_by_cluster,
@@ -38,6 +37,7 @@ from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand, Visit
 from blis_jax.policies.contract import GatewayContext, HandOver, HandOverContext
 from blis_jax.policies.routing.pickers import first_where
+from blis_jax.policies.seeds import RandomSource
 
 if TYPE_CHECKING:
     from blis_jax.engine.phases.decisions import Decisions
@@ -145,7 +145,7 @@ def _transfer_time(
         is_up=active_instances(ctx, state),
         role=ctx.params.cluster.roles,
         now_us=now,
-        key=decision_key(ctx, Purpose.HAND_OVER, request),
+        key=decision_key(ctx, RandomSource.HAND_OVER, request),
         num_transfers=others + 1,
     )
     place = ctx.mechanism.of_gateway.index(policy)

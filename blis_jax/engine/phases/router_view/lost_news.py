@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context
-from blis_jax.engine.phases.policy_calls import Purpose, decision_key
+from blis_jax.engine.phases.policy_calls import decision_key
+from blis_jax.policies.seeds import RandomSource
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool
@@ -31,7 +32,7 @@ def _is_lost(ctx: Context, key: jax.Array) -> jax.Array:
 
 def is_touch_lost(ctx: Context, *about: jax.Array) -> jax.Array:
     """Whether the router never hears of a prompt on an instance; see `unless_lost`."""
-    return _is_lost(ctx, decision_key(ctx, Purpose.LOSS, *about))
+    return _is_lost(ctx, decision_key(ctx, RandomSource.LOSS, *about))
 
 
 def unless_lost(
@@ -68,7 +69,7 @@ def is_removal_heard(
     """
     if not ctx.mechanism.loses_index:
         return None
-    of_step = decision_key(ctx, Purpose.REMOVAL_LOSS, instance, step)
+    of_step = decision_key(ctx, RandomSource.REMOVAL_LOSS, instance, step)
 
     def one(owner: jax.Array, block: jax.Array) -> jax.Array:
         key = jax.random.fold_in(jax.random.fold_in(of_step, owner), block)

@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 
 from blis_jax.engine.context import Context, SlotRows, least_key, slot_of
-from blis_jax.engine.phases.policy_calls import Purpose, keeps_states, queue_context
+from blis_jax.engine.phases.policy_calls import keeps_states, queue_context
 from blis_jax.engine.phases.router_view.asked import asked_of_queue
 from blis_jax.engine.phases.steps.mid_step import Work, waiting_mask
 from blis_jax.engine.state import State, StepInProgress
 from blis_jax.engine.types import LAST
 from blis_jax.memory.block_tables.blocks import Asker
 from blis_jax.memory.memory import Choice
+from blis_jax.policies.seeds import RandomSource
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool
@@ -52,7 +53,7 @@ def queue_priority(ctx: Context, slots: SlotRows, work: Work) -> jax.Array:
 def _ask_priority(ctx: Context, slots: SlotRows, work: Work, state: Any) -> tuple[jax.Array, Any]:
     policy, numbers = ctx.mechanism.priority, ctx.params.policy.priority
     seen = asked_of_queue(ctx, slots, policy)
-    context = queue_context(ctx, slots, work, Purpose.PRIORITY, **seen)
+    context = queue_context(ctx, slots, work, RandomSource.PRIORITY, **seen)
     priority, after = policy.decide(numbers, state, context)
     return priority, after
 
@@ -62,7 +63,7 @@ def _ask_scheduler(
 ) -> tuple[tuple[jax.Array, jax.Array], Any]:
     policy, numbers = ctx.mechanism.scheduler, ctx.params.policy.scheduler
     seen = {"priority": priority} | asked_of_queue(ctx, slots, policy)
-    context = queue_context(ctx, slots, work, Purpose.SCHEDULER, **seen)
+    context = queue_context(ctx, slots, work, RandomSource.SCHEDULER, **seen)
     order, after = policy.decide(numbers, state, context)
     return order, after
 

@@ -14,14 +14,13 @@ from blis_jax import simulate
 from blis_jax.cluster.config import from_flags
 from blis_jax.engine.arithmetic.branching import branch
 from blis_jax.engine.context import Context
-from blis_jax.engine.phases.policy_calls import Purpose
 from blis_jax.engine.phases.router_view.forgetting import without_own
 from blis_jax.engine.phases.router_view.router_index import touch, write
 from blis_jax.engine.state import nodes_of
 from blis_jax.engine.tables.router import no_index
 from blis_jax.results.checks.invariants import violations
 from blis_jax.results.records import RunRecord
-from tests.engine.phases.router_view.test_lost_news import Drawn
+from tests.engine.phases.router_view.test_lost_news import LOSS, Drawn
 from tests.engine.phases.router_view.test_router_index import ASKS, BLOCKS, context
 from tests.engine.scenes.test_moving_scenes import NODES, arrays_are_equal
 from tests.engine.scenes.test_outage_scenes import Kind, Scene, harder, simulated
@@ -48,7 +47,7 @@ class MovingDrawn(Drawn):
         progress = request.input_len if journey.has_kv else request.progress_index
         num_scheduled = request.num_scheduled + journey.joins
         about = request.index, num_scheduled, progress
-        return self._is_lost("allocations", Purpose.LOSS, *about)
+        return self._is_lost("allocations", LOSS, *about)
 
 
 def run_both(

@@ -13,7 +13,6 @@ from blis_jax.cluster import config
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.loop import _shared_numbers
 from blis_jax.engine.mechanism import mechanism, of_one_program
-from blis_jax.engine.phases.policy_calls import Purpose
 from blis_jax.engine.phases.router_view.lost_news import is_removal_heard
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.simulation import simulate
@@ -32,6 +31,7 @@ from tests.support.scenes import (
     workload_of,
 )
 
+LOSS, REMOVAL_LOSS = 1005, 1006  # the numbers that their keys are made of
 NODES = {"num_nodes": 16, "depth": 4, "node_blocks": 8}
 SETTINGS: dict[str, Any] = {
     "num_instances": 3,
@@ -99,12 +99,12 @@ class Drawn(Fate):
 
     def loses_allocation(self, request: oracle.Request) -> bool:
         about = request.index, request.num_scheduled, request.progress_index
-        return self._is_lost("allocations", Purpose.LOSS, *about)
+        return self._is_lost("allocations", LOSS, *about)
 
     def loses_removal(self, instance: int, step: int, key: Any) -> bool:
         if key not in self.content:  # of no prompt: the router has never heard of it
             return False
-        return self._is_lost("removals", Purpose.REMOVAL_LOSS, instance, step, *self.content[key])
+        return self._is_lost("removals", REMOVAL_LOSS, instance, step, *self.content[key])
 
 
 def compare(seed: int, loss: float) -> dict[str, int]:

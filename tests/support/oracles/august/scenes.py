@@ -13,7 +13,7 @@ from blis_jax.cluster.disaggregation import has_pools, numbers
 from blis_jax.cluster.flow_settings import slo_targets, tenant_budgets
 from blis_jax.cluster.instance_groups import per_instance, roles
 from blis_jax.engine.types import ENCODE, IDLE, ROLES, SLO_CLASSES
-from blis_jax.policies.seeds import router_draws
+from blis_jax.policies.seeds import RandomSource, router_draws
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.table import RequestTable, from_golden
 from tests.support.oracles.august.cluster import Cluster, Whole
@@ -89,15 +89,16 @@ def _settings(config: ClusterConfig) -> dict[str, Any]:
 
 
 def _routers(config: ClusterConfig, seed: int) -> dict[str, Router]:
-    def made(policy: str, scorers: list[tuple[str, float]], stream: str) -> Router:
+    def made(policy: str, scorers: list[tuple[str, float]], stream: RandomSource) -> Router:
         return Router(policy, scorers, Draws(router_draws(seed, DRAWS, stream)))
 
-    main = made(config.routing_policy, config.scorers(), "router")
+    main = made(config.routing_policy, config.scorers(), RandomSource.ROUTER)
     found = {"cluster": main, "decode": main, "prefill": main}
-    for pool in ("decode", "prefill"):
+    streams = {"decode": RandomSource.DECODE_ROUTER, "prefill": RandomSource.PREFILL_ROUTER}
+    for pool, stream in streams.items():
         scorers = getattr(config, f"{pool}_scorers")()
         if scorers:
-            found[pool] = made("weighted", scorers, f"{pool}-router")
+            found[pool] = made("weighted", scorers, stream)
     return found
 
 
