@@ -11,8 +11,15 @@ from blis_jax.errors import ConfigError, closest
 
 
 def whole(text: str) -> int:
-    """A whole number of at most 64 bits."""
-    value = int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
+    """A whole number of at most 64 bits, also as `1_000` or `0x10`, as the reference reads it."""
+    if re.fullmatch(r"[+-]?0[0-9_]+", text):
+        raise argparse.ArgumentTypeError(
+            f"{short(text)} begins with 0, which BLIS takes for a number of base 8; leave the 0 out, or write 0o"
+        )
+    try:
+        value = int(text, 0) if re.fullmatch(r"[+-]?[0-9][0-9a-zA-Z_]{0,70}", text) else None
+    except ValueError:
+        value = None
     if value is None or not -(2**63) <= value < 2**63:
         raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number of at most 64 bits")
     return value

@@ -17,7 +17,8 @@ def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNa
         block_size: tokens of a KV block of the engine, `ClusterConfig.block_size_in_tokens`.
 
     Returns:
-        The table, in which shared contents are nodes of KV blocks, and the texts behind its codes.
+        The table, in which shared contents are nodes of KV blocks, the texts behind its codes, and the deadlines
+        that its rows have.
     """
     code, names = tenants_in_order(rows.tenant_names)
     folded = fold_segments(segments_of(rows), rows.input_len, block_size)
@@ -36,7 +37,14 @@ def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNa
         node_start=folded.node_start,
         node_blocks=folded.node_blocks,
     )
-    return table, WorkloadNames(names, rows.prefix_group_names, rows.request_id)
+    deadlines = _deadlines(rows)
+    return table, WorkloadNames(names, rows.prefix_group_names, rows.request_id, deadlines)
+
+
+def _deadlines(rows: TraceRows) -> np.ndarray | None:
+    """When each request is given up, µs, 0 for never; None if none ever is."""
+    has_one = rows.timeout_us > 0
+    return np.where(has_one, rows.arrival_us + rows.timeout_us, 0) if has_one.any() else None
 
 
 def segments_of(rows: TraceRows) -> Segments:

@@ -183,7 +183,7 @@ def _is_counted(workload: InferencePerfSpec) -> bool:
 def _counts(workload: InferencePerfSpec, index: int) -> list[int]:
     """The stage's requests shared out evenly; the first users get what is left over."""
     stage, num_users = workload.stages[index], workload.num_users
-    total = int(stage.rate * stage.duration)
+    total = int(min(stage.rate * stage.duration, 2.0**63))
     each, more = divmod(total, num_users)
     place = f"inference_perf.stages[{index}]"
     if not each:

@@ -7,6 +7,7 @@ revision reads differently is in `blis_jax.workload.revised`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError, field_validator, model_validator
 
-from blis_jax.errors import ConfigError, choices, closest
+from blis_jax.errors import ConfigError, ConfigWarning, choices, closest
 from blis_jax.files.input_files import check_regular
 from blis_jax.workload.inference_perf import InferencePerfSpec, first_clients
 from blis_jax.workload.lengths.laws import (
@@ -31,6 +32,7 @@ from blis_jax.workload.lengths.laws import (
 from blis_jax.workload.strict_yaml import LAW_TYPES, read_mapping, sentence
 from blis_jax.workload.versions import FIRST_REVISION, REVISED, REVISIONS, upgraded
 
+TEXTS = ("id", "tenant_id", "model", "prefix_group", "adapter")  # keys whose values are names
 DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default
 LEAST_GAMMA_SHAPE = 0.01  # the reference's: a cv of 10
 WEIBULL_CV_RANGE = (0.01, 10.4)  # the reference's
@@ -249,7 +251,7 @@ def parse_spec(
     Files of version 1 are read as version 2, with a ConfigWarning where names have changed.
     """
     kind = _spec_class(revision)
-    data = upgraded(read_mapping(text, source), source)
+    data = upgraded(read_mapping(text, source, TEXTS), source)
     try:
         return _with_clients(kind.model_validate(data))
     except ValidationError as error:
@@ -307,7 +309,9 @@ def override(spec: WorkloadSpec, **changes: Any) -> WorkloadSpec:
         ConfigError: a key is unknown, or its value is impossible.
     """
     try:
-        return type(spec).model_validate({**spec.model_dump(), **changes})
+        with warnings.catch_warnings():  # what was to be said of the file has been said
+            warnings.simplefilter("ignore", ConfigWarning)
+            return type(spec).model_validate({**spec.model_dump(), **changes})
     except ValidationError as error:
         raise ConfigError(sentence(error, spec.law_types)) from None
 

@@ -15,13 +15,21 @@ from blis_jax.files.input_files import refuse_half_characters
 LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
 
 
+_NULL, _TEXT = "tag:yaml.org,2002:null", "tag:yaml.org,2002:str"
+
+
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """A safe loader for which a repeated key is an error."""
+    """A safe loader for which a repeated key is an error; what follows the keys `texts` is a text."""
+
+    texts: tuple[str, ...] = ()
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """A mapping whose keys differ."""
         seen: set[Hashable] = set()
-        for key_node, _ in node.value:
+        for key_node, value_node in node.value:
+            is_scalar = isinstance(value_node, yaml.ScalarNode)
+            if key_node.value in self.texts and is_scalar and value_node.tag != _NULL:
+                value_node.tag = _TEXT
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable) and key in seen:
                 raise yaml.constructor.ConstructorError(
@@ -45,9 +53,12 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 _UniqueKeyLoader.add_constructor("tag:yaml.org,2002:int", _UniqueKeyLoader.construct_yaml_int)
 
 
-def read_mapping(text: str, source: str) -> dict[Any, Any]:
-    """Parse a YAML text whose top level is a mapping; `source` names it in errors."""
-    data = read_yaml(text, source)
+def read_mapping(text: str, source: str, texts: tuple[str, ...] = ()) -> dict[Any, Any]:
+    """Parse a YAML text whose top level is a mapping; `source` names it in errors.
+
+    What follows the keys `texts` is read as it is written, also where it looks like a number.
+    """
+    data = read_yaml(text, source, texts)
     if not isinstance(data, dict):
         raise ConfigError(
             f"{source}: the top level is {_kind(data)}, allowed is a mapping of keys to values"
@@ -55,10 +66,11 @@ def read_mapping(text: str, source: str) -> dict[Any, Any]:
     return data
 
 
-def read_yaml(text: str, source: str) -> Any:
-    """Parse a YAML text in which no key is repeated; `source` names it in errors."""
+def read_yaml(text: str, source: str, texts: tuple[str, ...] = ()) -> Any:
+    """Parse a YAML text in which no key is repeated; `source` names it in errors, for `texts` see read_mapping."""
+    loader = type("_Loader", (_UniqueKeyLoader,), {"texts": texts}) if texts else _UniqueKeyLoader
     try:
-        data = yaml.load(text, Loader=_UniqueKeyLoader)
+        data = yaml.load(text, Loader=loader)
         refuse_half_characters(text, data, source)
     except RecursionError:
         raise ConfigError(f"{source}: mappings or lists are nested too deeply to be read") from None

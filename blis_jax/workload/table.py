@@ -131,8 +131,13 @@ def text_rank(num_requests: int) -> np.ndarray:
     return rank
 
 
-def from_golden(arrays: Mapping[str, Any], block_size: int | None = None) -> RequestTable:
-    """Fold the block ids of a golden workload into radix nodes; arrays stay on the host."""
+def from_golden(
+    arrays: Mapping[str, Any], block_size: int | None = None, least_prompt: int = 1
+) -> RequestTable:
+    """Fold the block ids of a golden workload into radix nodes; arrays stay on the host.
+
+    A prompt with fewer than `least_prompt` tokens is refused.
+    """
     file_block_size = int(arrays["block_size"])
     if block_size not in (None, file_block_size):
         raise ConfigError(
@@ -142,7 +147,7 @@ def from_golden(arrays: Mapping[str, Any], block_size: int | None = None) -> Req
     _check_range(arrays)
     input_len = np.asarray(arrays["input_len"], np.int32)
     arrival_us = np.asarray(arrays["arrival_us"], np.int64)
-    _check_rows(arrays, arrival_us, input_len)
+    _check_rows(arrays, arrival_us, input_len, least_prompt)
     block_ptr = np.asarray(arrays["block_ptr"], np.int64)
     block_ids = np.cumsum(arrays["block_ids_delta"], dtype=np.int64)
     prompt_blocks = input_len // file_block_size
@@ -294,7 +299,9 @@ def _check_range(arrays: Mapping[str, Any]) -> None:
             )
 
 
-def _check_rows(arrays: Mapping[str, Any], arrival_us: np.ndarray, input_len: np.ndarray) -> None:
+def _check_rows(
+    arrays: Mapping[str, Any], arrival_us: np.ndarray, input_len: np.ndarray, least_prompt: int
+) -> None:
     """Refuse arrays that contradict each other; what they mean is not checked further."""
     num_requests = len(arrival_us)
     for name in _PER_REQUEST:
@@ -308,7 +315,7 @@ def _check_rows(arrays: Mapping[str, Any], arrival_us: np.ndarray, input_len: np
         raise ConfigError(
             f"arrival_us falls from row {row - 1} to row {row}; requests must be sorted by arrival"
         )
-    if num_requests and input_len.min() < 1:
+    if num_requests and input_len.min() < least_prompt:
         row = int(np.argmin(input_len))
         raise ConfigError(f"input_len[{row}] is {input_len[row]}; a prompt has at least 1 token")
     tokens = input_len + np.asarray(arrays["output_len"], np.int64)

@@ -10,6 +10,7 @@ from blis_jax.commands.run import command as run
 from blis_jax.traces.read import TraceOptions, read_trace
 from blis_jax.traces.write import write_trace
 from tests.support.recorded.reference_data import REPO_ROOT
+from tests.traces.formats.test_trace_v3 import HEADER, line
 
 EXAMPLES = REPO_ROOT / "examples" / "traces"
 BASE = ["--model", "meta-llama/llama-3.1-8b-instruct", "--num-instances", "2"]
@@ -116,3 +117,14 @@ def test_the_references_option_names_read_its_csv(capsys):
     again = results(capsys, "--trace", path, "--trace-format", "blis-csv")
     assert document["requests"] == again["requests"]
     assert document["provenance"] == again["provenance"]
+
+
+def test_requests_of_a_trace_are_given_up_at_their_deadlines(capsys):
+    """BLIS: 8 of 8 timed out, the last at 108 ms; the instances end 6.638 ms later."""
+    rows = [line(row, 1000 * row, deadline_us=str(1000 * row + 100_000)) for row in range(1, 9)]
+    run.Path("late.csv").write_text(HEADER + "".join(rows))
+    document = results(capsys, "--trace", "late.csv", "--profile", "blis-2026-08")
+    assert document["timed_out_requests"] == 8 and document["completed_requests"] == 0
+    assert document["vllm_estimated_duration_s"] == 0.114638
+    assert run.main([*BASE, "--trace", "late.csv"]) == 0
+    assert "the deadlines of late.csv have no effect" in capsys.readouterr().err

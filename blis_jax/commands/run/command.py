@@ -93,7 +93,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         notes.info(line)
     started = time.perf_counter()
     if workload is None:
-        record = _followed_table(config, table, names, given, source.policy_seed)
+        record = _followed_table(config, table, names, given, source, notes)
     else:
         run = _followed_users(config, workload, given, source.policy_seed)
         record, table, names = run.record, run.table, sessions.names_of_run(run)
@@ -119,15 +119,26 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
 
 
 def _followed_table(
-    config: ClusterConfig, table: Any, names: Any, given: Mapping[str, Any], seed: int
+    config: ClusterConfig,
+    table: Any,
+    names: Any,
+    given: Mapping[str, Any],
+    source: Source,
+    notes: Notes,
 ) -> RunRecord:
     """The run of given requests; again with deadlines if one of them comes too late."""
-    record = simulated(config, table, given, seed)
+    record = simulated(config, table, given, source.policy_seed)
     late = sessions.late_request(record, names)
     if late is None:
         return record
+    if source.is_trace and not sessions.gives_up(config):
+        notes.warn(
+            f"the deadlines of {source.title} have no effect: BLIS of February gives no request up; take --profile "
+            "blis-2026-08 or --corrected"
+        )
+        return record
     sessions.check_gives_up(config, names, late)
-    return simulated(config, sessions.with_deadlines(table, names), given, seed)
+    return simulated(config, sessions.with_deadlines(table, names), given, source.policy_seed)
 
 
 def _followed_users(

@@ -87,9 +87,14 @@ def late_request(record: RunRecord, names: WorkloadNames) -> int | None:
     return int(np.argmax(is_late)) if is_late.any() else None
 
 
+def gives_up(config: ClusterConfig) -> bool:
+    """Whether requests are given up at their deadlines in this profile."""
+    return config.is_august or config.corrected
+
+
 def check_gives_up(config: ClusterConfig, names: WorkloadNames, late: int) -> None:
     """Refuses a run in which requests are given up, in profiles where nobody knows what follows."""
-    if config.is_august or config.corrected or names.deadline_us is None:
+    if gives_up(config) or names.deadline_us is None:
         return
     raise UnsupportedError(
         f"request {late} is not done by its deadline at {names.deadline_us[late]} us, and BLIS of February "

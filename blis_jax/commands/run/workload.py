@@ -160,14 +160,20 @@ def _simple_spec(given: Mapping[str, Any], mode: str) -> WorkloadSpec:
 
 
 def _distribution(given: Mapping[str, Any], mode: str) -> Distribution:
-    from blis_jax.workload.lengths.distribution import PRESETS, Distribution, GaussianLengths
+    from blis_jax.workload.lengths.distribution import (
+        PRESETS,
+        Distribution,
+        GaussianLengths,
+        RevisedDistribution,
+    )
 
+    kind_of = RevisedDistribution if revision_of(given) == REVISED else Distribution
     default = Distribution()
     rate = given.get("rate", default.rate)
     num_requests = given.get("num_requests", default.num_requests)
     if mode != "distribution":
         prompt, output = PRESETS[mode]
-        return Distribution(rate, num_requests, prompt=prompt, output=output)
+        return kind_of(rate, num_requests, prompt=prompt, output=output)
 
     def lengths(kind: str, usual: GaussianLengths) -> GaussianLengths:
         return GaussianLengths(
@@ -177,7 +183,7 @@ def _distribution(given: Mapping[str, Any], mode: str) -> Distribution:
             max=given.get(f"{kind}_tokens_max", usual.max),
         )
 
-    return Distribution(
+    return kind_of(
         rate=rate,
         num_requests=num_requests,
         prefix_tokens=given.get("prefix_tokens", default.prefix_tokens),

@@ -73,10 +73,11 @@ class RevisedHeader(Strict):
     observed_kv_metrics: dict[str, Any] | None = None
 
 
-_HAS_PROMPT = Check(
-    "input_tokens is 0, and no prefix adds to it",
+_HAS_TOKENS = Check(
+    "input_tokens and output_tokens are 0, and no prefix adds to them",
     lambda found: (
         (found["input_tokens"] > 0)
+        | (found["output_tokens"] > 0)
         | ((found["prefix_group"] != "") & (found["prefix_length"] > 0))
         | ((found["prefix_group"] == "") & (found["server_input_tokens"] > 0))
     ),
@@ -105,7 +106,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
         reading.report.notes.append(f"{path.name} has no YAML header beside it; read without one")
     else:
         read_header(header)
-    found = read_columns(path, _columns(), reading, [_HAS_PROMPT, _IN_TIME])
+    found = read_columns(path, _columns(), reading, [_HAS_TOKENS, _IN_TIME])
     arrival_us = _arrivals(found)
     group_tokens = _group_tokens(found["prefix_group"], found["prefix_length"])
     is_counted = (found["server_input_tokens"] > 0) & (found["prefix_group"] == "")

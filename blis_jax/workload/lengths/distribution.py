@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from blis_jax.errors import ConfigError
 
@@ -45,7 +45,22 @@ class Distribution:
         if self.prefix_tokens < 0:
             raise ConfigError(f"--prefix-tokens must be at least 0, got {self.prefix_tokens}")
         for name in ("prompt", "output"):
-            _check_lengths(f"--{name}-tokens", getattr(self, name))
+            self._check_lengths(f"--{name}-tokens", getattr(self, name))
+
+    def _check_lengths(self, option: str, lengths: GaussianLengths) -> None:
+        _check_lengths(option, lengths)
+
+
+@dataclass(frozen=True)
+class RevisedDistribution(Distribution):
+    """Likewise under the rules of August 2026: a length has a token, and a deviation of 0 makes it constant."""
+
+    def _check_lengths(self, option: str, lengths: GaussianLengths) -> None:
+        for end in ("min", "max"):
+            if getattr(lengths, end) < 1:
+                raise ConfigError(f"{option}-{end} must be at least 1, got {getattr(lengths, end)}")
+        is_constant = lengths.stdev == 0
+        _check_lengths(option, replace(lengths, stdev=lengths.mean) if is_constant else lengths)
 
 
 def _check_lengths(option: str, lengths: GaussianLengths) -> None:

@@ -28,7 +28,7 @@ def no_boolean(value: Any) -> Any:
     return value
 
 
-def _power_of_ten(value: Any) -> Any:
+def power_of_ten(value: Any) -> Any:
     """Numbers such as 1e6, which YAML reads as text."""
     if isinstance(value, str) and "e" in value.lower():
         with contextlib.suppress(ValueError):
@@ -38,7 +38,12 @@ def _power_of_ten(value: Any) -> Any:
 
 def _whole_part(value: Any, info: ValidationInfo) -> Any:
     """Cut the fraction of a token off, as the reference does, and say so."""
-    if not isinstance(value, float) or not 0 <= value < math.inf or value.is_integer():
+    return signed_whole_part(value, info) if isinstance(value, float) and value >= 0 else value
+
+
+def signed_whole_part(value: Any, info: ValidationInfo) -> Any:
+    """Likewise where the number may be negative."""
+    if not isinstance(value, float) or not math.isfinite(value) or value.is_integer():
         return value
     whole = math.trunc(value)
     warnings.warn(
@@ -53,13 +58,13 @@ Number = Annotated[float, BeforeValidator(no_boolean), Field(allow_inf_nan=False
 Positive = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Whole = Annotated[
-    int, BeforeValidator(_power_of_ten), BeforeValidator(no_boolean), Field(ge=-(2**63), lt=2**63)
+    int, BeforeValidator(power_of_ten), BeforeValidator(no_boolean), Field(ge=-(2**63), lt=2**63)
 ]
 Count = Annotated[Whole, Field(ge=0)]
 Tokens = Annotated[
     int,
     BeforeValidator(_whole_part),
-    BeforeValidator(_power_of_ten),
+    BeforeValidator(power_of_ten),
     BeforeValidator(no_boolean),
     Field(ge=0, lt=2**63),
 ]

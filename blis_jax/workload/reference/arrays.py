@@ -46,7 +46,9 @@ def draw(
 def table_of(workload: DrawnWorkload, block_size: int) -> tuple[RequestTable, WorkloadNames]:
     """The requests that arrive by themselves, of a workload that is drawn."""
     arrays = arrays_of(workload, block_size)
-    return from_golden(arrays), names_of(arrays)
+    return from_golden(arrays, least_prompt=0), names_of(
+        arrays
+    )  # what it drew, `drawn` has checked
 
 
 def names_of(arrays: dict[str, np.ndarray]) -> WorkloadNames:

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from blis_jax.errors import ConfigError
 from blis_jax.workload.go_random.stream import Stream
@@ -19,6 +20,7 @@ from blis_jax.workload.reference.arrays import content_arrays, golden_arrays, na
 from blis_jax.workload.reference.prompts import MOST_TOKENS, draw_tokens
 from blis_jax.workload.reference.requests import DrawnRequest
 from blis_jax.workload.revised.spec import RevisedWorkload
+from blis_jax.workload.strict_yaml import sentence
 from blis_jax.workload.table import RequestTable, WorkloadNames, from_golden
 from blis_jax.workload.versions import FIRST_REVISION
 
@@ -62,14 +64,17 @@ def as_spec(
         "input_distribution": _law(distribution.prompt),
         "output_distribution": _law(distribution.output),
     }
-    return RevisedWorkload(
-        version="2",
-        category="language",
-        aggregate_rate=0.0 if concurrency else distribution.rate,
-        num_requests=distribution.num_requests,
-        horizon=horizon_us or 0,
-        clients=(client | pace,),  # type: ignore[arg-type]  # pydantic makes a client of it
-    )
+    try:
+        return RevisedWorkload(
+            version="2",
+            category="language",
+            aggregate_rate=0.0 if concurrency else distribution.rate,
+            num_requests=distribution.num_requests,
+            horizon=horizon_us or 0,
+            clients=(client | pace,),  # type: ignore[arg-type]  # pydantic makes a client of it
+        )
+    except ValidationError as error:  # a number that only fits an option
+        raise ConfigError(sentence(error, RevisedWorkload.law_types)) from None
 
 
 def _law(lengths: GaussianLengths) -> dict[str, Any]:

@@ -131,7 +131,8 @@ def _table(
     later = zip(sessions, is_later.tolist(), strict=True)
     return ClosedLoop(
         table=replace(
-            from_golden(arrays), arrival_us=np.where(is_later, np.int64(NEVER_US), arrival)
+            from_golden(arrays, least_prompt=0),
+            arrival_us=np.where(is_later, np.int64(NEVER_US), arrival),
         ),
         names=names_of(arrays),
         requests=tuple(requests),

@@ -110,13 +110,20 @@ def _check_drawn(
 ) -> None:
     if not requests and not spec.horizon and spec.revision == FIRST_REVISION:
         raise ConfigError(NO_REQUEST)  # where the first revision does not end
+    is_first = spec.revision == FIRST_REVISION  # the later one serves prompts without tokens
     for request in requests:
-        if not any(map(len, request.prompt)):
-            place = request.client
-            path = f"clients[{place}]" if place < len(spec.clients) else clients[place].id
+        if any(map(len, request.prompt)) or (not is_first and len(request.output)):
+            continue
+        place = request.client
+        path = f"clients[{place}]" if place < len(spec.clients) else clients[place].id
+        if is_first:
             raise ConfigError(
                 f"{path}.input_distribution: drew a prompt without tokens, allowed is 1 token or more"
             )
+        raise ConfigError(
+            f"{path}: drew a request without any token, where BLIS stops with an index out of range; let "
+            "output_distribution begin at 1"
+        )
 
 
 def _batches(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from blis_jax.errors import UnsupportedError
+from pydantic import ValidationError
+
+from blis_jax.errors import ConfigError, UnsupportedError
 from blis_jax.workload.inference_perf import Pace, revised_clients
+from blis_jax.workload.revised.laws import REVISED_LAW_TYPES
 from blis_jax.workload.revised.spec import (
     CohortSpec,
     DiurnalSpec,
@@ -19,10 +23,12 @@ from blis_jax.workload.revised.spec import (
     SpikeSpec,
 )
 from blis_jax.workload.spec import ClientSpec, WorkloadSpec
+from blis_jax.workload.strict_yaml import sentence
 
 HOURS = 24
 HOUR_US = 3_600_000_000
 DRAIN_PARTS = 10
+LATEST_US = 2**63 - DRAIN_PARTS  # a span of a drain is 1 us at least
 
 
 @dataclass(frozen=True)
@@ -53,9 +59,13 @@ def expanded(spec: WorkloadSpec) -> Expansion:
     paces: list[Pace | None] = [None] * len(clients)
     if spec.inference_perf is not None:
         rate, users = revised_clients(spec.inference_perf)
-        clients = [RevisedClient.model_validate(user.document) for user in users]
+        clients = [_client("inference_perf", user.document) for user in users]
         paces = [user.pace for user in users]
-    members = [member for cohort in spec.cohorts for member in _members(cohort)]
+    members = [
+        member
+        for index, cohort in enumerate(spec.cohorts)
+        for member in _members(cohort, f"cohorts[{index}]")
+    ]
     return Expansion((*clients, *members), (*paces, *[None] * len(members)), rate)
 
 
@@ -68,25 +78,39 @@ def _check_adapters(spec: RevisedWorkload) -> None:
                 )
 
 
-def _members(cohort: CohortSpec) -> Iterator[RevisedClient]:
+def _client(source: str, document: Mapping[str, Any]) -> RevisedClient:
+    """A client that `source` comes down to; what it must not say is said of the source."""
+    try:
+        return RevisedClient.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {sentence(error, REVISED_LAW_TYPES)}") from None
+
+
+def _members(cohort: CohortSpec, place: str) -> Iterator[RevisedClient]:
     """Clients that differ in their ids and, if asked for, in their prefixes."""
     shared = {
         name: getattr(cohort, name)
         for name in CohortSpec.model_fields
         if name in RevisedClient.model_fields
     }
-    windows = _windows(cohort)
+    windows = _windows(cohort, place)
     shared["lifecycle"] = RevisedLifecycle(windows=windows) if windows else None
     shared["rate_fraction"] = cohort.rate_fraction / cohort.population
     for member in range(cohort.population):
         own = {"id": f"{cohort.id}-{member}"}
         if cohort.prefix_sharing == "per_member":
             own["prefix_group"] = f"{cohort.prefix_group}-{member}"
-        yield RevisedClient.model_validate(shared | own)
+        yield _client(place, shared | own)
 
 
-def _windows(cohort: CohortSpec) -> tuple[RevisedWindow, ...]:
+def _windows(cohort: CohortSpec, place: str) -> tuple[RevisedWindow, ...]:
     """Spans of the day, the spike and the drain, in this order."""
+    for name, span in (("spike", "duration_us"), ("drain", "ramp_duration_us")):
+        part = getattr(cohort, name)
+        if part is not None and part.start_time_us + getattr(part, span) >= LATEST_US:
+            raise ConfigError(
+                f"{place}.{name}: start_time_us and {span} add up to 2^63 or more; lower one of them"
+            )
     windows: list[RevisedWindow] = []
     if cohort.diurnal is not None:
         windows += _diurnal_windows(cohort.diurnal)

@@ -134,6 +134,10 @@ class RevisedClient(ClientSpec):
         return turns is not None and turns.single_session
 
     @model_validator(mode="after")
+    def _positive_lengths(self) -> RevisedClient:
+        return self  # BLIS raises lengths of its laws to 1, and takes counts of 0 as they are
+
+    @model_validator(mode="after")
     def _paced_once(self) -> RevisedClient:
         checks.check_pace(self)
         return self

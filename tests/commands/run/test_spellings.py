@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import pytest
 
+from blis_jax.commands import cli
 from blis_jax.commands.run import command as run
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import with_workload_spec
@@ -51,3 +53,16 @@ def test_a_workload_that_is_no_workload(
 ) -> None:
     assert run.main(["--model", "meta-llama/llama-3.1-8b-instruct", *words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0x10", 16), ("2_0", 20), ("-0b11", -3), ("0o17", 15)]
+)
+def test_whole_numbers_in_the_spellings_of_the_reference(text: str, value: int) -> None:
+    assert cli.whole(text) == value
+
+
+@pytest.mark.parametrize("text", ["010", "00", "2__0", "0x", "1e3", "0xg", " 1", "9" * 80])
+def test_whole_numbers_that_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"whole number|base 8"):
+        cli.whole(text)

@@ -74,7 +74,10 @@ def test_columns_that_only_some_files_have(tmp_path):
     ("changes", "reason"),
     [
         ({"prefix_length": "-1"}, "prefix_length is -1, not a whole number of at least 0"),
-        ({"input_tokens": "0"}, "input_tokens is 0, and no prefix adds to it"),
+        (
+            {"input_tokens": "0", "output_tokens": "0"},
+            "input_tokens and output_tokens are 0, and no prefix adds to them",
+        ),
         ({"deadline_us": "3"}, "deadline_us is not later than the arrival"),
         ({"reason_ratio": "1.5"}, "reason_ratio is 1.5, not a number from 0 to 1"),
         ({"slo_class": "gold"}, "slo_class is gold, not one of critical"),
