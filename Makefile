@@ -4,12 +4,14 @@ EXTRAS ?= dev,docs,export,parquet,surrogate,notebooks,report
 WORKERS ?= 2
 # K/N: run the K-th of N parts of the slow tests as well.
 SLOW_SHARD ?=
+# REVISION: run the slow tests nearest to what differs from it as well.
+SLOW_SINCE ?=
 
 venv_python := .venv/bin/python
 # One stamp per choice of extras: asking for others installs them.
 installed := .venv/.installed-$(EXTRAS)
 
-.PHONY: .venv sweep test test-all lint types site bench clean
+.PHONY: .venv sweep test test-all turn lint types site bench clean
 
 .venv: $(installed)
 
@@ -25,10 +27,14 @@ sweep: $(installed)
 
 # worksteal: neighbouring tests run in one process, where they share what is compiled.
 test: $(installed)
-	$(venv_python) -m pytest -n $(WORKERS) --dist worksteal $(if $(SLOW_SHARD),--slow-shard $(SLOW_SHARD))
+	$(venv_python) -m pytest -n $(WORKERS) --dist worksteal $(if $(SLOW_SHARD),--slow-shard $(SLOW_SHARD)) $(if $(SLOW_SINCE),--slow-since $(SLOW_SINCE))
 
 test-all: $(installed)
 	$(venv_python) -m pytest -n $(WORKERS) --dist worksteal --run-slow
+
+# Once for each landing: the next part of the slow tests, and how long those took that ran here.
+turn: $(installed)
+	$(venv_python) -m tests.support.rotation
 
 lint: $(installed)
 	$(venv_python) -m ruff check .

@@ -92,9 +92,14 @@ def _imported(module: ast.Module) -> Iterator[str]:
         todo.extend(() if _is_for_types(node) else ast.iter_child_nodes(node))
 
 
+def imported_modules(module: ast.Module, tree: Tree) -> set[str]:
+    """The modules of the tree that one module imports at run time, in functions too."""
+    return set(_imported(module)) & tree.keys()
+
+
 def imports(tree: Tree) -> dict[str, set[str]]:
     """The modules of the tree that each module imports."""
-    return {name: set(_imported(module)) & tree.keys() - {name} for name, module in tree.items()}
+    return {name: imported_modules(module, tree) - {name} for name, module in tree.items()}
 
 
 def shortest(edges: Mapping[str, set[str]], start: str, end: str) -> list[str]:

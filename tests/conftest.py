@@ -10,7 +10,14 @@ import hypothesis
 import pytest
 
 from tests.support.recorded.reference_data import find_golden_dir
-from tests.support.rotation import part_of
+from tests.support.rotation import (
+    Stopwatch,
+    changed_since,
+    distances,
+    measured_seconds,
+    nearest,
+    part_of,
+)
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # One LLVM function for the whole engine loop: about ten times as fast as calls from op to op.
@@ -48,16 +55,42 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="K/N",
         help="run the K-th of N parts of the slow tests as well",
     )
+    group.addoption(
+        "--slow-since",
+        metavar="REVISION",
+        help="run slow tests that import what differs from REVISION, nearest first, as well",
+    )
+    group.addoption(
+        "--slow-minutes",
+        type=float,
+        default=20.0,
+        help="minutes of CPU that --slow-since may take, by tests/data/slow_seconds.json (20)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # under xdist one process hears of all tests
+        config.pluginmanager.register(Stopwatch())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--run-slow"):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
-    shard = config.getoption("--slow-shard")
+    shard, since = config.getoption("--slow-shard"), config.getoption("--slow-since")
     kinds = [item.nodeid.partition("[")[0] for item in slow]
-    chosen = {slow[place] for place in part_of(kinds, *shard)} if shard else set()
-    deselected = set(slow) - chosen
+    places = set(part_of(kinds, *shard)) if shard else set()
+    if since:
+        places |= set(
+            nearest(
+                kinds,
+                distances(changed_since(since)),
+                measured_seconds(),
+                most_seconds=60 * config.getoption("--slow-minutes"),
+                turn=shard[0] if shard else 0,
+            )
+        )
+    deselected = set(slow) - {slow[place] for place in places}
     if deselected:
         config.hook.pytest_deselected(items=list(deselected))
         items[:] = [item for item in items if item not in deselected]
