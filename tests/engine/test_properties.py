@@ -447,6 +447,23 @@ def small_router_index(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     compiled.cache_clear()
 
 
+# The fast form of the properties around it: one mechanism of each kind, few scenes.
+FEW = {
+    "victims": (scenes(VICTIMS[:1]), NODES),
+    "precise routing": (scenes(PRECISE[:1]), NODES),
+    "conversations": (scenes(TALKATIVE[:1], has_conversations=True), LONG_NODES),
+    "end of the clock": (late_scenes(FAST[:1]), NODES),
+}
+
+
+@pytest.mark.parametrize("kind", FEW)
+@hypothesis.settings(max_examples=5, phases=PHASES)
+@hypothesis.given(st.data())
+def test_a_few_scenes_of_each_kind_equal_oracle(kind: str, data: Any):
+    kind_scenes, nodes = FEW[kind]
+    check(data.draw(kind_scenes), nodes)
+
+
 INDEXED = (STATICS[2], STATICS[4], STATICS[6])
 
 
@@ -476,12 +493,8 @@ def test_same_input_same_bits_and_more_slots_change_nothing(scene: Scene):
                 np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@hypothesis.settings(max_examples=150, phases=PHASES)
-@hypothesis.given(scenes((STATICS[0], STATICS[3], STATICS[6], STATICS[11])))
-def test_both_memory_models_are_equal_where_both_apply(scene: Scene):
-    """Also says that memory without limit gives the results of memory without eviction."""
+def check_memory_models(scene: Scene) -> None:
+    """Memory without limit gives the results of memory without eviction."""
     cheap = run(scene, dataclasses.replace(OPTIONS, kv_model="no-eviction"))
     hypothesis.assume(cheap.outcome in WHOLE)
     full = run(scene, dataclasses.replace(OPTIONS, kv_model="block-level"))
@@ -494,6 +507,20 @@ def test_both_memory_models_are_equal_where_both_apply(scene: Scene):
         for field in dataclasses.fields(getattr(cheap, part)):
             mine, theirs = (getattr(getattr(each, part), field.name) for each in (cheap, full))
             np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
+
+
+@hypothesis.settings(max_examples=5, phases=PHASES)
+@hypothesis.given(scenes(FAST[:1]))
+def test_both_memory_models_are_equal_in_a_few_scenes(scene: Scene):
+    check_memory_models(scene)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@hypothesis.settings(max_examples=150, phases=PHASES)
+@hypothesis.given(scenes((STATICS[0], STATICS[3], STATICS[6], STATICS[11])))
+def test_both_memory_models_are_equal_where_both_apply(scene: Scene):
+    check_memory_models(scene)
 
 
 # Scenes that the generators above seldom meet.

@@ -28,20 +28,52 @@ NUM_RUNS, NUM_REQUESTS, WARM_UP = 32, 2000, 500
 QUANTILE = 3.89
 
 
-def run(seed: int, load: float, servers: int, is_exponential: bool) -> RunRecord:
+def run(
+    seed: int, load: float, servers: int, is_exponential: bool, num_requests: int = NUM_REQUESTS
+) -> RunRecord:
     rng = np.random.default_rng(seed)
-    gaps = rng.exponential(SERVICE_US / (load * servers), NUM_REQUESTS)
+    gaps = rng.exponential(SERVICE_US / (load * servers), num_requests)
     arrivals = np.floor(np.cumsum(gaps)).astype(int)
-    steps = np.full(NUM_REQUESTS, MEAN_STEPS)
+    steps = np.full(num_requests, MEAN_STEPS)
     if is_exponential:
         # geometric with mean 50, the discrete exponential; its variance is 1/50 smaller relative to mean²
-        steps = rng.geometric(1 / MEAN_STEPS, NUM_REQUESTS)
+        steps = rng.geometric(1 / MEAN_STEPS, num_requests)
     prompts = [Prompt(int(a), 1, int(n)) for a, n in zip(arrivals, steps, strict=True)]
     settings = flags(beta_coeffs=[float(STEP_US), 0.0, 0.0], max_num_running_reqs=servers)
     table = table_of(workload_of(prompts))
     record = simulate(config.from_flags(settings), table, Options(num_slots=256))
     assert record.outcome == Outcome.COMPLETED
     return record
+
+
+def first_come_waits(record: RunRecord, servers: int) -> np.ndarray:
+    """Wait of each request in µs if servers take requests in order of arrival (Kiefer and Wolfowitz)."""
+    free_at = np.zeros(servers)
+    waits = []
+    for arrival, steps in zip(record.requests.arrival_us, record.requests.output_len, strict=True):
+        first = np.argmin(free_at)
+        start = max(float(arrival), free_at[first])
+        waits.append(start - arrival)
+        free_at[first] = start + steps * STEP_US
+    return np.array(waits)
+
+
+KINDS = pytest.mark.parametrize(
+    ("servers", "load", "is_exponential"),
+    [(1, 0.7, False), (1, 0.6, True), (4, 0.8, True)],
+    ids=["M/D/1", "M/M/1", "M/M/4"],
+)
+
+
+@KINDS
+def test_waits_follow_the_queues_recursion(servers: int, load: float, is_exponential: bool):
+    """The fast form of the means below: the same arrivals and services, request by request."""
+    record = run(servers, load, servers, is_exponential, num_requests=300)
+    waits = first_come_waits(record, servers)
+    off = record.requests.sched_delay_us - waits
+    assert waits.mean() > 5 * STEP_US, "nobody waits, so nothing is proved"
+    assert abs(off.mean()) < STEP_US
+    assert np.corrcoef(waits, record.requests.sched_delay_us)[0, 1] > 0.999
 
 
 def erlang_c(servers: int, load: float) -> float:
@@ -55,11 +87,7 @@ def erlang_c(servers: int, load: float) -> float:
 # Independent runs; the first 500 requests of each start from an empty system and are left out.
 @pytest.mark.statistical
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("servers", "load", "is_exponential"),
-    [(1, 0.7, False), (1, 0.6, True), (4, 0.8, True)],
-    ids=["M/D/1", "M/M/1", "M/M/4"],
-)
+@KINDS
 def test_mean_wait(servers: int, load: float, is_exponential: bool):
     wait = erlang_c(servers, load) * SERVICE_US / (servers * (1 - load))
     squared_variation = 1 - 1 / MEAN_STEPS if is_exponential else 0.0
@@ -74,7 +102,6 @@ def test_mean_wait(servers: int, load: float, is_exponential: bool):
     assert abs(np.mean(means) - expected) < half_width + STEP_US
 
 
-@pytest.mark.slow
 def test_deterministic_service_follows_lindleys_recursion():
     """Request by request: the wait is Lindley's, up to the step that an emptied instance gives back."""
     record = run(7, 0.9, 1, is_exponential=False)
