@@ -112,11 +112,6 @@ def gpu_description(name: str) -> GpuDescription:
     return shipped[name]
 
 
-def shipped_gpus() -> tuple[str, ...]:
-    """The GPUs whose descriptions are shipped."""
-    return tuple(_shipped())
-
-
 @functools.cache
 def _shipped() -> dict[str, GpuDescription]:
     text = resources.files("blis_jax").joinpath("data/hardware.yaml").read_text("utf-8")

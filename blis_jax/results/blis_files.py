@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_jax.engine.types import SLO_CLASSES
-from blis_jax.files.atomic_write import json_text, replacing, write_json
+from blis_jax.files.atomic_write import json_text, replacing
 from blis_jax.results.metrics.kv import cache_hit_rate, preemption_rate, thrashing_rate
 from blis_jax.results.metrics.reference import (
     aggregates,
@@ -174,13 +174,6 @@ def results_document(
     if record.is_august:
         document["cache_hit_rate"] = cache_hit_rate(record)
     return document | {"requests": entries} if entries else document
-
-
-def write_results(
-    path: str | Path, record: RunRecord, tenant_names: Sequence[str] | None = None
-) -> None:
-    """Writes what the reference saves at its `--results-path`."""
-    write_json(Path(path), results_document(record, tenant_names))
 
 
 def write_scenario(

@@ -32,10 +32,8 @@ from blis_jax.results.metrics.summaries import (
     Window,
     class_summary,
 )
-from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, TTFT_PARTS, RequestRecords, RunRecord
-from blis_jax.results.request_lives.travels import E2E_PARTS, e2e_parts_us
+from blis_jax.results.records import BLOCK_LEVEL, NO_EVICTION, RunRecord
 from blis_jax.results.schema import (
-    REQUESTS,
     RUNS,
     new_dataset,
     outcome_attributes,
@@ -206,35 +204,6 @@ def _add_checks(
     dataset.coords["invariant"] = names
     violated = np.array([[row.get(name, 0) for name in names] for row in counts])
     _add_variable(dataset, "invariant_violations", (*dims, "invariant"), violated, shape, "1")
-
-
-def request_dataset(
-    records: Sequence[RunRecord], coords: Mapping[str, Sequence[Any]], provenance: Provenance
-) -> xr.Dataset:
-    """Every field of every request, over the dims of `coords` and `request`.
-
-    Runs with fewer requests than the longest are filled up with -1; `num_requests` says how many
-    there are.
-    """
-    shape = _shape(records, coords)
-    dims = (*coords, "request")
-    sizes = [len(record.requests.arrival_us) for record in records]
-    labels = _labels(coords) | {"ttft_part": list(TTFT_PARTS), "e2e_part": list(E2E_PARTS)}
-    dataset = new_dataset(REQUESTS, provenance, labels, {})
-    columns = {
-        entry.name: [np.asarray(getattr(record.requests, entry.name)) for record in records]
-        for entry in dataclasses.fields(RequestRecords)
-    }
-    columns["e2e_parts_us"] = [e2e_parts_us(record.requests) for record in records]
-    for name, arrays in columns.items():
-        table = np.full((len(records), max(sizes), *arrays[0].shape[1:]), -1, arrays[0].dtype)
-        for row, (values, size) in enumerate(zip(arrays, sizes, strict=True)):
-            table[row, :size] = values
-        dims_of_entry = (*dims, name.replace("_parts_us", "_part")) if table.ndim > 2 else dims
-        _add_variable(dataset, name, dims_of_entry, table, shape, unit_of(name))
-    _add_variable(dataset, "num_requests", tuple(coords), np.array(sizes), shape, "1")
-    _add_outcome(dataset, records, tuple(coords), shape)
-    return dataset
 
 
 def _add_outcome(

@@ -42,10 +42,6 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
         save(made, path, title, _caption(document), _handles(arms, colours))
 
 
-def _widest(arms: Sequence[Mapping[str, Any]]) -> int:
-    return min(max(len(arm["name"]) for arm in arms), 34)
-
-
 def _joined(names: Sequence[str]) -> str:
     return ", ".join(_short(name) for name in names)
 

@@ -210,21 +210,6 @@ def _change(entry: Mapping[str, Any]) -> str:
     return f"{name} {number(entry['percent']['mean'], signed=True)} %"
 
 
-def change_lines(document: Mapping[str, Any], arm: str) -> list[str]:
-    """Which components of the P99 of the TTFT changed, by class."""
-    lines = []
-    for entry in _of_arm(document["ttft_changes"], arm):
-        if entry["view"] == "p99" and abs(entry["total"]) >= 0.05:
-            parts = [
-                f"{number(value, signed=True, like=max(abs(value), 10))} {name}"
-                for name, value in entry["groups"].items()
-                if abs(value) >= 0.05
-            ]
-            total = number(entry["total"], signed=True, like=max(abs(entry["total"]), 10))
-            lines.append(f"{entry['class']} — TTFT P99 {total} ms: {', '.join(parts)}")
-    return lines
-
-
 # --- TTFT -----------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.flags import seed_options
-from blis_jax.errors import ConfigError, closest
+from blis_jax.errors import ConfigError
 
 if TYPE_CHECKING:
     from sweeps.promote.promotion import Promotion
@@ -273,8 +273,3 @@ def reports_in(folder: Path) -> dict[str, str]:
             f"--reports: {folder} holds no .yaml or .json file; reports are SCENE/ARM/RUN.yaml"
         )
     return found
-
-
-def unknown_action(word: str) -> str:
-    """A hint, where a word looks like an action."""
-    return closest(word, list(ACTIONS))

@@ -16,7 +16,6 @@ from blis_jax.cluster.setting_values import all_values
 from blis_jax.commands.store import Store
 from blis_jax.engine.outcome import Outcome
 from blis_jax.errors import ConfigError
-from blis_jax.results.dataset import load_kind
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.metrics.summaries import ALL
 from blis_jax.results.schema import NOT_RUN, Provenance, new_dataset, outcome_attributes
@@ -134,11 +133,6 @@ def is_done(dataset: xr.Dataset) -> np.ndarray:
     """Which cells are there, `[cell]`."""
     done: np.ndarray = (dataset["outcome"].values != NOT_RUN).all(axis=(1, 2))
     return done
-
-
-def load_map(path: str | Path) -> xr.Dataset:
-    """Reads a map, half done or whole; refuses what is none."""
-    return load_kind(path, KIND, WANTED)
 
 
 def _provenance(plan: MapPlan) -> Provenance:

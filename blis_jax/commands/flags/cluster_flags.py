@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from blis_jax.commands.cli import Flag, Parser, number, numbers, one_of, truth, whole
 from blis_jax.commands.flags.flow_flags import FLOW_FLAGS
 from blis_jax.commands.flags.pool_flags import POOL_FLAGS
 from blis_jax.policies import registry
-
-if TYPE_CHECKING:
-    pass
 
 
 def policy_numbers(text: str) -> tuple[tuple[str, float], ...]:

@@ -68,11 +68,6 @@ class Row:
             cls, lambda row: ((row.numbers, row.times), None), lambda _, parts: cls(*parts)
         )
 
-    @property
-    def is_absent(self) -> bool:
-        """Whether there is no such row: the mechanism has no use for it."""
-        return self.numbers is None
-
     def _entry(self, part: int, place: int) -> jax.Array:
         return get(self.times if part else self.numbers, place)
 

@@ -334,22 +334,6 @@ def jain_fairness(
     return float(tokens.sum()) ** 2 / squares if squares else 1.0
 
 
-def slo_attainment(record: RunRecord, e2e_targets_us: Mapping[str, float]) -> float:
-    """The reference's attainment: the share of completed requests within their class's E2E target.
-
-    A class without a target always attains it; unfinished and rejected requests are left out.
-    """
-    requests = record.requests
-    limits = np.full(len(CLASS_NAMES), np.inf)
-    for name, target in e2e_targets_us.items():
-        limits[class_code(name)] = target
-    has_e2e = requests.e2e_us >= 0
-    if not has_e2e.any():
-        return 0.0
-    is_met = requests.e2e_us[has_e2e] <= limits[requests.slo_class[has_e2e]]
-    return float(is_met.mean())
-
-
 def class_code(name: str) -> int:
     """The index of an SLO class; the empty class has two names."""
     if name in SLO_CLASSES:

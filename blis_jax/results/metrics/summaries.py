@@ -27,7 +27,6 @@ from blis_jax.results.metrics.reference import (
     CLASS_NAMES,
     class_code,
     ended_us,
-    instance_name,
     recorded,
 )
 from blis_jax.results.records import COUNTED, RunRecord, Status
@@ -277,28 +276,6 @@ def class_summary(
 ) -> Summaries:
     """The summary of `all` measured requests, and of every SLO class among them."""
     return _grouped(record, record.requests.slo_class, CLASS_NAMES, targets, window)
-
-
-def instance_summary(
-    record: RunRecord, targets: SloTargets | None = None, window: Window | None = None
-) -> Summaries:
-    """The summary of `all` measured requests, and of those routed to each instance that got any."""
-    names = [instance_name(row, record.names) for row in range(len(record.instances.step_count))]
-    return _grouped(record, record.requests.instance, names, targets, window)
-
-
-def tenant_summary(
-    record: RunRecord,
-    targets: SloTargets | None = None,
-    window: Window | None = None,
-    tenant_names: Sequence[str] | None = None,
-) -> Summaries:
-    """The summary of `all` measured requests, and of every tenant among them."""
-    num_tenants = int(record.requests.tenant.max(initial=-1)) + 1
-    names = (
-        [f"tenant_{row}" for row in range(num_tenants)] if tenant_names is None else tenant_names
-    )
-    return _grouped(record, record.requests.tenant, names, targets, window)
 
 
 def _grouped(

@@ -6,13 +6,11 @@ import ast
 import json
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing
 from blis_jax.files.input_files import check_regular
 from blis_jax.traces.formats.csv_reader import open_text
 from blis_jax.traces.rows import LATEST_US, MOST_NAMED, MOST_TOKENS, BadRow, Report
@@ -60,26 +58,6 @@ def read_clients(path: Path, report: Report) -> list[Client]:
     if not clients:
         raise ConfigError(f"{path}: no client ever sends a request; give other chunks")
     return clients
-
-
-def write_clients(clients: Sequence[Client], folder: Path) -> None:
-    """Write both files of every client."""
-    for client in clients:
-        with replacing(folder / f"chunk-{client.number}-trace.csv") as written:
-            lines = (
-                f"{w.start_s:g},{w.rate!r},{w.cv!r},{w.family},{w.shape!r},0\n"
-                for w in client.windows
-            )
-            written.write_text("".join(lines), encoding="utf-8")
-        windows = {
-            f"{each.start_s:g}": {
-                "input_tokens": str(each.input_tokens),
-                "output_tokens": str(each.output_tokens),
-            }
-            for each in client.lengths
-        }
-        with replacing(folder / f"chunk-{client.number}-dataset.json") as written:
-            written.write_text(json.dumps(windows, indent=2), encoding="utf-8")
 
 
 def trace_paths(path: Path) -> list[Path]:

@@ -45,13 +45,3 @@ def _hunk(place: Mapping[str, object], added: Sequence[str], shift: int) -> list
         *(f"+{one}" for one in added),
         f" {place['after']}".rstrip(" ") or " ",
     ]
-
-
-def minimal_runner(target: TargetVersion) -> str:
-    """A file in which the patch finds its places; for `git apply --check` where the repository is not there."""
-    runner = target.manifest["runner"]
-    lines: list[str] = []
-    for place in (runner["import_after"], runner["register_after"]):
-        lines += ["//"] * (int(place["line"]) - 1 - len(lines))
-        lines += [place["before"], place["after"]]
-    return "\n".join(lines) + "\n"

@@ -157,21 +157,6 @@ def policy_row(kind: str, name: str) -> PolicyRow | None:
     return {row.policy: row for row in policy_rows()}.get(f"{kind}/{name}")
 
 
-def signal_row(name: str) -> SignalRow:
-    """The row of a signal, as `snapshots.queue_depth`, or by its field alone where only one context has it.
-
-    Raises:
-        ConfigError: no row, or more than one, has it.
-    """
-    known = {row.name: row for row in signal_rows()}
-    if "." not in name:
-        fitting = [row for row in signal_rows() if row.name.partition(".")[2] == name]
-        fitting = [row for row in fitting if row.name.startswith("snapshots.")] or fitting
-        if len(fitting) == 1:
-            return fitting[0]
-    return _found(known, name, "signal", "B")
-
-
 def _found(known: Mapping[str, _R], name: str, what: str, map_name: str) -> _R:
     if name in known:
         return known[name]

@@ -81,4 +81,4 @@ def test_what_lies_behind_the_fields_stays() -> None:
 
 
 def test_an_absent_row_has_no_arrays() -> None:
-    assert Visit(None).is_absent and not jax.tree.leaves(Visit(None))
+    assert not jax.tree.leaves(Visit(None))

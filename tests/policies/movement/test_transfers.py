@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from blis_jax import ClusterConfig, simulate
-from blis_jax.results.dataset import request_dataset
 from blis_jax.results.metrics.scalars import evaluate
 from blis_jax.results.records import RunRecord
 from blis_jax.results.request_lives.travels import E2E_PARTS, e2e_parts_us
-from blis_jax.results.schema import Provenance
 from tests.policies.movement.test_pools import STEP_US, config, run
 from tests.support.scenes import Prompt, table_of, workload_of
 
@@ -37,8 +35,7 @@ def test_a_transfer_and_the_wait_after_it_are_parts_of_e2e() -> None:
     means = evaluate(record, ["transfer_mean_ms", "handed_wait_mean_ms", "transfer_mean_ms[batch]"])
     assert list(means.values())[:2] == [pytest.approx(1310 / 3000), pytest.approx(80 / 3000)]
     assert np.isnan(means["transfer_mean_ms[batch]"])
-    dataset = request_dataset([record], {"seed": [0]}, Provenance())
-    assert dataset.e2e_parts_us.sel(e2e_part="transfer").values[0].tolist() == [410, 570, 330, 0]
+    assert frame["e2e_transfer_us"].tolist() == [410, 570, 330, 0]
 
 
 def test_transfers_from_one_instance_share_its_link_by_their_number_at_the_start() -> None:

@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from sweeps.promote.gates import APPROVE, GateClosedError, decide
+from sweeps.promote.golang.target import TargetVersion
 from sweeps.promote.promotion import Finding
 from sweeps.promote.running import run_all
 from sweeps.promote.store import PromotionStore
@@ -113,3 +114,13 @@ def artifacts(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.name.startswith(("history", ".history"))
     }
+
+
+def minimal_runner(target: TargetVersion) -> str:
+    """A file in which the patch finds its places, for `git apply --check` without the repository."""
+    runner = target.manifest["runner"]
+    lines: list[str] = []
+    for place in (runner["import_after"], runner["register_after"]):
+        lines += ["//"] * (int(place["line"]) - 1 - len(lines))
+        lines += [place["before"], place["after"]]
+    return "\n".join(lines) + "\n"

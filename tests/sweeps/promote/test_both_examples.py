@@ -14,12 +14,11 @@ from sweeps.promote.__main__ import main
 from sweeps.promote.documents.bundle import BODY, MANIFEST, PATCH
 from sweeps.promote.evidence import survival
 from sweeps.promote.evidence.concerns import Concern, concerns
-from sweeps.promote.golang.registration import minimal_runner
 from sweeps.promote.golang.target import load
 from sweeps.promote.hypotheses import tracks
 from sweeps.promote.hypotheses.inventory import inventory
 from tests.support.recorded.reference_data import REPO_ROOT
-from tests.sweeps.promote.fakes import artifacts
+from tests.sweeps.promote.fakes import artifacts, minimal_runner
 
 pytestmark = pytest.mark.lenient_promotion  # the example adds a weight to counts
 PAGE = REPO_ROOT / "docs" / "how-to" / "promote.md"

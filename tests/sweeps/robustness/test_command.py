@@ -18,14 +18,14 @@ from blis_jax.commands.sweep.measure import DEFAULT_TARGETS
 from blis_jax.engine.runner.simulation import simulate
 from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.policies.seeds import policy_seed
-from blis_jax.results.dataset import load
+from blis_jax.results.dataset import load, load_kind
 from blis_jax.workload.reference import draw
 from sweeps.robustness.__main__ import main
 from sweeps.robustness.cells import make_axes, make_cells, reference_place
 from sweeps.robustness.parts import MapRunner
 from sweeps.robustness.plan import MapPlan, make_plan
 from sweeps.robustness.question import Question
-from sweeps.robustness.store import MapStore, load_map
+from sweeps.robustness.store import KIND, WANTED, MapStore
 from sweeps.robustness.verdict import recommend
 from sweeps.robustness.workloads import Extent, Shape, load_shape, measure_in
 from sweeps.runs import part_runs
@@ -64,7 +64,7 @@ def whole(folder: Path) -> Path:
 
 
 def test_the_dataset_has_cells_strategies_seeds_and_classes(whole: Path, folder: Path) -> None:
-    dataset = load_map(whole)
+    dataset = load_kind(whole, KIND, WANTED)
     assert dict(dataset.sizes) == {"cell": 4, "strategy": 2, "seed": 3, "slo_class": 3}
     assert dataset["slo_class"].values.tolist() == ["all", "critical", "sheddable"]
     assert dataset["rate"].attrs["units"] == "requests/s"
@@ -80,7 +80,7 @@ def test_the_dataset_has_cells_strategies_seeds_and_classes(whole: Path, folder:
 
 
 def test_cells_hold_the_single_runs_of_the_reference_requests(whole: Path, folder: Path) -> None:
-    dataset = load_map(whole)
+    dataset = load_kind(whole, KIND, WANTED)
     shape = load_shape(str(folder / "load.yaml"))
     for cell in np.flatnonzero(dataset["kv_blocks"].values == 1000).tolist():
         rate = float(dataset["rate"][cell])
@@ -96,7 +96,7 @@ def test_cells_hold_the_single_runs_of_the_reference_requests(whole: Path, folde
 
 
 def test_priorities_upside_down_lose_and_unservable_requests_are_failures(whole: Path) -> None:
-    verdicts = recommend(load_map(whole), constraints=())
+    verdicts = recommend(load_kind(whole, KIND, WANTED), constraints=())
     chosen = dict(zip(verdicts["kv_blocks"].values, verdicts["recommended"].values, strict=True))
     assert chosen[10] == "none"
     starved = verdicts.isel(cell=np.flatnonzero(verdicts["kv_blocks"].values == 10))
@@ -142,7 +142,7 @@ def test_resumed_after_a_kill_equals_unkilled(
     with monkeypatch.context() as patch:
         killed_in(2, patch, is_torn)
         assert main(words(folder, name, *grid)) == 130
-    assert int((load_map(folder / name)["outcome"] == -1).sum()) == 2 * 6
+    assert int((load_kind(folder / name, KIND, WANTED)["outcome"] == -1).sum()) == 2 * 6
     runs = 0
     original = MapRunner.run
 
@@ -154,7 +154,7 @@ def test_resumed_after_a_kill_equals_unkilled(
     monkeypatch.setattr(MapRunner, "run", counted)
     assert main(words(folder, name, *grid, "--resume")) == 0
     assert runs == 2
-    resumed, unkilled = load_map(folder / name), load_map(whole)
+    resumed, unkilled = load_kind(folder / name, KIND, WANTED), load_kind(whole, KIND, WANTED)
     xr.testing.assert_equal(resumed, unkilled)
     assert resumed.equals(unkilled)
     for suffix in (".json", ".csv", ".png"):
@@ -171,7 +171,7 @@ def test_damaged_cells_are_run_again(
     with pytest.raises(
         ConfigError, match=rf"{piece} is missing; make it again: .*\.zarr .* --resume"
     ):
-        load_map(whole)
+        load_kind(whole, KIND, WANTED)
     assert main(words(folder, "whole.zarr", "--design", "grid", "--quiet", "--resume")) == 0
     assert f"{piece} is missing; the parts concerned are made again" in capsys.readouterr().err
     xr.testing.assert_identical(load(whole), before)
@@ -396,7 +396,7 @@ def test_cells_take_as_many_seeds_as_they_need(
         "Seeds were added in a cell until the rule had enough, at most 30"
         in capsys.readouterr().out
     )
-    dataset = load_map(folder / "decided.zarr")
+    dataset = load_kind(folder / "decided.zarr", KIND, WANTED)
     verdicts = recommend(dataset, constraints=())
     assert dataset.sizes["seed"] == 30
     assert set(verdicts["num_seeds"].values.tolist()) <= {20, 30}
@@ -413,7 +413,7 @@ def test_requests_of_the_other_stream_and_a_fixed_number(folder: Path) -> None:
     given[at : at + 2] = ["--requests", "30"]
     given[given.index("10,1000")] = "1000"
     assert main(given) == 0
-    dataset = load_map(folder / "jax.zarr")
+    dataset = load_kind(folder / "jax.zarr", KIND, WANTED)
     assert dataset.attrs["random_stream"] == "jax"
     assert json.loads(dataset.attrs["extent"]) == {"duration_s": None, "num_requests": 30}
     assert dataset.sizes["cell"] == 2 and not folder.joinpath("jax.png").exists()

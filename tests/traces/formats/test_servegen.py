@@ -8,9 +8,7 @@ import pytest
 
 from blis_jax.errors import ConfigError
 from blis_jax.traces.formats import servegen
-from blis_jax.traces.formats.servegen_files import read_clients, write_clients
 from blis_jax.traces.read import TraceOptions, read_trace
-from blis_jax.traces.rows import Report
 from tests.traces.scenes import assert_same_rows, real_file
 
 LENGTHS = {"input_tokens": "{100: 0.5, 200: 0.5}", "output_tokens": "{10: 1.0}"}
@@ -135,17 +133,6 @@ def test_silent_clients_and_empty_folders_are_refused(tmp_path):
     make_folder(tmp_path, {"1": "0,0,0,,0,0\n"})
     with pytest.raises(ConfigError, match="no client ever sends a request"):
         read_trace(tmp_path)
-
-
-def test_round_trip_of_the_description(tmp_path):
-    make_folder(
-        tmp_path, {"1": "0,2.5,1.5,Gamma,0.4,1\n600,0,0,,0,0\n", "2": "0,1,1,Weibull,0.8,1\n"}
-    )
-    clients = read_clients(tmp_path, Report())
-    (tmp_path / "again").mkdir()
-    write_clients(clients, tmp_path / "again")
-    assert read_clients(tmp_path / "again", Report()) == clients
-    assert_same_rows(read_trace(tmp_path / "again").rows, read_trace(tmp_path).rows)
 
 
 @pytest.mark.parametrize("cv", [0.1, 0.5, 1.0, 3.0, 5.0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -51,9 +50,6 @@ from blis_jax.memory.block_tables.blocks import Asker
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.kept_output import moves_tokens, num_kept, of_one_that_goes
 from blis_jax.memory.memory import Choice, Demand
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytree

@@ -15,9 +15,9 @@ from sweeps.promote.golang.plugins import (
     plugins_of,
     rules_of,
 )
-from sweeps.promote.golang.registration import minimal_runner
 from sweeps.promote.promotion import NotMappedError, Promotion
 from sweeps.strategies.arms import arm_of
+from tests.sweeps.promote.fakes import minimal_runner
 from tests.sweeps.promote.golang.rules import rule, user_rule
 
 pytestmark = pytest.mark.lenient_promotion
