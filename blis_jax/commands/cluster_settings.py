@@ -47,9 +47,23 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
     try:
         config = ClusterConfig(**values)
         check_number(config, given.get("num_instances", config.num_instances))
-        return config
     except ConfigError as error:
         raise type(error)(_as_option(str(error), FIELDS)) from None
+    _check_expert_parallel(given, config)
+    return config
+
+
+def _check_expert_parallel(given: Mapping[str, Any], config: ClusterConfig) -> None:
+    """Refuse what BLIS refuses: the option changes nothing else."""
+    from blis_jax.latency.model_files import model_description
+
+    if not given.get("enable_expert_parallel"):
+        return
+    option = "--enable-expert-parallel"
+    if config.latency_model != "trained-physics":
+        raise ConfigError(f"{option} needs --latency-model trained-physics; leave one of them out")
+    if not model_description(config.model, config.model_config).is_moe:
+        raise ConfigError(f"{option}: model {config.model} has no experts; leave the option out")
 
 
 def _of_revision(given: Mapping[str, Any]) -> dict[str, Any]:

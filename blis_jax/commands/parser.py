@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from blis_jax.commands import display
 from blis_jax.commands.flags.shared_options import HIDDEN, spellings
+from blis_jax.commands.lacking import refuse_option
 from blis_jax.commands.option_values import short, truth
 from blis_jax.errors import ConfigError, UnsupportedError, closest
 
@@ -181,6 +182,7 @@ class Parser(argparse.ArgumentParser):
         if not word.startswith("-"):
             return f"{short(word)} is not an option; options begin with --, see --help"
         name = word.split("=")[0]
+        refuse_option(name.removeprefix("--"), self.prog)
         known = [text for action in self._actions for text in action.option_strings]
         if name in known:  # argparse leaves a value behind that a switch does not take
             return f"{short(word)}: this option takes no value"

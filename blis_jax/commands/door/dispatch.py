@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from blis_jax.commands import cli
 from blis_jax.commands.door.catalogue import COMMANDS, GROUPS, Command, actions_of
+from blis_jax.commands.lacking import refuse_command
 from blis_jax.commands.parser import called_as
 from blis_jax.errors import ConfigError, closest
 
@@ -51,6 +52,7 @@ def _named(words: list[str]) -> tuple[Command, list[str]]:
         return COMMANDS[first], rest
     actions = actions_of(first)
     if not actions:
+        refuse_command(first)
         firsts = list(dict.fromkeys(name.split()[0] for name in COMMANDS))
         kind = "option" if first.startswith("-") else "command"
         raise ConfigError(

@@ -55,6 +55,13 @@ MODEL_FLAGS = (
         "deepep_high_throughput, deepep_low_latency, mori or flashinfer_all2allv; naive if not given",
     ),
     Flag(
+        "enable-expert-parallel",
+        truth,
+        False,
+        "BOOL",
+        "vLLM's option of models with experts; as in BLIS it changes no step time of trained-physics",
+    ),
+    Flag(
         "gpu-memory-utilization",
         number,
         0.9,

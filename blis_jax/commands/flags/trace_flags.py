@@ -102,12 +102,19 @@ WINDOWS = Flag(
 )
 STUDY_FLAGS = (*(flag for flag in FLAGS if flag.name != "workload-traces-filepath"), WINDOWS)
 STUDY_NAMES = tuple(flag.name.partition("/")[0].replace("-", "_") for flag in STUDY_FLAGS)
+
+
+def _trace_file(text: str) -> str:
+    """The .csv file of a trace, which is named or stands for a prefix, as in BLIS."""
+    return text if text.endswith(".csv") else f"{text}.csv"
+
+
 OUTPUT_FLAG = Flag(
     "trace-output",
-    str,
+    _trace_file,
     None,
-    "FILE",
-    "file for the run as a TraceV2 trace (.csv), its header beside it (.yaml)",
+    "PREFIX",
+    "the run as a TraceV2 trace: PREFIX.csv with its header PREFIX.yaml; PREFIX may end in .csv",
 )
 
 
@@ -149,8 +156,6 @@ def check_output(given: Mapping[str, Any]) -> None:
     """Refuse a place that the written trace cannot have."""
     if "trace_output" in given:
         path = Path(given["trace_output"])
-        if path.suffix != ".csv":
-            raise ConfigError(f"--trace-output {path} must end in .csv; its header gets .yaml")
         for file in (path, path.with_suffix(".yaml")):
             cli.check_writable(file)
             refuse_existing(given, {"--trace-output": file})

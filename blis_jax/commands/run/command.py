@@ -235,6 +235,11 @@ def _say_stream(source: Source, num_requests: int, notes: Notes) -> None:
         notes.warn(f"{text} (not BLIS's), seed {source.seed}")
     elif source.path is None:
         notes.info(f"{text}, seed {source.seed}")
+    if source.is_default:
+        notes.warn(
+            "no workload is given, so the requests are those of BLIS's defaults: "
+            f"{num_requests} at 1 per second"
+        )
 
 
 def _warn_of_idle_options(
@@ -251,6 +256,8 @@ def _warn_of_idle_options(
         if setting in given and config.hand_over_policy == registry.NONE:
             option = f"--{setting.replace('_', '-')}"
             notes.warn(f"{option} has no effect without --hand-over-policy")
+    if given.get("enable_expert_parallel"):
+        notes.warn("--enable-expert-parallel has no effect, as in BLIS")
     if not config.flow_control:
         for name in sorted(name_of(flag) for flag in FLOW_FLAGS if name_of(flag) in given):
             if name != "flow_control":

@@ -142,6 +142,13 @@ def _workload_flags() -> tuple[Flag, ...]:
             "s after which a request is given up, negative for never, under --profile blis-2026-08; if "
             "not given 300, in workload files what they say",
         ),
+        Flag(
+            "lazy-generation",
+            cli.truth,
+            False,
+            "BOOL",
+            "BLIS's way to save memory; the results are the same, and so this has no effect",
+        ),
     )
 
 
@@ -274,5 +281,5 @@ def make_parser() -> Parser:
         metavar="FILE",
         help="scenario files (.json, the golden format); each brings its own cluster and requests",
     )
-    parser.refuse(REFUSED, unsupported=("roofline", "model-config-folder", "hardware-config"))
+    parser.refuse(REFUSED, unsupported=REFUSED)
     return parser

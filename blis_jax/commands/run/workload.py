@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ class Source:
     timeout_us: int | None = None  # of all requests; those of the specification if None
     path: Path | None = None
     is_trace: bool = False  # or a recorded table
+    is_default: bool = False  # nothing says what the requests are
 
 
 def with_workload_spec(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,12 +118,6 @@ def _simple_source(given: Mapping[str, Any], stream: str) -> Source:
     """A preset, or a distribution made of options."""
     from blis_jax.workload.lengths.distribution import DISTRIBUTION_SEED
 
-    if "workload" not in given and not any(name in given for name in SIMPLE_OPTIONS):
-        raise ConfigError(
-            "no workload is given; give --workload-spec, for instance --workload-spec mixed, "
-            "--workload with a preset, --rate and lengths, a trace with --trace, or recorded requests "
-            "with --requests"
-        )
     mode = given.get("workload", "distribution")
     if stream == "jax":
         raise ConfigError(
@@ -130,10 +125,12 @@ def _simple_source(given: Mapping[str, Any], stream: str) -> Source:
             f"in a YAML file and give it with --workload-spec"
         )
     seed = given.get("seed", DISTRIBUTION_SEED)
+    is_default = not any(name in given for name in ("workload", *SIMPLE_OPTIONS))
+    source = Source(mode, stream, seed, seed, is_default=is_default)
     if revision_of(given) == REVISED:
         spec, timeout_us = _simple_spec(given, mode), _timeout_us(given)
-        return Source(mode, stream, seed, seed, spec=spec, timeout_us=timeout_us)
-    return Source(mode, stream, seed, seed, distribution=_distribution(given, mode))
+        return replace(source, spec=spec, timeout_us=timeout_us)
+    return replace(source, distribution=_distribution(given, mode))
 
 
 def _simple_spec(given: Mapping[str, Any], mode: str) -> WorkloadSpec:
@@ -148,14 +145,18 @@ def _simple_spec(given: Mapping[str, Any], mode: str) -> WorkloadSpec:
     if users and "rate" in given:
         raise ConfigError("--concurrency and --rate are both given; give one of them")
     horizon = given.get("horizon", NO_HORIZON)
+    is_open = not users and given.get("num_requests") == 0
+    if is_open and horizon >= NO_HORIZON:
+        raise ConfigError("--num-requests 0 has no end without --horizon; give one of them")
+    given = {**given, "num_requests": 1} if is_open else given
     spec = as_spec(
         _distribution(given, "distribution" if users else mode),
         horizon if horizon < NO_HORIZON else None,
         users,
         1000 * think_ms,
     )
-    if users and "num_requests" not in given:
-        return spec.model_copy(update={"num_requests": 0})  # a pool sends until the horizon
+    if is_open or (users and "num_requests" not in given):
+        return spec.model_copy(update={"num_requests": 0})  # it sends until the horizon
     return spec
 
 
@@ -278,6 +279,8 @@ def warn_of_idle_options(
     for name in idle:
         if name in given:
             notes.warn(f"--{name.replace('_', '-')} has no effect on {where}")
+    if given.get("lazy_generation"):
+        notes.warn("--lazy-generation has no effect: the same requests are drawn before the run")
     if source.spec is None or "workload_spec" not in given:
         return
     from blis_jax.workload.remarks import ineffective_settings

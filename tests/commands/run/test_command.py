@@ -284,7 +284,6 @@ BAD_INPUTS = {
         flags("--policy-config", "p.yaml"),
         ["--policy-config", "--profile blis-2026-08"],
     ),
-    "no workload": (lambda _: BASE, ["no workload", "--workload-spec", "--requests"]),
     "two workloads": (flags("--requests", "w.npz"), ["--workload-spec", "--requests", "both"]),
     "unknown workload": (lambda _: [*BASE, "--workload-spec", "mixt"], ["'mixt'", "mixed"]),
     "missing spec": (

@@ -1,0 +1,77 @@
+"""Commands and options that BLIS has and this program lacks, with the sentence that a user gets (exit code 3)."""
+
+from __future__ import annotations
+
+from blis_jax.errors import UnsupportedError
+
+_LORA = "LoRA adapters are not simulated yet; leave it out"
+_REAL = "BLIS's observe measures a real server, and this program measures none; leave it out"
+_AGREEMENT = (
+    "BLIS's calibrate compares a simulated run with a measured one, and this calibrate fits coefficients; "
+    "blis-jax predict shows predictions against measured runs"
+)
+# Of BLIS's simulations, and so of any command here.
+_OF_SIMULATIONS = {
+    "kv-offload-config": "tiers of KV memory beyond the CPU's are not simulated yet; --kv-cpu-blocks gives one tier",
+    **dict.fromkeys(
+        ("prefill-latency-model", "decode-latency-model"),
+        "pools with latency models of their own are not simulated yet; leave it out",
+    ),
+    **dict.fromkeys(
+        (
+            "detectors",
+            "saturation-config",
+            "saturation-report",
+            "saturation-final-window",
+            "slo-ttft",
+            "slo-itl",
+            "slo-e2e",
+        ),
+        "it is not computed yet; leave it out",
+    ),
+    **dict.fromkeys(
+        (
+            "lora-config",
+            "lora-adapter-capacity",
+            "lora-footprint-bytes-per-rank",
+            "lora-load-bandwidth-bytes-us",
+            "lora-load-base-latency-us",
+            "lora-scorer-weight",
+        ),
+        _LORA,
+    ),
+}
+_OF_OBSERVE = (
+    "api-format", "api-key", "itl-output", "kv-metrics-url", "no-streaming", "prewarm-duration", "record-itl",
+    "rtt-ms", "scrape-kv-metrics", "server-type", "server-url", "unconstrained-output", "vllm-commit",
+    "warmup-requests",
+)  # fmt: skip
+_OF_CALIBRATE = (
+    "adapter-mape-threshold", "adapter-reference", "hit-rate-tolerance-pp", "itl-data", "network-bandwidth-mbps",
+    "network-rtt-us", "report", "sim-metrics", "sim-metrics-blind", "sim-results", "slo-e2e", "slo-itl", "slo-ttft",
+    "trace-data", "trace-header", "ttft-mape-threshold",
+)  # fmt: skip
+_OF_COMMAND = {"calibrate": dict.fromkeys(_OF_CALIBRATE, _AGREEMENT)}
+_COMMANDS = {"observe": _REAL.removesuffix("; leave it out")}
+
+
+def refuse_option(name: str, command: str) -> None:
+    """Refuse an option that BLIS has and `command`, a name such as `blis-jax run`, does not know.
+
+    Raises:
+        UnsupportedError: BLIS has it; nothing happens for other names.
+    """
+    known = _OF_SIMULATIONS | dict.fromkeys(_OF_OBSERVE, _REAL)
+    known |= _OF_COMMAND.get(command.replace(".", " ").split()[-1], {})
+    if name in known:
+        raise UnsupportedError(f"--{name} is not supported: {known[name]}")
+
+
+def refuse_command(name: str) -> None:
+    """Refuse a command that BLIS has and this program lacks.
+
+    Raises:
+        UnsupportedError: BLIS has it; nothing happens for other names.
+    """
+    if name in _COMMANDS:
+        raise UnsupportedError(f"{name} is not supported: {_COMMANDS[name]}")

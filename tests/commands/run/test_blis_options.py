@@ -1,0 +1,106 @@
+"""Every option of BLIS (f90a1e3a): `run` takes it, or ends with exit code 3 and a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from blis_jax.commands.door.dispatch import main as door
+from blis_jax.commands.run import command as run
+from blis_jax.commands.run.flags import make_parser
+from blis_jax.commands.run.workload import source_of
+from blis_jax.errors import ConfigError, UnsupportedError
+
+MODEL = ["--model", "meta-llama/llama-3.1-8b-instruct"]
+# `blis run --help`
+RUN = """
+admission-latency admission-policy alpha-coeffs beta-coeffs block-size-in-tokens cache-signal-delay concurrency
+counterfactual-k decode-hardware decode-instances decode-latency-model decode-max-model-len decode-routing-scorers
+decode-tp defaults-filepath detectors dispatch-order dispatch-tick-interval dp enable-expert-parallel encode-decider
+encode-instances fairness-policy fitness-weights flow-control gpu-memory-utilization hardware hardware-config horizon
+in-flight-eviction kv-cache-util-threshold kv-cpu-blocks kv-offload-config kv-offload-threshold kv-transfer-bandwidth
+kv-transfer-base-latency latency-model lazy-generation log long-prefill-token-threshold lora-adapter-capacity
+lora-config lora-footprint-bytes-per-rank lora-load-bandwidth-bytes-us lora-load-base-latency-us lora-scorer-weight
+max-concurrency max-gateway-queue-depth max-model-len max-num-batched-tokens max-num-seqs metrics-path model
+model-autoscaler-interval-us model-config-folder moe-comm-backend num-instances num-requests output-tokens
+output-tokens-max output-tokens-min output-tokens-stdev pd-decider pd-prefix-threshold pd-transfer-bandwidth
+pd-transfer-base-latency pd-transfer-contention per-band-capacity policy-config preemption-policy
+prefill-decode-instances prefill-hardware prefill-instances prefill-latency-model prefill-max-model-len
+prefill-routing-scorers prefill-tp prefix-tokens prompt-tokens prompt-tokens-max prompt-tokens-min prompt-tokens-stdev
+queue-depth-threshold queue-shedding rate request-ttl routing-latency routing-policy routing-scorers saturation-config
+saturation-detector saturation-final-window saturation-report scheduler seed slo-e2e slo-itl slo-targets slo-ttft
+snapshot-refresh-interval summarize-trace think-time-ms timeout token-bucket-capacity token-bucket-refill-rate
+total-kv-blocks tp trace-level trace-output usage-limit-threshold workload workload-spec
+"""
+# `blis observe --help` and `blis calibrate --help`, without what they share with the others
+OBSERVE = """
+api-format api-key itl-output kv-metrics-url no-streaming prewarm-duration record-itl rtt-ms scrape-kv-metrics
+server-type server-url unconstrained-output vllm-commit warmup-requests
+"""
+CALIBRATE = """
+adapter-mape-threshold adapter-reference hit-rate-tolerance-pp itl-data network-bandwidth-mbps network-rtt-us report
+sim-metrics sim-metrics-blind sim-results slo-e2e slo-itl slo-ttft trace-data trace-header ttft-mape-threshold
+"""
+
+
+@pytest.mark.parametrize("name", RUN.split())
+def test_an_option_of_blis_is_taken_or_refused_as_not_supported(name: str) -> None:
+    parser = make_parser()
+    is_declared = f"--{name}" in parser._option_string_actions
+    if is_declared and name.replace("-", "_") not in parser.refused:
+        return
+    with pytest.raises(UnsupportedError, match=f"^--{name} is "):
+        parser.given([f"--{name}", "1"])
+
+
+@pytest.mark.parametrize(
+    ("command", "names"), [("run", OBSERVE), ("calibrate", CALIBRATE)], ids=["observe", "calibrate"]
+)
+def test_options_of_other_commands_of_blis_are_not_supported(
+    command: str, names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in names.split():
+        assert door([command, f"--{name}", "1"]) == 3
+        assert capsys.readouterr().err.startswith(
+            f"blis-jax {command}: error: --{name} is not supported: "
+        )
+
+
+def test_a_command_that_measures_is_not_supported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert door(["observe", "--server-url", "http://localhost:8000"]) == 3
+    assert "observe is not supported: BLIS's observe measures" in capsys.readouterr().err
+
+
+def test_without_a_workload_the_requests_are_those_of_blis() -> None:
+    for profile in ("scheduling", "blis-2026-08"):
+        source = source_of({"variant": profile, "seed": 7})
+        said = source_of({"variant": profile, "workload": "distribution", "rate": 1.0, "seed": 7})
+        assert source.is_default and not said.is_default
+        assert (source.title, source.seed) == ("distribution", 7)
+        assert (source.spec, source.distribution) == (said.spec, said.distribution)
+
+
+def test_no_number_of_requests_needs_a_horizon() -> None:
+    given = {"variant": "blis-2026-08", "num_requests": 0, "rate": 3.0}
+    with pytest.raises(ConfigError, match="--num-requests 0 has no end without --horizon"):
+        source_of(given)
+    spec = source_of({**given, "horizon": 5_000_000}).spec
+    assert spec is not None and (spec.num_requests, spec.horizon) == (0, 5_000_000)
+
+
+@pytest.mark.parametrize("text", ["run1", "run1.csv"])
+def test_a_trace_is_named_by_its_prefix(text: str) -> None:
+    assert make_parser().given(["--trace-output", text]) == {"trace_output": "run1.csv"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (MODEL, "model meta-llama/llama-3.1-8b-instruct has no experts"),
+        ([*MODEL, "--latency-model", "roofline"], "needs --latency-model trained-physics"),
+    ],
+)
+def test_expert_parallelism_needs_experts(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run.main([*words, "--profile", "blis-2026-08", "--enable-expert-parallel"])
+    assert code == 2 and sentence in capsys.readouterr().err
