@@ -172,7 +172,7 @@ def _worth(ctx: Context, state: State, work: Work, batch: Batch, instance: jax.A
         instance=instance,
         num_own_blocks=_own_blocks(ctx, state, instance, held) if policy.reads_own_blocks else None,
     )
-    return policy.decide(ctx.params.policy.victim, NoState(), context)[0]
+    return policy.ask(ctx.params.policy.victim, NoState(), context)[0]
 
 
 def _own_blocks(ctx: Context, state: State, instance: jax.Array, held: jax.Array) -> jax.Array:

@@ -41,6 +41,7 @@ from blis_jax.policies.functions import (
     StartFn,
 )
 from blis_jax.policies.numbers import checked, numbers_of
+from blis_jax.policies.unasked import seen_by, unasked
 
 if TYPE_CHECKING:
     import jax
@@ -160,6 +161,17 @@ class Policy:
         is_random = self.is_random(self.values()) if callable(self.is_random) else self.is_random
         return bool(is_random) or self.reads_draws
 
+    def ask(self, params: Any, state: Any, context: Any) -> tuple[Any, Any]:
+        """Decide as the engine asks it to: with the signals that the policy has declared, and no other."""
+        return self.decide(params, state, seen_by(self, context))
+
+    def begin(self, params: Any, shape: EngineShape) -> Any:
+        """The first state; a number of prompt keys is there only for a policy that has declared it."""
+        if not self.reads_prompt_key:
+            missing: Any = unasked(self, "shape.num_keys", "reads_prompt_key")
+            shape = dataclasses.replace(shape, num_keys=missing)
+        return self.start(params, shape)
+
     def with_numbers(self, **numbers: float) -> Policy:
         """The same policy with some numbers given.
 
@@ -235,6 +247,10 @@ _OF_SOME_KINDS = {
     "pool": (("hand_over",), "hand-over policies"),
     "comes_last": (("cluster",), "cluster policies"),
     "reads_fleet": (("cluster",), "cluster policies"),
+    "reads_prefix_index": (
+        ("admission", "routing", "scorer", "hand_over"),
+        "policies that are asked about one request at the gateway",
+    ),
     "routed": (("scorer",), "scorers"),
     "hands": (("routing", "scorer"), "routing policies and scorers"),
 }

@@ -79,7 +79,7 @@ def taking_turns(params: NoParams, state: Turns, context: GatewayContext) -> Any
     return scores, Turns(state.count + 1)
 
 
-@picker()
+@picker(is_random=True)
 def one_of_two_best(params: NoParams, state: Any, context: PickerContext) -> Any:
     """One of the two instances with the highest scores, each as likely."""
     scores = jnp.where(context.is_eligible, context.scores, -jnp.inf)

@@ -47,13 +47,13 @@ def slow_table():
     return drawn_from(SLOW_SPEC)
 
 
-@routing_policy()
+@routing_policy(is_random=True)
 def random_routing(params, state, context):
     """Any instance, by the decision's own key."""
     return jax.random.randint(context.key, (), 0, 3), state
 
 
-@admission_policy()
+@admission_policy(is_random=True)
 def random_admission(params, state, context):
     """Half of the requests, by the decision's own key."""
     return jax.random.bernoulli(context.key, 0.5), state
@@ -99,12 +99,6 @@ def test_a_scheduler_sees_what_is_cached(table):
     assert not np.array_equal(blind.requests.sched_delay_us, seeing.requests.sched_delay_us)
     assert blind.instances.completed_requests.sum() == 60
     assert seeing.instances.completed_requests.sum() == 60
-
-
-def test_what_a_policy_did_not_ask_for_is_absent(table):
-    unasked = dataclasses.replace(cached_first, reads_cached_blocks=False)
-    with pytest.raises(TypeError, match="NoneType"):
-        simulate(CONFIG, table, policies=Policies(scheduler=unasked))
 
 
 @pytest.mark.slow

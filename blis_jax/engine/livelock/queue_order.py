@@ -114,9 +114,9 @@ def _ordering(
         )
         policy = params.policy
         with runtime_infinity(infinity):
-            priority, _ = mechanism.priority.decide(policy.priority, NoState(), context)
+            priority, _ = mechanism.priority.ask(policy.priority, NoState(), context)
             context = dataclasses.replace(context, priority=priority)
-            order, _ = mechanism.scheduler.decide(policy.scheduler, NoState(), context)
+            order, _ = mechanism.scheduler.ask(policy.scheduler, NoState(), context)
         value, rank = order
         return jnp.lexsort((rank, value))
 

@@ -41,6 +41,7 @@ from blis_jax.memory.kept_output import num_kept, with_kept
 from blis_jax.policies.contract import GatewayContext
 from blis_jax.policies.routing.pickers import first_where
 from blis_jax.policies.seeds import RandomSource
+from blis_jax.policies.unasked import seen_by
 
 
 def _number(ctx: Context, state: State, request: jax.Array) -> jax.Array:
@@ -101,7 +102,7 @@ def _in_pool(ctx: Context, context: GatewayContext) -> GatewayContext:
         return context
     if policy.pool is None:
         return dataclasses.replace(context, is_decode=context.computed_tokens > 0)
-    pool = policy.pool(ctx.params.policy.hand_over, context)
+    pool = policy.pool(ctx.params.policy.hand_over, seen_by(policy, context))
     is_mine = seen.is_active & pool.instances
     is_mine = jnp.where(jnp.any(is_mine), is_mine, seen.is_active)
     snapshots = dataclasses.replace(seen, is_active=is_mine)
@@ -117,9 +118,11 @@ def admission(
     seen: View,
 ) -> tuple[jax.Array, Any]:
     """Whether the request is let in after so many rejected ones, and the states of the gateway's policies then."""
-    no_match = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    matched = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    if ctx.mechanism.admission.reads_prefix_index:
+        matched = _matched(ctx, state, candidate, now)[1]
     picked = _would_be_routed_to(ctx, state, candidate, now, seen)
-    asked = candidate, RandomSource.ADMISSION, now, seen, no_match, rejected, picked
+    asked = candidate, RandomSource.ADMISSION, now, seen, matched, rejected, picked
     context = _context(ctx, state, *asked)
     is_admitted, own = admit(ctx, own_states(ctx, state.gateway, candidate), context)
     gateway = with_own(ctx, state.gateway, own, candidate)
@@ -251,15 +254,23 @@ def _question(
     seen: View,
     rejected: jax.Array,
 ) -> _Question:
-    nodes, router = nodes_of(ctx.requests, request), state.router
-    matched = jnp.zeros((ctx.shape.num_instances,), jnp.int32)
-    num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
-    if router is not None:
-        if not ctx.mechanism.is_precise:
-            router = router_index.trimmed(ctx, router)
-        matched = router_index.matched_blocks(ctx, router, request, nodes, num_blocks, now)
+    router, matched = _matched(ctx, state, request, now)
     asked = request, RandomSource.ROUTING, now, seen, matched, rejected
-    return _Question(_context(ctx, state, *asked), nodes, router)
+    return _Question(_context(ctx, state, *asked), nodes_of(ctx.requests, request), router)
+
+
+def _matched(
+    ctx: Context, state: State, request: jax.Array, now: jax.Array
+) -> tuple[RouterIndex | None, jax.Array]:
+    """The router's index, if there is one, and the prompt's leading blocks in it `[instance]`."""
+    router = state.router
+    if router is None:
+        return None, jnp.zeros((ctx.shape.num_instances,), jnp.int32)
+    if not ctx.mechanism.is_precise:
+        router = router_index.trimmed(ctx, router)
+    num_blocks = full_blocks(ctx.request(request).input_len, ctx.shape.block_size)
+    nodes = nodes_of(ctx.requests, request)
+    return router, router_index.matched_blocks(ctx, router, request, nodes, num_blocks, now)
 
 
 def _choice(

@@ -35,6 +35,7 @@ from blis_jax.policies.contract import (
 )
 from blis_jax.policies.scorers.sums import shares_of, weighted_sum
 from blis_jax.policies.seeds import RandomSource
+from blis_jax.policies.unasked import seen_by
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -59,7 +60,7 @@ def first_states(
     """The states of the gateway's policies, and those of the instances' `[instance]`, a spare row included."""
     policy, rows = params.policy, shape.num_instances + 1
     gateway = tuple(
-        on_each(mechanism, place, one.start(numbers, shape))
+        on_each(mechanism, place, one.begin(numbers, shape))
         for place, (one, numbers) in enumerate(
             zip(mechanism.of_gateway, policy.of_gateway, strict=True)
         )
@@ -68,7 +69,7 @@ def first_states(
     def on_all(one: Policy, numbers: Any) -> tuple[Any, Any]:
         start = jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (rows, *jnp.shape(leaf))),
-            one.start(numbers, shape),
+            one.begin(numbers, shape),
         )
         return start, start
 
@@ -98,7 +99,7 @@ def request_view(ctx: Context, request: jax.Array) -> RequestView:
 def admit(ctx: Context, states: States, context: GatewayContext) -> tuple[jax.Array, States]:
     """Whether the request is let in."""
     policy = ctx.mechanism.admission
-    is_admitted, state = policy.decide(ctx.params.policy.admission, states[0], context)
+    is_admitted, state = policy.ask(ctx.params.policy.admission, states[0], context)
     return is_admitted, (state, *states[1:])
 
 
@@ -170,11 +171,11 @@ def _chosen_by(
         decision_key(ctx, RandomSource.PICKER, request),
         context.draws,
     )
-    picked, picker = router.picker.decide(params.picker, picker, among)
+    picked, picker = router.picker.ask(params.picker, picker, among)
     asked = dataclasses.replace(context, scores=scores, picked=picked)
-    chosen, routing = router.routing.decide(params.routing, routing, asked)
+    chosen, routing = router.routing.ask(params.routing, routing, asked)
     of_scorers = [
-        scorer.routed(numbers, state, context, chosen) if scorer.routed else state
+        scorer.routed(numbers, state, seen_by(scorer, context), chosen) if scorer.routed else state
         for scorer, numbers, state in zip(router.scorers, params.scorers, of_scorers, strict=True)
     ]
     return chosen.astype(jnp.int32), (routing, *of_scorers, picker)
@@ -207,7 +208,7 @@ def combined_scores(
         mine = dataclasses.replace(context, key=keys[index])
         if is_precise and scorer.keeps_own_index:
             mine = dataclasses.replace(mine, snapshots=without_matches(mine.snapshots))
-        score, state = scorer.decide(params.scorers[index], states[index], mine)
+        score, state = scorer.ask(params.scorers[index], states[index], mine)
         scores.append(score)
         after.append(state)
     shape = context.snapshots.effective_load.shape

@@ -66,7 +66,7 @@ def worth_of(
         instance=turn.instance,
         **(_demand(turn) if has_demand else {}),
     )
-    return policy.decide(ctx.params.policy.offload, NoState(), context)[0]
+    return policy.ask(ctx.params.policy.offload, NoState(), context)[0]
 
 
 def _views(turn: Turn, request: jax.Array) -> RequestView:

@@ -55,11 +55,15 @@ class DisaggregationParams:
 
 
 def splits(params: DisaggregationParams, context: GatewayContext, instance: Any) -> Any:
+    """Whether the prompt is longer than the threshold."""
+    del instance
+    return context.request.input_len.astype(jnp.float64) > params.threshold
+
+
+def splits_uncached(params: DisaggregationParams, context: GatewayContext, instance: Any) -> Any:
     """Whether more of the prompt than the threshold is not in the copy of the instance's cache."""
-    cached = context.snapshots.cached_prompt_blocks
-    tokens = context.request.input_len
-    if cached is not None:
-        tokens = tokens - cached[instance] * jnp.asarray(context.block_size, jnp.int32)
+    cached = context.snapshots.cached_prompt_blocks[instance]
+    tokens = context.request.input_len - cached * jnp.asarray(context.block_size, jnp.int32)
     return tokens.astype(jnp.float64) > params.threshold
 
 
@@ -77,7 +81,7 @@ def disaggregation(
     return HandOver(jnp.array(True), jnp.maximum(duration, 1.0)), state
 
 
-@hand_over_policy(DisaggregationParams, splits=splits, reads_caches=True)
+@hand_over_policy(DisaggregationParams, splits=splits_uncached, reads_caches=True)
 def by_cached_prefix(
     params: DisaggregationParams, state: NoState, context: HandOverContext
 ) -> tuple[HandOver, NoState]:

@@ -71,7 +71,7 @@ def ask(
     )
     place = ctx.mechanism.of_gateway.index(policy)
     decision: HandOver
-    decision, after = policy.decide(ctx.params.policy.hand_over, work.gateway[place], context)
+    decision, after = policy.ask(ctx.params.policy.hand_over, work.gateway[place], context)
     is_asked = visit.gains & ~one.has_token & ~visit.comes & (journey.first_record < 0)
     is_asked = is_asked & (one.fixed.output_len > 1)
     moves = is_asked & decision.moves

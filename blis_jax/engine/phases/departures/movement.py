@@ -65,7 +65,7 @@ def change_cluster(ctx: Context, state: State, now: jax.Array) -> Writes:
     )
     place = ctx.mechanism.of_gateway.index(policy)
     change: ClusterChange
-    change, after = policy.decide(ctx.params.policy.cluster, state.gateway[place], context)
+    change, after = policy.ask(ctx.params.policy.cluster, state.gateway[place], context)
     states = (*state.gateway[:place], after, *state.gateway[place + 1 :])
     has_queue = jnp.any(queued_times(state, rows) < ctx.never, axis=1)
     stops, loses = (

@@ -38,6 +38,7 @@ from blis_jax.memory.memory import Choice, Demand, Visit
 from blis_jax.policies.contract import GatewayContext, HandOver, HandOverContext
 from blis_jax.policies.routing.pickers import first_where
 from blis_jax.policies.seeds import RandomSource
+from blis_jax.policies.unasked import seen_by
 
 if TYPE_CHECKING:
     from blis_jax.engine.phases.decisions import Decisions
@@ -99,7 +100,7 @@ def or_split(
     """The request placed on the chosen instance; or not yet, if that one is to make its tokens alone."""
     policy = ctx.mechanism.hand_over
     assert policy is not None and policy.splits is not None  # the profile's policy has it
-    wants = policy.splits(ctx.params.policy.hand_over, context, chosen)
+    wants = policy.splits(ctx.params.policy.hand_over, seen_by(policy, context), chosen)
     is_split = context.is_decode & wants
     movement, change = _movement(state), _unchanged(ctx, state)
     reservation = movement.reservation(request).replace(target=chosen)
@@ -150,7 +151,7 @@ def _transfer_time(
     )
     place = ctx.mechanism.of_gateway.index(policy)
     decision: HandOver
-    decision, _ = policy.decide(ctx.params.policy.hand_over, state.gateway[place], context)
+    decision, _ = policy.ask(ctx.params.policy.hand_over, state.gateway[place], context)
     return decision.delay_us
 
 

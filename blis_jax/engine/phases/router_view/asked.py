@@ -14,6 +14,7 @@ from blis_jax.engine.gateway.signals import LeadingContents
 from blis_jax.engine.phases.router_view.prompt_time import prompt_times
 from blis_jax.engine.phases.router_view.prompts import outstanding
 from blis_jax.engine.state import State
+from blis_jax.policies.unasked import seen_by
 
 if TYPE_CHECKING:
     from blis_jax.policies.contract import GatewayContext, Policy
@@ -69,5 +70,7 @@ def handed_over(ctx: Context, context: GatewayContext, chosen: jax.Array) -> Any
     total = jnp.zeros((), jnp.float64)
     for policy, numbers in zip(policies, (params.routing, *params.scorers), strict=True):
         if policy.hands is not None:
-            total = total + policy.hands(numbers, context, chosen).astype(jnp.float64)
+            total = total + policy.hands(numbers, seen_by(policy, context), chosen).astype(
+                jnp.float64
+            )
     return total

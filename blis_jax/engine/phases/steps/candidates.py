@@ -54,7 +54,7 @@ def _ask_priority(ctx: Context, slots: SlotRows, work: Work, state: Any) -> tupl
     policy, numbers = ctx.mechanism.priority, ctx.params.policy.priority
     seen = asked_of_queue(ctx, slots, policy)
     context = queue_context(ctx, slots, work, RandomSource.PRIORITY, **seen)
-    priority, after = policy.decide(numbers, state, context)
+    priority, after = policy.ask(numbers, state, context)
     return priority, after
 
 
@@ -64,7 +64,7 @@ def _ask_scheduler(
     policy, numbers = ctx.mechanism.scheduler, ctx.params.policy.scheduler
     seen = {"priority": priority} | asked_of_queue(ctx, slots, policy)
     context = queue_context(ctx, slots, work, RandomSource.SCHEDULER, **seen)
-    order, after = policy.decide(numbers, state, context)
+    order, after = policy.ask(numbers, state, context)
     return order, after
 
 
