@@ -227,6 +227,11 @@ class ClusterConfig(FlowSettings, PolicySettings):
         """Whether the reference is BLIS as of August 2026."""
         return self.revision == AUGUST
 
+    def serves(self, model: str) -> bool:
+        """Whether requests that name this model, or none, have instances; BLIS of August asks, but in pools."""
+        asks = self.is_august and not disaggregation.has_pools(self)
+        return not asks or model in ("", self.model.lower())
+
     def scorers(self) -> list[tuple[str, float]]:
         """Scorers and weights in the order given; none unless routing is weighted."""
         if self.routing_policy != "weighted":

@@ -23,6 +23,7 @@ from blis_jax.engine.phases.departures.reservation import begin_transfer
 from blis_jax.engine.phases.evictions import evict
 from blis_jax.engine.phases.flow_control import attend, route_again, route_dispatched
 from blis_jax.engine.phases.gateway import decide
+from blis_jax.engine.phases.router_view.snapshot import may_be_unrouted
 from blis_jax.engine.state import Past, State
 from blis_jax.engine.tables.columns import apart, put
 from blis_jax.engine.tables.joined import INSTANCE_OF
@@ -138,7 +139,7 @@ def _decided(ctx: Context, state: State, done: Decisions) -> Writes:
 
 def _routed_to(ctx: Context, instance: jax.Array) -> jax.Array:
     """The place of a request that has been decided about: its instance, or that there was none."""
-    if ctx.mechanism.cluster is None or not ctx.mechanism.rules.turns_away:
+    if not may_be_unrouted(ctx):
         return instance
     return jnp.where(instance < ctx.shape.num_instances, instance, jnp.int32(UNROUTED))
 

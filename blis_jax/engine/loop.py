@@ -132,6 +132,7 @@ def requests_of(
         node_of=_node_of(shape, blocks) if mechanism.is_precise and shape.num_blocks else None,
         has_shared=has_shared,
         has_media=_has_media(table) if mechanism.encodes else None,
+        is_elsewhere=_elsewhere(table),
         part_ranks=_part_ranks(table, order) if mechanism.reserves_decode else None,
         deadline=_deadlines(table, arrival, forever),
         is_late=is_late.astype(jnp.int32),
@@ -145,6 +146,12 @@ def _has_media(table: RequestTable) -> jax.Array:
     if has_media is None:
         return jnp.zeros(table.num_rows + 1, jnp.int32)
     return jnp.pad(jnp.asarray(has_media, jnp.int32), (0, 1))
+
+
+def _elsewhere(table: RequestTable) -> jax.Array | None:
+    """`Requests.is_elsewhere`."""
+    marks = getattr(table, "is_elsewhere", None)
+    return None if marks is None else jnp.pad(jnp.asarray(marks, jnp.int32) == 1, (0, 1))
 
 
 def _part_ranks(table: RequestTable, order: Order) -> jax.Array:

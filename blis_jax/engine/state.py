@@ -252,6 +252,9 @@ class Requests:
     has_media: Any = (
         None  # int32[request], 1: it brings images or sound; only with `Mechanism.encodes`
     )
+    is_elsewhere: Any = (
+        None  # bool[request]: no instance has its model; None where each has an instance
+    )
 
 
 class PartRank(enum.IntEnum):

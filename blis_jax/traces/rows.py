@@ -40,8 +40,10 @@ class TraceRows:
     prefix_len: Int32[np.ndarray, " request"]  # prompt tokens shared with the group
     request_id: Int64[np.ndarray, " request"]  # number in the reference's request_<number>
     timeout_us: Int64[np.ndarray, " request"]  # from arrival to deadline, 0 for none
+    model: Int32[np.ndarray, " request"]  # index into model_names
     tenant_names: tuple[str, ...] = ("",)
     client_names: tuple[str, ...] = ("",)
+    model_names: tuple[str, ...] = ("",)  # empty: the model of the instances
     session_names: tuple[str, ...] = ()
     prefix_group_names: tuple[str, ...] = ()
     segments: Segments | None = None  # contents that the trace itself names
@@ -71,12 +73,12 @@ def make_rows(
 ) -> TraceRows:
     """Rows with what the format lacks filled in: no class, tenant, client, session or prefix.
 
-    `texts` are columns of names: tenant, client, session, prefix_group; empty means none.
+    `texts` are columns of names: tenant, client, session, prefix_group, model; empty means none.
     """
     num_rows = len(arrival_us)
     filled: dict[str, Any] = {
         name: np.zeros(num_rows, np.int32)
-        for name in ("slo_class", "tenant", "client", "round_index", "prefix_len")
+        for name in ("slo_class", "tenant", "client", "round_index", "prefix_len", "model")
     }
     filled["session"] = filled["prefix_group"] = np.full(num_rows, NO_CODE, np.int32)
     filled["request_id"] = np.arange(num_rows)

@@ -37,8 +37,9 @@ def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNa
         node_start=folded.node_start,
         node_blocks=folded.node_blocks,
     )
-    deadlines = _deadlines(rows)
-    return table, WorkloadNames(names, rows.prefix_group_names, rows.request_id, deadlines)
+    models = np.array(rows.model_names, object)[rows.model] if any(rows.model_names) else None
+    texts = names, rows.prefix_group_names
+    return table, WorkloadNames(*texts, rows.request_id, _deadlines(rows), models)
 
 
 def _deadlines(rows: TraceRows) -> np.ndarray | None:

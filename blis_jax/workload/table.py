@@ -7,9 +7,10 @@ wholly with its prompt or wholly with its output. Blocks outside all nodes are p
 
 from __future__ import annotations
 
+import functools
 import zipfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -67,34 +68,58 @@ class RequestTable:
         return int(self.path_nodes.shape[-1])
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class MediaTable(RequestTable):
-    """Requests some of which bring images or sound, which an encode pool of BLIS 2026-08 asks for."""
+# columns that only some tables have, so that an engine without them has nothing of what they are for
+FURTHER = {
+    "has_media": np.int32,  # 1: it brings images or sound, which an encode pool of BLIS 2026-08 asks for
+    "timeout_us": np.int64,  # from arrival to deadline, 0: none
+    "is_elsewhere": np.int32,  # 1: it asks for a model that no instance has
+}
 
-    has_media: Int32[Array, " request"]  # 1: it does
+
+@functools.cache
+def _kind_with(names: tuple[str, ...]) -> type[RequestTable]:
+    """The class of tables that have these further columns."""
+    words = "".join(part.capitalize() for name in names for part in name.split("_"))
+    made = make_dataclass(
+        f"RequestTableWith{words}",
+        [(name, Any) for name in names],
+        bases=(RequestTable,),
+        frozen=True,
+    )
+    return jax.tree_util.register_dataclass(made)
+
+
+def with_column(table: RequestTable, name: str, values: Any) -> RequestTable:
+    """The requests with a column of `FURTHER`, besides those that they have."""
+    columns = {field.name: getattr(table, field.name) for field in fields(table)}
+    columns[name] = np.asarray(values, FURTHER[name])
+    return _kind_with(tuple(one for one in FURTHER if one in columns))(**columns)
 
 
 def with_media(table: RequestTable, has_media: Any) -> RequestTable:
     """The requests with what tells those with images or sound; as they are if there are none."""
-    if not np.any(has_media):
-        return table
-    columns = {name: getattr(table, name) for name in RequestTable.__dataclass_fields__}
-    return MediaTable(**columns, has_media=np.asarray(has_media, np.int32))
+    return with_column(table, "has_media", has_media) if np.any(has_media) else table
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class TimedTable(RequestTable):
-    """Requests that are given up where they have not completed in time."""
-
-    timeout_us: Int64[Array, " request"]  # from arrival to deadline, 0: none
-
-
-def with_timeouts(table: RequestTable, timeout_us: Any) -> TimedTable:
+def with_timeouts(table: RequestTable, timeout_us: Any) -> RequestTable:
     """The requests with the time that each is given, 0 for any time."""
-    columns = {name: getattr(table, name) for name in RequestTable.__dataclass_fields__}
-    return TimedTable(**columns, timeout_us=np.asarray(timeout_us, np.int64))
+    return with_column(table, "timeout_us", timeout_us)
+
+
+def with_models(
+    table: RequestTable, models: np.ndarray | None, serves: Callable[[str], bool]
+) -> RequestTable:
+    """The requests with what tells those whose model no instance has; as they are if there are none.
+
+    Args:
+        table: the requests.
+        models: text `[request]`, the model that each asks for; None if none does.
+        serves: which models instances have, `ClusterConfig.serves`.
+    """
+    known = {name: serves(name) for name in set(() if models is None else models.tolist())}
+    if models is None or all(known.values()):
+        return table
+    return with_column(table, "is_elsewhere", [not known[name] for name in models.tolist()])
 
 
 @dataclass(frozen=True)
@@ -106,6 +131,9 @@ class WorkloadNames:
     request_numbers: np.ndarray | None = None  # n of request_<n>; the row's if None
     deadline_us: np.ndarray | None = (
         None  # when requests are given up, 0 for never; None: no request is
+    )
+    models: np.ndarray | None = (
+        None  # text[request]: the model it asks for, empty for any; None: none does
     )
 
 

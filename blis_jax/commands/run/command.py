@@ -85,6 +85,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     table, names = (
         requests_of(source, config) if trace is None else trace_flags.to_table(trace, config)
     )
+    table = sessions.with_models(table, names, config, notes)
     _say_stream(source, table.num_rows, notes)
     if not table.num_rows:
         notes.warn("no request arrives before the horizon, so there are no figures")

@@ -11,6 +11,7 @@ from blis_jax.workload.versions import FIRST_REVISION
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.commands.cli import Notes
     from blis_jax.commands.run.workload import Source
     from blis_jax.engine.runner.closed_loop import ClosedLoopRun
     from blis_jax.results.records import RunRecord
@@ -41,7 +42,9 @@ def names_of_run(run: ClosedLoopRun) -> WorkloadNames:
     import numpy as np
 
     deadline_us = np.array([request.deadline_us for request in run.arrived()], np.int64)
-    return dataclasses.replace(run.loop.names, deadline_us=deadline_us)
+    models = run.loop.names.models
+    models = None if models is None else models[run.rows]
+    return dataclasses.replace(run.loop.names, deadline_us=deadline_us, models=models)
 
 
 def session_fields(run: ClosedLoopRun) -> dict[int, dict[str, Any]]:
@@ -52,6 +55,22 @@ def session_fields(run: ClosedLoopRun) -> dict[int, dict[str, Any]]:
         if request.session:
             fields[row] |= {"session_id": request.session, "round_index": request.round_index}
     return fields
+
+
+def with_models(
+    table: RequestTable, names: WorkloadNames, config: ClusterConfig, notes: Notes
+) -> RequestTable:
+    """The requests, those marked that ask for a model of which there is no instance; that is said."""
+    from blis_jax.workload.table import with_models as marked
+
+    placed = marked(table, names.models, config.serves)
+    if placed is not table:
+        others = sorted({name for name in names.models.tolist() if not config.serves(name)})  # type: ignore[union-attr]
+        notes.warn(
+            f"requests for {', '.join(others)} are rejected at routing, as in BLIS: all instances have "
+            f"--model {config.model}"
+        )
+    return placed
 
 
 def refuse_own_targets(source: Source, config: ClusterConfig) -> None:

@@ -36,7 +36,12 @@ from blis_jax.engine.phases.router_view.gateways import (
     own_queue,
     with_own_queue,
 )
-from blis_jax.engine.phases.router_view.snapshot import View, refreshed, snapshots
+from blis_jax.engine.phases.router_view.snapshot import (
+    View,
+    refreshed,
+    snapshots,
+    unless_elsewhere,
+)
 from blis_jax.engine.phases.steps.mid_step import count_of, failing
 from blis_jax.engine.state import Req, State
 from blis_jax.engine.tables.columns import as_int, choose
@@ -119,6 +124,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
         | ctx.is_beyond(now, ctx.params.cluster.routing_latency_us.astype(jnp.float64))
     )
     turned_away = comes & ~is_admitted
+    asked = (attempts, None), (comes, newcomer)
     return dataclasses.replace(
         base,
         lane=lane.replace(
@@ -129,7 +135,7 @@ def attend(ctx: Context, state: State, now: jax.Array, kind: jax.Array) -> Decis
             last_event=now,
             last_refresh=jnp.where(is_seen, last_refresh, lane.last_refresh),
         ),
-        stale=choose(is_seen, seen, state.stale),
+        stale=choose(is_seen, unless_elsewhere(ctx, state, seen, *asked), state.stale),
         gateway=jax.tree.map(lambda a, b: jnp.where(comes, a, b), gateway, state.gateway),
         where=base.where.replace(turned_away=jnp.where(turned_away, newcomer, spare)),
         queue=change,

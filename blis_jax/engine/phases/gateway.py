@@ -24,10 +24,12 @@ from blis_jax.engine.phases.router_view.gateways import own_states, with_own
 from blis_jax.engine.phases.router_view.lost_news import unless_lost
 from blis_jax.engine.phases.router_view.snapshot import (
     View,
-    active_instances,
     cached_prompt_blocks,
+    finds_instance,
+    may_be_unrouted,
     refreshed,
     snapshots,
+    unless_elsewhere,
 )
 from blis_jax.engine.phases.steps.mid_step import failing, waking_time
 from blis_jax.engine.phases.steps.step_end import is_unservable
@@ -87,12 +89,23 @@ def _context(
         block_size=jnp.int32(ctx.shape.block_size),
         draws=ctx.params.policy.draws,
     )
+    if ctx.requests.is_elsewhere is not None:
+        context = _where_its_model_is(ctx, context, request)
     context = with_asked_signals(ctx, state, context, seen, request)
     if ctx.mechanism.reserves_decode:
         assert state.movement is not None
         is_decode = state.movement.reservation(request).target < 0
         return context if source == RandomSource.ADMISSION else in_role(ctx, context, is_decode)
     return _in_pool(ctx, context)
+
+
+def _where_its_model_is(
+    ctx: Context, context: GatewayContext, request: jax.Array
+) -> GatewayContext:
+    """The context in which no instance is active if none has the request's model."""
+    seen = context.snapshots
+    is_active = seen.is_active & ~ctx.requests.is_elsewhere[request]
+    return dataclasses.replace(context, snapshots=dataclasses.replace(seen, is_active=is_active))
 
 
 def _in_pool(ctx: Context, context: GatewayContext) -> GatewayContext:
@@ -155,6 +168,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
     was_rejected = (place_of(state, request) == REJECTED) | (is_rejected & (request == candidate))
     is_routed = is_turn & ~was_rejected
     is_seen = is_admit | is_routed
+    asked = (is_admit, candidate), (is_routed, request)
     went_back = now < lane.last_event
     turned_away = jnp.where(is_rejected, candidate, jnp.int32(ctx.shape.num_requests))
     base = dataclasses.replace(
@@ -167,7 +181,7 @@ def decide(ctx: Context, state: State, admit_time: jax.Array, route_time: jax.Ar
             last_event=now,
             last_refresh=jnp.where(is_seen, last_refresh, lane.last_refresh),
         ),
-        stale=choose(is_seen, seen, state.stale),
+        stale=choose(is_seen, unless_elsewhere(ctx, state, seen, *asked), state.stale),
         gateway=gateway,
     )
     base = dataclasses.replace(base, where=base.where.replace(turned_away=turned_away))
@@ -181,7 +195,7 @@ def decide_again(ctx: Context, state: State, request: jax.Array, now: jax.Array)
     base = dataclasses.replace(
         no_decisions(ctx, state),
         lane=lane.replace(last_event=now, last_refresh=last_refresh),
-        stale=seen,
+        stale=unless_elsewhere(ctx, state, seen, (True, request)),
     )
     return _routed(ctx, state, base, request, now, seen)
 
@@ -194,15 +208,15 @@ def _routed(
     now: jax.Array,
     seen: View,
 ) -> Decisions:
-    """Route the request; where it does not wait for an instance to come up, it goes nowhere if none is."""
+    """Route the request; it goes nowhere if no instance has its model, or none is up and it does not wait for one."""
 
     def route_it() -> Decisions:
         return _route(ctx, state, base, request, now, seen)
 
-    if ctx.mechanism.cluster is None or not ctx.mechanism.rules.turns_away:
+    if not may_be_unrouted(ctx):
         return route_it()
     nowhere = dataclasses.replace(base, where=base.where.replace(routed=request))
-    return ctx.when(jnp.any(active_instances(ctx, state)), route_it, lambda: nowhere)
+    return ctx.when(finds_instance(ctx, state, request), route_it, lambda: nowhere)
 
 
 def _route(

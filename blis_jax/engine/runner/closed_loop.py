@@ -34,7 +34,7 @@ from blis_jax.workload.reference.follow_up_table import (
 )
 from blis_jax.workload.reference.generate import DrawnWorkload
 from blis_jax.workload.reference.requests import NO_DEADLINE, DrawnRequest
-from blis_jax.workload.table import NEVER_US, RequestTable, with_timeouts
+from blis_jax.workload.table import NEVER_US, RequestTable, with_models, with_timeouts
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -114,6 +114,8 @@ def simulate_closed_loop(
     most_rounds = FIRST_ROUNDS if is_endless and math.isinf(workload.budget) else None
     while True:
         loop = closed_loop_table(workload, config.block_size_in_tokens, most_rounds)
+        placed = with_models(loop.table, loop.names.models, config.serves)
+        loop = dataclasses.replace(loop, table=placed)
         if gives_up:
             table = with_timeouts(loop.table, loop.timeout_us)
             loop = dataclasses.replace(loop, table=table)
@@ -132,7 +134,8 @@ def follow(
     Raises:
         ConfigError: a policy, a number or a table cannot be used.
     """
-    parts = _parts_of(config, loop)
+    placed = with_models(loop.table, loop.names.models, config.serves)
+    loop, parts = dataclasses.replace(loop, table=placed), _parts_of(config, loop)
     return _settled(config, loop, options or Options(), policy_seed(seed), None, parts)
 
 

@@ -34,7 +34,7 @@ from blis_jax.results.records import RunRecord
 from blis_jax.workload.drawing.draw import compile_plan
 from blis_jax.workload.drawing.plan import DrawPlan, PlanShape
 from blis_jax.workload.spec import WorkloadSpec
-from blis_jax.workload.table import NEVER_US, RequestTable, TimedTable, pad_to
+from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
 
 _WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
 # a run that stops where BLIS does, if its ties came in BLIS's order up to there
@@ -187,7 +187,7 @@ class GivenRun(Run):
         sizes = first_sizes(demand_of_table(row.config, row.table, options), options, functions)
         super().__init__(row.config, row.policy_seed, row.policies, functions, sizes)
         self.table, self.part_texts, self.has_replayed = row.table, row.part_texts, False
-        self.has_deadlines = isinstance(row.table, TimedTable)
+        self.has_deadlines = hasattr(row.table, "timeout_us")
         self.in_order: Observation | None = None  # known to be in the reference's order
         count = int(np.sum(np.asarray(row.table.arrival_us) != NEVER_US))
         self.order = TieOrder(np.arange(count, dtype=np.int32), np.full(count, -1, np.int32))

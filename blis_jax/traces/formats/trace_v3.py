@@ -112,7 +112,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
     is_counted = (found["server_input_tokens"] > 0) & (found["prefix_group"] == "")
     own = np.where(is_counted, found["server_input_tokens"], found["input_tokens"])
     names = ("client", "tenant", "session")
-    texts = {name: found[f"{name}_id"] for name in names}
+    texts = {name: found[f"{name}_id"] for name in names} | {"model": found["model"]}
     texts["prefix_group"] = np.where(group_tokens > 0, found["prefix_group"], "")
     return make_rows(
         arrival_us,
@@ -171,6 +171,7 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
     columns |= {
         "request_id": rows.request_id,
         "client_id": named(rows.client, rows.client_names),
+        "model": named(rows.model, rows.model_names),
         "tenant_id": named(rows.tenant, rows.tenant_names),
         "slo_class": named(rows.slo_class, SLO_CLASSES),
         "session_id": named(rows.session, rows.session_names),

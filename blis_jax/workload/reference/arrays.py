@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -46,9 +47,16 @@ def draw(
 def table_of(workload: DrawnWorkload, block_size: int) -> tuple[RequestTable, WorkloadNames]:
     """The requests that arrive by themselves, of a workload that is drawn."""
     arrays = arrays_of(workload, block_size)
-    return from_golden(arrays, least_prompt=0), names_of(
-        arrays
-    )  # what it drew, `drawn` has checked
+    names = names_of(arrays)
+    names = replace(names, models=models_of(workload.clients, workload.requests))
+    return from_golden(arrays, least_prompt=0), names  # what was drawn, `drawn` has checked
+
+
+def models_of(clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]) -> np.ndarray | None:
+    """The model that each request asks for, text `[request]`; None if none does."""
+    if not any(client.model for client in clients):
+        return None
+    return np.array([clients[request.client].model for request in requests], object)
 
 
 def names_of(arrays: dict[str, np.ndarray]) -> WorkloadNames:

@@ -16,7 +16,7 @@ import numpy as np
 
 from blis_jax.errors import ConfigError
 from blis_jax.workload.lengths.distribution import MOST_REQUESTS
-from blis_jax.workload.reference.arrays import names_of, request_arrays
+from blis_jax.workload.reference.arrays import models_of, names_of, request_arrays
 from blis_jax.workload.reference.closed_loop import rounds_after
 from blis_jax.workload.reference.generate import LATEST_US, DrawnWorkload, drawn
 from blis_jax.workload.reference.requests import DrawnRequest
@@ -134,7 +134,7 @@ def _table(
             from_golden(arrays, least_prompt=0),
             arrival_us=np.where(is_later, np.int64(NEVER_US), arrival),
         ),
-        names=names_of(arrays),
+        names=replace(names_of(arrays), models=models_of(workload.clients, requests)),
         requests=tuple(requests),
         session_names=tuple(map(str, arrays["session_names"])),
         parent=parents,

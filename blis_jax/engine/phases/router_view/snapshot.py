@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -87,6 +88,38 @@ def _aged(ctx: Context, state: State, now: jax.Array) -> AgedView:
         cached_seen_us,
         _seen_prompts(ctx, state, view, sees_load),
     )
+
+
+def may_be_unrouted(ctx: Context) -> bool:
+    """Whether a request may find no instance when it is to be routed, and is turned away then."""
+    is_placed = ctx.mechanism.cluster is not None and ctx.mechanism.rules.turns_away
+    return is_placed or ctx.requests.is_elsewhere is not None
+
+
+def finds_instance(ctx: Context, state: State, request: jax.Array) -> jax.Array:
+    """Whether the request can be routed now, where that is not certain."""
+    marks, placed = ctx.requests.is_elsewhere, ctx.mechanism.cluster is not None
+    if marks is None:
+        return jnp.any(active_instances(ctx, state))
+    return ~marks[request] & jnp.any(active_instances(ctx, state)) if placed else ~marks[request]
+
+
+def unless_elsewhere(
+    ctx: Context, state: State, seen: View, *asked: tuple[jax.Array | bool, jax.Array | None]
+) -> View:
+    """The view after decisions: as it was, but for the copy of the caches, where nobody looks at an instance.
+
+    `asked`: whether a decision is made, and about which request; None: about all instances.
+    """
+    marks = ctx.requests.is_elsewhere
+    if marks is None:
+        return seen
+    looks = jnp.array(False)
+    for is_made, request in asked:
+        looks = looks | (is_made if request is None else is_made & ~marks[request])
+    aged = state.stale
+    copied = dataclasses.replace(aged, cached=seen.cached, cached_seen_us=seen.cached_seen_us)
+    return choose(looks, seen, copied)
 
 
 def _seen_prompts(ctx: Context, state: State, view: AgedView, looks: jax.Array) -> Any:
