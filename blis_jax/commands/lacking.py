@@ -19,18 +19,6 @@ _OF_SIMULATIONS = {
     ),
     **dict.fromkeys(
         (
-            "detectors",
-            "saturation-config",
-            "saturation-report",
-            "saturation-final-window",
-            "slo-ttft",
-            "slo-itl",
-            "slo-e2e",
-        ),
-        "it is not computed yet; leave it out",
-    ),
-    **dict.fromkeys(
-        (
             "lora-config",
             "lora-adapter-capacity",
             "lora-footprint-bytes-per-rank",

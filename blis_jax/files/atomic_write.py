@@ -102,14 +102,15 @@ def write_json(path: Path, document: Any) -> None:
 
 def json_text(document: Any) -> str:
     """The JSON text of a document; refuses NaN and infinities."""
-    return json.dumps(_whole_numbers(document), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(whole_numbers(document), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _whole_numbers(value: Any) -> Any:
+def whole_numbers(value: Any) -> Any:
+    """Return the document with whole floats as integers, as the reference writes them."""
     if isinstance(value, dict):
-        return {name: _whole_numbers(entry) for name, entry in value.items()}
+        return {name: whole_numbers(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_whole_numbers(entry) for entry in value]
+        return [whole_numbers(entry) for entry in value]
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:
         return int(value)
     return value

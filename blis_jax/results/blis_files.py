@@ -25,6 +25,7 @@ from blis_jax.results.metrics.reference import (
 from blis_jax.results.metrics.scalars import evaluate
 from blis_jax.results.metrics.summaries import tpot_us
 from blis_jax.results.records import RunRecord, Status
+from blis_jax.results.scores import NO_VERDICTS, Verdicts
 from blis_jax.results.step_records import expand_steps
 
 if TYPE_CHECKING:
@@ -49,19 +50,23 @@ REQUEST_DTYPES = {
 }
 
 
-def results_text(record: RunRecord, priority_policy: str = "constant") -> str:
-    """The reference's standard output: metrics, anomalies, KV cache and per-class blocks."""
+def results_text(
+    record: RunRecord, priority_policy: str = "constant", verdicts: Verdicts = NO_VERDICTS
+) -> str:
+    """The reference's standard output: metrics, verdicts, anomalies, KV cache and per-class blocks."""
     num_instances = len(record.instances.step_count)
     blocks = [instance_block(record, row) for row in range(num_instances)]
     made = sum(name.startswith("autoscale-") for name in record.names)  # BLIS counts the others
-    blocks = [*(blocks if num_instances - made > 1 else []), cluster_json(record)]
+    cluster = cluster_json(record)
+    blocks = [*(blocks if num_instances - made > 1 else []), cluster and cluster | verdicts.fields]
     lines = []
     for block in blocks:
         if block is not None:
             lines += ["=== Simulation Metrics ===", json_text(block)]
+    lines += verdicts.lines
     lines += _anomaly_lines(record, priority_policy)
     lines += _kv_lines(record)
-    lines += _class_lines(record)
+    lines += _class_lines(record, verdicts.shows_one_class)
     lines += _cost_lines(record)
     return "".join(f"{line}\n" for line in lines)
 
@@ -116,9 +121,9 @@ def _kv_lines(record: RunRecord) -> list[str]:
     return ["=== KV Cache Metrics ===", *(f"{name}: {rate:.4f}" for name, rate in rates.items())]
 
 
-def _class_lines(record: RunRecord) -> list[str]:
+def _class_lines(record: RunRecord, shows_one: bool) -> list[str]:
     classes = per_slo(record)
-    if len(classes) <= 1:
+    if len(classes) <= (not shows_one):
         return []
     lines = ["=== Per-SLO Metrics ==="]
     for name, figures in classes.items():

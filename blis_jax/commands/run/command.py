@@ -14,7 +14,7 @@ from blis_jax.commands.cli import Notes
 from blis_jax.commands.flags import report_flags, trace_flags
 from blis_jax.commands.flags.cluster_flags import name_of
 from blis_jax.commands.flags.flow_flags import FLOW_FLAGS
-from blis_jax.commands.run import sessions
+from blis_jax.commands.run import scores, sessions
 from blis_jax.commands.run.flags import MOST_SLOTS, NAME, make_parser
 from blis_jax.commands.run.requests import dashed, followed, is_whole, simulated
 from blis_jax.commands.run.scenarios import replay
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.engine.runner.closed_loop import ClosedLoopRun
     from blis_jax.results.records import RunRecord
+    from blis_jax.results.scores import Verdicts
     from blis_jax.workload.table import RequestTable, WorkloadNames
 
 
@@ -80,6 +81,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
 
         checked_suffix(Path(given["kv_timeline"]), TABLE_FORMATS)
     trace = trace_flags.read(given, notes) if source.is_trace else None
+    asked = scores.scores_of(given, source.spec, trace)
     sessions.refuse_own_targets(source, config)
     workload, run = sessions.closed_loop_of(source), None
     table, names = (
@@ -103,15 +105,16 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
-    _write(given, config, record, table, names, source, run)
+    verdicts = scores.verdicts_on(record, _request_ids(record, names, run), asked)
+    _write(given, config, record, table, names, source, run, verdicts)
     if sessions.is_revised(source):
-        sessions.write_trace(given, record, source, config, run)
+        sessions.write_trace(given, record, source, config, asked.limits, run)
     else:
         trace_flags.write_output(given, record, trace, (table, names, source.spec), notes)
     _note_inert_tier(config, record, notes)
     from blis_jax.results.blis_files import results_text
 
-    print(results_text(record, config.priority_policy), end="", flush=True)
+    print(results_text(record, config.priority_policy, verdicts), end="", flush=True)
     if "steady" in given:
         from blis_jax.reports.steady_words import steady_lines
 
@@ -154,9 +157,20 @@ def _followed_users(
     return followed(config, workload, given, seed, gives_up=True)
 
 
+def _request_ids(
+    record: RunRecord, names: WorkloadNames, run: ClosedLoopRun | None
+) -> Sequence[str]:
+    """What BLIS calls the requests."""
+    if run is not None:
+        return run.request_ids()
+    numbers = names.request_numbers
+    rows = range(len(record.requests.status)) if numbers is None else numbers
+    return [f"request_{number}" for number in rows]
+
+
 def _outputs(given: Mapping[str, Any]) -> dict[str, Path]:
     """The files that are asked for, by option."""
-    names = ("results_path", "kv_timeline", "timeline")
+    names = ("results_path", "kv_timeline", "timeline", "saturation_report")
     return {f"--{name.replace('_', '-')}": Path(given[name]) for name in names if name in given}
 
 
@@ -168,6 +182,7 @@ def _write(
     names: WorkloadNames,
     source: Source,
     run: ClosedLoopRun | None,
+    verdicts: Verdicts,
 ) -> None:
     """The files that are asked for; the reference's ends before `kv`."""
     import numpy as np
@@ -186,6 +201,7 @@ def _write(
         for row, fields in sessions.session_fields(run).items() if run else ():
             more[row] = more.get(row, {}) | fields
         document = results_document(record, names.tenant_names, names.request_numbers, more)
+        document |= verdicts.fields
         document["kv"] = kv_document(record, has_cpu_tier(config))
         document["provenance"] = _provenance(given, config, source)
         with cli.writing(Path(given["results_path"])):

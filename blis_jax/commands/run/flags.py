@@ -8,6 +8,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Parser
 from blis_jax.commands.flags import cluster_flags, report_flags, trace_flags
 from blis_jax.commands.flags.cluster_flags import SLOTS
+from blis_jax.commands.run import scores
 from blis_jax.files import overwriting
 
 NAME = "blis_jax.run"
@@ -236,7 +237,6 @@ REFUSED = {
     "model-config-folder": "folders of descriptions are not supported yet; give --model-config FILE",
     "hardware-config": "GPUs of one's own are not supported yet; --hardware names those that are described",
     "defaults-filepath": f"the fits come with the package; for others {_USE_COEFFICIENTS}",
-    "fitness-weights": f"no fitness is computed; {_USE_RESULTS}",
     "trace-level": f"decision traces are not recorded; {_USE_RESULTS}",
     "counterfactual-k": f"decision traces are not recorded; {_USE_RESULTS}",
     "summarize-trace": f"decision traces are not recorded; {_USE_RESULTS}",
@@ -270,6 +270,7 @@ def make_parser() -> Parser:
     parser.add_flags("simple workloads (lengths in tokens, for distribution)", _simple_flags())
     parser.add_flags("trace", trace_flags.FLAGS)
     parser.add_flags("run", _run_flags())
+    parser.add_flags("verdicts on the run, as BLIS of August 2026 computes them", scores.FLAGS)
     cluster_flags.add_cluster_flags(parser)
     parser.add_flags("engine", _engine_flags())
     parser.add_switches("switches", _STEADY | overwriting.SWITCH)

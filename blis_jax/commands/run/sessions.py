@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from blis_jax.commands.run.workload import Source
     from blis_jax.engine.runner.closed_loop import ClosedLoopRun
     from blis_jax.results.records import RunRecord
+    from blis_jax.results.scores.goodput import Limits
     from blis_jax.workload.reference.generate import DrawnWorkload
     from blis_jax.workload.table import RequestTable, WorkloadNames
 
@@ -137,6 +138,7 @@ def write_trace(
     record: RunRecord,
     source: Source,
     config: ClusterConfig,
+    limits: Limits,
     run: ClosedLoopRun | None = None,
 ) -> None:
     """The run as BLIS of August 2026 writes it, if it was asked for."""
@@ -144,11 +146,17 @@ def write_trace(
     from blis_jax.traces.formats.trace_v3 import RevisedHeader
     from blis_jax.traces.write_revised import write_drawn
     from blis_jax.workload.reference.generate import drawn
+    from blis_jax.workload.revised.spec import ClassTargets
 
     if "trace_output" not in given:
         return
     assert source.spec is not None
-    path, header = Path(given["trace_output"]), RevisedHeader(workload_seed=source.seed)
+    path = Path(given["trace_output"])
+    targets = {
+        name: ClassTargets.model_validate({f"{one}_ms": limit for one, limit in row.items()})
+        for name, row in sorted(limits.items())
+    }
+    header = RevisedHeader(workload_seed=source.seed, goodput_slo_targets=targets)
     with cli.writing(path):
         write_drawn(
             path,

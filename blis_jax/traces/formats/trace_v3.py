@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from blis_jax.commands import cli
 from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.atomic_write import replacing, whole_numbers
 from blis_jax.traces.columns import Check, Column, classes, numbers, whole
 from blis_jax.traces.formats import trace_v2
 from blis_jax.traces.formats.csv_reader import read_columns
@@ -127,6 +127,13 @@ def read(path: Path, reading: Reading) -> TraceRows:
     )
 
 
+def header_of(path: Path, named: str | None = None) -> RevisedHeader | None:
+    """Return the header of a trace, None if it has none; `path` is that of the rows or of the header."""
+    is_header = path.suffix in (".yaml", ".yml")
+    header = path if is_header else Path(named) if named else header_path(path)
+    return None if header is None else read_header(header)
+
+
 def read_header(path: Path) -> RevisedHeader:
     """The checked header."""
     text = cli.read_text(path, "a TraceV2 header")
@@ -162,7 +169,8 @@ def write(
         table = pandas.DataFrame(_table(rows, dict(outcome or {})))
         table.to_csv(written, index=False, lineterminator="\n")
     with replacing(path.with_suffix(".yaml")) as written:
-        written.write_text(yaml.safe_dump(first | settings, sort_keys=False), encoding="utf-8")
+        document = whole_numbers(first | settings)
+        written.write_text(yaml.safe_dump(document, sort_keys=False, indent=4), encoding="utf-8")
 
 
 def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -1,0 +1,300 @@
+"""Options of verdicts on a run, as BLIS of August 2026 names them: goodput, saturation, fitness."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag
+from blis_jax.errors import ConfigError, choices, shortened
+from blis_jax.results.scores import Verdicts
+from blis_jax.results.scores.saturation import DETECTORS, Tuning, saturation
+
+if TYPE_CHECKING:
+    from blis_jax.results.records import RunRecord
+    from blis_jax.traces.read import Trace
+    from blis_jax.workload.revised.spec import ClassTargets
+    from blis_jax.workload.spec import WorkloadSpec
+
+_DIMENSIONS = {"ttft": "TTFT", "itl": "mean ITL", "e2e": "E2E"}
+FLAGS = (
+    *(
+        Flag(
+            f"slo-{name}",
+            str,
+            "",
+            "LIST",
+            f"limits of {words} by class for goodput, such as critical=100ms,default=2s; before those of the "
+            "workload file or the trace",
+        )
+        for name, words in _DIMENSIONS.items()
+    ),
+    Flag(
+        "fitness-weights",
+        str,
+        "",
+        "LIST",
+        "weights of a fitness to print, such as throughput:0.5,p99_ttft:0.3",
+    ),
+    Flag(
+        "detectors",
+        str,
+        "",
+        "NAMES",
+        f"print whether the run was saturated at its end, by {', '.join(DETECTORS)} or all",
+    ),
+    Flag(
+        "saturation-config", str, None, "FILE", "YAML file with numbers of threshold, backlog-drift"
+    ),
+    Flag("saturation-report", str, None, "FILE", "file for what they say after every event (JSON)"),
+    Flag(
+        "saturation-final-window",
+        str,
+        None,
+        "TIME",
+        "time before the last event in which their verdict is voted on, such as 30s; if not given the "
+        "file's window, else 30s",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What is asked for, checked before the run."""
+
+    limits: dict[str, dict[str, float]] = field(default_factory=dict)  # ms by class and dimension
+    weights: dict[str, float] = field(default_factory=dict)
+    detectors: tuple[str, ...] = ()
+    tuning: Tuning | None = None
+    report: Path | None = None
+
+
+def scores_of(
+    given: Mapping[str, Any], spec: WorkloadSpec | None = None, trace: Trace | None = None
+) -> Scores:
+    """Return what the options ask for, and the workload file or the header of the trace where they do not.
+
+    Raises:
+        ConfigError: an option or the file cannot be used, or an option would have no effect.
+    """
+    weights = {}
+    for pair in _pairs(given.get("fitness_weights", "")):
+        name, colon, text = (part.strip() for part in pair.partition(":"))
+        if not colon:
+            raise ConfigError(f"--fitness-weights: {pair!r} must be NAME:WEIGHT")
+        weights[name] = _number("--fitness-weights", name, text)
+    if weights:
+        from blis_jax.results.scores.goodput import check_weights
+
+        try:
+            check_weights(weights)
+        except ConfigError as error:
+            raise ConfigError(f"--fitness-weights: {error}") from None
+    detectors = _detectors(given.get("detectors", ""))
+    if not detectors:
+        for name in ("saturation_config", "saturation_report", "saturation_final_window"):
+            if name in given:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} has no meaning without --detectors; give that too"
+                )
+    return Scores(
+        _limits(given, _targets(given, spec, trace)),
+        weights,
+        detectors,
+        _tuning(given, detectors) if detectors else None,
+        Path(given["saturation_report"]) if "saturation_report" in given else None,
+    )
+
+
+def verdicts_on(record: RunRecord, request_ids: Sequence[str], scores: Scores) -> Verdicts:
+    """Return what BLIS says of a run, and write the detectors' report if it was asked for.
+
+    Args:
+        record: the run.
+        request_ids: the requests' ids.
+        scores: what is asked for.
+    """
+    from blis_jax.files.atomic_write import json_text, replacing
+    from blis_jax.results.metrics.summaries import tpot_us
+    from blis_jax.results.scores.goodput import fitness, goodput_fields
+
+    fields: dict[str, Any] = {}
+    if scores.tuning is not None:
+        judged = saturation(record, request_ids, scores.detectors, scores.tuning)
+        fields = {"saturation": judged.final} if judged.final else {}
+        if scores.report is not None:
+            text = f"{json_text(judged.document())}\n"
+            with cli.writing(scores.report), replacing(scores.report) as written:
+                written.write_text(text, encoding="utf-8")
+    if scores.limits:
+        fields |= goodput_fields(record, scores.limits, tpot_us(record), request_ids)
+    lines: tuple[str, ...] = ()
+    if scores.weights:
+        score, components = fitness(record, scores.weights)
+        lines = ("=== Fitness Evaluation ===", f"Score: {score:.6f}")
+        lines += tuple(f"  {name}: {value:.6f}" for name, value in components.items())
+    return Verdicts(fields, lines, bool(scores.limits))
+
+
+# --- what the options say -------------------------------------------------------------------------
+
+_UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
+_UNITS |= {"m": 60 * 10**9, "h": 3600 * 10**9}
+_PART = r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
+
+
+def nanoseconds(text: str) -> int | None:
+    """Return a time as BLIS writes it, such as 1m30s or 2.5ms, in ns; None if it is not above 0."""
+    if not re.fullmatch(rf"\+?(?:{_PART})+", text):
+        return None
+    found = sum(int(Fraction(number) * _UNITS[unit]) for number, unit in re.findall(_PART, text))
+    return found if 0 < found < 2**63 else None
+
+
+def _pairs(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text.strip() else []
+
+
+def _targets(
+    given: Mapping[str, Any], spec: WorkloadSpec | None, trace: Trace | None
+) -> Mapping[str, ClassTargets]:
+    """The targets by class of a workload file, or of the header of a trace of August 2026."""
+    if trace is None or trace.format != "trace-v3":
+        found: Mapping[str, ClassTargets] = getattr(spec, "goodput_slo_targets", {})
+        return found
+    from blis_jax.traces.formats.trace_v3 import header_of
+
+    header = header_of(Path(given["trace"]), given.get("trace_header"))
+    return {} if header is None else header.goodput_slo_targets
+
+
+def _limits(
+    given: Mapping[str, Any], targets: Mapping[str, ClassTargets]
+) -> dict[str, dict[str, float]]:
+    """The limits by class; options count before the workload's, dimension by dimension."""
+    found = {
+        name: {one: limit for one in _DIMENSIONS if (limit := getattr(target, f"{one}_ms"))}
+        for name, target in targets.items()
+    }
+    for one in _DIMENSIONS:
+        option = f"--slo-{one}"
+        for pair in _pairs(given.get(f"slo_{one}", "")):
+            name, _, text = (part.strip() for part in pair.partition("="))
+            time_ns = nanoseconds(text)
+            if not name or time_ns is None:
+                raise ConfigError(
+                    f"{option}: {shortened(pair)} must be CLASS=TIME with a time above 0, such as critical=100ms"
+                )
+            found.setdefault(name, {})[one] = time_ns / 1e6
+    return {name: limits for name, limits in found.items() if limits}
+
+
+def _detectors(text: str) -> tuple[str, ...]:
+    if text in ("", "all"):
+        return DETECTORS if text else ()
+    names = [name for name in _pairs(text) if name]
+    for name in names or [text]:
+        if name not in DETECTORS:
+            raise ConfigError(
+                f"--detectors: {name!r} is not known; {choices(name, DETECTORS)}, or all"
+            )
+    return tuple(name for name in DETECTORS if name in names)
+
+
+def _tuning(given: Mapping[str, Any], detectors: Sequence[str]) -> Tuning:
+    numbers = (
+        _tuning_file(given["saturation_config"], detectors) if "saturation_config" in given else {}
+    )
+    found: dict[str, Any] = {}
+    if "threshold_ms" in numbers:
+        found["threshold_ms"] = numbers["threshold_ms"]
+    if "window_size_sec" in numbers:
+        found["bucket_us"] = found["window_us"] = int(numbers["window_size_sec"]) * 1_000_000
+    if text := given.get("saturation_final_window"):
+        time_ns = nanoseconds(text)
+        if time_ns is None:
+            raise ConfigError(
+                f"--saturation-final-window: {shortened(text)} must be a time above 0, such as 30s"
+            )
+        found["window_us"] = time_ns // 1000
+    return Tuning(**found)
+
+
+_MORE = float("inf")
+_BLOCKS: dict[str, dict[str, tuple[type, float, float, bool]]] = {
+    # kind, bounds, and whether the bounds are allowed themselves; those without effect in BLIS are checked too
+    "threshold": {"threshold_ms": (float, 0, _MORE, False)},
+    "backlog_drift": {
+        "window_size_sec": (int, 0, 2**43, False),
+        "min_windows": (int, 0, _MORE, False),
+        "peak_ratio": (float, 0, _MORE, False),
+        "peak_ratio_band": (float, 0, _MORE, True),
+        "confidence_ci": (float, 0, 1, False),
+        "warmup_windows": (int, 0, _MORE, True),
+        "tail_windows": (int, 0, _MORE, True),
+        "saturated_drain_ratio": (float, 0, 1, False),
+        "transient_drain_ratio": (float, 0, 1, False),
+    },
+}
+_UP_TO_ONE = ("saturated_drain_ratio", "transient_drain_ratio")  # 1 is allowed
+
+
+def _tuning_file(path: str, detectors: Sequence[str]) -> dict[str, float]:
+    """The numbers of a tuning file by key, checked."""
+    from blis_jax.workload.strict_yaml import read_yaml
+
+    document = read_yaml(cli.read_text(Path(path), "a YAML file with detectors' numbers"), path)
+    found: dict[str, float] = {}
+    for block, numbers in _mapping(document or {}, path).items():
+        if block not in _BLOCKS:
+            raise ConfigError(
+                f"{path}: {shortened(block)} is not known; {choices(str(block), _BLOCKS)}"
+            )
+        if block.replace("_", "-") not in detectors:
+            raise ConfigError(
+                f"{path}: {block} has no meaning without that detector; add it to --detectors"
+            )
+        for key, value in _mapping(numbers or {}, f"{path}: {block}").items():
+            found[key] = _checked(f"{path}: {block}", key, value, _BLOCKS[block])
+    low, high = (
+        found.get(name, usual) for name, usual in zip(_UP_TO_ONE, (0.95, 0.98), strict=True)
+    )
+    if low > high:
+        raise ConfigError(
+            f"{path}: saturated_drain_ratio {low:g} is above transient_drain_ratio {high:g}"
+        )
+    return found
+
+
+def _checked(
+    place: str, key: Any, value: Any, known: Mapping[str, tuple[type, float, float, bool]]
+) -> float:
+    if key not in known:
+        raise ConfigError(f"{place}: {shortened(key)} is not known; {choices(str(key), known)}")
+    kind, low, high, has_ends = known[key]
+    is_number = isinstance(value, int | kind) and not isinstance(value, bool)
+    is_inside = is_number and (low < value < high or (has_ends and value == low))
+    if not (is_inside or (is_number and key in _UP_TO_ONE and value == 1)):
+        words = "a whole number" if kind is int else "a number"
+        limits = f"of at least {low:g}" if has_ends else f"above {low:g}"
+        limits += "" if high >= 2**43 else ", at most 1" if key in _UP_TO_ONE else ", below 1"
+        raise ConfigError(f"{place}.{key}: got {shortened(value)}, allowed is {words} {limits}")
+    return float(value)
+
+
+def _mapping(given: Any, place: str) -> Mapping[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{place}: got {shortened(given)}, allowed is a mapping")
+    return given
+
+
+def _number(option: str, name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{option}: {name}: {shortened(text)} is not a number") from None
