@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from blis_jax.engine.arithmetic.branching import branch
 from blis_jax.engine.context import Context
@@ -45,13 +46,15 @@ def _after_reload(
 ) -> tuple[Demand, jax.Array]:
     """The demand of a retry, which may find more than before; and whether the blocks found are listed already."""
     size, found_now, start = jnp.int32(ctx.shape.block_size), demand.found.count, demand.start
+    end = start + demand.tokens
+    if not ctx.mechanism.defects.overrunning_reload:
+        found_now = jnp.minimum(found_now, lax.div(end, size))
     finds_more = one.is_retry & (found_now * size > start)
     # the blocks found first are kept, whatever the reload made of them
-    is_old, end = one.is_retry & ~finds_more, start + demand.tokens
+    is_old = one.is_retry & ~finds_more
+    most = jnp.where(is_old, demand.hits, found_now)
     at = (ctx, blocks_of(state), one.instance, one.slot, one.request)
-    found = ctx.when(
-        is_old, lambda: found_blocks(*at, demand.hits, jnp.array(True)), lambda: demand.found
-    )
+    found = ctx.when(one.is_retry, lambda: found_blocks(*at, most, is_old), lambda: demand.found)
     return dataclasses.replace(
         demand,
         start=jnp.where(finds_more, found_now * size, start),

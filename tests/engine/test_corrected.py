@@ -5,6 +5,7 @@ import dataclasses
 import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from blis_jax.cluster import config
 from blis_jax.engine.mechanism import mechanism
@@ -13,7 +14,16 @@ from blis_jax.engine.revision_rules import NO_DEFECTS, REFERENCE_DEFECTS
 from blis_jax.engine.runner.simulation import simulate
 from blis_jax.results.records import Status
 from blis_jax.results.step_records import overlaps
-from tests.engine.test_properties import NODES, OPTIONS, PHASES, STATICS, Scene, scenes
+from tests.engine.test_properties import (
+    LONG_NODES,
+    OPTIONS,
+    PHASES,
+    STATICS,
+    TALKATIVE,
+    Scene,
+    scenes,
+)
+from tests.support.oracles import oracle
 from tests.support.scenes import Prompt, flags, table_of, workload_of
 
 CORRECTED = (STATICS[1], STATICS[3])
@@ -31,10 +41,10 @@ def test_every_defect_is_off():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @hypothesis.settings(max_examples=150, phases=PHASES)
-@hypothesis.given(scenes(CORRECTED))
+@hypothesis.given(st.one_of(scenes(CORRECTED), scenes(TALKATIVE[2:], has_conversations=True)))
 def test_no_orphaned_block_and_no_overlapping_step(scene: Scene):
     cluster = config.from_flags(scene.flags).replace(variant=scene.static.variant, corrected=True)
-    record = simulate(cluster, table_of(scene.workload, **NODES), OPTIONS)
+    record = simulate(cluster, table_of(scene.workload, **LONG_NODES), OPTIONS)
     # memory that is too small for one request alone still makes no progress
     assert record.outcome in (Outcome.COMPLETED, Outcome.HORIZON, Outcome.LIVELOCK)
     requests = record.requests
@@ -69,6 +79,26 @@ def test_a_roll_back_leaks_blocks_only_in_the_reference():
     corrected = simulate(cluster.replace(corrected=True), table, OPTIONS)
     assert reference.outcome == Outcome.LIVELOCK or reference.instances.used_blocks_at_end.any()
     assert corrected.outcome == Outcome.COMPLETED
+    assert not corrected.instances.used_blocks_at_end.any()
+
+
+def test_a_reload_that_finds_more_than_a_chunk_stops_only_the_reference():
+    rows = [Prompt(0, 45, 9), Prompt(1000, 22, 8, 0, 1, 28), Prompt(1000, 29, 6, 0, 1, 8)]
+    numbers = flags(
+        block_size_in_tokens=4,
+        total_kv_blocks=23,
+        kv_cpu_blocks=30,
+        kv_offload_threshold=0.5,
+        long_prefill_token_threshold=10,
+        max_num_scheduled_tokens=16,
+    )
+    workload = workload_of(rows, 4)
+    cluster, table = config.from_flags(numbers), table_of(workload)
+    assert oracle.simulate(workload, numbers).outcome.startswith("crash: slice bounds")
+    assert simulate(cluster, table, OPTIONS).outcome == Outcome.REFERENCE_CRASH
+    corrected = simulate(cluster.replace(corrected=True), table, OPTIONS)
+    assert corrected.outcome == Outcome.COMPLETED
+    assert corrected.instances.cpu_reloads.any()
     assert not corrected.instances.used_blocks_at_end.any()
 
 
