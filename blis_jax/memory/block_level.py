@@ -336,7 +336,10 @@ class BlockLevel(Memory[Tenant, BlockRows]):
 
     def task_after_step(self, ctx: Context, task: MemoryTask) -> MemoryTask:
         """What the batch holds is copied to the CPU tier of August's revision."""
-        return task.replace(do=jnp.int32(Do.MIRROR)) if ctx.shape.has_mirror else task
+        if not ctx.shape.has_mirror:
+            return task
+        names = ("cursor", "done", "is_retry", "has_reloaded", "hits")
+        return task.replace(do=jnp.int32(Do.MIRROR), **dict.fromkeys(names, jnp.int32(0)))
 
     def first_token_record(self, written: SlotWrite[BlockRows]) -> jax.Array:
         """The record of the first token that the last life had."""

@@ -109,6 +109,7 @@ class InstanceMemory(Row):
     pending_reloads: Whole  # blocks whose transfer the next step waits for
     stalled_steps: Whole
     best_progress: Whole
+    is_mirrored: Whole  # August's CPU tier has the batch's contents in the order of its last use
 
 
 class BlockLife(Row):
@@ -193,6 +194,7 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
     pool = jnp.zeros((rows, len(Pool)), i32).at[:, Pool.TAIL].set(total)
     bits = (rows, size) if shape.names_blocks else (1, 1)
     tier = (rows, shape.mirror_size + 1) if shape.has_mirror else bits
+    widest = max(shape.window, LOOK_UP_BLOCKS, shape.mirror_window)
     keeps_output = mechanism.rules.keeps_output
     ranked = (rows, slots) if mechanism.evicts_lowest_priority else (1, 1)
     judged, shared = mechanism.offload is not None, (rows, shape.num_shared_blocks + 1)
@@ -200,7 +202,7 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
         hold=jnp.where(is_free, -1 - number, NEVER_FREE),
         key=jnp.zeros((rows, size), jnp.int64),
         ring=jnp.where(place < total[:, None], place, NO_BLOCK),
-        lists=jnp.zeros((rows, slots, shape.list_blocks + max(shape.window, LOOK_UP_BLOCKS)), i32),
+        lists=jnp.zeros((rows, slots, shape.list_blocks + widest), i32),
         named=jnp.full((rows, num_contents(shape) + 1), NO_BLOCK, i32),
         is_named=jnp.zeros(bits, bool),
         slot_of=jnp.full((shape.num_requests + 1,), -1, i32),

@@ -286,6 +286,7 @@ def release(turn: Turn) -> Moves:
     if turn.ctx.shape.has_mirror:  # the first one says what becomes of it
         block = jnp.where(is_counted, block, turn.spare_block)
         new_hold = jnp.where(is_counted, new_hold, 1)
+        pool["is_mirrored"] = jnp.int32(0)
     tables = {"hold": ((block, new_hold),), "ring": ((place, block),)}
     return turn.end(changes, pool, inst, lane, **tables)
 

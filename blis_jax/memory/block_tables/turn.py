@@ -38,7 +38,8 @@ class Moves:
     taken: Any  # of shared contents
     taker: Any
     index: Any  # Removal from the router's index
-    tier: Any  # whole rows of the CPU tier of August's revision
+    cpu_entry: Any  # of August's CPU tier, likewise the next
+    cpu_worth: Any
     task: MemoryTask
     pool: InstanceMemory
     inst: Instance
@@ -117,8 +118,9 @@ class Turn:
 
 
 R = TypeVar("R", bound=Row)
-_TABLES = tuple(Moves.__dataclass_fields__)[:13]
-_TIER = ("cpu_key", "cpu_time", "cpu_entry", "cpu_worth")  # the last only with an offload policy
+_TABLES = tuple(Moves.__dataclass_fields__)[:14]
+_PLAIN = ("hold", "key", "ring", "cpu_key", "cpu_entry", "cpu_worth", "taken", "taker")
+_IN_ORDER = ("named", "cpu_time")  # a place may be written twice
 Operation = Callable[[Turn], Moves]
 
 
@@ -149,10 +151,10 @@ def _applied(
     """The state with the changes made; of several writes to one place the value must be the same."""
     at = (instance, jnp.int32(0))
     tables: dict[str, Any] = {"task": moves.task.numbers}
-    for name in ("hold", "key", "ring", "named", "cpu_key", "cpu_time", "taken", "taker"):
+    for name in (*_PLAIN, *_IN_ORDER):
         if (pairs := getattr(moves, name)) is not None:
             table = getattr(blocks, name)
-            put = ctx.write_in_order if name == "named" else ctx.write
+            put = ctx.write_in_order if name in _IN_ORDER else ctx.write
             for index, value in pairs:
                 table = put(table, (instance,), index, value)
             tables[name] = table
@@ -166,9 +168,6 @@ def _applied(
             ones = jnp.ones(moves.registered.shape, bool)
             bits = ctx.write(bits, (instance,), moves.registered, ones)
         tables["is_named"] = bits
-    if moves.tier is not None:
-        for name, entries in zip(_TIER, moves.tier, strict=False):
-            tables[name] = lax.dynamic_update_slice(getattr(blocks, name), entries[None], at)
     router = state.router
     if moves.index is not None and router is not None:
         router = without(ctx, router, instance, moves.index)

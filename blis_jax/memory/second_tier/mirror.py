@@ -1,8 +1,9 @@
 """The CPU tier of August's revision: what batches hold is copied there, and brought back before an allocation.
 
-An entry holds one content, by its name, and says when it was used last; the one used longest ago gives way. After every
-step all contents of the batch are used in batch order. A content that is brought back stays on the CPU; its block goes
-to the free list's tail, and nobody holds it yet.
+An entry holds one content, by its name, and says when it was used last, counted in uses; the spare entry says how many
+there were. The one used longest ago gives way. After every step all contents of the batch are used in batch order;
+those before the first member that has changed would only come into the order in which they are. A content that is
+brought back stays on the CPU; its block goes to the free list's tail, and nobody holds it yet.
 
 With an offload policy, a use is worth something, or does not count. The entry whose last use was worth least gives way,
 of equals the one used longest ago, and only to a use that is worth as much.
@@ -20,14 +21,14 @@ from blis_jax.engine.arithmetic.block_counts import ceil_div, full_blocks
 from blis_jax.engine.context import SlotRows, row
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.types import LAST, pytree
-from blis_jax.memory.block_tables.blocks import NO_BLOCK, Do
+from blis_jax.memory.block_tables.blocks import NO_BLOCK, BlockLife, Do
 from blis_jax.memory.block_tables.contents import NO_JUMPS, is_same, names, places, shared_or_own
 from blis_jax.memory.block_tables.operations import forgotten_bits, pop
 from blis_jax.memory.block_tables.takes import worth_of
 from blis_jax.memory.block_tables.turn import Moves, Turn
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int
+    from jaxtyping import Array, Bool, Int
 
 
 def bring_back(turn: Turn) -> Moves:
@@ -43,10 +44,10 @@ def bring_back(turn: Turn) -> Moves:
     is_sought = (position < prompt_blocks) & ~_is_here(turn, position, name)
     place = jnp.argmax(is_sought)
     name = jnp.where(jnp.any(is_sought), name[place], jnp.int64(0))
-    match = (row(blocks.cpu_key, instance) == name) & (name != 0)
-    is_done = jnp.any(is_sought) & ~(
-        jnp.any(match) & (task.done < turn.total - turn.inst.used_blocks)
-    )
+    spare = jnp.int32(blocks.cpu_key.shape[1] - 1)
+    match = ctx.when(name != 0, lambda: _entry_of(turn, name), lambda: spare)
+    has_room = task.done < turn.total - turn.inst.used_blocks
+    is_done = jnp.any(is_sought) & ~((match != spare) & has_room)
     is_past = ~jnp.any(is_sought)
     is_over = is_done | (is_past & (task.cursor + turn.window[-1] + 1 >= prompt_blocks))
     wanted = ~is_over & ~is_past
@@ -58,8 +59,8 @@ def bring_back(turn: Turn) -> Moves:
     new = jnp.where(is_loaded, places(ctx, blocks, name[None], turn.instance)[0], turn.nowhere)
     old = jnp.where(old == new, turn.nowhere, old)
     owner = jnp.where(is_loaded, block, turn.spare_block)[None]
-    tail, used = turn.pool.tail, row(blocks.cpu_time, instance)
-    entry = jnp.where(is_loaded, jnp.argmax(match), used.shape[0] - 1).astype(jnp.int32)
+    tail, now = turn.pool.tail, blocks.cpu_time[instance, spare]
+    entry = jnp.where(is_loaded, match, spare)
     ahead = jnp.where(is_past, turn.window[-1] + 1, place.astype(jnp.int32) + loads)
     changes = {
         "cursor": task.cursor + ahead,
@@ -73,6 +74,7 @@ def bring_back(turn: Turn) -> Moves:
         "tail": tail + loads,
         "reloads": turn.pool.reloads + loads,
         "pending_reloads": turn.pool.pending_reloads + loads,
+        "is_mirrored": turn.pool.is_mirrored & (1 - loads),
     }
     return turn.end(
         changes,
@@ -81,7 +83,7 @@ def bring_back(turn: Turn) -> Moves:
         key=((block, name),),
         hold=((block, jnp.where(is_loaded, -1 - tail, 1)),),
         ring=((turn.place(tail, is_loaded), block),),
-        cpu_time=((entry, _next_use(used)),),
+        cpu_time=((entry, now), (spare, now + loads.astype(jnp.int64))),
         **forgotten_bits(turn, ((content[None], block[None]),), owner),
     )
 
@@ -101,209 +103,210 @@ def _is_here(turn: Turn, position: jax.Array, name: jax.Array) -> jax.Array:
     return ctx.when(task.jumps == NO_JUMPS, in_table, anywhere)
 
 
-@pytree
-class Tier:
-    """An instance's entries, and what was done to them."""
-
-    key: Int[Array, "entry"]  # 0: empty
-    used: Int[Array, "entry"]  # when it was used last, counted in uses
-    entry: Int[Array, "block"]  # that last had the block's content
-    now: Int[Array, ""]
-    copied: Int[Array, ""]
-    filled: Int[Array, ""]  # of these, the ones that took an empty entry
-    worth: Any = (
-        None  # float64[entry]: of its last use, -inf if it is empty; only with an offload policy
-    )
-
-
-def _next_use(used: jax.Array) -> jax.Array:
-    """A time after all uses of real entries; the last one is a spare."""
-    return jnp.max(used[:-1]) + 1
-
-
 def mirror(turn: Turn) -> Moves:
-    """Use what the batch holds, as often as equal steps were made; what the CPU lacks is copied.
+    """Use what the batch holds, a window of a member's list at a time; what the CPU lacks is copied.
 
-    The second of equal uses finds the order of the first, and so do all later ones.
+    Entries that are there are used together; a content that seems to be missing has a turn for itself. Of the task,
+    `cursor` is the place of the member that is next and `done` how much of its list is used; `is_retry` counts the
+    uses of the whole batch that were made before, `has_reloaded` says whether this one has copied anything, and `hits`
+    counts those in a row that have not.
     """
-    blocks, instance = turn.blocks, turn.instance
-    used = row(blocks.cpu_time, instance)
-    zero = jnp.int32(0)
-    tier = Tier(
-        row(blocks.cpu_key, instance),
-        used,
-        row(blocks.cpu_entry, instance),
-        _next_use(used),
-        zero,
-        zero,
-        None if blocks.cpu_worth is None else row(blocks.cpu_worth, instance),
-    )
-    once = _use_all(turn, tier)
-    again = jnp.maximum(turn.lane.num_steps - 1, 0)
-    if tier.worth is not None:
-        return _mirrored(turn, _use_again(turn, once, again))
-    is_again = (again > 0) & (once.copied > 0)
-    twice = lax.cond(is_again, lambda: _use_all(turn, once), lambda: once)
-    copied = once.copied + (twice.copied - once.copied) * again
-    return _mirrored(turn, _replaced(twice, copied=copied))
-
-
-def _mirrored(turn: Turn, tier: Tier) -> Moves:
-    """The changes once everything is used."""
-    pool = turn.pool
-    changes = {
-        "offloads": pool.offloads + tier.copied,
-        "cpu_used": pool.cpu_used + tier.filled,
-        "thrashing": pool.thrashing + tier.copied - tier.filled,
-    }
-    judged = () if tier.worth is None else (tier.worth,)
-    tables = (tier.key, tier.used, tier.entry, *judged)
-    return turn.end({"do": jnp.int32(Do.NOTHING)}, changes, tier=tables)
-
-
-def _use_again(turn: Turn, tier: Tier, again: jax.Array) -> Tier:
-    """Equal uses one by one, until two of them have copied nothing: then no later one does.
-
-    A first use may meet worths of earlier steps, so unlike uses of one worth it need not be like the next.
-    """
-
-    def goes_on(carry: tuple[jax.Array, jax.Array, Tier]) -> jax.Array:
-        return (carry[0] < again) & (carry[1] < 2)
-
-    def use(carry: tuple[jax.Array, jax.Array, Tier]) -> tuple[jax.Array, jax.Array, Tier]:
-        number, idle, before = carry
-        after = _use_all(turn, before)
-        is_idle = after.copied == before.copied
-        return number + 1, jnp.where(is_idle, idle + 1, 0), after
-
-    return lax.while_loop(goes_on, use, (jnp.int32(0), jnp.int32(0), tier))[2]
-
-
-def _use_all(turn: Turn, tier: Tier) -> Tier:
-    """Every block of every member used, in batch order, a window of a list at a time."""
-    slots, window = SlotRows(turn.state, turn.instance), jnp.int32(turn.ctx.shape.window)
-    order, finish = slots.order, slots.finish
-    held = slots.alloc_offset + jnp.where(finish != LAST, turn.inst.step_index, 0)
-    has_tier = turn.own(turn.ctx.params.cluster.kv_cpu_blocks) > 0
-    count = jnp.where((order != LAST) & has_tier, ceil_div(held, turn.ctx.shape.block_size), 0)
-
-    def after(place: jax.Array) -> jax.Array:
-        return jnp.min(jnp.where(order > place, order, jnp.int32(LAST)))
-
-    def goes_on(carry: tuple[jax.Array, jax.Array, Tier]) -> jax.Array:
-        return carry[0] != LAST
-
-    def step(carry: tuple[jax.Array, jax.Array, Tier]) -> tuple[jax.Array, jax.Array, Tier]:
-        """The blocks of one window; then the next window, or the next member."""
-        place, start, tier = carry
-        slot = jnp.argmax(order == place).astype(jnp.int32)
-        is_listed = start + turn.window < count[slot]
-        block = jnp.where(is_listed, turn.listed(start, slot), turn.spare_block)
-        name = jnp.where(is_listed, turn.blocks.key[turn.instance, block], jnp.int64(0))
-        worth = _worth(turn, name, slots.request[slot])
-        if worth is not None:
-            name = jnp.where(worth > 0, name, jnp.int64(0))
-        tier = _use(turn, tier, block, name, worth)
-        is_over = start + window >= count[slot]
-        return jnp.where(is_over, after(place), place), jnp.where(is_over, 0, start + window), tier
-
-    return lax.while_loop(goes_on, step, (after(jnp.int32(-1)), jnp.int32(0), tier))[2]
-
-
-def _worth(turn: Turn, name: jax.Array, request: jax.Array) -> Any:
-    """What these uses are worth, float64[window]; None without an offload policy."""
-    if turn.ctx.mechanism.offload is None:
-        return None
-    return worth_of(turn, name, jnp.broadcast_to(request, name.shape), has_demand=False)
-
-
-def _use(turn: Turn, tier: Tier, block: jax.Array, name: jax.Array, worth: Any) -> Tier:
-    """The contents of these blocks used, one after the other; blocks without a name have none."""
-    entry, carries = tier.entry[block], name != 0
-    is_there = ~carries | (tier.key[entry] == name)
+    task, pool, blocks, instance = turn.task, turn.pool, turn.blocks, turn.instance
+    member = _member(turn)
+    name, worth = _uses(turn, member)
+    entry, window = blocks.cpu_entry[instance, member.block], member.block.shape[0]
+    number = lax.iota(jnp.int32, window)
+    missing = (name != 0) & (blocks.cpu_key[instance, entry] != name)
     if worth is not None:
-        is_refused = _is_refused(turn, tier, name, worth, is_there)
-        is_there, carries = is_there | is_refused, carries & ~is_refused
-    is_later = turn.window[:, None] > turn.window[None, :]
-    is_twice = carries[:, None] & (name[:, None] == name[None, :]) & is_later
-
-    def one_by_one() -> Tier:
-        def use(i: jax.Array, tier: Tier) -> Tier:
-            return _use_one(turn, tier, block[i], name[i], None if worth is None else worth[i])
-
-        return lax.fori_loop(0, name.shape[0], use, tier)
-
-    return lax.cond(
-        jnp.all(is_there) & ~jnp.any(is_twice),
-        lambda: _renewed(turn, tier, entry, carries, worth),
-        one_by_one,
+        is_refused = _is_refused(turn, name, worth, missing)
+        name, missing = jnp.where(is_refused, jnp.int64(0), name), missing & ~is_refused
+    first = jnp.min(jnp.where(missing, number, window))
+    renewed = (name != 0) & (number < first)
+    at = jnp.minimum(first, window - 1)
+    searches = (first < window) & ~jnp.any(renewed)
+    sought = jnp.where(searches, name[at], jnp.int64(0))
+    entry_worth = None if worth is None else worth[at]
+    found = turn.ctx.when(
+        searches, lambda: _entry_for(turn, sought, entry_worth), lambda: _no_entry(turn)
     )
+    spare = jnp.int32(blocks.cpu_key.shape[1] - 1)
+    rank, now = jnp.cumsum(renewed, dtype=jnp.int64), blocks.cpu_time[instance, spare]
+    touched = jnp.where(renewed, entry, spare)
+    used = found.entry != spare
+    after = now + rank[-1] + used.astype(jnp.int64)
+    reached = jnp.where(first < window, first + as_int(searches), window) + task.done
+    copies = jnp.where(task.is_retry == 1, _weight(turn), 1) * as_int(found.is_new)
+    has_copied = task.has_reloaded | as_int(found.is_new)
+    judged: dict[str, Any] = {}
+    if worth is not None:
+        touches = (touched, jnp.where(renewed, worth, -jnp.inf))
+        judged = {"cpu_worth": (touches, (found.entry, entry_worth))}
+    return turn.end(
+        _next_use_of_batch(turn, member, reached, has_copied),
+        {
+            "is_mirrored": jnp.where(member.is_last(reached), 1, pool.is_mirrored),
+            "offloads": pool.offloads + copies,
+            "cpu_used": pool.cpu_used + as_int(found.is_filled),
+            "thrashing": pool.thrashing + copies - as_int(found.is_filled),
+        },
+        cpu_key=((found.entry, sought),),
+        cpu_time=((touched, now + rank - 1), (found.entry, now), (spare, after)),
+        cpu_entry=((jnp.where(used, member.block[at], turn.spare_block), found.entry),),
+        **judged,
+    )
+
+
+@pytree
+class Member:
+    """A window of the list of the member whose turn it is."""
+
+    place: Int[Array, ""]  # in the batch; LAST if nobody is left
+    later: Int[Array, ""]  # place of the member behind it
+    count: Int[Array, ""]  # blocks of its list
+    block: Int[Array, "window"]  # the spare block past the list's end
+    request: Int[Array, ""]
+
+    def is_over(self, reached: jax.Array) -> jax.Array:
+        """Whether its list ends before this position."""
+        return reached >= self.count
+
+    def is_last(self, reached: jax.Array) -> jax.Array:
+        """Whether the whole batch is used then."""
+        return (self.place == LAST) | (self.is_over(reached) & (self.later == LAST))
+
+
+def _member(turn: Turn) -> Member:
+    """The member at the task's cursor or behind it; at first, the first one that has changed."""
+    task, blocks, instance = turn.task, turn.blocks, turn.instance
+    slots, shape = SlotRows(turn.state, instance), turn.ctx.shape
+    width = shape.mirror_window if turn.ctx.mechanism.offload is None else shape.window
+    order, request = slots.order, slots.request
+    held = slots.alloc_offset + jnp.where(slots.finish != LAST, turn.inst.step_index, 0)
+    capacity = turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
+    is_member = (order != LAST) & (capacity > 0)
+    listed = jnp.where(is_member, ceil_div(held, shape.block_size), 0)
+    cursor = task.cursor
+    if turn.ctx.mechanism.offload is None:
+        is_new = (task.is_retry == 0) & (cursor == 0) & (task.done == 0)
+        visited = blocks.life[request, BlockLife.columns.VISITED_AT]
+        is_changed = is_member & (visited > turn.inst.step_index - turn.lane.num_steps)
+        changed = jnp.min(jnp.where(is_changed, order, jnp.int32(LAST)))
+        keeps = (turn.pool.is_mirrored == 1) & (jnp.sum(listed, dtype=jnp.int32) <= capacity)
+        cursor = jnp.where(is_new & keeps, changed, cursor)
+
+    def least(is_it: jax.Array) -> jax.Array:
+        return jnp.min(jnp.where(is_member & is_it, order, jnp.int32(LAST)))
+
+    place = least(order >= cursor)
+    slot = jnp.argmax(order == place).astype(jnp.int32)
+    count = jnp.where(place == LAST, 0, listed[slot])
+    block = lax.dynamic_slice(blocks.lists, (instance, slot, task.done), (1, 1, width))[0, 0]
+    is_listed = task.done + lax.iota(jnp.int32, width) < count
+    block = jnp.where(is_listed, block, turn.spare_block)
+    return Member(place, least(order > place), count, block, request[slot])
+
+
+def _uses(turn: Turn, member: Member) -> tuple[Int[Array, "window"], Any]:
+    """The contents to use, by name, 0 where there is none; and what that is worth, None without an offload policy."""
+    name = turn.blocks.key[turn.instance, member.block]
+    name = jnp.where(member.block == turn.spare_block, jnp.int64(0), name)
+    if turn.ctx.mechanism.offload is None:
+        return name, None
+    request = jnp.broadcast_to(member.request, name.shape)
+    worth = worth_of(turn, name, request, has_demand=False)
+    return jnp.where(worth > 0, name, jnp.int64(0)), worth
 
 
 def _is_refused(
-    turn: Turn, tier: Tier, name: jax.Array, worth: jax.Array, is_there: jax.Array
-) -> jax.Array:
+    turn: Turn, name: jax.Array, worth: jax.Array, missing: jax.Array
+) -> Bool[Array, "window"]:
     """Whether no entry has the content or gives way to these uses, whatever those before them in the window do."""
-    is_real = lax.iota(jnp.int32, tier.key.shape[0]) < turn.own(
-        turn.ctx.params.cluster.kv_cpu_blocks
-    )
+    number = lax.iota(jnp.int32, turn.blocks.cpu_key.shape[1])
+    is_real = number < turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
 
     def look() -> jax.Array:
-        least = jnp.min(jnp.where(is_real, tier.worth, jnp.inf))
-        least = jnp.minimum(least, jnp.min(jnp.where((name != 0) & is_there, worth, jnp.inf)))
-        is_known = jnp.any((tier.key[None, :] == name[:, None]) & is_real[None, :], axis=1)
-        return (name != 0) & (worth < least) & ~is_known
+        least = jnp.min(jnp.where(is_real, row(turn.blocks.cpu_worth, turn.instance), jnp.inf))
+        least = jnp.minimum(least, jnp.min(jnp.where((name != 0) & ~missing, worth, jnp.inf)))
+        keys = jnp.where(is_real, row(turn.blocks.cpu_key, turn.instance), jnp.int64(0))
+        is_known = jnp.any(keys[None, :] == name[:, None], axis=1)
+        return missing & (worth < least) & ~is_known
 
-    return lax.cond(jnp.all(is_there), lambda: jnp.zeros(name.shape, bool), look)
-
-
-def _renewed(turn: Turn, tier: Tier, entry: jax.Array, carries: jax.Array, worth: Any) -> Tier:
-    """The entries used in this order."""
-    rank, spare = jnp.cumsum(carries, dtype=jnp.int64), jnp.int32(tier.key.shape[0] - 1)
-    entry = jnp.where(carries, entry, spare)
-    used = turn.ctx.write(tier.used, (), entry, tier.now + rank - 1)
-    renewed = _replaced(tier, used=used, now=tier.now + rank[-1])
-    if worth is None:
-        return renewed
-    given = jnp.where(carries, worth, -jnp.inf)
-    return _replaced(renewed, worth=turn.ctx.write(tier.worth, (), entry, given))
+    return turn.ctx.when(jnp.any(missing), look, lambda: jnp.zeros(name.shape, bool))
 
 
-def _use_one(turn: Turn, tier: Tier, block: jax.Array, name: jax.Array, worth: Any) -> Tier:
-    """One content used: where it is, else in the entry that gives way, if one does."""
-    number = lax.iota(jnp.int32, tier.key.shape[0])
-    capacity, spare = (
-        turn.own(turn.ctx.params.cluster.kv_cpu_blocks),
-        jnp.int32(number.shape[0] - 1),
+@pytree
+class Entry:
+    """Where a content goes that seemed to be missing."""
+
+    entry: Int[Array, ""]  # the spare one if it goes nowhere
+    is_new: Bool[Array, ""]  # it was not there
+    is_filled: Bool[Array, ""]  # and the entry was empty
+
+
+def _no_entry(turn: Turn) -> Entry:
+    no = jnp.array(False)
+    return Entry(jnp.int32(turn.blocks.cpu_key.shape[1] - 1), no, no)
+
+
+def _entry_for(turn: Turn, name: jax.Array, worth: Any) -> Entry:
+    """Where this content is, else the first empty entry, else the one that gives way, if one does."""
+    blocks, instance = turn.blocks, turn.instance
+    number = lax.iota(jnp.int32, blocks.cpu_key.shape[1])
+    capacity = turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
+    is_real, nowhere = number < capacity, jnp.int32(number.shape[0] - 1)
+    there = _entry_of(turn, name)
+    is_there, has_room = there != nowhere, turn.pool.cpu_used < capacity
+
+    def oldest() -> tuple[jax.Array, jax.Array]:
+        gives_way, is_worth_it = is_real, jnp.array(True)
+        if worth is not None:
+            worths = row(blocks.cpu_worth, instance)
+            least = jnp.min(jnp.where(is_real, worths, jnp.inf))
+            gives_way, is_worth_it = is_real & (worths == least), least <= worth
+        used = jnp.where(gives_way, row(blocks.cpu_time, instance), jnp.iinfo(jnp.int64).max)
+        return jnp.argmin(used).astype(jnp.int32), is_worth_it
+
+    other, is_worth_it = turn.ctx.when(
+        is_there | has_room, lambda: (turn.pool.cpu_used, jnp.array(True)), oldest
     )
-    is_real = number < capacity
-    match = (tier.key == name) & is_real
-    is_found, carries = jnp.any(match), name != 0
-    gives_way = is_real
-    if worth is not None:
-        least = jnp.min(jnp.where(is_real, tier.worth, jnp.inf))
-        gives_way = is_real & (tier.worth == least)
-        carries = carries & (is_found | (least <= worth))
-        name = jnp.where(carries, name, jnp.int64(0))
-    oldest = jnp.argmin(jnp.where(gives_way, tier.used, jnp.iinfo(jnp.int64).max))
-    entry = jnp.where(is_found, jnp.argmax(match), oldest).astype(jnp.int32)
-    entry, is_new = jnp.where(carries, entry, spare), carries & ~is_found
-    is_empty = is_new & (tier.key[entry] == 0)
-
-    def put(table: jax.Array, at: jax.Array, value: jax.Array) -> jax.Array:
-        return lax.dynamic_update_slice(table, value.astype(table.dtype)[None], (at,))
-
-    return Tier(
-        put(tier.key, entry, name),
-        put(tier.used, entry, tier.now),
-        put(tier.entry, block, entry),
-        tier.now + carries.astype(jnp.int64),
-        tier.copied + as_int(is_new),
-        tier.filled + as_int(is_empty),
-        None if worth is None else put(tier.worth, entry, jnp.where(carries, worth, -jnp.inf)),
-    )
+    entry = jnp.where(is_there, there, jnp.where(is_worth_it, other, nowhere))
+    is_new = ~is_there & is_worth_it
+    return Entry(entry, is_new, is_new & has_room)
 
 
-def _replaced(tier: Tier, **changes: Any) -> Tier:
-    fields = {name: getattr(tier, name) for name in Tier.__dataclass_fields__}
-    return Tier(**(fields | changes))
+def _entry_of(turn: Turn, name: jax.Array) -> Int[Array, ""]:
+    """The entry that has this content; the spare one if none has."""
+    number = lax.iota(jnp.int32, turn.blocks.cpu_key.shape[1])
+    is_it = number < turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
+    is_it = is_it & (row(turn.blocks.cpu_key, turn.instance) == name) & (name != 0)
+    return jnp.min(jnp.where(is_it, number, jnp.int32(number.shape[0] - 1)))
+
+
+def _weight(turn: Turn) -> Int[Array, ""] | int:
+    """How many uses the second one of equal steps stands for: it finds the order of the first, as all later ones do.
+
+    With an offload policy each is made, since a first use may meet worths of earlier steps.
+    """
+    return 1 if turn.ctx.mechanism.offload is not None else turn.lane.num_steps - 1
+
+
+def _next_use_of_batch(
+    turn: Turn, member: Member, reached: jax.Array, has_copied: jax.Array
+) -> dict[str, jax.Array]:
+    """The task afterwards: the rest of the list, the next member, another use of the batch, or nothing."""
+    task, again = turn.task, turn.lane.num_steps - 1
+    is_over, is_last = member.is_over(reached), member.is_last(reached)
+    idle = jnp.where((task.is_retry == 0) | (has_copied == 1), 0, task.hits + 1)
+    if turn.ctx.mechanism.offload is None:
+        goes_on = (task.is_retry == 0) & (again > 0) & (has_copied == 1)
+    else:  # until two in a row have copied nothing: then no later one does
+        goes_on = (task.is_retry < again) & (idle < 2)
+    then = jnp.where(is_last & ~goes_on, jnp.int32(Do.NOTHING), jnp.int32(Do.MIRROR))
+    return {
+        "do": then,
+        "cursor": jnp.where(is_last, 0, jnp.where(is_over, member.later, member.place)),
+        "done": jnp.where(is_last | is_over, 0, reached),
+        "is_retry": task.is_retry + as_int(is_last),
+        "has_reloaded": jnp.where(is_last, 0, has_copied),
+        "hits": jnp.where(is_last, idle, task.hits),
+    }

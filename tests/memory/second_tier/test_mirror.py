@@ -6,16 +6,30 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.engine.arithmetic.branching import branch
+from blis_jax.engine.context import Context
+from blis_jax.engine.loop import first_order, first_state, requests_of
+from blis_jax.engine.mechanism import mechanism, params
+from blis_jax.engine.runner.demand import demand_of_table
 from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.engine.runner.sizes import first_sizes
+from blis_jax.engine.state import Instance, Lane, State
+from blis_jax.engine.types import Params
+from blis_jax.memory.block_tables.block_rows import blocks_of
+from blis_jax.memory.block_tables.blocks import InstanceMemory, MemoryTask
+from blis_jax.memory.block_tables.turn import Operation, Turn
+from blis_jax.memory.second_tier.mirror import bring_back, mirror
 from blis_jax.results.checks import invariants
 from blis_jax.results.metrics.kv import cache_hit_rates, thrashing_rates
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
-from blis_jax.workload.table import with_timeouts
+from blis_jax.workload.table import pad_to, with_timeouts
 from tests.support.oracles import judged_tier, mirrored_oracle
 from tests.support.oracles.oracle import requests_of_workload
 from tests.support.recorded.golden_2026_08 import AugustScenario
@@ -269,6 +283,29 @@ def test_equal_worths_leave_the_tier_as_it_is(form: str):
         ours, theirs = getattr(judged, part), getattr(plain, part)
         for name in (one.name for one in dataclasses.fields(theirs)):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), name)
+
+
+@pytest.mark.parametrize("operation", [mirror, bring_back])
+def test_a_turn_changes_a_window_of_a_large_tier(operation: Operation):
+    """Tables that go through a branch as a whole are copied: 4 ms a step with 36,000 blocks on the CPU."""
+    one = scene(104)
+    config, table = cluster(one).replace(kv_cpu_blocks=36_000), table_of(one.workload, 64, 8)
+    functions, numbers = mechanism(config), params(config)
+    shape = first_sizes(demand_of_table(config, table, SIZES), SIZES, functions).shape
+    table = pad_to(table, shape.num_requests, shape.num_nodes, shape.path_depth)
+
+    def changes(numbers: Params, requests: Any, state: State) -> Any:
+        ctx, blocks = Context(shape, functions, numbers, requests, branch), blocks_of(state)
+        lane = Lane(state.registers, state.times)
+        pool, inst = InstanceMemory(blocks.pool[0]), Instance(state.inst[0])
+        is_on, task = jnp.array(True), MemoryTask(blocks.task)
+        return operation(Turn(ctx, state, is_on, blocks, lane.active, task, pool, inst, lane))
+
+    with jax.enable_x64(True):
+        requests = requests_of(shape, functions, numbers, table, first_order(shape.num_requests))
+        state = first_state(shape, functions, numbers, requests)
+        moves = jax.eval_shape(changes, numbers, requests, state)
+    assert max(leaf.size for leaf in jax.tree.leaves(moves)) <= 128
 
 
 @pytest.mark.slow
