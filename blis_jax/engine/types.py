@@ -369,11 +369,6 @@ class EngineShape:
         return max(BLOCKS_A_STEP // self.window, 1)
 
     @property
-    def mirror_window(self) -> int:
-        """Blocks of a list that August's CPU tier uses at a time; 0: there is none."""
-        return min(self.list_blocks, 128) if self.has_mirror else 0
-
-    @property
     def tracks_outputs(self) -> bool:
         """Whether anything can tell that a block of output tokens carries content."""
         return self.has_shared_outputs or self.names_blocks

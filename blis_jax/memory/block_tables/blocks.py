@@ -194,7 +194,7 @@ def initial_blocks(shape: EngineShape, mechanism: Mechanism, params: Params) -> 
     pool = jnp.zeros((rows, len(Pool)), i32).at[:, Pool.TAIL].set(total)
     bits = (rows, size) if shape.names_blocks else (1, 1)
     tier = (rows, shape.mirror_size + 1) if shape.has_mirror else bits
-    widest = max(shape.window, LOOK_UP_BLOCKS, shape.mirror_window)
+    widest = max(shape.window, LOOK_UP_BLOCKS, mirror_window(shape))
     keeps_output = mechanism.rules.keeps_output
     ranked = (rows, slots) if mechanism.evicts_lowest_priority else (1, 1)
     judged, shared = mechanism.offload is not None, (rows, shape.num_shared_blocks + 1)
@@ -253,6 +253,11 @@ def emptied(
         cpu_key=jnp.where(tier, jnp.int64(NO_KEY), blocks.cpu_key),
         taken=blocks.taken if blocks.taken is None else jnp.where(row, 0, blocks.taken),
     )
+
+
+def mirror_window(shape: EngineShape) -> int:
+    """Blocks of a list that August's CPU tier uses at a time; 0: there is none."""
+    return min(shape.list_blocks, 128) if shape.has_mirror else 0
 
 
 def num_contents(shape: EngineShape) -> int:

@@ -21,7 +21,7 @@ from blis_jax.engine.arithmetic.block_counts import ceil_div, full_blocks
 from blis_jax.engine.context import SlotRows, row
 from blis_jax.engine.tables.columns import as_int
 from blis_jax.engine.types import LAST, pytree
-from blis_jax.memory.block_tables.blocks import NO_BLOCK, BlockLife, Do
+from blis_jax.memory.block_tables.blocks import NO_BLOCK, BlockLife, Do, mirror_window
 from blis_jax.memory.block_tables.contents import NO_JUMPS, is_same, names, places, shared_or_own
 from blis_jax.memory.block_tables.operations import forgotten_bits, pop
 from blis_jax.memory.block_tables.takes import worth_of
@@ -179,7 +179,7 @@ def _member(turn: Turn) -> Member:
     """The member at the task's cursor or behind it; at first, the first one that has changed."""
     task, blocks, instance = turn.task, turn.blocks, turn.instance
     slots, shape = SlotRows(turn.state, instance), turn.ctx.shape
-    width = shape.mirror_window if turn.ctx.mechanism.offload is None else shape.window
+    width = mirror_window(shape) if turn.ctx.mechanism.offload is None else shape.window
     order, request = slots.order, slots.request
     held = slots.alloc_offset + jnp.where(slots.finish != LAST, turn.inst.step_index, 0)
     capacity = turn.own(turn.ctx.params.cluster.kv_cpu_blocks)
