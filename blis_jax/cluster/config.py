@@ -227,6 +227,11 @@ class ClusterConfig(FlowSettings, PolicySettings):
         """Whether the reference is BLIS as of August 2026."""
         return self.revision == AUGUST
 
+    @property
+    def goes_by_targets(self) -> bool:
+        """Whether the gateway's queue goes by bounds of single requests."""
+        return self.flow_control and self.dispatch_order == "slo-deadline"
+
     def serves(self, model: str) -> bool:
         """Whether requests that name this model, or none, have instances; BLIS of August asks, but in pools."""
         asks = self.is_august and not disaggregation.has_pools(self)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.node_pools import POLICY
 from blis_jax.commands.flags.cluster_flags import CLUSTER_FLAGS, name_of
+from blis_jax.commands.lacking import refuse_name
 from blis_jax.commands.latency_settings import latency_settings
 from blis_jax.commands.policy_files import options_of
 from blis_jax.errors import ConfigError
@@ -23,7 +24,12 @@ def cluster_config(given: Mapping[str, Any]) -> ClusterConfig:
     from blis_jax.cluster.instance_groups import check_number
     from blis_jax.cluster.revisions import OF_REVISION
 
-    given = _of_revision(given)
+    given = resolved(given)
+    if given.get("tenant_shares"):
+        raise ConfigError(
+            "--policy-config: tenant_budgets have the names of tenants, which only run knows; give --tenant-budgets, "
+            "where tenants are numbered in the order of their names"
+        )
     defaults = {name_of(flag): flag.default for flag in CLUSTER_FLAGS}
     values = {
         name: given.get(name, default)
@@ -66,8 +72,28 @@ def _check_expert_parallel(given: Mapping[str, Any], config: ClusterConfig) -> N
         raise ConfigError(f"{option}: model {config.model} has no experts; leave the option out")
 
 
-def _of_revision(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with those of a revision under the names that settings have."""
+def with_shares(
+    config: ClusterConfig, shares: Mapping[str, float], tenant_names: Sequence[str]
+) -> ClusterConfig:
+    """Return the cluster with budgets by the names of tenants, which `tenant_names` has in the order of their codes.
+
+    Raises:
+        ConfigError: budgets are given by number, too.
+    """
+    if shares and config.tenant_budgets:
+        raise ConfigError(
+            "--tenant-budgets: the file of --policy-config has tenant_budgets, too; leave one of them out"
+        )
+    pairs = [
+        f"{code}={shares[name]!r}"
+        for code, name in enumerate(tenant_names)
+        if name in shares and name
+    ]
+    return config.replace(tenant_budgets=",".join(pairs)) if pairs else config
+
+
+def resolved(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with those of a revision, and of a policy file, under the names that settings have."""
     from blis_jax.cluster.config import AUGUST, REVISIONS
 
     found = dict(given)
@@ -102,5 +128,6 @@ def _as_option(message: str, fields: Mapping[str, Any]) -> str:
 def _check_scorers(option: str, policy: str, scorers: str) -> None:
     names = [part.partition(":")[0].strip() for part in scorers.split(",")]
     for name in names:
+        refuse_name(name)
         if policy == "weighted" and names.count(name) > 1:
             raise ConfigError(f"{option}: {name!r} is given twice; add up its weights")

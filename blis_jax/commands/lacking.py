@@ -55,6 +55,16 @@ def refuse_option(name: str, command: str) -> None:
         raise UnsupportedError(f"--{name} is not supported: {known[name]}")
 
 
+def refuse_name(name: str) -> None:
+    """Refuse a policy that BLIS has and this program lacks.
+
+    Raises:
+        UnsupportedError: BLIS has it; nothing happens for other names.
+    """
+    if name == "lora-affinity":
+        raise UnsupportedError(f"{name} is not supported: {_LORA}")
+
+
 def refuse_command(name: str) -> None:
     """Refuse a command that BLIS has and this program lacks.
 

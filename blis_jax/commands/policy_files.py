@@ -5,13 +5,14 @@ Source: `sim/bundle.go` and `resolvePolicies` in `cmd/root.go`. An option that i
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from blis_jax.cluster.node_pools import SECTIONS
 from blis_jax.engine.types import SLO_CLASSES
-from blis_jax.errors import ConfigError, closest, shortened
+from blis_jax.errors import ConfigError, ConfigWarning, closest, shortened
 
 _NUMBERS = {  # keys of `admission`: the options that they stand for
     "token_bucket_capacity": "token_bucket_capacity",
@@ -34,7 +35,9 @@ _GATES = ("tier-shed", "gaie-legacy")  # admission by the priorities of classes
 
 
 def options_of(path: str) -> dict[str, Any]:
-    """The options that a policy file stands for, by name; `instances` has its sections about machines.
+    """The options that a policy file stands for, by name.
+
+    `instances` has its sections about machines, `tenant_shares` the budgets by the names of tenants.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not allowed.
@@ -45,11 +48,7 @@ def options_of(path: str) -> dict[str, Any]:
     place = f"--policy-config {path}"
     given = read_yaml(read_text(Path(path), "a policy file of BLIS"), path) or {}
     _refuse_unknown(_mapping(given, place), _KNOWN, place)
-    if given.get("tenant_budgets"):
-        raise ConfigError(
-            f"{place}: tenant_budgets have the names of tenants; give --tenant-budgets, where tenants are numbered "
-            "in the order of their names"
-        )
+    shares = _mapping(given.get("tenant_budgets") or {}, f"{place}: tenant_budgets")
     parts = {}
     for name, keys in _KEYS.items():
         parts[name] = _mapping(given.get(name) or {}, f"{place}: {name}")
@@ -64,7 +63,19 @@ def options_of(path: str) -> dict[str, Any]:
         if value:
             found[option] = _text(value, f"{place}: {option}")
     machines = {name: given[name] for name in SECTIONS if name in given}
+    if shares:
+        found["tenant_shares"] = {
+            str(name): _share(value, f"{place}: tenant_budgets.{name}")
+            for name, value in shares.items()
+        }
     return found | ({"instances": machines} if machines else {})
+
+
+def _share(given: Any, place: str) -> float:
+    share = _number(given, place)
+    if not 0 <= share <= 1:
+        raise ConfigError(f"{place}: got {shortened(given)}, allowed is a share from 0 to 1")
+    return share
 
 
 def _of_admission(given: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -99,13 +110,19 @@ def _of_routing(given: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _by_class(given: Any, place: str) -> dict[str, int]:
-    for name in _mapping(given, place):
+    numbers = {
+        name: int(_number(value, f"{place}: {name}", True))
+        for name, value in _mapping(given, place).items()
+    }
+    for name in numbers:
         if name not in SLO_CLASSES[1:]:
-            raise ConfigError(
-                f"{place}: {shortened(name)} is no SLO class; use some of {', '.join(SLO_CLASSES[1:])}"
-                f"{closest(str(name), SLO_CLASSES[1:])}"
+            warnings.warn(
+                f"{place}: {shortened(name)} is no SLO class and has no effect, as in BLIS"
+                f"{closest(str(name), SLO_CLASSES[1:])}",
+                ConfigWarning,
+                stacklevel=2,
             )
-    return {name: int(_number(given[name], f"{place}: {name}", True)) for name in given}
+    return {name: value for name, value in numbers.items() if name in SLO_CLASSES[1:]}
 
 
 def _mapping(given: Any, place: str) -> Mapping[str, Any]:

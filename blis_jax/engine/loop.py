@@ -133,6 +133,7 @@ def requests_of(
         has_shared=has_shared,
         has_media=_has_media(table) if mechanism.encodes else None,
         is_elsewhere=_elsewhere(table),
+        slo_target=_own_targets(table),
         part_ranks=_part_ranks(table, order) if mechanism.reserves_decode else None,
         deadline=_deadlines(table, arrival, forever),
         is_late=is_late.astype(jnp.int32),
@@ -152,6 +153,12 @@ def _elsewhere(table: RequestTable) -> jax.Array | None:
     """`Requests.is_elsewhere`."""
     marks = getattr(table, "is_elsewhere", None)
     return None if marks is None else jnp.pad(jnp.asarray(marks, jnp.int32) == 1, (0, 1))
+
+
+def _own_targets(table: RequestTable) -> jax.Array | None:
+    """`Requests.slo_target`."""
+    target = getattr(table, "slo_target_us", None)
+    return None if target is None else jnp.pad(jnp.asarray(target, jnp.int64), (0, 1))
 
 
 def _part_ranks(table: RequestTable, order: Order) -> jax.Array:

@@ -255,6 +255,7 @@ class Requests:
     is_elsewhere: Any = (
         None  # bool[request]: no instance has its model; None where each has an instance
     )
+    slo_target: Any = None  # µs[request] of its own, 0: its class's; None where none has one
 
 
 class PartRank(enum.IntEnum):

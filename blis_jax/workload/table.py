@@ -73,6 +73,7 @@ FURTHER = {
     "has_media": np.int32,  # 1: it brings images or sound, which an encode pool of BLIS 2026-08 asks for
     "timeout_us": np.int64,  # from arrival to deadline, 0: none
     "is_elsewhere": np.int32,  # 1: it asks for a model that no instance has
+    "slo_target_us": np.int64,  # from the gateway's queue to its deadline there, 0: its class's
 }
 
 
@@ -106,6 +107,11 @@ def with_timeouts(table: RequestTable, timeout_us: Any) -> RequestTable:
     return with_column(table, "timeout_us", timeout_us)
 
 
+def with_targets(table: RequestTable, target_us: np.ndarray | None) -> RequestTable:
+    """The requests with bounds of their own, 0 for none, by which the gateway's queue goes; as they are if None."""
+    return table if target_us is None else with_column(table, "slo_target_us", target_us)
+
+
 def with_models(
     table: RequestTable, models: np.ndarray | None, serves: Callable[[str], bool]
 ) -> RequestTable:
@@ -134,6 +140,9 @@ class WorkloadNames:
     )
     models: np.ndarray | None = (
         None  # text[request]: the model it asks for, empty for any; None: none does
+    )
+    slo_target_us: np.ndarray | None = (
+        None  # bound of each request's own, 0 for none; None: none has one
     )
 
 

@@ -64,7 +64,9 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
     if given.get("horizon", 1) < 1:
         raise ConfigError(f"--horizon must be at least 1 µs, got {given['horizon']}")
-    config = cluster_settings.cluster_config(given)
+    settings = cluster_settings.resolved(given)
+    shares = settings.pop("tenant_shares", {})
+    config = cluster_settings.cluster_config(settings)
     source = source_of(given)
     if source.spec is not None and source.spec.horizon and "horizon" not in given:
         config = config.replace(horizon=source.spec.horizon)
@@ -82,12 +84,12 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         checked_suffix(Path(given["kv_timeline"]), TABLE_FORMATS)
     trace = trace_flags.read(given, notes) if source.is_trace else None
     asked = scores.scores_of(given, source.spec, trace)
-    sessions.refuse_own_targets(source, config)
     workload, run = sessions.closed_loop_of(source), None
     table, names = (
         requests_of(source, config) if trace is None else trace_flags.to_table(trace, config)
     )
-    table = sessions.with_models(table, names, config, notes)
+    config = cluster_settings.with_shares(config, shares, names.tenant_names)
+    table = sessions.placed_table(table, names, config, notes)
     _say_stream(source, table.num_rows, notes)
     if not table.num_rows:
         notes.warn("no request arrives before the horizon, so there are no figures")

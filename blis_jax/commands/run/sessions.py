@@ -58,12 +58,15 @@ def session_fields(run: ClosedLoopRun) -> dict[int, dict[str, Any]]:
     return fields
 
 
-def with_models(
+def placed_table(
     table: RequestTable, names: WorkloadNames, config: ClusterConfig, notes: Notes
 ) -> RequestTable:
-    """The requests, those marked that ask for a model of which there is no instance; that is said."""
+    """The requests with bounds of their own, and those marked that no instance has a model for, which is said."""
     from blis_jax.workload.table import with_models as marked
+    from blis_jax.workload.table import with_targets
 
+    if config.goes_by_targets:
+        table = with_targets(table, names.slo_target_us)
     placed = marked(table, names.models, config.serves)
     if placed is not table:
         others = sorted({name for name in names.models.tolist() if not config.serves(name)})  # type: ignore[union-attr]
@@ -72,24 +75,6 @@ def with_models(
             f"--model {config.model}"
         )
     return placed
-
-
-def refuse_own_targets(source: Source, config: ClusterConfig) -> None:
-    """Refuses a workload whose clients have bounds that the gateway's queue would go by; it knows those of classes."""
-    by_deadline = config.flow_control and config.dispatch_order == "slo-deadline"
-    if not (by_deadline and is_revised(source)):
-        return
-    from blis_jax.workload.reference.laws.deadlines import slo_target_us
-
-    assert source.spec is not None
-    cohorts = getattr(source.spec, "cohorts", None) or ()
-    if any(slo_target_us(one) for one in source.spec.clients) or any(
-        one.slo_target_us for one in cohorts
-    ):
-        raise UnsupportedError(
-            "slo_target_us of clients is not simulated with --dispatch-order slo-deadline yet; give --slo-targets "
-            "by class, and leave slo_target_us out"
-        )
 
 
 def late_request(record: RunRecord, names: WorkloadNames) -> int | None:

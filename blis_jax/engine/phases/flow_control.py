@@ -320,7 +320,9 @@ def _next_tenant(
 
 
 def _deadlines(ctx: Context, waiting: QueuedRequests) -> Int[Array, "request"]:
-    target = _params(ctx).target_us[waiting.slo_class]
+    target, own = _params(ctx).target_us[waiting.slo_class], ctx.requests.slo_target
+    if own is not None:
+        target = jnp.where(own > 0, own, target)
     entered = ctx.requests.arrival.astype(jnp.int64) + ctx.params.cluster.admission_latency_us
     return jnp.where(target == NO_DEADLINE, NO_DEADLINE, entered + target)
 

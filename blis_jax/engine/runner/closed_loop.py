@@ -34,7 +34,7 @@ from blis_jax.workload.reference.follow_up_table import (
 )
 from blis_jax.workload.reference.generate import DrawnWorkload
 from blis_jax.workload.reference.requests import NO_DEADLINE, DrawnRequest
-from blis_jax.workload.table import NEVER_US, RequestTable, with_models, with_timeouts
+from blis_jax.workload.table import NEVER_US, RequestTable, with_models, with_targets, with_timeouts
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -114,8 +114,7 @@ def simulate_closed_loop(
     most_rounds = FIRST_ROUNDS if is_endless and math.isinf(workload.budget) else None
     while True:
         loop = closed_loop_table(workload, config.block_size_in_tokens, most_rounds)
-        placed = with_models(loop.table, loop.names.models, config.serves)
-        loop = dataclasses.replace(loop, table=placed)
+        loop = dataclasses.replace(loop, table=_placed(config, loop))
         if gives_up:
             table = with_timeouts(loop.table, loop.timeout_us)
             loop = dataclasses.replace(loop, table=table)
@@ -134,9 +133,14 @@ def follow(
     Raises:
         ConfigError: a policy, a number or a table cannot be used.
     """
-    placed = with_models(loop.table, loop.names.models, config.serves)
-    loop, parts = dataclasses.replace(loop, table=placed), _parts_of(config, loop)
+    loop, parts = dataclasses.replace(loop, table=_placed(config, loop)), _parts_of(config, loop)
     return _settled(config, loop, options or Options(), policy_seed(seed), None, parts)
+
+
+def _placed(config: ClusterConfig, loop: ClosedLoop) -> RequestTable:
+    """The table with the models and the bounds of requests, where they decide something."""
+    table = with_models(loop.table, loop.names.models, config.serves)
+    return with_targets(table, loop.names.slo_target_us) if config.goes_by_targets else table
 
 
 def _settled(

@@ -60,9 +60,10 @@ def models_of(clients: Sequence[ClientSpec], requests: Sequence[DrawnRequest]) -
 
 
 def names_of(arrays: dict[str, np.ndarray]) -> WorkloadNames:
-    """The texts behind the codes of golden arrays, and the deadlines if there are any."""
-    deadline_us = arrays["deadline_us"]
+    """The texts behind the codes of golden arrays, and deadlines and bounds if there are any."""
+    deadline_us, target_us = arrays["deadline_us"], arrays["slo_target_us"]
     return WorkloadNames(
+        slo_target_us=target_us if target_us.any() else None,
         deadline_us=deadline_us if deadline_us.any() else None,
         tenant_names=tenants_in_order(arrays["tenant_names"])[1],
         prefix_group_names=tuple(map(str, arrays["prefix_group_names"])),

@@ -69,7 +69,7 @@ def decide():
             params=SimpleNamespace(
                 cluster=SimpleNamespace(queue=params, admission_latency_us=jnp.int64(0))
             ),
-            requests=SimpleNamespace(arrival=arrival),
+            requests=SimpleNamespace(arrival=arrival, slo_target=None),
             shape=SimpleNamespace(num_requests=SIZE),
         )
         is_queued = queue.place == Place.QUEUED

@@ -1,0 +1,81 @@
+"""Policy files of BLIS: budgets by the names of tenants, classes that no request has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_jax.cluster.config import AUGUST, ClusterConfig
+from blis_jax.commands.cluster_settings import cluster_config, with_shares
+from blis_jax.commands.policy_files import options_of
+from blis_jax.commands.run.command import main
+from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
+
+MODEL = "meta-llama/llama-3.1-8b-instruct"
+
+
+def file_of(folder: Path, text: str) -> str:
+    (folder / "policy.yaml").write_text(text)
+    return str(folder / "policy.yaml")
+
+
+def test_budgets_have_the_names_of_tenants(tmp_path: Path) -> None:
+    found = options_of(file_of(tmp_path, "tenant_budgets: {t1: 0.02, zz: 1, '': 0.5}"))
+    assert found == {"tenant_shares": {"t1": 0.02, "zz": 1, "": 0.5}}
+    config = with_shares(ClusterConfig(), found["tenant_shares"], ("", "t0", "t1"))
+    assert config.tenant_budgets == "2=0.02"  # those without a name have none, as in BLIS
+    assert with_shares(config, {}, ()) is config
+    with pytest.raises(ConfigError, match="--tenant-budgets: the file of --policy-config has"):
+        with_shares(config, {"t1": 0.1}, ("t1",))
+
+
+@pytest.mark.parametrize("share", ["1.5", "-0.1", "x", "true"])
+def test_a_budget_is_a_share(share: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tenant_budgets\.t1"):
+        options_of(file_of(tmp_path, f"tenant_budgets: {{t1: {share}}}"))
+
+
+CLIENT = (
+    "  - {{id: {}, slo_class: {}, tenant_id: {}, rate_fraction: {}, arrival: {{process: poisson}}, input_distribution: "
+    "{{type: exponential, params: {{mean: 300}}}}, output_distribution: {{type: exponential, params: {{mean: 40}}}}}}\n"
+)
+CLIENTS = (
+    ("a", "sheddable", "t2", 0.4),
+    ("b", "sheddable", "t1", 0.4),
+    ("c", "standard", "t1", 0.2),
+)
+
+
+def test_a_run_rejects_what_blis_rejects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    head = 'version: "2"\ncategory: language\nseed: 11\naggregate_rate: 60\nnum_requests: 60\nclients:\n'
+    Path("w.yaml").write_text(head + "".join(CLIENT.format(*client) for client in CLIENTS))
+    policy = file_of(tmp_path, "tenant_budgets: {t1: 0.02}")
+    words = ["--model", MODEL, "--profile", AUGUST, "--max-num-seqs", "128"]
+    assert main([*words, "--workload-spec", "w.yaml", "--policy-config", policy]) == 0
+    printed = capsys.readouterr().out
+    assert '"completed_requests": 39' in printed  # 21 of 60 are rejected there
+    assert '"e2e_mean_ms": 315.62653' in printed
+
+
+def test_elsewhere_nobody_knows_the_tenants(tmp_path: Path) -> None:
+    given = {"policy_config": file_of(tmp_path, "tenant_budgets: {t1: 0.02}"), "variant": AUGUST}
+    with pytest.raises(ConfigError, match="which only run knows; give --tenant-budgets"):
+        cluster_config({**given, "model": MODEL})
+
+
+def test_a_class_that_no_request_has_changes_nothing(tmp_path: Path) -> None:
+    text = "admission: {policy: tier-shed, slo_priorities: {standart: 2, batch: 1}}"
+    with pytest.warns(ConfigWarning, match="'standart' is no SLO class .* did you mean 'standard'"):
+        found = options_of(file_of(tmp_path, text))
+    assert found["policy_numbers"] == (("priority.batch", 1), ("admission.batch", 1))
+
+
+def test_a_scorer_for_adapters_is_not_supported() -> None:
+    given: dict[str, Any] = {"model": MODEL, "routing_policy": "weighted"}
+    with pytest.raises(UnsupportedError, match="lora-affinity is not supported: LoRA adapters"):
+        cluster_config({**given, "routing_scorers": "queue-depth:1,lora-affinity:2"})
