@@ -7,12 +7,14 @@ readers of their values in `option_values`, options with one meaning everywhere 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import shlex
 import sys
 import tempfile
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -206,9 +208,13 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def read_text(path: Path, what: str) -> str:
-    """A UTF-8 text file; `what` it should be is said if it cannot be read."""
+    """A UTF-8 text file, compressed where its name ends in .gz; `what` it should be is said if it cannot be read."""
     try:
+        if path.suffix == ".gz":
+            return gzip.decompress(check_regular(path).read_bytes()).decode()
         return check_regular(path).read_text(encoding="utf-8")
+    except (EOFError, zlib.error) as error:
+        raise ConfigError(f"{path} is not a whole gzip file ({error})") from None
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; give the path of {what}") from None
     except UnicodeDecodeError:

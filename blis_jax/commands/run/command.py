@@ -16,7 +16,7 @@ from blis_jax.commands.flags.cluster_flags import name_of
 from blis_jax.commands.flags.flow_flags import FLOW_FLAGS
 from blis_jax.commands.run import scores, sessions
 from blis_jax.commands.run.flags import MOST_SLOTS, NAME, make_parser
-from blis_jax.commands.run.requests import dashed, followed, is_whole, simulated
+from blis_jax.commands.run.requests import dashed, is_whole
 from blis_jax.commands.run.scenarios import replay
 from blis_jax.commands.run.workload import (
     Source,
@@ -98,9 +98,10 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         notes.info(line)
     started = time.perf_counter()
     if workload is None:
-        record = _followed_table(config, table, names, given, source, notes)
+        said = notes if source.is_trace else None
+        record = sessions.run_of_table(config, table, names, given, source.policy_seed, said)
     else:
-        run = _followed_users(config, workload, given, source.policy_seed)
+        run = sessions.run_of_users(config, workload, given, source.policy_seed)
         record, table, names = run.record, run.table, sessions.names_of_run(run)
         notes.info(f"{table.num_rows} requests arrived, found in {run.num_passes} passes")
     notes.info(f"simulated in {time.perf_counter() - started:.3f} s")
@@ -122,41 +123,6 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
 
         print("\n".join(["", "Steady state", *steady_lines(record)]))
     return 0
-
-
-def _followed_table(
-    config: ClusterConfig,
-    table: Any,
-    names: Any,
-    given: Mapping[str, Any],
-    source: Source,
-    notes: Notes,
-) -> RunRecord:
-    """The run of given requests; again with deadlines if one of them comes too late."""
-    record = simulated(config, table, given, source.policy_seed)
-    late = sessions.late_request(record, names)
-    if late is None:
-        return record
-    if source.is_trace and not sessions.gives_up(config):
-        notes.warn(
-            f"the deadlines of {source.title} have no effect: BLIS of February gives no request up; take --profile "
-            "blis-2026-08 or --corrected"
-        )
-        return record
-    sessions.check_gives_up(config, names, late)
-    return simulated(config, sessions.with_deadlines(table, names), given, source.policy_seed)
-
-
-def _followed_users(
-    config: ClusterConfig, workload: Any, given: Mapping[str, Any], seed: int
-) -> Any:
-    """The run of users who wait for their answers; likewise."""
-    run = followed(config, workload, given, seed)
-    late = sessions.late_request(run.record, sessions.names_of_run(run))
-    if late is None:
-        return run
-    sessions.check_gives_up(config, sessions.names_of_run(run), late)
-    return followed(config, workload, given, seed, gives_up=True)
 
 
 def _request_ids(

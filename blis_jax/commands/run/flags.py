@@ -280,7 +280,7 @@ def make_parser() -> Parser:
         nargs="+",
         action="extend",
         metavar="FILE",
-        help="scenario files (.json, the golden format); each brings its own cluster and requests",
+        help="recorded runs of BLIS, of February or August (.json, .json.gz); each brings its cluster and requests",
     )
     parser.refuse(REFUSED, unsupported=REFUSED)
     return parser

@@ -6,43 +6,65 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_jax import progress
 from blis_jax.backend import prepare_backend
 from blis_jax.cluster.instance_groups import has_cpu_tier
-from blis_jax.commands import cli
+from blis_jax.commands import cli, cluster_settings
 from blis_jax.commands.cli import Notes
 from blis_jax.commands.flags import trace_flags
-from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, REFUSED
-from blis_jax.commands.run.requests import dashed, is_whole, load_requests, simulated
-from blis_jax.errors import ConfigError, closest
+from blis_jax.commands.run import sessions
+from blis_jax.commands.run.flags import BESIDE_SCENARIO, NAME, REFUSED, make_parser
+from blis_jax.commands.run.requests import dashed, is_whole, load_requests
+from blis_jax.commands.run.workload import is_file_name, source_of
+from blis_jax.errors import ConfigError, UnsupportedError, closest
 from blis_jax.files.overwriting import refuse_existing
+from blis_jax.workload.versions import REVISED
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.results.records import RunRecord
-    from blis_jax.workload.table import RequestTable
+    from blis_jax.workload.table import RequestTable, WorkloadNames
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One recorded run to be made again."""
+    """One recorded run to be made again: February's by its configuration, August's by its command line."""
 
     name: str
     document: Mapping[str, Any]  # the whole file
-    workload: Path
+    folder: Path  # of the recording, to which paths of a command line belong
+    workload: Path | None  # None: recorded without requests
 
     @property
     def flags(self) -> dict[str, Any]:
         """The recorded configuration, by the reference's flag names."""
-        return dict(self.document["config"])
+        return dict(self.document.get("config", {}))
+
+    @property
+    def is_of_august(self) -> bool:
+        """Whether a command line says what was run, as in recordings of August."""
+        return _is_of_august(self.document)
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The recorded command line as options of `run`."""
+        words = list(self.document["cli_args"])
+        found = make_parser().given(["--profile", REVISED, *words[words[0] == "run" :]])
+        for name in ("workload_spec", "policy_config"):
+            if name in found and is_file_name(found[name]):
+                found[name] = str(self.folder / found[name])
+        return {
+            name: value for name, value in found.items() if name not in BESIDE_SCENARIO - _CHOICES
+        }
 
     @property
     def seed(self) -> int:
         """The recorded seed, from which random policies draw; the reference's default if there is none."""
-        seed = self.document.get("seed")
+        seed = self.options.get("seed") if self.is_of_august else self.document.get("seed")
         return seed if isinstance(seed, int) else trace_flags.DEFAULT_SEED
 
 
@@ -73,10 +95,9 @@ def replay(given: Mapping[str, Any], notes: Notes) -> int:
         work.show(index, scenario.name)
         result: RunRecord | str
         if isinstance(config, str):
-            result = f"not supported yet: {config}"
+            result = config
         else:
-            table = tables[scenario.workload, config.block_size_in_tokens]
-            record = simulated(config, table, given, scenario.seed)
+            record = _made_again(scenario, config, tables, given)
             result = record if is_whole(record) else record.outcome.sentence
         work.clear()
         if isinstance(result, str) or isinstance(config, str):
@@ -86,35 +107,66 @@ def replay(given: Mapping[str, Any], notes: Notes) -> int:
         if folder is not None:
             _write(folder, scenario, config, result)
         _print_replayed(scenario, config, result, notes, is_only=len(scenarios) == 1)
-    if num_skipped:
+    if num_skipped and len(scenarios) > 1:
         notes.warn(f"{num_skipped} of {len(scenarios)} scenarios skipped")
     return cli.EXIT_UNSUPPORTED if num_skipped else 0
+
+
+def _made_again(
+    scenario: Scenario,
+    config: ClusterConfig,
+    tables: Mapping[tuple[Path, int], tuple[RequestTable, WorkloadNames]],
+    given: Mapping[str, Any],
+) -> RunRecord:
+    """The run; sessions of August go on as their rounds complete, but for those whose file is not there."""
+    if scenario.is_of_august and scenario.document.get("closed_loop"):
+        workload = sessions.closed_loop_of(source_of(scenario.options))
+        if workload is not None:
+            return sessions.run_of_users(config, workload, given, scenario.seed).record
+    assert scenario.workload is not None
+    table, names = tables[scenario.workload, config.block_size_in_tokens]
+    return sessions.run_of_table(config, table, names, given, scenario.seed)
 
 
 def _read_scenario(path: Path, workloads: Path | None) -> Scenario:
     document = cli.read_json(path, "a scenario file")
     if not isinstance(document, dict):
         raise ConfigError(f"{path} is not a scenario: its top level is not an object")
+    of_august, line = _is_of_august(document), document.get("cli_args")
+    are_words = isinstance(line, list) and line and all(isinstance(one, str) for one in line)
+    if of_august and not are_words:
+        raise ConfigError(
+            f"{path}: 'cli_args' is {_brief(document['cli_args'])}, but must be a list of the command line's words"
+        )
     for key, kind, words in (
         ("config", dict, "an object of the run's options"),
         ("workload", str, "the name of a workload file"),
     ):
+        if of_august and key not in document:
+            continue
         if not isinstance(document.get(key), kind):
             found = "missing" if key not in document else f"{_brief(document[key])}"
             raise ConfigError(f"{path}: {key!r} is {found}, but must be {words}")
     name = document.get("name", path.stem)
-    for key, value in (("name", name), ("workload", document["workload"])):
+    for key, value in (("name", name), ("workload", document.get("workload", "none"))):
         if not isinstance(value, str) or not re.fullmatch(r"[\w+][\w.+-]*", value):
             raise ConfigError(
                 f"{path}: {key!r} is {_brief(value)}, but must be a plain file name without ending"
             )
-    folder = path.absolute().parent.parent / "workloads" if workloads is None else workloads
-    workload = folder / f"{document['workload']}.npz"
+    folder = path.absolute().parent.parent
+    if "workload" not in document:
+        return Scenario(name, document, folder, None)
+    workload = (workloads or folder / "workloads") / f"{document['workload']}.npz"
     if not workload.is_file():
         raise ConfigError(
             f"{workload}, the workload of {path}, does not exist; give --workloads-dir"
         )
-    return Scenario(name, document, workload)
+    return Scenario(name, document, folder, workload)
+
+
+def _is_of_august(document: Mapping[str, Any]) -> bool:
+    """Those of February have a command line, too, but also a whole configuration, and no word on closed loops."""
+    return "cli_args" in document and ("closed_loop" in document or "config" not in document)
 
 
 def _brief(value: object) -> str:
@@ -134,7 +186,9 @@ def _check_names(scenarios: Sequence[Scenario], *, has_results: bool) -> None:
 
 
 def _config_of(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | str:
-    """The configuration of a scenario, or the mechanism that is not supported."""
+    """The configuration of a scenario, or the sentence on what is not supported."""
+    if scenario.is_of_august:
+        return _config_of_august(scenario, given)
     from blis_jax.cluster.config import FIELDS, from_flags, unsupported
 
     flags = scenario.flags
@@ -149,7 +203,7 @@ def _config_of(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | 
     try:
         reason = unsupported(flags)
         if reason is not None:
-            return reason
+            return f"not supported yet: {reason}"
         config = from_flags(flags)
         return config.replace(**{name: given[name] for name in _CHOICES if name in given})
     except ConfigError as error:
@@ -161,7 +215,21 @@ def _config_of(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | 
         ) from None
 
 
-_CHOICES = ("variant", "corrected")
+def _config_of_august(scenario: Scenario, given: Mapping[str, Any]) -> ClusterConfig | str:
+    """Likewise of a recorded command line."""
+    try:
+        choices = {name: given[name] for name in _CHOICES if name in given}
+        config = cluster_settings.cluster_config(scenario.options | choices)
+        if scenario.workload is None:
+            raise ConfigError("'workload' is missing, but must be the name of a workload file")
+        return config
+    except UnsupportedError as error:
+        return str(error)
+    except ConfigError as error:
+        raise type(error)(f"scenario {scenario.name}: {error}") from None
+
+
+_CHOICES = {"variant", "corrected"}
 _NEEDED = ("num-instances", "total-kv-blocks", "alpha-coeffs", "beta-coeffs")
 # Recorded options that say where the requests came from, or that `unsupported` looks at.
 _NOT_ABOUT_THE_CLUSTER = {"seed", "roofline", "precise-kv-routing", "workload", "num-requests"}
@@ -170,15 +238,15 @@ _NOT_ABOUT_THE_CLUSTER |= {name for name in REFUSED if "tokens" in name or name 
 
 def _load_workloads(
     scenarios: Sequence[Scenario], configs: Sequence[ClusterConfig | str]
-) -> dict[tuple[Path, int], RequestTable]:
+) -> dict[tuple[Path, int], tuple[RequestTable, WorkloadNames]]:
     """Every workload once, before the first run, so that a bad one stops nothing midway."""
     tables = {}
     for scenario, config in zip(scenarios, configs, strict=True):
-        if isinstance(config, str):
+        if isinstance(config, str) or scenario.workload is None:
             continue
         key = (scenario.workload, config.block_size_in_tokens)
         if key not in tables:
-            tables[key], _ = load_requests(*key)
+            tables[key] = load_requests(*key)
     return tables
 
 
@@ -186,7 +254,7 @@ def _write(folder: Path, scenario: Scenario, config: ClusterConfig, record: RunR
     from blis_jax.results.blis_files import write_scenario
     from blis_jax.results.metrics.kv import kv_document
 
-    kept = ("tags", "note", "seed", "workload", "workload_spec")
+    kept = ("tags", "note", "seed", "cli_args", "closed_loop", "workload", "workload_spec")
     details = {key: scenario.document[key] for key in kept if key in scenario.document}
     details["kv"] = kv_document(record, has_cpu_tier(config))
     with cli.writing(folder):

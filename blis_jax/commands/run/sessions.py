@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.commands.run.requests import followed, simulated
 from blis_jax.errors import UnsupportedError
 from blis_jax.workload.versions import FIRST_REVISION
 
@@ -90,6 +91,44 @@ def late_request(record: RunRecord, names: WorkloadNames) -> int | None:
     end_us = np.where(is_open, int(np.max(requests.left_us, initial=0)), requests.left_us)
     is_late = (names.deadline_us > 0) & (end_us > names.deadline_us)
     return int(np.argmax(is_late)) if is_late.any() else None
+
+
+def run_of_table(
+    config: ClusterConfig,
+    table: RequestTable,
+    names: WorkloadNames,
+    given: Mapping[str, Any],
+    seed: int,
+    said: Notes | None = None,
+) -> RunRecord:
+    """The run of given requests; again with deadlines if one of them comes too late.
+
+    In a profile without deadlines that is refused, or said where there are notes.
+    """
+    record = simulated(config, table, given, seed)
+    late = late_request(record, names)
+    if late is None:
+        return record
+    if said is not None and not gives_up(config):
+        said.warn(
+            f"the deadlines of {given['trace']} have no effect: BLIS of February gives no request up; take --profile "
+            "blis-2026-08 or --corrected"
+        )
+        return record
+    check_gives_up(config, names, late)
+    return simulated(config, with_deadlines(table, names), given, seed)
+
+
+def run_of_users(
+    config: ClusterConfig, workload: DrawnWorkload, given: Mapping[str, Any], seed: int
+) -> ClosedLoopRun:
+    """The run of users who wait for their answers; likewise."""
+    run = followed(config, workload, given, seed)
+    late = late_request(run.record, names_of_run(run))
+    if late is None:
+        return run
+    check_gives_up(config, names_of_run(run), late)
+    return followed(config, workload, given, seed, gives_up=True)
 
 
 def gives_up(config: ClusterConfig) -> bool:

@@ -18,6 +18,7 @@ from blis_jax.commands import cluster_settings
 from blis_jax.commands.flags import cluster_flags
 from blis_jax.commands.run import command as run
 from blis_jax.commands.run import flags as run_flags
+from blis_jax.commands.run import sessions
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import requests_of, source_of, warn_of_idle_options
 from blis_jax.engine.outcome import Outcome
@@ -594,12 +595,12 @@ def test_recorded_requests_run(tmp_path, capsys):
 
 @simulating
 def test_run_that_cannot_be_simulated_writes_nothing(tmp_path, capsys, monkeypatch):
-    simulated = run.simulated
+    simulated = sessions.simulated
 
     def tripped(*arguments):
         return dataclasses.replace(simulated(*arguments), outcome=Outcome.KV_CHECK_TRIPPED)
 
-    monkeypatch.setattr(run, "simulated", tripped)
+    monkeypatch.setattr(sessions, "simulated", tripped)
     assert run.main([*LOW_LOAD, "--results-path", "r.json", "--log", "error"]) == 3
     out, err = capsys.readouterr()
     assert out == "" and "KV cache" in err and err.count("\n") == 1
