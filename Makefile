@@ -2,7 +2,7 @@
 PYTHON ?= python3
 EXTRAS ?= dev,docs,export,parquet,surrogate,notebooks,report
 WORKERS ?= 2
-# K/N: run the K-th of N parts of the slow tests as well.
+# K/N: run the K-th of N parts of all tests as well, slow ones too, on the programs that users run.
 SLOW_SHARD ?=
 # REVISION: run the slow tests nearest to what differs from it as well.
 SLOW_SINCE ?=
@@ -26,11 +26,15 @@ sweep: $(installed)
 	$(venv_python) -m blis_jax.sweep --vmap-seeds 256
 
 # worksteal: neighbouring tests run in one process, where they share what is compiled.
+pytest := $(venv_python) -m pytest -n $(WORKERS) --dist worksteal
+
+# The fast tests on programs that are not optimised. With slow tests, a part of all tests also runs on users' programs.
 test: $(installed)
-	$(venv_python) -m pytest -n $(WORKERS) --dist worksteal $(if $(SLOW_SHARD),--slow-shard $(SLOW_SHARD)) $(if $(SLOW_SINCE),--slow-since $(SLOW_SINCE))
+	BLIS_JAX_TEST_PROGRAMS=quick $(pytest)
+	$(if $(SLOW_SHARD)$(SLOW_SINCE),$(pytest) --fast-shard $(or $(SLOW_SHARD),1/20) $(if $(SLOW_SHARD),--slow-shard $(SLOW_SHARD)) $(if $(SLOW_SINCE),--slow-since $(SLOW_SINCE)))
 
 test-all: $(installed)
-	$(venv_python) -m pytest -n $(WORKERS) --dist worksteal --run-slow
+	$(pytest) --run-slow
 
 # Once for each landing: the next part of the slow tests, and how long those took that ran here.
 turn: $(installed)

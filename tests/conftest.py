@@ -22,7 +22,12 @@ from tests.support.rotation import (
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # One LLVM function for the whole engine loop: about ten times as fast as calls from op to op.
 SMALL_WHILE = "xla_cpu_small_while_loop_byte_threshold=1000000000000"
-os.environ.setdefault("XLA_FLAGS", f"--xla_backend_extra_options={SMALL_WHILE}")
+# Compiling is four fifths of the tests' time; programs that are not optimised compile in half of it.
+NOT_OPTIMISED = " --xla_backend_optimization_level=0"
+QUICK = os.environ.get("BLIS_JAX_TEST_PROGRAMS") == "quick"
+os.environ.setdefault(
+    "XLA_FLAGS", f"--xla_backend_extra_options={SMALL_WHILE}{NOT_OPTIMISED if QUICK else ''}"
+)
 # importing blis_jax would keep programs in the home folder
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 # where in Python each operation of a program stands takes time to note, and no test reads it
@@ -56,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the K-th of N parts of the slow tests as well",
     )
     group.addoption(
+        "--fast-shard",
+        type=_shard,
+        metavar="K/N",
+        help="run only the K-th of N parts of the fast tests, beside the slow ones that are chosen",
+    )
+    group.addoption(
         "--slow-since",
         metavar="REVISION",
         help="run slow tests that import what differs from REVISION, nearest first, as well",
@@ -74,26 +85,32 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--run-slow"):
-        return
     slow = [item for item in items if item.get_closest_marker("slow")]
-    shard, since = config.getoption("--slow-shard"), config.getoption("--slow-since")
-    kinds = [item.nodeid.partition("[")[0] for item in slow]
-    places = set(part_of(kinds, *shard)) if shard else set()
-    if since:
-        places |= set(
-            nearest(
-                kinds,
-                distances(changed_since(since)),
-                measured_seconds(),
-                most_seconds=60 * config.getoption("--slow-minutes"),
-                turn=shard[0] if shard else 0,
-            )
+    chosen = set(items) - set(slow)
+    if fast := config.getoption("--fast-shard"):
+        rest = [item for item in items if item in chosen]
+        chosen = {rest[place] for place in part_of(_kinds(rest), *fast)}
+    if config.getoption("--run-slow"):
+        chosen |= set(slow)
+    if shard := config.getoption("--slow-shard"):
+        chosen |= {slow[place] for place in part_of(_kinds(slow), *shard)}
+    if since := config.getoption("--slow-since"):
+        places = nearest(
+            _kinds(slow),
+            distances(changed_since(since)),
+            measured_seconds(),
+            most_seconds=60 * config.getoption("--slow-minutes"),
+            turn=shard[0] if shard else 0,
         )
-    deselected = set(slow) - {slow[place] for place in places}
+        chosen |= {slow[place] for place in places}
+    deselected = [item for item in items if item not in chosen]
     if deselected:
-        config.hook.pytest_deselected(items=list(deselected))
-        items[:] = [item for item in items if item not in deselected]
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item in chosen]
+
+
+def _kinds(items: list[pytest.Item]) -> list[str]:
+    return [item.nodeid.partition("[")[0] for item in items]
 
 
 def pytest_collectstart() -> None:

@@ -1,0 +1,328 @@
+"""What is counted of the source tree, each with the number that it is to come to."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.house.imports import (
+    PACKAGES,
+    Tree,
+    between_folders,
+    circles,
+    imported_names,
+    imports,
+    inside,
+    nodes,
+    reached,
+    shortest,
+)
+
+PHASE_TESTS = ("tests/engine/phases",)
+SWEEP = "blis_jax.sweep"
+STEP, NEXT = "scan_step", "next_due"
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    count: int | None  # None: the tree lacks what is counted
+    where: str  # what was counted, and where most of it is
+    target: int | None = None  # what it is to come to; None where there is no such number
+
+
+# --- floors ---------------------------------------------------------------------------------------
+
+
+def on_one_floor(root: Path, package: str) -> Row:
+    """The fullest folder of a package."""
+    folders = Counter(path.parent for path in (root / package).rglob("*.py"))
+    folder, count = folders.most_common(1)[0]
+    where = f"modules of `{folder.relative_to(root)}/`, the fullest of {len(folders)} folders"
+    return Row(f"files on one floor of `{package}/`", count, where)
+
+
+def step_module(tree: Tree) -> str | None:
+    """The module that defines the scan step."""
+    for name, module in inside(tree, "blis_jax").items():
+        if any(isinstance(node, ast.FunctionDef) and node.name == STEP for node in module.body):
+            return name
+    return None
+
+
+def layers(tree: Tree) -> list[Row]:
+    """How far it is from the command to the step."""
+    edges, step = imports(tree), step_module(tree)
+    whats = "modules from `sweep` to the step", "modules between `sweep` and the step"
+    if step is None:
+        return [Row(what, None, f"no module defines `{STEP}`") for what in whats]
+    chain = shortest(edges, SWEEP, step)
+    between = {name for name in reached(edges, SWEEP) if step in reached(edges, name)}
+    steps = " → ".join(f"`{name.removeprefix('blis_jax.')}`" for name in chain)
+    return [
+        Row(whats[0], len(chain), f"on a shortest chain of imports: {steps}"),
+        Row(whats[1], len(between), "on any chain of imports, both ends included"),
+    ]
+
+
+# --- copies of one idea ---------------------------------------------------------------------------
+
+
+def _counts_repairs(node: ast.ClassDef) -> bool:
+    return any(
+        isinstance(each.target, ast.Attribute) and each.target.attr == "repairs"
+        for each in nodes(node, ast.AugAssign)
+    )
+
+
+def repairing_loops(tree: Tree) -> Row:
+    """Loops that make runs again until nothing is left to repair."""
+    core = inside(tree, "blis_jax")
+    counting = {
+        f"{name}.{each.name}"
+        for name, module in core.items()
+        for each in nodes(module, ast.ClassDef)
+        if _counts_repairs(each)
+    }
+    homes = {name.rpartition(".")[0] for name in counting}
+    drivers = {
+        name: len(list(nodes(module, ast.While)))
+        for name, module in core.items()
+        if name in homes or counting & set(imported_names(module))
+    }
+    where = ", ".join(
+        f"`{name.removeprefix('blis_jax.')}`" for name, many in drivers.items() if many
+    )
+    what = "`while` loops of modules with a class that counts its `repairs`"
+    return Row("drivers that repair", sum(drivers.values()), f"{what}: {where or 'none'}")
+
+
+def jit_sites(tree: Tree) -> Row:
+    """Where `jax.jit` stands in the code."""
+    found = Counter(
+        name
+        for name, module in inside(tree, "blis_jax").items()
+        for node in nodes(module, ast.Attribute)
+        if ast.unparse(node) == "jax.jit"
+    )
+    where = ", ".join(f"`{name.removeprefix('blis_jax.')}` {many}" for name, many in found.items())
+    return Row("`jax.jit` sites", found.total(), f"in `blis_jax/`: {where or 'none'}")
+
+
+def any_lines(tree: Tree) -> Row:
+    """Lines on which something is annotated as `Any` and nothing more."""
+    lines: Counter[str] = Counter()
+    for name, module in inside(tree, "blis_jax").items():
+        given = [each.annotation for each in nodes(module, ast.arg)]
+        given += [each.annotation for each in nodes(module, ast.AnnAssign)]
+        found = {each.lineno for each in given if isinstance(each, ast.Name) and each.id == "Any"}
+        lines[name.removeprefix("blis_jax.")] = len(found)
+    name, most = lines.most_common(1)[0]
+    where = f"lines in `blis_jax/` with an argument, variable or field of type `Any`; {most} in `{name}`"
+    return Row("`: Any`", lines.total(), where, 80)
+
+
+def narrowings(tree: Tree) -> Row:
+    """Comparisons with None and asserts in what the step imports."""
+    step = step_module(tree)
+    if step is None:
+        return Row("`None` tests and asserts of the engine", None, f"no module defines `{STEP}`")
+    names = reached(imports(inside(tree, "blis_jax")), step)
+    tests = asserts = 0
+    for name in names:
+        asserts += len(list(nodes(tree[name], ast.Assert)))
+        tests += sum(
+            isinstance(each, ast.Constant) and each.value is None
+            for node in nodes(tree[name], ast.Compare)
+            for each in node.comparators
+        )
+    where = f"{tests} and {asserts}, in the {len(names)} modules that the step's module imports"
+    return Row("`None` tests and asserts of the engine", tests + asserts, where)
+
+
+# --- sizes ----------------------------------------------------------------------------------------
+
+
+def phase_tests(root: Path) -> Row:
+    """Test functions of single phases; a parametrised one counts once."""
+    count = sum(
+        node.name.startswith("test_")
+        for folder in PHASE_TESTS
+        for path in sorted((root / folder).rglob("test_*.py"))
+        for node in nodes(ast.parse(path.read_text()), ast.FunctionDef)
+    )
+    folders = " and ".join(f"`{folder}/`" for folder in PHASE_TESTS)
+    return Row("unit tests of single phases", count, f"test functions in {folders}")
+
+
+def longest(tree: Tree) -> list[Row]:
+    """The longest module and the longest function."""
+    modules = {
+        name: max((n.end_lineno or 0 for n in nodes(m, ast.stmt)), default=0)
+        for name, m in tree.items()
+    }
+    functions = {
+        f"{name}.{node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for name, module in tree.items()
+        for node in nodes(module, ast.FunctionDef)
+    }
+    rows = []
+    for what, sizes in (("module", modules), ("function", functions)):
+        name = max(sizes, key=lambda each: sizes[each])
+        rows.append(Row(f"longest {what}", sizes[name], f"lines of `{name}`, of {len(sizes)}"))
+    return rows
+
+
+def readme(root: Path) -> Row:
+    """How much a newcomer is given to read."""
+    return Row("README", len((root / "README.md").read_text().split()), "words of `README.md`")
+
+
+# --- shape ----------------------------------------------------------------------------------------
+
+
+def source_lines(root: Path) -> list[Row]:
+    """Lines and modules outside the tests."""
+    lines: Counter[str] = Counter()
+    modules: Counter[str] = Counter()
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            lines[package] += path.read_text(encoding="utf-8").count("\n")
+            modules[package] += 1
+    what = "blank lines and docstrings included"
+    return [
+        Row("lines of `blis_jax/`", lines["blis_jax"], what, 46_000),
+        Row("lines of `sweeps/`", lines["sweeps"], what, 31_000),
+        Row("lines outside the tests", lines.total(), f"of {', '.join(PACKAGES)}", 100_000),
+        Row("modules of `blis_jax/`", modules["blis_jax"], "`__init__` included", 220),
+        Row("modules outside the tests", modules.total(), f"of {', '.join(PACKAGES)}", 480),
+    ]
+
+
+def import_circles(tree: Tree) -> list[Row]:
+    """Folders and modules of `blis_jax` that import each other in a circle."""
+    edges = imports(inside(tree, "blis_jax"))
+    rows = []
+    for what, groups in (
+        ("folders in circles", circles(between_folders(edges))),
+        ("modules in circles", circles(edges)),
+    ):
+        found = "; ".join(", ".join(sorted(group)[:12]) for group in groups[:3]) or "none"
+        where = f"of `blis_jax/`, by imports inside functions too: {found}"
+        rows.append(Row(what, sum(map(len, groups)), where.replace("blis_jax.", ""), 0))
+    return rows
+
+
+def function_imports(tree: Tree) -> Row:
+    """Imports inside functions."""
+    found = Counter(
+        {
+            name: len(
+                {
+                    node.lineno
+                    for function in nodes(module, ast.FunctionDef)
+                    for kind in (ast.Import, ast.ImportFrom)
+                    for node in nodes(function, kind)
+                }
+            )
+            for name, module in tree.items()
+        }
+    )
+    where = (
+        f"outside the tests; most of them in `{found.most_common(1)[0][0]}`" if found else "none"
+    )
+    return Row("imports inside functions", found.total(), where, 60)
+
+
+MECHANISMS = re.compile(r"\b(mechanism|rules|defects)\b|\bis (not )?None\b")
+
+
+def feature_tests(tree: Tree) -> Row:
+    """`if`s in Python on what a mechanism has, on rules of revisions, and on None."""
+    found = Counter(
+        name
+        for package in ("engine", "memory", "results", "metrics", "runs", "core")
+        for name, module in inside(tree, f"blis_jax.{package}").items()
+        for kind in (ast.If, ast.IfExp)
+        for node in nodes(module, kind)
+        if MECHANISMS.search(ast.unparse(node.test))
+    )
+    where = "on a mechanism, on rules or on None, in the engine, memory, results and metrics"
+    return Row("`if`s on features", found.total(), where, 150)
+
+
+def step_ladders(tree: Tree) -> Row:
+    """Lines of the scan step and of the calendar, with the functions of their own modules that they call."""
+    total = 0
+    for module in inside(tree, "blis_jax").values():
+        functions = {f.name: f for f in module.body if isinstance(f, ast.FunctionDef)}
+        todo = [each for each in (STEP, NEXT) if each in functions]
+        seen: set[str] = set()
+        while todo:
+            function = functions[current] if (current := todo.pop()) not in seen else None
+            seen.add(current)
+            if function is not None:
+                total += (function.end_lineno or 0) - function.lineno + 1
+                called = {n.id for n in nodes(function, ast.Name) if n.id in functions}
+                todo += sorted(called - seen)
+    where = f"`{STEP}` and `{NEXT}` with what they call in their own modules"
+    return Row("lines of the scan step and the calendar", total, where, 80)
+
+
+def untyped_options(tree: Tree) -> Row:
+    """Functions that take options as a mapping of anything."""
+    found = Counter(
+        name
+        for name, module in tree.items()
+        for function in nodes(module, ast.FunctionDef)
+        for argument in nodes(function.args, ast.arg)
+        if argument.annotation is not None
+        and argument.arg == "given"
+        and ast.unparse(argument.annotation) == "Mapping[str, Any]"
+    )
+    return Row("`given: Mapping[str, Any]`", found.total(), "arguments outside the tests", 0)
+
+
+def config_fields(tree: Tree) -> Row:
+    """Fields of `ClusterConfig` and of the classes whose fields it has."""
+    classes = {
+        node.name: node
+        for module in inside(tree, "blis_jax.cluster").values()
+        for node in nodes(module, ast.ClassDef)
+    }
+    config = classes.get("ClusterConfig")
+    if config is None:
+        return Row("fields of `ClusterConfig`", None, "no module of `cluster/` defines it", 165)
+    bases = [ast.unparse(base) for base in config.bases if ast.unparse(base) in classes]
+    count = sum(
+        isinstance(each, ast.AnnAssign)
+        for node in (config, *(classes[base] for base in bases))
+        for each in node.body
+    )
+    numbers = sum(
+        isinstance(call.func, ast.Name) and call.func.id == "number"
+        for module in inside(tree, "blis_jax.policies").values()
+        for call in nodes(module, ast.Call)
+    )
+    where = f"{numbers} of them numbers of the package's policies"
+    return Row("fields of `ClusterConfig`", count + numbers, where, 165)
+
+
+def documented(tree: Tree) -> Row:
+    """Public docstrings that begin with a verb, as far as a word list tells."""
+    public = [
+        ast.get_docstring(node) or ""
+        for name, module in tree.items()
+        for node in nodes(module, ast.FunctionDef)
+        if not node.name.startswith("_") and not name.startswith("benchmarks")
+    ]
+    noun_first = sum(
+        text.startswith(("What ", "Of ", "The ", "A ", "An ", "Whether ", "How "))
+        for text in public
+    )
+    where = f"begin with What, Of, The, A, An, Whether or How in place of a verb, of {len(public)}"
+    return Row("public docstrings without a verb first", noun_first, where, 0)
