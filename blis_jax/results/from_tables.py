@@ -29,7 +29,7 @@ from blis_jax.results.records import (
     Status,
     StepRecords,
 )
-from blis_jax.results.request_lives import stays
+from blis_jax.results.request_lives import latencies, stays
 from blis_jax.results.request_lives.resumed import gaps_us, num_resumed
 from blis_jax.results.request_lives.splits import (
     SplitRecords,
@@ -211,6 +211,7 @@ class Observation:
             ended_step_idx=ended,
             **after_moves(self.journey, self.num_requests, self._starts, self.ends, xp),
         )
+        columns["handed_gap_us"] = latencies.over_transfers(self, columns, steps, output_time)
         if self.reserved is not None:
             self.splits = split_records(self, status, columns)
             columns = with_parts(self, columns, self.splits)
@@ -335,6 +336,7 @@ class Observation:
             sum_used_blocks=log[:, Log.SUM_USED_BLOCKS],
             num_itl=log[:, Log.NUM_DECODE] * steps + done * self.defects.double_last_latency,
             num_completed=done,
+            num_completed_itl=latencies.counts_of_completed(self),
         )
 
     def preemptions(self) -> PreemptionRecords:
@@ -344,9 +346,8 @@ class Observation:
         record = lives.evictions[:, Eviction.RECORD]
         time_us = self.log_time[self._in_log(record), LogTime.START] if len(self.log) else record
         where = evicted_on(self)
-        return PreemptionRecords(
-            request, where, time_us, record, lives.num_itl, lives.is_forgotten, self.gaps_us
-        )
+        kept = lives.num_itl, lives.is_forgotten, self.gaps_us, latencies.lost_lives(self)
+        return PreemptionRecords(request, where, time_us, record, *kept)
 
     def outcome(self) -> Outcome:
         """The engine's own code, or whether the horizon left requests behind."""

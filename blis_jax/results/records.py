@@ -111,6 +111,8 @@ class RequestRecords:
     gateway_wait_us: Any = None
     # steps of its instance when it left the batch early, 0: it did not; None: a run in which nobody does
     ended_step_idx: Any = None
+    # µs: the inter-token latency that holds the transfer, -1: none; None: a run without hand-overs of this kind
+    handed_gap_us: Any = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ class StepRecords:
     sum_used_blocks: Int[np.ndarray, "record"]  # over its steps
     num_itl: Int[np.ndarray, "record"]  # inter-token latencies recorded in it, by any request
     num_completed: Int[np.ndarray, "record"]
+    # latencies of completed requests that count, without those over a transfer; None: as `num_itl` says
+    num_completed_itl: Any = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +180,7 @@ class PreemptionRecords:
     num_itl: Int[np.ndarray, "preemption"]  # inter-token latencies recorded in the life it ended
     is_forgotten: Any = None  # bool[preemption]: the profile has dropped them; None: none of them
     gap_us: Any = None  # int[preemption]: see `resumed.gaps_us`; None where outputs are not kept
+    is_lost: Any = None  # bool[preemption]: its output was lost later on; None: none was
 
 
 def no_preemptions() -> PreemptionRecords:

@@ -36,6 +36,11 @@ def itl_sample(record: RunRecord, instance: int | None = None) -> Sample:
 
     Its cost depends on the number of records, not of tokens.
     """
+    return weighted_sample(*itl_values(record, instance))
+
+
+def itl_values(record: RunRecord, instance: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the latencies, µs, and how often each occurs, as `itl_sample` has them."""
     steps = record.steps
     values = steps.duration_us + record.instances.output_time_us[steps.instance]
     weights = completed_itl_counts(record)
@@ -46,19 +51,29 @@ def itl_sample(record: RunRecord, instance: int | None = None) -> Sample:
         is_of = evictions.instance == instance
     if evictions.gap_us is not None:
         is_done = record.requests.status[evictions.request] == Status.COMPLETED
+        if evictions.is_lost is not None:
+            is_done = is_done & ~evictions.is_lost
         long = evictions.gap_us + record.instances.output_time_us[evictions.instance]
         values = np.concatenate([values, long])
         weights = np.concatenate([weights, is_of & is_done & (evictions.gap_us >= 0)])
-    return weighted_sample(values, weights)
+    handed = record.requests.handed_gap_us
+    if handed is not None:  # on the instance that it was handed to
+        is_here = handed >= 0
+        if instance is not None:
+            is_here = is_here & (record.requests.instance == instance)
+        values, weights = np.concatenate([values, handed]), np.concatenate([weights, is_here])
+    return values, weights
 
 
 def completed_itl_counts(record: RunRecord) -> Int[np.ndarray, "record"]:
-    """How many inter-token latencies of completed requests each record holds; those over preemptions are in none.
+    """How many latencies of completed requests each record holds; those over preemptions and transfers are in none.
 
     A request in decode records one in every step of its instance after its first token, up to the end of
     the run or to the step before the one that evicts it; those of unfinished requests are taken off.
     """
     steps = record.steps
+    if steps.num_completed_itl is not None:
+        return steps.num_completed_itl
     counts = steps.num_itl.astype(np.int64)
     if not len(counts):
         return counts

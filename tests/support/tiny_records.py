@@ -47,6 +47,7 @@ def run_of(
     table = {
         field.name: np.broadcast_to(np.asarray(steps.get(field.name, 0), np.int64), num_records)
         for field in dataclasses.fields(StepRecords)
+        if field.default is dataclasses.MISSING
     }
     num_instances = max((np.size(value) for value in instances.values()), default=1)
     counters = {

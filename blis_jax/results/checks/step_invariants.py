@@ -8,7 +8,12 @@ import numpy as np
 
 from blis_jax.results.records import GAVE_UP, RunRecord, Status
 from blis_jax.results.request_lives.resumed import resumed_latencies
-from blis_jax.results.step_records import completed_itl_counts, order_of_execution
+from blis_jax.results.step_records import (
+    completed_itl_counts,
+    itl_values,
+    order_of_execution,
+    overlaps,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -95,11 +100,17 @@ def steps_not_negative(record: RunRecord) -> int:
 def latencies_of_completed_requests(record: RunRecord) -> int:
     """21. Without those of unfinished requests, inter-token latencies are the completed ones'.
 
-    Those of attempts that a stop of the instance ended are not told apart.
+    Where requests move they sum to E2E less TTFT, unless steps overlap.
     """
     requests = record.requests
     counts = completed_itl_counts(record)
-    if requests.restarts.any():
+    if record.steps.num_completed_itl is not None:
+        values, weights = itl_values(record)
+        is_done = requests.status == Status.COMPLETED
+        missing = (requests.e2e_us - requests.ttft_us)[is_done].sum() - (values * weights).sum()
+        is_wrong = abs(missing) > 1e-3 and not overlaps(record).overlapping_steps
+        return int(np.count_nonzero(counts < 0)) + int(is_wrong)
+    if requests.restarts.any():  # those of attempts that a stop ended are not told apart
         return int(np.count_nonzero(counts < 0))
     total = int(requests.num_itl[requests.status == Status.COMPLETED].sum())
     total -= int(resumed_latencies(record)[requests.status == Status.COMPLETED].sum())

@@ -136,7 +136,11 @@ def _latency(found: Derivatives, name: str, is_chosen: Bool[np.ndarray, "request
 
 def _itl(found: Derivatives) -> _Moving:
     steps = found.record.steps
-    gaps = found.record.preemptions.gap_us
+    gaps, handed = found.record.preemptions.gap_us, found.record.requests.handed_gap_us
+    if handed is not None and (handed >= 0).any():
+        raise ConfigError(
+            "itl: the latency over a transfer spans steps, and is not differentiated; take tpot metrics"
+        )
     if gaps is not None and (gaps >= 0).any():
         raise ConfigError(
             "itl: a preempted request's latencies span steps, and are not differentiated; take tpot metrics, or "

@@ -34,6 +34,7 @@ from blis_jax.results.records import (
     Status,
     StepRecords,
 )
+from blis_jax.results.request_lives.latencies import lost_lives
 from blis_jax.results.request_lives.stays import num_instances
 
 Records = TypeVar("Records", RequestRecords, InstanceRecords)
@@ -261,7 +262,14 @@ class LaneSelection:
             is_done = run.requests.status[request] == int(Status.COMPLETED)
             long = gaps + run.instances.output_time_us[jnp.maximum(evicted_on(run.seen), 0)]
             values = jnp.concatenate([values, long])
-            weights = jnp.concatenate([weights, (is_done & (gaps >= 0)).astype(weights.dtype)])
+            is_it, is_lost = is_done & (gaps >= 0), lost_lives(run.seen)
+            if is_lost is not None:
+                is_it = is_it & ~is_lost
+            weights = jnp.concatenate([weights, is_it.astype(weights.dtype)])
+        handed = run.requests.handed_gap_us
+        if handed is not None:
+            values = jnp.concatenate([values, handed])
+            weights = jnp.concatenate([weights, (handed >= 0).astype(weights.dtype)])
         return weighted_percentiles_ms(values, weights, PERCENTS)
 
 

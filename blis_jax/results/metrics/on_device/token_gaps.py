@@ -25,6 +25,8 @@ def completed_counts(
     def less_unfinished() -> jax.Array:
         return steps.num_itl - steps.num_steps * _num_unfinished(seen, requests, steps)
 
+    if steps.num_completed_itl is not None:
+        return steps.num_completed_itl
     return lax.cond(is_needed, less_unfinished, lambda: steps.num_itl)
 
 

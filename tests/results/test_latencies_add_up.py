@@ -1,0 +1,126 @@
+"""The inter-token latencies of completed requests sum to E2E less TTFT, whatever happens to the requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blis_jax.results.metrics.on_device.further  # noqa: F401  (registers the metrics of searches)
+from blis_jax import Options, simulate
+from blis_jax.cluster.config import ClusterConfig, from_flags
+from blis_jax.commands.sweep.measure import Measure
+from blis_jax.engine.runner.calls import Call, Results, execute
+from blis_jax.engine.runner.driver import Runner
+from blis_jax.engine.runner.runs import GivenRun, Row
+from blis_jax.policies.seeds import FIXED
+from blis_jax.results.from_tables import unstack
+from blis_jax.results.metrics.on_device.run_figures import RunFigures
+from blis_jax.results.metrics.reference import cluster_json, instance_block
+from blis_jax.results.metrics.scalars import evaluate
+from blis_jax.results.metrics.summaries import SloTargets
+from blis_jax.results.records import RunRecord, Status
+from blis_jax.results.step_records import itl_values, overlaps
+from tests.engine.scenes.test_kept_output import KEEPS
+from tests.engine.scenes.test_outage_scenes import Kind, harder, simulated
+from tests.support.scenes import Prompt, flags, table_of, workload_of
+
+CORRECTED = {"corrected": True}
+KINDS: dict[str, tuple[Kind, dict[str, Any]]] = {
+    "pools and outages": (Kind("pools", "few"), CORRECTED),
+    "outages": (Kind("none", "few"), CORRECTED),
+    "pools, outages, kept outputs": (Kind("pools", "few"), KEEPS),
+    "outages, kept outputs": (Kind("none", "few"), KEEPS),
+    "pools with blocks enough": (Kind("pools", "plenty"), CORRECTED),
+    "pools, outages, February's defects": (Kind("pools", "few"), {}),
+}
+ITL = ("itl_mean_ms", "itl_p50_ms", "itl_p90_ms", "itl_p99_ms")
+POOLS = [
+    {"count": 1, "role": "prefill"},
+    {"count": 1, "role": "decode", "max_num_running_reqs": 1},
+]
+
+
+def missing_us(record: RunRecord) -> float:
+    """What the latencies lack of E2E less TTFT, over all completed requests."""
+    values, weights = itl_values(record)
+    requests = record.requests
+    is_done = requests.status == Status.COMPLETED
+    return float((requests.e2e_us - requests.ttft_us)[is_done].sum() - (values * weights).sum())
+
+
+def checked(kind: Kind, changed: dict[str, Any], seeds: range) -> list[RunRecord]:
+    """Records of scenes whose steps do not overlap; February's defects let a step begin in another one."""
+    found = [simulated(harder(seed, kind), kind.blocks, changed) for seed in seeds]
+    apart = [one for one in found if not overlaps(one).overlapping_steps]
+    assert [missing_us(one) for one in apart] == [0] * len(apart)
+    return apart
+
+
+def test_scenes_with_hand_overs_and_lost_attempts() -> None:
+    kind, changed = KINDS["pools and outages"]
+    found = checked(kind, changed, range(40_000, 40_012))
+    requests = [one.requests for one in found]
+    is_done = [one.status == Status.COMPLETED for one in requests]
+    for name in ("hand_overs", "restarts", "preemptions"):
+        counts = zip(requests, is_done, strict=True)
+        assert sum(int(getattr(one, name)[done].sum()) for one, done in counts) > 5, name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", KINDS)
+def test_scenes_of_every_kind(name: str) -> None:
+    kind, changed = KINDS[name]
+    assert len(checked(kind, changed, range(41_000, 41_060))) > 40
+
+
+def handed(num_tokens: int = 6) -> tuple[ClusterConfig, Any]:
+    """Four prompts at one prefill instance and one decode instance, which has one at a time; a transfer takes 20 ms."""
+    settings = flags(
+        instances=POOLS,
+        num_instances=2,
+        hand_over_policy="pools",
+        beta_coeffs=[5000.0, 10.0, 100.0],
+    )
+    config = from_flags({**settings, "variant": "scheduling"})
+    config = config.replace(pools_link_latency_us=20_000.0, corrected=True)
+    prompts = [Prompt(1000 * at, 1024, num_tokens) for at in range(4)]
+    return config, table_of(workload_of(prompts))
+
+
+def test_the_first_gap_after_a_transfer_holds_it_and_the_wait() -> None:
+    config, table = handed()
+    record = simulate(config, table)
+    requests = record.requests
+    gaps = np.sort(requests.handed_gap_us)
+    # a step of the decode instance takes 5,100 µs; the others wait for the five tokens of those before them
+    transfer = int(requests.transfer_us[0])
+    assert gaps[0] == transfer + requests.handed_wait_us[0] + 5100
+    weights = itl_values(record)[1]
+    assert int(weights.sum()) == 4 * 5 and missing_us(record) == 0
+    tpot = (requests.e2e_us - requests.ttft_us) / 5
+    block = cluster_json(record)
+    assert block is not None
+    assert block["itl_mean_ms"] == pytest.approx(tpot.mean() / 1e3)
+    assert block["itl_p99_ms"] > 50
+    decode = instance_block(record, 1)
+    assert decode is not None and decode["itl_mean_ms"] == block["itl_mean_ms"]
+
+
+def test_the_compiled_call_has_the_same_latencies() -> None:
+    config, table = handed()
+    options, reports = Options(num_slots=16, log_capacity=256), []
+    measured = RunFigures(ITL, SloTargets(), Measure({}, 0.0, 0.0))
+
+    def noted(call: Call) -> Results:
+        results = execute(call._replace(measured=measured))
+        reports.append(results.report)
+        return results
+
+    record = Runner(options, num_rows=1).alone(GivenRun(Row(config, table, FIXED), options), noted)
+    host = evaluate(record, ITL, SloTargets())
+    found = unstack(reports[-1], 0).figures.tolist()
+    assert found == pytest.approx([host[name] for name in ITL], rel=1e-9)
+    assert host["itl_p99_ms"] > 50
