@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from benchmarks.speed import worker
+from benchmarks.speed.starts import STARTS, started
 from benchmarks.speed.trace_cases import TRACES, trace
 from blis_jax import figures_of
 from blis_jax.cluster.config import ClusterConfig
@@ -238,11 +239,18 @@ PRESSURE: dict[str, tuple[Any, ...]] = {
 }
 
 
-def bursts(title: str) -> dict[str, Any]:
-    """One run of the routing track's bursts from its requests to its record, on one core."""
+ONE_CORE = {
+    "bursts-2000": "one run, 2,000 requests in bursts, record included, one core",
+    "august-default": "blis-2026-08: 100 requests at rate 1, 1 instance, record included, one core",
+    "august-weighted": "blis-2026-08: mixed, 8 instances, weighted, record included, one core",
+}
+
+
+def on_one_core(name: str, title: str) -> dict[str, Any]:
+    """One run from its requests to its record, on one core."""
     os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[:1]))
     start = time.perf_counter()
-    case = worker.CASES["bursts-2000"](Path())
+    case = worker.CASES[name](Path())
     compile_s = time.perf_counter() - start
     seconds = min(case.run().run_s for _ in range(5))
     return {
@@ -338,13 +346,15 @@ def measure(name: str, window: int | None = None) -> dict[str, Any]:
     """The case of that name; `window` is for those at block level."""
     if name in TRACES:
         return trace(name, window)
+    if name in STARTS:
+        return started(name)
+    if name in ONE_CORE:
+        return on_one_core(name, ONE_CORE[name])
     if name in PRESSURE:
         return under_pressure(window, *PRESSURE[name])
     if name in CLUSTERS:
         settings, title = CLUSTERS[name]
         return of_cluster(ClusterConfig(**settings), title)
-    if name == "bursts-2000":
-        return bursts("one run, 2,000 requests in bursts, record included, one core")
     if name.startswith("sustainable-"):
         count = int(name.partition("-")[2])
         return scale(500.0, count, f"one run, 500 req/s, {count:,} requests")

@@ -79,6 +79,13 @@ COMPOUND: dict[str, Any] = {
     "scheduler": "priority-fcfs",
     "priority_policy": "slo-class",
 }
+# the later revision's rules, with the step law that it takes for a model
+AUGUST: dict[str, Any] = {
+    "revision": "blis-2026-08",
+    "model": "meta-llama/llama-3.1-8b-instruct",
+}
+AUGUST_WEIGHTED: dict[str, Any] = AUGUST | {"num_instances": 8, "routing_policy": "weighted"}
+BLIS_DEFAULTS = "defaults"  # 100 requests at rate 1, as BLIS draws them where nothing is asked for
 SEEDS = 256
 LEAST_S = 0.25  # a repetition makes so many runs that it takes at least this long
 MOONCAKE = "mooncake_fast25/conversation_trace.jsonl"
@@ -106,8 +113,12 @@ class Case(NamedTuple):
 
 
 def _workload(name: str, **changes: Any) -> Any:
+    from blis_jax.workload.lengths.distribution import Distribution
+    from blis_jax.workload.reference.distribution import as_spec
     from blis_jax.workload.spec import load_builtin, load_spec, override
 
+    if name == BLIS_DEFAULTS:
+        return as_spec(Distribution(), None)
     spec = load_spec(name) if name.endswith(".yaml") else load_builtin(name)
     return override(spec, **changes) if changes else spec
 
@@ -276,6 +287,8 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "outages": lambda _: single(FAILING),
     "flow-control": lambda _: single(QUEUED),
     "bursts-2000": lambda _: single(COMPOUND, BURSTS, **OF_BURSTS),
+    "august-default": lambda _: single(AUGUST, BLIS_DEFAULTS),
+    "august-weighted": lambda _: single(AUGUST_WEIGHTED),
     "multi-turn": lambda _: single(BASELINE, "multiturn"),
     "multi-turn-pressure": lambda _: single(PRESSED | {"total_kv_blocks": 4000}, "multiturn"),
     "reference-requests": lambda _: reference_requests(),
