@@ -35,6 +35,8 @@ def made_once(
 
 
 def names_files(config: ClusterConfig) -> bool:
-    """Whether a policy or the latency model is a user's, `path/to/file.py:Name`, or the model's description is."""
+    """Whether a policy or the latency model is a user's, `path/to/file.py:Name`, or describes the model or GPUs."""
     texts = [value for value in vars(config).values() if isinstance(value, str)]
-    return bool(config.model_config) or any(".py:" in text for text in texts)
+    gpus = (config.hardware, config.prefill_hardware, config.decode_hardware)
+    is_described = bool(config.model_config) or any(":" in gpu for gpu in gpus)
+    return is_described or any(".py:" in text for text in texts)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster.node_pools import POLICY
+from blis_jax.commands.august_files import with_files
 from blis_jax.commands.flags.cluster_flags import CLUSTER_FLAGS, name_of
 from blis_jax.commands.lacking import refuse_name
 from blis_jax.commands.latency_settings import latency_settings
@@ -101,6 +102,7 @@ def resolved(given: Mapping[str, Any]) -> dict[str, Any]:
         found["revision"] = found.pop("variant")
     if found.get("revision") == AUGUST:
         found.setdefault("latency_model", "trained-physics")
+    found = with_files(found, found.get("revision") == AUGUST)
     path = found.pop("policy_config", None)
     if path is not None and found.get("revision") != AUGUST:
         raise ConfigError(

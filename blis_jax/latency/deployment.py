@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
+from pathlib import Path
 
 import yaml
 
-from blis_jax.errors import ConfigError, closest
+from blis_jax.commands.cli import read_json
+from blis_jax.errors import ConfigError, choices, closest, shortened
 from blis_jax.latency.model_description import ModelDescription
 
 ALL_GATHER = ("", "naive", "allgather_reducescatter")
@@ -98,11 +101,14 @@ class Deployment:
 
 
 def gpu_description(name: str) -> GpuDescription:
-    """The shipped GPU of this name.
+    """Return the shipped GPU of this name, or that of a file of BLIS, `FILE:NAME`.
 
     Raises:
-        ConfigError: no GPU of this name is shipped.
+        ConfigError: no GPU of this name is shipped or in the file, or the file cannot be used.
     """
+    if ":" in name:
+        file, _, gpu = name.rpartition(":")
+        return _of_file(Path(file), gpu)
     shipped = _shipped()
     if name not in shipped:
         raise ConfigError(
@@ -110,6 +116,35 @@ def gpu_description(name: str) -> GpuDescription:
             f"{', '.join(shipped)}{closest(name, shipped)}"
         )
     return shipped[name]
+
+
+_KEYS = {  # of BLIS's files, in any case
+    "tflopspeak": "peak_tflops",
+    "tflopsfp8": "fp8_tflops",
+    "bwpeaktbs": "bandwidth_tbs",
+    "mfuprefill": "prefill_mfu",
+    "mfudecode": "decode_mfu",
+    "memorygib": "memory_gib",
+}
+
+
+def _of_file(path: Path, name: str) -> GpuDescription:
+    """A GPU as a JSON file of BLIS describes it; keys that BLIS does not know are left out, as there."""
+    found = read_json(path, "a JSON file that describes GPUs, as BLIS's hardware_config.json")
+    if not isinstance(found, Mapping) or not isinstance(found.get(name, {}), Mapping):
+        raise ConfigError(f"{path}: allowed is an object of GPUs, each of them an object")
+    if name not in found:
+        raise ConfigError(f"{path} has no GPU {name!r}; {choices(name, list(found))}")
+    numbers = {
+        _KEYS[key.lower()]: value for key, value in found[name].items() if key.lower() in _KEYS
+    }
+    for field, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(
+                f"{path}: {name}.{field}: got {shortened(value)}, allowed is a number"
+            )
+    needed = ("peak_tflops", "bandwidth_tbs", "prefill_mfu", "decode_mfu")
+    return GpuDescription(f"{name} of {path}", **(dict.fromkeys(needed, 0.0) | numbers))
 
 
 @functools.cache

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
 UNKNOWN_KV_BLOCKS = 1_000_000  # the reference's, of a model whose experts are not counted
-DEFAULT_TP = 1
+# BLIS's GPUs per instance by model, `defaults.yaml` (f90a1e3a, Apache-2.0); of others here 1
+DEFAULT_TP = {
+    "codellama/codellama-34b-instruct-hf": 2,
+    "meta-llama/llama-3.3-70b-instruct": 4,
+    "meta-llama/llama-4-maverick-17b-128e-instruct-fp8": 8,
+    "meta-llama/llama-4-scout-17b-16e-instruct": 4,
+    "nvidia/llama-3.1-nemotron-70b-instruct-hf": 4,
+    "openai/gpt-oss-120b": 4,
+    "redhatai/llama-3.1-nemotron-70b-instruct-hf-fp8-dynamic": 2,
+    "redhatai/llama-3.3-70b-instruct-quantized.w8a8": 2,
+    "redhatai/llama-4-scout-17b-16e-instruct-fp8-dynamic": 2,
+}
 SERVED = ("hardware", "tp", "dp")  # settings that decide what an instance is, beside the model
 
 
@@ -51,7 +62,7 @@ def defaults(config: ClusterConfig, sizes: FromSizes, given: Collection[str]) ->
         ConfigError: as in `deployment`, or the model does not fit into the GPUs' memory.
     """
     found: dict[str, Any] = {"alpha_coeffs": sizes.alpha, "beta_coeffs": sizes.beta}
-    found["tp"] = DEFAULT_TP
+    found["tp"] = DEFAULT_TP.get(config.model.lower(), 1)
     found = {name: value for name, value in found.items() if name not in given}
     if "total_kv_blocks" in given:
         return found
@@ -87,6 +98,8 @@ def blocks_of(
         ConfigError: as in `deployment`, or the model does not fit into the GPUs' memory.
     """
     served = deployment(config, hardware, tp, dp)
+    if memory is None and not served.gpu.memory_gib:  # a file need not say it
+        return UNKNOWN_KV_BLOCKS
     if memory is not None:
         gpu = dataclasses.replace(served.gpu, memory_gib=memory)
         served = dataclasses.replace(served, gpu=gpu)

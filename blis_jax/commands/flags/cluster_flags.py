@@ -24,13 +24,19 @@ SLOTS = Flag(
 )
 MODEL_FLAGS = (
     Flag("model", str, "", "NAME", "model to serve, such as meta-llama/llama-3.1-8b-instruct"),
-    Flag("hardware", str, "", "GPU", "GPU type, such as H100; the model's default if not given"),
+    Flag(
+        "hardware",
+        str,
+        "",
+        "GPU",
+        "GPU type, such as H100, or FILE:GPU of a --hardware-config; the model's default if not given",
+    ),
     Flag(
         "tp",
         whole,
         None,
         "N",
-        "GPUs per instance (tensor parallelism); the model's default, 1 for trained-physics and roofline",
+        "GPUs per instance (tensor parallelism); BLIS's default for the model if not given",
     ),
     Flag(
         "dp",
@@ -45,6 +51,28 @@ MODEL_FLAGS = (
         "",
         "FILE",
         "config.json of the model, for trained-physics and roofline; the shipped one if not given",
+    ),
+    Flag(
+        "model-config-folder",
+        str,
+        None,
+        "DIR",
+        "the folder of --model-config, under the name that BLIS has for it",
+    ),
+    Flag(
+        "hardware-config",
+        str,
+        None,
+        "FILE",
+        "JSON file of BLIS that describes GPUs, in place of the shipped ones; blis-2026-08",
+    ),
+    Flag(
+        "defaults-filepath",
+        str,
+        None,
+        "FILE",
+        "defaults.yaml of BLIS: GPU and tp of models, coefficients of trained-physics, presets; "
+        "descriptions of models and GPUs beside it count too; blis-2026-08",
     ),
     Flag(
         "moe-comm-backend",

@@ -111,7 +111,7 @@ def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     verdicts = scores.verdicts_on(record, _request_ids(record, names, run), asked)
     _write(given, config, record, table, names, source, run, verdicts)
     if sessions.is_revised(source):
-        sessions.write_trace(given, record, source, config, asked.limits, run)
+        sessions.write_trace(given, record, source, config, run, asked.limits)
     else:
         trace_flags.write_output(given, record, trace, (table, names, source.spec), notes)
     _note_inert_tier(config, record, notes)

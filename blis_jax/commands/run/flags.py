@@ -229,14 +229,10 @@ _SCENARIO_FLAGS = (
 BESIDE_SCENARIO = {"scenario", "workloads_dir", "results_path", "log", "clock", "slots"}
 BESIDE_SCENARIO |= {"variant", "corrected", "no_cache", "overwrite"}
 
-_USE_COEFFICIENTS = "give --alpha-coeffs, --beta-coeffs and --total-kv-blocks"
 _USE_RESULTS = "read the requests in the file of --results-path"
 REFUSED = {
     "roofline": "the roofline latency model of this revision is not supported yet; give --latency-model roofline, "
     "that of August 2026",
-    "model-config-folder": "folders of descriptions are not supported yet; give --model-config FILE",
-    "hardware-config": "GPUs of one's own are not supported yet; --hardware names those that are described",
-    "defaults-filepath": f"the fits come with the package; for others {_USE_COEFFICIENTS}",
     "trace-level": f"decision traces are not recorded; {_USE_RESULTS}",
     "counterfactual-k": f"decision traces are not recorded; {_USE_RESULTS}",
     "summarize-trace": f"decision traces are not recorded; {_USE_RESULTS}",

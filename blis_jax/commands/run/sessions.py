@@ -162,8 +162,8 @@ def write_trace(
     record: RunRecord,
     source: Source,
     config: ClusterConfig,
-    limits: Limits,
     run: ClosedLoopRun | None = None,
+    limits: Limits | None = None,
 ) -> None:
     """The run as BLIS of August 2026 writes it, if it was asked for."""
     from blis_jax.commands import cli
@@ -178,7 +178,7 @@ def write_trace(
     path = Path(given["trace_output"])
     targets = {
         name: ClassTargets.model_validate({f"{one}_ms": limit for one, limit in row.items()})
-        for name, row in sorted(limits.items())
+        for name, row in sorted((limits or {}).items())
     }
     header = RevisedHeader(workload_seed=source.seed, goodput_slo_targets=targets)
     with cli.writing(path):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.commands.august_files import preset_of
 from blis_jax.commands.flags import trace_flags
 from blis_jax.commands.run.flags import MOST_SEEDS, STREAM, WORKLOAD_MODES
 from blis_jax.errors import ConfigError, closest
@@ -173,8 +174,11 @@ def _distribution(given: Mapping[str, Any], mode: str) -> Distribution:
     rate = given.get("rate", default.rate)
     num_requests = given.get("num_requests", default.num_requests)
     if mode != "distribution":
-        prompt, output = PRESETS[mode]
-        return kind_of(rate, num_requests, prompt=prompt, output=output)
+        own = preset_of(given, mode)
+        if own is None:
+            prompt, output = PRESETS[mode]
+            return kind_of(rate, num_requests, prompt=prompt, output=output)
+        given = own
 
     def lengths(kind: str, usual: GaussianLengths) -> GaussianLengths:
         return GaussianLengths(
