@@ -43,9 +43,7 @@ def _capacity(arguments: Sequence[str] | None) -> int:
     setting = {**question.setting, "command": cli.command_text(NAME, words)}
     prepare_backend(use_cache="no_cache" not in given)
     runs = _runs(question, paths, "resume" in given)
-    found = [
-        _found(question, runs, arm, family) for arm in question.arms for family in question.families
-    ]
+    found = [_found(question, runs, arm, family) for arm, family in question.clusters]
     return _written(given, question, runs, found, setting, paths)
 
 
@@ -79,7 +77,7 @@ class _Question:
     measure: Measure
     targets: tuple[ServiceTarget, ...]
     arms: tuple[Arm, ...]
-    families: tuple[LayoutFamily, ...]
+    clusters: tuple[tuple[Arm, LayoutFamily], ...]
     confidence: float
     most: int
     is_corrected: bool
@@ -108,6 +106,7 @@ def _question(given: Mapping[str, Any]) -> _Question:
     arms = arms_of(given.get("policy") or [USUAL_POLICY])
     is_split = "roles" in given
     gpus = _gpus(given, arms, is_split)
+    hardware = gpus, given.get("model"), given.get("tp"), _prices(given)
     source, name, seeds, stream = _requests(given, arms)
     confidence = given.get("confidence", 0.95)
     if not 0.5 <= confidence < 1:
@@ -122,7 +121,9 @@ def _question(given: Mapping[str, Any]) -> _Question:
         measure=measure,
         targets=read_service_targets(given.get("targets") or (), classes_of(source)),
         arms=arms,
-        families=families(gpus, given.get("model"), given.get("tp"), _prices(given), is_split),
+        clusters=tuple(
+            (arm, family) for arm in arms for family in families(*hardware, is_split, arm.config)
+        ),
         confidence=confidence,
         most=given.get("max_instances", MOST_INSTANCES),
         is_corrected=is_split or any(arm.config.corrected for arm in arms),

@@ -136,8 +136,11 @@ def families(
     tp: int | None,
     prices: Mapping[str, float],
     is_split: bool,
+    config: ClusterConfig,
 ) -> tuple[LayoutFamily, ...]:
     """The kinds of clusters to try: each GPU alone, every two mixed, and pools if `is_split`.
+
+    Without GPUs the instances are those of the configuration, with its number of GPUs each.
 
     Raises:
         ConfigError: the model has no coefficients on one of the GPUs, or a price is of no GPU.
@@ -148,7 +151,8 @@ def families(
                 f"--prices: {name!r} is not among --gpus ({', '.join(gpus) or 'none'}); leave it out"
                 f"{closest(name, gpus)}"
             )
-    kinds = [_hardware(gpu, model, tp, prices.get(gpu, 1.0)) for gpu in gpus] or [Hardware()]
+    kinds = [_hardware(gpu, model, tp, prices.get(gpu, 1.0)) for gpu in gpus]
+    kinds = kinds or [Hardware(num_gpus=config.tp * config.dp)]
     found = [LayoutFamily(kind) for kind in kinds]
     for first, second in itertools.combinations(kinds, 2):
         found += [LayoutFamily(first, second, share) for share in SHARES]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from blis_jax.cluster.config import ClusterConfig
@@ -42,15 +45,28 @@ def test_bad_targets_are_refused(text: str, says: str) -> None:
 
 
 def test_an_arms_own_instances_are_only_counted() -> None:
-    (alone,) = families((), None, None, {}, is_split=False)
+    config = ClusterConfig(scheduler="sjf", tp=1)
+    (alone,) = families((), None, None, {}, False, config)
     layout = alone.of(5)
     assert (layout.num_instances, layout.num_gpus, layout.cost_per_hour) == (5, 5, 5.0)
-    config = ClusterConfig(scheduler="sjf")
     assert layout.configured(config, False) == config.replace(num_instances=5)
 
 
+@pytest.mark.parametrize("is_split", [False, True])
+def test_an_arms_own_instances_have_the_gpus_of_its_parallelism(is_split: bool) -> None:
+    """Tensor parallelism, and of models with experts data parallelism, too."""
+    physics = {"latency_model": "trained-physics", "hardware": "H100"}
+    dense = ClusterConfig(model="meta-llama/llama-3.1-70b-instruct", tp=8, **physics)
+    experts: Any = SimpleNamespace(tp=4, dp=2)
+    for config, each in ((ClusterConfig(), 2), (dense, 8), (experts, 8)):
+        for family in families((), None, None, {}, is_split, config):
+            assert family.of(3).num_gpus == family.of(3).cost_per_hour == 3 * each
+
+
 def test_gpus_bring_their_coefficients_blocks_and_price() -> None:
-    found = families(("H100", "A100-80"), MODEL, 2, {"H100": 3.0, "A100-80": 1.5}, False)
+    found = families(
+        ("H100", "A100-80"), MODEL, 2, {"H100": 3.0, "A100-80": 1.5}, False, ClusterConfig()
+    )
     names = [one.name for one in found]
     assert names[:2] == ["H100", "A100-80"] and names[3] == "50 % H100, 50 % A100-80"
     mixed = found[3].of(5)
@@ -67,7 +83,7 @@ def test_gpus_bring_their_coefficients_blocks_and_price() -> None:
 
 @pytest.mark.parametrize("size", range(2, 10))
 def test_both_pools_have_an_instance(size: int) -> None:
-    for family in families((), None, None, {}, is_split=True)[1:]:
+    for family in families((), None, None, {}, True, ClusterConfig())[1:]:
         prefill, decode = family.of(size).parts
         assert prefill.role == "prefill" and decode.role == "decode"
         assert prefill.count >= 1 and decode.count >= 1 and prefill.count + decode.count == size
@@ -88,5 +104,5 @@ def test_clusters_that_cannot_be_are_refused(
     gpus: tuple[str, ...], model: str | None, prices: dict[str, float], says: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        families(gpus, model, None, prices, False)
+        families(gpus, model, None, prices, False, ClusterConfig())
     assert says in str(refused.value)
