@@ -124,9 +124,21 @@ def mechanism(config: ClusterConfig, policies: Policies | None = None) -> Mechan
         defects=_defects(config),
         rules=_rules(config),
     )
+    _check_copy_of_caches(config, made)
     if not (config.precise_kv_routing and made.hears_caches):
         return made  # as in the reference, which warns and goes on
     return dataclasses.replace(made, is_precise=True)
+
+
+def _check_copy_of_caches(config: ClusterConfig, made: Mechanism) -> None:
+    if config.is_august or not made.reads_caches:
+        return
+    (first, *_) = [policy for policy in made.of_gateway if policy.reads_caches]
+    raise ConfigError(
+        f"the {first.kind.replace('_', '-')} {first.name} looks at the router's copy of the KV caches, which only "
+        "blis-2026-08 has; take that profile, or the scorer prefix-affinity, with precise_kv_routing if the caches "
+        "are to tell the router"
+    )
 
 
 def _defects(config: ClusterConfig) -> Defects:

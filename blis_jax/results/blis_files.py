@@ -10,7 +10,7 @@ import numpy as np
 
 from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.files.atomic_write import json_text, replacing
-from blis_jax.results.metrics.kv import cache_hit_rate, preemption_rate, thrashing_rate
+from blis_jax.results.metrics.kv import preemption_rate, printed_hit_rate, printed_thrashing_rate
 from blis_jax.results.metrics.reference import (
     aggregates,
     cluster_json,
@@ -113,8 +113,8 @@ def _cost_lines(record: RunRecord) -> list[str]:
 def _kv_lines(record: RunRecord) -> list[str]:
     rates = {
         "Preemption Rate": preemption_rate(record),
-        "Cache Hit Rate": cache_hit_rate(record),
-        "KV Thrashing Rate": thrashing_rate(record),
+        "Cache Hit Rate": printed_hit_rate(record),
+        "KV Thrashing Rate": printed_thrashing_rate(record),
     }
     if not any(rates.values()):
         return []
@@ -177,7 +177,7 @@ def results_document(
         entries.append(entry)
     document = results_json(record)
     if record.is_august:
-        document["cache_hit_rate"] = cache_hit_rate(record)
+        document["cache_hit_rate"] = printed_hit_rate(record)
     return document | {"requests": entries} if entries else document
 
 

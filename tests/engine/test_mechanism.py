@@ -14,6 +14,7 @@ from blis_jax.cluster.config import ClusterConfig
 from blis_jax.engine.mechanism import mechanism, without_effect
 from blis_jax.engine.phases.policy_calls import combined_scores, without_matches
 from blis_jax.engine.types import PolicyParams
+from blis_jax.errors import ConfigError
 from blis_jax.policies import hand_over_policy, scorer
 from tests.policies.test_contract import gateway_scenes
 
@@ -94,3 +95,12 @@ def test_an_index_of_its_own_is_empty_where_the_caches_feed_the_router_s() -> No
         np.testing.assert_allclose(usual, matched / 100, rtol=1e-12)
         np.testing.assert_allclose(fed, matched / 400, rtol=1e-12)
         assert not np.any(without_matches(seen).prefix_match_blocks)
+
+
+@pytest.mark.parametrize("name", ["precise-prefix-cache", "no-hit-lru"])
+def test_only_august_has_a_copy_of_the_caches(name: str) -> None:
+    config = ClusterConfig(routing_policy="weighted", routing_scorers=f"{name}:1,queue-depth:1")
+    assert mechanism(config.replace(revision="blis-2026-08")).reads_caches
+    for changes in ({}, {"corrected": True}, {"load_refresh_interval": 1000}):
+        with pytest.raises(ConfigError, match="which only blis-2026-08 has; take that profile"):
+            mechanism(config.replace(**changes))

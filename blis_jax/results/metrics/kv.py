@@ -96,14 +96,24 @@ def cache_hit_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
     and the failed allocations for which that tier had nothing. In August 2026 blocks are reloaded before they are
     found, so they count as found alone.
     """
+    return _ratio(*_hits(record))
+
+
+def _hits(record: RunRecord) -> tuple[Float[np.ndarray, "instance"], Float[np.ndarray, "instance"]]:
+    """Hits of every instance, and hits and misses together."""
     table = record.instances
     reloads = 0 if record.is_august else table.cpu_reloads
     hits = (table.gpu_hits + reloads).astype(np.float64)
-    return _ratio(hits, hits + (table.gpu_misses + table.cpu_misses))
+    return hits, hits + (table.gpu_misses + table.cpu_misses)
 
 
 def cache_hit_rate(record: RunRecord) -> float:
-    """The mean of the instances' rates, whatever their traffic."""
+    """Return hits ÷ (hits + misses) of all instances together; 0 where nothing was looked up."""
+    return _ratio_of_sums(*_hits(record))
+
+
+def printed_hit_rate(record: RunRecord) -> float:
+    """Return what BLIS prints: the mean of the instances' rates, whatever their traffic."""
     return _mean(cache_hit_rates(record))
 
 
@@ -116,7 +126,12 @@ def thrashing_rates(record: RunRecord) -> Float[np.ndarray, "instance"]:
 
 
 def thrashing_rate(record: RunRecord) -> float:
-    """The mean of the instances' rates, as in the reference."""
+    """Return the same of all instances together."""
+    return _ratio_of_sums(record.instances.cpu_thrashing, record.instances.cpu_offloads)
+
+
+def printed_thrashing_rate(record: RunRecord) -> float:
+    """Return what BLIS prints: the mean of the instances' rates."""
     return _mean(thrashing_rates(record))
 
 
@@ -183,8 +198,7 @@ def instance_figures(record: RunRecord) -> dict[str, Float[np.ndarray, "instance
 def cluster_figures(record: RunRecord) -> dict[str, float]:
     """Every one of `FIGURES` for the cluster.
 
-    Hit and thrashing rates are means over instances, as in the reference; peaks are those of the fullest
-    instance; the other rates are ratios of sums, and the rest are sums.
+    Peaks are those of the fullest instance, rates are ratios of sums, and the rest are sums.
     """
     table = instance_figures(record)
     figures = {name: float(values.sum()) for name, values in table.items()}
@@ -284,6 +298,11 @@ def _peaks(record: RunRecord) -> Float[np.ndarray, "instance"]:
 def _ratio(amount: np.ndarray, of: np.ndarray) -> Float[np.ndarray, "entry"]:
     """Their quotients; 0 where the divisor is."""
     return np.where(of > 0, amount / np.where(of > 0, of, 1), 0.0)
+
+
+def _ratio_of_sums(amount: np.ndarray, of: np.ndarray) -> float:
+    """The quotient of their sums; 0 where the divisor is."""
+    return float(_ratio(amount.sum(keepdims=True), of.sum(keepdims=True))[0])
 
 
 def _mean(values: np.ndarray) -> float:

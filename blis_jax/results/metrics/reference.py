@@ -11,10 +11,10 @@ from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.errors import ConfigError, closest
 from blis_jax.results.metrics.distributions import mean_ms, percentile_ms, sample_of, summary_us
 from blis_jax.results.metrics.kv import (
-    cache_hit_rate,
     cache_hit_rates,
     preemption_rate,
-    thrashing_rate,
+    printed_hit_rate,
+    printed_thrashing_rate,
     thrashing_rates,
 )
 from blis_jax.results.metrics.pairs import count_pairs_above
@@ -180,12 +180,12 @@ def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str
     statuses = np.bincount(record.requests.status, minlength=len(Status))
     ttft = sample_of(recorded(record.requests.ttft_us))
     return {
-        "cache_hit_rate": cache_hit_rate(record),
+        "cache_hit_rate": printed_hit_rate(record),
         "completed_requests": counts["completed_requests"],
         "dropped_unservable": counts["dropped_unservable"],
         "kv_allocation_failures": counts["kv_allocation_failures"],
         "kv_blocks_used_integral": float(instances.kv_blocks_used_integral.sum()),
-        "kv_thrashing_rate": thrashing_rate(record),
+        "kv_thrashing_rate": printed_thrashing_rate(record),
         "peak_kv_blocks_used": int(instances.peak_kv_blocks_used.max(initial=0)),
         "preemption_count": counts["preemption_count"],
         "still_queued": counts["still_queued"],

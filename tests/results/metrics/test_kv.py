@@ -84,7 +84,7 @@ def two_instances() -> RunRecord:
     )
 
 
-def test_cluster_is_mean_ratio_or_sum_of_its_instances():
+def test_cluster_is_ratio_of_sums_or_sum_of_its_instances():
     figures = kv_metrics.instance_figures(two_instances())
     assert figures["cache_hit_rate"].tolist() == [0.75, 0.0]
     assert figures["preemption_rate"].tolist() == [0.5, 0.0]  # nothing completed on the second
@@ -94,7 +94,11 @@ def test_cluster_is_mean_ratio_or_sum_of_its_instances():
     assert figures["unexpected_hit_tokens"].tolist() == [0.0, 16.0]
     assert figures["phantom_hit_rate"].tolist() == [0.0, 32 / 48]
     cluster = kv_metrics.cluster_figures(two_instances())
-    assert (cluster["cache_hit_rate"], cluster["thrashing_rate"]) == (0.375, 0.25)
+    # the second instance looked nothing up, and the first offloaded nothing
+    assert (cluster["cache_hit_rate"], cluster["thrashing_rate"]) == (0.75, 0.5)
+    printed = two_instances()
+    assert kv_metrics.printed_hit_rate(printed) == 0.375  # BLIS's mean
+    assert kv_metrics.printed_thrashing_rate(printed) == 0.25
     assert cluster["preemption_rate"] == 4 / 2
     assert (cluster["peak_used_blocks"], cluster["kv_peak_utilization"]) == (10.0, 0.9)
     assert cluster["kv_mean_utilization"] == 1500 / (100 * 50)

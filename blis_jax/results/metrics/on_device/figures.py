@@ -118,21 +118,16 @@ def _tokens_per_sec(selection: LaneSelection, _: int | None) -> Any:
     return _of_completed(selection, jnp.sum(selection.run.instances.total_output_tokens))
 
 
-def _mean_of_instances(selection: LaneSelection, values: jax.Array) -> jax.Array:
-    is_active = selection.run.is_active
-    return jnp.sum(jnp.where(is_active, values, 0.0)) / jnp.sum(is_active)
-
-
 def _cache_hit_rate(selection: LaneSelection, _: int | None) -> Any:
     table = selection.run.instances
     reloads = 0 if selection.run.seen.rules.has_order else table.cpu_reloads
-    hits = table.gpu_hits + reloads
-    return _mean_of_instances(selection, ratio(hits, hits + table.gpu_misses + table.cpu_misses))
+    hits = jnp.sum(table.gpu_hits + reloads)
+    return ratio(hits, hits + jnp.sum(table.gpu_misses + table.cpu_misses))
 
 
 def _thrashing_rate(selection: LaneSelection, _: int | None) -> Any:
     table = selection.run.instances
-    return _mean_of_instances(selection, ratio(table.cpu_thrashing, table.cpu_offloads))
+    return ratio(jnp.sum(table.cpu_thrashing), jnp.sum(table.cpu_offloads))
 
 
 def _preemption_rate(selection: LaneSelection, _: int | None) -> Any:
@@ -177,7 +172,7 @@ def _idle_share(selection: LaneSelection, code: int | None) -> Any:
 def _hol_blocking_events(selection: LaneSelection, _: int | None) -> Any:
     run = selection.run
     means = ratio(run.instances.waiting_sum, run.instances.step_count)
-    mean = _mean_of_instances(selection, means)
+    mean = jnp.sum(jnp.where(run.is_active, means, 0.0)) / jnp.sum(run.is_active)
     is_blocked = run.is_active & (means > 2.0 * mean)
     is_defined = (jnp.sum(run.is_active) >= 2) & (mean > 0)
     return jnp.where(is_defined, jnp.sum(is_blocked), 0)
