@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.engine.types import ENCODE, IDLE, ROLES
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -161,7 +161,7 @@ def _check_limits(config: ClusterConfig) -> None:
     """Refuses a decode pool for shorter requests than the prefill pool takes: BLIS would cut them off there."""
     limits = {pool: _own(config, pool)["max_model_len"] for pool in ("prefill", "decode")}
     if limits["decode"] and limits["decode"] < (limits["prefill"] or math.inf):
-        raise ConfigError(
+        raise UnsupportedError(
             f"decode_max_model_len: the decode pool takes requests of up to {limits['decode']} tokens and the prefill "
             f"pool longer ones; outputs that are cut off are not simulated, so set prefill_max_model_len to "
             f"{limits['decode']} or less"

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import disaggregation
-from blis_jax.errors import ConfigError, closest, shortened
+from blis_jax.errors import ConfigError, UnsupportedError, closest, shortened
+from blis_jax.latency.model_files import usual_tp
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
@@ -96,8 +97,8 @@ def settings_of_fleet(
 
 
 def gpus_of_instance(config: ClusterConfig) -> int:
-    """GPUs of an instance where it is placed; as in BLIS, where a model has no tp of its own."""
-    return config.tp if "tp" in config.given else 1
+    """Return the GPUs of an instance where it is placed, also before what follows from the model is filled in."""
+    return config.tp if "tp" in config.given else usual_tp(config.model)
 
 
 def _groups_of_pools(
@@ -129,7 +130,7 @@ def _groups_of_pools(
             group = {"count": count, "name": name, "gpu_memory_gib": memory[made.gpu_type]}
             groups.append(group)
     if left:
-        raise ConfigError(
+        raise UnsupportedError(
             f"{source}: the nodes have room for {config.num_instances - left} instances of {tp} GPUs, "
             f"but num_instances is {config.num_instances}; raise initial_nodes or gpus_per_node"
         )

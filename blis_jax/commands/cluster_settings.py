@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster import disaggregation
 from blis_jax.cluster.node_pools import POLICY
 from blis_jax.commands.august_files import with_files
 from blis_jax.commands.flags.cluster_flags import CLUSTER_FLAGS, name_of
 from blis_jax.commands.lacking import refuse_name
 from blis_jax.commands.latency_settings import latency_settings
 from blis_jax.commands.policy_files import options_of
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, ConfigWarning
 from blis_jax.policies import registry
 
 if TYPE_CHECKING:
@@ -113,10 +115,39 @@ def resolved(given: Mapping[str, Any]) -> dict[str, Any]:
     interval = found.pop("model_autoscaler_interval_us", None)
     if interval is not None:
         found |= {"cluster_policy": POLICY, f"{POLICY.replace('-', '_')}_interval_us": interval}
+    found = _without_pools(found) if found.get("revision") == AUGUST else found
     policy = found.pop("preemption_policy", None)
     if policy is not None:
         found["slo_preemption"] = policy == "priority"
     return found
+
+
+def _without_pools(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without those of pools where there are none, which BLIS leaves without effect."""
+    counts = ("prefill_instances", "decode_instances", "prefill_decode_instances")
+    if any(given.get(name) for name in (*counts, "encode_instances")):
+        return dict(given)
+    idle = [name for name in _OF_POOLS if name in given]
+    if given.get("pd_decider") in disaggregation.DECIDERS:
+        idle.append("pd_decider")
+    for name in idle:
+        if given[name] not in ("never", 0, ""):
+            warnings.warn(
+                f"--{name.replace('_', '-')} has no effect without --prefill-instances and --decode-instances, as in "
+                "BLIS",
+                ConfigWarning,
+                stacklevel=2,
+            )
+    return {name: value for name, value in given.items() if name not in idle}
+
+
+_OF_POOLS = ("pd_prefix_threshold", "pd_transfer_bandwidth", "pd_transfer_base_latency")
+_OF_POOLS += tuple(
+    f"{pool}_{name}"
+    for pool in ("prefill", "decode")
+    for name in ("tp", "hardware", "max_model_len", "latency_model")
+)
+_OF_POOLS += ("prefill_routing_scorers",)  # the decode pool's router is another mechanism's too
 
 
 def _as_option(message: str, fields: Mapping[str, Any]) -> str:

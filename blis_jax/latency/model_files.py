@@ -18,6 +18,25 @@ from blis_jax.latency.model_description import ModelDescription, describe
 _PRECISION = re.compile(r"-(fp8|w\d+a\d+)$")
 
 
+# BLIS's GPUs per instance by model, `defaults.yaml` (f90a1e3a, Apache-2.0); of others here 1
+_USUAL_TP = {
+    "codellama/codellama-34b-instruct-hf": 2,
+    "meta-llama/llama-3.3-70b-instruct": 4,
+    "meta-llama/llama-4-maverick-17b-128e-instruct-fp8": 8,
+    "meta-llama/llama-4-scout-17b-16e-instruct": 4,
+    "nvidia/llama-3.1-nemotron-70b-instruct-hf": 4,
+    "openai/gpt-oss-120b": 4,
+    "redhatai/llama-3.1-nemotron-70b-instruct-hf-fp8-dynamic": 2,
+    "redhatai/llama-3.3-70b-instruct-quantized.w8a8": 2,
+    "redhatai/llama-4-scout-17b-16e-instruct-fp8-dynamic": 2,
+}
+
+
+def usual_tp(name: str) -> int:
+    """Return the GPUs of an instance that serves a model, if nothing else is said."""
+    return _USUAL_TP.get(name.lower(), 1)
+
+
 def model_description(name: str, config_file: str = "") -> ModelDescription:
     """The description in this `config.json`, or of the shipped model with this name.
 

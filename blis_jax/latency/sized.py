@@ -13,24 +13,12 @@ from blis_jax.latency.contract import FromSizes
 from blis_jax.latency.deployment import Deployment, gpu_description
 from blis_jax.latency.kv_capacity import kv_blocks
 from blis_jax.latency.model_description import ModelDescription
-from blis_jax.latency.model_files import model_description
+from blis_jax.latency.model_files import model_description, usual_tp
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
 
 UNKNOWN_KV_BLOCKS = 1_000_000  # the reference's, of a model whose experts are not counted
-# BLIS's GPUs per instance by model, `defaults.yaml` (f90a1e3a, Apache-2.0); of others here 1
-DEFAULT_TP = {
-    "codellama/codellama-34b-instruct-hf": 2,
-    "meta-llama/llama-3.3-70b-instruct": 4,
-    "meta-llama/llama-4-maverick-17b-128e-instruct-fp8": 8,
-    "meta-llama/llama-4-scout-17b-16e-instruct": 4,
-    "nvidia/llama-3.1-nemotron-70b-instruct-hf": 4,
-    "openai/gpt-oss-120b": 4,
-    "redhatai/llama-3.1-nemotron-70b-instruct-hf-fp8-dynamic": 2,
-    "redhatai/llama-3.3-70b-instruct-quantized.w8a8": 2,
-    "redhatai/llama-4-scout-17b-16e-instruct-fp8-dynamic": 2,
-}
 SERVED = ("hardware", "tp", "dp")  # settings that decide what an instance is, beside the model
 
 
@@ -62,7 +50,7 @@ def defaults(config: ClusterConfig, sizes: FromSizes, given: Collection[str]) ->
         ConfigError: as in `deployment`, or the model does not fit into the GPUs' memory.
     """
     found: dict[str, Any] = {"alpha_coeffs": sizes.alpha, "beta_coeffs": sizes.beta}
-    found["tp"] = DEFAULT_TP.get(config.model.lower(), 1)
+    found["tp"] = usual_tp(config.model)
     found = {name: value for name, value in found.items() if name not in given}
     if "total_kv_blocks" in given:
         return found

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.door.dispatch import main as door
 from blis_jax.commands.run import command as run
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import source_of
-from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
 
 MODEL = ["--model", "meta-llama/llama-3.1-8b-instruct"]
 # `blis run --help`
@@ -90,6 +94,38 @@ def test_no_number_of_requests_needs_a_horizon() -> None:
 @pytest.mark.parametrize("text", ["run1", "run1.csv"])
 def test_a_trace_is_named_by_its_prefix(text: str) -> None:
     assert make_parser().given(["--trace-output", text]) == {"trace_output": "run1.csv"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"pd_decider": "always"},
+        {"decode_tp": 2, "prefill_hardware": "H100", "pd_prefix_threshold": 5},
+        {"decode_max_model_len": 5000, "pd_transfer_bandwidth": 1.0},
+        {"prefill_routing_scorers": "queue-depth:1"},
+    ],
+)
+def test_options_of_pools_have_no_effect_without_pools(given: dict[str, Any]) -> None:
+    usual = {"model": MODEL[1], "variant": "blis-2026-08"}
+    with pytest.warns(ConfigWarning, match="has no effect without --prefill-instances"):
+        found = cluster_config({**usual, **given})
+    assert found == cluster_config(usual)
+    with pytest.raises(ConfigError, match="--pd-decider must be one of"):
+        cluster_config({**usual, "pd_decider": "sometimes"})
+
+
+def test_instances_have_the_usual_gpus_where_they_are_placed(tmp_path: Path) -> None:
+    pool = "{name: p, gpu_type: H100, gpus_per_node: 4, gpu_memory_gib: 80, initial_nodes: 1, max_nodes: 4}"
+    (tmp_path / "nodes.yaml").write_text(f"node_pools: [{pool}]")
+    given = {
+        "model": "codellama/codellama-34b-instruct-hf",
+        "variant": "blis-2026-08",
+        "policy_config": str(tmp_path / "nodes.yaml"),
+        "num_instances": 2,
+    }
+    assert cluster_config(given).num_instances == 2
+    with pytest.raises(UnsupportedError, match="room for 2 instances of 2 GPUs"):
+        cluster_config({**given, "num_instances": 3})
 
 
 @pytest.mark.parametrize(
