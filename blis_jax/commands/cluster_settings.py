@@ -141,13 +141,15 @@ def _without_pools(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in idle}
 
 
-_OF_POOLS = ("pd_prefix_threshold", "pd_transfer_bandwidth", "pd_transfer_base_latency")
-_OF_POOLS += tuple(
-    f"{pool}_{name}"
-    for pool in ("prefill", "decode")
-    for name in ("tp", "hardware", "max_model_len", "latency_model")
+_OF_POOLS = (
+    *("pd_prefix_threshold", "pd_transfer_bandwidth", "pd_transfer_base_latency"),
+    *(
+        f"{pool}_{name}"
+        for pool in ("prefill", "decode")
+        for name in ("tp", "hardware", "max_model_len", "latency_model")
+    ),
+    "prefill_routing_scorers",  # the decode pool's router is another mechanism's too
 )
-_OF_POOLS += ("prefill_routing_scorers",)  # the decode pool's router is another mechanism's too
 
 
 def _as_option(message: str, fields: Mapping[str, Any]) -> str:
