@@ -131,7 +131,7 @@ def _stage_clients(
     if not is_only:
         more["lifecycle"] = {"windows": [window]}
     counts = _counts(workload, index) if _is_counted(workload) else []
-    for number, user in enumerate(_users(workload)):
+    for number, user in enumerate(_users(workload, least=0)):
         document = user | more
         pace: Pace | None = None
         if not is_only:
@@ -144,8 +144,8 @@ def _stage_clients(
         yield PacedClient(document, pace)
 
 
-def _users(workload: InferencePerfSpec) -> Iterator[dict[str, Any]]:
-    """What the clients of every stage and revision have in common, prompt by prompt."""
+def _users(workload: InferencePerfSpec, least: int = 1) -> Iterator[dict[str, Any]]:
+    """What the clients of every stage and revision have in common, prompt by prompt; lengths from `least` on."""
     shared = workload.shared_prefix
     for prompt in range(shared.num_unique_system_prompts):
         for user in range(shared.num_users_per_system_prompt):
@@ -153,8 +153,8 @@ def _users(workload: InferencePerfSpec) -> Iterator[dict[str, Any]]:
                 "id": f"prompt-{prompt}-user-{user}",
                 "tenant_id": f"prompt-{prompt}",
                 "arrival": {"process": "poisson"},
-                "input_distribution": _constant(shared.question_len),
-                "output_distribution": _constant(shared.output_len),
+                "input_distribution": _constant(max(shared.question_len, least)),
+                "output_distribution": _constant(max(shared.output_len, least)),
                 "prefix_group": f"prompt-{prompt}",
                 "prefix_length": shared.system_prompt_len,
             }
@@ -162,7 +162,7 @@ def _users(workload: InferencePerfSpec) -> Iterator[dict[str, Any]]:
 
 def _constant(tokens: int) -> dict[str, Any]:
     """A fixed length; the reference raises it to 1."""
-    return {"type": "constant", "params": {"value": max(tokens, 1)}}
+    return {"type": "constant", "params": {"value": tokens}}
 
 
 def _chat(rate: float, num_users: int, rounds: int) -> dict[str, Any]:

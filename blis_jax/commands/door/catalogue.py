@@ -31,7 +31,12 @@ def _package(name: str, module: str, about: str) -> Command:
 GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     ("simulate", (
         Command("run", "blis_jax.run", "one cluster under one workload or trace, with BLIS's figures"),
+        Command("replay", "blis_jax.commands.run.replay", "a TraceV2 trace as BLIS's replay of August 2026 runs it"),
         Command("sweep", "blis_jax.sweep", "strategies on hundreds of common seeds, compared per SLO class"),
+    )),
+    ("workload files", (
+        Command("convert", "blis_jax.commands.convert", "a preset or an inference-perf workload as a workload file"),
+        Command("compose", "blis_jax.commands.compose", "the clients of several workload files as one file"),
     )),
     ("compare strategies", (
         _package("compare", "sweeps.compare", "paired differences, verdicts, and where TTFT comes from"),

@@ -35,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _completion(arguments: Sequence[str] | None) -> int:
     parser = Parser(prog=f"python -m {NAME}", description=_DESCRIPTION, epilog=_EXAMPLES)
     shells = cli.one_of(*SCRIPTS)
-    parser.add_argument("shell", type=shells, metavar="SHELL", nargs="?", help="bash, zsh or fish")
+    parser.add_argument(
+        "shell", type=shells, metavar="SHELL", nargs="?", default=None, help="bash, zsh or fish"
+    )
     shell = parser.given(sys.argv[1:] if arguments is None else arguments).get("shell")
     if shell is None:
         raise ConfigError(f"no shell is given; use one of {', '.join(SCRIPTS)}")

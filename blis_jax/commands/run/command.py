@@ -53,13 +53,14 @@ def _command(arguments: Sequence[str] | None) -> int:
         if "steady" in given:
             raise ConfigError("--steady looks at one run; leave out --scenario")
         return replay(given, notes)
-    return _simulate_one(given, notes)
+    return simulate_one(given, notes)
 
 
 # --- one run --------------------------------------------------------------------------------------
 
 
-def _simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
+def simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
+    """Make the run that the options of `run` describe, print its figures and write its files; the exit code."""
     if "workloads_dir" in given:
         raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
     if given.get("horizon", 1) < 1:

@@ -181,7 +181,8 @@ def _simple_flags() -> tuple[Flag, ...]:
     )
 
 
-def _engine_flags() -> tuple[Flag, ...]:
+def engine_flags() -> tuple[Flag, ...]:
+    """Options of the engine itself."""
     return (
         Flag(
             "clock",
@@ -268,7 +269,7 @@ def make_parser() -> Parser:
     parser.add_flags("run", _run_flags())
     parser.add_flags("verdicts on the run, as BLIS of August 2026 computes them", scores.FLAGS)
     cluster_flags.add_cluster_flags(parser)
-    parser.add_flags("engine", _engine_flags())
+    parser.add_flags("engine", engine_flags())
     parser.add_switches("switches", _STEADY | overwriting.SWITCH)
     replay = parser.add_flags("replay of recorded scenarios", _SCENARIO_FLAGS)
     replay.add_argument(

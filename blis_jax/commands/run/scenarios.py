@@ -125,6 +125,9 @@ def _made_again(
             return sessions.run_of_users(config, workload, given, scenario.seed).record
     assert scenario.workload is not None
     table, names = tables[scenario.workload, config.block_size_in_tokens]
+    if scenario.is_of_august:
+        shares = cluster_settings.resolved(scenario.options).get("tenant_shares", {})
+        config = cluster_settings.with_shares(config, shares, names.tenant_names)
     return sessions.run_of_table(config, table, names, given, scenario.seed)
 
 
@@ -219,7 +222,9 @@ def _config_of_august(scenario: Scenario, given: Mapping[str, Any]) -> ClusterCo
     """Likewise of a recorded command line."""
     try:
         choices = {name: given[name] for name in _CHOICES if name in given}
-        config = cluster_settings.cluster_config(scenario.options | choices)
+        settings = cluster_settings.resolved(scenario.options | choices)
+        settings.pop("tenant_shares", None)  # the names of tenants come with the requests
+        config = cluster_settings.cluster_config(settings)
         if scenario.workload is None:
             raise ConfigError("'workload' is missing, but must be the name of a workload file")
         return config

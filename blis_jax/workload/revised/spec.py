@@ -6,9 +6,9 @@ concurrent users, deadlines, windows with laws of their own, and workloads witho
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from blis_jax.workload.lengths.laws import Count, NonNegative, Positive, Strict, Whole, problem_at
 from blis_jax.workload.revised import checks
@@ -26,6 +26,13 @@ from blis_jax.workload.spec import (
 )
 from blis_jax.workload.versions import REVISED
 
+
+def _without_type(given: Any) -> Any:
+    """None for a law without a type, as BLIS writes one that is not there."""
+    return None if given == {"type": ""} else given
+
+
+OptionalLaw = Annotated[RevisedLengthLaw | None, BeforeValidator(_without_type)]
 AtLeastOne = Annotated[Whole, Field(ge=1)]
 MOST_MEMBERS = 100_000  # of a cohort, the reference's limit
 
@@ -87,20 +94,20 @@ class RevisedMultiTurn(MultiTurnSpec):
 class RevisedReasoning(ReasoningSpec):
     """Share of reasoning tokens, which changes nothing, and sessions."""
 
-    reason_ratio_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
+    reason_ratio_distribution: OptionalLaw = None  # type: ignore[assignment]
     multi_turn: RevisedMultiTurn | None = None
 
 
 class RevisedMultimodal(MultimodalSpec):
     """Token counts of the parts of a multimodal prompt."""
 
-    text_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
-    image_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
-    image_count_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
-    audio_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
-    audio_count_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
-    video_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
-    video_count_distribution: RevisedLengthLaw | None = None  # type: ignore[assignment]
+    text_distribution: OptionalLaw = None  # type: ignore[assignment]
+    image_distribution: OptionalLaw = None  # type: ignore[assignment]
+    image_count_distribution: OptionalLaw = None  # type: ignore[assignment]
+    audio_distribution: OptionalLaw = None  # type: ignore[assignment]
+    audio_count_distribution: OptionalLaw = None  # type: ignore[assignment]
+    video_distribution: OptionalLaw = None  # type: ignore[assignment]
+    video_count_distribution: OptionalLaw = None  # type: ignore[assignment]
 
 
 class RevisedClient(ClientSpec):
@@ -132,6 +139,14 @@ class RevisedClient(ClientSpec):
         """Whether the client begins one session only."""
         turns = self.reasoning.multi_turn if self.reasoning else None
         return turns is not None and turns.single_session
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_process(cls, data: Any) -> Any:
+        """Without an arrival law that has no process, as BLIS writes it for pools."""
+        if isinstance(data, dict) and data.get("arrival") == {"process": ""}:
+            return {name: value for name, value in data.items() if name != "arrival"}
+        return data
 
     @model_validator(mode="after")
     def _positive_lengths(self) -> RevisedClient:

@@ -1,0 +1,156 @@
+"""`python -m blis_jax.commands.run.replay`: BLIS's command `replay` of August 2026, a TraceV2 trace on one cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blis_jax.commands import cli
+from blis_jax.commands.cli import Flag, Notes, Parser
+from blis_jax.commands.flags import cluster_flags, trace_flags
+from blis_jax.commands.run import scores
+from blis_jax.commands.run.command import simulate_one
+from blis_jax.commands.run.flags import REFUSED, engine_flags
+from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.files.atomic_write import write_json
+from blis_jax.files.overwriting import SWITCH, refuse_existing
+from blis_jax.workload.versions import REVISED
+
+NAME = "blis_jax.commands.run.replay"
+ALL_AT_ONCE_US = 600_000_000  # the horizon of a trace whose requests all come at time 0
+_DESCRIPTION = """\
+Simulate one cluster on a TraceV2 trace as BLIS of August 2026 does: requests arrive when the trace says, and the run
+ends at twice the time of the last arrival. `run --trace` reads traces of other formats and has no such end.
+"""
+_EXAMPLES = """\
+examples:
+  a trace that BLIS has written, on two instances:
+    %(prog)s --trace-header t.yaml --trace-data t.csv --model qwen/qwen3-14b --num-instances 2
+
+exit codes: 0 done; 2 input that cannot be used; 3 a run needs a mechanism of BLIS that is not here, or has no result.
+"""
+_FLAGS = (
+    Flag("trace-header", str, None, "FILE", "YAML header of the trace"),
+    Flag("trace-data", str, None, "FILE", "rows of the trace (CSV)"),
+    Flag("seed", cli.whole, trace_flags.DEFAULT_SEED, "N", "seed of whatever policies draw"),
+    Flag("horizon", cli.whole, None, "US", "µs after which the simulation stops; if not given twice the last arrival"),
+    Flag("results-path", str, None, "FILE", "file for the latencies of completed requests, a JSON list"),
+    Flag("metrics-path", str, None, "FILE", "file for the figures and every request (JSON)"),
+    trace_flags.OUTPUT_FLAG,
+    Flag(
+        "session-mode",
+        cli.one_of("fixed", "closed-loop"),
+        "fixed",
+        "NAME",
+        "fixed: later rounds of sessions arrive as recorded; closed-loop ends with exit code 3",
+    ),
+    Flag("think-time-ms", cli.whole, 0, "MS", "of --session-mode closed-loop"),
+    Flag("think-time-dist", str, None, "LAW", "of --session-mode closed-loop"),
+    Flag("lazy-generation", cli.truth, False, "BOOL", "without effect, as in BLIS"),
+    Flag("log", cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much is said on stderr"),
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code."""
+    return cli.run_command(NAME, _command, arguments)
+
+
+def _command(arguments: Sequence[str] | None) -> int:
+    parser = Parser(
+        prog=f"python -m {NAME}",
+        usage="%(prog)s --trace-header FILE --trace-data FILE --model NAME [options]",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+    )
+    parser.add_flags("replay", _FLAGS)
+    parser.add_flags("verdicts on the run, as BLIS of August 2026 computes them", scores.FLAGS)
+    cluster_flags.add_cluster_flags(parser)
+    parser.add_flags("engine", engine_flags())
+    parser.add_switches("switches", SWITCH)
+    parser.refuse(REFUSED, unsupported=REFUSED)
+    given = parser.given(arguments)
+    notes = Notes(NAME, given.get("log", "warn"))
+    cli.silence_warnings(given.get("log", "warn"))
+    if "results_path" not in given:
+        return simulate_one(_as_run(given), notes)
+    results = Path(given["results_path"])
+    cli.check_writable(results)
+    refuse_existing(given, {"--results-path": results})
+    with tempfile.TemporaryDirectory() as folder:
+        found = {"metrics_path": str(Path(folder) / "metrics.json"), **given}
+        code = simulate_one(_as_run(found), notes)
+        if code == 0:
+            document = json.loads(Path(found["metrics_path"]).read_text(encoding="utf-8"))
+            with cli.writing(results):
+                write_json(results, latencies(document.get("requests", ())))
+    return code
+
+
+def _as_run(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as those of `run`."""
+    _check_sessions(given)
+    for name in ("trace_header", "trace_data"):
+        if name not in given:
+            raise ConfigError(f"--{name.replace('_', '-')} is missing; give the file")
+    if "model" not in given:
+        raise ConfigError("--model is missing; give the model that the instances serve")
+    found = {"variant": REVISED, "trace_format": "trace-v3", **given}
+    found["trace"] = found.pop("trace_data")
+    for name in ("results_path", "session_mode", "think_time_ms", "lazy_generation"):
+        found.pop(name, None)
+    if "metrics_path" in found:
+        found["results_path"] = found.pop("metrics_path")
+    found.setdefault("horizon", _horizon_us(found))
+    return found
+
+
+def _check_sessions(given: Mapping[str, Any]) -> None:
+    if given.get("session_mode") == "closed-loop":
+        raise UnsupportedError(
+            "--session-mode closed-loop is not supported yet: rounds of sessions arrive as recorded; leave it out"
+        )
+    for name in ("think_time_ms", "think_time_dist"):
+        if given.get(name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} needs --session-mode closed-loop; leave it out"
+            )
+
+
+def _horizon_us(found: Mapping[str, Any]) -> int:
+    """Twice the last arrival; the trace is read again with the run, which says what it lacks."""
+    from blis_jax.traces.read import TraceOptions, read_trace
+
+    wanted = TraceOptions(format=found["trace_format"], header=found["trace_header"])
+    latest = int(read_trace(found["trace"], wanted).rows.arrival_us[-1])
+    return 2 * latest or ALL_AT_ONCE_US
+
+
+def latencies(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What BLIS's calibrate reads of each completed request, by number; times in µs."""
+    found = []
+    for one in requests:
+        number = one["requestID"].removeprefix("request_")
+        if not one["e2e_ms"] or not number.isdecimal():
+            continue
+        words = {name: one[name] for name in ("slo_class", "model") if one.get(name)}
+        found.append(
+            {
+                "request_id": int(number),
+                "ttft_us": round(one["ttft_ms"] * 1000),
+                "e2e_us": round(one["e2e_ms"] * 1000),
+                "input_tokens": one["num_prefill_tokens"],
+                "output_tokens": one["num_decode_tokens"],
+                **words,
+                **({"itl_mean_us": one["itl_ms"] * 1000} if one["itl_ms"] else {}),
+            }
+        )
+    return sorted(found, key=lambda one: one["request_id"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""`replay`: BLIS's command of August 2026 on TraceV2 files; the figures are BLIS's."""
+
+import json
+
+import pytest
+
+from blis_jax.commands.door.dispatch import main as door
+from blis_jax.commands.run.replay import latencies, main
+from tests.traces.formats.test_trace_v3 import HEADER, YAML, line
+
+MODEL = ["--model", "meta-llama/llama-3.1-8b-instruct", "--num-instances", "2"]
+FILES = ["--trace-header", "t.yaml", "--trace-data", "t.csv"]
+# number, TTFT and E2E in µs, prompt and output tokens of the requests that complete
+COMPLETED = [
+    (0, 15609, 82542, 0, 10),
+    (1, 23097, 96596, 300, 11),
+    (2, 28596, 108552, 300, 12),
+    (3, 29272, 115559, 0, 13),
+    (4, 26596, 120548, 300, 14),
+    (5, 27272, 127556, 300, 15),
+    (6, 24596, 132490, 0, 16),
+    (7, 25272, 139498, 300, 17),
+    (8, 31467, 151343, 300, 18),
+    (9, 31507, 158283, 0, 19),
+    (10, 29467, 163219, 300, 20),
+]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_with_a_trace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        line(
+            row,
+            1000 * (row + 1),
+            deadline_us=str(151_000 + 2000 * row),
+            input_tokens=str(300 if row % 3 else 0),
+            output_tokens=str(10 + row),
+        )
+        for row in range(16)
+    ]
+    (tmp_path / "t.csv").write_text(HEADER + "".join(rows))
+    (tmp_path / "t.yaml").write_text(YAML)
+
+
+def test_latencies_and_figures_are_those_of_the_reference(tmp_path, capsys):
+    more = ["--horizon", "90000000", "--results-path", "l.json", "--metrics-path", "m.json"]
+    assert door(["replay", *MODEL, *FILES, *more]) == 0
+    found = json.loads((tmp_path / "l.json").read_text())
+    keys = ("request_id", "ttft_us", "e2e_us", "input_tokens", "output_tokens")
+    assert [tuple(one[key] for key in keys) for one in found] == COMPLETED
+    document = json.loads((tmp_path / "m.json").read_text())
+    assert (document["completed_requests"], document["timed_out_requests"]) == (11, 5)
+    # without --horizon the run ends at twice the last arrival, before a request completes
+    assert main([*MODEL, *FILES, "--results-path", "l.json", "--overwrite"]) == 0
+    assert json.loads((tmp_path / "l.json").read_text()) == []
+    assert '"vllm_estimated_duration_s": 0.031563' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([*MODEL, *FILES[:2]], 2, "--trace-data is missing"),
+        ([*MODEL, *FILES[2:]], 2, "--trace-header is missing"),
+        (FILES, 2, "--model is missing"),
+        ([*MODEL, *FILES, "--session-mode", "loop"], 2, "--session-mode"),
+        ([*MODEL, *FILES, "--think-time-ms", "5"], 2, "needs --session-mode closed-loop"),
+        ([*MODEL, *FILES, "--session-mode", "closed-loop"], 3, "not supported yet"),
+        ([*MODEL, *FILES, "--lora-config", "x"], 3, "LoRA"),
+        ([*MODEL, "--trace-header", "no.yaml", *FILES[2:]], 2, "no.yaml does not exist"),
+    ],
+)
+def test_refusals_are_one_sentence(words, code, said, capsys):
+    assert main(words) == code
+    out, err = capsys.readouterr()
+    assert out == "" and said in err and err.count("\n") == 1
+
+
+def test_latencies_leave_out_later_rounds_and_what_did_not_complete():
+    base = {
+        "ttft_ms": 1.5,
+        "e2e_ms": 2.5,
+        "itl_ms": 0.0,
+        "num_prefill_tokens": 3,
+        "num_decode_tokens": 1,
+    }
+    rows = [
+        {**base, "requestID": "request_10", "model": "m"},
+        {**base, "requestID": "session_s_round_1_4"},
+        {**base, "requestID": "request_2", "e2e_ms": 0.0},
+        {**base, "requestID": "request_9", "slo_class": "batch", "itl_ms": 7.25},
+    ]
+    times = {"ttft_us": 1500, "e2e_us": 2500, "input_tokens": 3, "output_tokens": 1}
+    assert latencies(rows) == [
+        {"request_id": 9, **times, "slo_class": "batch", "itl_mean_us": 7250.0},
+        {"request_id": 10, **times, "model": "m"},
+    ]
