@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from blis_jax.commands.cluster_settings import cluster_config
+from blis_jax.commands.door.catalogue import COMMANDS
 from blis_jax.commands.door.dispatch import main as door
+from blis_jax.commands.parser import declared
 from blis_jax.commands.run import command as run
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import source_of
@@ -35,6 +37,13 @@ saturation-detector saturation-final-window saturation-report scheduler seed slo
 snapshot-refresh-interval summarize-trace think-time-ms timeout token-bucket-capacity token-bucket-refill-rate
 total-kv-blocks tp trace-level trace-output usage-limit-threshold workload workload-spec
 """
+# `blis replay --help`: these, and all of RUN but those
+REPLAY_ALONE = "results-path session-mode think-time-dist trace-data trace-header"
+RUN_ALONE = """
+concurrency num-requests output-tokens output-tokens-max output-tokens-min output-tokens-stdev prefix-tokens
+prompt-tokens prompt-tokens-max prompt-tokens-min prompt-tokens-stdev rate timeout workload workload-spec
+"""
+REPLAY = sorted({*RUN.split(), *REPLAY_ALONE.split()} - {*RUN_ALONE.split()})
 # `blis observe --help` and `blis calibrate --help`, without what they share with the others
 OBSERVE = """
 api-format api-key itl-output kv-metrics-url no-streaming prewarm-duration record-itl rtt-ms scrape-kv-metrics
@@ -46,9 +55,12 @@ sim-metrics sim-metrics-blind sim-results slo-e2e slo-itl slo-ttft trace-data tr
 """
 
 
-@pytest.mark.parametrize("name", RUN.split())
-def test_an_option_of_blis_is_taken_or_refused_as_not_supported(name: str) -> None:
-    parser = make_parser()
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [*(("run", name) for name in RUN.split()), *(("replay", name) for name in REPLAY)],
+)
+def test_an_option_of_blis_is_taken_or_refused_as_not_supported(command: str, name: str) -> None:
+    parser = declared(COMMANDS[command].main())
     is_declared = f"--{name}" in parser._option_string_actions
     if is_declared and name.replace("-", "_") not in parser.refused:
         return
