@@ -123,14 +123,14 @@ class Observation:
         keeps_first = self.rules.keeps_output and self.raw.life is not None
         return stays.moved(lives, self.journey, self.xp, self.reserved is not None, keeps_first)
 
-    def _at(self, column: Dyn, offset: int = 0) -> np.ndarray:
+    def _at(self, column: int, offset: int = 0) -> np.ndarray:
         """Index of a step record per request, clipped to the log."""
         return self._in_log(self.dyn[:, column] + offset)
 
     def _in_log(self, record: np.ndarray) -> np.ndarray:
         return clipped(record, max(len(self.log) - 1, 0))
 
-    def _log_time(self, column: LogTime, at: np.ndarray) -> np.ndarray:
+    def _log_time(self, column: int, at: np.ndarray) -> np.ndarray:
         return self.log_time[at, column] if len(self.log) else np.zeros(at.shape, np.int64)
 
     @cached_property

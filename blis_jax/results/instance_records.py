@@ -105,7 +105,7 @@ def instance_records(seen: Observation, requests: RequestRecords) -> InstanceRec
     )
 
 
-def _pool(seen: Observation, column: Pool) -> np.ndarray:
+def _pool(seen: Observation, column: int) -> np.ndarray:
     """A counter of block-level memory per instance; 0 without it."""
     if seen.raw.pool is None:
         return seen.xp.zeros(seen.num_instances, np.int64)
