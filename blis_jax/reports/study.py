@@ -13,6 +13,8 @@ from blis_jax.reports.style import strategy_colours
 if TYPE_CHECKING:
     import numpy as np
 
+    from blis_jax.statistics.intervals import Estimate
+
 # Shares of the requests by which a distribution is kept; finer where the tail is.
 CURVE_LEVELS = (*(round(0.04 * step, 2) for step in range(25)), 0.98, 0.985, 0.99, 0.995, 1.0)
 EVERYWHERE = "*"  # a place of what is drawn whichever place is chosen
@@ -30,6 +32,11 @@ class ShownInterval(NamedTuple):
     def of(cls, mean: float, low: float, high: float) -> ShownInterval:
         """Of numbers, NaN and infinity standing for none."""
         return cls(*(value if math.isfinite(value) else None for value in (mean, low, high)))
+
+
+def shown_interval(estimate: Estimate) -> ShownInterval:
+    """Return an estimate's mean and interval as they are shown."""
+    return ShownInterval.of(estimate.mean, estimate.low, estimate.high)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,11 @@ class Inference:
     random_state: int = 0
     is_anytime: bool = False
 
+    @property
+    def method(self) -> str:
+        """How single intervals are made, without resampling, as pages and documents name it."""
+        return ANYTIME_METHOD if self.is_anytime else METHOD
+
 
 BY_STUDENT = Inference(num_resamples=0)
 

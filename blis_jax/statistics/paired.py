@@ -75,6 +75,12 @@ class Difference:
     verdict: str  # BETTER, WORSE, UNCLEAR, or SAME: equal on every seed
 
 
+def joint_words(inference: Inference) -> str:
+    """How the intervals are made that hold for a family at once, and that agree with its verdicts."""
+    test = "the anytime-valid t-test's" if inference.is_anytime else "Student's t"
+    return f"{100 * inference.confidence:g} %; {test} at Bonferroni's level, cut at 0 by Holm's verdict"
+
+
 def difference(
     first: Float[np.ndarray, "seed"], second: Float[np.ndarray, "seed"], direction: str = LOWER
 ) -> Difference:

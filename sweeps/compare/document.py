@@ -20,7 +20,7 @@ from blis_jax.results.metrics.ttft_parts import VIEWS, grouped
 from blis_jax.results.records import TTFT_PARTS
 from blis_jax.statistics import intervals
 from blis_jax.statistics.intervals import Estimate, Inference
-from blis_jax.statistics.paired import Difference
+from blis_jax.statistics.paired import Difference, joint_words
 from sweeps.compare import crossover
 from sweeps.compare.ablation.inert import MechanismFinding
 from sweeps.compare.judge import Judge, judge_of
@@ -38,8 +38,6 @@ POOLED = {"ttft_p99_ms": "pooled_ttft_p99_ms", "e2e_p99_ms": "pooled_e2e_p99_ms"
 OF_RUN = ("output_tokens_per_s",)
 COST = ("instance_seconds", "idle_share")  # where instances come and go
 FORMAT = 1
-SIMULTANEOUS = "Student's t at Bonferroni's level, cut at 0 by Holm's verdict"
-ANYTIME = "the anytime-valid t-test's at Bonferroni's level, cut at 0 by Holm's verdict"
 
 
 @dataclass(frozen=True)
@@ -184,7 +182,7 @@ def _inference(
         "test": test.replace("seed", setting.run_word),
         "p_values": f"{test.replace('seed', setting.run_word)}, two-sided; adjusted by Holm's method "
         "over the family",
-        "simultaneous_intervals": ANYTIME if is_anytime else SIMULTANEOUS,
+        "simultaneous_intervals": joint_words(setting.inference).partition("; ")[2],
         "intervals": judge.sentence()
         if isinstance(judge, OneTrace)
         else interval_sentence(most, setting.inference, setting.run_word),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blis_jax.reports.study import ShownDifference, ShownInterval, finite
+from blis_jax.reports.study import ShownDifference, finite, shown_interval
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.metrics.summaries import ALL
 from blis_jax.statistics.paired import Difference
@@ -13,7 +13,6 @@ def shown_difference(
 ) -> ShownDifference:
     """One metric, `[class]` behind where it is of a class, of a strategy against its reference."""
     kind, slo_class = lookup(metric)
-    absolute, percent = change.absolute, change.percent
     return ShownDifference(
         strategy=strategy,
         reference=reference,
@@ -23,9 +22,10 @@ def shown_difference(
         better=kind.direction,
         reference_mean=finite([change.first_mean])[0],
         mean=finite([change.second_mean])[0],
-        absolute=ShownInterval.of(absolute.mean, absolute.low, absolute.high),
-        percent=ShownInterval.of(percent.mean, percent.low, percent.high),
+        absolute=shown_interval(change.absolute),
+        percent=shown_interval(change.percent),
         num_pairs=change.num_pairs,
         verdict=change.verdict,
         place=place,
+        joint_percent=shown_interval(change.simultaneous_percent),
     )

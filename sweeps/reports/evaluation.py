@@ -16,8 +16,8 @@ from blis_jax.reports.run_words import RunWords
 from blis_jax.reports.study import SeedValues, ShownDifference, Study, finite
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.metrics.summaries import ALL
-from blis_jax.statistics.intervals import BY_STUDENT, METHOD
-from blis_jax.statistics.paired import Pair, differences
+from blis_jax.statistics.intervals import BY_STUDENT
+from blis_jax.statistics.paired import Pair, differences, joint_words
 from sweeps.reports.comparison import target_line
 from sweeps.reports.differences import shown_difference
 from sweeps.runs.metrics import our_name
@@ -60,7 +60,8 @@ def study_of(answers: Sequence[Answer], runs: RunWords, command: str) -> Study:
         seeds=tuple(first["seeds"]),
         runs=runs,
         differences=tuple(_differences(values, metrics)),
-        intervals=METHOD,
+        intervals=BY_STUDENT.method,
+        joint=joint_words(BY_STUDENT),
         verdicts="A change is called better or worse where Holm's method, which corrects for the number of "
         "requests and metrics, tells it from chance.",
         values=tuple(

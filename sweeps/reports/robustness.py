@@ -17,14 +17,14 @@ from blis_jax.reports.study import SeedValues, ShownDifference, Study, finite
 from blis_jax.reports.words import joined
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.results.metrics.summaries import ALL
-from blis_jax.statistics.intervals import BY_STUDENT, METHOD
-from blis_jax.statistics.paired import Pair, differences
+from blis_jax.statistics.paired import joint_words
 from sweeps.reports.differences import shown_difference
 from sweeps.robustness.cells import MapAxisKind, kinds_in
+from sweeps.robustness.output.report import judged
 from sweeps.robustness.output.words import runs_of, shown
 from sweeps.robustness.question import Question
 from sweeps.robustness.store import is_done
-from sweeps.robustness.verdict import reference_index, values_of
+from sweeps.robustness.verdict import inference_of, reference_index, values_of
 
 MOST_CELLS = 60  # that the page has to choose from; the table beside the map has all
 
@@ -42,6 +42,7 @@ class _Map:
     """The cells that the page shows."""
 
     verdicts: xr.Dataset
+    dataset: xr.Dataset
     values: dict[str, np.ndarray]  # by metric, [cell, strategy, seed]
     names: tuple[str, ...]
     places: tuple[str, ...]
@@ -56,9 +57,10 @@ def study_of(
     cells, at = verdicts.isel(cell=chosen), dataset.isel(cell=chosen)
     values = {name: values_of(at, name) for name in question.names}
     names = tuple(map(str, verdicts["strategy"].values))
-    found = _Map(cells, values, names, _place_names(verdicts, cells))
+    found = _Map(cells, at, values, names, _place_names(verdicts, cells))
     seeds = tuple(verdicts["seed"].values.tolist())
     runs = runs_of(dataset.attrs, len(seeds))
+    inference = inference_of(dataset)
     first, *others = names
     total = verdicts.sizes["cell"]
     left = (
@@ -66,14 +68,15 @@ def study_of(
         if len(chosen) < total
         else ""
     )
+    spared = "as many as its rule asked for of " if "stopping" in verdicts.attrs else ""
     return Study(
         command=str(dataset.attrs.get("command", "")),
         workload=", ".join(dict.fromkeys(map(str, verdicts["shape"].values))),
         strategies=names,
         title=f"Where {joined(others)} {'does' if len(others) == 1 else 'do'} better than {first}",
         lead=f"This page compares {joined(others)} with {first} in {total:,} cells: combinations of load, "
-        f"workload and cluster.{left} Each cell was simulated with {runs.listed(seeds)}; on each {runs.one}, every "
-        "strategy serves exactly the same requests. Choose a cell to see it.",
+        f"workload and cluster.{left} Each cell was simulated with {spared}{runs.listed(seeds)}; on each {runs.one}, "
+        "every strategy serves exactly the same requests. Choose a cell to see it.",
         places=found.places,
         place_title="Cell",
         descriptions={},
@@ -81,9 +84,10 @@ def study_of(
         seeds=seeds,
         runs=runs,
         differences=tuple(_differences(found, question)),
-        intervals=METHOD,
-        verdicts="A change is called better or worse where Holm's method, which corrects for the number of "
-        "strategies and metrics in the cell, tells it from chance. Nothing is corrected for the number of cells.",
+        intervals=inference.method,
+        joint=joint_words(inference),
+        verdicts=f"Verdicts: {'anytime-valid ' * inference.is_anytime}paired t-tests by seed, adjusted by Holm's "
+        "method for all metrics and strategies of the map in the cell. Nothing is corrected for the number of cells.",
         values=tuple(_values(found)),
         more={"What holds over all cells": list(lines), "What is recommended": _recommended(found)},
         provenance=_provenance(dataset, question),
@@ -120,15 +124,16 @@ def _axis_text(kind: MapAxisKind, value: str | float) -> str:
 
 def _differences(found: _Map, question: Question) -> Iterator[ShownDifference]:
     failed = found.verdicts["has_failed"].values
-    for cell, place in enumerate(found.places):
+    classes = (
+        found.dataset["slo_class"].values.tolist() if "slo_class" in found.dataset.coords else []
+    )
+    cells = zip(found.places, judged(found.dataset), strict=True)
+    for cell, (place, of_cell) in enumerate(cells):
         running = [arm for arm in range(1, len(found.names)) if not failed[cell, [0, arm]].any()]
-        asked = list(itertools.product(question.names, running))
-        pairs = [
-            Pair(values[cell, 0], values[cell, arm], lookup(metric)[0].direction)
-            for metric, arm in asked
-            for values in [found.values[metric]]
-        ]
-        for (metric, arm), change in zip(asked, differences(pairs, BY_STUDENT), strict=True):
+        for metric, arm in itertools.product(question.names, running):
+            kind, slo_class = lookup(metric)
+            at = [classes.index(slo_class or ALL)] if kind.has_classes else []
+            change = of_cell[kind.name, arm - 1, *at]
             yield shown_difference(change, found.names[arm], found.names[0], metric, place)
 
 

@@ -312,7 +312,9 @@ def _draw(
         from blis_jax.statistics.compared import compare
 
         comparisons = compare(done.dataset, inference=stopped.inference)
-        write_reports(Swept(plan, measure, how, done.dataset, comparisons), reports)
+        write_reports(
+            Swept(plan, measure, how, done.dataset, comparisons, stopped.inference), reports
+        )
     return [*written, *reports.files]
 
 
@@ -332,7 +334,11 @@ def _report(given: Mapping[str, Any], stopped: Stopped, written: Sequence[Path])
             **({"enough_seeds": stopped.words()} if stopped.rule is not None else {}),
             "files": [str(p) for p in written],
         }
-        print(json.dumps(to_document(done.dataset, comparisons, about), allow_nan=False))
+        print(
+            json.dumps(
+                to_document(done.dataset, comparisons, stopped.inference, about), allow_nan=False
+            )
+        )
     elif "quiet" not in given:
         _print_tables(stopped, comparisons, written)
     if num_whole < num_runs and ("quiet" in given or "json" in given):
@@ -358,7 +364,6 @@ def _print_tables(
     from blis_jax.commands.sweep import report
     from blis_jax.results.metrics.scalars import PERCENTILES_EXPLAINED
     from blis_jax.statistics.compared import family_sentence
-    from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
 
     plan, done, is_anytime = stopped.plan, stopped.done, stopped.inference.is_anytime
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
@@ -373,7 +378,7 @@ def _print_tables(
     report.show_tables(console, comparisons)
     classes = [str(name) for name in done.dataset["slo_class"].values]
     lines = report.verdict_lines(comparisons)
-    lines.append(report.method_line(plan, ANYTIME_METHOD if is_anytime else METHOD))
+    lines.append(report.method_line(plan, stopped.inference.method))
     if any(one.reference for one in comparisons):
         lines.append(f"Verdicts: {family_sentence(comparisons, is_anytime)}.")
     lines.append(PERCENTILES_EXPLAINED)

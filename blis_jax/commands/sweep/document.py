@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands.sweep.data import outcome_counts
 from blis_jax.statistics.compared import Comparison, family_sentence
-from blis_jax.statistics.intervals import ANYTIME, ANYTIME_METHOD, CONFIDENCE, METHOD, Estimate
+from blis_jax.statistics.intervals import CONFIDENCE, Estimate, Inference
 from blis_jax.statistics.paired import Difference
 
 if TYPE_CHECKING:
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
 
 def to_document(
-    dataset: xr.Dataset, comparisons: Sequence[Comparison], about: Mapping[str, Any]
+    dataset: xr.Dataset,
+    comparisons: Sequence[Comparison],
+    inference: Inference,
+    about: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The tables as a document; what does not exist is null."""
     checks = {"open_ties": int(dataset["num_open_ties"].sum())}
     violations = json.loads(dataset.attrs["invariant_violation_counts"])
-    figures = next(iter(comparisons[0].figures.values()))
-    is_anytime = any(one.value.method == ANYTIME for one in figures)
     document = {
         **about,
         "confidence": CONFIDENCE,
-        "method": ANYTIME_METHOD if is_anytime else METHOD,
-        "verdicts": family_sentence(comparisons, is_anytime),
+        "method": inference.method,
+        "verdicts": family_sentence(comparisons, inference.is_anytime),
         "slo_targets": json.loads(dataset.attrs["slo_targets"]),
         "measure": json.loads(dataset.attrs["measure"]),
         "outcomes": {

@@ -26,15 +26,16 @@ from blis_jax.reports.study import (
     CURVE_LEVELS,
     Curves,
     SeedValues,
-    ShownInterval,
     Study,
     every_kth,
     finite,
+    shown_interval,
 )
 from blis_jax.reports.words import joined
 from blis_jax.results.metrics.scalars import lookup
-from blis_jax.statistics.compared import Comparison, values_of
-from blis_jax.statistics.intervals import METHOD
+from blis_jax.statistics.compared import Comparison, family_sentence, values_of
+from blis_jax.statistics.intervals import Inference
+from blis_jax.statistics.paired import joint_words
 from blis_jax.traces.source import TraceSource
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Swept:
     how: How
     dataset: xr.Dataset
     comparisons: Sequence[Comparison]
+    inference: Inference  # that these were judged by
 
     @property
     def label_by_place(self) -> bool:
@@ -116,8 +118,9 @@ def study_of(
         differences=tuple(
             found for comparison in swept.comparisons for found in _differences(swept, comparison)
         ),
-        intervals=f"{METHOD}; each interval stands for itself",
-        verdicts="A change is called better or worse where its interval does not contain 0.",
+        intervals=swept.inference.method,
+        joint=joint_words(swept.inference),
+        verdicts=f"Verdicts: {family_sentence(swept.comparisons, swept.inference.is_anytime)}.",
         values=tuple(_values(swept)),
         levels=CURVE_LEVELS,
         curves=tuple(_curves(swept)),
@@ -167,7 +170,6 @@ def _differences(swept: Swept, comparison: Comparison) -> list[reports.ShownDiff
             change = after.difference
             if change is None:
                 continue
-            absolute, percent = change.absolute, change.percent
             found.append(
                 reports.ShownDifference(
                     strategy=name,
@@ -178,11 +180,12 @@ def _differences(swept: Swept, comparison: Comparison) -> list[reports.ShownDiff
                     better=lookup(after.metric)[0].direction,
                     reference_mean=finite([before.value.mean])[0],
                     mean=finite([after.value.mean])[0],
-                    absolute=ShownInterval.of(absolute.mean, absolute.low, absolute.high),
-                    percent=ShownInterval.of(percent.mean, percent.low, percent.high),
-                    num_pairs=absolute.num_seeds,
+                    absolute=shown_interval(change.absolute),
+                    percent=shown_interval(change.percent),
+                    num_pairs=change.num_pairs,
                     verdict=change.verdict,
                     place=place,
+                    joint_percent=shown_interval(change.simultaneous_percent),
                 )
             )
     return found

@@ -19,14 +19,13 @@ from blis_jax.statistics.intervals import (
     seed_mean,
     student_interval,
 )
-from blis_jax.statistics.paired import Pair, differences
+from blis_jax.statistics.paired import Pair, differences, joint_words
 from sweeps.compare.ablation import factorial
 from sweeps.compare.ablation.components import Component, on, values_of
 from sweeps.compare.ablation.factorial import FULL, SINGLE, Values
 from sweeps.compare.ablation.inert import ACTIVE, INERT, UNKNOWN
 from sweeps.compare.document import (
     FORMAT,
-    SIMULTANEOUS,
     ComparedSetting,
     difference_json,
     interval_json,
@@ -98,7 +97,7 @@ def to_document(setting: ComparedSetting, ablation: Ablation) -> dict[str, Any]:
                 "class",
                 "family_of_interactions": f"{len(interactions)} interactions: every pair of "
                 "components, metric and class",
-                "simultaneous_intervals": SIMULTANEOUS,
+                "simultaneous_intervals": joint_words(setting.inference).partition("; ")[2],
                 "intervals": interval_sentence(pairs, setting.inference, setting.run_word),
             },
             "base": ablation.base.name,

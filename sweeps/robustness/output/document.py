@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
 from sweeps.robustness.output.report import by_axis, cell_table, constraints_of, labels_of
 from sweeps.robustness.output.rules import Rules
 from sweeps.robustness.verdict import NUM_RESAMPLES, REASONS, inference_of
@@ -30,7 +29,7 @@ def to_document(verdicts: xr.Dataset, rules: Rules, lines: Sequence[str]) -> dic
         "seeds": verdicts["seed"].values.tolist(),
         "reference_cell": json.loads(attributes["reference_cell"]),
         "method": {
-            "intervals": ANYTIME_METHOD if inference_of(verdicts).is_anytime else METHOD,
+            "intervals": inference_of(verdicts).method,
             "probability": f"share of {NUM_RESAMPLES} bootstrap resamples of the seeds, the same "
             "for all strategies, in which a strategy is best within the constraints",
             "note": "every cell stands for itself; nothing is corrected for their number",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import xarray as xr
 
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.statistics import paired
-from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
 from sweeps.robustness.cells import kinds_in
 from sweeps.robustness.output.rules import Rules, rules_of
 from sweeps.robustness.output.words import constraint_words, metric_words, shown
@@ -126,42 +125,62 @@ def differences(dataset: xr.Dataset, metrics: Sequence[str] | None = None) -> xr
     """Every metric of every strategy against the first, paired by seed: change, interval, verdict.
 
     Over cell, strategy (without the first) and SLO class; `absolute` in the metric's unit, `percent`
-    of the first strategy's mean, each as mean, low and high. Failed runs have no part in it. The verdicts
-    of a cell hold for all of it at once (Holm).
+    of the first strategy's mean, each as mean, low and high. See `judged`.
     """
     dataset = dataset.isel(cell=np.flatnonzero(is_done(dataset)))
-    names = [str(name) for name in dataset.data_vars if _is_metric(dataset, str(name))]
     found = xr.Dataset(coords=dataset.coords).isel(strategy=slice(1, None))
     found.attrs = dict(dataset.attrs)
     found.attrs["first"] = str(dataset["strategy"].values[0])
-    inference = inference_of(dataset)
-    found.attrs["intervals"] = ANYTIME_METHOD if inference.is_anytime else METHOD
+    found.attrs["intervals"] = inference_of(dataset).method
     found.coords["figure"] = ["mean", "low", "high"]
-    by_cell: list[list[tuple[str, tuple[int, ...], paired.Pair]]] = [
-        [] for _ in range(dataset.sizes["cell"])
-    ]
-    for name in names if metrics is None else metrics:
-        metric = lookup(name)[0]
-        inner = [dim for dim in dataset[name].dims if dim == "slo_class"]
-        values = dataset[name].transpose("cell", "strategy", *inner, "seed").values
+    for name in _asked(dataset, metrics):
+        values, dims = _by_strategy(dataset, name)
         size = (values.shape[0], values.shape[1] - 1, *values.shape[2:-1])
-        dims = ("cell", "strategy", *inner)
-        for kind, unit in (("absolute", metric.unit), ("percent", "%")):
+        for kind, unit in (("absolute", lookup(name)[0].unit), ("percent", "%")):
             nothing = np.full((*size, 3), np.nan)
             found[f"{name}_{kind}"] = ((*dims, "figure"), nothing, {"units": unit})
         found[f"{name}_verdict"] = (dims, np.full(size, "", object))
-        for index in np.ndindex(*size):
-            first = values[(index[0], 0, *index[2:])]
-            second = values[(index[0], index[1] + 1, *index[2:])]
-            pair = paired.Pair(first, second, metric.direction)
-            by_cell[index[0]].append((name, index, pair))
-    for asked in by_cell:
-        judged = paired.differences([pair for *_, pair in asked], inference)
-        for (name, index, _), one in zip(asked, judged, strict=True):
+    for cell, of_cell in enumerate(judged(dataset, metrics)):
+        for (name, *index), one in of_cell.items():
+            at = (cell, *index)
             for kind, of in (("absolute", one.absolute), ("percent", one.percent)):
-                found[f"{name}_{kind}"].values[index] = of.mean, of.low, of.high
-            found[f"{name}_verdict"].values[index] = one.verdict
+                found[f"{name}_{kind}"].values[at] = of.mean, of.low, of.high
+            found[f"{name}_verdict"].values[at] = one.verdict
     return found
+
+
+def judged(
+    dataset: xr.Dataset, metrics: Sequence[str] | None = None
+) -> Iterator[dict[tuple[Any, ...], paired.Difference]]:
+    """Yield the differences of each cell by metric, strategy (0 is the second) and place of the SLO class, if any.
+
+    Failed runs have no part in it. The verdicts of a cell hold for all of it at once (Holm), by the inference that the
+    map's recommendations are made with. There is no other judge of a map's differences.
+    """
+    columns = [(name, _by_strategy(dataset, name)[0]) for name in _asked(dataset, metrics)]
+    for cell in range(dataset.sizes["cell"]):
+        pairs = {
+            (name, arm - 1, *index): paired.Pair(
+                values[(cell, 0, *index)], values[(cell, arm, *index)], lookup(name)[0].direction
+            )
+            for name, values in columns
+            for arm in range(1, values.shape[1])
+            for index in np.ndindex(*values.shape[2:-1])
+        }
+        found = paired.differences(list(pairs.values()), inference_of(dataset))
+        yield dict(zip(pairs, found, strict=True))
+
+
+def _asked(dataset: xr.Dataset, metrics: Sequence[str] | None) -> Sequence[str]:
+    every = [str(name) for name in dataset.data_vars if _is_metric(dataset, str(name))]
+    return every if metrics is None else metrics
+
+
+def _by_strategy(dataset: xr.Dataset, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """A metric's values `[cell, strategy, …, seed]`, and the names of the axes but the last."""
+    inner = [str(dim) for dim in dataset[name].dims if dim == "slo_class"]
+    dims = ("cell", "strategy", *inner)
+    return dataset[name].transpose(*dims, "seed").values, dims
 
 
 def _is_metric(dataset: xr.Dataset, name: str) -> bool:

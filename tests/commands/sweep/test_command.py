@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -234,6 +236,7 @@ def test_a_comparison(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(dataset.attrs["seeds"]) == [0, 1, 2, 3]
     assert (place / "a.png").read_bytes().startswith(b"\x89PNG")
     assert_the_page_has_the_numbers_of(dataset, place / "a.html")
+    assert_the_page_judges_as(printed.out, place / "a.html")
     traced = json.loads((place / "a.json").read_text())["traceEvents"]
     names = [event["args"]["name"] for event in traced if event["name"] == "process_name"]
     assert [name for name in names if name.endswith("instance 1")] == [
@@ -272,8 +275,27 @@ def test_seeds_are_added_until_the_verdict_is_safe(
         "--figure",
         "none",
     )
-    assert run(*words, "--decide", "--precision", "1%", "--output", "b.zarr") == 0
-    assert "ttft_mean_ms[all]: +0.00 [+0.00, +0.00] %, same" in capsys.readouterr().out
+    page = ("--report", "b.html")
+    assert run(*words, "--decide", "--precision", "1%", "--output", "b.zarr", *page) == 0
+    said = capsys.readouterr().out
+    assert "ttft_mean_ms[all]: +0.00 [+0.00, +0.00] %, same" in said
+    assert "anytime-valid paired t-tests" in said
+    assert_the_page_judges_as(said, place / "b.html")
+
+
+def assert_the_page_judges_as(printed: str, path: Path) -> None:
+    """The same sentence on verdicts, and an interval beside each that holds 0 where nothing is found."""
+    page = html.unescape(re.sub(r"<[^>]+>", " ", path.read_text(encoding="utf-8")))
+    sentences = [
+        re.findall(r"Verdicts: [^.]*at once\.", " ".join(text.split())) for text in (printed, page)
+    ]
+    assert len(sentences[0]) == 1 and sentences[0][0] in sentences[1]
+    method = re.search(r"intervals: ([^.]* 95 %)\.", " ".join(printed.split()))
+    assert method is not None and method[1] in page and "stands for itself" not in page
+    for one in rows(embedded(path)["tables"]["differences"]):
+        if one["verdict"] in ("better", "worse", "unclear") and one["joint_low"] is not None:
+            low, high = one["joint_low"], one["joint_high"]
+            assert (low <= 1 <= high) if one["verdict"] == "unclear" else (low >= 1 or high <= 1), one
 
 
 def assert_the_page_has_the_numbers_of(dataset: xr.Dataset, path: Path) -> None:

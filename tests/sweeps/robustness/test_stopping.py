@@ -14,6 +14,7 @@ from blis_jax.engine.outcome import Outcome
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.statistics.intervals import ANYTIME_METHOD, METHOD
 from blis_jax.statistics.sequential import StoppingRule
+from sweeps.reports.robustness import study_of
 from sweeps.robustness import stopping
 from sweeps.robustness.cells import Place, make_axes, make_cells, reference_place
 from sweeps.robustness.output.report import differences
@@ -104,6 +105,27 @@ def test_clear_cells_stop_at_once_and_close_ones_go_on() -> None:
     spared = (dataset["outcome"].values == SPARED).sum()
     assert spared == 2 * (40 + 40) and not (dataset["outcome"].values == NOT_RUN).any()
     assert differences(dataset, ["ttft_p99_ms"]).attrs["intervals"] == ANYTIME_METHOD
+
+
+@pytest.mark.parametrize("rule", [StoppingRule(decides=True, most_seeds=60), None])
+def test_the_page_judges_as_the_table_beside_it(rule: StoppingRule | None) -> None:
+    """Student's t would call the close cell's change better; at every look it is not sure."""
+    dataset, verdicts, runner = made(rule)
+    study = study_of(dataset, verdicts, runner.plan.question, [])
+    table = differences(dataset)
+    assert study.intervals == table.attrs["intervals"]
+    assert ("anytime-valid" in study.verdicts) == ("anytime-valid" in study.joint) == bool(rule)
+    assert ("as many as its rule asked for" in study.lead) == bool(rule)
+    found = table["ttft_p99_ms_verdict"].isel(strategy=0)
+    found = found.sel(slo_class="critical") if "slo_class" in found.dims else found
+    shown = {one.place: one for one in study.differences if one.metric == "ttft_p99_ms"}
+    assert len(shown) == table.sizes["cell"]
+    for rate, verdict in zip(table["rate"].values.tolist(), found.values.tolist(), strict=True):
+        (one,) = [shown[place] for place in shown if f"rate {rate:,.0f} " in place]
+        assert one.verdict == verdict
+        joint = one.joint_percent
+        assert joint is not None and joint.low is not None and joint.high is not None
+        assert (joint.low > 0 or joint.high < 0) == (verdict in ("better", "worse"))
 
 
 def test_a_cell_says_the_same_beside_others_and_alone() -> None:
