@@ -7,7 +7,13 @@ import pytest
 
 from blis_jax.results.checks import invariants
 from blis_jax.results.metrics.reference import cluster_json, instance_block
-from tests.support.recorded.golden_2026_08 import SIZES, AugustScenario, differences, scenarios_of
+from tests.support.recorded.golden_2026_08 import (
+    SIZES,
+    AugustScenario,
+    differences,
+    printed_sections,
+    scenarios_of,
+)
 from tests.support.recorded.reference_data import assert_totals_equal, find_golden_dir
 from tests.support.scenes import WHOLE
 
@@ -37,7 +43,7 @@ def simulated() -> list[Any]:
 
 @pytest.mark.parametrize("scenario", simulated())
 def test_equals_reference(scenario: AugustScenario):
-    record = scenario.run()
+    record, labels = scenario.labelled_run()
     assert record.outcome in WHOLE
     assert record.num_open_ties == 0
     assert differences(record, scenario) == []
@@ -46,6 +52,8 @@ def test_equals_reference(scenario: AugustScenario):
     each = scenario.recorded["instance_json"]
     for row, block in enumerate(each):
         assert_totals_equal(instance_block(record, row), block, f"instance {row}")
+    printed = printed_sections(record, labels, scenario)
+    assert printed == scenario.recorded["stdout_tail"].strip()
 
 
 @pytest.mark.slow

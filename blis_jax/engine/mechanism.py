@@ -141,6 +141,13 @@ def _check_copy_of_caches(config: ClusterConfig, made: Mechanism) -> None:
     )
 
 
+def has_priorities(functions: Mechanism) -> bool:
+    """Whether BLIS counts priority inversions: under any but the constant priority, in August under priority-fcfs."""
+    if functions.rules.has_order:
+        return functions.scheduler == registry.find("scheduler", "priority-fcfs").function()
+    return functions.priority != registry.find("priority", "constant").function()
+
+
 def _defects(config: ClusterConfig) -> Defects:
     if config.is_august:
         return AUGUST_DEFECTS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,13 @@ import numpy as np
 
 from blis_jax.engine.types import SLO_CLASSES
 from blis_jax.files.atomic_write import json_text, replacing
+from blis_jax.results.august_text import (
+    GATEWAY_COUNTS,
+    anomaly_lines,
+    class_lines,
+    label_lines,
+    pool_lines,
+)
 from blis_jax.results.metrics.kv import preemption_rate, printed_hit_rate, printed_thrashing_rate
 from blis_jax.results.metrics.reference import (
     aggregates,
@@ -23,13 +30,16 @@ from blis_jax.results.metrics.reference import (
     results_json,
 )
 from blis_jax.results.metrics.scalars import evaluate
-from blis_jax.results.metrics.summaries import tpot_us
+from blis_jax.results.metrics.summaries import mean_itl_us
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.scores import NO_VERDICTS, Verdicts
 from blis_jax.results.step_records import expand_steps
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
+    from jaxtyping import Shaped
+
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.results.labels import Labels
 
 REQUEST_DTYPES = {
     "instance": np.int16,
@@ -51,9 +61,15 @@ REQUEST_DTYPES = {
 
 
 def results_text(
-    record: RunRecord, priority_policy: str = "constant", verdicts: Verdicts = NO_VERDICTS
+    record: RunRecord,
+    labels: Labels | None = None,
+    config: ClusterConfig | None = None,
+    verdicts: Verdicts = NO_VERDICTS,
 ) -> str:
-    """The reference's standard output: metrics, verdicts, anomalies, KV cache and per-class blocks."""
+    """The reference's standard output: metrics, verdicts, anomalies, KV cache and per-class blocks.
+
+    In August also figures by the `labels` of requests, and of the pools that the `config` describes.
+    """
     num_instances = len(record.instances.step_count)
     blocks = [instance_block(record, row) for row in range(num_instances)]
     made = sum(name.startswith("autoscale-") for name in record.names)  # BLIS counts the others
@@ -64,31 +80,25 @@ def results_text(
         if block is not None:
             lines += ["=== Simulation Metrics ===", json_text(block)]
     lines += verdicts.lines
-    lines += _anomaly_lines(record, priority_policy)
-    lines += _kv_lines(record)
-    lines += _class_lines(record, verdicts.shows_one_class)
-    lines += _cost_lines(record)
+    shows_one = verdicts.shows_one_class
+    if record.is_august:
+        lines += [*anomaly_lines(record), *_kv_lines(record), *class_lines(record, shows_one)]
+        lines += label_lines(record, labels) if labels is not None else []
+        lines += pool_lines(record, config)
+    else:
+        lines += [*_anomaly_lines(record), *_kv_lines(record), *_class_lines(record, shows_one)]
+        lines += _cost_lines(record)
     return "".join(f"{line}\n" for line in lines)
 
 
-_GATEWAY_COUNTS = {
-    "Gateway Queue Depth (horizon)": Status.IN_GATEWAY,
-    "Gateway Queue Shed": Status.SHED,
-    "Gateway Queue Rejected": Status.QUEUE_FULL,
-    "Gateway Evicted (in-flight)": Status.EVICTED,
-    "Gateway Expired (TTL)": Status.EXPIRED,
-    "Rejected Requests (Routing)": Status.UNROUTED,
-}
-
-
-def _anomaly_lines(record: RunRecord, priority_policy: str) -> list[str]:
+def _anomaly_lines(record: RunRecord) -> list[str]:
     counts = {
-        "Priority Inversions": priority_inversions(record, priority_policy),
+        "Priority Inversions": priority_inversions(record),
         "HOL Blocking Events": hol_blocking_events(record),
         "Rejected Requests": int(np.count_nonzero(record.requests.status == Status.REJECTED)),
         "Dropped Unservable": int(record.instances.dropped_unservable.sum()),
     }
-    for name, status in _GATEWAY_COUNTS.items():
+    for name, status in GATEWAY_COUNTS.items():  # not BLIS's
         if count := int(np.count_nonzero(record.requests.status == status)):
             counts[name] = count
     if lost := int(record.instances.lost_requests.sum()):  # not BLIS's
@@ -137,48 +147,55 @@ def _class_lines(record: RunRecord, shows_one: bool) -> list[str]:
     return lines
 
 
-def results_document(
-    record: RunRecord,
-    tenant_names: Sequence[str] | None = None,
-    request_numbers: Int[np.ndarray, "request"] | None = None,
-    more_fields: Mapping[int, Mapping[str, Any]] | None = None,
-) -> dict[str, Any]:
-    """The cluster's block and one entry per routed request, in order of arrival.
-
-    Request r is named after `request_numbers[r]`, or after its row if none are given; `more_fields` are added
-    at the end of the entries of requests, which are given by row.
-    """
+def results_document(record: RunRecord, labels: Labels | None = None) -> dict[str, Any]:
+    """The cluster's block and one entry per routed request, in order of arrival; without `labels` rows are numbered."""
     requests = record.requests
     columns = {
         "ttft_ms": _ms_or_zero(requests.ttft_us),
-        "itl_ms": np.where(requests.status == Status.COMPLETED, tpot_us(record) / 1e3, 0.0),
+        "itl_ms": _ms_or_zero(mean_itl_us(record)),
         "e2e_ms": _ms_or_zero(requests.e2e_us),
         "scheduling_delay_ms": _ms_or_zero(requests.sched_delay_us),
     }
     entries, wait = [], requests.gateway_wait_us
-    for row in np.flatnonzero((requests.instance >= 0) & (requests.status != Status.DROPPED)):
+    is_listed = (requests.instance >= 0) & (requests.status != Status.DROPPED)
+    for row in np.flatnonzero(is_listed).tolist():
         entry: dict[str, Any] = {
             "arrived_at": float(requests.arrival_us[row] / 1e6),
-            "requestID": f"request_{row if request_numbers is None else request_numbers[row]}",
+            "requestID": f"request_{row}" if labels is None else labels.request_id[row],
             "num_prefill_tokens": int(requests.input_len[row]),
             "num_decode_tokens": int(requests.output_len[row]),
             **{name: float(values[row]) for name, values in columns.items()},
         }
         if requests.slo_class[row]:
             entry["slo_class"] = SLO_CLASSES[requests.slo_class[row]]
-        if tenant_names is not None and tenant_names[requests.tenant[row]]:
-            entry["tenant_id"] = str(tenant_names[requests.tenant[row]])
+        if labels is not None and labels.tenant[row]:
+            entry["tenant_id"] = labels.tenant[row]
+        entry["handled_by"] = instance_name(int(requests.instance[row]), record.names)
+        if labels is not None and labels.model[row]:
+            entry["model"] = labels.model[row]
         # BLIS takes an entry at time 0 for none
         entered = requests.arrival_us[row] + max(int(requests.ttft_parts_us[row, 0]), 0)
         if wait is not None and wait[row] > 0 and entered > 0:
             entry["gateway_queue_delay_ms"] = float(wait[row] / 1000)
-        entry["handled_by"] = instance_name(int(requests.instance[row]), record.names)
-        entry |= (more_fields or {}).get(int(row), {})
+        if labels is not None:
+            entry |= _of_session(record, labels, row) | labels.latencies.get(row, {})
         entries.append(entry)
     document = results_json(record)
     if record.is_august:
-        document["cache_hit_rate"] = printed_hit_rate(record)
+        fields = list(document.items())
+        place = list(document).index("preemption_count") + 1
+        document = dict(
+            [*fields[:place], ("cache_hit_rate", printed_hit_rate(record)), *fields[place:]]
+        )
     return document | {"requests": entries} if entries else document
+
+
+def _of_session(record: RunRecord, labels: Labels, row: int) -> dict[str, Any]:
+    """A request's session and its place there, which only the later revision tells."""
+    if not record.is_august:
+        return {}
+    named = {"session_id": labels.session[row]} if labels.session[row] else {}
+    return {**named, "round_index": int(labels.round_index[row])}
 
 
 def write_scenario(
@@ -200,7 +217,7 @@ def write_scenario(
         "num_requests": len(record.requests.arrival_us),
         "config": dict(config),
         "cluster_json": cluster_json(record),
-        "aggregates": aggregates(record, config["priority-policy"]),
+        "aggregates": aggregates(record),
         "per_slo": per_slo(record),
         "instances": instances(record, has_cpu_tier=config["kv-cpu-blocks"] > 0),
     }
@@ -219,5 +236,5 @@ def scenario_arrays(record: RunRecord, block_size: int) -> dict[str, Any]:
     return arrays | expand_steps(record, block_size)._asdict()
 
 
-def _ms_or_zero(times_us: Int[np.ndarray, "request"]) -> np.ndarray:
+def _ms_or_zero(times_us: Shaped[np.ndarray, "request"]) -> np.ndarray:
     return np.where(times_us >= 0, times_us / 1e3, 0.0)

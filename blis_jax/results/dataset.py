@@ -62,18 +62,16 @@ def to_dataset(
     provenance: Provenance,
     targets: SloTargets | None = None,
     window: Window | None = None,
-    priority_policy: str | Sequence[str] = "constant",
     has_cpu_tier: bool | Sequence[bool] = False,
 ) -> xr.Dataset:
     """Put the figures of many runs, each with its unit, into one labelled Dataset.
 
     Its dims are those of `coords`, SLO classes and quantiles, and instances. The records come in row-major
     order of `coords`, the last name changing fastest, e.g. of {"strategy": …, "seed": …}. `targets` are limits
-    in ms by class; `priority_policy`, and whether a CPU tier is configured, are one for all or one per record.
+    in ms by class; whether a CPU tier is configured is one for all or one per record.
     """
     shape = _shape(records, coords)
-    policies = _one_each(priority_policy, records, "priority policies")
-    tiers = _one_each(has_cpu_tier, records, "CPU tiers")
+    tiers = _one_each(has_cpu_tier, records)
     classes = _classes(records)
     about = {
         "measured_window_us": json.dumps(dataclasses.astuple(window or Window())),
@@ -100,7 +98,7 @@ def to_dataset(
         quantiles = np.array([[[entry[name] for name in names] for entry in row] for row in rows])
         dims_of_quantiles = (*dims, "slo_class", "quantile")
         _add_variable(dataset, f"{latency}_ms", dims_of_quantiles, quantiles, shape, "ms")
-    _add_run_metrics(dataset, records, policies, dims, shape, window)
+    _add_run_metrics(dataset, records, dims, shape, window)
     _add_kv_figures(dataset, records, tiers, dims, shape)
     _add_checks(dataset, records, dims, shape)
     return dataset
@@ -112,20 +110,17 @@ def run_dataset(record: RunRecord, config: ClusterConfig | None = None) -> xr.Da
         [record],
         {"run": [0]},
         Provenance(config={} if config is None else all_values(config)),
-        priority_policy="constant" if config is None else config.priority_policy,
         has_cpu_tier=config is not None and has_cpu_tier(config),
     )
     return dataset.isel(run=0, drop=True)
 
 
-def _one_each(
-    values: str | bool | Sequence[Any], records: Sequence[RunRecord], what: str
-) -> list[Any]:
+def _one_each(values: bool | Sequence[bool], records: Sequence[RunRecord]) -> list[bool]:
     """One value per record; a plain one is that of all."""
-    each = [values] * len(records) if isinstance(values, str | bool) else list(values)
+    each = [values] * len(records) if isinstance(values, bool) else list(values)
     if len(each) != len(records):
         raise ConfigError(
-            f"{len(each)} {what} for {len(records)} records; give one for all or one for each"
+            f"{len(each)} CPU tiers for {len(records)} records; give one for all or one for each"
         )
     return each
 
@@ -133,7 +128,6 @@ def _one_each(
 def _add_run_metrics(
     dataset: xr.Dataset,
     records: Sequence[RunRecord],
-    policies: Sequence[str],
     dims: tuple[str, ...],
     shape: tuple[int, ...],
     window: Window | None,
@@ -141,10 +135,7 @@ def _add_run_metrics(
     """Adds the figures that cover a whole cluster."""
     quantile_names = [f"itl_p{percent}_ms" for percent in PERCENTS]
     wanted = (*RUN_METRICS, "itl_mean_ms", *quantile_names)
-    rows = [
-        evaluate(record, wanted, window=window, priority_policy=policy)
-        for record, policy in zip(records, policies, strict=True)
-    ]
+    rows = [evaluate(record, wanted, window=window) for record in records]
     for name in (*RUN_METRICS, "itl_mean_ms"):
         _add_variable(
             dataset, name, dims, np.array([row[name] for row in rows]), shape, unit_of(name)

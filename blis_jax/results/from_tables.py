@@ -30,6 +30,7 @@ from blis_jax.results.records import (
     StepRecords,
 )
 from blis_jax.results.request_lives import latencies, stays
+from blis_jax.results.request_lives.latency_sums import latency_sums
 from blis_jax.results.request_lives.resumed import gaps_us, num_resumed
 from blis_jax.results.request_lives.splits import (
     SplitRecords,
@@ -158,8 +159,7 @@ class Observation:
     def requests(self) -> RequestRecords:
         """Per-request results."""
         xp, lives, status = self.xp, self.lives, self.status
-        dyn, nothing = self.dyn, np.int64(-1)
-        is_done = status == int(Status.COMPLETED)
+        dyn, nothing, is_done = self.dyn, np.int64(-1), status == int(Status.COMPLETED)
         is_scheduled = stays.times_scheduled(dyn[:, Dyn.NUM_SCHEDULED], xp) > 0
         in_decode, has_token = lives.in_decode, lives.token_record >= 0
         scheduled = self._starts(lives.scheduled_record) - self.arrival
@@ -215,7 +215,7 @@ class Observation:
         if self.reserved is not None:
             self.splits = split_records(self, status, columns)
             columns = with_parts(self, columns, self.splits)
-        return RequestRecords(**columns)
+        return RequestRecords(**columns, itl_us=latency_sums(self, columns))
 
     def _last_index(self, ended: np.ndarray | None) -> np.ndarray:
         """The last step of each request's instance, or the one after which the request left early."""

@@ -113,6 +113,8 @@ class RequestRecords:
     ended_step_idx: Any = None
     # µs: the inter-token latency that holds the transfer, -1: none; None: a run without hand-overs of this kind
     handed_gap_us: Any = None
+    # sum of the latencies since its last first token; None: in a compiled call, and before August
+    itl_us: Any = None
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,7 @@ class RunRecord:
         preemptions: one entry for each preemption, in order of execution.
         kv_model: memory model that the run was made with, `no-eviction` or `block-level`.
         is_august: whether the reference is its revision of August 2026.
+        has_priorities: whether priority inversions count, see `engine.mechanism.has_priorities`.
         splits: the parts of requests that were split between the pools of that revision; None without pools.
         names: of all instances, where the autoscaler of that revision made some; empty if they are numbered.
     """
@@ -222,6 +225,7 @@ class RunRecord:
     preemptions: PreemptionRecords = field(default_factory=no_preemptions)
     kv_model: str = NO_EVICTION  # memory model that the run was made with
     is_august: bool = False
+    has_priorities: bool = False
     splits: SplitRecords | None = None  # of a run with pools of blis-2026-08
     names: tuple[str, ...] = ()  # of the instances, where an autoscaler has made some
 

@@ -47,6 +47,8 @@ class TraceRows:
     session_names: tuple[str, ...] = ()
     prefix_group_names: tuple[str, ...] = ()
     segments: Segments | None = None  # contents that the trace itself names
+    # columns of the file that change nothing, by the names of TraceV2 of August
+    others: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.arrival_us)
@@ -55,11 +57,14 @@ class TraceRows:
         """Some requests, in the order of `rows`."""
         columns = {name: getattr(self, name)[rows] for name in PER_REQUEST}
         segments = None if self.segments is None else self.segments.take(rows)
-        return replace(self, **columns, segments=segments)
+        others = {name: values[rows] for name, values in self.others.items()}
+        return replace(self, **columns, segments=segments, others=others)
 
 
 PER_REQUEST = tuple(
-    each.name for each in fields(TraceRows) if not each.name.endswith(("_names", "segments"))
+    each.name
+    for each in fields(TraceRows)
+    if not each.name.endswith(("_names", "segments", "others"))
 )
 
 

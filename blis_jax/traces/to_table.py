@@ -38,8 +38,15 @@ def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNa
         node_blocks=folded.node_blocks,
     )
     models = np.array(rows.model_names, object)[rows.model] if any(rows.model_names) else None
-    texts = names, rows.prefix_group_names
-    return table, WorkloadNames(*texts, rows.request_id, _deadlines(rows), models)
+    texts = WorkloadNames(
+        names,
+        rows.prefix_group_names,
+        rows.request_id,
+        _deadlines(rows),
+        session_names=rows.session_names,
+        models=models,
+    )
+    return table, texts
 
 
 def _deadlines(rows: TraceRows) -> np.ndarray | None:

@@ -15,6 +15,7 @@ from blis_jax.traces.read import FORMATS, module_of
 from blis_jax.traces.rows import NO_CODE, TraceRows, make_rows
 from blis_jax.workload.table import RequestTable, WorkloadNames
 
+PRIVATE = "TraceV2 cannot say which contents prompts share; they are private in the file"
 WRITABLE = tuple(sorted(set(FORMATS) - {"servegen"}))  # which describes traffic, not requests
 _OUTCOMES = {
     Status.COMPLETED: ("ok", ""),
@@ -48,7 +49,7 @@ def write_run(path: str | Path, record: RunRecord, rows: TraceRows, workload: st
     """
     kept, remark = rows, ""
     if rows.segments is not None or ((rows.prefix_len > 0) & (rows.prefix_len != 50)).any():
-        remark = "TraceV2 cannot say which contents prompts share; they are private in the file"
+        remark = PRIVATE
         none = np.full(len(rows), NO_CODE, np.int32)
         kept = replace(rows, segments=None, prefix_group=none, prefix_len=np.zeros_like(none))
     header = trace_v2.Header(mode="generated", workload_spec=workload)

@@ -144,6 +144,7 @@ class WorkloadNames:
     slo_target_us: np.ndarray | None = (
         None  # bound of each request's own, 0 for none; None: none has one
     )
+    session_names: tuple[str, ...] = ()
 
 
 def tenant_order(name: str) -> str:
@@ -247,6 +248,7 @@ def load_table(
         tenant_names=tenants_in_order(arrays["tenant_names"])[1],
         prefix_group_names=tuple(str(name) for name in arrays["prefix_group_names"]),
         deadline_us=deadline_us if np.any(deadline_us) else None,
+        session_names=tuple(map(str, arrays.get("session_names", ()))),
     )
     return table, names
 

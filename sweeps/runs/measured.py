@@ -89,7 +89,7 @@ class Recorder:
         targets, window = slo_targets(self.measure), window_of(self.measure, record)
         return Measured(
             outcome=record.outcome.name,
-            metrics=evaluate(record, self.names, targets, window, "slo-based"),
+            metrics=evaluate(record, self.names, targets, window),
             ttft_parts=self._ttft_parts(record),
             overtaking={
                 f"{lower}>{higher}": crossover.overtaking(record, lower, higher)

@@ -16,6 +16,7 @@ from blis_jax.errors import ConfigError
 from blis_jax.files.atomic_write import replacing
 from blis_jax.results import blis_files
 from blis_jax.results import dataset as results
+from blis_jax.results.labels import Labels
 from blis_jax.results.metrics.kv import FIGURES
 from blis_jax.results.metrics.summaries import SloTargets, Target, Window
 from blis_jax.results.records import Status
@@ -32,6 +33,11 @@ PROVENANCE = results.Provenance(
 ROUTING_SCENARIOS = [
     name for name in all_scenarios() if name.startswith("routing/") and "kv2000_g10" not in name
 ]
+
+
+LABELS = Labels(
+    [f"request_{row}" for row in range(3)], ["", "gold", ""], [""] * 3, [""] * 3, [0] * 3
+)
 
 
 def six_runs() -> list[Any]:
@@ -158,12 +164,6 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, is_folder: bool):
             "'instance' is a dim of the results; give the coordinate another name",
         ),
         (
-            lambda: results.to_dataset(
-                six_runs(), COORDS, PROVENANCE, priority_policy=["constant"]
-            ),
-            "1 priority policies for 6 records",
-        ),
-        (
             lambda: results.to_dataset(six_runs(), COORDS, PROVENANCE, has_cpu_tier=[True]),
             "1 CPU tiers for 6 records; give one for all or one for each",
         ),
@@ -176,7 +176,7 @@ def test_refusals(make: Any, sentence: str):
 
 
 def test_results_of_a_run():
-    document = blis_files.results_document(whole_run(), ["", "gold"])
+    document = blis_files.results_document(whole_run(), LABELS)
     assert list(document)[-1] == "requests"
     assert document["instance_id"] == "cluster"
     assert document["requests"][0] == {
@@ -225,7 +225,7 @@ def test_text_blocks_of_a_single_instance():
 @pytest.mark.parametrize("scenario", ROUTING_SCENARIOS)
 def test_text_is_the_references_byte_for_byte(golden_dir: Path, scenario: str):
     run = golden_run(golden_dir, scenario)
-    text = blis_files.results_text(run.record, run.recorded["config"]["priority-policy"])
+    text = blis_files.results_text(run.record)
     assert hashlib.sha256(text.encode()).hexdigest() == run.recorded["stdout_sha256"]
 
 

@@ -37,7 +37,8 @@ def run_of(
     size = len(next(iter(requests.values())))
     columns = {}
     for field in dataclasses.fields(RequestRecords):
-        if field.name == "ttft_parts_us":
+        is_of_august = field.name == "itl_us" and field.name not in requests
+        if field.name == "ttft_parts_us" or is_of_august:
             continue
         value = requests.get(field.name, 0 if field.name in COUNTED_FROM_ZERO else -1)
         columns[field.name] = np.broadcast_to(np.asarray(value, np.int64), size).copy()

@@ -1,7 +1,5 @@
 """Workloads and runs as TraceV2 of August 2026: the bytes of BLIS's own exporter."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas
 import pytest
@@ -11,11 +9,12 @@ from blis_jax.results.records import Status
 from blis_jax.traces.formats import trace_v3
 from blis_jax.traces.formats.trace_v3 import RevisedHeader
 from blis_jax.traces.read import read_trace
-from blis_jax.traces.write_revised import TIMED_OUT, write_drawn
+from blis_jax.traces.write_revised import write_drawn
 from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
 from blis_jax.workload.versions import REVISED
 from tests.support.recorded.revised_data import FOLDER
+from tests.support.tiny_records import run_of
 
 TRACES = FOLDER / "traces"
 
@@ -25,11 +24,9 @@ def workload():
     return drawn(load_spec(TRACES / "mixed_spec.yaml", REVISED))
 
 
-def record_of(status, ttft_us, e2e_us, output_len):
-    count = len(status)
-    columns = {"status": status, "ttft_us": ttft_us, "e2e_us": e2e_us, "output_len": output_len}
-    arrays = {name: np.array(values) for name, values in columns.items()}
-    return SimpleNamespace(requests=SimpleNamespace(arrival_us=np.arange(count), **arrays))
+def record_of(status, ttft_us, itl_us, token_step_idx):
+    columns = {"status": status, "ttft_us": ttft_us, "token_step_idx": token_step_idx}
+    return run_of({"arrival_us": np.arange(len(status)), "itl_us": itl_us, **columns})
 
 
 def test_a_workload_is_written_as_blis_exports_it(tmp_path, workload):
@@ -55,17 +52,17 @@ def test_what_is_written_is_read(workload):
 def test_a_run_adds_times_and_what_became_of_each_request(tmp_path, workload):
     first = workload.requests[:4]
     record = record_of(
-        [Status.COMPLETED, TIMED_OUT, Status.RUNNING, Status.COMPLETED],
-        [100, 300, -1, 50],
-        [900, -1, -1, 50],
-        [7, 7, 7, 0],
+        [Status.COMPLETED, Status.TIMED_OUT, Status.WAITING, Status.RUNNING],
+        [100, 300, 200, 50],
+        [770, 40, 0, 6],
+        [3, 4, -1, 9],  # the third was preempted and has no first token at present
     )
     path = tmp_path / "run.csv"
-    write_drawn(path, workload, requests=first, record=record, post_decode_us=30)
+    write_drawn(path, workload, requests=first, record=record)
     written = pandas.read_csv(path, keep_default_na=False)
-    assert written.status.tolist() == ["ok", "timeout", "incomplete", "ok"]
+    assert written.status.tolist() == ["ok", "timeout", "incomplete", "incomplete"]
     assert written.first_chunk_time_us.tolist() == [100, 301, 0, 53]
-    assert written.last_chunk_time_us.tolist() == [870, 301, 0, 53]
+    assert written.last_chunk_time_us.tolist() == [870, 341, 0, 59]
     assert trace_v3.read_header(tmp_path / "run.yaml").trace_version == 3
 
 

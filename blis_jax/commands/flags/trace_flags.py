@@ -15,6 +15,7 @@ from blis_jax.files.overwriting import refuse_existing
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
     from blis_jax.results.records import RunRecord
+    from blis_jax.results.scores.goodput import Limits
     from blis_jax.traces.read import Trace, TraceOptions
     from blis_jax.traces.source import TraceSource
     from blis_jax.workload.spec import WorkloadSpec
@@ -250,10 +251,12 @@ def write_output(
     record: RunRecord,
     trace: Trace | None,
     workload: tuple[RequestTable, WorkloadNames, WorkloadSpec | None],
+    limits: Limits,
     notes: Notes,
 ) -> None:
     """The run as a trace, if it was asked for; without a trace from its table, names and spec."""
     from blis_jax.traces.write import from_table, write_run
+    from blis_jax.traces.write_revised import write_replayed
 
     if "trace_output" in given:
         path = Path(given["trace_output"])
@@ -261,7 +264,10 @@ def write_output(
         clients = tuple(client.id for client in spec.clients) if spec is not None else ()
         rows = from_table(table, names, clients) if trace is None else trace.rows
         with cli.writing(path):
-            remark = write_run(path, record, rows, given.get("workload_spec", ""))
+            if record.is_august:
+                remark = write_replayed(path, record, rows, limits)
+            else:
+                remark = write_run(path, record, rows, given.get("workload_spec", ""))
         if remark:
             notes.warn(remark)
 

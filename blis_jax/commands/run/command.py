@@ -32,10 +32,9 @@ from blis_jax.policies.seeds import draws
 
 if TYPE_CHECKING:
     from blis_jax.cluster.config import ClusterConfig
-    from blis_jax.engine.runner.closed_loop import ClosedLoopRun
+    from blis_jax.results.labels import Labels
     from blis_jax.results.records import RunRecord
     from blis_jax.results.scores import Verdicts
-    from blis_jax.workload.table import RequestTable, WorkloadNames
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,6 +82,8 @@ def simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
         from blis_jax.results.dataset import TABLE_FORMATS, checked_suffix
 
         checked_suffix(Path(given["kv_timeline"]), TABLE_FORMATS)
+    from blis_jax.results.labels import labels_of
+
     trace = trace_flags.read(given, notes) if source.is_trace else None
     asked = scores.scores_of(given, source.spec, trace)
     workload, run = sessions.closed_loop_of(source), None
@@ -109,32 +110,35 @@ def simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
     if not is_whole(record):
         cli.say(NAME, f"error: no result: {record.outcome.sentence}")
         return cli.EXIT_UNSUPPORTED
-    verdicts = scores.verdicts_on(record, _request_ids(record, names, run), asked)
-    _write(given, config, record, table, names, source, run, verdicts)
     if sessions.is_revised(source):
-        sessions.write_trace(given, record, source, config, run, asked.limits)
+        sessions.write_trace(given, record, source, run, asked.limits)
     else:
-        trace_flags.write_output(given, record, trace, (table, names, source.spec), notes)
+        drawn = table, names, source.spec
+        trace_flags.write_output(given, record, trace, drawn, asked.limits, notes)
     _note_inert_tier(config, record, notes)
+    labels = labels_of(record, table, names, source.spec, run.request_ids() if run else None)
+    _tell(given, config, record, labels, source, asked)
+    return 0
+
+
+def _tell(
+    given: Mapping[str, Any],
+    config: ClusterConfig,
+    record: RunRecord,
+    labels: Labels,
+    source: Source,
+    asked: scores.Scores,
+) -> None:
+    """Write the files of figures, and print them."""
     from blis_jax.results.blis_files import results_text
 
-    print(results_text(record, config.priority_policy, verdicts), end="", flush=True)
+    verdicts = scores.verdicts_on(record, labels.request_id, asked)
+    _write(given, config, record, labels, source, verdicts)
+    print(results_text(record, labels, config, verdicts), end="", flush=True)
     if "steady" in given:
         from blis_jax.reports.steady_words import steady_lines
 
         print("\n".join(["", "Steady state", *steady_lines(record)]))
-    return 0
-
-
-def _request_ids(
-    record: RunRecord, names: WorkloadNames, run: ClosedLoopRun | None
-) -> Sequence[str]:
-    """What BLIS calls the requests."""
-    if run is not None:
-        return run.request_ids()
-    numbers = names.request_numbers
-    rows = range(len(record.requests.status)) if numbers is None else numbers
-    return [f"request_{number}" for number in rows]
 
 
 def _outputs(given: Mapping[str, Any]) -> dict[str, Path]:
@@ -147,30 +151,17 @@ def _write(
     given: Mapping[str, Any],
     config: ClusterConfig,
     record: RunRecord,
-    table: RequestTable,
-    names: WorkloadNames,
+    labels: Labels,
     source: Source,
-    run: ClosedLoopRun | None,
     verdicts: Verdicts,
 ) -> None:
     """The files that are asked for; the reference's ends before `kv`."""
-    import numpy as np
-
     from blis_jax.files.atomic_write import write_json
     from blis_jax.results.blis_files import results_document
-    from blis_jax.results.client_fields import client_fields
     from blis_jax.results.metrics.kv import kv_document, timelines
 
     if "results_path" in given:
-        more = (
-            {}
-            if source.spec is None
-            else client_fields(source.spec, np.asarray(table.client), record)
-        )
-        for row, fields in sessions.session_fields(run).items() if run else ():
-            more[row] = more.get(row, {}) | fields
-        document = results_document(record, names.tenant_names, names.request_numbers, more)
-        document |= verdicts.fields
+        document = results_document(record, labels) | verdicts.fields
         document["kv"] = kv_document(record, has_cpu_tier(config))
         document["provenance"] = _provenance(given, config, source)
         with cli.writing(Path(given["results_path"])):

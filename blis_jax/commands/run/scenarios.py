@@ -279,7 +279,7 @@ def _print_replayed(
     if is_only:
         if is_inert:
             notes.warn(INERT_SENTENCE)
-        print(results_text(record, config.priority_policy), end="", flush=True)
+        print(results_text(record), end="", flush=True)
         return
     block = cluster_json(record)
     figures = (

@@ -120,7 +120,7 @@ def verdicts_on(record: RunRecord, request_ids: Sequence[str], scores: Scores) -
         scores: what is asked for.
     """
     from blis_jax.files.atomic_write import json_text, replacing
-    from blis_jax.results.metrics.summaries import tpot_us
+    from blis_jax.results.metrics.summaries import mean_itl_us
     from blis_jax.results.scores.goodput import fitness, goodput_fields
 
     fields: dict[str, Any] = {}
@@ -132,7 +132,7 @@ def verdicts_on(record: RunRecord, request_ids: Sequence[str], scores: Scores) -
             with cli.writing(scores.report), replacing(scores.report) as written:
                 written.write_text(text, encoding="utf-8")
     if scores.limits:
-        fields |= goodput_fields(record, scores.limits, tpot_us(record), request_ids)
+        fields |= goodput_fields(record, scores.limits, mean_itl_us(record), request_ids)
     lines: tuple[str, ...] = ()
     if scores.weights:
         score, components = fitness(record, scores.weights)

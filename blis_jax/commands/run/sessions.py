@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands.run.requests import followed, simulated
 from blis_jax.errors import UnsupportedError
+from blis_jax.results.records import Status
 from blis_jax.workload.versions import FIRST_REVISION
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from blis_jax.results.scores.goodput import Limits
     from blis_jax.workload.reference.generate import DrawnWorkload
     from blis_jax.workload.table import RequestTable, WorkloadNames
+
+_OPEN_ENDED = (Status.WAITING, Status.RUNNING, Status.IN_FLIGHT, Status.EVICTED, Status.DROPPED)
 
 
 def closed_loop_of(source: Source) -> DrawnWorkload | None:
@@ -49,16 +52,6 @@ def names_of_run(run: ClosedLoopRun) -> WorkloadNames:
     return dataclasses.replace(run.loop.names, deadline_us=deadline_us, models=models)
 
 
-def session_fields(run: ClosedLoopRun) -> dict[int, dict[str, Any]]:
-    """What a results file says of each request besides its times."""
-    fields: dict[int, dict[str, Any]] = {}
-    for row, (name, request) in enumerate(zip(run.request_ids(), run.arrived(), strict=True)):
-        fields[row] = {"requestID": name}
-        if request.session:
-            fields[row] |= {"session_id": request.session, "round_index": request.round_index}
-    return fields
-
-
 def placed_table(
     table: RequestTable, names: WorkloadNames, config: ClusterConfig, notes: Notes
 ) -> RequestTable:
@@ -78,18 +71,21 @@ def placed_table(
     return placed
 
 
-def late_request(record: RunRecord, names: WorkloadNames) -> int | None:
-    """The first request that is not done by its deadline, None if all are: then deadlines change nothing."""
-    import numpy as np
+def late_request(record: RunRecord, names: WorkloadNames, horizon: int) -> int | None:
+    """The first request that is not done by its deadline, None if all are: then deadlines change nothing.
 
-    from blis_jax.results.records import Status
+    One whose end no record tells, as it left its instance early, counts as one that is there at the horizon.
+    """
+    import numpy as np
 
     if names.deadline_us is None:
         return None
     requests = record.requests
-    is_open = np.isin(requests.status, [Status.WAITING, Status.RUNNING, Status.IN_FLIGHT])
-    end_us = np.where(is_open, int(np.max(requests.left_us, initial=0)), requests.left_us)
-    is_late = (names.deadline_us > 0) & (end_us > names.deadline_us)
+    is_open = np.isin(requests.status, _OPEN_ENDED)
+    has_passed = np.where(
+        is_open, names.deadline_us <= horizon, names.deadline_us < requests.left_us
+    )
+    is_late = (names.deadline_us > 0) & has_passed
     return int(np.argmax(is_late)) if is_late.any() else None
 
 
@@ -106,7 +102,7 @@ def run_of_table(
     In a profile without deadlines that is refused, or said where there are notes.
     """
     record = simulated(config, table, given, seed)
-    late = late_request(record, names)
+    late = late_request(record, names, config.horizon)
     if late is None:
         return record
     if said is not None and not gives_up(config):
@@ -124,7 +120,7 @@ def run_of_users(
 ) -> ClosedLoopRun:
     """The run of users who wait for their answers; likewise."""
     run = followed(config, workload, given, seed)
-    late = late_request(run.record, names_of_run(run))
+    late = late_request(run.record, names_of_run(run), config.horizon)
     if late is None:
         return run
     check_gives_up(config, names_of_run(run), late)
@@ -161,33 +157,24 @@ def write_trace(
     given: Mapping[str, Any],
     record: RunRecord,
     source: Source,
-    config: ClusterConfig,
     run: ClosedLoopRun | None = None,
     limits: Limits | None = None,
 ) -> None:
     """The run as BLIS of August 2026 writes it, if it was asked for."""
     from blis_jax.commands import cli
-    from blis_jax.traces.formats.trace_v3 import RevisedHeader
-    from blis_jax.traces.write_revised import write_drawn
+    from blis_jax.traces.write_revised import revised_header, write_drawn
     from blis_jax.workload.reference.generate import drawn
-    from blis_jax.workload.revised.spec import ClassTargets
 
     if "trace_output" not in given:
         return
     assert source.spec is not None
     path = Path(given["trace_output"])
-    targets = {
-        name: ClassTargets.model_validate({f"{one}_ms": limit for one, limit in row.items()})
-        for name, row in sorted((limits or {}).items())
-    }
-    header = RevisedHeader(workload_seed=source.seed, goodput_slo_targets=targets)
+    header = revised_header(limits or {}, workload_seed=source.seed)
     with cli.writing(path):
         write_drawn(
             path,
             drawn(source.spec, source.seed, source.timeout_us),
             requests=run.arrived() if run else None,
             record=record,
-            # the time after decode, which no chunk waits for
-            post_decode_us=int(config.alpha_coeffs[1]),
             header=header,
         )

@@ -144,8 +144,7 @@ class Summarizer(CompiledSummary[np.ndarray]):
             else:
                 for name in COUNTS:
                     row[name][place] = 0
-        # priority inversions count under any policy but the constant one; see `to_dataset`
-        numbers = evaluate(record, (*RUN_METRICS, *ITL), window=window, priority_policy="slo-based")
+        numbers = evaluate(record, (*RUN_METRICS, *ITL), window=window)
         for name in (*RUN_METRICS, "itl_mean_ms"):
             row[name] = numbers[name]
         row["itl_ms"] = [numbers[name] for name in ITL[1:]]
@@ -204,10 +203,7 @@ def to_dataset(
     fingerprints = np.array([point.fingerprint for point in points]).reshape(plan.shape[:-1])
     dataset.coords["fingerprint"] = (dims[:-1], fingerprints)
     for name in summarizer.dtype.names or ():
-        values = table[name].copy()
-        if name == "priority_inversions":
-            is_constant = [point.config.priority_policy == "constant" for point in points]
-            values[np.array(is_constant)] *= 0.0
+        values = table[name]
         values = values.reshape(*plan.shape, *values.shape[2:])
         dataset[name] = ((*dims, *_inner_dims(name)), values, {"units": unit_of(name)})
     dataset["outcome"].attrs = outcome_attributes(not_run=NOT_RUN)

@@ -7,15 +7,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from blis_jax.policies.registry import find
 from blis_jax.results.dataset import RUN_METRICS
 from blis_jax.results.metrics.on_device.figures import figure
 from blis_jax.results.metrics.on_device.lane import LaneSelection
 from blis_jax.results.metrics.scalars import POOLED_LATENCIES
 from blis_jax.results.metrics.summaries import LATENCIES
 from blis_jax.results.metrics.tails import RANKS
-
-INVERSIONS = "priority_inversions"
 
 
 @dataclass(frozen=True)
@@ -49,9 +46,7 @@ class SweepFigures:
             one = selection.ranked.of([LATENCIES.index(latency)])
             figures[f"{latency}_count"] = one.counts[0]
             figures[f"{latency}_top_us"] = one.largest_us(RANKS)[0].astype(jnp.float32)
-        is_constant = selection.run.mechanism.priority == find("priority", "constant")
-        for name in RUN_METRICS:  # inversions count under any policy but the constant one
-            is_zero = name == INVERSIONS and is_constant
-            figures[name] = jnp.float64(0.0) if is_zero else figure(selection, name)
+        for name in RUN_METRICS:
+            figures[name] = figure(selection, name)
         figures["itl_ms"], figures["itl_mean_ms"] = selection.itl_ms
         return figures

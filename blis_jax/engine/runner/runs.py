@@ -18,7 +18,7 @@ from blis_jax.engine.fleet_params import instance_names
 from blis_jax.engine.livelock.stretches import has_end, run_to_horizon
 from blis_jax.engine.loop import Order as EngineOrder
 from blis_jax.engine.loop import first_order
-from blis_jax.engine.mechanism import mechanism, params
+from blis_jax.engine.mechanism import has_priorities, mechanism, params
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.checkpoints import LongRun
 from blis_jax.engine.runner.demand import LONG_TABLE, demand_of_table
@@ -130,6 +130,7 @@ class Run(ABC):
             self.sizes = larger
             return None
         seen, changes = look(), dict[str, Any](outcome=outcome)
+        changes["has_priorities"] = has_priorities(self.functions)
         if outcome in _ORDERED and self._is_tied(seen.num_open_ties()):
             until_us = NEVER_US if outcome in _WHOLE else seen.last_step_us
             is_in_order = self._is_in_order(seen, until_us)

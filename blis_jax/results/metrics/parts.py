@@ -9,7 +9,7 @@ import numpy as np
 from blis_jax.results.records import RunRecord, Status
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
+    from jaxtyping import Bool, Int
 
     from blis_jax.results.request_lives.splits import SplitRecords
 
@@ -42,6 +42,12 @@ def times_of_parts(
         )
         for name, first, then in zip(TIMES, of_prefill, of_decode, strict=True)
     ]
+
+
+def is_reported(record: RunRecord) -> Bool[np.ndarray, "request"]:
+    """Which requests BLIS's figures of the cluster are about: of those that pools have split, the ended ones."""
+    splits = record.splits
+    return np.ones(len(record.requests.status), bool) if splits is None else splits.is_ended
 
 
 def counted(record: RunRecord, name: str, instance: int | None) -> int:

@@ -23,7 +23,7 @@ from blis_jax.results.records import InstanceRecords, RunRecord, Status
 from blis_jax.results.step_records import itl_sample, overlaps
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool, Float, Int
 
 DEFAULT_CLASS = "default"  # the reference's name of the empty class in its results
 CLASS_NAMES = (DEFAULT_CLASS, *SLO_CLASSES[1:])
@@ -171,7 +171,7 @@ def _block(
     return block
 
 
-def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str, Any]:
+def aggregates(record: RunRecord) -> dict[str, Any]:
     """Totals of the cluster, as in the golden data's `aggregates`."""
     instances = record.instances
     counts = {name: _total(instances, name) for name in COUNTERS}
@@ -197,7 +197,7 @@ def aggregates(record: RunRecord, priority_policy: str = "constant") -> dict[str
         "rejected_requests": int(statuses[Status.REJECTED]),
         "requests_per_sec": per_second.responses_per_sec,
         "tokens_per_sec": per_second.tokens_per_sec,
-        "priority_inversions": priority_inversions(record, priority_policy),
+        "priority_inversions": priority_inversions(record),
         "hol_blocking_events": hol_blocking_events(record),
         "preemption_rate": preemption_rate(record),
         "ttft_us": summary_us(ttft),
@@ -298,13 +298,14 @@ def hol_blocking_events(record: RunRecord) -> int:
     return sum(value > 2.0 * mean_of_means for value in means)
 
 
-def priority_inversions(record: RunRecord, priority_policy: str = "constant") -> int:
+def priority_inversions(record: RunRecord) -> int:
     """Counts pairs of one class on one instance whose earlier arrival has more than twice the E2E.
 
-    0 under the constant policy, as in the reference. Arrivals of one microsecond count in order of
-    their index; the reference leaves their order open.
+    0 where nothing goes by priority, as in the reference: under the constant priority, and in August under any
+    scheduler but priority-fcfs. Arrivals of one microsecond count in order of their index; the reference leaves
+    their order open.
     """
-    if priority_policy in ("constant", ""):
+    if not record.has_priorities:
         return 0
     requests = record.requests
     chosen = np.flatnonzero((requests.e2e_us >= 0) & (requests.instance >= 0))
@@ -328,10 +329,16 @@ def jain_fairness(
     tenants, row = np.unique(requests.tenant[is_measured], return_inverse=True)
     is_completed = requests.status[is_measured] == Status.COMPLETED
     tokens = np.bincount(row, requests.output_len[is_measured] * is_completed, len(tenants))
-    if not len(tenants):
+    return jain_index(tokens)
+
+
+def jain_index(values: Sequence[float] | Float[np.ndarray, "one"]) -> float:
+    """Jain's index of any values; 0 without values, 1 of zeros."""
+    column = np.asarray(values, np.float64)
+    squares = len(column) * float(np.square(column).sum())
+    if not len(column):
         return 0.0
-    squares = len(tenants) * float(np.square(tokens).sum())
-    return float(tokens.sum()) ** 2 / squares if squares else 1.0
+    return float(column.sum()) ** 2 / squares if squares else 1.0
 
 
 def class_code(name: str) -> int:

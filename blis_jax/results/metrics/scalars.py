@@ -118,7 +118,6 @@ def evaluate(
     names: Iterable[str],
     targets: SloTargets | None = None,
     window: Window | None = None,
-    priority_policy: str = "constant",
 ) -> dict[str, float]:
     """Compute named metrics of one run.
 
@@ -127,7 +126,6 @@ def evaluate(
         names: metrics, with `[class]` behind for one SLO class.
         targets: limits in ms by class, for goodput and attainment; none if None.
         window: which part of the simulated time is measured; metrics of the whole run do not look at it.
-        priority_policy: name of the policy by which priority inversions count.
 
     Returns:
         Values by name, in the unit that the name or `lookup` says; NaN where nothing was measured.
@@ -136,7 +134,7 @@ def evaluate(
         ConfigError: a name is no metric, or its class does not exist.
     """
     wanted = [(name, *lookup(name)) for name in names]
-    everything = select(record, targets, window, priority_policy)
+    everything = select(record, targets, window)
     selections: dict[str | None, Selection] = {None: everything}
     values = {}
     for name, metric, slo_class in wanted:
@@ -201,7 +199,7 @@ def idle_share(record: RunRecord) -> float:
 
 
 def _priority_inversions(selection: Selection) -> float:
-    return priority_inversions(selection.record, selection.priority_policy)
+    return priority_inversions(selection.record)
 
 
 def _refuse_pooled(name: str, _: Selection) -> float:

@@ -105,7 +105,6 @@ class Selection:
     is_output: Bool[np.ndarray, "request"]  # completed in the window, whenever it arrived
     is_good: Bool[np.ndarray, "request"]  # completed within all targets of its class
     seconds: float  # what rates are divided by
-    priority_policy: str = "constant"
 
     def where(self, is_member: Bool[np.ndarray, "request"]) -> Selection:
         """The part of it that belongs to one group."""
@@ -115,7 +114,6 @@ class Selection:
             self.is_output & is_member,
             self.is_good,
             self.seconds,
-            self.priority_policy,
         )
 
     @cached_property
@@ -191,7 +189,6 @@ def select(
     record: RunRecord,
     targets: SloTargets | None = None,
     window: Window | None = None,
-    priority_policy: str = "constant",
 ) -> Selection:
     """All measured requests of one run."""
     window = Window() if window is None else window
@@ -204,7 +201,6 @@ def select(
         is_output,
         good_requests(record, targets),
         max(until - window.from_us, 0) / 1e6,
-        priority_policy,
     )
 
 
@@ -246,6 +242,20 @@ def tpot_us(record: RunRecord) -> Float[np.ndarray, "request"]:
     decode_us = requests.e2e_us - np.maximum(requests.ttft_us, 0)
     gaps = decode_us / np.maximum(requests.output_len - 1, 1)
     return np.where(requests.output_len > 0, gaps, 0.0)
+
+
+def mean_itl_us(record: RunRecord) -> Float[np.ndarray, "request"]:
+    """The mean inter-token latency that BLIS reports of each request, -1 of those that did not complete.
+
+    It divides by the number of output tokens but the first. In August the sum leaves out what is added to E2E behind
+    the last token, and of requests that pools have split it has the latency of the first token.
+    """
+    requests = record.requests
+    is_done = requests.status == Status.COMPLETED
+    if requests.itl_us is None:
+        return np.where(is_done, tpot_us(record), -1.0)
+    gaps = requests.itl_us / np.maximum(requests.output_len - 1, 1)
+    return np.where(is_done, np.where(requests.output_len > 0, gaps, 0.0), -1.0)
 
 
 def summary(selection: Selection) -> dict[str, float]:

@@ -51,7 +51,7 @@ def goodput_fields(
     Args:
         record: the run.
         limits: ms by class (`default` for requests without one) and dimension; nothing is returned without any.
-        itl_us: mean gap between tokens of each completed request.
+        itl_us: mean gap between tokens of each completed request, -1 of others.
         request_ids: the requests' ids, by which BLIS orders its sums.
     """
     if not limits:
@@ -63,20 +63,20 @@ def goodput_fields(
         is_class = requests.slo_class == (class_code(name) if name in CLASS_NAMES else -1)
         is_done = is_class & (requests.e2e_us >= 0)
         is_met = {
-            one: is_done & (requests.ttft_us >= 0 if one == "ttft" else True)
-            & (times[one] / 1e3 <= limits[name][one])
+            one: is_done & (times[one] >= 0) & (times[one] / 1e3 <= limits[name][one])
             for one in sorted(limits[name])
-        }  # fmt: skip
+        }
         good = int(np.count_nonzero(np.logical_and.reduce([is_done, *is_met.values()])))
         count = int(np.count_nonzero(is_class))
         num_good, num_requests = num_good + good, num_requests + count
         done = np.flatnonzero(is_done).tolist()
         rows = np.array(sorted(done, key=lambda row: request_ids[row]), int)
+        gaps_us = itl_us[rows][itl_us[rows] >= 0]
         figures = {
             "count": count,
             "e2e_p99_ms": percentile_ms(sample_of(requests.e2e_us[rows]), 99),
             "goodput_rps": _ratio(good, seconds),
-            "itl_mean_ms": _ratio(_sum(itl_us[rows]), len(rows)) / 1e3,
+            "itl_mean_ms": _ratio(_sum(gaps_us), len(gaps_us)) / 1e3,
             "slo_attainment": _ratio(good, count),
             "slo_attainment_by_dim": {
                 one: _ratio(int(np.count_nonzero(met)), len(rows)) for one, met in is_met.items()

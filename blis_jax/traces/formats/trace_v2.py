@@ -221,11 +221,10 @@ def _columns(path: Path) -> dict[str, Column]:
 
 
 def truths(values: pandas.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Texts that Go reads as true or false."""
-    known = values.isin(
-        ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"]
-    )
-    return values.to_numpy(object), known.to_numpy()
+    """Texts that Go reads as true or false, and which of them it can read."""
+    is_true = values.isin(["1", "t", "T", "TRUE", "true", "True"])
+    is_false = values.isin(["0", "f", "F", "FALSE", "false", "False"])
+    return is_true.to_numpy(), (is_true | is_false).to_numpy()
 
 
 def rows_beside(header: Path) -> Path:

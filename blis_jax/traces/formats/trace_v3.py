@@ -8,7 +8,8 @@ private. Rows of sessions arrive when the file says; think times are checked and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +44,7 @@ COLUMNS = (
     *("arrival_time_us", "send_time_us", "first_chunk_time_us", "last_chunk_time_us"),
     *("num_chunks", "status", "error_message", "finish_reason"),
 )
+MODALITIES = ("text", "image", "audio", "video")
 TARGET = "slo_target_us"  # behind deadline_us, if a request has one
 _TEXTS = (
     *("client_id", "tenant_id", "session_id", "prefix_group", "model"),
@@ -114,7 +116,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
     names = ("client", "tenant", "session")
     texts = {name: found[f"{name}_id"] for name in names} | {"model": found["model"]}
     texts["prefix_group"] = np.where(group_tokens > 0, found["prefix_group"], "")
-    return make_rows(
+    rows = make_rows(
         arrival_us,
         own + group_tokens,
         found["output_tokens"],
@@ -125,6 +127,20 @@ def read(path: Path, reading: Reading) -> TraceRows:
         prefix_len=group_tokens,
         timeout_us=np.where(found["deadline_us"] > 0, found["deadline_us"] - arrival_us, 0),
     )
+    return replace(rows, others=_others(found))
+
+
+def _others(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a replay hands on as it was, in the form of `write`."""
+    kept = {name: found[name] for name in (TARGET, *(f"{kind}_tokens" for kind in MODALITIES))}
+    kept["streaming"] = np.where(found["streaming"], "true", "false").astype(object)
+    kept["reason_ratio"] = ratio_texts(found["reason_ratio"])
+    return kept
+
+
+def ratio_texts(ratios: Iterable[float]) -> np.ndarray:
+    """Shares of reasoning tokens as BLIS writes them."""
+    return np.array([f"{ratio:.15g}" for ratio in ratios], object)
 
 
 def header_of(path: Path, named: str | None = None) -> RevisedHeader | None:
@@ -194,6 +210,7 @@ def _table(rows: TraceRows, outcome: dict[str, np.ndarray]) -> dict[str, Any]:
         "send_time_us": rows.arrival_us,
         "status": np.full(len(rows), "incomplete", object),
     }
+    outcome = {**rows.others, **outcome}
     targets = outcome.pop(TARGET, None)
     columns |= outcome
     if targets is None or not targets.any():

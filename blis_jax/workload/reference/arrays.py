@@ -67,6 +67,7 @@ def names_of(arrays: dict[str, np.ndarray]) -> WorkloadNames:
         deadline_us=deadline_us if deadline_us.any() else None,
         tenant_names=tenants_in_order(arrays["tenant_names"])[1],
         prefix_group_names=tuple(map(str, arrays["prefix_group_names"])),
+        session_names=tuple(map(str, arrays["session_names"])),
     )
 
 

@@ -13,11 +13,13 @@ from blis_jax.commands.run.flags import make_parser
 from blis_jax.commands.run.workload import requests_of, source_of, warn_of_idle_options
 from blis_jax.engine.runner.closed_loop import ClosedLoopRun
 from blis_jax.errors import ConfigError, UnsupportedError
+from blis_jax.results.labels import labels_of
 from blis_jax.results.records import Status
 from blis_jax.traces.read import read_trace
 from blis_jax.workload.reference import draw_closed_loop
 from blis_jax.workload.table import WorkloadNames
 from tests.support.recorded.revised_data import FOLDER, recorded
+from tests.support.tiny_records import run_of
 
 REVISED = {"variant": "blis-2026-08"}
 DISTRIBUTION = {"rate": 40.0, "num_requests": 200, "seed": 42}
@@ -119,16 +121,20 @@ def test_closed_loops_are_told_from_requests_that_arrive_by_themselves(given, nu
 def test_results_name_the_requests_of_sessions_as_blis_does():
     loop = draw_closed_loop(source_of(REVISED | {"concurrency": 2, "num_requests": 4}).spec, 42)
     rows, created = np.array([0, 1, 2]), np.array([0, 0, 1])
-    table = dataclasses.replace(loop.table, arrival_us=np.array([0, 5, 900]))
+    columns = {"arrival_us": [0, 5, 900], "client": [0] * 3, "tenant": [0] * 3}
+    columns |= {"session": [0, 1, 0], "round_index": [0, 0, 1]}
+    arrays = {name: np.array(values) for name, values in columns.items()}
+    table = dataclasses.replace(loop.table, **arrays)
     run = ClosedLoopRun(None, loop, rows, table, created, 1)
-    fields = sessions.session_fields(run)
-    assert [fields[row]["requestID"] for row in range(3)] == [
+    record = SimpleNamespace(requests=SimpleNamespace(status=np.zeros(3)))
+    labels = labels_of(record, table, sessions.names_of_run(run), request_ids=run.request_ids())
+    assert labels.request_id == [
         "request_0",
         "request_1",
         "session_concurrency_distribution_user_0_round_1_1",
     ]
-    assert fields[2]["session_id"] == "concurrency_distribution_user_0"
-    assert fields[2]["round_index"] == 1
+    assert labels.session[2] == "concurrency_distribution_user_0"
+    assert labels.round_index[2] == 1
     assert sessions.names_of_run(run).deadline_us.tolist() == [
         300_000_000,
         300_000_005,
@@ -154,12 +160,16 @@ def test_a_late_request_is_found():
         (record_of([done, done, done], [90, 99, 60]), WorkloadNames()),
         (record_of([done, done, Status.REJECTED], [40, 99, -1]), names),
     ):
-        assert sessions.late_request(record, given) is None
+        assert sessions.late_request(record, given, 59) is None
     for record in (
         record_of([done] * 3, [40, 99, 61]),
         record_of([done, done, running], [9, 99, -1]),
+        record_of([done, done, Status.EVICTED], [9, 99, -1]),
     ):
-        assert sessions.late_request(record, names) == 2
+        assert sessions.late_request(record, names, 60) == 2
+    unfinished = record_of([done, done, running], [9, 10, -1])  # BLIS gives it up at the horizon
+    assert sessions.late_request(unfinished, names, 60) == 2
+    assert sessions.late_request(unfinished, names, 59) is None
 
 
 def test_requests_are_given_up_where_that_means_something():
@@ -173,13 +183,12 @@ def test_requests_are_given_up_where_that_means_something():
 def test_a_run_is_written_in_the_form_of_its_revision(tmp_path):
     given = REVISED | DISTRIBUTION | {"trace_output": str(tmp_path / "run.csv")}
     source, count = source_of(given), DISTRIBUTION["num_requests"]
-    columns = {name: np.full(count, 9) for name in ("ttft_us", "e2e_us", "output_len", "status")}
-    requests = SimpleNamespace(arrival_us=recorded("w_07eec6267c11")["arrival_us"], **columns)
-    sessions.write_trace(given, SimpleNamespace(requests=requests), source, ClusterConfig())
+    record = run_of({"arrival_us": recorded("w_07eec6267c11")["arrival_us"]})
+    sessions.write_trace(given, record, source)
     trace = read_trace(tmp_path / "run.csv")
     assert trace.format == "trace-v3" and len(trace.rows) == count
     assert "workload_seed: 42" in (tmp_path / "run.yaml").read_text()
-    sessions.write_trace(REVISED, SimpleNamespace(requests=None), source, ClusterConfig())
+    sessions.write_trace(REVISED, record, source)
 
 
 def test_nothing_idle_is_said_of_simple_workloads(capsys):

@@ -220,7 +220,7 @@ def test_runs_under_pressure(golden_dir: Path, name: str):
     for part, figures in figures_of(record, config).items():
         assert differences(figures, scenario.recorded[part], part) == []
     if "stdout_sha256" in scenario.recorded:
-        text = results_text(record, config["priority-policy"])
+        text = results_text(record)
         assert hashlib.sha256(text.encode()).hexdigest() == scenario.recorded["stdout_sha256"]
     table = kv_metrics.instance_figures(record)
     timeline = kv_metrics.timelines(record, scenario.cluster.block_size_in_tokens)

@@ -54,7 +54,7 @@ def both(
         return results
 
     record = Runner(options, num_rows=1).alone(GivenRun(Row(config, table, FIXED), options), noted)
-    host = evaluate(record, NAMES, TARGETS, window, "slo-based")
+    host = evaluate(record, NAMES, TARGETS, window)
     return record, host, unstack(reports[-1], 0)
 
 

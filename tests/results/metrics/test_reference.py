@@ -91,7 +91,7 @@ def is_known_gap(run: GoldenRun, difference: str) -> bool:
 def figures_of(record: RunRecord, config: dict[str, Any]) -> dict[str, Any]:
     return {
         "cluster_json": metrics.cluster_json(record),
-        "aggregates": metrics.aggregates(record, config["priority-policy"]),
+        "aggregates": metrics.aggregates(record),
         "per_slo": metrics.per_slo(record),
         "instances": metrics.instances(record, has_cpu_tier=config["kv-cpu-blocks"] > 0),
     }
@@ -224,16 +224,18 @@ def test_priority_inversions_equal_all_pairs(size: int):
             "e2e_us": random.integers(-1, 100, size),
         }
     )
-    assert metrics.priority_inversions(record, "slo-tiered") == brute_inversions(record)
+    record = dataclasses.replace(record, has_priorities=True)
+    assert metrics.priority_inversions(record) == brute_inversions(record)
 
 
 def test_priority_inversion_and_its_twins():
     late_overtakes = run_of({"arrival_us": [0, 9], "instance": [0, 0], "e2e_us": [201, 100]})
-    assert metrics.priority_inversions(late_overtakes, "slo-based") == 1
-    assert metrics.priority_inversions(late_overtakes, "constant") == 0
+    assert metrics.priority_inversions(late_overtakes) == 0
+    late_overtakes = dataclasses.replace(late_overtakes, has_priorities=True)
+    assert metrics.priority_inversions(late_overtakes) == 1
     for part, value in (("e2e_us", [200, 100]), ("instance", [0, 1]), ("slo_class", [0, 1])):
         twin = changed(late_overtakes, "requests", part, value)
-        assert metrics.priority_inversions(twin, "slo-based") == 0, part
+        assert metrics.priority_inversions(twin) == 0, part
 
 
 def test_head_of_line_blocking_and_its_twins():

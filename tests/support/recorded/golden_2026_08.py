@@ -17,13 +17,21 @@ from blis_jax.commands.cluster_settings import cluster_config
 from blis_jax.commands.run.flags import make_parser
 from blis_jax.engine.runner.closed_loop import simulate_closed_loop
 from blis_jax.engine.runner.simulation import Options, simulate
+from blis_jax.results.blis_files import results_text
+from blis_jax.results.labels import Labels, labels_of
 from blis_jax.results.metrics.kv import cache_hit_rates, thrashing_rates
 from blis_jax.results.metrics.reference import cluster_json
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import expand_steps
 from blis_jax.workload.reference.generate import drawn
 from blis_jax.workload.spec import load_spec
-from blis_jax.workload.table import RequestTable, from_golden, with_timeouts
+from blis_jax.workload.table import (
+    RequestTable,
+    WorkloadNames,
+    from_golden,
+    tenants_in_order,
+    with_timeouts,
+)
 from tests.support.recorded.reference_data import REPO_ROOT, assert_totals_equal, find_golden_dir
 
 DEFAULT_SEED = 42
@@ -154,12 +162,21 @@ class AugustScenario:
 
     def run(self, options: Options = SIZES) -> RunRecord:
         """The scenario as the engine runs it; sessions of a closed loop go on as their rounds complete."""
+        return self.labelled_run(options)[0]
+
+    def labelled_run(self, options: Options = SIZES) -> tuple[RunRecord, Labels]:
+        """Likewise, with what its requests are called."""
         spec = self.recorded["workload_spec"]
         if not (self.recorded["closed_loop"] and spec):
-            return simulate(self.cluster, self.table(), options, self.seed)
+            table = self.table()
+            record = simulate(self.cluster, table, options, self.seed)
+            with np.load(self.folder / "workloads" / f"{self.recorded['workload']}.npz") as file:
+                tenants = tenants_in_order(file["tenant_names"])[1]
+            return record, labels_of(record, table, WorkloadNames(tenants))
         path = self.folder / "specs" / f"{spec}.yaml"
         workload = drawn(load_spec(path, AUGUST), self.seed, None)
-        return simulate_closed_loop(self.cluster, workload, options, self.seed).record
+        run = simulate_closed_loop(self.cluster, workload, options, self.seed)
+        return run.record, labels_of(run.record, run.table, run.loop.names)
 
     @property
     def grouping(self) -> tuple[Any, ...]:
@@ -209,6 +226,12 @@ def differences(record: RunRecord, scenario: AugustScenario) -> list[str]:
             at = int(wrong[0])
             found.append(f"{name}: {wrong.size} differ, first [{at}] {ours[at]} != {theirs[at]}")
     return found
+
+
+def printed_sections(record: RunRecord, labels: Labels, scenario: AugustScenario) -> str:
+    """What is printed behind the JSON blocks."""
+    text = results_text(record, labels, scenario.cluster)
+    return text[text.rindex("\n}\n") + 3 :].strip()
 
 
 def _numbered(scenario: AugustScenario) -> dict[str, np.ndarray]:
@@ -276,8 +299,10 @@ PAGE = REPO_ROOT / "docs" / "results" / "blis-2026-08.md"
 
 def verdict(scenario: AugustScenario) -> str:
     """What a row of the page says of a recorded run."""
-    record = scenario.run()
+    record, labels = scenario.labelled_run()
     found = differences(record, scenario)
+    if printed_sections(record, labels, scenario) != scenario.recorded["stdout_tail"].strip():
+        found.append("the printed sections")
     try:
         assert_totals_equal(cluster_json(record), scenario.recorded["cluster_json"])
     except AssertionError:

@@ -131,6 +131,7 @@ def record_of(
         num_iterations=0,
         num_open_ties=0,
         kv_model=BLOCK_LEVEL if is_block_level else NO_EVICTION,
+        has_priorities=config["priority-policy"] not in ("constant", ""),
     )
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from blis_jax.engine.mechanism import has_priorities
 from blis_jax.errors import ConfigError
 from blis_jax.results.metrics.on_device.inversions import priority_inversions
 from blis_jax.results.metrics.on_device.lane import RATES, LaneSelection, ratio
@@ -169,6 +170,11 @@ def _idle_share(selection: LaneSelection, code: int | None) -> Any:
     return 1 - ratio(busy_s, _instance_seconds(selection, code), jnp.nan)
 
 
+def _priority_inversions(selection: LaneSelection, _: int | None) -> Any:
+    run = selection.run
+    return priority_inversions(run.requests) if has_priorities(run.mechanism) else 0
+
+
 def _hol_blocking_events(selection: LaneSelection, _: int | None) -> Any:
     run = selection.run
     means = ratio(run.instances.waiting_sum, run.instances.step_count)
@@ -206,7 +212,7 @@ def _register_all() -> None:
         ("phantom_hit_rate", _phantom_hit_rate),
         ("instance_seconds", _instance_seconds),
         ("idle_share", _idle_share),
-        ("priority_inversions", lambda s, _: priority_inversions(s.run.requests)),
+        ("priority_inversions", _priority_inversions),
         ("hol_blocking_events", _hol_blocking_events),
     ):
         register_figure(name, compute)

@@ -13,7 +13,7 @@ from blis_jax.results.records import RequestRecords
 
 
 def priority_inversions(requests: RequestRecords) -> jax.Array:
-    """As `metrics.priority_inversions` under any policy but the constant one.
+    """As `metrics.priority_inversions` where they count.
 
     Requests are put by instance and class, in order of arrival, and compared with the one that comes d places
     later, for every d up to the size of the largest group.

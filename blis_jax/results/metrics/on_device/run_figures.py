@@ -144,7 +144,7 @@ def evaluated(
 
     if record.outcome not in WHOLE:
         return Figures(record.outcome, {}, record.invariant_failures)
-    metrics = evaluate(record, names, targets, window_of(measure, record), "slo-based")
+    metrics = evaluate(record, names, targets, window_of(measure, record))
     return Figures(record.outcome, metrics, record.invariant_failures)
 
 

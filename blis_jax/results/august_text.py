@@ -1,0 +1,234 @@
+"""What BLIS's revision of August 2026 prints behind the JSON blocks, text for text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from blis_jax.cluster.disaggregation import has_pools, roles
+from blis_jax.engine.types import ROLES, SLO_CLASSES
+from blis_jax.results.metrics.distributions import Sample, mean, percentile, sample_of
+from blis_jax.results.metrics.parts import counted, is_reported
+from blis_jax.results.metrics.reference import (
+    CLASS_NAMES,
+    ended_us,
+    hol_blocking_events,
+    jain_index,
+    priority_inversions,
+    recorded,
+)
+from blis_jax.results.metrics.summaries import mean_itl_us
+from blis_jax.results.records import RunRecord, Status
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+    from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.results.labels import Labels
+
+_SHED = (Status.REJECTED, Status.SHED, Status.EXPIRED, Status.EVICTED)
+GATEWAY_COUNTS = {
+    "Gateway Queue Depth (horizon)": Status.IN_GATEWAY,
+    "Gateway Queue Shed": Status.SHED,
+    "Gateway Queue Rejected": Status.QUEUE_FULL,
+    "Gateway Evicted (in-flight)": Status.EVICTED,
+    "Gateway Expired (TTL)": Status.EXPIRED,
+}
+
+
+def anomaly_lines(record: RunRecord) -> list[str]:
+    """Counters, if one of them is above 0; a shed request without a class counts as standard."""
+    status = record.requests.status
+    counts = {
+        "Priority Inversions": priority_inversions(record),
+        "HOL Blocking Events": hol_blocking_events(record),
+        "Rejected Requests (Admission)": _number(status == Status.REJECTED),
+    }
+    shed = record.requests.slo_class[np.isin(status, _SHED)]
+    names = [SLO_CLASSES[code] or "standard" for code in shed.tolist()]
+    by_class = {f"  Shed ({name})": names.count(name) for name in sorted(set(names))}
+    others = {
+        "Rejected Requests (Routing)": _number(status == Status.UNROUTED),
+        "Dropped Unservable": int(record.instances.dropped_unservable.sum()),
+        "Timed Out Requests": _number(status == Status.TIMED_OUT),
+        "Length-Capped Requests": 0,  # requests that fit into the longest context are never capped
+    }
+    for name, waits in GATEWAY_COUNTS.items():
+        if count := _number(status == waits):
+            others[name] = count
+    if not any((counts | others).values()):
+        return []
+    lines = {**counts, **by_class, **others}
+    return ["=== Anomaly Counters ===", *(f"{name}: {count}" for name, count in lines.items())]
+
+
+def class_lines(record: RunRecord, shows_one: bool = False) -> list[str]:
+    """Latencies by SLO class, if there are two or more, or one is to be shown."""
+    requests, is_told = record.requests, is_reported(record)
+    itl_us = mean_itl_us(record)
+    lines = []
+    for code, name in sorted(enumerate(CLASS_NAMES), key=lambda entry: entry[1]):
+        is_class = is_told & (requests.slo_class == code)
+        samples = {
+            "TTFT:": recorded(requests.ttft_us, is_class),
+            "ITL: ": recorded(itl_us, is_class),
+            "E2E: ": recorded(requests.e2e_us, is_class),
+        }
+        if any(map(len, samples.values())):
+            lines.append(f"  {name}:")
+            for label, values in samples.items():
+                lines.append(f"    {label} {_figures(sample_of(values), (99,))} (n={len(values)})")
+    num_classes = sum(line.endswith(":") for line in lines)
+    return ["=== Per-SLO Metrics ===", *lines] if num_classes > (not shows_one) else []
+
+
+def label_lines(record: RunRecord, labels: Labels) -> list[str]:
+    """Figures by model, by tenant and of sessions, where requests have such labels."""
+    return [
+        *_model_lines(record, labels.model),
+        *_tenant_lines(record, labels.tenant),
+        *_session_lines(record, labels),
+    ]
+
+
+def _model_lines(record: RunRecord, models: Sequence[str]) -> list[str]:
+    requests, is_told = record.requests, is_reported(record)
+    seconds = ended_us(record) / 1e6
+    lines = []
+    for model, is_its in _groups(models):
+        ttft = recorded(requests.ttft_us, is_told & is_its)
+        is_done = is_told & is_its & (requests.e2e_us >= 0)
+        if not len(ttft) and not is_done.any():
+            continue
+        e2e, tokens = requests.e2e_us[is_done], int(requests.output_len[is_done].sum())
+        rates = (len(e2e) / seconds, tokens / seconds) if seconds > 0 else (0.0, 0.0)
+        lines += [
+            f"  {model}:",
+            f"    TTFT: {_figures(sample_of(ttft), (50, 99), has_mean=False)} (n={len(ttft)})",
+            f"    E2E:  {_figures(sample_of(e2e), (50, 99), has_mean=False)} (n={len(e2e)})",
+            f"    Throughput: {rates[0]:.2f} req/s, {rates[1]:.2f} tok/s",
+        ]
+    return ["=== Per-Model Metrics ===", *lines] if lines else []
+
+
+def _tenant_lines(record: RunRecord, tenants: Sequence[str]) -> list[str]:
+    """Of tenants with a completed request."""
+    requests, is_told = record.requests, is_reported(record)
+    tokens: dict[str, int] = {}
+    lines = []
+    for tenant, is_its in _groups(tenants):
+        is_done = is_told & is_its & (requests.e2e_us >= 0)
+        if is_done.any():
+            tokens[tenant] = int(requests.output_len[is_done].sum())
+            lines.append(f"  {tenant}: requests={_number(is_done)}, tokens={tokens[tenant]}")
+    if not lines:
+        return []
+    fairness = f"  Jain Fairness Index: {jain_index(list(tokens.values())):.4f}"
+    return ["=== Per-Tenant Metrics ===", *lines, fairness]
+
+
+def _session_lines(record: RunRecord, labels: Labels) -> list[str]:
+    """Sessions are counted once an instance has got one of their requests, and last from their first round."""
+    requests, rounds = record.requests, np.asarray(labels.round_index)
+    is_told = is_reported(record) & (requests.instance >= 0) & (requests.status != Status.DROPPED)
+    groups = [(name, is_its & is_told) for name, is_its in _groups(labels.session)]
+    groups = [(name, is_its) for name, is_its in groups if is_its.any()]
+    if not groups:
+        return []
+    durations = []
+    for _, is_its in groups:
+        is_done, begins = is_its & (requests.e2e_us >= 0), np.flatnonzero(is_its & (rounds == 0))
+        if is_done.any() and len(begins):
+            ended = (requests.arrival_us + requests.e2e_us)[is_done].max()
+            durations.append(max(ended - requests.arrival_us[begins[-1]], 0) / 1e3)
+    in_session = is_told & np.array([bool(name) for name in labels.session])
+    is_cold = in_session & (rounds == 0)
+    samples = {
+        "TTFT cold (round 0):": recorded(requests.ttft_us, is_cold) / 1e3,
+        "TTFT warm (round≥1):": recorded(requests.ttft_us, in_session & ~is_cold) / 1e3,
+        "Session duration:   ": np.array([one for one in durations if one > 0]),
+    }
+    lines = ["=== Session Metrics ===", f"  Sessions: {len(groups)}"]
+    for label, values in samples.items():
+        if len(values):
+            figures = _figures(sample_of(values), (50, 95, 99))
+            lines.append(f"  {label} {figures} ms (n={len(values)})")
+    return lines
+
+
+def pool_lines(record: RunRecord, config: ClusterConfig | None) -> list[str]:
+    """What became of requests that the pools have split, if there are any."""
+    if record.splits is None or config is None or not has_pools(config):
+        return []
+    requests, parts = record.requests, record.splits
+    if not parts.is_split.any():
+        return []
+    is_moved = parts.is_split & (requests.transfer_us >= 0) & (requests.status != Status.DROPPED)
+    ttft = requests.ttft_us[parts.is_split & parts.is_ended & (requests.ttft_us > 0)]
+    lines = [
+        "=== PD Metrics ===",
+        f"Disaggregated Requests: {_number(is_moved)}",
+        "Dropped at Decode KV: 0",  # BLIS counts those without a decode instance, and all have one
+        *_throughputs(record, config),
+    ]
+    samples = {"Parent TTFT": ttft, "KV Transfer Duration": requests.transfer_us[is_moved]}
+    for label, values in samples.items():
+        if len(values):
+            figures = _figures(sample_of(values), (50, 95, 99), decimals=1)
+            lines.append(f"{label} (us): {figures}")
+    return lines + (_depth_lines(record) if config.pd_transfer_contention else [])
+
+
+def _throughputs(record: RunRecord, config: ClusterConfig) -> list[str]:
+    """Parts that completed in either pool; an instance of both pools counts in both."""
+    seconds = ended_us(record) / 1e6
+    shared = ROLES.index("both")
+    rates = []
+    for pool in ("prefill", "decode"):
+        its = [row for row, role in enumerate(roles(config)) if role in (ROLES.index(pool), shared)]
+        completed = sum(counted(record, "completed_requests", row) for row in its)
+        rates.append(completed / seconds if seconds > 0 else 0.0)
+    low, high = sorted(rates)
+    ratio = "inf (one pool idle)" if high and not low else f"{high / low if high else 1.0:.4f}"
+    return [
+        f"Prefill Throughput: {rates[0]:.4f} sub-req/s",
+        f"Decode Throughput: {rates[1]:.4f} sub-req/s",
+        f"Load Imbalance Ratio: {ratio}",
+    ]
+
+
+def _depth_lines(record: RunRecord) -> list[str]:
+    """How many transfers were under way whenever one began, that one included."""
+    requests, parts = record.requests, record.splits
+    assert parts is not None
+    begun = (parts.transfer_at_us >= 0) & (requests.status != Status.DROPPED)
+    starts = np.sort(parts.transfer_at_us[begun])
+    has_ended = begun & (requests.transfer_us >= 0)
+    ends = np.sort((parts.transfer_at_us + requests.transfer_us)[has_ended])
+    depths = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
+    average = float(depths.mean()) if len(depths) else 0.0
+    return [
+        f"Peak Concurrent Transfers: {int(depths.max(initial=0))}",
+        f"Mean Transfer Queue Depth: {average:.4f}",
+    ]
+
+
+def _groups(texts: Sequence[str]) -> Iterable[tuple[str, Bool[np.ndarray, "request"]]]:
+    """Texts that are not empty, sorted as bytes, and the requests that have them."""
+    column = np.array(texts, object)
+    for text in sorted(set(texts) - {""}, key=str.encode):
+        yield text, column == text
+
+
+def _figures(
+    sample: Sample, percents: Sequence[int], has_mean: bool = True, decimals: int = 2
+) -> str:
+    values: Mapping[str, float] = {"mean": mean(sample)} if has_mean else {}
+    values = {**values, **{f"p{one}": percentile(sample, one) for one in percents}}
+    return " ".join(f"{name}={value:.{decimals}f}" for name, value in values.items())
+
+
+def _number(mask: Bool[np.ndarray, "request"]) -> int:
+    return int(np.count_nonzero(mask))
