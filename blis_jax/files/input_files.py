@@ -46,15 +46,19 @@ def refuse_half_characters(text: str, document: Any, source: str) -> None:
 
 
 def _texts(document: Any) -> Iterator[str]:
-    """All keys and values that are texts."""
-    waiting = [document]
+    """All keys and values that are texts; what several aliases name is looked at once."""
+    waiting, seen = [document], set[int]()
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):
             yield value
+        elif id(value) in seen:
+            continue
         elif isinstance(value, dict):
+            seen.add(id(value))
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, list | tuple):
+            seen.add(id(value))
             waiting += value
 
 

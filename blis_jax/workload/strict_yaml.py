@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import yaml
@@ -13,44 +15,65 @@ from blis_jax.errors import ConfigError, closest, shortened
 from blis_jax.files.input_files import refuse_half_characters
 
 LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
+_TAG = "tag:yaml.org,2002:"
+_NULL, _TEXT, _MERGE = f"{_TAG}null", f"{_TAG}str", f"{_TAG}merge"  # the last is of the key `<<`
 
 
-_NULL, _TEXT = "tag:yaml.org,2002:null", "tag:yaml.org,2002:str"
+class _StrictLoader(yaml.SafeLoader):
+    """A safe loader for which a repeated key is an error; dates are texts, and so is what follows `texts`."""
 
+    def __init__(self, text: str, texts: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.texts = texts
+        self._is_flat: dict[int, bool] = {}  # by a mapping's id; False while it is made so
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """A safe loader for which a repeated key is an error; what follows the keys `texts` is a text."""
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node; refuses, at its line, what its tag cannot hold."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
+            what = node.tag.removeprefix(_TAG)
+            problem = f"{shortened(node.value)} cannot be read as {what}; correct it, or leave the tag out"
+            raise _refusal(problem, node) from None
 
-    texts: tuple[str, ...] = ()
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """A mapping whose keys differ."""
-        seen: set[Hashable] = set()
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replaces `<<` by the entries that it names: keys beside it win, then mappings named first."""
+        if id(node) in self._is_flat:
+            if not self._is_flat[id(node)]:
+                raise _refusal("<< puts a mapping into itself; leave it out", node)
+            return
+        self._is_flat[id(node)] = False
+        seen = set()
         for key_node, value_node in node.value:
             is_scalar = isinstance(value_node, yaml.ScalarNode)
             if key_node.value in self.texts and is_scalar and value_node.tag != _NULL:
                 value_node.tag = _TEXT
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None,
-                    None,
-                    f"the key {shortened(key)} is given twice; keep one of them",
-                    key_node.start_mark,
-                )
-            seen.add(key if isinstance(key, Hashable) else None)
-        return super().construct_mapping(node, deep)
+            key = self._key(key_node)
+            if key in seen:
+                problem = f"the key {shortened(key_node.value)} is given twice; keep one of them"
+                raise _refusal(problem, key_node)
+            seen.add(key)
+        if _MERGE in seen:
+            super().flatten_mapping(node)
+            # the last one wins; kept all, they would grow tenfold with every level of aliases
+            node.value = list({self._key(entry[0]): entry for entry in node.value}.values())
+        self._is_flat[id(node)] = True
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """A whole number, also where it has more digits than Python converts."""
-        try:
-            return int(super().construct_yaml_int(node))
-        except ValueError:
-            problem = f"{shortened(node.value)} is not a whole number that can be read"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+    def _key(self, node: yaml.Node) -> Hashable:
+        key = _MERGE if node.tag == _MERGE else self.construct_object(node, deep=True)
+        if not isinstance(key, Hashable):
+            raise _refusal(f"a key is {_kind(key)}, allowed is a text", node)
+        return key
 
 
-_UniqueKeyLoader.add_constructor("tag:yaml.org,2002:int", _UniqueKeyLoader.construct_yaml_int)
+def _refusal(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+_StrictLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in of_first if tag != f"{_TAG}timestamp"]
+    for first, of_first in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def read_mapping(text: str, source: str, texts: tuple[str, ...] = ()) -> dict[Any, Any]:
@@ -68,10 +91,25 @@ def read_mapping(text: str, source: str, texts: tuple[str, ...] = ()) -> dict[An
 
 def read_yaml(text: str, source: str, texts: tuple[str, ...] = ()) -> Any:
     """Parse a YAML text in which no key is repeated; `source` names it in errors, for `texts` see read_mapping."""
-    loader = type("_Loader", (_UniqueKeyLoader,), {"texts": texts}) if texts else _UniqueKeyLoader
+    with _refusing(source):
+        data = yaml.load(text, Loader=partial(_StrictLoader, texts=texts))  # type: ignore[arg-type]
+    refuse_half_characters(text, data, source)
+    return data
+
+
+def read_documents(text: str, source: str) -> list[Any]:
+    """Parse a YAML text of several documents in the same way; empty ones are left out."""
+    with _refusing(source):
+        data = [one for one in yaml.load_all(text, Loader=_StrictLoader) if one is not None]
+    refuse_half_characters(text, data, source)
+    return data
+
+
+@contextmanager
+def _refusing(source: str) -> Iterator[None]:
+    """Turn what is no YAML into a sentence with the line."""
     try:
-        data = yaml.load(text, Loader=loader)
-        refuse_half_characters(text, data, source)
+        yield
     except RecursionError:
         raise ConfigError(f"{source}: mappings or lists are nested too deeply to be read") from None
     except yaml.MarkedYAMLError as error:
@@ -80,7 +118,6 @@ def read_yaml(text: str, source: str, texts: tuple[str, ...] = ()) -> Any:
         raise ConfigError(f"{source}{line}: {error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not a YAML text ({str(error).splitlines()[0]})") from None
-    return data
 
 
 def sentence(error: ValidationError, law_types: tuple[str, ...] = LAW_TYPES) -> str:

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from blis_jax.cluster.config import ClusterConfig, is_setting, nearest_setting
 from blis_jax.cluster.scorer_weights import parse_scorers
 from blis_jax.commands.sweep import strategies as sweep_strategies
 from blis_jax.errors import ConfigError, choices, closest
+from blis_jax.workload.strict_yaml import read_yaml
 from sweeps.strategies.file import OTHER_NAMES, Strategy, list_library, load_strategy
 from sweeps.strategies.reference_arguments import config_from_arguments
 from sweeps.strategies.space import SCORERS, Space, space_of
@@ -99,10 +98,7 @@ def _values(text: str, rest: str) -> dict[str, Any]:
             raise ConfigError(f"arm {text!r}: {part!r} is not NAME=VALUE")
         if name in values:
             raise ConfigError(f"arm {text!r}: {name} is given twice; keep one of them")
-        try:
-            values[name] = _number_or(yaml.safe_load(value))
-        except yaml.YAMLError:
-            raise ConfigError(f"arm {text!r}: {value!r} cannot be read as a value") from None
+        values[name] = _number_or(read_yaml(value, f"arm {text!r}, {name}"))
     return values
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-import yaml
-
+from blis_jax.errors import ConfigError
+from blis_jax.workload.strict_yaml import read_documents, read_yaml
 from sweeps.promote.promotion import Files, Finding
 
 CONFIG, FLAGS, OVERLAY = "endpoint-picker-config.yaml", "vllm-flags.yaml", "scenario-overlay.yaml"
@@ -62,8 +62,8 @@ def documents_of(files: Files) -> Documents:
         if not path.endswith((".yaml", ".yml", ".yaml.in")):
             continue
         try:
-            contents = [one for one in yaml.safe_load_all(text) if one is not None]
-        except yaml.YAMLError as error:
+            contents = read_documents(text, path)
+        except ConfigError as error:
             documents.broken.append(_unreadable(path, "is", error))
             continue
         for content in contents:
@@ -101,11 +101,10 @@ def _embedded(path: str, what: str, content: Any) -> Iterator[Document | Finding
         if not isinstance(text, str):
             continue
         try:
-            yield Document(path, "endpoint-picker-config", yaml.safe_load(text))
-        except yaml.YAMLError as error:
+            yield Document(path, "endpoint-picker-config", read_yaml(text, name))
+        except ConfigError as error:
             yield _unreadable(path, f"router.epp.pluginsCustomConfig.{name} is", error)
 
 
-def _unreadable(path: str, what: str, error: yaml.YAMLError) -> Finding:
-    problem = " ".join(str(error).split())
-    return Finding("CRITICAL", "unreadable", path, f"{what} no YAML: {problem}; write it anew")
+def _unreadable(path: str, what: str, error: ConfigError) -> Finding:
+    return Finding("CRITICAL", "unreadable", path, f"{what} no YAML: {error}; write it anew")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import yaml
-
+from blis_jax.workload.strict_yaml import read_yaml
 from sweeps.promote.evidence.hypothesis import PromotedHypothesis, hypotheses_of
 from sweeps.promote.evidence.stage import SURVIVAL, VERDICTS
 from sweeps.promote.promotion import Files, Promotion
@@ -33,13 +32,13 @@ class PromotionContent:
     @cached_property
     def document(self) -> dict[str, Any]:
         """The verdicts, as the evaluator wrote them."""
-        found: dict[str, Any] = yaml.safe_load(self.files[VERDICTS])
+        found: dict[str, Any] = read_yaml(self.files[VERDICTS], VERDICTS)
         return found
 
     @cached_property
     def survival(self) -> dict[str, Any]:
         """The table of what the gain survives."""
-        found: dict[str, Any] = yaml.safe_load(self.files[SURVIVAL])
+        found: dict[str, Any] = read_yaml(self.files[SURVIVAL], SURVIVAL)
         return found
 
     @cached_property
@@ -71,8 +70,10 @@ class PromotionContent:
         """Findings and decisions."""
         rows = []
         for gate in GATES:
-            found = yaml.safe_load(self.files.get(findings_path(gate), "")) or {}
-            decided = yaml.safe_load(self.files.get(decision_path(gate), "")) or {}
+            found, decided = (
+                read_yaml(self.files.get(path, ""), path) or {}
+                for path in (findings_path(gate), decision_path(gate))
+            )
             listed = found.get("findings", [])
             severities = [one["severity"] for one in listed]
             words = [f"{severities.count(name)} {name}" for name in dict.fromkeys(severities)]

@@ -161,8 +161,15 @@ def parse_report(text: str, source: str) -> BenchReport:
     """
     try:
         document = json.loads(text) if source.endswith(".json") else yaml.load(text, _loader())
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        first = str(error).splitlines()[0]
+    except (
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        yaml.YAMLError,
+        RecursionError,
+    ) as error:  # what a tag cannot hold makes the constructors raise anything
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise MalformedReportError(f"{source} is neither YAML nor JSON ({first})") from None
     if not isinstance(document, Mapping):
         raise MalformedReportError(f"{source} is no benchmark report: it holds no mapping")

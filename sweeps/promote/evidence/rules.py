@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from blis_jax.errors import ConfigError
+from blis_jax.workload.strict_yaml import read_yaml
 from sweeps.promote.evidence.hypothesis import BASELINE, hypotheses_of, hypotheses_path
 from sweeps.promote.evidence.priority_mix import CLASSES, GOODPUT
 from sweeps.promote.evidence.reports import AGGREGATE, UNITS
@@ -67,7 +66,7 @@ def _evidence_findings(files: Files) -> Iterator[Finding]:
     if VERDICTS not in files:
         yield Finding("CRITICAL", "no-verdicts", VERDICTS, "there are no verdicts; run validate")
         return
-    document = yaml.safe_load(files[VERDICTS])
+    document = read_yaml(files[VERDICTS], VERDICTS)
     verdicts: list[dict[str, Any]] = document["verdicts"]
     known = {one.id for one in hypotheses_of(files)}
     judged = {one["id"] for one in verdicts}

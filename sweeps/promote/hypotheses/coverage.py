@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import yaml
-
 from blis_jax.errors import ConfigError
+from blis_jax.workload.strict_yaml import read_yaml
 from sweeps.promote.hypotheses.document import HYPOTHESES, HypothesisDocument, parse_hypotheses
 from sweeps.promote.hypotheses.inventory import inventory
 from sweeps.promote.maps.stage import DICTIONARY
@@ -34,7 +33,7 @@ def coverage_findings(files: Files) -> Iterator[Finding]:
 def _of_dictionary(files: Files) -> Iterator[str]:
     """Origins that the dictionary asks for: every row of Map C, every signal that is read and is less fresh there."""
     path = next((one for one in sorted(files) if one.rpartition("/")[2] == DICTIONARY), None)
-    dictionary = yaml.safe_load(files[path]) if path else {}
+    dictionary = read_yaml(files[path], path) if path else {}
     for row in dictionary.get("map_c", ()):
         yield f"Map C: {row['id']}"
     for row in dictionary.get("map_b", ()):

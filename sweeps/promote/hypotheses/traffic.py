@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import yaml
-
 from blis_jax.workload.spec import WorkloadSpec
+from blis_jax.workload.strict_yaml import read_documents, read_yaml
 from sweeps.promote.checks.documents import PRIORITY
 from sweeps.promote.checks.kubernetes_rules import CLASS_LABEL
 from sweeps.promote.configs.engine import class_shares
@@ -60,7 +59,7 @@ def _objectives(files: Files) -> dict[str, int]:
     """Priorities of the classes in the treatment arm."""
     path = _path(files, _OBJECTS)
     found = {}
-    for one in yaml.safe_load_all(files[path]) if path else ():
+    for one in read_documents(files[path], path) if path else ():
         label = one.get("metadata", {}).get("labels", {}).get(CLASS_LABEL)
         if label:
             found[label] = one["spec"]["priority"]
@@ -70,5 +69,5 @@ def _objectives(files: Files) -> dict[str, int]:
 def _headers(files: Files) -> dict[str, int]:
     """The deadline headers of the classes, where the order by class has them."""
     path = _path(files, PRIORITY)
-    classes = yaml.safe_load(files[path])["classes"] if path else {}
+    classes = read_yaml(files[path], path)["classes"] if path else {}
     return {name: one["ttft_header_ms"] for name, one in classes.items()}
