@@ -107,6 +107,8 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 def summary(file: RunsFile, table: pandas.DataFrame) -> str:
     """How many rows were predicted, and how far off they are where the file has measured values."""
+    import pandas
+
     from blis_jax.predict.files import MEASURED, REASON
 
     number = int((table[REASON] == "").sum())
@@ -115,7 +117,8 @@ def summary(file: RunsFile, table: pandas.DataFrame) -> str:
     for column in file.collection.VALUES:
         if f"{column}{MEASURED}" not in table.columns:
             continue
-        off = (table[column] / table[f"{column}{MEASURED}"] - 1).abs() * 100
+        measured = pandas.to_numeric(table[f"{column}{MEASURED}"], errors="coerce")
+        off = (table[column] / measured - 1).abs() * 100
         groups = off.groupby(table[by]) if by else [(column, off)]
         for name, values in groups:
             if values.notna().any():

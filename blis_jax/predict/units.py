@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from blis_jax.errors import ConfigError
+import numpy as np
+
+from blis_jax.errors import ConfigError, shortened
 from blis_jax.predict.scene import Scene
 
 GPUS = {  # names of GPUs in the collections
@@ -25,6 +28,8 @@ GPUS = {  # names of GPUs in the collections
     "B200": "B200",
     "B300": "B300",
 }
+
+LARGEST = 1_000_000  # of the whole numbers in a row: more GPUs, requests or tokens than anyone has
 
 Row = Mapping[str, Any]
 
@@ -77,15 +82,36 @@ def whole(row: Row, column: str, usual: int | None = None) -> int:
     Raises:
         ConfigError: it is no whole number, or it is empty and there is no usual one.
     """
+    number = _number(row, column, usual, "a whole number")
+    if number != int(number):
+        raise ConfigError(f"{column} is {row[column]!r}, it must be a whole number")
+    if abs(number) > LARGEST:
+        raise ConfigError(f"{column} is {number:g}, it must be at most {LARGEST:,}")
+    return int(number)
+
+
+def share(row: Row, column: str, usual: float) -> float:
+    """A share of the row, above 0 up to 1; `usual` where its cell is empty.
+
+    Raises:
+        ConfigError: it is no such number.
+    """
+    number = _number(row, column, usual, "a number")
+    if not 0 < number <= 1:
+        raise ConfigError(f"{column} is {number:g}, it must be above 0 and at most 1")
+    return number
+
+
+def _number(row: Row, column: str, usual: float | None, what: str) -> float:
     value = row.get(column)
     is_empty = value is None or value != value or value == ""
     if is_empty and usual is not None:
         return usual
     try:
-        number = float(value)  # type: ignore[arg-type]
-        if number == int(number):
-            return int(number)
+        number = math.nan if isinstance(value, bool | np.bool_) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        pass
-    given = "is empty" if is_empty else f"is {value!r}"
-    raise ConfigError(f"{column} {given}, it must be a whole number")
+        number = math.nan
+    if not math.isfinite(number):
+        given = "is empty" if is_empty else f"is {shortened(value)}"
+        raise ConfigError(f"{column} {given}, it must be {what}")
+    return number

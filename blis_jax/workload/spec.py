@@ -7,6 +7,7 @@ revision reads differently is in `blis_jax.workload.revised`.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable
 from importlib import resources
@@ -35,7 +36,8 @@ from blis_jax.workload.versions import FIRST_REVISION, REVISED, REVISIONS, upgra
 TEXTS = ("id", "tenant_id", "model", "prefix_group", "adapter")  # keys whose values are names
 DEFAULT_PREFIX_LENGTH = 50  # tokens, the reference's default
 LEAST_GAMMA_SHAPE = 0.01  # the reference's: a cv of 10
-WEIBULL_CV_RANGE = (0.01, 10.4)  # the reference's
+# cv by law: of weibull the reference's; of gamma, 1/cv² must be a number
+CV_RANGES = {"weibull": (0.01, 10.4), "gamma": (1e-150, math.inf)}
 
 
 class ArrivalSpec(Strict):
@@ -46,10 +48,17 @@ class ArrivalSpec(Strict):
 
     @model_validator(mode="after")
     def _solvable(self) -> ArrivalSpec:
-        low, high = WEIBULL_CV_RANGE
-        if self.process == "weibull" and self.cv is not None and not low <= self.cv <= high:
-            raise problem_at(["cv"], f"got {self.cv:g}, allowed for weibull is {low:g} to {high:g}")
+        self.check_cv()
         return self
+
+    def check_cv(self) -> None:
+        """Refuses a cv for which the law has no shape."""
+        low, high = CV_RANGES.get(self.process, (0.0, math.inf))
+        if self.cv is not None and not low <= self.cv <= high:
+            most = f" to {high:g}" if high < math.inf else " or more"
+            raise problem_at(
+                ["cv"], f"got {self.cv:g}, allowed for {self.process} is {low:g}{most}"
+            )
 
 
 class NetworkSpec(Strict):

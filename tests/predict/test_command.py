@@ -28,7 +28,8 @@ def test_predictions_are_written_and_summed_up(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(prediction, "simulated", made_up)
     runs, output = tmp_path / "runs.csv", tmp_path / "out.csv"
     table = pd.read_csv(EXAMPLE)
-    table.loc[2, "actual"] = 12.0
+    table["actual"] = table["actual"].astype(object)
+    table.loc[2, "actual"], table.loc[3, "actual"] = 12.0, "abc"
     pd.concat([table, table[:1].assign(run="odd")]).to_csv(runs, index=False)
     assert command.main([str(runs), "--output", str(output)]) == 0
     said = capsys.readouterr()

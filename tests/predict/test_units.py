@@ -88,11 +88,21 @@ def test_a_vllm_run_is_one_scene_with_a_cell_for_each_row():
         ({"metric_name": "speed"}, "metric_name 'speed' is not predicted"),
         ({"tp": "two"}, "tp is 'two', it must be a whole number"),
         ({"tp": 0}, "tp must be at least 1, got 0"),
+        ({"tp": True}, "tp is True, it must be a whole number"),
+        ({"tp": 10**18}, "tp is 1e+18, it must be at most 1,000,000"),
+        ({"tp": float("inf")}, "tp is inf, it must be a whole number"),
+        ({"gpu_mem_util": "abc"}, "gpu_mem_util is 'abc', it must be a number"),
+        ({"gpu_mem_util": 0}, "gpu_mem_util is 0, it must be above 0 and at most 1"),
     ],
 )
 def test_a_row_that_cannot_be_predicted_says_why(change, words):
     units = vllm_runs.units([VLLM | change, VLLM | {"run": "other-general"}])
-    assert [words in unit.problem for unit in units] == [True, False]
+    assert sorted(words in unit.problem for unit in units) == [False, True]
+
+
+def test_one_bad_cell_leaves_the_other_rows_of_its_run():
+    good, bad = vllm_runs.units([VLLM, VLLM | {"gpu_mem_util": "abc"}, VLLM])
+    assert (bad.rows, good.rows, good.problem) == ((1,), (0, 2), "")
 
 
 def test_layouts_and_precisions():

@@ -77,6 +77,11 @@ BAD = [
         "clients[0].arrival.cv: got 11, allowed for weibull is 0.01 to 10.4",
     ),
     (
+        "cv: 2.0",
+        "cv: 1.0e-200",
+        "clients[0].arrival.cv: got 1e-200, allowed for gamma is 1e-150 or more",
+    ),
+    (
         "process: gamma",
         "process: gama",
         "clients[0].arrival.process: got 'gama', allowed is 'poisson', 'gamma', "

@@ -17,8 +17,8 @@ FIGURES = {name: name for name in VALUES} | {"tpot": "tpot_mean"}
 MAX_NUM_SEQS = 1024
 BATCHED_TOKENS = 8192
 MEMORY_SHARE = 0.93  # with it, as many requests fit as these servers held
-_EQUAL = re.compile(r"(\d+) TP(\d+)")
-_POOLS = re.compile(r"\d+: (\d+)P-TP(\d+) (\d+)D-TP(\d+)")
+_EQUAL = re.compile(r"(\d{1,4}) TP(\d{1,4})")
+_POOLS = re.compile(r"\d+: (\d{1,4})P-TP(\d{1,4}) (\d{1,4})D-TP(\d{1,4})")
 
 
 def units(rows: Sequence[Row]) -> list[Unit]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from blis_jax.errors import ConfigError
 from blis_jax.predict.collections.workloads import shared_prefix_load
 from blis_jax.predict.scene import RealServer, Scene
-from blis_jax.predict.units import AskedCell, Row, Unit, gpu_name, whole
+from blis_jax.predict.units import AskedCell, Row, Unit, gpu_name, share, whole
 
 NAME = "vllm_runs"
 COLUMNS = ("run", "model", "hardware", "tp", "stage_index", "metric_name")
@@ -21,19 +20,16 @@ DEFAULT_MEMORY_SHARE = 0.9
 
 
 def units(rows: Sequence[Row]) -> list[Unit]:
-    """One simulation for each run."""
-    by_run: dict[Any, list[int]] = {}
-    for number, row in enumerate(rows):
-        by_run.setdefault(row["run"], []).append(number)
-    found = []
-    for places in by_run.values():
+    """One simulation for the rows of equal runs."""
+    by_scene: dict[Scene, list[int]] = {}
+    refused = []
+    for place, row in enumerate(rows):
         try:
-            scene = scene_of(rows[places[0]])
+            by_scene.setdefault(scene_of(row), []).append(place)
         except ConfigError as error:
-            found.append(Unit(tuple(places), None, problem=str(error)))
-            continue
-        found += _of_run(rows, places, scene)
-    return found
+            refused.append(Unit((place,), None, problem=str(error)))
+    made = [one for scene, places in by_scene.items() for one in _of_run(rows, places, scene)]
+    return made + refused
 
 
 def scene_of(row: Row) -> Scene:
@@ -43,14 +39,13 @@ def scene_of(row: Row) -> Scene:
         ConfigError: its workload, GPU or a number is not known.
     """
     _, load = shared_prefix_load(str(row["run"]))
-    share = row.get("gpu_mem_util")
     server = RealServer(
         str(row["model"]),
         gpu_name(row["hardware"]),
         whole(row, "tp"),
         max_num_running_reqs=MAX_NUM_SEQS,
         max_num_scheduled_tokens=whole(row, "max_num_batched_tokens", DEFAULT_BATCHED_TOKENS),
-        memory_utilization=float(share) if share and share == share else DEFAULT_MEMORY_SHARE,
+        memory_utilization=share(row, "gpu_mem_util", DEFAULT_MEMORY_SHARE),
     )
     return Scene(server, load)
 

@@ -7,24 +7,15 @@ from typing import TYPE_CHECKING
 
 from blis_jax.workload.inference_perf import check_clients
 from blis_jax.workload.lengths.laws import problem_at
-from blis_jax.workload.spec import WEIBULL_CV_RANGE
 
 if TYPE_CHECKING:
     from blis_jax.workload.revised.spec import (
         CohortSpec,
-        RevisedArrival,
         RevisedClient,
         RevisedWorkload,
     )
 
 ABSOLUTE = "without an aggregate_rate every client needs rates of its own"
-
-
-def check_weibull(arrival: RevisedArrival) -> None:
-    """A weibull law whose shape can be found."""
-    low, high = WEIBULL_CV_RANGE
-    if arrival.process == "weibull" and arrival.cv is not None and not low <= arrival.cv <= high:
-        raise problem_at(["cv"], f"got {arrival.cv:g}, allowed for weibull is {low:g} to {high:g}")
 
 
 def check_pace(client: RevisedClient) -> None:

@@ -51,7 +51,7 @@ class RevisedArrival(ArrivalSpec):
     @model_validator(mode="after")
     def _solvable(self) -> RevisedArrival:
         if not self.is_fitted:
-            checks.check_weibull(self)
+            self.check_cv()
         return self
 
 
