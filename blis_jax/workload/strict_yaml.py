@@ -92,7 +92,7 @@ def read_mapping(text: str, source: str, texts: tuple[str, ...] = ()) -> dict[An
 def read_yaml(text: str, source: str, texts: tuple[str, ...] = ()) -> Any:
     """Parse a YAML text in which no key is repeated; `source` names it in errors, for `texts` see read_mapping."""
     with _refusing(source):
-        data = yaml.load(text, Loader=partial(_StrictLoader, texts=texts))  # type: ignore[arg-type]
+        data = yaml.load(text, Loader=partial(_StrictLoader, texts=texts))
     refuse_half_characters(text, data, source)
     return data
 
