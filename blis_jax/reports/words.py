@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from blis_jax.reports.study import ShownDifference, ShownInterval, Study
 from blis_jax.reports.style import ALL_REQUESTS
+from blis_jax.results.metrics.scalars import TITLES
 
 HEADLINE_METRICS = ("pooled_ttft_p99_ms", "ttft_p99_ms")  # the first that is there
 POOLED = "pooled_"
@@ -18,15 +19,6 @@ LATENCIES = {
     "tpot": ("time per output token", "TPOT"),
     "itl": ("time between output tokens", "ITL"),
 }
-OTHERS = {
-    "output_tokens_per_s": ("number of output tokens per second", "output tokens/s"),
-    "tokens_per_sec": ("number of output tokens per second", "output tokens/s"),
-    "requests_per_s": ("number of completed requests per second", "requests/s"),
-    "goodput_rps": ("number of requests per second that meet their targets", "goodput, requests/s"),
-    "attainment": ("share of requests that meet their targets", "share within targets"),
-    "reject_rate": ("share of requests rejected", "share rejected"),
-    "slo_miss_rate": ("share of requests that miss their targets", "share missing targets"),
-}
 
 
 def long_title(metric: str) -> str:
@@ -37,7 +29,9 @@ def long_title(metric: str) -> str:
     if name in LATENCIES and rest:
         words = LATENCIES[name][0]
         return f"mean {words}" if rest == "mean" else f"{rest[1:]}th percentile of the {words}"
-    return OTHERS.get(metric, (metric.removesuffix("_ms").replace("_", " "), ""))[0]
+    if metric in TITLES:
+        return TITLES[metric].prose
+    return metric.removesuffix("_ms").replace("_", " ")
 
 
 def short_title(metric: str) -> str:
@@ -49,7 +43,7 @@ def short_title(metric: str) -> str:
         return f"{LATENCIES[name][1]} {rest if rest == 'mean' else rest.upper()} (ms)"
     unit = " (ms)" if metric.endswith("_ms") else ""
     words = metric.removesuffix("_ms").replace("_", " ")
-    return OTHERS[metric][1] if metric in OTHERS else words + unit
+    return TITLES[metric].axis if metric in TITLES else words + unit
 
 
 def number(value: float | None, signed: bool = False, like: float | None = None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from blis_jax.results.metrics.scalars import (
     PERCENTILES_EXPLAINED,
+    TITLES,
     TOKEN_RATES,
     TOKEN_RATES_EXPLAINED,
     pooled_names,
@@ -15,21 +16,13 @@ from blis_jax.results.metrics.scalars import (
 
 NOTHING = "–"
 SEEDS_FOR_POOLED = 100  # from which 95 % intervals of a pooled P99 hold it in 93 % and more
-TITLES = {
-    **TOKEN_RATES,
-    "requests_per_s": "throughput, requests/s",
-    "goodput_rps": "goodput, requests/s",
-    "attainment": "share within targets",
-    "reject_rate": "share rejected",
-    "slo_miss_rate": "share missing targets",
-}
 UPPER = {"ttft": "TTFT", "e2e": "E2E", "tpot": "TPOT", "itl": "ITL", "slo": "SLO", "kv": "KV"}
 
 
 def title(metric: str) -> str:
     """A metric's name for people, with its unit."""
     if metric in TITLES:
-        return TITLES[metric]
+        return TITLES[metric].axis
     unit = ", ms" if metric.endswith("_ms") else ""
     of_run = metric.removeprefix("pooled_")
     words = of_run.removesuffix("_ms").split("_")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError
-from blis_jax.results.metrics.scalars import TOKEN_RATES, lookup
+from blis_jax.results.metrics.scalars import TITLES, TOKEN_RATES, lookup
 from blis_jax.statistics.intervals import METHOD, estimate
 from sweeps.ledger.rows.trial import (
     WHOLE,
@@ -38,7 +38,7 @@ _LABELS = {
     "e2e_p99_ms": "E2E P99, ms",
     "tokens_per_sec": f"throughput, {TOKEN_RATES['tokens_per_sec']}",
     "scheduling_delay_p99_ms": "scheduling delay P99, ms",
-    "goodput_rps": "goodput, requests/s",
+    "goodput_rps": TITLES["goodput_rps"].axis,
 }
 
 

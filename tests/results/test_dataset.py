@@ -70,7 +70,7 @@ def test_kv_figures_of_clusters_and_instances():
         [pressed_run(), larger], {"seed": [1, 2]}, PROVENANCE, has_cpu_tier=[True, False]
     )
     assert dataset.instance.values.tolist() == ["instance_0", "instance_1"]
-    assert dataset.cache_hit_rate.values.tolist() == [0.2, 0.25]
+    assert dataset.cache_hit_rate.values.tolist() == [0.2, 0.5]
     rates = dataset.instance_cache_hit_rate
     np.testing.assert_equal(rates.values, [[0.2, np.nan], [0.5, 0.0]])
     assert rates.dims == ("seed", "instance")

@@ -11,7 +11,7 @@ from blis_jax.commands.sweep.data import INVARIANTS, NOT_RUN, WHOLE, outcome_cou
 from blis_jax.engine.outcome import Outcome
 from blis_jax.policies.registry import NONE
 from blis_jax.reports.run_words import SEEDS, RunWords, run_words
-from blis_jax.results.metrics.scalars import TOKEN_RATES
+from blis_jax.results.metrics.scalars import TITLES
 from blis_jax.statistics.compared import ComparedMetric, Comparison
 from blis_jax.statistics.intervals import Estimate
 from blis_jax.statistics.paired import BETTER, SAME, UNCLEAR, WORSE
@@ -29,32 +29,24 @@ if TYPE_CHECKING:
 MOST_FULL_TABLES = 4  # beyond it, one line per class and point
 IN_BRIEF = {
     "pooled_ttft_p99_ms": "TTFT P99 pooled, ms",
-    "output_tokens_per_s": TOKEN_RATES["output_tokens_per_s"],
+    "output_tokens_per_s": TITLES["output_tokens_per_s"].axis,
     "goodput_rps": "goodput, 1/s",
 }
 WIDE = 124  # columns that the full table needs
-TITLES = {
-    "ttft": "TTFT",
-    "e2e": "E2E",
-    "tpot": "TPOT",
-    **TOKEN_RATES,
-    "requests_per_s": "throughput, requests/s",
-    "goodput_rps": "goodput, requests/s",
-    "attainment": "within targets, %",
-}
+OWN_TITLES = {"ttft": "TTFT", "e2e": "E2E", "tpot": "TPOT", "attainment": "within targets, %"}
 COLOURS = {BETTER: "green", WORSE: "red", UNCLEAR: "", SAME: ""}
 NOTHING = "–"
 
 
 def title(metric: str) -> str:
     """A metric's name for people, with its unit."""
-    if metric in TITLES:
-        return TITLES[metric]
+    if metric in OWN_TITLES or metric in TITLES:
+        return OWN_TITLES.get(metric) or TITLES[metric].axis
     of_run = metric.removeprefix("pooled_")
     latency, _, rest = of_run.removesuffix("_ms").partition("_")
     if rest[0] != "p":
-        return f"{TITLES[latency]} {rest}, ms"
-    return f"{TITLES[latency]} {rest.upper()} {'by run' if of_run == metric else 'pooled'}, ms"
+        return f"{OWN_TITLES[latency]} {rest}, ms"
+    return f"{OWN_TITLES[latency]} {rest.upper()} {'by run' if of_run == metric else 'pooled'}, ms"
 
 
 def _scaled(figure: ComparedMetric, value: float) -> float:

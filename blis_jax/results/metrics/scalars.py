@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
+from typing import NamedTuple
 
 from blis_jax.errors import ConfigError, choices
 from blis_jax.results.metrics import kv as kv_metrics
@@ -31,11 +32,28 @@ from blis_jax.results.records import COUNTED, RunRecord, Status
 
 MetricFn = Callable[[Selection], float]
 LOWER, HIGHER = "lower", "higher"  # which direction is better
-# The two throughputs in tokens, by their only names for people.
-TOKEN_RATES = {
-    "output_tokens_per_s": "output tokens/s",  # of requests that completed, first tokens included
-    "tokens_per_sec": "decode tokens/s",  # the reference's: of decode steps, first tokens left out
+
+
+class Title(NamedTuple):
+    """What pages, tables and the terminal call a metric that is no latency."""
+
+    axis: str  # in a table or beside an axis, with its unit
+    prose: str  # in a sentence
+
+
+TITLES = {
+    "output_tokens_per_s": Title("output tokens/s", "number of output tokens per second"),
+    "tokens_per_sec": Title("decode tokens/s", "number of decode tokens per second"),
+    "requests_per_s": Title("throughput, requests/s", "number of completed requests per second"),
+    "goodput_rps": Title(
+        "goodput, requests/s", "number of requests per second that meet their targets"
+    ),
+    "attainment": Title("share within targets", "share of requests that meet their targets"),
+    "reject_rate": Title("share rejected", "share of requests rejected"),
+    "slo_miss_rate": Title("share missing targets", "share of requests that miss their targets"),
 }
+# the two throughputs in tokens: of requests that completed, and the reference's, of decode steps
+TOKEN_RATES = {name: TITLES[name].axis for name in ("output_tokens_per_s", "tokens_per_sec")}
 PERCENTILES_EXPLAINED = (
     "P99 pooled is the 99th percentile of the requests of all runs together; P99 by run is the mean over runs of "
     "each run's P99, which depends on how many requests a run has."
