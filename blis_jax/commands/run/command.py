@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from blis_jax.results.labels import Labels
     from blis_jax.results.records import RunRecord
     from blis_jax.results.scores import Verdicts
+    from blis_jax.workload.reference.generate import DrawnWorkload
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,8 +59,11 @@ def _command(arguments: Sequence[str] | None) -> int:
 # --- one run --------------------------------------------------------------------------------------
 
 
-def simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
-    """Make the run that the options of `run` describe, print its figures and write its files; the exit code."""
+def simulate_one(given: Mapping[str, Any], notes: Notes, users: DrawnWorkload | None = None) -> int:
+    """Make the run that the options of `run` describe, print its figures and write its files; the exit code.
+
+    `users` take the place of the sessions that the options describe.
+    """
     if "workloads_dir" in given:
         raise ConfigError("--workloads-dir has no meaning without --scenario; leave it out")
     if given.get("horizon", 1) < 1:
@@ -86,7 +90,7 @@ def simulate_one(given: Mapping[str, Any], notes: Notes) -> int:
 
     trace = trace_flags.read(given, notes) if source.is_trace else None
     asked = scores.scores_of(given, source.spec, trace)
-    workload, run = sessions.closed_loop_of(source), None
+    workload, run = users or sessions.closed_loop_of(source), None
     table, names = (
         requests_of(source, config) if trace is None else trace_flags.to_table(trace, config)
     )

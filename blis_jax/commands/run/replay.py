@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_jax.commands import cli
 from blis_jax.commands.cli import Flag, Notes, Parser
@@ -20,8 +20,10 @@ from blis_jax.files.atomic_write import write_json
 from blis_jax.files.overwriting import SWITCH, refuse_existing
 from blis_jax.workload.versions import REVISED
 
+if TYPE_CHECKING:
+    from blis_jax.workload.reference.generate import DrawnWorkload
+
 NAME = "blis_jax.commands.run.replay"
-ALL_AT_ONCE_US = 600_000_000  # the horizon of a trace whose requests all come at time 0
 _DESCRIPTION = """\
 Simulate one cluster on a TraceV2 trace as BLIS of August 2026 does: requests arrive when the trace says, and the run
 ends at twice the time of the last arrival. `run --trace` reads traces of other formats and has no such end.
@@ -46,10 +48,10 @@ _FLAGS = (
         cli.one_of("fixed", "closed-loop"),
         "fixed",
         "NAME",
-        "fixed: later rounds of sessions arrive as recorded; closed-loop ends with exit code 3",
+        "fixed: later rounds of sessions arrive as recorded; closed-loop: when the round before is answered",
     ),
-    Flag("think-time-ms", cli.whole, 0, "MS", "of --session-mode closed-loop"),
-    Flag("think-time-dist", str, None, "LAW", "of --session-mode closed-loop"),
+    Flag("think-time-ms", cli.whole, 0, "MS", "closed-loop: ms from answer to next round; if not given the trace's"),
+    Flag("think-time-dist", str, None, "LAW", "closed-loop: likewise, such as lognormal:mu=2.0,sigma=0.6,max=30s"),
     Flag("lazy-generation", cli.truth, False, "BOOL", "without effect, as in BLIS"),
     Flag("log", cli.one_of(*cli.LOG_LEVELS), "warn", "LEVEL", "how much is said on stderr"),
 )  # fmt: skip
@@ -76,16 +78,24 @@ def _command(arguments: Sequence[str] | None) -> int:
     given = parser.given(arguments)
     notes = Notes(NAME, given.get("log", "warn"))
     cli.silence_warnings(given.get("log", "warn"))
+    as_run, users = _as_run(given), _users(given)
+    if users is not None:
+        if not users.sessions:
+            notes.warn("--session-mode closed-loop has no effect: the trace has no sessions")
+        from blis_jax.traces.closed_loop import end_of
+
+        last = max(request.arrival_us for request in users.requests)
+        as_run["horizon"] = given.get("horizon", end_of(last))
     if "results_path" not in given:
-        return simulate_one(_as_run(given), notes)
+        return simulate_one(as_run, notes, users)
     results = Path(given["results_path"])
     cli.check_writable(results)
     refuse_existing(given, {"--results-path": results})
     with tempfile.TemporaryDirectory() as folder:
-        found = {"metrics_path": str(Path(folder) / "metrics.json"), **given}
-        code = simulate_one(_as_run(found), notes)
+        metrics = {"results_path": str(Path(folder) / "metrics.json")} | as_run
+        code = simulate_one(metrics, notes, users)
         if code == 0:
-            document = json.loads(Path(found["metrics_path"]).read_text(encoding="utf-8"))
+            document = json.loads(Path(metrics["results_path"]).read_text(encoding="utf-8"))
             with cli.writing(results):
                 write_json(results, latencies(document.get("requests", ())))
     return code
@@ -93,7 +103,6 @@ def _command(arguments: Sequence[str] | None) -> int:
 
 def _as_run(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options as those of `run`."""
-    _check_sessions(given)
     for name in ("trace_header", "trace_data"):
         if name not in given:
             raise ConfigError(f"--{name.replace('_', '-')} is missing; give the file")
@@ -101,7 +110,13 @@ def _as_run(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("--model is missing; give the model that the instances serve")
     found = {"variant": REVISED, "trace_format": "trace-v3", **given}
     found["trace"] = found.pop("trace_data")
-    for name in ("results_path", "session_mode", "think_time_ms", "lazy_generation"):
+    for name in (
+        "results_path",
+        "session_mode",
+        "think_time_ms",
+        "think_time_dist",
+        "lazy_generation",
+    ):
         found.pop(name, None)
     if "metrics_path" in found:
         found["results_path"] = found.pop("metrics_path")
@@ -109,25 +124,45 @@ def _as_run(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _check_sessions(given: Mapping[str, Any]) -> None:
-    if given.get("session_mode") == "closed-loop":
-        raise UnsupportedError(
-            "--session-mode closed-loop is not supported yet: rounds of sessions arrive as recorded; leave it out"
-        )
-    for name in ("think_time_ms", "think_time_dist"):
-        if given.get(name):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} needs --session-mode closed-loop; leave it out"
-            )
-
-
 def _horizon_us(found: Mapping[str, Any]) -> int:
     """Twice the last arrival; the trace is read again with the run, which says what it lacks."""
+    from blis_jax.traces.closed_loop import end_of
     from blis_jax.traces.read import TraceOptions, read_trace
 
     wanted = TraceOptions(format=found["trace_format"], header=found["trace_header"])
-    latest = int(read_trace(found["trace"], wanted).rows.arrival_us[-1])
-    return 2 * latest or ALL_AT_ONCE_US
+    return end_of(int(read_trace(found["trace"], wanted).rows.arrival_us[-1]))
+
+
+def _users(given: Mapping[str, Any]) -> DrawnWorkload | None:
+    """The trace as a workload whose later rounds wait for their answers; None where they arrive as recorded."""
+    thinks = [name for name in ("think_time_ms", "think_time_dist") if name in given]
+    options = [f"--{name.replace('_', '-')}" for name in thinks]
+    if given.get("think_time_ms", 0) < 0:
+        raise ConfigError(f"--think-time-ms must be at least 0, got {given['think_time_ms']}")
+    if len(thinks) > 1:
+        raise ConfigError(f"{' and '.join(options)} are both given; give one of them")
+    if given.get("session_mode") != "closed-loop":
+        if thinks and given[thinks[0]]:
+            raise ConfigError(f"{options[0]} needs --session-mode closed-loop; leave it out")
+        return None
+    if "trace_output" in given:
+        raise UnsupportedError(
+            "--trace-output beside --session-mode closed-loop is not supported yet; leave one of them out"
+        )
+    from blis_jax.traces.closed_loop import closed_loop_of_trace, parse_think_time
+    from blis_jax.traces.rows import Report
+
+    text = given.get("think_time_dist")
+    if given.get("think_time_ms"):
+        text = f"constant:value={given['think_time_ms']}ms"
+    return closed_loop_of_trace(
+        given["trace_data"],
+        given["trace_header"],
+        given.get("seed", trace_flags.DEFAULT_SEED),
+        Report(),
+        None if text is None else parse_think_time(text),
+        given.get("horizon"),
+    )
 
 
 def latencies(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -75,7 +75,8 @@ class ClosedLoopRun:
             if created:
                 ids.append(f"session_{request.session}_round_{request.round_index}_{created}")
             else:
-                ids.append(f"request_{num_given}")
+                number = num_given if request.number is None else request.number
+                ids.append(f"request_{number}")
                 num_given += 1
         return ids
 

@@ -67,7 +67,7 @@ class RevisedHeader(Strict):
     warm_up_requests: int = 0
     workload_seed: Whole | None = None
     workload_spec: str = ""
-    session_context_growth: Literal["", "accumulate"] = ""  # of replays that this reader has not
+    session_context_growth: Literal["", "accumulate"] = ""  # of closed-loop replays
     server: trace_v2.Server | None = None
     network: trace_v2.Network | None = None
     goodput_slo_targets: dict[str, ClassTargets] = Field(default_factory=dict)
@@ -108,7 +108,7 @@ def read(path: Path, reading: Reading) -> TraceRows:
         reading.report.notes.append(f"{path.name} has no YAML header beside it; read without one")
     else:
         read_header(header)
-    found = read_columns(path, _columns(), reading, [_HAS_TOKENS, _IN_TIME])
+    found = columns_of(path, reading)
     arrival_us = _arrivals(found)
     group_tokens = _group_tokens(found["prefix_group"], found["prefix_length"])
     is_counted = (found["server_input_tokens"] > 0) & (found["prefix_group"] == "")
@@ -148,6 +148,11 @@ def header_of(path: Path, named: str | None = None) -> RevisedHeader | None:
     is_header = path.suffix in (".yaml", ".yml")
     header = path if is_header else Path(named) if named else header_path(path)
     return None if header is None else read_header(header)
+
+
+def columns_of(path: Path, reading: Reading) -> dict[str, np.ndarray]:
+    """All columns of the rows that can be used, in the order of the file."""
+    return read_columns(path, _columns(), reading, [_HAS_TOKENS, _IN_TIME])
 
 
 def read_header(path: Path) -> RevisedHeader:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from blis_jax.errors import UnsupportedError
 from blis_jax.workload.go_random.stream import Stream
 from blis_jax.workload.reference.clients import single_request
 from blis_jax.workload.reference.laws.deadlines import deadline_us, slo_target_us, timeout_of
-from blis_jax.workload.reference.prompts import Drawer, drawer_of, language
+from blis_jax.workload.reference.prompts import Drawer, DrawnContents, drawer_of, language
 from blis_jax.workload.reference.requests import NO_DEADLINE, DrawnRequest
 from blis_jax.workload.reference.seeds import signed
 from blis_jax.workload.revised.spec import RevisedClient
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 
 SESSION_SEED = 7919  # added to the workload's for the seeds of its sessions
 POOL_SEED = 10007  # added to the workload's for the seeds of concurrent users
+
+
+class Recorded(NamedTuple):
+    """A later round that is known in advance."""
+
+    think_time_us: int  # from the answer before it
+    contents: DrawnContents
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,11 @@ class Session:
     seed: int  # of its stream
     prefix: Tokens
     draw: Drawer
+    later: tuple[Recorded, ...] = ()  # rounds of a trace, which nobody draws
+
+    def think_after(self, round_index: int) -> int:
+        """Time from the answer to this round until the next one arrives, µs."""
+        return self.later[round_index].think_time_us if self.later else self.think_time_us
 
 
 @dataclass(frozen=True)
@@ -160,7 +172,8 @@ class Rounds:
     def after(self, request: DrawnRequest, arrival_us: int, num_generated: int) -> DrawnRequest:
         """The round that follows a request of which so many output tokens were generated."""
         session = self._session
-        contents = session.draw(self._stream)
+        known = session.later
+        contents = known[request.round_index].contents if known else session.draw(self._stream)
         shared = (session.prefix,) if len(session.prefix) else ()
         prompt = (*shared, contents.new)
         if session.is_growing:
@@ -224,8 +237,8 @@ class FollowUps:
         if rounds is None:
             return None
         session = self._sessions[request.session]
-        arrival_us = completed_us + session.think_time_us
         is_last = request.round_index + 1 >= session.num_rounds
+        arrival_us = completed_us + (0 if is_last else session.think_after(request.round_index))
         if is_last or self._left < 1 or arrival_us > self._horizon_us:
             self.ends(request)
             return None

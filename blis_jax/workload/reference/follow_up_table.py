@@ -128,7 +128,7 @@ def _table(
     deadline, arrival = arrays["deadline_us"], arrays["arrival_us"]
     arrays["arrival_us"] = np.where(is_later, LATEST_US, arrival)  # behind all others, by id
     arrays["id_rank"] = _id_rank(requests, is_later)
-    later = zip(sessions, is_later.tolist(), strict=True)
+    later = zip(sessions, is_later.tolist(), requests, strict=True)
     return ClosedLoop(
         table=replace(
             from_golden(arrays, least_prompt=0),
@@ -139,7 +139,11 @@ def _table(
         session_names=tuple(map(str, arrays["session_names"])),
         parent=parents,
         think_time_us=np.array(
-            [one.think_time_us if one and waits else 0 for one, waits in later], np.int64
+            [
+                one.think_after(request.round_index - 1) if one and waits else 0
+                for one, waits, request in later
+            ],
+            np.int64,
         ),
         timeout_us=np.where(deadline > 0, deadline - arrival, 0),
         id_rank=arrays["id_rank"],
@@ -156,7 +160,9 @@ def ids_of(requests: Sequence[DrawnRequest], is_later: np.ndarray) -> list[str]:
     rounds share all that comes before it.
     """
     return [
-        f"session_{request.session}_round_{request.round_index}_" if later else f"request_{row}"
+        f"session_{request.session}_round_{request.round_index}_"
+        if later
+        else f"request_{row if request.number is None else request.number}"
         for row, (request, later) in enumerate(zip(requests, is_later.tolist(), strict=True))
     ]
 

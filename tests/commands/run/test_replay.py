@@ -10,6 +10,7 @@ from tests.traces.formats.test_trace_v3 import HEADER, YAML, line
 
 MODEL = ["--model", "meta-llama/llama-3.1-8b-instruct", "--num-instances", "2"]
 FILES = ["--trace-header", "t.yaml", "--trace-data", "t.csv"]
+CLOSED = ["--session-mode", "closed-loop"]
 # number, TTFT and E2E in µs, prompt and output tokens of the requests that complete
 COMPLETED = [
     (0, 15609, 82542, 0, 10),
@@ -57,6 +58,40 @@ def test_latencies_and_figures_are_those_of_the_reference(tmp_path, capsys):
     assert '"vllm_estimated_duration_s": 0.031563' in capsys.readouterr().out
 
 
+def session_rows():
+    """Three sessions of three rounds, and two requests of their own."""
+    rows, more = [], {"prefix_group": "g", "prefix_length": "64"}
+    for turn in range(3):
+        for one in range(3):
+            arrival_us = 1000 + 9000 * one + 150_000 * turn
+            tokens = {
+                "input_tokens": str(200 + 90 * one + turn),
+                "output_tokens": str(6 + one + turn),
+            }
+            names = {"session_id": f"s{one}", "round_index": str(turn)}
+            rows.append(line(40 - len(rows), arrival_us, **tokens, **names, **more))
+    return [*rows, line(50, 3000), line(51, 200_000)]
+
+
+# completed, mean E2E in ms, duration in s, prompt tokens: those of BLIS
+SESSIONS = (11, 89.91072727272729, 0.353333, 6065)
+
+
+def test_later_rounds_wait_for_their_answers(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text(HEADER + "".join(session_rows()))
+    (tmp_path / "t.yaml").write_text(YAML + "session_context_growth: accumulate\n")
+    more = ["--metrics-path", "m.json", "--think-time-ms", "20", "--horizon", "90000000"]
+    assert main([*MODEL, *FILES, *CLOSED, *more, "--results-path", "l.json"]) == 0
+    document = json.loads((tmp_path / "m.json").read_text())
+    completed, e2e_ms, seconds, prompt_tokens = SESSIONS
+    assert document["completed_requests"] == completed
+    assert document["e2e_mean_ms"] == pytest.approx(e2e_ms, rel=1e-12)
+    assert document["vllm_estimated_duration_s"] == pytest.approx(seconds, rel=1e-12)
+    assert document["total_input_tokens"] == prompt_tokens
+    numbers = [one["request_id"] for one in json.loads((tmp_path / "l.json").read_text())]
+    assert numbers == [38, 39, 40, 50, 51]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -65,7 +100,22 @@ def test_latencies_and_figures_are_those_of_the_reference(tmp_path, capsys):
         (FILES, 2, "--model is missing"),
         ([*MODEL, *FILES, "--session-mode", "loop"], 2, "--session-mode"),
         ([*MODEL, *FILES, "--think-time-ms", "5"], 2, "needs --session-mode closed-loop"),
-        ([*MODEL, *FILES, "--session-mode", "closed-loop"], 3, "not supported yet"),
+        ([*MODEL, *FILES, *CLOSED, "--trace-output", "x"], 3, "not supported yet"),
+        ([*MODEL, *FILES, *CLOSED, "--think-time-ms", "-5"], 2, "at least 0, got -5"),
+        ([*MODEL, *FILES, *CLOSED, "--think-time-dist", "x"], 2, "--think-time-dist: got 'x'"),
+        (
+            [
+                *MODEL,
+                *FILES,
+                *CLOSED,
+                "--think-time-ms",
+                "5",
+                "--think-time-dist",
+                "constant:value=1",
+            ],
+            2,
+            "are both given",
+        ),
         ([*MODEL, *FILES, "--lora-config", "x"], 3, "LoRA"),
         ([*MODEL, "--trace-header", "no.yaml", *FILES[2:]], 2, "no.yaml does not exist"),
     ],

@@ -1,0 +1,260 @@
+"""Sessions of a TraceV2 trace whose later rounds wait for their answers, as BLIS's closed-loop replay has them.
+
+Lengths, prefixes and the order of draws are the trace's; contents are drawn, session by session.
+Source: BLIS as of August 2026, `sim/workload/replay.go` and `session.go`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_jax.engine.types import SLO_CLASSES
+from blis_jax.errors import ConfigError
+from blis_jax.traces.formats import trace_v3
+from blis_jax.traces.rows import Reading, Report
+from blis_jax.workload.go_random.stream import Stream
+from blis_jax.workload.reference.closed_loop import Recorded, Session
+from blis_jax.workload.reference.generate import DrawnWorkload
+from blis_jax.workload.reference.laws.lengths import length_law
+from blis_jax.workload.reference.prompts import DrawnContents, draw_tokens
+from blis_jax.workload.reference.requests import NO_SESSION, DrawnRequest
+from blis_jax.workload.revised.laws import LognormalLaw, RevisedConstantLaw
+from blis_jax.workload.revised.spec import RevisedClient
+
+if TYPE_CHECKING:
+    from jaxtyping import Int32
+
+    Tokens = Int32[np.ndarray, " token"]
+    Row = Mapping[str, Any]
+
+FOLLOW_UP_TIMEOUT_US = 300_000_000  # of rounds that completions bring
+ALL_AT_ONCE_US = 600_000_000  # the horizon of a trace whose requests all come at time 0
+_ONE = {"type": "constant", "params": {"value": 1}}
+_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000}  # in µs; ms where there is none
+ThinkTime = Callable[[Stream], int]
+
+
+def closed_loop_of_trace(
+    data: str | Path,
+    header: str | Path,
+    seed: int,
+    report: Report,
+    think_time: ThinkTime | None = None,
+    horizon_us: int | None = None,
+) -> DrawnWorkload:
+    """Read a trace as a workload in which completions bring the later rounds.
+
+    Args:
+        data: file of the rows.
+        header: file of the header, which says whether prompts grow.
+        seed: of the contents.
+        report: told of rows that are left out.
+        think_time: draws the µs between an answer and the next round; what the trace has, if None.
+        horizon_us: µs after which no round arrives; twice the last arrival if None.
+
+    Raises:
+        ConfigError: the files cannot be read, or a session's rounds are not numbered from 0 on.
+    """
+    rows = _rows_of(Path(data), report)
+    grows = trace_v3.read_header(Path(header)).session_context_growth == "accumulate"
+    stream, prefixes = Stream(seed), dict[str, Any]()
+    for row in rows:
+        if row["prefix_group"] and row["prefix_length"] > 0:
+            group = row["prefix_group"]
+            if group not in prefixes:
+                prefixes[group] = draw_tokens(stream, row["prefix_length"])
+    clients: dict[tuple[str, ...], int] = {}
+    requests: list[DrawnRequest] = []
+    sessions: dict[str, Session] = {}
+    if horizon_us is None:
+        first = [
+            row["arrival_time_us"] for row in rows if not (row["session_id"] and row["round_index"])
+        ]
+        horizon_us = end_of(max(first, default=0))
+    for name, rounds in _sessions(rows, data).items():
+        seeds = Stream(stream.int63())
+        client = clients.setdefault(_client_key(rounds[0]), len(clients))
+        contents = _contents(rounds[0], seeds)
+        requests.append(_request(rounds[0], client, contents, prefixes))
+        sessions[name] = _session(rounds, client, grows, prefixes, seeds, think_time)
+    for row in rows:
+        if not row["session_id"]:
+            client = clients.setdefault(_client_key(row), len(clients))
+            requests.append(_request(row, client, _contents(row, stream), prefixes))
+    requests.sort(key=lambda request: request.arrival_us)
+    made = tuple(_client(key) for key in clients)
+    return DrawnWorkload(made, requests, sessions, math.inf, horizon_us)
+
+
+def end_of(latest_us: int) -> int:
+    """Where a replay ends whose last request arrives then."""
+    return 2 * latest_us if latest_us > 0 else ALL_AT_ONCE_US
+
+
+def _rows_of(path: Path, report: Report) -> list[dict[str, Any]]:
+    found = trace_v3.columns_of(path, Reading(report=report))
+    lists = {name: values.tolist() for name, values in found.items()}
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+
+
+def _sessions(rows: Sequence[Row], data: str | Path) -> dict[str, list[Row]]:
+    """The rounds of every session in their order, sessions by first appearance."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["session_id"]:
+            found.setdefault(row["session_id"], []).append(row)
+    for name, rounds in found.items():
+        rounds.sort(key=lambda row: row["round_index"])
+        numbers = [row["round_index"] for row in rounds]
+        if numbers != list(range(len(rounds))):
+            place = next(at for at, number in enumerate(numbers) if number != at)
+            raise ConfigError(
+                f"{data}: session {name!r} has round {numbers[place]} in place of round {place}; number its rounds "
+                "from 0 on, or leave --session-mode out"
+            )
+    return found
+
+
+def _input_len(row: Row) -> int:
+    """Prompt tokens without a prefix: the server's count, where there is one and no prefix."""
+    counted = row["server_input_tokens"] if not row["prefix_group"] else 0
+    return int(counted or row["input_tokens"])
+
+
+def _contents(row: Row, stream: Stream) -> DrawnContents:
+    new = draw_tokens(stream, _input_len(row))
+    parts = tuple(row[f"{name}_tokens"] for name in ("text", "image", "audio", "video"))
+    return DrawnContents(new, draw_tokens(stream, row["output_tokens"]), parts)
+
+
+def _request(
+    row: Row, client: int, contents: DrawnContents, prefixes: Mapping[str, Tokens]
+) -> DrawnRequest:
+    arrival_us = row["send_time_us"] if row["send_time_us"] > 0 else row["arrival_time_us"]
+    prefix = prefixes.get(row["prefix_group"])
+    return DrawnRequest(
+        arrival_us,
+        client,
+        (contents.new,) if prefix is None else (prefix, contents.new),
+        contents.output,
+        session=row["session_id"] or NO_SESSION,
+        prefix_group=row["prefix_group"],
+        prefix_len=0 if prefix is None else len(prefix),
+        deadline_us=row["deadline_us"],
+        slo_target_us=row[trace_v3.TARGET],
+        parts=contents.parts,
+        number=row["request_id"],
+    )
+
+
+def _session(
+    rounds: Sequence[Row],
+    client: int,
+    grows: bool,
+    prefixes: Mapping[str, Tokens],
+    stream: Stream,
+    think_time: ThinkTime | None,
+) -> Session:
+    """How a session goes on; the stream has drawn its first round."""
+    nothing = np.empty(0, np.int32)
+    thinks, later = _think_times(rounds), []
+    for place, row in enumerate(rounds[1:]):
+        think_us = thinks[place] if think_time is None else think_time(stream)
+        inputs, outputs = _input_len(row), row["output_tokens"]
+        contents = DrawnContents(draw_tokens(stream, inputs), draw_tokens(stream, outputs))
+        later.append(Recorded(think_us, contents))
+    return Session(
+        rounds[0]["session_id"],
+        client,
+        num_rounds=len(rounds),
+        is_growing=grows,
+        think_time_us=0,
+        timeout_us=FOLLOW_UP_TIMEOUT_US,
+        slo_target_us=rounds[0][trace_v3.TARGET],
+        seed=0,
+        prefix=prefixes.get(rounds[0]["prefix_group"], nothing),
+        draw=lambda _: DrawnContents(nothing, nothing),
+        later=tuple(later),
+    )
+
+
+def _think_times(rounds: Sequence[Row]) -> list[int]:
+    """Those that the trace has, else the gaps between the arrivals of rounds."""
+    recorded = [row["think_time_us"] for row in rounds[1:]]
+    if any(recorded):
+        return recorded
+    arrivals = [row["arrival_time_us"] for row in rounds]
+    return [max(after - before, 0) for before, after in pairwise(arrivals)]
+
+
+def _client_key(row: Row) -> tuple[str, ...]:
+    return row["client_id"], row["tenant_id"], SLO_CLASSES[row["slo_class"]], row["model"]
+
+
+def _client(key: tuple[str, ...]) -> RevisedClient:
+    """Whom requests with these names come from; what it would draw is not asked."""
+    names = dict(zip(("id", "tenant_id", "slo_class", "model"), key, strict=True))
+    laws = {"input_distribution": _ONE, "output_distribution": _ONE}
+    return RevisedClient.model_validate({**names, **laws, "concurrency": 1})
+
+
+# --- think times ----------------------------------------------------------------------------------
+
+
+def parse_think_time(text: str) -> ThinkTime:
+    """The law that a text such as `lognormal:mu=2.0,sigma=0.6,min=3s,max=30s` or `constant:value=500ms` describes.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    name, colon, rest = text.partition(":")
+    pairs = [part.partition("=") for part in rest.split(",")] if rest.strip() else []
+    given = {key.strip(): value.strip() for key, _, value in pairs}
+    needed, allowed = _LAWS.get(name, ((), ()))
+    is_odd = len(given) < len(pairs) or not all(equals for _, equals, _ in pairs)
+    if not colon or not needed or is_odd or not set(needed) <= set(given) <= set(allowed):
+        raise ConfigError(
+            f"--think-time-dist: got {text!r}, allowed is lognormal:mu=M,sigma=S with min and max if wanted, or "
+            "constant:value=TIME; times are such as 3s, 500ms or 20us"
+        )
+    if name == "constant":
+        value = {"value": _time_us(given["value"], text)}
+        return length_law(RevisedConstantLaw.model_validate({"type": name, "params": value}))
+    params: dict[str, Any] = {key: _number(given[key], text) for key in needed}
+    if not params["sigma"] > 0:
+        raise ConfigError(f"--think-time-dist: sigma of {text!r} must be above 0")
+    params["mu"] += math.log(1e6)
+    params |= {key: _time_us(given[key], text) for key in ("min", "max") if key in given}
+    if 0 < params.get("max", 0) < params.get("min", 0):
+        raise ConfigError(f"--think-time-dist: min of {text!r} is above max")
+    return length_law(LognormalLaw.model_validate({"type": name, "params": params}))
+
+
+_LAWS = {
+    "lognormal": (("mu", "sigma"), ("mu", "sigma", "min", "max")),
+    "constant": (("value",), ("value",)),
+}
+
+
+def _number(text: str, whole: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"--think-time-dist: {text!r} in {whole!r} is not a finite number")
+    return value
+
+
+def _time_us(text: str, whole: str) -> int:
+    unit = next((one for one in _UNITS if text.endswith(one)), "")
+    value = _number(text.removesuffix(unit), whole)
+    if value < 0:
+        raise ConfigError(f"--think-time-dist: {text!r} in {whole!r} is below 0")
+    return int(value * _UNITS[unit or "ms"])
