@@ -146,7 +146,7 @@ def _simple_spec(given: Mapping[str, Any], mode: str) -> WorkloadSpec:
     if users and "rate" in given:
         raise ConfigError("--concurrency and --rate are both given; give one of them")
     horizon = given.get("horizon", NO_HORIZON)
-    is_open = not users and given.get("num_requests") == 0
+    is_open = given.get("num_requests") == 0
     if is_open and horizon >= NO_HORIZON:
         raise ConfigError("--num-requests 0 has no end without --horizon; give one of them")
     given = {**given, "num_requests": 1} if is_open else given

@@ -101,6 +101,10 @@ def test_no_number_of_requests_needs_a_horizon() -> None:
         source_of(given)
     spec = source_of({**given, "horizon": 5_000_000}).spec
     assert spec is not None and (spec.num_requests, spec.horizon) == (0, 5_000_000)
+    users = {"variant": "blis-2026-08", "num_requests": 0, "concurrency": 3, "horizon": 5_000_000}
+    assert source_of(users).spec == source_of({**users, "num_requests": 9}).spec.model_copy(  # type: ignore[union-attr]
+        update={"num_requests": 0}
+    )
 
 
 @pytest.mark.parametrize("text", ["run1", "run1.csv"])
