@@ -218,11 +218,12 @@ def size(groups: tuple[InstanceGroup, ...]) -> int:
 
 
 def check_number(config: ClusterConfig, wanted: int) -> None:
-    """Refuses a number of instances that the groups do not add up to."""
-    if config.instances and wanted != size(config.instances):
+    """Refuses a number of instances that the groups do not add up to; nodes may have room for fewer."""
+    number = size(config.instances) if config.instances else wanted
+    if wanted < number or (wanted > number and not config.node_pools):
         raise ConfigError(
             f"num_instances is {wanted}, but the groups of instances add up to "
-            f"{size(config.instances)}; leave it out, or change a count"
+            f"{number}; leave it out, or change a count"
         )
 
 

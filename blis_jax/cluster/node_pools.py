@@ -7,12 +7,13 @@ cluster's GPU, as in BLIS, whose command line never fills in the speeds of other
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_jax.cluster import disaggregation
-from blis_jax.errors import ConfigError, UnsupportedError, closest, shortened
+from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, closest, shortened
 from blis_jax.latency.model_files import usual_tp
 
 if TYPE_CHECKING:
@@ -89,11 +90,27 @@ def settings_of_fleet(
         found["instances"], found["node_pools"] = _groups_of_pools(config, given[POOLS], source)
     loading = _lifecycle(given.get(LIFECYCLE) or {}, f"{source}: {LIFECYCLE}")
     scaling = _autoscaler(given.get(AUTOSCALER) or {}, f"{source}: {AUTOSCALER}")
+    if POOLS in given:
+        placed = sum(group["count"] for group in found["instances"])
+        _tell_unplaced(config, placed, source, scaling[f"{_PREFIX}interval_us"] > 0)
     loads = any(loading[f"{_PREFIX}loading_delay_{name}_s"] for name in _DELAY_KEYS)
     first_load = loads and POOLS in given and not loading[f"{_PREFIX}warm_start"]
     if scaling[f"{_PREFIX}interval_us"] > 0 or first_load:
         found |= {"cluster_policy": POLICY, **loading, **scaling}
     return found
+
+
+def _tell_unplaced(config: ClusterConfig, placed: int, source: str, is_scaled: bool) -> None:
+    """Say that instances without room on the first nodes never start: BLIS makes no node later."""
+    if placed == config.num_instances:
+        return
+    sentence = (
+        f"{source}: the nodes have room for {placed} instances of {gpus_of_instance(config)} GPUs, but num_instances "
+        f"is {config.num_instances}"
+    )
+    if not placed or is_scaled:
+        raise UnsupportedError(f"{sentence}; raise initial_nodes or gpus_per_node")
+    warnings.warn(f"{sentence}; the others never start, as in BLIS", ConfigWarning, stacklevel=2)
 
 
 def gpus_of_instance(config: ClusterConfig) -> int:
@@ -129,11 +146,6 @@ def _groups_of_pools(
         if count:
             group = {"count": count, "name": name, "gpu_memory_gib": memory[made.gpu_type]}
             groups.append(group)
-    if left:
-        raise UnsupportedError(
-            f"{source}: the nodes have room for {config.num_instances - left} instances of {tp} GPUs, "
-            f"but num_instances is {config.num_instances}; raise initial_nodes or gpus_per_node"
-        )
     return groups, tuple(found)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.cluster.instance_groups import per_instance
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, ConfigWarning
 
 
 def pool(name: str, gpu_type: str, memory: float, **changes: Any) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def test_longest_request_fits_into_the_smaller_cache():
 @pytest.mark.parametrize(
     ("pools", "settings", "words"),
     [
-        (POOLS, {"num_instances": 10}, "room for 9 instances of 1 GPUs"),
+        (POOLS, {"num_instances": 10, "tp": 16}, "room for 0 instances of 16 GPUs"),
         (POOLS, {"revision": "blis-2026-02"}, "node_pools are of blis-2026-08"),
         ([pool("h", "H100", 0.0)], {}, "gpu_memory_gib must be above 0"),
         ([pool("h", "H100", 80.0, gpus_per_node=0)], {}, "gpus_per_node must be a whole number"),
@@ -96,6 +96,14 @@ def test_longest_request_fits_into_the_smaller_cache():
 def test_what_cannot_be_used_is_refused(pools: Any, settings: dict[str, Any], words: str):
     with pytest.raises(ConfigError, match=words):
         cluster(pools, **settings)
+
+
+def test_instances_without_room_never_start_as_in_blis() -> None:
+    with pytest.warns(
+        ConfigWarning, match="room for 9 instances of 1 GPUs, but num_instances is 10"
+    ):
+        config = cluster(POOLS, num_instances=10)
+    assert config == cluster(POOLS, num_instances=9)
 
 
 def test_an_autoscaler_is_a_cluster_policy_with_the_numbers_of_the_file():

@@ -139,7 +139,13 @@ def test_instances_have_the_usual_gpus_where_they_are_placed(tmp_path: Path) -> 
         "policy_config": str(tmp_path / "nodes.yaml"),
         "num_instances": 2,
     }
-    assert cluster_config(given).num_instances == 2
+    config = cluster_config(given)
+    assert config.num_instances == 2
+    with pytest.warns(ConfigWarning, match="room for 2 instances of 2 GPUs.* others never start"):
+        assert cluster_config({**given, "num_instances": 3}) == config  # as in BLIS
+    (tmp_path / "nodes.yaml").write_text(
+        f"node_pools: [{pool}]\nautoscaler: {{interval_us: 1000000}}"
+    )
     with pytest.raises(UnsupportedError, match="room for 2 instances of 2 GPUs"):
         cluster_config({**given, "num_instances": 3})
 
