@@ -112,6 +112,10 @@ def _timeout_us(given: Mapping[str, Any]) -> int:
     seconds = given.get("timeout", TIMEOUT_S)
     if not seconds:
         raise ConfigError("--timeout must be above 0 s, or negative for no deadline; got 0")
+    if not seconds * 1e6 < MOST_SPAN_US:
+        raise ConfigError(
+            f"--timeout must be below {MOST_SPAN_US / 1e6:g} s, got {seconds:g}; give a negative number for no deadline"
+        )
     return int(max(seconds, 0) * 1_000_000)
 
 
@@ -197,6 +201,7 @@ def _distribution(given: Mapping[str, Any], mode: str) -> Distribution:
     )
 
 
+MOST_SPAN_US = 2.0**62  # which a time can be added to
 TIMEOUT_S = 300  # of requests that options describe
 REVISED_OPTIONS = ("concurrency", "think_time_ms", "timeout")
 LENGTH_OPTIONS = (

@@ -6,10 +6,12 @@ concurrent users, deadlines, windows with laws of their own, and workloads witho
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from blis_jax.errors import ConfigWarning, closest, shortened
 from blis_jax.workload.lengths.laws import Count, NonNegative, Positive, Strict, Whole, problem_at
 from blis_jax.workload.revised import checks
 from blis_jax.workload.revised.laws import REVISED_LAW_TYPES, RevisedLengthLaw
@@ -34,6 +36,7 @@ def _without_type(given: Any) -> Any:
 
 OptionalLaw = Annotated[RevisedLengthLaw | None, BeforeValidator(_without_type)]
 AtLeastOne = Annotated[Whole, Field(ge=1)]
+Span = Annotated[Whole, Field(ge=0, lt=2**62)]  # µs, to be added to a time
 MOST_MEMBERS = 100_000  # of a cohort, the reference's limit
 
 
@@ -90,6 +93,15 @@ class RevisedMultiTurn(MultiTurnSpec):
     max_rounds: AtLeastOne
     single_session: bool = False  # the client's first arrival begins its only session
 
+    @field_validator("context_growth", mode="before")
+    @classmethod
+    def _known_growth(cls, growth: Any) -> Any:
+        if not isinstance(growth, str) or growth in ("", "accumulate"):
+            return growth
+        text = f"context_growth: {shortened(growth)} is not 'accumulate', so prompts do not grow, as in BLIS"
+        warnings.warn(f"{text}{closest(growth, ['accumulate'])}", ConfigWarning, stacklevel=2)
+        return ""
+
 
 class RevisedReasoning(ReasoningSpec):
     """Share of reasoning tokens, which changes nothing, and sessions."""
@@ -125,8 +137,8 @@ class RevisedClient(ClientSpec):
     multimodal: RevisedMultimodal | None = None
     reasoning: RevisedReasoning | None = None
     adapter: str = ""  # LoRA, which is not simulated
-    timeout: Count | None = None  # µs; 0: none; not given: 300 s for sessions, none for the rest
-    slo_target_us: Count | None = None
+    timeout: Span | None = None  # µs; 0: none; not given: 300 s for sessions, none for the rest
+    slo_target_us: Span | None = None
     closed_loop: bool | None = None  # not given: true for sessions
 
     @property
@@ -202,8 +214,8 @@ class CohortSpec(Strict):
     prefix_length: Count = 0
     reasoning: RevisedReasoning | None = None
     closed_loop: bool | None = None
-    timeout: Count | None = None
-    slo_target_us: Count | None = None
+    timeout: Span | None = None
+    slo_target_us: Span | None = None
     network: NetworkSpec | None = None
     multimodal: RevisedMultimodal | None = None
 

@@ -178,3 +178,19 @@ def test_the_first_revision_has_its_own_bounds():
 def test_a_number_that_only_fits_an_option_is_refused_in_a_sentence():
     with pytest.raises(ConfigError, match="think_time_us"):
         source_of({"variant": REVISED, "concurrency": 2, "think_time_ms": 2**63 - 1})
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e300])
+def test_a_timeout_that_no_time_can_be_added_to_is_refused(seconds):
+    with pytest.raises(ConfigError, match="--timeout must be below"):
+        source_of(given(timeout=seconds))
+    text = text_of().replace("- id: a\n", "- id: a\n  timeout: 9223372036854775807\n")
+    with pytest.raises(ConfigError, match="timeout: got 9223372036854775807"):
+        parse_spec(text, "w.yaml", REVISED)
+
+
+def test_another_growth_of_prompts_is_none_and_said():
+    turns = "  reasoning: {multi_turn: {max_rounds: 2, context_growth: Accumulate}}\n"
+    with pytest.warns(ConfigWarning, match="did you mean 'accumulate'"):
+        spec = parse_spec(text_of() + turns, "w.yaml", REVISED)
+    assert spec.clients[0].multi_turn.context_growth == ""
