@@ -11,7 +11,7 @@ import pytest
 
 from blis_jax import Policies
 from blis_jax.cluster.config import ClusterConfig
-from blis_jax.engine.mechanism import mechanism, without_effect
+from blis_jax.engine.mechanism import has_priorities, mechanism, without_effect
 from blis_jax.engine.phases.policy_calls import combined_scores, without_matches
 from blis_jax.engine.types import PolicyParams
 from blis_jax.errors import ConfigError
@@ -104,3 +104,18 @@ def test_only_august_has_a_copy_of_the_caches(name: str) -> None:
     for changes in ({}, {"corrected": True}, {"load_refresh_interval": 1000}):
         with pytest.raises(ConfigError, match="which only blis-2026-08 has; take that profile"):
             mechanism(config.replace(**changes))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, False),
+        ({"scheduler": "priority-fcfs"}, False),
+        ({"priority_policy": "slo-based"}, True),  # whatever the scheduler makes of it
+        ({"revision": "blis-2026-08"}, False),
+        ({"revision": "blis-2026-08", "scheduler": "sjf"}, False),
+        ({"revision": "blis-2026-08", "scheduler": "priority-fcfs"}, True),
+    ],
+)
+def test_inversions_count_where_blis_counts_them(settings, expected):
+    assert has_priorities(mechanism(ClusterConfig(**settings))) is expected
