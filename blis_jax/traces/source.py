@@ -148,6 +148,16 @@ class TraceSource:
 
         return to_table(self.rows(seed), block_size)[0]
 
+    def placed(self, table: RequestTable, seed: int, config: ClusterConfig) -> RequestTable:
+        """The requests of one run with what a cluster goes by: deadlines, and models that no instance has."""
+        from blis_jax.traces.to_table import models_of
+        from blis_jax.workload.table import with_models, with_timeouts
+
+        rows = self.rows(seed)
+        if rows.timeout_us.any() and (config.is_august or config.corrected):
+            table = with_timeouts(table, rows.timeout_us)
+        return with_models(table, models_of(rows), config.serves)
+
     def rows(self, seed: int) -> TraceRows:
         """The requests of one run before they are cut into blocks."""
         if self.num_windows is None:

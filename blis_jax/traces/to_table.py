@@ -37,14 +37,13 @@ def to_table(rows: TraceRows, block_size: int) -> tuple[RequestTable, WorkloadNa
         node_start=folded.node_start,
         node_blocks=folded.node_blocks,
     )
-    models = np.array(rows.model_names, object)[rows.model] if any(rows.model_names) else None
     texts = WorkloadNames(
         names,
         rows.prefix_group_names,
         rows.request_id,
         _deadlines(rows),
         session_names=rows.session_names,
-        models=models,
+        models=models_of(rows),
     )
     return table, texts
 
@@ -53,6 +52,11 @@ def _deadlines(rows: TraceRows) -> np.ndarray | None:
     """When each request is given up, µs, 0 for never; None if none ever is."""
     has_one = rows.timeout_us > 0
     return np.where(has_one, rows.arrival_us + rows.timeout_us, 0) if has_one.any() else None
+
+
+def models_of(rows: TraceRows) -> np.ndarray | None:
+    """The model that each request asks for, text `[request]`; None if none does."""
+    return np.array(rows.model_names, object)[rows.model] if any(rows.model_names) else None
 
 
 def segments_of(rows: TraceRows) -> Segments:

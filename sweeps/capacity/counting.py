@@ -20,7 +20,7 @@ from blis_jax.results.metrics.summaries import ALL, select
 from blis_jax.results.records import RunRecord
 from blis_jax.workload.source import until_horizon
 from sweeps.capacity.targets import ServiceTarget
-from sweeps.runs.bench import table_of
+from sweeps.runs.bench import placed, table_of
 from sweeps.runs.measured import key_of
 
 if TYPE_CHECKING:
@@ -101,4 +101,5 @@ class CountedRuns:
         place = at, config.block_size_in_tokens
         if place not in self.tables:
             self.tables[place] = table_of(self.source, self.seeds[at], place[1], self.stream)
-        return Row(config, self.tables[place], policy_seed_under(BY_WORKLOAD, self.seeds[at]))
+        table = placed(self.tables[place], self.source, self.seeds[at], config)
+        return Row(config, table, policy_seed_under(BY_WORKLOAD, self.seeds[at]))

@@ -19,7 +19,7 @@ from surrogate.levels.covariates import COVARIATES, covariates
 from sweeps.dataset.axes import BY_NAME, config_at, workload_at
 from sweeps.dataset.plan import DatasetPlan
 from sweeps.dataset.store import DatasetStore
-from sweeps.runs.bench import table_of
+from sweeps.runs.bench import placed, table_of
 from sweeps.runs.part_runs import MOST_BLOCKS, DrawnTables, part_runner
 from sweeps.runs.seed_results import seed_results
 
@@ -86,9 +86,10 @@ class DatasetRunner:
 
     def _table(self, spec: Any, requests: Any, seed: int, config: Any) -> RequestTable:
         block_size = config.block_size_in_tokens
-        return self.tables.table(
+        table = self.tables.table(
             (requests, seed, block_size), lambda: table_of(spec, seed, block_size, self.stream)
         )
+        return placed(table, spec, seed, config)
 
     def _runner_for(self, instances: int) -> Runner:
         if instances not in self.runners:

@@ -20,7 +20,7 @@ from sweeps.robustness.cells import Place, config_in
 from sweeps.robustness.plan import MapPlan
 from sweeps.robustness.stopping import next_counts
 from sweeps.robustness.store import SKIPPED_NAME, SPARED_NAME, MapStore, part_of
-from sweeps.runs.bench import table_of
+from sweeps.runs.bench import placed, table_of
 from sweeps.runs.part_runs import MOST_BLOCKS, DrawnTables, part_runner
 from sweeps.runs.seed_results import seed_results
 from sweeps.search.objectives import SeedResult
@@ -176,9 +176,10 @@ class MapRunner:
         spec = self.tables.spec(place)
         config = until_horizon(config_in(self.plan.arms[arm].config, place), spec)
         block_size = config.block_size_in_tokens
+        tables = [self.tables.table(place, seed, block_size) for seed in seeds]
         return [
-            Row(config, self.tables.table(place, seed, block_size), policy_seed(seed))
-            for seed in seeds
+            Row(config, placed(table, spec, seed, config), policy_seed(seed))
+            for table, seed in zip(tables, seeds, strict=True)
         ]
 
     def _runner_for(self, place: Place) -> Runner:

@@ -146,6 +146,7 @@ class Bench:
         at = self.seeds.index(seed)
         config = until_horizon(config, self.spec)
         table = self._tables_for(config.block_size_in_tokens)[at]
+        table = placed(table, self.spec, seed, config)
         (found,) = self.runner.run([Row(config, table, self.policy_seeds[at])], lambda run: run)
         return found
 
@@ -173,8 +174,11 @@ class Bench:
         config = until_horizon(config, self.spec)
         count = self._num_different(config)
         tables = self._tables_for(config.block_size_in_tokens)[:count]
-        pairs = zip(tables, self.policy_seeds[:count], strict=True)
-        return [Row(config, table, seed) for table, seed in pairs]
+        each = zip(tables, self.seeds[:count], self.policy_seeds[:count], strict=True)
+        return [
+            Row(config, placed(table, self.spec, seed, config), policy_seed)
+            for table, seed, policy_seed in each
+        ]
 
     def _num_different(self, config: ClusterConfig) -> int:
         """Runs that the seeds make different; one if neither trace nor policies draw anything."""
@@ -208,6 +212,13 @@ def table_of(spec: RequestSource, seed: int, block_size: int, stream: str) -> Re
     if not table.num_rows:
         raise ConfigError(f"seed {seed}: no request arrives before the horizon; raise the horizon")
     return table
+
+
+def placed(
+    table: RequestTable, spec: RequestSource, seed: int, config: ClusterConfig
+) -> RequestTable:
+    """The requests of one run with what its cluster goes by, which rows of traces alone have."""
+    return spec.placed(table, seed, config) if isinstance(spec, TraceSource) else table
 
 
 def check_seeds(seeds: Sequence[int], stream: str) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.errors import ConfigError
 from blis_jax.traces.read import TraceOptions
 from blis_jax.traces.source import TraceSource
+from tests.traces.formats.test_trace_v3 import HEADER, line
 
 HEAD = "arrival_us,input_tokens,output_tokens\n"
 PLAIN, RANDOM = ClusterConfig(), ClusterConfig(routing_policy="power-of-two")
@@ -100,3 +101,25 @@ def test_a_trace_is_run_on_every_seed_where_news_is_lost(tmp_path: Path) -> None
     losing = ClusterConfig(routing_policy="weighted", variant="routing", prefix_index_loss=0.5)
     assert whole.seeds((7, 8), [losing]) == (7, 8)
     assert whole.depends_on_seed(losing) and not whole.depends_on_seed(PLAIN)
+
+
+def test_a_cluster_goes_by_the_deadlines_and_models_of_its_profile(tmp_path: Path) -> None:
+    rows = (
+        line(0, 100, deadline_us="600")
+        + line(1, 200, model="m")
+        + line(2, 300, model="qwen/qwen3-14b")
+    )
+    (tmp_path / "late.csv").write_text(HEADER + rows)
+    trace = TraceSource(tmp_path / "late.csv", TraceOptions())
+    table = trace.table(42, 16)
+    assert trace.placed(table, 42, PLAIN) is table
+    corrected = trace.placed(table, 42, PLAIN.replace(corrected=True))
+    assert corrected.timeout_us.tolist() == [500, 0, 0]  # type: ignore[attr-defined]
+    assert not hasattr(corrected, "is_elsewhere")
+    august = trace.placed(table, 42, ClusterConfig(revision=AUGUST, model="qwen/qwen3-14b"))
+    assert august.is_elsewhere.tolist() == [0, 1, 0]  # type: ignore[attr-defined]
+    windows = dataclasses.replace(trace, num_windows=2, pace=2.0)
+    later = windows.placed(
+        windows.table(2, 16), 2, ClusterConfig(revision=AUGUST, model="qwen/qwen3-14b")
+    )
+    assert later.is_elsewhere.tolist() == [1, 0]  # type: ignore[attr-defined]

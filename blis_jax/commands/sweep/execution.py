@@ -159,6 +159,7 @@ def _run(plan: SweepPlan, summarizer: Summarizer, how: Options, more: Mapping[st
     """Every point on drawn requests, or on those of a trace."""
     configs: list[ClusterConfig] = [point.config for point in plan.points]
     if isinstance(plan.spec, TraceSource):
+        more = {**more, "placed": plan.spec.placed}
         return run_given(configs, plan.spec.table, plan.seeds, summarizer, how, **more).timing
     specs = [point.spec for point in plan.points if isinstance(point.spec, WorkloadSpec)]
     return run_grid(configs, specs, plan.seeds, summarizer, how, **more).timing

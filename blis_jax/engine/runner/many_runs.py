@@ -106,8 +106,12 @@ def run_given(
     progress: Callable[[int], None] | None = None,
     known: Mapping[tuple[int, int], T] | None = None,
     on_row: Callable[[int, int, T], None] | None = None,
+    placed: Callable[[RequestTable, int, ClusterConfig], RequestTable] | None = None,
 ) -> Grid[T]:
-    """Every configuration on given requests, `table_of(seed, block size)`; the rest as in `run_grid`."""
+    """Every configuration on given requests, `table_of(seed, block size)`; the rest as in `run_grid`.
+
+    `placed(table, seed, configuration)` gives the requests what the cluster goes by besides.
+    """
     options = options or Options(form=default_form(), resolve_ties=False)
     tables: dict[tuple[int, int], RequestTable] = {}
     runs = []
@@ -118,7 +122,8 @@ def run_given(
         key = seed, config.block_size_in_tokens
         if key not in tables:
             tables[key] = table_of(*key)
-        run = GivenRun(Row(config, tables[key], policy_seed(seed)), options)
+        table = tables[key] if placed is None else placed(tables[key], seed, config)
+        run = GivenRun(Row(config, table, policy_seed(seed)), options)
         run.place = place
         runs.append(run)
     for run, functions in _shared(runs):
