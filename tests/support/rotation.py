@@ -23,6 +23,7 @@ from benchmarks.house.imports import imported_modules, parsed
 ROOT = Path(__file__).parents[2]
 SECONDS = ROOT / "tests" / "data" / "slow_seconds.json"  # of one test of a kind, as last measured
 TURN = ROOT / "tests" / "data" / "turn"
+UNMEASURED_S = 60.0  # some take minutes, and CI has an end
 MEASURED = ROOT / "out" / "slow_seconds.json"  # what the last test run here proposes
 
 
@@ -149,9 +150,8 @@ def nearest(
     """Places of the slow tests nearest to a change that fit into so many seconds of CPU.
 
     `kinds` are node ids without parameters. A kind that no import joins to the change is left out, one without a
-    measurement counts as the median. Of a kind that does not fit whole, the next tests in turn run.
+    measurement counts as `UNMEASURED_S`. Of a kind that does not fit whole, the next tests in turn run.
     """
-    usual = statistics.median(seconds.values()) if seconds else 10.0
     places: dict[str, list[int]] = {}
     for place, kind in enumerate(kinds):
         if _module(kind.partition("::")[0]) in away:
@@ -159,7 +159,7 @@ def nearest(
     left = most_seconds
     chosen: list[int] = []
     for kind in sorted(places, key=lambda kind: (away[_module(kind.partition("::")[0])], kind)):
-        each = max(seconds.get(kind, usual), 0.01)
+        each = max(seconds.get(kind, UNMEASURED_S), 0.01)
         start = turn % len(places[kind])
         in_turn = places[kind][start:] + places[kind][:start]
         fit = in_turn[: int(left / each)]
