@@ -74,18 +74,8 @@ def simulate_one(given: Mapping[str, Any], notes: Notes, users: DrawnWorkload | 
     source = source_of(given)
     if source.spec is not None and source.spec.horizon and "horizon" not in given:
         config = config.replace(horizon=source.spec.horizon)
-    outputs = _outputs(given)
-    report_flags.check_timeline(given)
-    for path in outputs.values():
-        cli.check_writable(path, is_folder=path.suffix == ".zarr")
-    trace_flags.check_output(given)
-    refuse_existing(given, outputs)
-
+    _check_outputs(given)
     prepare_backend(use_cache=not given.get("no_cache", False))
-    if "kv_timeline" in given:
-        from blis_jax.results.dataset import TABLE_FORMATS, checked_suffix
-
-        checked_suffix(Path(given["kv_timeline"]), TABLE_FORMATS)
     from blis_jax.results.labels import labels_of
 
     trace = trace_flags.read(given, notes) if source.is_trace else None
@@ -143,6 +133,20 @@ def _tell(
         from blis_jax.reports.steady_words import steady_lines
 
         print("\n".join(["", "Steady state", *steady_lines(record)]))
+
+
+def _check_outputs(given: Mapping[str, Any]) -> None:
+    """Refuse places that files cannot have, before anything is computed."""
+    outputs = _outputs(given)
+    report_flags.check_timeline(given)
+    for path in outputs.values():
+        cli.check_writable(path, is_folder=path.suffix == ".zarr")
+    trace_flags.check_output(given)
+    refuse_existing(given, outputs)
+    if "kv_timeline" in given:
+        from blis_jax.results.dataset import TABLE_FORMATS, checked_suffix
+
+        checked_suffix(Path(given["kv_timeline"]), TABLE_FORMATS)
 
 
 def _outputs(given: Mapping[str, Any]) -> dict[str, Path]:
