@@ -70,6 +70,16 @@ def refusing_damage(path: Path, advice: str) -> Iterator[None]:
         raise ConfigError(f"{path} is damaged ({missing}); {advice}") from None
 
 
+@contextmanager
+def refusing_unwritable(path: Path) -> Iterator[None]:
+    """Turn a failure to write into a sentence that names the file."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"{path} cannot be written ({reason}); choose another place") from None
+
+
 def reads_store(advice: str) -> Callable[[Read], Read]:
     """For a function that reads a store at its first argument, or at that one's `path`."""
 

@@ -25,7 +25,7 @@ from blis_jax.commands.extras import advice_on
 from blis_jax.commands.option_values import OneOf as one_of
 from blis_jax.commands.option_values import at_least, number, numbers, truth, whole, wholes
 from blis_jax.commands.parser import Flag, Parser, as_called
-from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
+from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, refusing_unwritable
 from blis_jax.files.atomic_write import clear_leftovers
 from blis_jax.files.input_files import check_regular, refuse_half_characters
 
@@ -199,12 +199,8 @@ def result_paths(given: Mapping[str, Any], default: str | Path) -> tuple[Path, P
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn a failure to write into a sentence; what takes long is shown as progress."""
-    try:
-        with progress.phase(f"writing {path}"):
-            yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"{path} cannot be written ({reason}); choose another place") from None
+    with refusing_unwritable(path), progress.phase(f"writing {path}"):
+        yield
 
 
 def read_text(path: Path, what: str) -> str:

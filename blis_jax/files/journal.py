@@ -1,66 +1,133 @@
-"""What a long command has done, as lines of JSON to go on from; a line that was cut off does not count."""
+"""What a long command has done, as lines of JSON to go on from.
+
+A journal has the form of the ledger (`blis_jax.files.chain`): each line has its number, its hash and that of
+the line before. What is done may be done again, so a line that is damaged, missing or out of place does not
+end the work, as it does in a ledger: it does not count, and this is said.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, ConfigWarning, refusing_unwritable
+from blis_jax.files import chain
 from blis_jax.files.atomic_write import replacing
+from blis_jax.files.process_lock import sole_writer
 from blis_jax.files.resuming import ADVICE, fingerprint, refuse_other_work, versions
 
-VERSION = 2  # the first had no content, but one fingerprint of it all
+VERSION = 3  # the lines of those before had no hash
+BEGIN, PART = "journal", "part"
 
 
 class Journal:
     """A header that says what is being done, and a line for each finished part of it."""
+
+    is_ordered: ClassVar[bool] = False  # whether a part depends on those before it
 
     def __init__(self, path: Path, kind: str, content: Mapping[str, Any]) -> None:
         """`kind` is that of the work, `content` what its numbers depend on, by its name in words."""
         self.path, self.kind = path, kind
         prints = {name: fingerprint(value) for name, value in content.items()}
         self.content = {**prints, **versions()}
+        header = {"version": VERSION, "work": kind, "content": self.content}
+        self._header = chain.following(None, BEGIN, header)
+        self._last: chain.Record | None = None  # the line that the next one follows
+
+    @contextmanager
+    def held(self, is_resumed: bool) -> Iterator[None]:
+        """Keeps other processes from writing it; goes on with what is there, or removes it.
+
+        Raises:
+            ConfigError: another process writes it, or what is there is of other work.
+        """
+        with sole_writer(self.path):
+            if is_resumed:
+                self.lines()
+            else:
+                self.path.unlink(missing_ok=True)
+            yield
 
     def lines(self) -> list[Any]:
         """The finished parts; none if there is no file. Another work's journal is refused."""
-        text = self._text()
-        if self._header().startswith(text):  # none yet, or cut off within the first line
-            return []
-        try:
-            header, *lines = [json.loads(line) for line in text.split("\n")[:-1]] or [None]
-        except ValueError as error:
-            raise self._unreadable(error) from None
-        if not isinstance(header, dict) or self.kind not in header:
-            raise ConfigError(f"{self.path} is not the record of a {self.kind}; {ADVICE}")
-        if header.get("version") != VERSION or not isinstance(header[self.kind], dict):
-            raise ConfigError(f"{self.path} is a record of an earlier version; {ADVICE}")
-        refuse_other_work(self.path, header[self.kind], self.content)
-        return lines
+        return self._kept(self._data())[0]
 
     def begin(self) -> None:
-        """A new file, or the old one without a line that was cut off."""
-        self.lines()
-        text = self._text()
-        whole = text[: text.rfind("\n") + 1] or self._header()
-        if whole != text:
-            with replacing(self.path) as written:
-                written.write_text(whole, encoding="utf-8")
-
-    def _header(self) -> str:
-        return json.dumps({self.kind: self.content, "version": VERSION}) + "\n"
-
-    def _text(self) -> str:
-        try:
-            return self.path.read_text(encoding="utf-8") if self.path.exists() else ""
-        except (OSError, ValueError) as error:
-            raise self._unreadable(error) from None
-
-    def _unreadable(self, error: Exception) -> ConfigError:
-        return ConfigError(f"{self.path} cannot be read ({error}); {ADVICE}")
+        """A new file, or the old one with the lines that count; says which do not, unless one was cut off."""
+        data = self._data()
+        parts, problem = self._kept(data)
+        records = [self._header]
+        for part in parts:
+            records.append(self._record(records[-1], part))
+        whole = b"".join(map(chain.line_of, records))
+        if problem:
+            text = f"{self.path}: {problem}; what does not count is done again"
+            warnings.warn(ConfigWarning(text), stacklevel=2)
+        if whole != data:
+            with refusing_unwritable(self.path), replacing(self.path) as written:
+                written.write_bytes(whole)
+        self._last = records[-1]
 
     def append(self, entry: object) -> None:
         """Adds a finished part."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        if self._last is None:
+            self.begin()
+        assert self._last is not None
+        record = self._record(self._last, entry)
+        with refusing_unwritable(self.path), self.path.open("ab") as file:
+            chain.write_through(
+                file.fileno(), chain.line_of(record), os.fstat(file.fileno()).st_size
+            )
+        self._last = record
+
+    def _record(self, last: chain.Record, entry: object) -> chain.Record:
+        # as a text, which keeps the order of names, and NaN
+        content = {"of": self._header["hash"], "entry": json.dumps(entry)}
+        return chain.following(last, PART, content)
+
+    def _kept(self, data: bytes) -> tuple[list[Any], str | None]:
+        """The parts that count, and what is wrong with others."""
+        if chain.line_of(self._header).startswith(
+            data
+        ):  # none yet, or cut off within the first line
+            return [], None
+        contents = chain.parse(data, BEGIN, VERSION)
+        if not contents.records:
+            raise self._without_header(data, contents)
+        header, *kept = contents.records
+        if header["work"] != self.kind:
+            raise self._foreign()
+        refuse_other_work(self.path, header["content"], self.content)
+        if contents.problem and not self.is_ordered:
+            ours = [one for one in chain.whole_records(data) if one.get("of") == header["hash"]]
+            numbers = {record["number"]: record for record in reversed(ours)}
+            kept = [numbers[number] for number in sorted(numbers)]
+        return [json.loads(record["entry"]) for record in kept], contents.problem
+
+    def _without_header(self, data: bytes, contents: chain.Contents) -> ConfigError:
+        """Why a file whose first line does not begin a journal is refused."""
+        try:
+            first = json.loads(data.split(b"\n")[0])
+        except (ValueError, RecursionError):
+            first = None
+        if isinstance(first, dict) and first.get("version") not in (None, VERSION):
+            return ConfigError(f"{self.path} is a record of an earlier version; {ADVICE}")
+        if b'"kind":"%s"' % BEGIN.encode() in data:
+            return ConfigError(
+                f"{self.path}: {contents.problem or 'its first line is cut off'}; {ADVICE}"
+            )
+        return self._foreign()
+
+    def _foreign(self) -> ConfigError:
+        return ConfigError(f"{self.path} is not the record of a {self.kind}; {ADVICE}")
+
+    def _data(self) -> bytes:
+        try:
+            return self.path.read_bytes() if self.path.exists() else b""
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be read ({error}); {ADVICE}") from None

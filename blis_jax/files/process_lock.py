@@ -8,7 +8,7 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, refusing_unwritable
 
 try:
     import fcntl
@@ -47,6 +47,12 @@ def take(path: Path) -> int | None:
     return descriptor
 
 
+def wait_for(descriptor: int, *, is_shared: bool = False) -> None:
+    """Locks an open file, for reading only if `is_shared`, as soon as others let it go; closing ends it."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+
+
 def take_over(path: Path) -> int | None:
     """Locks a file unless it was locked on another machine, whose locks may not be seen here.
 
@@ -80,9 +86,10 @@ def sole_writer(path: Path) -> Iterator[None]:
     The lock is a hidden file beside `path`. A killed process leaves it behind, and the next one
     takes it over.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f".{path.name}.lock")
-    descriptor = take(lock)
+    with refusing_unwritable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = take(lock)
     if descriptor is None:
         pid, machine = _holder(lock)
         who = f" ({pid} on {machine})" if pid else ""

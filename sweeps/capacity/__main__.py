@@ -42,9 +42,11 @@ def _capacity(arguments: Sequence[str] | None) -> int:
     question = _question(given)
     setting = {**question.setting, "command": cli.command_text(NAME, words)}
     prepare_backend(use_cache="no_cache" not in given)
-    runs = _runs(question, paths, "resume" in given)
-    found = [_found(question, runs, arm, family) for arm, family in question.clusters]
-    return _written(given, question, runs, found, setting, paths)
+    journal = _journal(question, paths)
+    with journal.held("resume" in given):
+        runs = _runs(question, journal)
+        found = [_found(question, runs, arm, family) for arm, family in question.clusters]
+        return _written(given, question, runs, found, setting, paths)
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -219,20 +221,20 @@ def _check_number(seeds: Sequence[int], advice: str) -> None:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def _runs(question: _Question, paths: _Paths, is_resumed: bool) -> CountedRuns:
+def _journal(question: _Question, paths: _Paths) -> Journal:
     from blis_jax.files.journal import Journal
-    from sweeps.capacity.counting import CountedRuns, InTime
     from sweeps.search.loop import workload_content
 
     content = {
         "workload": workload_content(question.source), "seeds": list(question.seeds), "stream": question.stream,
         "targets": [str(target) for target in question.targets],
     }  # fmt: skip
-    journal = Journal(paths.record, "capacity", content)
-    if is_resumed:
-        journal.lines()
-    else:
-        paths.record.unlink(missing_ok=True)
+    return Journal(paths.record, "capacity", content)
+
+
+def _runs(question: _Question, journal: Journal) -> CountedRuns:
+    from sweeps.capacity.counting import CountedRuns, InTime
+
     in_time = InTime(question.targets, question.measure)
     return CountedRuns(question.source, question.seeds, question.stream, in_time, journal)
 

@@ -129,23 +129,23 @@ def _compare(arguments: Sequence[str] | None) -> int:
         enough = EnoughSeeds(rule, asked, setting.inference.confidence)
     names = _needed(setting, criteria, () if enough is None else enough.names)
     journal = common_options.journal_of("comparison", paths, spec, setting, names)
-    common_options.check_record(given, paths, journal)
-    _note_workloads(given, arms, setting.workload)
-    ran = _run(given, setting, (spec, names, journal), arms, criteria, draws, enough)
-    with phase("judging differences"):
-        document = to_document(ran.setting, ran.compared, is_ranked="routers" in given)
-    if ran.drawn is not None:
-        document["coefficients"] = ran.drawn
-    if ran.stopping is not None:
-        document["stopping"] = plain(ran.stopping)
+    with journal.held("resume" in given):
+        _note_workloads(given, arms, setting.workload)
+        ran = _run(given, setting, (spec, names, journal), arms, criteria, draws, enough)
+        with phase("judging differences"):
+            document = to_document(ran.setting, ran.compared, is_ranked="routers" in given)
+        if ran.drawn is not None:
+            document["coefficients"] = ran.drawn
+        if ran.stopping is not None:
+            document["stopping"] = plain(ran.stopping)
 
-    def write_more() -> None:
-        from sweeps.reports.comparison import write_reports
+        def write_more() -> None:
+            from sweeps.reports.comparison import write_reports
 
-        runs = {one.arm.name: (one.arm.config, one.runs) for one in ran.compared}
-        write_reports(document, runs, ran.kept.bench, reports, cli.command_text(NAME, words))
+            runs = {one.arm.name: (one.arm.config, one.runs) for one in ran.compared}
+            write_reports(document, runs, ran.kept.bench, reports, cli.command_text(NAME, words))
 
-    return _written(given, document, paths, reports, write_more)
+        return _written(given, document, paths, reports, write_more)
 
 
 def _arms(given: Mapping[str, Any]) -> tuple[Arm, ...]:

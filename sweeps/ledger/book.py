@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError, closest
-from sweeps.ledger import chain
-from sweeps.ledger.chain import Contents, Record
+from blis_jax.files import chain
+from blis_jax.files.chain import Contents, Record
 from sweeps.ledger.rows.hypothesis import Hypothesis, hypothesis_of
 from sweeps.tracks.problem import FILE, Problem, load_problem
 from sweeps.tracks.verdicts import VERDICTS

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blis_jax.errors import ConfigError
-from sweeps.ledger import chain
+from blis_jax.files import chain
+from blis_jax.files.chain import Contents, Record
 from sweeps.ledger.book import HYPOTHESIS, NOTE, RESULT, Ledger
-from sweeps.ledger.chain import Contents, Record
 from sweeps.ledger.render import anchor_in, page_text, rendered
 from sweeps.ledger.rows.hypothesis import Hypothesis, hypothesis_of
 from sweeps.ledger.rows.result import conclusions, measured_from_record

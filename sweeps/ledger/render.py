@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from blis_jax.errors import ConfigError
+from blis_jax.files import chain
 from blis_jax.files.atomic_write import replacing
+from blis_jax.files.chain import Contents, Record
 from blis_jax.policies.seeds import BY_WORKLOAD, draws
 from blis_jax.results.metrics.scalars import TOKEN_RATES
-from sweeps.ledger import chain
 from sweeps.ledger.book import Ledger, LedgerRow, rows_of
-from sweeps.ledger.chain import Contents, Record
 from sweeps.ledger.rows.published import MEAN, NO_BASIS, ROUNDED
 from sweeps.ledger.rows.trial import (
     BASELINE,

@@ -154,20 +154,17 @@ def _checked(
 
     path = _output(given)
     record = PrinciplesRecord(path.with_suffix(".jsonl"))
-    record.read()
-    if "overwrite" in given:
-        record.checks.clear()
-    with cli.writing(record.path):
+    with record.held(is_resumed="overwrite" not in given):
         record.begin()
-    code = code_hash()
-    checks = _run(given, catalogue, entries, seeds, record, code)
-    with cli.writing(path):
-        write_json(path, {"principles": checks, "code": code})
-    if "quiet" not in given:
-        print_table(checks, sys.stdout)
-        print("\n".join(summary(checks)))
-        print(f"Written: {path}")
-    return 0
+        code = code_hash()
+        checks = _run(given, catalogue, entries, seeds, record, code)
+        with cli.writing(path):
+            write_json(path, {"principles": checks, "code": code})
+        if "quiet" not in given:
+            print_table(checks, sys.stdout)
+            print("\n".join(summary(checks)))
+            print(f"Written: {path}")
+        return 0
 
 
 def _run(
@@ -194,8 +191,7 @@ def _run(
             if key not in record.checks:
                 work.show(done, f"{entry.id} on {len(on)} seeds")
                 verdict = check(catalogue, entry, lab, on, is_slow)
-                with cli.writing(record.path):
-                    record.add(key, to_document(verdict))
+                record.add(key, to_document(verdict))
             # wording is not part of the identity, so it is taken from the catalogue
             words = {name: getattr(entry, name) for name in WORDS}
             checks.append(record.checks[key] | words)

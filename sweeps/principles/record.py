@@ -10,12 +10,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from blis_jax.errors import ConfigError
-from blis_jax.files.atomic_write import replacing
+from blis_jax.files.journal import Journal
 from sweeps.principles.catalogue import Catalogue, Entry, content_of
 from sweeps.principles.verdicts import EntryFinding, Verdict, words_of
 
-VERSION = 1
 PACKAGES = ("blis_jax", "sweeps")
 
 
@@ -40,48 +38,23 @@ def identity(
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-class PrinciplesRecord:
-    """Checks by identity, one line of JSON each; a line that was cut off does not count."""
+class PrinciplesRecord(Journal):
+    """Checks by identity, a line each."""
 
     def __init__(self, path: Path) -> None:
         """At a path that need not exist."""
-        self.path = path
+        super().__init__(path, "check of principles", {})
         self.checks: dict[str, dict[str, Any]] = {}
 
-    def read(self) -> None:
-        """Takes over what the file has; refuses a file that is something else."""
-        if not self.path.exists():
-            return
-        try:
-            lines = self.path.read_text(encoding="utf-8").split("\n")[:-1]
-            documents = [json.loads(line) for line in lines]
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{self.path} cannot be read ({error}); remove it, or give another --output"
-            ) from None
-        header = documents[0] if documents else {"principles": VERSION}
-        if not isinstance(header, dict) or header.get("principles") != VERSION:
-            raise ConfigError(
-                f"{self.path} is not a record of checked principles; give another --output"
-            )
-        self.checks = {document["identity"]: document["check"] for document in documents[1:]}
-
     def begin(self) -> None:
-        """The file with the checks that it has, and nothing cut off."""
-        with replacing(self.path) as written:
-            lines = [json.dumps({"principles": VERSION})]
-            lines += [_line(key, check) for key, check in self.checks.items()]
-            written.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        """Takes over the checks that the file has."""
+        self.checks = dict(self.lines())
+        super().begin()
 
     def add(self, key: str, check: Mapping[str, Any]) -> None:
         """Appends a check."""
         self.checks[key] = dict(check)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line(key, check) + "\n")
-
-
-def _line(key: str, check: Mapping[str, Any]) -> str:
-    return json.dumps({"identity": key, "check": check}, ensure_ascii=False)
+        self.append([key, self.checks[key]])
 
 
 def to_document(verdict: Verdict) -> dict[str, Any]:

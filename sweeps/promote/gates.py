@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from blis_jax.errors import ConfigError
-from sweeps.ledger.chain import digest
+from blis_jax.files.chain import digest
 from sweeps.promote.promotion import Files, Finding, Promotion
 from sweeps.promote.stages import (
     GATES,

@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from blis_jax.errors import ConfigError
+from blis_jax.files import chain
 from blis_jax.files.atomic_write import clear_leftovers, replacing
 from blis_jax.files.process_lock import sole_writer
 from blis_jax.files.resuming import refuse_other_work
-from sweeps.ledger import chain
 from sweeps.promote.promotion import Files
 
 HISTORY = "history.jsonl"

@@ -106,14 +106,6 @@ def paths_of(given: Mapping[str, Any], stem: str) -> Paths:
     return paths
 
 
-def check_record(given: Mapping[str, Any], paths: Paths, journal: Journal) -> None:
-    """A record to go on from must be of these runs; another one is removed."""
-    if "resume" in given:
-        journal.lines()
-    else:
-        paths.record.unlink(missing_ok=True)
-
-
 def seeds_of(given: Mapping[str, Any]) -> tuple[int, ...]:
     """The seeds that the options ask for, or the usual ones; `check_seeds` looks at their range."""
     return seed_options.seeds_of(given, NUM_SEEDS)

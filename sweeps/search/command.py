@@ -23,7 +23,6 @@ from sweeps.runs.options import (
     RNG,
     Paths,
     add_switches,
-    check_record,
     paths_of,
 )
 
@@ -131,20 +130,20 @@ def _optimize(arguments: Sequence[str] | None) -> int:
         "loads": {name: workload_content(one) for name, one in loads.items()},
     }  # fmt: skip
     record = SearchRecord(paths.record, content)
-    check_record(given, paths, record)
-    measure = measure_of(targets_of(strategy), spec)
-    main_bench = Bench(spec, seeds, stream, names, measure, strategy.search.batch)
-    bench = LoadBenches(main_bench, valuation, loads)
-    frame = SearchFrame(space, valuation, seeds, stream)
-    tried = _searched(given, frame, engine, bench, record)
-    if baseline is not None:
-        with progress.phase("simulating the baseline"):
-            frame = dataclasses.replace(frame, baseline=bench.run([baseline])[0])
-    place = recommended(engine, [one.told() for one in tried], most_runs(tried))
-    document = to_document(frame, tried, place)
-    if "trace" in given:
-        document["trace"] = spec.about()
-    return _written(given, frame, document, paths)
+    with record.held("resume" in given):
+        measure = measure_of(targets_of(strategy), spec)
+        main_bench = Bench(spec, seeds, stream, names, measure, strategy.search.batch)
+        bench = LoadBenches(main_bench, valuation, loads)
+        frame = SearchFrame(space, valuation, seeds, stream)
+        tried = _searched(given, frame, engine, bench, record)
+        if baseline is not None:
+            with progress.phase("simulating the baseline"):
+                frame = dataclasses.replace(frame, baseline=bench.run([baseline])[0])
+        place = recommended(engine, [one.told() for one in tried], most_runs(tried))
+        document = to_document(frame, tried, place)
+        if "trace" in given:
+            document["trace"] = spec.about()
+        return _written(given, frame, document, paths)
 
 
 # --- input ----------------------------------------------------------------------------------------

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class SearchRecord(Journal):
-    """The batches of a search, a line each."""
+    """The batches of a search, a line each; each was asked for with those before it known."""
+
+    is_ordered = True
 
     def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
         """`content` is what decides the points and their runs, by its name in words."""

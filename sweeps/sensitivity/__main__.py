@@ -75,12 +75,13 @@ def _study(arguments: Sequence[str] | None) -> int:
         return 0
     journal = _journal(job)
     _check_folder(job, journal)
-    with cli.writing(job.folder):
-        job.folder.mkdir(parents=True, exist_ok=True)
     from blis_jax.commands.sweep.execution import device_text
 
-    study, failures = _investigated(job, journal)
-    return _written(job, study, failures, device_text())
+    with journal.held("resume" in given):
+        if "resume" not in given:
+            shutil.rmtree(job.folder / "dataset.zarr", ignore_errors=True)
+        study, failures = _investigated(job, journal)
+        return _written(job, study, failures, device_text())
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -201,11 +202,6 @@ def _check_folder(job: _Job, journal: Journal) -> None:
     given, folder = job.given, job.folder
     cli.check_writable(folder, is_folder=True)
     refuse_existing(given, {"--output": (journal.path, folder / "dataset.zarr")}, can_resume=True)
-    if "resume" in given:
-        journal.lines()
-    else:
-        journal.path.unlink(missing_ok=True)
-        shutil.rmtree(folder / "dataset.zarr", ignore_errors=True)
 
 
 # --- runs -----------------------------------------------------------------------------------------

@@ -110,21 +110,21 @@ def _ablate(arguments: Sequence[str] | None) -> int:
         given, [arm, base], NAME, lambda classes, _: default_metrics(classes)
     )
     journal = common_options.journal_of("ablation", paths, spec, setting, setting.metrics)
-    common_options.check_record(given, paths, journal)
-    combinations, bench = _run(given, setting, spec, journal, (base, arm), components, masks)
+    with journal.held("resume" in given):
+        combinations, bench = _run(given, setting, spec, journal, (base, arm), components, masks)
 
-    design = given.get("design", "single")
-    ablation = Ablation(base, arm, components, design, combinations)
+        design = given.get("design", "single")
+        ablation = Ablation(base, arm, components, design, combinations)
 
-    with phase("judging contributions"):
-        document = to_document(setting, ablation)
+        with phase("judging contributions"):
+            document = to_document(setting, ablation)
 
-    def write_more() -> None:
-        from sweeps.reports.ablation import write_reports
+        def write_more() -> None:
+            from sweeps.reports.ablation import write_reports
 
-        write_reports(document, ablation, bench, reports, cli.command_text(NAME, words))
+            write_reports(document, ablation, bench, reports, cli.command_text(NAME, words))
 
-    return _written(given, document, paths, reports, write_more)
+        return _written(given, document, paths, reports, write_more)
 
 
 def _run(

@@ -90,21 +90,21 @@ def _select(arguments: Sequence[str] | None) -> int:
     for name in choice.names:
         _check_class(name, setting.classes)
     journal = common_options.journal_of("selection", paths, spec, setting, choice.names)
-    common_options.check_record(given, paths, journal)
-    progress = common_options.ArmProgress(len(arms))
-    kept = common_options.kept_runs(setting, spec, choice.names, journal, progress)
-    stage = FinalStage(choice, arms, kept)
-    with kept_on_interruption(journal, progress, NAME):
-        chosen = stage.run(progress.expect)
-        fresh = None
-        if chosen.winner:
-            fresh = stage.afresh(chosen.winner, given.get("fresh_seeds", FRESH_SEEDS))
-    document = document_of(setting, choice, arms, chosen, fresh)
-    with cli.writing(paths.result):
-        write_json(paths.result, document)
-    if "quiet" not in given:
-        print("\n".join([*lines_of(document), f"Written: {paths.result}"]))
-    return 0
+    with journal.held("resume" in given):
+        progress = common_options.ArmProgress(len(arms))
+        kept = common_options.kept_runs(setting, spec, choice.names, journal, progress)
+        stage = FinalStage(choice, arms, kept)
+        with kept_on_interruption(journal, progress, NAME):
+            chosen = stage.run(progress.expect)
+            fresh = None
+            if chosen.winner:
+                fresh = stage.afresh(chosen.winner, given.get("fresh_seeds", FRESH_SEEDS))
+        document = document_of(setting, choice, arms, chosen, fresh)
+        with cli.writing(paths.result):
+            write_json(paths.result, document)
+        if "quiet" not in given:
+            print("\n".join([*lines_of(document), f"Written: {paths.result}"]))
+        return 0
 
 
 def _check_class(name: str, classes: Sequence[str]) -> None:

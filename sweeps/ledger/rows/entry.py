@@ -17,8 +17,8 @@ from sweeps.ledger.options import NAME, id_of, ledger_of, parser_of
 from sweeps.ledger.rows.vocabulary import CATEGORIES, RESOLUTIONS, SHORT_FAMILIES, TYPES
 
 if TYPE_CHECKING:
+    from blis_jax.files.chain import Record
     from sweeps.ledger.book import Ledger
-    from sweeps.ledger.chain import Record
 
 _RUNS = (
     Flag(

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from blis_jax.files.chain import digest
 from blis_jax.results.metrics.scalars import lookup
 from blis_jax.statistics.intervals import BY_STUDENT, Estimate, estimate
 from blis_jax.statistics.paired import Pair, differences, own_verdict
-from sweeps.ledger.chain import digest
 from sweeps.ledger.rows.hypothesis import Hypothesis
 from sweeps.ledger.rows.published import compare_published
 from sweeps.ledger.rows.trial import (

@@ -14,13 +14,13 @@ from blis_jax.cluster.config import FIELDS, ClusterConfig
 from blis_jax.cluster.setting_values import plain_value
 from blis_jax.commands.sweep.data import window_of
 from blis_jax.errors import ConfigError
+from blis_jax.files.chain import digest
 from blis_jax.policies.seeds import ALL_ALIKE, BY_WORKLOAD
 from blis_jax.results.metrics.scalars import pooled_latency
 from blis_jax.results.metrics.summaries import ALL, select
 from blis_jax.results.metrics.tails import Kept, Tails, kept_tails, tails_of_runs
 from blis_jax.statistics.pooled import contributions_ms, only, whole
 from blis_jax.workload.spec import WorkloadSpec
-from sweeps.ledger.chain import digest
 from sweeps.ledger.rows.hypothesis import ArmRecord, Hypothesis, WorkloadRecord
 from sweeps.ledger.rows.vocabulary import REFERENCE_RUNS
 from sweeps.strategies.arms import arm_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from blis_jax.errors import ConfigError
-from sweeps.ledger.chain import digest
+from blis_jax.files.chain import digest
 from sweeps.promote.evidence.hypothesis import (
     ARMS,
     TREATMENT,

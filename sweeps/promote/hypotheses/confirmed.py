@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blis_jax.files.chain import digest
 from blis_jax.workload.spec import WorkloadSpec
 from sweeps.ledger.book import RECORDS, Ledger, LedgerRow
-from sweeps.ledger.chain import digest
 from sweeps.ledger.rows.trial import BASELINE, REFERENCE, STRATEGY, settings_of
 from sweeps.ledger.rows.vocabulary import (
     CROSS_POLICY,

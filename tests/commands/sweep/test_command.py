@@ -295,7 +295,9 @@ def assert_the_page_judges_as(printed: str, path: Path) -> None:
     for one in rows(embedded(path)["tables"]["differences"]):
         if one["verdict"] in ("better", "worse", "unclear") and one["joint_low"] is not None:
             low, high = one["joint_low"], one["joint_high"]
-            assert (low <= 1 <= high) if one["verdict"] == "unclear" else (low >= 1 or high <= 1), one
+            assert (low <= 1 <= high) if one["verdict"] == "unclear" else (low >= 1 or high <= 1), (
+                one
+            )
 
 
 def assert_the_page_has_the_numbers_of(dataset: xr.Dataset, path: Path) -> None:

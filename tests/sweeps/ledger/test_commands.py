@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from blis_jax.files import chain
 from blis_jax.policies.seeds import ALL_ALIKE
-from sweeps.ledger import chain
 from sweeps.ledger.__main__ import main
 from sweeps.ledger.book import Ledger
 from sweeps.ledger.rows import stopping

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blis_jax.files.chain import canonical, hash_of
 from sweeps.ledger.__main__ import main
 from sweeps.ledger.book import Ledger, LedgerRow
-from sweeps.ledger.chain import canonical, hash_of
 from sweeps.ledger.check import check
 from sweeps.ledger.rows.adding import hypothesis_from, read_rows
 from sweeps.ledger.rows.published import NO_BASIS

@@ -520,8 +520,8 @@ def test_foreign_files_are_kept(
     assert "is not a result of this command" in capsys.readouterr().err
     record = PrinciplesRecord(tmp_path / "mine.jsonl")
     record.path.write_text('{"search": 1}\n')
-    with pytest.raises(ConfigError, match="not a record of checked principles"):
-        record.read()
+    with pytest.raises(ConfigError, match="not the record of a check of principles"):
+        record.lines()
 
 
 def test_listing(with_tiny: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blis_jax.errors import ConfigError
-from sweeps.ledger import chain
+from blis_jax.files import chain
 from sweeps.promote.gates import (
     APPROVE,
     REJECT,

@@ -8,7 +8,6 @@ behind stays in the file: the next record says how many bytes of it there are, a
 from __future__ import annotations
 
 import datetime
-import fcntl
 import functools
 import hashlib
 import json
@@ -19,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, refusing_unwritable
+from blis_jax.files import process_lock
 
 VERSION = 1
 NOTHING = "0" * 64  # what the first record has as the hash of the one before
@@ -63,7 +63,7 @@ def read(path: Path) -> Contents:
     """The records of a file; a file that does not exist has none."""
     try:
         with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
+            process_lock.wait_for(file.fileno(), is_shared=True)
             data = file.read()
     except FileNotFoundError:
         return Contents()
@@ -75,8 +75,11 @@ def read(path: Path) -> Contents:
 
 
 @functools.lru_cache(maxsize=1)  # one command reads the same ledger several times
-def parse(data: bytes) -> Contents:
-    """The records in the bytes of a file; callers share them and must not change them."""
+def parse(data: bytes, begin: str = BEGIN, version: int = VERSION) -> Contents:
+    """The records in the bytes of a file; callers share them and must not change them.
+
+    The first record must be of the kind `begin` and of this version, and no other may be of that kind.
+    """
     *lines, rest = data.split(b"\n")
     if rest:
         lines.append(rest)
@@ -91,6 +94,8 @@ def parse(data: bytes) -> Contents:
         if record.get(TORN) != _torn_mark(torn):
             return _stopped(data, records, place - len(torn), _NO_RECORD if torn else _NO_TORN)
         problem = _problem(record, text == line, records)
+        if not problem and _is_begin(record, begin, version) != (not records):
+            problem = f"a {begin} of version {version} begins with one record that says so"
         if problem:
             return _stopped(data, records, place, problem)
         records.append(record)
@@ -129,10 +134,34 @@ def _problem(record: Record, is_canonical: bool, before: Sequence[Record]) -> st
         return f"it has number {record.get('number')} where {len(before)} follows"
     if record.get("previous") != (before[-1]["hash"] if before else NOTHING):
         return "it does not follow the record before, whose hash is another one"
-    is_begin = record.get("kind") == BEGIN and record.get("version") == VERSION
-    if is_begin != (not before):
-        return f"a ledger of version {VERSION} begins with one record that says so"
     return None
+
+
+def _is_begin(record: Record, begin: str, version: int) -> bool:
+    return record.get("kind") == begin and record.get("version") == version
+
+
+def whole_records(data: bytes) -> list[Record]:
+    """Every line that holds what its own hash was taken of, wherever it stands."""
+    found = (_parsed(line) for line in data.split(b"\n"))
+    return [one[0] for one in found if one and hash_of(one[0]) == one[0].get("hash")]
+
+
+def following(last: Record | None, kind: str, content: Mapping[str, Any]) -> Record:
+    """The record that comes after another one, or begins a file."""
+    record: dict[str, Any] = {
+        "number": last["number"] + 1 if last else 0,
+        "previous": last["hash"] if last else NOTHING,
+        "kind": kind,
+        **content,
+    }
+    record["hash"] = hash_of(record)
+    return record
+
+
+def line_of(record: Record) -> bytes:
+    """A record as it stands in a file."""
+    return canonical(record).encode() + b"\n"
 
 
 def _stopped(data: bytes, before: Sequence[Record], line: int, problem: str) -> Contents:
@@ -155,14 +184,10 @@ def _torn_mark(lines: Sequence[bytes]) -> dict[str, Any] | None:
 def locked(path: Path) -> Iterator[int]:
     """The file, made if need be, held against other writers; a descriptor to append to."""
     is_new = not path.exists()
-    try:
+    with refusing_unwritable(path):
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written ({error.strerror}); choose another place"
-        ) from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        process_lock.wait_for(descriptor)
         if is_new:
             _sync_folder(path.parent)
         yield descriptor
@@ -178,19 +203,13 @@ def append(path: Path, kind: str, make: Make) -> Record:
     with locked(path) as descriptor:
         contents = parse(_whole(descriptor))
         check_sound(path, contents)
-        content = make(contents.records)
-        record: dict[str, Any] = {
-            "number": len(contents.records),
-            "previous": contents.records[-1]["hash"] if contents.records else NOTHING,
-            "kind": kind,
-            "written": now(),
-            **content,
-        }
+        content = {"written": now(), **make(contents.records)}
         if contents.torn:
-            record[TORN] = _torn_mark([contents.torn])
-        record["hash"] = hash_of(record)
+            content[TORN] = _torn_mark([contents.torn])
+        record = following(contents.records[-1] if contents.records else None, kind, content)
         end = b"\n" if contents.torn or contents.lacks_end else b""
-        _write(descriptor, end + canonical(record).encode() + b"\n", contents.size)
+        with refusing_unwritable(path):
+            write_through(descriptor, end + line_of(record), contents.size)
         return record
 
 
@@ -220,8 +239,8 @@ def _whole(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
-def _write(descriptor: int, data: bytes, size: int) -> None:
-    """Appends all of it or, on a full disk, nothing."""
+def write_through(descriptor: int, data: bytes, size: int) -> None:
+    """Appends all of it to a file of this size or, on a full disk, nothing."""
     try:
         left = memoryview(data)
         while left:

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from blis_jax.errors import ConfigError
-from sweeps.ledger import chain
-from sweeps.ledger.chain import Record, append, parse, read
+from blis_jax.files import chain
+from blis_jax.files.chain import Record, append, parse, read
 from tests.support.recorded.reference_data import REPO_ROOT
 
 WRITER = """
 import sys
 from pathlib import Path
-from sweeps.ledger.chain import append
+from blis_jax.files.chain import append
 path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for place in range(count):
     record = append(path, "note", lambda records: {"id": f"{name}{place}", "text": "x" * 5000})
@@ -190,7 +190,7 @@ def test_a_full_disk_leaves_no_part_of_a_record(
         return usual(descriptor, data[: len(data) // 2])
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(ConfigError, match=r"ledger\.jsonl cannot be written \(No space left"):
         append(path, "note", lambda records: {"id": "5", "text": "x" * 1000})
     assert path.read_bytes() == before
 
