@@ -7,7 +7,9 @@ readers of their values in `option_values`, options with one meaning everywhere 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
+import io
 import json
 import os
 import shlex
@@ -31,6 +33,7 @@ from blis_jax.files.input_files import check_regular, refuse_half_characters
 
 __all__ = ["Flag", "Parser", "at_least", "number", "numbers", "one_of", "truth", "whole", "wholes"]
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of what cannot be written to the end
 EXIT_BAD_INPUT = 2
 EXIT_UNSUPPORTED = 3  # the input is right for BLIS, but cannot be simulated here (yet)
 EXIT_INTERRUPTED = 130
@@ -46,7 +49,9 @@ def run_command(
     """Run a command; what the user can put right ends in one sentence on stderr and a code."""
     try:
         with _warnings_said(name), display.shown(as_called(name)):
-            return command(arguments)
+            code = command(arguments)
+        sys.stdout.flush()  # here a full disk can still be said
+        return code
     except ConfigError as error:
         say(name, f"error: {error}")
         return EXIT_UNSUPPORTED if isinstance(error, UnsupportedError) else EXIT_BAD_INPUT
@@ -67,13 +72,21 @@ def run_command(
         say(name, f"error: {shown} cannot be written as UTF-8; use names of valid Unicode")
         return EXIT_BAD_INPUT
     except BrokenPipeError:
-        # the reader of stdout left; keep Python from complaining again when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader of stdout left
         return 1
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        say(name, f"error: {where}{error.strerror or error}")
+        where = error.filename
+        if not where and error.errno in FULL:  # whatever writes a file names it
+            where = "standard output"
+            _drop_output()
+        say(name, f"error: {f'{where}: ' if where else ''}{error.strerror or error}")
         return EXIT_BAD_INPUT
+
+
+def _drop_output() -> None:
+    """Keeps Python from complaining again when it flushes standard output at exit."""
+    with contextlib.suppress(io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_page(

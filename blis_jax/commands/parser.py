@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -153,7 +154,14 @@ class Parser(argparse.ArgumentParser):
         if _asks_for_declarations:
             raise Declared(self)
         self.spelled.clear()
-        namespace, unknown = self.parse_known_args(arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        for word in words:
+            if any(0xD800 <= ord(letter) <= 0xDFFF for letter in word):
+                raise ConfigError(
+                    f"{short(word)} is not UTF-8 text; use names of valid Unicode, and set PYTHONUTF8=1 "
+                    "where the locale has none"
+                )
+        namespace, unknown = self.parse_known_args(words)
         if unknown:
             raise ConfigError(self._unknown(unknown[0]))
         values = vars(namespace)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from blis_jax.commands import cli
-from blis_jax.errors import ConfigError
+from blis_jax.errors import ConfigError, refusing_unwritable
 from blis_jax.files import manifest
 from blis_jax.files.resuming import ADVICE, refuse_other_work
 from blis_jax.results import dataset as datasets
@@ -70,16 +70,18 @@ class Store:
     def begin(self, empty: xr.Dataset, is_resumed: bool) -> xr.Dataset:
         """Makes the store, whose chunks are its parts, or opens that of the same dataset."""
         if is_resumed and self.path.exists():
-            return self.resume(lambda found: self.refuse_other(found, empty))
+            return self.resume(lambda found: self.refuse_other(found, empty), empty)
         with cli.writing(self.path):
             datasets.save(empty, self.path, _filled(empty))
         return empty
 
-    def resume(self, check: Callable[[xr.Dataset], None]) -> xr.Dataset:
+    def resume(
+        self, check: Callable[[xr.Dataset], None], empty: xr.Dataset | None = None
+    ) -> xr.Dataset:
         """What there is, unless `check` refuses to go on with it.
 
-        Parts with a damaged or half-written piece count as not run, and this is said. Damage elsewhere
-        is refused. A store without a manifest gets one.
+        Parts with a damaged or half-written piece count as not run, and this is said; they get again what
+        `empty` has there. Damage elsewhere is refused. A store without a manifest gets one.
         """
         record = manifest.read(self.path) if self.path.is_dir() else None
         if record is None:
@@ -93,8 +95,13 @@ class Store:
         dataset = datasets.open_unchecked(self.path)
         check(dataset)
         self._drop(found)
+        concerned = self._rows_of(found)
+        if empty is not None:
+            for array, rows in concerned:
+                names = (array, OUTCOME)
+                self.write(rows.start, {name: empty[name].values[rows] for name in names})
         dataset.load()
-        for rows in self._rows_of(found):
+        for _, rows in concerned:
             dataset[OUTCOME].values[rows] = NOT_RUN
         return dataset
 
@@ -102,7 +109,10 @@ class Store:
         """Fills rows from `first` on, the outcomes last; then the manifest counts them in."""
         import zarr
 
-        group: Any = zarr.open_group(self.path, mode="r+")
+        with refusing_unwritable(self.path):
+            self._write(zarr.open_group(self.path, mode="r+"), first, part)
+
+    def _write(self, group: Any, first: int, part: Mapping[str, np.ndarray]) -> None:
         written = []
         for name in sorted(part, key=lambda name: name == OUTCOME):
             values, chunk = part[name], group[name].chunks[0]
@@ -125,15 +135,15 @@ class Store:
                 "the parts concerned are made again",
             )
 
-    def _rows_of(self, found: Sequence[manifest.Damage]) -> list[slice]:
-        """The rows of the parts that damaged pieces are of."""
+    def _rows_of(self, found: Sequence[manifest.Damage]) -> list[tuple[str, slice]]:
+        """The arrays and rows of the parts that damaged pieces are of."""
         import zarr
 
         group: Any = zarr.open_group(self.path, mode="r")
         rows = []
         for array, place in {(p[0], int(p[2])) for p in (one.piece.split("/") for one in found)}:
             chunk = group[array].chunks[0]
-            rows.append(slice(place * chunk, (place + 1) * chunk))
+            rows.append((array, slice(place * chunk, (place + 1) * chunk)))
         return rows
 
 

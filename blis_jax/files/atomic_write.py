@@ -31,7 +31,11 @@ def replacing(path: Path) -> Iterator[Path]:
     with _scratch(path) as scratch:
         (scratch / NEW).mkdir()
         written = scratch / NEW / path.name
-        yield written
+        try:
+            yield written
+        except OSError as error:
+            error.filename = error.filename or os.fspath(path)  # a full disk names no file
+            raise
         if path.is_dir():
             aside = scratch / ASIDE
             path.rename(aside)

@@ -17,6 +17,12 @@ from blis_jax.files.input_files import refuse_half_characters
 LAW_TYPES = ("gaussian", "exponential", "pareto_lognormal", "empirical", "constant")
 _TAG = "tag:yaml.org,2002:"
 _NULL, _TEXT, _MERGE = f"{_TAG}null", f"{_TAG}str", f"{_TAG}merge"  # the last is of the key `<<`
+_SCALARS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "timestamp": "a date",
+}
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -32,8 +38,9 @@ class _StrictLoader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
-            what = node.tag.removeprefix(_TAG)
-            problem = f"{shortened(node.value)} cannot be read as {what}; correct it, or leave the tag out"
+            name = node.tag.removeprefix(_TAG)
+            what = _SCALARS.get(name, name)
+            problem = f"{shortened(node.value)} cannot be read as {what}; correct it"
             raise _refusal(problem, node) from None
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:

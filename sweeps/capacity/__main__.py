@@ -19,6 +19,7 @@ from sweeps.capacity.flags import DEFAULT_OUTPUT, MOST_INSTANCES, NAME, NUM_SEED
 
 if TYPE_CHECKING:
     from blis_jax.commands.sweep.measure import Measure
+    from blis_jax.files.journal import Journal
     from blis_jax.workload.source import RequestSource
     from sweeps.capacity.counting import CountedRuns
     from sweeps.capacity.finding import Smallest

@@ -1,10 +1,12 @@
 """Input that is damaged, endless or huge: one sentence, exit code 2, nothing left behind."""
 
+import errno
 import gzip
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from blis_jax.commands import cli
 from blis_jax.commands.run import command as run
 from blis_jax.errors import ConfigError, reads_store, refusing_damage
 from blis_jax.files import input_files
+from blis_jax.files.atomic_write import replacing
 from blis_jax.traces.read import read_trace
 from tests.commands.run.test_command import BASE, YAML, save_scenario, save_workload
 from tests.support.recorded.reference_data import REPO_ROOT
@@ -187,6 +190,41 @@ def test_netcdf_on_a_full_disk_ends_in_a_sentence(tmp_path):
     assert done.returncode == 2, (done.returncode, done.stderr)
     assert done.stderr.count("\n") == 1 and "big.nc cannot be written" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("is_buffered", [True, False])
+def test_a_full_disk_behind_standard_output_is_named(is_buffered):
+    code = (
+        "import sys\nfrom blis_jax.commands import cli\n"
+        "sys.exit(cli.run_command('it', lambda words: print('x' * 5000) or 0, []))"
+    )
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, *([] if is_buffered else ["-u"]), "-c", code],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPO_ROOT), "PYTHONUNBUFFERED": ""},
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "it: error: standard output: No space left on device\n"
+
+
+def test_a_file_that_is_replaced_is_named_where_the_disk_is_full(tmp_path, capsys):
+    def command(words):
+        with replacing(tmp_path / "result.txt"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert cli.run_command("it", command, []) == 2
+    said = f"it: error: {tmp_path / 'result.txt'}: No space left on device\n"
+    assert capsys.readouterr().err == said
+
+
+def test_words_that_are_no_utf8_are_refused_before_anything_runs(capsys):
+    assert run.main(["--seed", "1", "--workload-spec", "\udcc3\udca9.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "'\\udcc3\\udca9.yaml' is not UTF-8 text; use names of valid Unicode" in said
 
 
 def test_damage_to_a_store_is_one_sentence_and_a_full_disk_is_not_damage(tmp_path):

@@ -97,10 +97,11 @@ def test_every_seed_of_the_pool_has_policy_draws_of_its_own(
     assert sorted(map(list, seen.values())) == sorted([[policy_seed(7)], [policy_seed(8)]])
 
 
+@pytest.mark.parametrize("piece", ["value/c/0/0/0", "run_seed/c/0/0"])
 def test_damaged_points_are_made_again(
-    made: Path, strategy: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    made: Path, strategy: Path, tmp_path: Path, capsys: pytest.CaptureFixture, piece: str
 ) -> None:
-    out, piece = tmp_path / "whole.zarr", "value/c/0/0/0"
+    out = tmp_path / "whole.zarr"
     shutil.copytree(made, out)
     words = [str(strategy), *SMALL, "--train-seeds", "1", "--other-points", "2", "--out"]
     flip(out / piece)

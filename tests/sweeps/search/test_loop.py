@@ -91,7 +91,7 @@ def test_records_of_others_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not the record of a search"):
         SearchRecord(path, {"seeds": 1}).read()
     path.write_text("nonsense\n")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="is not the record of a search"):
         SearchRecord(path, {"seeds": 1}).read()
 
 
