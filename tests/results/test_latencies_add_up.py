@@ -10,6 +10,7 @@ import pytest
 import blis_jax.results.metrics.on_device.further  # noqa: F401  (registers the metrics of searches)
 from blis_jax import Options, simulate
 from blis_jax.cluster.config import ClusterConfig, from_flags
+from blis_jax.commands.run.requests import draw_requests
 from blis_jax.commands.sweep.measure import Measure
 from blis_jax.engine.runner.calls import Call, Results, execute
 from blis_jax.engine.runner.driver import Runner
@@ -22,6 +23,7 @@ from blis_jax.results.metrics.scalars import evaluate
 from blis_jax.results.metrics.summaries import SloTargets
 from blis_jax.results.records import RunRecord, Status
 from blis_jax.results.step_records import itl_values, overlaps
+from blis_jax.workload.spec import load_builtin, override
 from tests.engine.scenes.test_kept_output import KEEPS
 from tests.engine.scenes.test_outage_scenes import Kind, harder, simulated
 from tests.support.scenes import Prompt, flags, table_of, workload_of
@@ -124,3 +126,17 @@ def test_the_compiled_call_has_the_same_latencies() -> None:
     found = unstack(reports[-1], 0).figures.tolist()
     assert found == pytest.approx([host[name] for name in ITL], rel=1e-9)
     assert host["itl_p99_ms"] > 50
+
+
+@pytest.mark.slow
+def test_in_august_the_overhead_after_the_last_token_is_in_e2e_alone() -> None:
+    """777 µs for each request, as BLIS's coefficients have it; preempted requests make no exception."""
+    spec = override(load_builtin("multiprefix"), num_requests=60)
+    table = draw_requests(spec, 3, 16)[0]
+    config = ClusterConfig(
+        revision="blis-2026-08", num_instances=2, total_kv_blocks=60, max_num_scheduled_tokens=128
+    )
+    record = simulate(config, table)
+    is_done = record.requests.status == Status.COMPLETED
+    assert record.requests.preemptions[is_done].sum() > 0
+    assert missing_us(record) == 777 * is_done.sum()
