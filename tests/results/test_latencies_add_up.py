@@ -75,7 +75,7 @@ def test_scenes_with_hand_overs_and_lost_attempts() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_scenes_of_every_kind(name: str) -> None:
     kind, changed = KINDS[name]
-    assert len(checked(kind, changed, range(41_000, 41_060))) > 40
+    assert len(checked(kind, changed, range(41_000, 41_060))) > 10
 
 
 def handed(num_tokens: int = 6) -> tuple[ClusterConfig, Any]:
