@@ -53,11 +53,13 @@ def missing_us(record: RunRecord) -> float:
 
 
 def checked(kind: Kind, changed: dict[str, Any], seeds: range) -> list[RunRecord]:
-    """Records of scenes whose steps do not overlap; February's defects let a step begin in another one."""
+    """Records of scenes; where February's defects let steps overlap, latencies may only be more than the time."""
     found = [simulated(harder(seed, kind), kind.blocks, changed) for seed in seeds]
-    apart = [one for one in found if not overlaps(one).overlapping_steps]
-    assert [missing_us(one) for one in apart] == [0] * len(apart)
-    return apart
+    for one in found:
+        missing = missing_us(one)
+        assert missing == 0 or (overlaps(one).overlapping_steps and missing < 0)
+    assert sum(missing_us(one) == 0 for one in found) > 0.8 * len(found)
+    return found
 
 
 def test_scenes_with_hand_overs_and_lost_attempts() -> None:
@@ -75,7 +77,7 @@ def test_scenes_with_hand_overs_and_lost_attempts() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_scenes_of_every_kind(name: str) -> None:
     kind, changed = KINDS[name]
-    assert len(checked(kind, changed, range(41_000, 41_060))) > 10
+    checked(kind, changed, range(41_000, 41_060))
 
 
 def handed(num_tokens: int = 6) -> tuple[ClusterConfig, Any]:
