@@ -10,7 +10,7 @@ import numpy as np
 from blis_jax.cluster.disaggregation import has_pools, roles
 from blis_jax.engine.types import ROLES, SLO_CLASSES
 from blis_jax.results.metrics.distributions import Sample, mean, percentile, sample_of
-from blis_jax.results.metrics.parts import counted, is_reported
+from blis_jax.results.metrics.parts import counted, is_listed, is_reported
 from blis_jax.results.metrics.reference import (
     CLASS_NAMES,
     ended_us,
@@ -132,7 +132,7 @@ def _tenant_lines(record: RunRecord, tenants: Sequence[str]) -> list[str]:
 def _session_lines(record: RunRecord, labels: Labels) -> list[str]:
     """Sessions are counted once an instance has got one of their requests, and last from their first round."""
     requests, rounds = record.requests, np.asarray(labels.round_index)
-    is_told = is_reported(record) & (requests.instance >= 0) & (requests.status != Status.DROPPED)
+    is_told = is_listed(record)
     groups = [(name, is_its & is_told) for name, is_its in _groups(labels.session)]
     groups = [(name, is_its) for name, is_its in groups if is_its.any()]
     if not groups:

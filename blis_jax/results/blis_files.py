@@ -18,6 +18,7 @@ from blis_jax.results.august_text import (
     pool_lines,
 )
 from blis_jax.results.metrics.kv import preemption_rate, printed_hit_rate, printed_thrashing_rate
+from blis_jax.results.metrics.parts import is_listed
 from blis_jax.results.metrics.reference import (
     aggregates,
     cluster_json,
@@ -157,8 +158,7 @@ def results_document(record: RunRecord, labels: Labels | None = None) -> dict[st
         "scheduling_delay_ms": _ms_or_zero(requests.sched_delay_us),
     }
     entries, wait = [], requests.gateway_wait_us
-    is_listed = (requests.instance >= 0) & (requests.status != Status.DROPPED)
-    for row in np.flatnonzero(is_listed).tolist():
+    for row in np.flatnonzero(is_listed(record)).tolist():
         entry: dict[str, Any] = {
             "arrived_at": float(requests.arrival_us[row] / 1e6),
             "requestID": f"request_{row}" if labels is None else labels.request_id[row],

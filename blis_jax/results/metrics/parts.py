@@ -50,6 +50,15 @@ def is_reported(record: RunRecord) -> Bool[np.ndarray, "request"]:
     return np.ones(len(record.requests.status), bool) if splits is None else splits.is_ended
 
 
+def is_listed(record: RunRecord) -> Bool[np.ndarray, "request"]:
+    """Which requests BLIS lists: those that an instance got and did not drop, of split ones those that ended."""
+    requests, splits = record.requests, record.splits
+    is_kept = requests.status != Status.DROPPED
+    if splits is not None:
+        is_kept = np.where(splits.is_split, splits.is_ended, is_kept)
+    return (requests.instance >= 0) & is_kept
+
+
 def counted(record: RunRecord, name: str, instance: int | None) -> int:
     """A counter of one instance or of the cluster, of which BLIS's pools count parts of requests.
 
