@@ -160,6 +160,8 @@ class ClusterConfig(FlowSettings, PolicySettings):
     decode_tp: int = 0
     prefill_hardware: str = ""
     decode_hardware: str = ""
+    prefill_latency_model: str = ""
+    decode_latency_model: str = ""
     prefill_max_model_len: int = 0
     decode_max_model_len: int = 0  # this one
     kv_cpu_blocks: int = 0
@@ -193,10 +195,10 @@ class ClusterConfig(FlowSettings, PolicySettings):
         for name, value in ({"instances": groups} | fleet).items():
             if name in ("instances", "node_pools") or getattr(self, name) == FIELDS[name].default:
                 object.__setattr__(self, name, value)
-        if groups:
-            if self.num_instances != 1:  # the default may stand for a number that was not given
-                instance_groups.check_number(self, self.num_instances)
-            object.__setattr__(self, "num_instances", instance_groups.size(groups))
+        if groups and self.num_instances != 1:  # the default may stand for a number not given
+            instance_groups.check_number(self, self.num_instances)
+        if groups or self.node_pools:
+            object.__setattr__(self, "num_instances", max(instance_groups.size(groups), 1))
         _check_types(self)
         before: dict[str, Any] = {}
         object.__setattr__(self, "_before", before)

@@ -30,13 +30,21 @@ SETTINGS: dict[str, Any] = {
     "decode_tp": 0,
     "prefill_hardware": "",
     "decode_hardware": "",
+    "prefill_latency_model": "",
+    "decode_latency_model": "",
     "prefill_max_model_len": 0,
     "decode_max_model_len": 0,
 }
 _COUNTS = ("prefill_instances", "decode_instances", "prefill_decode_instances", "encode_instances")
 NOT_NEGATIVE: tuple[str, ...] = (*_COUNTS, "pd_prefix_threshold", "prefill_tp", "decode_tp")
 NOT_NEGATIVE += ("prefill_max_model_len", "decode_max_model_len")
-_OWN = ("total_kv_blocks", "tp", "max_model_len")  # what a pool may have of its own
+# what a pool may have of its own
+_OWN = ("total_kv_blocks", "tp", "max_model_len", "latency_model")
+OF_ONE_POOL = tuple(
+    f"{pool}_{name}"
+    for pool in ("prefill", "decode")
+    for name in ("tp", "hardware", "max_model_len", "latency_model")
+)
 
 
 def has_pools(config: ClusterConfig) -> bool:
@@ -45,43 +53,66 @@ def has_pools(config: ClusterConfig) -> bool:
 
 
 def roles(config: ClusterConfig) -> list[int]:
-    """The role of every instance: an index into `ROLES`, `ENCODE`, or `IDLE` for those in no pool."""
+    """Return the role of every instance: an index into `ROLES`, `ENCODE`, or `IDLE` for those in no pool."""
     codes = [ROLES.index("prefill"), ROLES.index("decode"), ROLES.index("both"), ENCODE]
     found = [
         code
         for code, name in zip(codes, _COUNTS, strict=True)
         for _ in range(getattr(config, name))
     ]
-    return found + [IDLE] * (config.num_instances - len(found))
+    found += [IDLE] * (config.num_instances - len(found))
+    return found[: config.num_instances]  # those that no node has room for are never there
 
 
 def per_instance(config: ClusterConfig, setting: str) -> list[Any]:
-    """The value of a setting on every instance."""
+    """Return the value of a setting on every instance."""
     usual = getattr(config, setting)
     if setting not in _OWN:
         return [usual] * config.num_instances
-    of_pool = {ROLES.index(pool): _own(config, pool)[setting] for pool in ("prefill", "decode")}
-    return [of_pool.get(role, usual) for role in roles(config)]
+    memory = [group.gpu_memory_gib for group in config.instances for _ in range(group.count)]
+    pairs = list(zip(roles(config), memory or [None] * config.num_instances, strict=True))
+    made = {pair: _own(config, *pair)[setting] for pair in dict.fromkeys(pairs)}
+    return [made[pair] for pair in pairs]
 
 
-def _own(config: ClusterConfig, pool: str) -> dict[str, Any]:
-    """What the pool has in place of the cluster's; other GPUs change KV blocks, and nothing about step times."""
+# an instance that does both has what the decode pool has
+_POOL_OF_ROLE = {ROLES.index("prefill"): "prefill", ROLES.index("decode"): "decode"}
+_POOL_OF_ROLE[ROLES.index("both")] = "decode"
+
+
+def _own(config: ClusterConfig, role: int, memory: float | None) -> dict[str, Any]:
+    """What an instance has in place of the cluster's.
+
+    Other GPUs change KV blocks, and nothing about step times; where the instance is on a node, its GPUs' memory, GiB,
+    decides.
+    """
     from blis_jax.latency import sized
 
-    tp = getattr(config, f"{pool}_tp") or config.tp
-    hardware = getattr(config, f"{pool}_hardware") or config.hardware
-    longest = getattr(config, f"{pool}_max_model_len")
+    def given(name: str) -> Any:
+        pool = _POOL_OF_ROLE.get(role)
+        return getattr(config, f"{pool}_{name}") if pool else None
+
+    tp, hardware = given("tp") or config.tp, given("hardware") or config.hardware
     own = {
         "tp": tp,
         "total_kv_blocks": config.total_kv_blocks,
-        "max_model_len": longest or config.max_model_len,
+        "max_model_len": given("max_model_len") or config.max_model_len,
+        "latency_model": given("latency_model") or config.latency_model,
     }
-    if (tp, hardware) == (config.tp, config.hardware):
-        return own
-    own["total_kv_blocks"] = sized.blocks_of(config, hardware, tp, config.dp)
-    room = own["total_kv_blocks"] * config.block_size_in_tokens
-    if not longest and config.max_model_len:  # lowered to what fits, never raised
-        own["max_model_len"] = min(config.max_model_len, room)
+
+    def shorten(blocks: int) -> None:
+        """The longest request is lowered to what fits, never raised."""
+        own["total_kv_blocks"] = blocks
+        if own["max_model_len"]:
+            room = blocks * config.block_size_in_tokens
+            own["max_model_len"] = min(own["max_model_len"], room)
+
+    if (tp, hardware) != (config.tp, config.hardware):
+        longest = given("max_model_len")
+        shorten(sized.blocks_of(config, hardware, tp, config.dp))
+        own["max_model_len"] = longest or own["max_model_len"]
+    if memory is not None and "total_kv_blocks" not in config.given:
+        shorten(sized.blocks_of(config, hardware, tp, config.dp, memory))
     return own
 
 
@@ -131,13 +162,23 @@ def check(config: ClusterConfig) -> None:
     _check_pools(config)
 
 
-def _check_pools(config: ClusterConfig) -> None:
+def check_sum(config: ClusterConfig) -> None:
+    """Refuse pools of more instances than there are.
+
+    Raises:
+        ConfigError: the sentence begins with num_instances.
+    """
     total = sum(getattr(config, name) for name in _COUNTS)
-    shared = config.prefill_decode_instances
     if total > config.num_instances:
         raise ConfigError(
             f"num_instances is {config.num_instances}, but the pools add up to {total}; raise it, or make one smaller"
         )
+
+
+def _check_pools(config: ClusterConfig) -> None:
+    if not config.node_pools:  # else they were counted before instances were placed
+        check_sum(config)
+    shared = config.prefill_decode_instances
     for name in ("prefill_instances", "decode_instances"):
         if not getattr(config, name) + shared:
             raise ConfigError(f"{name} is 0, so one of the pools is empty; give at least 1")
@@ -145,21 +186,44 @@ def _check_pools(config: ClusterConfig) -> None:
         raise ConfigError(
             f"encode_decider {config.encode_decider} needs an encode pool; give encode_instances"
         )
+    own = [name for name in OF_ONE_POOL if getattr(config, name)]
+    if own and not config.prefill_instances:
+        raise ConfigError(
+            f"{own[0]} has no effect without prefill_instances, as in BLIS; give some, or leave it out"
+        )
+    _check_latency_models(config)
     if config.pd_decider != "never":
         _check_limits(config)
     if config.kv_cpu_blocks:
         raise ConfigError(
             "kv_cpu_blocks: a CPU tier beside prefill and decode pools is not simulated yet; set it to 0"
         )
-    if config.instances:
+    if config.instances and not config.node_pools:
         raise ConfigError(
             "instances: groups and the pools of blis-2026-08 exclude each other; leave one of them out"
         )
 
 
+def _check_latency_models(config: ClusterConfig) -> None:
+    from blis_jax.latency.registry import SIZED
+
+    for name in ("prefill_latency_model", "decode_latency_model"):
+        of_pool = getattr(config, name)
+        if of_pool:
+            _demand(config, name, of_pool in SIZED, f"one of {', '.join(SIZED)}")
+        if of_pool == "trained-physics" and config.latency_model == "roofline":
+            raise ConfigError(
+                f"{name} is trained-physics, but latency_model roofline has no coefficients for it; give latency_model "
+                "trained-physics, and roofline to the other pool"
+            )
+
+
 def _check_limits(config: ClusterConfig) -> None:
     """Refuses a decode pool for shorter requests than the prefill pool takes: BLIS would cut them off there."""
-    limits = {pool: _own(config, pool)["max_model_len"] for pool in ("prefill", "decode")}
+    limits = {
+        pool: _own(config, ROLES.index(pool), None)["max_model_len"]
+        for pool in ("prefill", "decode")
+    }
     if limits["decode"] and limits["decode"] < (limits["prefill"] or math.inf):
         raise UnsupportedError(
             f"decode_max_model_len: the decode pool takes requests of up to {limits['decode']} tokens and the prefill "

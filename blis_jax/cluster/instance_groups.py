@@ -320,7 +320,12 @@ def check(config: ClusterConfig, source: str) -> None:
     """
     for number, group in enumerate(config.instances, 1):
         try:
-            dataclasses.replace(config, instances=(), num_instances=1, **group.numbers())
+            alone: dict[str, Any] = {
+                SETTING: (),
+                "node_pools": (),
+                "num_instances": 1,
+            } | disaggregation.SETTINGS
+            dataclasses.replace(config, **alone, **group.numbers())
         except ConfigError as error:
             raise type(error)(f"{_place(source, number, group.name)}: {error}") from None
     counts = [len(values) for values in per_instance(config, "beta_coeffs")]

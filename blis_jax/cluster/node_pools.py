@@ -77,7 +77,8 @@ def settings_of_fleet(
         source: what errors begin with.
 
     Raises:
-        ConfigError: a key or value is not allowed, or the nodes have too few GPUs.
+        ConfigError: a key or value is not allowed, or pools have more instances than there are.
+        UnsupportedError: the nodes have too few GPUs, and an autoscaler or budgets of tenants are there.
     """
     _refuse_unknown(given, SECTIONS, source)
     if not config.is_august:
@@ -85,30 +86,32 @@ def settings_of_fleet(
         raise ConfigError(
             f"{source}: {name} are of blis-2026-08; take that profile, or list groups"
         )
+    disaggregation.check_sum(config)
     found: dict[str, Any] = {"instances": ()}
     if POOLS in given:
         found["instances"], found["node_pools"] = _groups_of_pools(config, given[POOLS], source)
     loading = _lifecycle(given.get(LIFECYCLE) or {}, f"{source}: {LIFECYCLE}")
     scaling = _autoscaler(given.get(AUTOSCALER) or {}, f"{source}: {AUTOSCALER}")
-    if POOLS in given:
-        placed = sum(group["count"] for group in found["instances"])
+    placed = sum(group["count"] for group in found["instances"])
+    is_short = POOLS in given and placed < config.num_instances
+    if is_short:
         _tell_unplaced(config, placed, source, scaling[f"{_PREFIX}interval_us"] > 0)
     loads = any(loading[f"{_PREFIX}loading_delay_{name}_s"] for name in _DELAY_KEYS)
     first_load = loads and POOLS in given and not loading[f"{_PREFIX}warm_start"]
-    if scaling[f"{_PREFIX}interval_us"] > 0 or first_load:
+    # a fleet says that a request may find no instance
+    may_be_unrouted = is_short and (not placed or disaggregation.has_pools(config))
+    if scaling[f"{_PREFIX}interval_us"] > 0 or first_load or may_be_unrouted:
         found |= {"cluster_policy": POLICY, **loading, **scaling}
     return found
 
 
 def _tell_unplaced(config: ClusterConfig, placed: int, source: str, is_scaled: bool) -> None:
     """Say that instances without room on the first nodes never start: BLIS makes no node later."""
-    if placed == config.num_instances:
-        return
     sentence = (
         f"{source}: the nodes have room for {placed} instances of {gpus_of_instance(config)} GPUs, but num_instances "
         f"is {config.num_instances}"
     )
-    if not placed or is_scaled:
+    if is_scaled or config.tenant_budgets.strip():
         raise UnsupportedError(f"{sentence}; raise initial_nodes or gpus_per_node")
     warnings.warn(f"{sentence}; the others never start, as in BLIS", ConfigWarning, stacklevel=2)
 
@@ -212,10 +215,10 @@ def check(config: ClusterConfig) -> None:
         raise ConfigError(
             f"cluster_policy {POLICY} is of the revision blis-2026-08; take that profile, or autoscaler"
         )
-    if disaggregation.has_pools(config):
-        raise ConfigError(
-            f"cluster_policy {POLICY} does not go with prefill and decode pools: in BLIS, instances that it makes are "
-            "in no pool; leave one of them out"
+    if disaggregation.has_pools(config) and getattr(config, _PREFIX + "interval_us") > 0:
+        raise UnsupportedError(
+            f"cluster_policy {POLICY}: ticks beside prefill and decode pools are not simulated yet; leave one of "
+            "them out"
         )
     up, down = (
         getattr(config, _PREFIX + name) for name in ("scale_up_threshold", "scale_down_boundary")

@@ -123,18 +123,21 @@ def resolved(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_pools(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options without those of pools where there are none, which BLIS leaves without effect."""
+    """The options without those of pools that are not there, which BLIS leaves without effect."""
     counts = ("prefill_instances", "decode_instances", "prefill_decode_instances")
-    if any(given.get(name) for name in (*counts, "encode_instances")):
+    if given.get("prefill_instances"):
         return dict(given)
-    idle = [name for name in _OF_POOLS if name in given]
-    if given.get("pd_decider") in disaggregation.DECIDERS:
+    has_pools = any(given.get(name) for name in (*counts, "encode_instances"))
+    idle = [
+        name for name in (disaggregation.OF_ONE_POOL if has_pools else _OF_POOLS) if name in given
+    ]
+    if not has_pools and given.get("pd_decider") in disaggregation.DECIDERS:
         idle.append("pd_decider")
+    needed = "--prefill-instances" if has_pools else "--prefill-instances and --decode-instances"
     for name in idle:
         if given[name] not in ("never", 0, ""):
             warnings.warn(
-                f"--{name.replace('_', '-')} has no effect without --prefill-instances and --decode-instances, as in "
-                "BLIS",
+                f"--{name.replace('_', '-')} has no effect without {needed}, as in BLIS",
                 ConfigWarning,
                 stacklevel=2,
             )
@@ -143,11 +146,7 @@ def _without_pools(given: Mapping[str, Any]) -> dict[str, Any]:
 
 _OF_POOLS = (
     *("pd_prefix_threshold", "pd_transfer_bandwidth", "pd_transfer_base_latency"),
-    *(
-        f"{pool}_{name}"
-        for pool in ("prefill", "decode")
-        for name in ("tp", "hardware", "max_model_len", "latency_model")
-    ),
+    *disaggregation.OF_ONE_POOL,
     "prefill_routing_scorers",  # the decode pool's router is another mechanism's too
 )
 

@@ -14,10 +14,6 @@ _AGREEMENT = (
 _OF_SIMULATIONS = {
     "kv-offload-config": "tiers of KV memory beyond the CPU's are not simulated yet; --kv-cpu-blocks gives one tier",
     **dict.fromkeys(
-        ("prefill-latency-model", "decode-latency-model"),
-        "pools with latency models of their own are not simulated yet; leave it out",
-    ),
-    **dict.fromkeys(
         (
             "lora-config",
             "lora-adapter-capacity",

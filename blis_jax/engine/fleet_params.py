@@ -58,6 +58,8 @@ def row_to_copy(config: ClusterConfig) -> int:
     if not config.node_pools:
         return -1
     nodes = _nodes(config)
+    if not config.instances:  # no node has room for one
+        return -1
     kinds = [nodes[at][0] for at in _first_nodes(config)]
     return min(range(len(kinds)), key=lambda at: cheapest_first(config).index(kinds[at]))
 
@@ -71,6 +73,7 @@ def fleet_params(
     dearest = sorted(kinds, key=lambda kind: (-costs.get(kind, 0.0), kind))
     nodes = _nodes(config) or [(kinds[0], 0)]
     first = _first_nodes(config) or [0] * config.num_instances
+    num_first = config.num_instances if config.instances or not config.node_pools else 0
     row_kinds = [kinds.index(nodes[at][0]) for at in first]
     row_kinds += [row_kinds[row_to_copy(config)]] * (num_rows - len(first))
     names = sorted(range(config.num_instances), key=lambda at: f"instance_{at}")
@@ -82,7 +85,7 @@ def fleet_params(
         "node_gpus": np.asarray([gpus for _, gpus in nodes], np.int32),
         "gpus_each": np.int32(gpus_of_instance(config)),
         "has_nodes": np.bool_(bool(config.node_pools)),
-        "num_first": np.int32(config.num_instances),
+        "num_first": np.int32(num_first),
         "first_node": np.asarray(first + [0] * (num_rows - len(first)), np.int32),
         "row_kind": np.asarray(row_kinds, np.int32),
         "drain_rank": drain_rank.astype(np.int32),

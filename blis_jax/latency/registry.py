@@ -5,18 +5,25 @@ A model of the package costs its own file and one line here. Nothing here import
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from blis_jax.cluster.disaggregation import has_pools
 from blis_jax.cluster.instance_groups import coefficients_of, per_instance
 from blis_jax.errors import ConfigError, closest
 from blis_jax.files.user_files import is_file, value_at
 from blis_jax.latency.contract import LatencyModel
+from blis_jax.lazy import lax
 
 if TYPE_CHECKING:
+    import jax
+
     from blis_jax.cluster.config import ClusterConfig
+    from blis_jax.engine.step_batch import StepBatch
+    from blis_jax.latency.deployment import Deployment
 
 AUTO = "auto"
 MODELS = {
@@ -63,8 +70,40 @@ def find(name: str) -> LatencyModel:
 
 
 def model_of(config: ClusterConfig) -> LatencyModel:
-    """The configuration's model."""
-    return find(name_of(config))
+    """Return the configuration's model; where pools have different ones, one that chooses between them."""
+    names = tuple(sorted(set(_names(config))))
+    return find(names[0]) if len(names) == 1 else _choosing(names)
+
+
+def _names(config: ClusterConfig) -> list[str]:
+    """The model of every instance."""
+    if has_pools(config):
+        return per_instance(config, "latency_model")
+    return [name_of(config)] * config.num_instances
+
+
+@functools.cache
+def _choosing(names: tuple[str, ...]) -> LatencyModel:
+    """A model whose first number says which of these two times the instance; theirs follow it."""
+    first, second = (find(name) for name in names)
+
+    def step_time(beta: jax.Array, batch: StepBatch) -> jax.Array:
+        numbers = beta[1:]
+        return lax.cond(
+            beta[0] == 0,
+            lambda: first.step_time(numbers, batch),
+            lambda: second.step_time(numbers, batch),
+        )
+
+    return LatencyModel(
+        step_time,
+        (),
+        needs_members=True,
+        has_equal_decode_steps=False,
+        grows_with_context=first.grows_with_context and second.grows_with_context,
+        overhead=None,
+        sizes=first.sizes,
+    )
 
 
 def profile_suffix(config: ClusterConfig) -> str:
@@ -96,29 +135,41 @@ def defaults(config: ClusterConfig, given: Collection[str]) -> dict[str, Any]:
 
 def vectors(config: ClusterConfig) -> list[tuple[float, ...]]:
     """What the step-time function gets on every instance: β, or the numbers that β and sizes make."""
-    beta, sizes = per_instance(config, "beta_coeffs"), model_of(config).sizes
-    if sizes is None:
+    beta, names = per_instance(config, "beta_coeffs"), _names(config)
+    if find(names[0]).sizes is None:
         return beta
     from blis_jax.latency import sized
 
-    pairs = list(zip(beta, sized.deployments(config), strict=True))
-    made = {pair: sizes.vector(*pair) for pair in dict.fromkeys(pairs)}
-    return [made[pair] for pair in pairs]
+    used = list(zip(names, beta, sized.deployments(config), strict=True))
+    made = {one: _vector(*one) for one in dict.fromkeys(used)}
+    if len(set(names)) == 1:
+        return [made[one] for one in used]
+    length, places = max(map(len, made.values())), sorted(set(names))
+    padded = {one: (*vector, *[0.0] * (length - len(vector))) for one, vector in made.items()}
+    return [(float(places.index(one[0])), *padded[one]) for one in used]
+
+
+def _vector(name: str, beta: tuple[float, ...], deployment: Deployment) -> tuple[float, ...]:
+    sizes = find(name).sizes
+    assert sizes is not None  # all models of a cluster have them, or none
+    return sizes.vector(beta, deployment)
+
+
+def _have_time_after_decode(config: ClusterConfig) -> list[bool]:
+    sizes = [find(name).sizes for name in _names(config)]
+    return [one is not None and one.has_time_after_decode for one in sizes]
 
 
 def alphas(config: ClusterConfig) -> list[tuple[float, float, float]]:
     """µs of queueing, per prompt token of it, and per output token, on every instance."""
-    alpha, sizes = per_instance(config, "alpha_coeffs"), model_of(config).sizes
-    if sizes is None or not sizes.has_time_after_decode:
-        return alpha
-    return [(queueing, 0.0, output) for queueing, _, output in alpha]
+    pairs = zip(per_instance(config, "alpha_coeffs"), _have_time_after_decode(config), strict=True)
+    return [(alpha[0], 0.0 if has_time else alpha[1], alpha[2]) for alpha, has_time in pairs]
 
 
 def times_after_decode(config: ClusterConfig) -> list[int]:
     """µs that a request with output takes once after its last token, on every instance, in BLIS's 2026-08 revision."""
-    sizes = model_of(config).sizes
-    has_time = sizes is not None and sizes.has_time_after_decode
-    return [int(one[1]) if has_time else 0 for one in per_instance(config, "alpha_coeffs")]
+    pairs = zip(per_instance(config, "alpha_coeffs"), _have_time_after_decode(config), strict=True)
+    return [int(alpha[1]) if has_time else 0 for alpha, has_time in pairs]
 
 
 # --- checks ---------------------------------------------------------------------------------------

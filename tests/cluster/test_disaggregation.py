@@ -10,6 +10,7 @@ from blis_jax.commands.run.flags import make_parser
 from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.engine.types import ENCODE, IDLE
 from blis_jax.errors import ConfigError
+from blis_jax.latency.registry import alphas, times_after_decode, vectors
 
 POOLS = {"num_instances": 2, "prefill_instances": 1, "decode_instances": 1}
 
@@ -33,6 +34,30 @@ def test_a_pool_on_other_gpus_has_other_blocks_and_nothing_else():
     blocks = per_instance(longer, "total_kv_blocks")
     assert blocks[1] < blocks[0]
     assert per_instance(longer, "max_model_len") == [400_000, 16 * blocks[1]]
+
+
+def test_an_instance_that_does_both_has_what_the_decode_pool_has():
+    """As in BLIS, which gives it the decode pool's settings."""
+    own = {"prefill_decode_instances": 1, "decode_tp": 2, "decode_max_model_len": 90_000}
+    config = ClusterConfig(revision=AUGUST, tp=1, **(POOLS | {"num_instances": 4}), **own)
+    assert per_instance(config, "tp") == [1, 2, 2, 1]
+    assert per_instance(config, "max_model_len") == [131_072, 90_000, 90_000, 131_072]
+
+
+def test_a_pool_has_a_latency_model_of_its_own():
+    """Roofline takes the second α for each prompt token, trained-physics once after decode."""
+    config = ClusterConfig(revision=AUGUST, tp=1, **POOLS, decode_latency_model="roofline")
+    (first, *physics), (second, *roofline) = vectors(config)
+    assert (first, second) == (1.0, 0.0) and len(physics) == len(roofline)
+    whole = vectors(config.replace(decode_latency_model=""))[0]
+    assert tuple(physics[: len(whole)]) == whole and not any(physics[len(whole) :])
+    assert [alpha[1] for alpha in alphas(config)] == [0.0, config.alpha_coeffs[1]]
+    assert times_after_decode(config) == [777, 0]
+    alike = config.replace(prefill_latency_model="roofline")
+    assert (
+        mechanism(alike).latency
+        is mechanism(ClusterConfig(revision=AUGUST, latency_model="roofline")).latency
+    )
 
 
 def test_a_transfer_has_the_prefill_pools_bytes():
@@ -77,6 +102,11 @@ def test_options_are_those_of_blis():
         (
             POOLS | {"pd_decider": "always", "decode_max_model_len": 900},
             "set prefill_max_model_len to 900 or less",
+        ),
+        (POOLS | {"decode_latency_model": "blackbox"}, "must be one of trained-physics, roofline"),
+        (
+            POOLS | {"latency_model": "roofline", "prefill_latency_model": "trained-physics"},
+            "prefill_latency_model is trained-physics, but",
         ),
         (POOLS | {"decode_routing_policy": "weighted"}, "leave it at same"),
         (POOLS | {"prefill_routing_scorers": "nobody:1"}, "nobody"),

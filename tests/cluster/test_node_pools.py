@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from blis_jax.cluster.config import AUGUST, ClusterConfig
-from blis_jax.cluster.instance_groups import per_instance
-from blis_jax.errors import ConfigError, ConfigWarning
+from blis_jax.cluster.instance_groups import per_instance, roles
+from blis_jax.engine.mechanism import params
+from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError
 
 
 def pool(name: str, gpu_type: str, memory: float, **changes: Any) -> dict[str, Any]:
@@ -70,7 +71,6 @@ def test_longest_request_fits_into_the_smaller_cache():
 @pytest.mark.parametrize(
     ("pools", "settings", "words"),
     [
-        (POOLS, {"num_instances": 10, "tp": 16}, "room for 0 instances of 16 GPUs"),
         (POOLS, {"revision": "blis-2026-02"}, "node_pools are of blis-2026-08"),
         ([pool("h", "H100", 0.0)], {}, "gpu_memory_gib must be above 0"),
         ([pool("h", "H100", 80.0, gpus_per_node=0)], {}, "gpus_per_node must be a whole number"),
@@ -104,6 +104,29 @@ def test_instances_without_room_never_start_as_in_blis() -> None:
     ):
         config = cluster(POOLS, num_instances=10)
     assert config == cluster(POOLS, num_instances=9)
+
+
+def test_without_nodes_no_instance_is_there() -> None:
+    """A fleet of nobody, with which the router turns all requests away."""
+    with pytest.warns(ConfigWarning, match="room for 0 instances"):
+        none = cluster([pool("h", "H100", 80.0, initial_nodes=0)])
+    assert params(none, num_rows=8).cluster.fleet.num_first == 0
+    with pytest.raises(UnsupportedError, match="room for 9 instances"):
+        cluster(POOLS, num_instances=10, tenant_budgets="0=0.5")
+
+
+def test_pools_are_placed_first_to_last():
+    """Blocks follow the GPUs of the node and those of the pool; the sum is that of what was asked for."""
+    roles_ = {"prefill_instances": 3, "decode_instances": 2, "decode_tp": 2}
+    config = cluster(POOLS, num_instances=5, pd_decider="always", **roles_)
+    blocks = per_instance(config, "total_kv_blocks")
+    alone = cluster([pool("l", "L40S", 48.0)], tp=2, num_instances=1)
+    assert blocks == [26_312] * 3 + per_instance(alone, "total_kv_blocks") * 2
+    with pytest.warns(ConfigWarning, match="room for 3 instances"):
+        short = cluster([POOLS[0]], num_instances=5, pd_decider="always", **roles_)
+    assert roles(short) == [1, 1, 1] and short.cluster_policy == "saturation-autoscaler"
+    with pytest.raises(ConfigError, match="the pools add up to 5"):
+        cluster([POOLS[0]], num_instances=4, **roles_)
 
 
 def test_an_autoscaler_is_a_cluster_policy_with_the_numbers_of_the_file():

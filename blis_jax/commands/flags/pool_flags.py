@@ -59,6 +59,14 @@ POOL_FLAGS = (
     ),
     Flag("decode-hardware", str, "", "GPU", "likewise of the decode pool"),
     Flag(
+        "prefill-latency-model",
+        str,
+        "",
+        "NAME",
+        "latency model of the prefill pool: trained-physics or roofline; --latency-model if not given",
+    ),
+    Flag("decode-latency-model", str, "", "NAME", "likewise of the decode pool"),
+    Flag(
         "prefill-max-model-len", whole, 0, "N", "--max-model-len of the prefill pool; 0: the same"
     ),
     Flag("decode-max-model-len", whole, 0, "N", "likewise of the decode pool"),

@@ -23,7 +23,7 @@ from blis_jax.engine.phases.policy_calls import (
     request_view,
     route_by_cluster,
 )
-from blis_jax.engine.phases.router_view.snapshot import active_instances
+from blis_jax.engine.phases.router_view.snapshot import active_instances, in_pool
 from blis_jax.engine.phases.steps.mid_step import Work, failing, waking_time
 from blis_jax.engine.state import Mode, PartRank, Past, Request, Resident, State
 from blis_jax.engine.tables.columns import apart, as_int, choose, put
@@ -31,7 +31,7 @@ from blis_jax.engine.tables.joined import EXPECTED, INSTANCE_OF, instance_of
 from blis_jax.engine.tables.journeys import Movement
 from blis_jax.engine.tables.slot_write import SlotWrite
 from blis_jax.engine.tables.writes import MovementWrite, Writes, no_movement, no_writes
-from blis_jax.engine.types import ENCODE, LAST, NO_REQUEST, ROLES
+from blis_jax.engine.types import ENCODE, LAST, NO_REQUEST
 from blis_jax.memory.block_tables.blocks import Asker, Do
 from blis_jax.memory.block_tables.contents import nothing_found
 from blis_jax.memory.memory import Choice, Demand, Visit
@@ -42,8 +42,6 @@ from blis_jax.policies.unasked import seen_by
 
 if TYPE_CHECKING:
     from blis_jax.engine.phases.decisions import Decisions
-
-PREFILL, DECODE = ROLES.index("prefill"), ROLES.index("decode")
 
 
 def _movement(state: State) -> Movement:
@@ -63,8 +61,7 @@ def _unchanged(ctx: Context, state: State) -> MovementWrite:
 def in_role(ctx: Context, context: GatewayContext, is_decode: jax.Array) -> GatewayContext:
     """The context in which only the instances of one pool are active."""
     seen = context.snapshots
-    other = jnp.where(is_decode, jnp.int32(PREFILL), jnp.int32(DECODE))
-    is_mine = seen.is_active & (seen.role != other) & (seen.role < ENCODE)
+    is_mine = in_pool(seen.is_active, seen.role, is_decode)
     snapshots = dataclasses.replace(seen, is_active=is_mine)
     return dataclasses.replace(context, snapshots=snapshots, is_decode=is_decode)
 

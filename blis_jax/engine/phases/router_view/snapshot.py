@@ -18,7 +18,7 @@ from blis_jax.engine.phases.router_view.prompts import prompts_now
 from blis_jax.engine.state import Instance, Nodes, Slot, State, reads_cpu_tier
 from blis_jax.engine.tables.columns import choose
 from blis_jax.engine.tables.joined import queued_times
-from blis_jax.engine.types import Snapshots
+from blis_jax.engine.types import ENCODE, ROLES, Snapshots
 from blis_jax.memory.block_tables.blocks import InstanceMemory
 
 if TYPE_CHECKING:
@@ -100,8 +100,25 @@ def finds_instance(ctx: Context, state: State, request: jax.Array) -> jax.Array:
     """Whether the request can be routed now, where that is not certain."""
     marks, placed = ctx.requests.is_elsewhere, ctx.mechanism.cluster is not None
     if marks is None:
-        return jnp.any(active_instances(ctx, state))
-    return ~marks[request] & jnp.any(active_instances(ctx, state)) if placed else ~marks[request]
+        return jnp.any(_may_take(ctx, state, request))
+    return ~marks[request] & jnp.any(_may_take(ctx, state, request)) if placed else ~marks[request]
+
+
+def _may_take(ctx: Context, state: State, request: jax.Array) -> Bool[Array, "instance"]:
+    """Active instances, of the request's pool where there are pools."""
+    is_active = active_instances(ctx, state)
+    if not ctx.mechanism.reserves_decode:
+        return is_active
+    assert state.movement is not None
+    is_decode = state.movement.reservation(request).target < 0
+    return in_pool(is_active, ctx.params.cluster.roles[: is_active.shape[0]], is_decode)
+
+
+def in_pool(is_active: jax.Array, role: jax.Array, is_decode: jax.Array) -> jax.Array:
+    """Return which active instances are of the decode pool, or of the prefill pool."""
+    prefill, decode = (jnp.int32(ROLES.index(name)) for name in ("prefill", "decode"))
+    other = jnp.where(is_decode, prefill, decode)
+    return is_active & (role != other) & (role < ENCODE)
 
 
 def unless_elsewhere(
