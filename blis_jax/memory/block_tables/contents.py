@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from blis_jax.engine.arithmetic.block_counts import full_blocks
+from blis_jax.engine.arithmetic.block_counts import full_blocks, in_last_block
 from blis_jax.engine.context import Context, row
 from blis_jax.engine.types import pytree
 from blis_jax.memory.block_tables.blocks import LOOK_UP_BLOCKS, NO_BLOCK, Blocks, num_contents
@@ -63,13 +63,17 @@ def after_jump(
 ) -> jax.Array:
     """The number of a list's jumps after one more, from the offset `old` to another with `held` tokens in the list.
 
-    Who has the tokens before the jump is part of it, so that two requests have one name for the same tokens.
+    It says from which position to which, with how many tokens in the last block, and who has the tokens before the
+    jump, so that two requests have one name for the same tokens. How long the list is does not matter: it may have
+    blocks twice.
     """
-    last = jnp.maximum(held + old - 1, 0)
-    number, is_shared = shared_numbers(ctx, request, full_blocks(last, ctx.shape.block_size)[None])
+    size, reached = ctx.shape.block_size, held + old
+    number, is_shared = shared_numbers(
+        ctx, request, full_blocks(jnp.maximum(reached - 1, 0), size)[None]
+    )
     whose = holder(number[0], is_shared[0], request, ctx)
     mixed = jumps
-    for part in (held, offset, whose):
+    for part in (reached, held + offset, in_last_block(held, size), whose):
         mixed = (mixed * jnp.int32(MIXING)) ^ (part + 1)
     return jnp.where(mixed == NO_JUMPS, jnp.int32(1), mixed)
 
