@@ -39,6 +39,10 @@ from blis_jax.workload.table import NEVER_US, RequestTable, pad_to
 _WHOLE = (Outcome.COMPLETED, Outcome.HORIZON)
 # a run that stops where BLIS does, if its ties came in BLIS's order up to there
 _ORDERED = (*_WHOLE, Outcome.REFERENCE_CRASH, Outcome.LIVELOCK)
+_RECORDS_FULL = (Outcome.LOG_FULL, Outcome.EVICTIONS_FULL)
+MOST_GROWTHS = (
+    2  # repairs after which a run under pressure with too many records is made in stretches
+)
 Inputs = tuple[Params, RequestTable, EngineOrder]
 
 
@@ -50,6 +54,7 @@ class Run(ABC):
 
     most_repairs: ClassVar[int]
     has_deadlines = False  # whether some requests are given up when their time is up
+    is_too_long = False  # to be made in stretches: it has more records than these keep
     place: tuple[int, int] = (0, 0)  # of a point and a seed, by which a caller knows the run
 
     def __init__(
@@ -122,7 +127,9 @@ class Run(ABC):
         """The record if the call was the last; else the run is repaired and to be made again."""
         if self._goes_on(outcome):
             whole = self._to_horizon()
-            outcome, look = whole.outcome(), lambda: whole
+            self.is_too_long = whole.outcome() == Outcome.LIVELOCK != outcome
+            if not self.is_too_long:
+                outcome, look = whole.outcome(), lambda: whole
         is_last, repairs = self.is_last, self.repairs
         self.repairs += 1
         larger = grown(self.sizes, outcome)
@@ -144,9 +151,15 @@ class Run(ABC):
         return dataclasses.replace(seen.record(repairs), **changes)
 
     def _goes_on(self, outcome: Outcome) -> bool:
-        """Whether a run that stalled is to be made again up to its horizon, or its requests' deadlines."""
+        """Whether a run is to be made again in stretches, up to its horizon or its requests' deadlines.
+
+        One that stalled is; and one that fills the log or the record of preemptions once more, since each larger size
+        would be another program.
+        """
+        is_long = outcome in _RECORDS_FULL and self.repairs >= MOST_GROWTHS
+        is_long = is_long and self.sizes.shape.num_blocks > 0 and not self.is_too_long
         given = self.config.horizon, self.functions, self.has_deadlines
-        return outcome == Outcome.LIVELOCK and has_end(*given)
+        return (is_long or outcome == Outcome.LIVELOCK) and has_end(*given)
 
     def _to_horizon(self) -> Observation:
         """The run again, past barren steps up to the horizon."""

@@ -1,6 +1,7 @@
 """Steps that achieve nothing: with a horizon the run goes on to it, and what repeats is not run again and again."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from blis_jax.engine.livelock import stretches as livelock
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.many_runs import run_grid
+from blis_jax.engine.runner.runs import GivenRun
 from blis_jax.engine.runner.simulation import Options, Row, simulate
 from blis_jax.policies.seeds import FIXED
 from blis_jax.results.checks import invariants
@@ -229,3 +231,33 @@ def test_drawn_rows_go_on_to_the_horizon():
             mine, theirs = (getattr(getattr(one, part), field.name) for one in (row, alone))
             np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
     assert row.steps.num_steps.sum() > 14_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """As much of a record as a repair changes."""
+
+    outcome: Outcome
+
+
+@pytest.mark.parametrize("in_stretches", [Outcome.HORIZON, Outcome.LIVELOCK])
+def test_a_run_that_fills_its_log_again_and_again_is_made_in_stretches(
+    in_stretches: Outcome, monkeypatch: pytest.MonkeyPatch
+):
+    """Each larger log is another program; one that has too many records for stretches gets larger logs all the same."""
+    whole = SimpleNamespace(
+        outcome=lambda: in_stretches,
+        num_open_ties=lambda: 0,
+        raw=SimpleNamespace(ordered=None),
+        record=lambda repairs: Ended(Outcome.LOG_FULL),
+    )
+    settings = config.from_flags(flags(num_instances=8, total_kv_blocks=7, horizon=90_000_000))
+    row = Row(settings, table_of(workload_of([Prompt(0, 40, 60)])), FIXED)
+    run = GivenRun(row, Options(kv_model="block-level"))
+    made = []
+    monkeypatch.setattr(run, "_to_horizon", lambda: made.append(True) or whole)
+    found = [run.take(Outcome.LOG_FULL, lambda: whole) for _ in range(4)]
+    if in_stretches == Outcome.HORIZON:
+        assert found == [None, None, Ended(Outcome.HORIZON), Ended(Outcome.HORIZON)]
+    else:
+        assert found == [None] * 4 and made == [True]
