@@ -22,8 +22,11 @@ from blis_jax.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 PARSERS = parsers()
-# BLIS's own names come first in its `run` command; the trace's seed is that command's
-OWN = {"run": {"workload-spec", "results-path", "requests", "workload"}}
+# BLIS's own names come first in its commands `run` and `replay`; the trace's seed is that of `run`
+OWN = {
+    "run": {"workload-spec", "results-path", "requests", "workload"},
+    "replay": {"results-path"},
+}
 OLDER = {word: one.name for one in BY_NAME.values() for word in one.older}
 
 
