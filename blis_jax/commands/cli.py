@@ -30,6 +30,7 @@ from blis_jax.commands.parser import Flag, Parser, as_called
 from blis_jax.errors import ConfigError, ConfigWarning, UnsupportedError, refusing_unwritable
 from blis_jax.files.atomic_write import clear_leftovers
 from blis_jax.files.input_files import check_regular, refuse_half_characters
+from blis_jax.files.user_files import place_of
 
 __all__ = ["Flag", "Parser", "at_least", "number", "numbers", "one_of", "truth", "whole", "wholes"]
 
@@ -80,6 +81,12 @@ def run_command(
             where = "standard output"
             _drop_output()
         say(name, f"error: {f'{where}: ' if where else ''}{error.strerror or error}")
+        return EXIT_BAD_INPUT
+    except Exception as error:
+        place = place_of(error)
+        if place is None:
+            raise
+        say(name, f"error: {place}: {type(error).__name__}: {error}")
         return EXIT_BAD_INPUT
 
 

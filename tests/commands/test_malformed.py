@@ -14,7 +14,7 @@ import pytest
 from blis_jax.commands import cli
 from blis_jax.commands.run import command as run
 from blis_jax.errors import ConfigError, reads_store, refusing_damage
-from blis_jax.files import input_files
+from blis_jax.files import input_files, user_files
 from blis_jax.files.atomic_write import replacing
 from blis_jax.traces.read import read_trace
 from tests.commands.run.test_command import BASE, YAML, save_scenario, save_workload
@@ -219,6 +219,17 @@ def test_a_file_that_is_replaced_is_named_where_the_disk_is_full(tmp_path, capsy
     assert cli.run_command("it", command, []) == 2
     said = f"it: error: {tmp_path / 'result.txt'}: No space left on device\n"
     assert capsys.readouterr().err == said
+
+
+def test_what_a_users_function_raises_is_said_with_its_line(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text("def boom():\n    raise RuntimeError('no such thing')\n")
+
+    def command(words):
+        vars(user_files._module(path, 1))["boom"]()
+
+    assert cli.run_command("it", command, []) == 2
+    assert capsys.readouterr().err == f"it: error: {path}, line 2: RuntimeError: no such thing\n"
 
 
 def test_words_that_are_no_utf8_are_refused_before_anything_runs(capsys):

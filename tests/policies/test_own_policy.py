@@ -356,10 +356,14 @@ def test_bad_names_and_numbers_get_one_sentence(changes, sentence):
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_file_that_does_not_import_gets_one_sentence(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("import nothing_like_this", "ModuleNotFoundError"), ("raise SystemExit(0)", "SystemExit")],
+)
+def test_a_file_that_does_not_import_gets_one_sentence(tmp_path: Path, text: str, problem: str):
     path = tmp_path / "broken.py"
-    path.write_text("import nothing_like_this\n")
-    with pytest.raises(ConfigError, match="cannot be imported: ModuleNotFoundError"):
+    path.write_text(f"{text}\n")
+    with pytest.raises(ConfigError, match=f"cannot be imported: {problem}"):
         CONFIG.replace(scheduler=f"{path}:order")
 
 
