@@ -75,9 +75,11 @@ class _Columns:
             raise _BadLine("hash_ids is not a list of whole numbers")
         most = -(-input_len // block_size)
         if len(hash_ids) > most:
+            fitting = _fitting(input_len, len(hash_ids))
+            hint = f"; --trace-block-size {fitting} would fit" if fitting else ""
             raise _BadLine(
                 f"{len(hash_ids)} hash_ids, but {input_len} tokens fill only {most} "
-                f"blocks of {block_size}"
+                f"blocks of {block_size}{hint}"
             )
         num_before = len(self.hash_ids)
         try:
@@ -165,13 +167,18 @@ def _check_block_size(path: Path, line: str, num_bad: int, num_good: int, readin
     length, hash_ids = found.get("input_length"), found.get("hash_ids")
     if not isinstance(length, int) or not isinstance(hash_ids, list):
         return
-    sizes = (2**power for power in range(LARGEST_BLOCK.bit_length()))
-    fitting = next((size for size in sizes if -(-length // size) == len(hash_ids)), None)
+    fitting = _fitting(length, len(hash_ids))
     if fitting is not None:
         raise ConfigError(
             f"{path}: the hash_ids are too many for blocks of {reading.block_size} tokens; "
             f"blocks of {fitting} tokens would fit, give --trace-block-size {fitting}"
         )
+
+
+def _fitting(length: int, num_ids: int) -> int | None:
+    """The smallest size of blocks, in tokens, of which a prompt fills so many; None if none does."""
+    sizes = (2**power for power in range(LARGEST_BLOCK.bit_length()))
+    return next((size for size in sizes if -(-length // size) == num_ids), None)
 
 
 def _segments(columns: _Columns, input_len: np.ndarray, block_size: int) -> Segments:

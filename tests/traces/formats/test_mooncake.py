@@ -113,7 +113,7 @@ BAD_LINES = {
     '{"timestamp": 1, "input_length": 5, "output_length": true}': "output_length is true",
     '{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": 3}': "hash_ids is not",
     '{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": [1.5]}': "hash_ids is not",
-    '{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": [1, 2]}': "2 hash_ids, but",
+    '{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": [1, 2]}': "512; --trace-block-size 4 would",
 }
 
 
