@@ -235,7 +235,7 @@ def _is_refused(
 
 
 @pytree
-class Entry:
+class TierEntry:
     """Where a content goes that seemed to be missing."""
 
     entry: Int[Array, ""]  # the spare one if it goes nowhere
@@ -243,12 +243,12 @@ class Entry:
     is_filled: Bool[Array, ""]  # and the entry was empty
 
 
-def _no_entry(turn: Turn) -> Entry:
+def _no_entry(turn: Turn) -> TierEntry:
     no = jnp.array(False)
-    return Entry(jnp.int32(turn.blocks.cpu_key.shape[1] - 1), no, no)
+    return TierEntry(jnp.int32(turn.blocks.cpu_key.shape[1] - 1), no, no)
 
 
-def _entry_for(turn: Turn, name: jax.Array, worth: Any) -> Entry:
+def _entry_for(turn: Turn, name: jax.Array, worth: Any) -> TierEntry:
     """Where this content is, else the first empty entry, else the one that gives way, if one does."""
     blocks, instance = turn.blocks, turn.instance
     number = lax.iota(jnp.int32, blocks.cpu_key.shape[1])
@@ -271,7 +271,7 @@ def _entry_for(turn: Turn, name: jax.Array, worth: Any) -> Entry:
     )
     entry = jnp.where(is_there, there, jnp.where(is_worth_it, other, nowhere))
     is_new = ~is_there & is_worth_it
-    return Entry(entry, is_new, is_new & has_room)
+    return TierEntry(entry, is_new, is_new & has_room)
 
 
 def _entry_of(turn: Turn, name: jax.Array) -> Int[Array, ""]:

@@ -38,7 +38,7 @@ class Event(NamedTuple):
     e2e_ms: float = 0.0
 
 
-class Verdict(NamedTuple):
+class DetectorVerdict(NamedTuple):
     """What one detector says after an event."""
 
     level: int  # of LEVELS
@@ -61,7 +61,7 @@ class Saturation:
     """Labels by detector, and the verdicts behind them in order of events and detectors."""
 
     final: dict[str, str]
-    trace: list[tuple[int, str, Verdict]]  # time in µs, detector, verdict
+    trace: list[tuple[int, str, DetectorVerdict]]  # time in µs, detector, verdict
 
     def document(self) -> dict[str, Any]:
         """Return the report that BLIS writes."""
@@ -116,7 +116,7 @@ def events_of(record: RunRecord, request_ids: Sequence[str]) -> list[Event]:
     return sorted(events)
 
 
-def _voted(events: Sequence[Event], verdicts: Sequence[Verdict], window_us: int) -> str:
+def _voted(events: Sequence[Event], verdicts: Sequence[DetectorVerdict], window_us: int) -> str:
     """The most frequent level of the last window; the more severe one of equals."""
     first_us = events[-1].time_us - window_us
     levels = [
@@ -131,7 +131,7 @@ def _voted(events: Sequence[Event], verdicts: Sequence[Verdict], window_us: int)
 # --- detectors ------------------------------------------------------------------------------------
 
 
-def _composite(events: Sequence[Event], tuning: Tuning) -> Iterator[Verdict]:
+def _composite(events: Sequence[Event], tuning: Tuning) -> Iterator[DetectorVerdict]:
     """Requests that are not done, and E2E that rises from quarter to quarter."""
     e2e_ms = np.array([event.e2e_ms for event in events if event.is_completion])
     arrivals = completions = 0
@@ -154,7 +154,7 @@ def _composite(events: Sequence[Event], tuning: Tuning) -> Iterator[Verdict]:
             "quartile_monotone": float(is_steady),
             "noise_floor": noise,
         }
-        yield Verdict(level, score, min(1.0, arrivals / _SURE), signals)
+        yield DetectorVerdict(level, score, min(1.0, arrivals / _SURE), signals)
 
 
 def _trend(e2e_ms: Float[np.ndarray, "completion"]) -> tuple[float, bool]:
@@ -172,14 +172,14 @@ def _trend(e2e_ms: Float[np.ndarray, "completion"]) -> tuple[float, bool]:
     return raw, means[0] < means[1] < means[2] < means[3]
 
 
-def _threshold(events: Sequence[Event], tuning: Tuning) -> Iterator[Verdict]:
+def _threshold(events: Sequence[Event], tuning: Tuning) -> Iterator[DetectorVerdict]:
     """The mean E2E against a limit."""
     limit, total, completions = tuning.threshold_ms, 0.0, 0
     for event in events:
         if event.is_completion:
             total, completions = total + event.e2e_ms, completions + 1
         if not completions:
-            yield Verdict(0, 0.0, 0.0, {})
+            yield DetectorVerdict(0, 0.0, 0.0, {})
             continue
         mean = total / completions
         is_over = mean >= limit
@@ -187,10 +187,10 @@ def _threshold(events: Sequence[Event], tuning: Tuning) -> Iterator[Verdict]:
         score = over if is_over else 0.5 * (mean / limit)
         confidence = 1.0 - 1.0 / math.sqrt(completions + 1.0)
         signals = {"mean_e2e": mean, "threshold": limit}
-        yield Verdict(2 if is_over else 0, score, confidence, signals)
+        yield DetectorVerdict(2 if is_over else 0, score, confidence, signals)
 
 
-def _backlog_drift(events: Sequence[Event], tuning: Tuning) -> Iterator[Verdict]:
+def _backlog_drift(events: Sequence[Event], tuning: Tuning) -> Iterator[DetectorVerdict]:
     """The slope of the number of requests under way, bucket by bucket."""
     arrivals = completions = 0
     ends: list[int] = []  # requests under way at the end of each bucket
@@ -220,7 +220,7 @@ def _backlog_drift(events: Sequence[Event], tuning: Tuning) -> Iterator[Verdict]
             "noise_floor": noise,
         }
         score = min(1.0, max(0.0, slope) / (_OVERLOAD * noise))
-        yield Verdict(level, score, min(1.0, arrivals / _SURE), signals)
+        yield DetectorVerdict(level, score, min(1.0, arrivals / _SURE), signals)
 
 
 def _slope(count: int, sum_y: int, sum_xy: int) -> float:
