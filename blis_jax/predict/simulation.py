@@ -245,6 +245,7 @@ def closed_loop(load: ClosedLoad) -> Any:
         parent=np.where(turn > 0, rows - load.concurrency, NO_PARENT).astype(np.int32),
         think_time_us=np.zeros(number, np.int64),
         timeout_us=np.zeros(number, np.int64),
+        is_growing=np.zeros(number, bool),
         id_rank=rows,
         is_cut=np.zeros(number, bool),
         budget=None,

@@ -36,6 +36,12 @@ def _ended(seen: Observation, requests: RequestRecords) -> np.ndarray:
     if seen.timeout_us is not None:
         is_late = requests.status == Status.TIMED_OUT
         latest = xp.maximum(latest, xp.where(is_late, seen.arrival + seen.timeout_us, 0))
+        if (
+            seen.splits is not None and seen.reserved is not None
+        ):  # a part that comes too late is given up in a step of its own
+            has_come = is_late & (seen.splits.transfer_at_us >= 0)
+            has_come = has_come & (seen.reserved.ends <= seen.horizon)
+            latest = xp.maximum(latest, xp.where(has_come, seen.reserved.ends, 0))
     has_stepped = seen.last_index()[:rows] > 0
     last = seen.raw.inst_time[:rows, InstTime.LAST_START].astype(seen.time_type)
     last = xp.maximum(last, orphaned_us(seen.raw, rows, seen.time_type, xp))

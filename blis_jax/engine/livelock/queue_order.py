@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blis_jax.engine.arithmetic.exact import runtime_infinity
+from blis_jax.engine.queue_values import asked
 from blis_jax.engine.state import InstTime, Log, LogTime, Slot, SlotTime, State
 from blis_jax.engine.types import NO_REQUEST, Mechanism, Params, RequestView
-from blis_jax.policies.contract import NoState, QueueContext
+from blis_jax.policies.contract import QueueContext
 from blis_jax.policies.queue_order.priority import constant
 from blis_jax.policies.queue_order.schedulers import fcfs, priority_fcfs, reverse_priority, sjf
 
@@ -97,7 +96,6 @@ def _ordering(
     )
     queued = jnp.asarray(times[SlotTime.QUEUED])
     moves = jnp.asarray(np.where(times[SlotTime.QUEUED] < 0, -found.num_evictions, 0).astype(clock))
-    infinity = jnp.asarray(params.cluster.infinity)
 
     def one(now: jax.Array, depth: jax.Array, turn: jax.Array) -> jax.Array:
         """The order in one step."""
@@ -112,12 +110,7 @@ def _ordering(
             instance=jnp.int32(found.instance),
             key=None,
         )
-        policy = params.policy
-        with runtime_infinity(infinity):
-            priority, _ = mechanism.priority.ask(policy.priority, NoState(), context)
-            context = dataclasses.replace(context, priority=priority)
-            order, _ = mechanism.scheduler.ask(policy.scheduler, NoState(), context)
-        value, rank = order
+        value, rank = asked(mechanism, params, context)
         return jnp.lexsort((rank, value))
 
     many = jax.jit(jax.vmap(one))

@@ -18,7 +18,9 @@ from blis_jax import progress
 from blis_jax.cluster.config import ClusterConfig
 from blis_jax.cluster.disaggregation import has_pools
 from blis_jax.engine.loop import ranks_of_parts
+from blis_jax.engine.mechanism import mechanism, params
 from blis_jax.engine.outcome import Outcome
+from blis_jax.engine.queue_values import QueueValues, orders_by_slots, queue_values
 from blis_jax.engine.runner.driver import Runner
 from blis_jax.engine.runner.options import Options
 from blis_jax.engine.runner.runs import GivenRun, Row
@@ -26,6 +28,7 @@ from blis_jax.latency.registry import times_after_decode
 from blis_jax.policies.contract import Policies
 from blis_jax.policies.seeds import policy_seed
 from blis_jax.results.records import RunRecord, Status
+from blis_jax.workload.reference.closed_loop import generated
 from blis_jax.workload.reference.follow_up_table import (
     NO_PARENT,
     ClosedLoop,
@@ -92,8 +95,9 @@ def simulate_closed_loop(
     """Simulate one cluster on a workload with closed-loop sessions.
 
     Each pass costs a run; there are about as many as rounds follow each other in the longest session.
-    Requests that complete in one step bring their next rounds in the order of the batch, which is
-    taken to be that of their scheduling.
+    Requests that complete in one step bring their next rounds in the order of the batch: that of
+    their scheduling, and in one step that of the scheduler. Schedulers that remember or draw, or look
+    at caches, count as fcfs there.
 
     Args:
         config: the cluster, and names of its policies.
@@ -113,17 +117,22 @@ def simulate_closed_loop(
     options = options or Options()
     is_endless = any(math.isinf(one.num_rounds) for one in workload.sessions.values())
     most_rounds = FIRST_ROUNDS if is_endless and math.isinf(workload.budget) else None
+    answers: dict[tuple[str, int], int] = {}
     while True:
-        loop = closed_loop_table(workload, config.block_size_in_tokens, most_rounds)
+        loop = closed_loop_table(workload, config.block_size_in_tokens, most_rounds, answers)
         loop = dataclasses.replace(loop, table=_placed(config, loop))
         if gives_up:
             table = with_timeouts(loop.table, loop.timeout_us)
             loop = dataclasses.replace(loop, table=table)
-        parts = _parts_of(config, loop)
-        run = _settled(config, loop, options, policy_seed(seed), policies, parts)
-        if not _runs_out(run, parts):
+        batches = _batches_of(config, loop, policies)
+        run = _settled(config, loop, options, policy_seed(seed), policies, batches)
+        other = _other_answers(run, answers)
+        if other:
+            answers |= other
+        elif not _runs_out(run, batches):
             return run
-        most_rounds = 2 * (1 + int(np.max(loop.table.round_index)))  # the table was too short
+        else:
+            most_rounds = 2 * (1 + int(np.max(loop.table.round_index)))  # the table was too short
 
 
 def follow(
@@ -134,8 +143,9 @@ def follow(
     Raises:
         ConfigError: a policy, a number or a table cannot be used.
     """
-    loop, parts = dataclasses.replace(loop, table=_placed(config, loop)), _parts_of(config, loop)
-    return _settled(config, loop, options or Options(), policy_seed(seed), None, parts)
+    loop = dataclasses.replace(loop, table=_placed(config, loop))
+    batches = _batches_of(config, loop, None)
+    return _settled(config, loop, options or Options(), policy_seed(seed), None, batches)
 
 
 def _placed(config: ClusterConfig, loop: ClosedLoop) -> RequestTable:
@@ -150,7 +160,7 @@ def _settled(
     options: Options,
     policy_seed: int,
     policies: Policies | None,
-    parts: _Parts | None,
+    batches: _Batches,
 ) -> ClosedLoopRun:
     """Passes with the arrivals that the pass before gives, until they stay as they are."""
     runner, arrivals, num_passes = Runner(options, num_rows=1), _guessed(loop), 0
@@ -159,11 +169,11 @@ def _settled(
             order = np.lexsort((arrivals.rank, arrivals.time_us))
             order = order[: int(np.sum(arrivals.time_us != NEVER_US))]
             table = _table(loop, arrivals.time_us, order)
-            texts = None if parts is None else parts.texts[:, order]
+            texts = None if batches.texts is None else batches.texts[:, order]
             row = Row(config, table, policy_seed, policies, texts)
             record = runner.alone(GivenRun(row, options))
             num_passes += 1
-            after = _following(loop, *_completions(record, order, loop.table.num_rows, parts))
+            after = _following(loop, *_completions(record, order, loop, batches))
             is_settled = record.outcome not in WHOLE or after == arrivals
             if is_settled:
                 num_given = int(np.sum(loop.parent == NO_PARENT))
@@ -173,19 +183,42 @@ def _settled(
 
 
 @dataclass(frozen=True)
-class _Parts:
-    """What the order of completions depends on where requests are split."""
+class _Batches:
+    """What the order of completions in one step depends on."""
 
-    texts: Int[np.ndarray, "part request"]  # `Order.part_texts` of a table's rows
+    values: QueueValues | None  # None: requests are scheduled in order of their rows
+    texts: Int[np.ndarray, "part request"] | None  # `Order.part_texts`, where requests are split
     after_decode_us: Int[np.ndarray, " instance"]
 
 
-def _parts_of(config: ClusterConfig, loop: ClosedLoop) -> _Parts | None:
-    """None where requests are not split."""
+def _batches_of(config: ClusterConfig, loop: ClosedLoop, policies: Policies | None) -> _Batches:
+    functions, table = mechanism(config, policies), loop.table
+    values = None
+    if orders_by_slots(functions):
+        values = queue_values(params(config, None, 0, policies), functions, table)
     if not has_pools(config):
-        return None
-    ids = ids_of(loop.requests, loop.parent != NO_PARENT)
-    return _Parts(ranks_of_parts(ids), np.array(times_after_decode(config), np.int64))
+        return _Batches(values, None, np.zeros(0, np.int64))
+    texts = ranks_of_parts(ids_of(loop.requests, loop.parent != NO_PARENT))
+    return _Batches(values, texts, np.array(times_after_decode(config), np.int64))
+
+
+def _other_answers(
+    run: ClosedLoopRun, known: dict[tuple[str, int], int]
+) -> dict[tuple[str, int], int]:
+    """Output tokens, by session and round, of requests that were followed by a prompt with another number of them."""
+    loop, requests = run.loop, run.record.requests
+    if run.record.outcome not in WHOLE:
+        return {}
+    followed = set(loop.parent[run.rows].tolist())
+    found = {}
+    for at, row in enumerate(run.rows.tolist()):
+        request = loop.requests[row]
+        if row in followed and loop.is_growing[row]:
+            place = request.session, request.round_index
+            count = int(requests.progress_index[at] - requests.input_len[at])
+            if count != known.get(place, generated(request)):
+                found[place] = count
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,14 +272,14 @@ def _following(
 def _completions(
     record: RunRecord,
     order: Int[np.ndarray, " arrived"],
-    num_rows: int,
-    parts: _Parts | None = None,
+    loop: ClosedLoop,
+    batches: _Batches,
 ) -> tuple[Int[np.ndarray, " request"], Int[np.ndarray, " request"]]:
     """When rows have completed (−1: never), and their turn among all completions.
 
     BLIS completes requests when their last step starts, instance by instance in one microsecond.
     """
-    requests = record.requests
+    requests, num_rows = record.requests, loop.table.num_rows
     completed_us, turn = np.full(num_rows, -1, np.int64), np.zeros(num_rows, np.int64)
     is_done = np.asarray(requests.status) == Status.COMPLETED
     done = np.flatnonzero(is_done)
@@ -254,13 +287,18 @@ def _completions(
     scheduled_us = (requests.arrival_us + requests.sched_delay_us)[done]
     instance = requests.instance[done]
     heard_us, is_split = requests.left_us[done], np.zeros(len(done), bool)
-    if parts is not None and record.splits is not None:
+    keys = [done]
+    if batches.values is not None:  # equal ones by arrival, then by id
+        arrival_us, queued_us = requests.arrival_us[done], requests.queued_at_us[done]
+        value = batches.values(order[done], np.stack([arrival_us, queued_us, scheduled_us]))
+        keys = [loop.id_rank[order[done]], arrival_us, value]
+    if batches.texts is not None and record.splits is not None:
         # the cluster hears of decode parts when their last step starts, and counts the time after decode; after all of
         # the step, in the order of their ids
         is_split = record.splits.is_split[done]
-        heard_us = np.where(is_split, starts_us + parts.after_decode_us[instance], heard_us)
-        scheduled_us = np.where(is_split, parts.texts[2][order[done]], scheduled_us)
-    by_event = done[np.lexsort((done, scheduled_us, is_split, instance, starts_us))]
+        heard_us = np.where(is_split, starts_us + batches.after_decode_us[instance], heard_us)
+        scheduled_us = np.where(is_split, batches.texts[2][order[done]], scheduled_us)
+    by_event = done[np.lexsort((*keys, scheduled_us, is_split, instance, starts_us))]
     completed_us[order[done]] = heard_us
     turn[order[by_event]] = np.arange(len(by_event))
     return completed_us, turn
@@ -296,12 +334,12 @@ def _table(
     )
 
 
-def _runs_out(run: ClosedLoopRun, parts: _Parts | None) -> bool:
+def _runs_out(run: ClosedLoopRun, batches: _Batches) -> bool:
     """Whether a session would have gone on for which the table has no more rounds."""
     loop, record = run.loop, run.record
     if record.outcome not in WHOLE:
         return False
-    completed_us, turn = _completions(record, run.rows, loop.table.num_rows, parts)
+    completed_us, turn = _completions(record, run.rows, loop, batches)
     ended = turn[loop.is_cut & (completed_us >= 0)]
     followed = run.rows[loop.parent[run.rows] != NO_PARENT]
     if loop.budget is None or len(followed) < loop.budget:

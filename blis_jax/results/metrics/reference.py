@@ -216,9 +216,10 @@ def aggregates(record: RunRecord) -> dict[str, Any]:
 def per_slo(record: RunRecord) -> dict[str, dict[str, dict[str, float]]]:
     """TTFT and E2E in µs of every class that has any, in order of the classes' names."""
     requests = record.requests
+    is_counted = True if record.splits is None else record.splits.is_ended
     result = {}
     for code, name in sorted(enumerate(CLASS_NAMES), key=lambda entry: entry[1]):
-        is_class = requests.slo_class == code
+        is_class = (requests.slo_class == code) & is_counted
         ttft = recorded(requests.ttft_us, is_class)
         e2e = recorded(requests.e2e_us, is_class)
         if len(ttft) or len(e2e):

@@ -247,9 +247,15 @@ class FollowUps:
         return rounds.after(request, arrival_us, count)
 
 
-def rounds_after(session: Session, first: DrawnRequest, most: float) -> Iterator[DrawnRequest]:
-    """The rounds after the first one, at most so many, if all complete; arrivals stay those of the first."""
+def rounds_after(
+    session: Session, first: DrawnRequest, most: float, answers: Mapping[tuple[str, int], int]
+) -> Iterator[DrawnRequest]:
+    """The rounds after the first one, at most so many, if all complete; arrivals stay those of the first.
+
+    `answers` are output tokens to go on from, by session and round, where they are not `generated`.
+    """
     rounds, request = Rounds(session), first
     while request.round_index + 1 < session.num_rounds and request.round_index < most:
-        request = rounds.after(request, first.arrival_us, generated(request))
+        count = answers.get((session.name, request.round_index), generated(request))
+        request = rounds.after(request, first.arrival_us, count)
         yield request

@@ -8,7 +8,7 @@ of the last step of row `parent[i]`, if that one completes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ class ClosedLoop:
     parent: Int32[np.ndarray, " request"]  # row whose completion brings this one, or NO_PARENT
     think_time_us: Int64[np.ndarray, " request"]  # from that completion to the arrival
     timeout_us: Int64[np.ndarray, " request"]  # from the arrival to the deadline, 0: none
+    is_growing: Bool[np.ndarray, " request"]  # the session's prompts begin with all earlier rounds
     id_rank: Int32[np.ndarray, " request"]  # rank of BLIS's request id as a text
     is_cut: Bool[np.ndarray, " request"]  # the session goes on, but the table has no more of it
     budget: int | None  # rows with a parent that may arrive in all, None: any number
@@ -76,15 +77,21 @@ def draw_closed_loop(
 
 
 def closed_loop_table(
-    workload: DrawnWorkload, block_size: int = 16, most_rounds: int | None = None
+    workload: DrawnWorkload,
+    block_size: int = 16,
+    most_rounds: int | None = None,
+    answers: Mapping[tuple[str, int], int] | None = None,
 ) -> ClosedLoop:
-    """The table of a workload that is drawn."""
+    """The table of a workload that is drawn.
+
+    `answers` are output tokens, by session and round, that a run made where it was not `generated`.
+    """
     limit = _most_later_rounds(workload, most_rounds)
     requests = list(workload.requests)
     parent, is_cut = [NO_PARENT] * len(requests), [False] * len(requests)
     for row, first in enumerate(workload.requests):
         session, last = workload.sessions.get(first.session), row
-        for later in rounds_after(session, first, limit) if session else ():
+        for later in rounds_after(session, first, limit, answers or {}) if session else ():
             parent.append(last)
             last = len(requests)
             requests.append(later)
@@ -146,6 +153,7 @@ def _table(
             np.int64,
         ),
         timeout_us=np.where(deadline > 0, deadline - arrival, 0),
+        is_growing=np.array([one is not None and one.is_growing for one in sessions], bool),
         id_rank=arrays["id_rank"],
         is_cut=np.array(is_cut, bool),
         budget=None if math.isinf(workload.budget) else int(workload.budget),

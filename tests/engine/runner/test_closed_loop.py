@@ -1,11 +1,12 @@
 """Closed-loop sessions: a run whose arrivals are those that its own completions bring."""
 
 import heapq
+import re
 
 import numpy as np
 import pytest
 
-from blis_jax.cluster.config import ClusterConfig
+from blis_jax.cluster.config import AUGUST, ClusterConfig
 from blis_jax.engine.outcome import Outcome
 from blis_jax.engine.runner.closed_loop import _following, simulate_closed_loop
 from blis_jax.results.records import Status
@@ -146,3 +147,44 @@ def test_users_may_send_until_the_horizon():
     found = run.arrived()
     assert len(found) == len(asked_for(workload, run.record)) > 16 * 5
     assert max(one.arrival_us for one in found) <= 1_500_000
+
+
+def test_the_next_rounds_of_one_step_come_in_the_order_of_the_scheduler():
+    """Two users complete together; BLIS of August brings the shorter prompt's next round first."""
+    law = "_distribution: {type: constant, params: {value: "
+    users = [
+        f"  - {{id: {name}, concurrency: 1, input{law}{length}}}}}, output{law}5}}}}}}"
+        for name, length in (("a", 60), ("b", 50))
+    ]
+    text = "\n".join(['version: "2"', "seed: 3", "num_requests: 4", "clients:", *users])
+    for scheduler, order in (("sjf", [1, 0]), ("fcfs", [0, 1])):
+        config = ClusterConfig(
+            num_instances=1, scheduler=scheduler, alpha_coeffs=(1000.0, 0.0, 0.0)
+        )
+        run = simulate_closed_loop(config, workload_of(text))
+        assert run.record.requests.arrival_us[2] == run.record.requests.arrival_us[3]
+        assert [one.client for one in run.arrived()][2:] == order
+        assert [name.rsplit("_", 1)[1] for name in run.request_ids()[2:]] == ["1", "2"]
+
+
+@pytest.mark.slow
+def test_an_answer_of_one_token_on_a_decode_instance_is_in_the_next_prompt():
+    """The lengths and arrivals of BLIS of August, whose rounds without pools are a token shorter."""
+    text = CHAT.replace("num_requests: 24", "num_requests: 3")
+    text = re.sub("_distribution: .*mean: 60.*", "_distribution: CONST50}}", text)
+    text = re.sub("_distribution: .*mean: 9,.*", "_distribution: CONST1}}", text)
+    text = text.replace("CONST", "{type: constant, params: {value: ")
+    text = text.replace("max_rounds: 4, think_time_us: 90000", "max_rounds: 3, think_time_us: 9000")
+    text = text.replace("    prefix_group: g\n    prefix_length: 32\n", "")
+    cluster = ClusterConfig(
+        revision=AUGUST,
+        model="meta-llama/llama-3.1-8b-instruct",
+        hardware="H100",
+        num_instances=2,
+        prefill_instances=1,
+        decode_instances=1,
+        pd_decider="always",
+    )
+    workload = drawn(parse_spec(text, revision=REVISED))
+    run = simulate_closed_loop(cluster, workload)
+    assert run.record.requests.input_len.tolist() == [50, 101, 152]
